@@ -1,0 +1,2 @@
+//! The `furrow` command.
+fn main() {}

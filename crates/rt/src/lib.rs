@@ -1,0 +1,14 @@
+//! The deterministic runtime under every Furrow engine.
+//!
+//! Time, randomness, threads and I/O reach the core through here and nowhere else.
+
+pub mod buf;
+mod clock;
+pub mod completion;
+pub mod exec;
+pub mod rng;
+
+pub use buf::{PAGE_SIZE, Page, Pages, Pool};
+pub use completion::{Completion, CompletionTable, Ticket};
+pub use exec::{Clock, Config, JoinHandle, Nanos, Rt, Source};
+pub use rng::Rng;

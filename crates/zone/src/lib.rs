@@ -1,0 +1,11 @@
+//! The vocabulary and the rules of zoned drives.
+
+pub mod command;
+pub mod device;
+pub mod error;
+pub mod types;
+
+pub use command::{Action, Command, Status, Target, ZoneState};
+pub use device::{Outcome, Request, ZoneReport, ZonedDevice};
+pub use error::{Error, ErrorKind, Result};
+pub use types::{BlockCount, ByteLen, DeviceId, Geometry, Lba, QueueId, ZoneId};

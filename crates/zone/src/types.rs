@@ -1,0 +1,101 @@
+//! Units and geometry. Every quantity has its own type: mixing them does not compile.
+
+use std::fmt;
+
+macro_rules! unit {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+unit!(
+    /// Index of a zone on its drive, from 0.
+    ZoneId(u32)
+);
+unit!(
+    /// A logical block address as the drive counts: zone × zone *size* + offset.
+    Lba(u64)
+);
+unit!(
+    /// A number of logical blocks.
+    BlockCount(u64)
+);
+unit!(
+    /// A number of bytes.
+    ByteLen(u64)
+);
+unit!(
+    /// A submission queue of a drive.
+    QueueId(u16)
+);
+unit!(
+    /// A drive of this process.
+    DeviceId(u32)
+);
+
+/// What a drive is like. Fixed for the life of the drive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Number of zones, conventional ones included.
+    pub zones: u32,
+    /// Blocks of address space per zone (ZSZE). Need not be a power of two.
+    pub zone_size: BlockCount,
+    /// Blocks that can be written per zone (ZCAP ≤ ZSZE).
+    pub zone_capacity: BlockCount,
+    /// Bytes per logical block: 512 or 4096.
+    pub block_size: ByteLen,
+    /// Out-of-band bytes beside each block, 0 if none.
+    pub oob_bytes: u16,
+    /// Zones 0..conventional_zones may be written anywhere and have no state.
+    pub conventional_zones: u32,
+    /// Most zones open at once (MOR), `None` = no limit.
+    pub max_open: Option<u32>,
+    /// Most zones active (open or closed) at once (MAR), `None` = no limit. `max_open ≤ max_active`.
+    pub max_active: Option<u32>,
+    /// Largest append (ZASL); `None` = as `max_transfer`.
+    pub max_append: Option<BlockCount>,
+    /// Largest read or write (MDTS), `None` = no limit.
+    pub max_transfer: Option<BlockCount>,
+    /// True if a read may cross into the next zone (RAZB).
+    pub read_across_zones: bool,
+    /// True if reading at or above the write pointer is an error (DULBE) instead of zeros.
+    pub unwritten_reads_fail: bool,
+    /// True if completed writes may be lost by a power cut until a flush (a write cache without
+    /// power-loss protection).
+    pub volatile_cache: bool,
+    /// Channels, where known. Zone i is on channel i mod channels.
+    pub channels: Option<u16>,
+    /// Dies, where known. Zone i is on die i mod dies.
+    pub dies: Option<u16>,
+}
+
+impl Geometry {
+    /// First block of `zone`.
+    pub fn start(&self, zone: ZoneId) -> Lba {
+        Lba(u64::from(zone.0) * self.zone_size.0)
+    }
+
+    /// The zone of `lba` and the block's offset in it; `None` past the end of the drive.
+    pub fn locate(&self, lba: Lba) -> Option<(ZoneId, BlockCount)> {
+        let zone = lba.0 / self.zone_size.0;
+        (zone < u64::from(self.zones))
+            .then(|| (ZoneId(zone as u32), BlockCount(lba.0 % self.zone_size.0)))
+    }
+
+    /// True if `zone` is conventional.
+    pub fn is_conventional(&self, zone: ZoneId) -> bool {
+        zone.0 < self.conventional_zones
+    }
+
+    /// Bytes that can be written on the whole drive.
+    pub fn capacity(&self) -> ByteLen {
+        ByteLen(u64::from(self.zones) * self.zone_capacity.0 * self.block_size.0)
+    }
+}
