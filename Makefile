@@ -1,0 +1,22 @@
+# Everything this repository does is one of these. `make help` lists them.
+# Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
+
+.DEFAULT_GOAL := help
+.PHONY: help build test lint
+
+help: ## list the targets
+	@echo 'Furrow: a storage stack for zoned flash, in user space.'
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## the furrow command, optimised: target/release/furrow
+	@scripts/setup.sh build
+	cargo build --release --locked -p furrow-cli
+
+test: ## everything that must hold: lints and tests
+	@scripts/setup.sh test
+	@scripts/test.sh
+
+lint: ## formatting, clippy, licences (the quick part of `make test`)
+	@scripts/setup.sh lint
+	@scripts/test.sh lint

@@ -1,0 +1,42 @@
+# Sourced by the other scripts: where things are, and how they speak.
+
+set -euo pipefail
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$root"
+
+# Versions of the tools that are installed by cargo.
+CARGO_DENY_VERSION=0.20.2
+FSX_VERSION=0.3.2
+
+# Where cargo puts what it builds.
+target_dir="${CARGO_TARGET_DIR:-$root/target}"
+
+say() { printf '%s\n' "$*"; }
+fail() {
+    printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+    exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# The first tool of a family that a fresh cargo install may have put off the PATH.
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+
+# Why a FUSE mount cannot work here; nothing if it can.
+fuse_problem() {
+    if [ ! -e /dev/fuse ]; then
+        say "/dev/fuse does not exist (modprobe fuse, or start the container with --device /dev/fuse)"
+    elif [ ! -r /dev/fuse ] || [ ! -w /dev/fuse ]; then
+        say "/dev/fuse may not be opened by $(id -un)"
+    elif [ "$(id -u)" -ne 0 ] && ! have fusermount3; then
+        say "mounting as $(id -un) needs fusermount3 (Debian package fuse3)"
+    elif [ "$(id -u)" -eq 0 ] && ! can_mount; then
+        say "root may not mount here (CAP_SYS_ADMIN is missing; containers need --cap-add SYS_ADMIN)"
+    fi
+}
+
+# True if this process holds CAP_SYS_ADMIN (bit 21).
+can_mount() {
+    local effective
+    effective="$(awk '/^CapEff:/ { print $2 }' /proc/self/status)"
+    [ $(((0x$effective >> 21) & 1)) -eq 1 ]
+}

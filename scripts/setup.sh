@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Installs what a make target needs: scripts/setup.sh build|lint|test|demo
+#
+# On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
+# are missing. Anywhere else it names what is missing and stops. It never touches what is there.
+. "$(dirname "$0")/lib.sh"
+
+goal="${1:-build}"
+
+# Runs a command as root: directly, or through sudo where that asks nothing or can ask.
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif have sudo; then
+        if [ -n "${CI:-}" ]; then sudo -n "$@"; else sudo "$@"; fi
+    else
+        return 1
+    fi
+}
+
+apt_is_fresh=""
+# Installs a Debian package, or says what is missing and stops.
+# $1: package, $2: what it is for
+install_package() {
+    if ! have apt-get; then
+        fail "missing: $2. This is no Debian or Ubuntu: install it (there: package $1), run again."
+    fi
+    say "setup: installing package $1 ($2)"
+    export DEBIAN_FRONTEND=noninteractive
+    if [ -z "$apt_is_fresh" ]; then
+        as_root apt-get update -qq ||
+            fail "apt-get update failed (as root or with sudo): install package $1 by hand"
+        apt_is_fresh=yes
+    fi
+    as_root apt-get install -y -qq --no-install-recommends "$1" >/dev/null ||
+        fail "could not install package $1 ($2): install it by hand, run again"
+}
+
+# $1: command, $2: package, $3: what it is for
+need_command() { have "$1" || install_package "$2" "$3"; }
+
+# Installs a cargo tool. $1: command and crate, $2: version, $3: what it is for
+need_tool() {
+    have "$1" && return
+    say "setup: building $1 $2 ($3); a few minutes, once"
+    cargo install --quiet --locked --version "$2" "$1" --target-dir "$target_dir/tools" ||
+        fail "could not install $1: run 'cargo install --locked --version $2 $1', then again"
+}
+
+need_rust() {
+    have cargo || fail "missing: cargo. Install Rust from https://rustup.rs, run again."
+    local wanted found
+    wanted="$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)"
+    found="$(rustc --version | awk '{ print $2 }')"
+    [ "$(printf '%s\n%s\n' "$wanted" "${found%%-*}" | sort -V | head -n 1)" = "$wanted" ] ||
+        fail "Rust $found is too old, $wanted is needed: run 'rustup update stable', then again"
+    have cc || install_package gcc "a C compiler, as Rust's linker"
+    # The linker alone is not enough: the C library's start files come with its headers.
+    [ ! -x /usr/bin/apt-get ] || echo 'int main(void){return 0;}' |
+        cc -x c - -o /dev/null 2>/dev/null || install_package libc6-dev "the C library's headers"
+}
+
+need_component() {
+    cargo "$1" --version >/dev/null 2>&1 && return
+    have rustup || fail "missing: cargo $1. Install it (there: the component $2), run again."
+    say "setup: adding the Rust component $2"
+    rustup component add "$2" || fail "could not add $2: run 'rustup component add $2', then again"
+}
+
+need_lint() {
+    need_component fmt rustfmt
+    need_component clippy clippy
+    need_tool cargo-deny "$CARGO_DENY_VERSION" "licences of dependencies"
+}
+
+need_fuse() {
+    [ -z "${FURROW_WITHOUT_FUSE:-}" ] || return 0
+    # Root mounts by itself; everybody else through fusermount3.
+    [ "$(id -u)" -eq 0 ] || need_command fusermount3 fuse3 "mounting without being root"
+    # A module that is there but not loaded: load it, and let fuse_problem speak if that fails.
+    [ -e /dev/fuse ] || ! have modprobe || as_root modprobe fuse 2>/dev/null || true
+}
+
+need_rust
+case "$goal" in
+build) ;;
+lint) need_lint ;;
+test)
+    need_lint
+    need_tool fsx "$FSX_VERSION" "a judge of file systems, run on a mount"
+    need_fuse
+    ;;
+demo) need_fuse ;;
+*) fail "unknown goal '$goal': build, lint, test or demo" ;;
+esac
