@@ -1,1 +1,4 @@
 //! Under construction.
+
+pub mod stripe;
+pub mod tree;
