@@ -1,2 +1,170 @@
 //! The `furrow` command.
-fn main() {}
+//!
+//! Each subcommand is a module with its arguments (`Args`) and one function,
+//! `run(args, out) -> anyhow::Result<u8>`: what it prints goes to `out`, the number is the exit
+//! status, an error is printed here as one line. To add one: a module, a variant of [`Command`],
+//! an arm in [`Command::run`] and, if its statuses differ from the rule, one in [`Statuses::of`].
+//!
+//! A face, not the core: it may use files, processes and the wall clock.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+const AFTER_HELP: &str = "\
+A device is a file that holds an emulated drive (disk.zns) or one in memory (mem:...).
+
+Exit status: 0 done, 1 failed, 2 wrong usage; mount follows mount(8), fsck follows fsck(8).";
+
+#[derive(Parser)]
+#[command(name = "furrow", version, about = "A storage stack for zoned flash, in user space")]
+#[command(after_help = AFTER_HELP, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {}
+
+impl Command {
+    fn run(self, _out: &mut dyn Write) -> anyhow::Result<u8> {
+        match self {}
+    }
+}
+
+/// The exit statuses of a subcommand that does not get to choose one itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Statuses {
+    /// The arguments make no sense.
+    usage: u8,
+    /// It failed.
+    failure: u8,
+}
+
+impl Statuses {
+    /// Statuses of `subcommand`: mount(8), fsck(8), and 2 and 1 for all others.
+    fn of(subcommand: Option<&str>) -> Statuses {
+        match subcommand {
+            Some("mount") => Statuses { usage: 1, failure: 32 },
+            Some("fsck") => Statuses { usage: 16, failure: 8 },
+            _ => Statuses { usage: 2, failure: 1 },
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let subcommand = arguments
+        .iter()
+        .skip(1)
+        .filter_map(|argument| argument.to_str())
+        .find(|argument| !argument.starts_with('-'))
+        .map(str::to_owned);
+    let statuses = Statuses::of(subcommand.as_deref());
+    let status = match Cli::try_parse_from(arguments) {
+        Ok(cli) => run(cli, statuses),
+        Err(error) => refuse(&error, subcommand.as_deref(), statuses),
+    };
+    ExitCode::from(status)
+}
+
+/// Runs the command and says, in one line, why it failed.
+fn run(cli: Cli, statuses: Statuses) -> u8 {
+    let mut out = io::stdout().lock();
+    let result = cli.command.run(&mut out).and_then(|status| {
+        out.flush()?;
+        Ok(status)
+    });
+    match result {
+        Ok(status) => status,
+        // Whoever read the output has seen enough (`furrow map | head`).
+        Err(error) if is_broken_pipe(&error) => 0,
+        Err(error) => {
+            eprintln!("furrow: {}", one_line(&format!("{error:#}")));
+            statuses.failure
+        }
+    }
+}
+
+/// Answers a command line that does not parse, or that asks for help.
+fn refuse(error: &clap::Error, subcommand: Option<&str>, statuses: Statuses) -> u8 {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Nobody left to read the help is no failure.
+            let _ = error.print();
+            0
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            statuses.usage
+        }
+        _ => {
+            let help = match subcommand {
+                Some(name) if error.kind() != ErrorKind::InvalidSubcommand => {
+                    format!("furrow {name} --help")
+                }
+                _ => "furrow --help".to_owned(),
+            };
+            eprintln!("furrow: {}; see '{help}'", usage_message(&error.to_string()));
+            statuses.usage
+        }
+    }
+}
+
+/// The first paragraph of what clap says, as one line.
+fn usage_message(rendered: &str) -> String {
+    let paragraph = rendered.split("\n\n").next().unwrap_or_default();
+    one_line(paragraph.strip_prefix("error: ").unwrap_or(paragraph))
+}
+
+/// `text` with every run of line breaks and indentation made one blank.
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn mount_and_fsck_have_the_statuses_of_their_manuals() {
+        assert_eq!(Statuses::of(Some("mount")), Statuses { usage: 1, failure: 32 });
+        assert_eq!(Statuses::of(Some("fsck")), Statuses { usage: 16, failure: 8 });
+        assert_eq!(Statuses::of(Some("df")), Statuses { usage: 2, failure: 1 });
+        assert_eq!(Statuses::of(None), Statuses { usage: 2, failure: 1 });
+    }
+
+    #[test]
+    fn a_usage_error_is_one_line() {
+        let error = Cli::try_parse_from(["furrow", "nosuchcommand"]).err().expect("refused");
+        let message = usage_message(&error.to_string());
+        assert!(message.contains("'nosuchcommand'") && !message.contains('\n'), "{message}");
+        assert_eq!(usage_message("error: these are missing:\n  <A>\n  <B>\n\nUsage: x"), {
+            "these are missing: <A> <B>"
+        });
+    }
+
+    #[test]
+    fn a_closed_pipe_is_recognised_under_context() {
+        let error = anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe)).context("map");
+        assert!(is_broken_pipe(&error));
+        assert!(!is_broken_pipe(&anyhow::anyhow!("no pipe")));
+    }
+}
