@@ -6,9 +6,13 @@ pub mod buf;
 mod clock;
 pub mod completion;
 pub mod exec;
+pub mod gate;
+pub mod port;
 pub mod rng;
 
 pub use buf::{PAGE_SIZE, Page, Pages, Pool};
 pub use completion::{Completion, CompletionTable, Ticket};
 pub use exec::{Clock, Config, JoinHandle, Nanos, Rt, Source};
+pub use gate::{Notify, Permit, Semaphore};
+pub use port::{Port, Stopped};
 pub use rng::Rng;
