@@ -4,73 +4,122 @@
 //! owner exists ([`Page::make_mut`] copies when it does not), so a page that was handed to a
 //! device or a checksum can no longer change: *frozen* means *shared*. Pages come from a
 //! [`Pool`], which recycles them; a pool that is empty allocates.
+//!
+//! Page memory is cut from slabs of 64 pages. One allocation per page would cost three pages of
+//! memory for each: an aligned `Arc` puts its counts in a page of their own, and the allocator's
+//! header takes part of another. Slabs are never given back to the system: freed pages go to
+//! their pool, then to a list shared by the whole process, and from there to whoever asks next.
+//! So the process keeps the memory of its peak, which the engines' cache bounds.
 
-use crossbeam_queue::ArrayQueue;
-use std::sync::Arc;
+use crossbeam_queue::{ArrayQueue, SegQueue};
+use std::sync::{Arc, LazyLock};
 
 /// Bytes in a [`Page`].
 pub const PAGE_SIZE: usize = 4096;
 
+/// Pages allocated at once.
+const SLAB_PAGES: usize = 64;
+
 #[repr(C, align(4096))]
 #[derive(Clone)]
-struct Aligned([u8; PAGE_SIZE]);
+struct Memory([u8; PAGE_SIZE]);
+
+/// Page memory nobody uses: `'static` because slabs are never freed.
+static SPARE: LazyLock<SegQueue<&'static mut Memory>> = LazyLock::new(SegQueue::new);
+
+/// Memory with unspecified contents.
+fn allocate() -> &'static mut Memory {
+    if let Some(memory) = SPARE.pop() {
+        return memory;
+    }
+    let slab = vec![Memory([0; PAGE_SIZE]); SLAB_PAGES].into_boxed_slice();
+    let mut pages = Box::leak(slab).iter_mut();
+    let first = pages.next().expect("invariant: a slab has pages");
+    pages.for_each(|memory| SPARE.push(memory));
+    first
+}
 
 /// A list of pages, in order: the payload of one command.
 pub type Pages = smallvec::SmallVec<[Page; 4]>;
 
 /// One 4 KiB, 4 KiB-aligned, reference-counted buffer. Cloning shares it.
 #[derive(Clone)]
-pub struct Page {
+pub struct Page(Arc<Frame>);
+
+struct Frame {
     // Invariant: `Some` until drop.
-    inner: Option<Arc<Aligned>>,
+    memory: Option<&'static mut Memory>,
     home: Option<Arc<Shelf>>,
 }
 
-type Shelf = ArrayQueue<Arc<Aligned>>;
+type Shelf = ArrayQueue<&'static mut Memory>;
+
+impl Frame {
+    fn memory(&self) -> &Memory {
+        self.memory.as_deref().expect("invariant: a live frame has its memory")
+    }
+
+    fn memory_mut(&mut self) -> &mut Memory {
+        self.memory.as_deref_mut().expect("invariant: a live frame has its memory")
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else { return };
+        let left_over = match &self.home {
+            Some(home) => home.push(memory).err(),
+            None => Some(memory),
+        };
+        if let Some(memory) = left_over {
+            SPARE.push(memory);
+        }
+    }
+}
 
 impl Page {
+    fn new(memory: &'static mut Memory, home: Option<Arc<Shelf>>) -> Page {
+        Page(Arc::new(Frame { memory: Some(memory), home }))
+    }
+
     /// A zeroed page that belongs to no pool.
     pub fn zeroed() -> Page {
-        Page { inner: Some(Arc::new(Aligned([0; PAGE_SIZE]))), home: None }
+        let memory = allocate();
+        memory.0.fill(0);
+        Page::new(memory, None)
     }
 
     /// A page that holds `bytes` (at most 4 KiB), zero-padded.
+    ///
+    /// # Panics
+    /// If `bytes` is longer than a page.
     pub fn from_slice(bytes: &[u8]) -> Page {
-        let mut page = Page::zeroed();
-        page.make_mut()[..bytes.len()].copy_from_slice(bytes);
-        page
-    }
-
-    fn arc(&self) -> &Arc<Aligned> {
-        self.inner.as_ref().expect("invariant: a live page has its memory")
+        let memory = allocate();
+        memory.0[..bytes.len()].copy_from_slice(bytes);
+        memory.0[bytes.len()..].fill(0);
+        Page::new(memory, None)
     }
 
     /// The bytes, for reading.
     pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
-        &self.arc().0
+        &self.0.memory().0
     }
 
     /// The bytes, for writing. Copies first if the page is shared (frozen).
     pub fn make_mut(&mut self) -> &mut [u8; PAGE_SIZE] {
-        let arc = self.inner.as_mut().expect("invariant: a live page has its memory");
-        &mut Arc::make_mut(arc).0
+        if Arc::get_mut(&mut self.0).is_none() {
+            let home = self.0.home.clone();
+            let memory = home.as_ref().and_then(|shelf| shelf.pop()).unwrap_or_else(allocate);
+            memory.0.copy_from_slice(self.bytes());
+            *self = Page::new(memory, home);
+        }
+        let frame = Arc::get_mut(&mut self.0).expect("invariant: just made the only owner");
+        &mut frame.memory_mut().0
     }
 
     /// True if another owner exists, so that a write would copy.
     pub fn is_shared(&self) -> bool {
-        Arc::strong_count(self.arc()) > 1
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        if let (Some(arc), Some(home)) = (self.inner.take(), self.home.take())
-            // Two last owners dropping at once both see a count of two: the memory is then freed
-            // instead of recycled, which is harmless.
-            && Arc::strong_count(&arc) == 1
-        {
-            let _ = home.push(arc);
-        }
+        Arc::strong_count(&self.0) > 1
     }
 }
 
@@ -101,19 +150,15 @@ impl Pool {
 
     /// A page with unspecified contents (of this process's earlier use: overwrite all of it).
     pub fn take_dirty(&self) -> Page {
-        while let Some(mut arc) = self.shelf.pop() {
-            if Arc::get_mut(&mut arc).is_some() {
-                return Page { inner: Some(arc), home: Some(self.shelf.clone()) };
-            }
-        }
-        Page { inner: Some(Arc::new(Aligned([0; PAGE_SIZE]))), home: Some(self.shelf.clone()) }
+        let memory = self.shelf.pop().unwrap_or_else(allocate);
+        Page::new(memory, Some(self.shelf.clone()))
     }
 
     /// A zeroed page.
     pub fn take(&self) -> Page {
-        let mut page = self.take_dirty();
-        page.make_mut().fill(0);
-        page
+        let memory = self.shelf.pop().unwrap_or_else(allocate);
+        memory.0.fill(0);
+        Page::new(memory, Some(self.shelf.clone()))
     }
 
     /// Pages that wait for reuse.
@@ -138,12 +183,32 @@ mod tests {
         let mut a = pool.take();
         a.make_mut()[0] = 1;
         let frozen = a.clone();
+        assert!(a.is_shared());
         a.make_mut()[0] = 2;
+        assert!(!a.is_shared());
         assert_eq!((frozen[0], a[0]), (1, 2));
         assert_eq!(a.bytes().as_ptr() as usize % PAGE_SIZE, 0);
         drop(frozen);
         drop(a);
-        assert!(pool.free_pages() >= 1);
+        assert_eq!(pool.free_pages(), 2);
         assert_eq!(pool.take()[0], 0);
+    }
+
+    #[test]
+    fn pages_are_aligned_padded_and_a_full_pool_loses_none() {
+        let pool = Pool::new(1);
+        let pages: Vec<Page> = (0..200).map(|_| pool.take()).collect();
+        for page in &pages {
+            assert_eq!(page.bytes().as_ptr() as usize % PAGE_SIZE, 0);
+        }
+        let mut addresses: Vec<_> = pages.iter().map(|page| page.bytes().as_ptr()).collect();
+        addresses.sort();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 200, "no two pages share memory");
+        drop(pages);
+        assert_eq!(pool.free_pages(), 1);
+        let page = Page::from_slice(&[7; 10]);
+        assert_eq!(page[..12], [7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0, 0]);
+        assert!(page[10..].iter().all(|byte| *byte == 0));
     }
 }
