@@ -1,4 +1,5 @@
 //! Under construction.
 
+pub mod dirent;
 pub mod stripe;
 pub mod tree;

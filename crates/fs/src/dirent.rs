@@ -1,0 +1,553 @@
+//! Directory files: a multi-level hash of packed records in 4 KiB blocks.
+//!
+//! **Placement.** Level l has 4^min(l, 8) buckets of 2 blocks; the levels lie one after the other
+//! in the directory file, so (level, bucket) → block is arithmetic, and a block never written is a
+//! hole of the file and means "empty". A name of hash h belongs, on level l, to bucket
+//! `h mod buckets(l)`. It is stored on the first level whose bucket has room; when all levels in
+//! use are full, one more comes into use. A lookup probes two blocks per level in use.
+//!
+//! **Block.** Records tile the block exactly. A record is 4-byte aligned, little-endian:
+//!
+//! ```text
+//! 0  ino u32         0: free (only the first record of a block can be)
+//! 4  hash u32        of the name
+//! 8  record_len u16  to the next record: 12 + name + slack
+//! 10 name_len u8     1 to 255
+//! 11 kind u8         see `Kind`
+//! 12 name, then zeroes up to record_len
+//! ```
+//!
+//! Removing a record gives its bytes to the record before it; no record ever moves, so a
+//! `readdir` cookie (block, offset) stays good for as long as its directory exists.
+//!
+//! **Hash.** With 64-bit `fold(a, b)` = low half xor high half of the 128-bit product a × b and
+//! K = 0x9E37_79B9_7F4A_7C15: start with `seed ^ (len × K)`; for each 8 bytes of the name, the
+//! last ones zero-padded and read little-endian, `state = fold(state ^ bytes, K) ^ K rotated left
+//! by 23`; the hash is the upper half of `fold(state ^ (state >> 32), 0xD6E8_FEB8_6659_FD93)`. The
+//! seed is drawn at mkfs, so that collisions cannot be prepared.
+//!
+//! All functions are pure and take the block's bytes. Any function is safe on any bytes (no panic,
+//! no endless loop); [`check`] tells whether the bytes are a directory block, and the answers of
+//! the others mean something only then.
+//!
+//! Not here: `.` and `..` (not stored; the inode has the parent), the search for a free inode,
+//! reading of blocks.
+
+use std::iter::FusedIterator;
+
+/// Bytes of a directory block.
+pub const BLOCK: usize = 4096;
+/// Bytes of a record before its name.
+pub const HEADER: usize = 12;
+/// Longest name, in bytes.
+pub const MAX_NAME: usize = 255;
+/// Blocks of a bucket.
+pub const BUCKET_BLOCKS: u32 = 2;
+/// Level from which on the number of buckets no longer grows.
+pub const MAX_GROWTH_LEVEL: u8 = 8;
+/// Most levels a directory can have in use.
+pub const MAX_LEVELS: u8 = 32;
+/// First cookie of a stored record: the smaller ones stand for the start, `.` and `..`.
+pub const FIRST_COOKIE: u64 = 4;
+
+const K: u64 = 0x9E37_79B9_7F4A_7C15;
+const FINAL: u64 = 0xD6E8_FEB8_6659_FD93;
+
+/// What a name leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Regular file.
+    File = 1,
+    /// Directory.
+    Directory = 2,
+    /// Symbolic link.
+    Symlink = 3,
+    /// Character device.
+    CharDevice = 4,
+    /// Block device.
+    BlockDevice = 5,
+    /// Named pipe.
+    Fifo = 6,
+    /// Socket.
+    Socket = 7,
+}
+
+impl Kind {
+    /// The kind stored as `byte`.
+    pub fn from_byte(byte: u8) -> Option<Kind> {
+        use Kind::*;
+        [File, Directory, Symlink, CharDevice, BlockDevice, Fifo, Socket]
+            .into_iter()
+            .find(|&kind| kind as u8 == byte)
+    }
+}
+
+/// One name of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Inode number, not 0.
+    pub ino: u32,
+    /// [`hash`] of the name.
+    pub hash: u32,
+    /// What the inode is.
+    pub kind: Kind,
+    /// The name's bytes.
+    pub name: &'a [u8],
+    /// Offset of the record in its block, in bytes; ignored by [`insert`].
+    pub offset: u16,
+}
+
+/// Why a name cannot be one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// No bytes.
+    #[error("the name is empty")]
+    Empty,
+    /// More than [`MAX_NAME`] bytes.
+    #[error("the name has {0} bytes, at most 255 are possible")]
+    TooLong(usize),
+    /// A slash or a NUL byte.
+    #[error("the name has the byte {byte:#04x} at {at}")]
+    Forbidden {
+        /// The byte.
+        byte: u8,
+        /// Its offset in the name.
+        at: usize,
+    },
+    /// `.` or `..`.
+    #[error("the name is \".\" or \"..\"")]
+    Reserved,
+}
+
+/// Why bytes are no directory block; offsets in bytes within the block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A record ends outside the block, overlaps its own name or is unaligned.
+    #[error("record at {offset}: length {found}, expected a multiple of 4, {least} to {most}")]
+    Length {
+        /// Of the record.
+        offset: u16,
+        /// Length stored.
+        found: u16,
+        /// Shortest possible.
+        least: u16,
+        /// Up to the end of the block.
+        most: u16,
+    },
+    /// A free record that is not the block's first, or has a hash, name or kind.
+    #[error("record at {offset} is free but not the empty first one")]
+    Free {
+        /// Of the record.
+        offset: u16,
+    },
+    /// A kind that does not exist.
+    #[error("record at {offset}: kind {found}, expected 1 to 7")]
+    Kind {
+        /// Of the record.
+        offset: u16,
+        /// Kind stored.
+        found: u8,
+    },
+    /// A name that cannot be one.
+    #[error("record at {offset}: {error}")]
+    Name {
+        /// Of the record.
+        offset: u16,
+        /// What is wrong.
+        error: NameError,
+    },
+    /// Bytes that are not zero after the name.
+    #[error("record at {offset}: bytes after the name are not zero")]
+    Slack {
+        /// Of the record.
+        offset: u16,
+    },
+    /// The stored hash is not that of the name.
+    #[error("record at {offset}: hash {found:#010x}, expected {expected:#010x}")]
+    Hash {
+        /// Of the record.
+        offset: u16,
+        /// Hash stored.
+        found: u32,
+        /// Hash of the name.
+        expected: u32,
+    },
+    /// The name belongs to another bucket.
+    #[error("record at {offset}: hash {hash:#010x} does not belong into block {block}")]
+    Bucket {
+        /// Of the record.
+        offset: u16,
+        /// Hash stored.
+        hash: u32,
+        /// Block of the directory file.
+        block: u32,
+    },
+    /// The same name twice in a block.
+    #[error("records at {first} and {second} have the same name")]
+    Duplicate {
+        /// Offset of one.
+        first: u16,
+        /// Offset of the other.
+        second: u16,
+    },
+}
+
+/// Checks that `name` can be stored.
+pub fn validate_name(name: &[u8]) -> Result<(), NameError> {
+    match name {
+        [] => Err(NameError::Empty),
+        b"." | b".." => Err(NameError::Reserved),
+        _ if name.len() > MAX_NAME => Err(NameError::TooLong(name.len())),
+        _ => match name.iter().position(|&b| b == b'/' || b == 0) {
+            Some(at) => Err(NameError::Forbidden { byte: name[at], at }),
+            None => Ok(()),
+        },
+    }
+}
+
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ (product >> 64) as u64
+}
+
+/// The hash of a name (see the module's header) in a file system with `seed`.
+pub fn hash(seed: u64, name: &[u8]) -> u32 {
+    let mut state = seed ^ (name.len() as u64).wrapping_mul(K);
+    for chunk in name.chunks(8) {
+        let mut bytes = [0; 8];
+        bytes[..chunk.len()].copy_from_slice(chunk);
+        state = fold(state ^ u64::from_le_bytes(bytes), K) ^ K.rotate_left(23);
+    }
+    (fold(state ^ (state >> 32), FINAL) >> 32) as u32
+}
+
+// ---- placement ----------------------------------------------------------------------------
+
+/// Buckets of `level`.
+pub fn buckets(level: u8) -> u32 {
+    1 << (2 * level.min(MAX_GROWTH_LEVEL))
+}
+
+/// Blocks of the first `levels` levels (at most [`MAX_LEVELS`]): the size of a directory that has
+/// them in use, and the first block of level `levels`.
+pub fn blocks(levels: u8) -> u32 {
+    let levels = levels.min(MAX_LEVELS);
+    let growing = levels.min(MAX_GROWTH_LEVEL);
+    let grown = (4u32.pow(u32::from(growing)) - 1) / 3;
+    BUCKET_BLOCKS * (grown + u32::from(levels - growing) * buckets(MAX_GROWTH_LEVEL))
+}
+
+/// Levels in use of a directory of `size` blocks: the smallest number whose blocks hold them.
+pub fn levels_of(size: u32) -> u8 {
+    (0..MAX_LEVELS).find(|&levels| blocks(levels) >= size).unwrap_or(MAX_LEVELS)
+}
+
+/// First block of the bucket of `hash` on `level`.
+pub fn bucket_block(level: u8, hash: u32) -> u32 {
+    blocks(level) + BUCKET_BLOCKS * (hash % buckets(level))
+}
+
+/// True if a name of `hash` may be stored in `block` of the directory file.
+pub fn belongs(block: u32, hash: u32) -> bool {
+    let level = levels_of(block.saturating_add(1)).saturating_sub(1);
+    let start = bucket_block(level, hash);
+    (start..start + BUCKET_BLOCKS).contains(&block)
+}
+
+/// Blocks to probe for a name of `hash` in a directory with `levels` levels in use, in order.
+/// An insertion takes the first of them that has room, else the first one of level `levels`.
+pub fn candidates(levels: u8, hash: u32) -> impl Iterator<Item = u32> + Clone {
+    (0..levels.min(MAX_LEVELS)).flat_map(move |level| {
+        let start = bucket_block(level, hash);
+        start..start + BUCKET_BLOCKS
+    })
+}
+
+// ---- cookies ------------------------------------------------------------------------------
+
+/// The `readdir` cookie at which the record at `offset` of `block` comes next.
+pub fn cookie(block: u32, offset: u16) -> u64 {
+    FIRST_COOKIE + u64::from(block) * (BLOCK as u64 / 4) + u64::from(offset / 4)
+}
+
+/// The cookie to return with the record at `offset` of `block`: at it the next one comes.
+pub fn cookie_after(block: u32, offset: u16) -> u64 {
+    cookie(block, offset) + 1
+}
+
+/// Block and smallest offset of the records still to be returned; `None` below [`FIRST_COOKIE`],
+/// and for cookies that no directory can have.
+pub fn decode_cookie(cookie: u64) -> Option<(u32, u16)> {
+    let rest = cookie.checked_sub(FIRST_COOKIE)?;
+    let block = u32::try_from(rest / (BLOCK as u64 / 4)).ok()?;
+    Some((block, (rest % (BLOCK as u64 / 4)) as u16 * 4))
+}
+
+// ---- records ------------------------------------------------------------------------------
+
+/// A record's header as stored.
+#[derive(Clone, Copy)]
+struct Record {
+    offset: usize,
+    ino: u32,
+    hash: u32,
+    len: usize,
+    name_len: usize,
+    kind: u8,
+}
+
+impl Record {
+    /// Reads the header at `offset`; `None` at the end of the block or where `len` does not lead
+    /// on inside it, which ends every walk.
+    fn read(block: &[u8; BLOCK], offset: usize) -> Option<Record> {
+        let h = block.get(offset..offset + HEADER)?;
+        let record = Record {
+            offset,
+            ino: u32::from_le_bytes([h[0], h[1], h[2], h[3]]),
+            hash: u32::from_le_bytes([h[4], h[5], h[6], h[7]]),
+            len: usize::from(u16::from_le_bytes([h[8], h[9]])),
+            name_len: usize::from(h[10]),
+            kind: h[11],
+        };
+        (record.len >= record.used() && offset + record.len <= BLOCK).then_some(record)
+    }
+
+    /// Bytes of header and name, aligned.
+    fn used(&self) -> usize {
+        if self.ino == 0 { HEADER } else { space(self.name_len) }
+    }
+
+    fn name<'a>(&self, block: &'a [u8; BLOCK]) -> &'a [u8] {
+        &block[self.offset + HEADER..self.offset + HEADER + self.name_len]
+    }
+
+    fn entry<'a>(&self, block: &'a [u8; BLOCK]) -> Option<Entry<'a>> {
+        if self.ino == 0 {
+            return None;
+        }
+        Some(Entry {
+            ino: self.ino,
+            hash: self.hash,
+            kind: Kind::from_byte(self.kind)?,
+            name: self.name(block),
+            offset: self.offset as u16,
+        })
+    }
+}
+
+/// Bytes a record needs for a name of `len` bytes.
+fn space(len: usize) -> usize {
+    HEADER + len.next_multiple_of(4)
+}
+
+fn set_len(block: &mut [u8; BLOCK], offset: usize, len: usize) {
+    block[offset + 8..offset + 10].copy_from_slice(&(len as u16).to_le_bytes());
+}
+
+/// Makes `block` an empty directory block.
+pub fn init(block: &mut [u8; BLOCK]) {
+    block.fill(0);
+    set_len(block, 0, BLOCK);
+}
+
+/// Iterator over records; see [`iter`].
+#[derive(Clone)]
+struct Records<'a> {
+    block: &'a [u8; BLOCK],
+    next: usize,
+}
+
+impl Iterator for Records<'_> {
+    type Item = Record;
+    fn next(&mut self) -> Option<Record> {
+        let record = Record::read(self.block, self.next)?;
+        self.next += record.len;
+        Some(record)
+    }
+}
+
+impl FusedIterator for Records<'_> {}
+
+fn records(block: &[u8; BLOCK]) -> Records<'_> {
+    Records { block, next: 0 }
+}
+
+/// The entries of a block, in the order of their offsets.
+pub fn iter(block: &[u8; BLOCK]) -> impl Iterator<Item = Entry<'_>> + Clone {
+    records(block).filter_map(|record| record.entry(block))
+}
+
+/// The entries at `offset` or later: how a `readdir` goes on, also when the record it stopped at
+/// is gone.
+pub fn iter_from(block: &[u8; BLOCK], offset: u16) -> impl Iterator<Item = Entry<'_>> + Clone {
+    iter(block).filter(move |entry| entry.offset >= offset)
+}
+
+/// True if the block has no entry.
+pub fn is_empty(block: &[u8; BLOCK]) -> bool {
+    iter(block).next().is_none()
+}
+
+/// The record of `name` and the offset of the one before it. This is the inner loop of every
+/// lookup: only length and hash are read until a hash fits.
+fn find_record(block: &[u8; BLOCK], hash: u32, name: &[u8]) -> Option<(Option<usize>, Record)> {
+    let hash = hash.to_le_bytes();
+    let (mut previous, mut offset) = (None, 0);
+    loop {
+        let header = block.get(offset..offset + HEADER)?;
+        if header[4..8] == hash
+            && let Some(record) = Record::read(block, offset)
+            && record.ino != 0
+            && record.name(block) == name
+        {
+            return Some((previous, record));
+        }
+        let len = usize::from(u16::from_le_bytes([header[8], header[9]]));
+        if len < HEADER {
+            return None;
+        }
+        previous = Some(offset);
+        offset += len;
+    }
+}
+
+/// The entry of `name`, whose hash is `hash`.
+pub fn find<'a>(block: &'a [u8; BLOCK], hash: u32, name: &[u8]) -> Option<Entry<'a>> {
+    find_record(block, hash, name)?.1.entry(block)
+}
+
+/// Adds an entry and returns its offset; `None` and nothing changed if there is no room. A block
+/// of zeroes (a hole just read) is initialised first. The caller has made sure that the name is
+/// valid and not in the directory.
+pub fn insert(block: &mut [u8; BLOCK], entry: &Entry<'_>) -> Option<u16> {
+    debug_assert!(entry.ino != 0 && validate_name(entry.name).is_ok());
+    let need = space(entry.name.len());
+    if block[..HEADER] == [0; HEADER] {
+        init(block);
+    }
+    let host = records(block).find(|r| {
+        let taken = if r.ino == 0 { 0 } else { r.used() };
+        r.len - taken >= need
+    })?;
+    let (offset, len) = if host.ino == 0 {
+        (host.offset, host.len)
+    } else {
+        set_len(block, host.offset, host.used());
+        (host.offset + host.used(), host.len - host.used())
+    };
+    let record = &mut block[offset..offset + need];
+    record.fill(0);
+    record[0..4].copy_from_slice(&entry.ino.to_le_bytes());
+    record[4..8].copy_from_slice(&entry.hash.to_le_bytes());
+    record[8..10].copy_from_slice(&(len as u16).to_le_bytes());
+    record[10] = entry.name.len() as u8;
+    record[11] = entry.kind as u8;
+    record[HEADER..HEADER + entry.name.len()].copy_from_slice(entry.name);
+    Some(offset as u16)
+}
+
+/// True if [`insert`] of a name of `name_len` bytes would find room.
+pub fn has_room(block: &[u8; BLOCK], name_len: usize) -> bool {
+    let need = space(name_len);
+    block[..HEADER] == [0; HEADER]
+        || records(block).any(|r| r.len - if r.ino == 0 { 0 } else { r.used() } >= need)
+}
+
+/// Removes `name`, whose hash is `hash`; returns its inode number and kind. Its bytes become
+/// zeroes and go to the record before it.
+pub fn remove(block: &mut [u8; BLOCK], hash: u32, name: &[u8]) -> Option<(u32, Kind)> {
+    let (previous, record) = find_record(block, hash, name)?;
+    let kind = Kind::from_byte(record.kind)?;
+    block[record.offset..record.offset + record.used()].fill(0);
+    match previous {
+        Some(previous) => set_len(block, previous, record.offset + record.len - previous),
+        None => set_len(block, record.offset, record.len),
+    }
+    Some((record.ino, kind))
+}
+
+/// Lets `name`, whose hash is `hash`, lead to another inode, in place; returns the earlier one.
+pub fn replace(
+    block: &mut [u8; BLOCK],
+    hash: u32,
+    name: &[u8],
+    ino: u32,
+    kind: Kind,
+) -> Option<(u32, Kind)> {
+    debug_assert!(ino != 0);
+    let (_, record) = find_record(block, hash, name)?;
+    let old = Kind::from_byte(record.kind)?;
+    block[record.offset..record.offset + 4].copy_from_slice(&ino.to_le_bytes());
+    block[record.offset + 11] = kind as u8;
+    Some((record.ino, old))
+}
+
+// ---- checks -------------------------------------------------------------------------------
+
+fn check_record(block: &[u8; BLOCK], offset: usize) -> Result<usize, Error> {
+    let at = offset as u16;
+    let bytes = &block[offset..];
+    let most = bytes.len() as u16;
+    if bytes.len() < HEADER {
+        return Err(Error::Length { offset: at, found: 0, least: HEADER as u16, most });
+    }
+    let ino = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let len = u16::from_le_bytes([bytes[8], bytes[9]]);
+    let name_len = usize::from(bytes[10]);
+    let least = if ino == 0 { HEADER as u16 } else { space(name_len) as u16 };
+    if len < least || len > most || !len.is_multiple_of(4) {
+        return Err(Error::Length { offset: at, found: len, least, most });
+    }
+    let slack = if ino == 0 {
+        if offset != 0 || bytes[4..8] != [0; 4] || bytes[10..12] != [0; 2] {
+            return Err(Error::Free { offset: at });
+        }
+        HEADER
+    } else {
+        if Kind::from_byte(bytes[11]).is_none() {
+            return Err(Error::Kind { offset: at, found: bytes[11] });
+        }
+        validate_name(&bytes[HEADER..HEADER + name_len])
+            .map_err(|error| Error::Name { offset: at, error })?;
+        HEADER + name_len
+    };
+    if bytes[slack..usize::from(len)].iter().any(|&b| b != 0) {
+        return Err(Error::Slack { offset: at });
+    }
+    Ok(usize::from(len))
+}
+
+/// Checks that the bytes are a directory block: the engine calls it once on each block it reads,
+/// before any other function.
+pub fn check(block: &[u8; BLOCK]) -> Result<(), Error> {
+    let mut offset = 0;
+    while offset < BLOCK {
+        offset += check_record(block, offset)?;
+    }
+    Ok(())
+}
+
+/// Checks, beyond [`check`], that each hash is that of its name in a file system with `seed`, that
+/// each name belongs into block `index` of its directory, and that no name is there twice.
+pub fn check_names(block: &[u8; BLOCK], seed: u64, index: u32) -> Result<(), Error> {
+    let mut seen: Vec<(u32, &[u8], u16)> = Vec::new();
+    for Entry { hash: found, name, offset, .. } in iter(block) {
+        let expected = hash(seed, name);
+        if found != expected {
+            return Err(Error::Hash { offset, found, expected });
+        }
+        if !belongs(index, found) {
+            return Err(Error::Bucket { offset, hash: found, block: index });
+        }
+        seen.push((found, name, offset));
+    }
+    seen.sort_unstable();
+    match seen.windows(2).find(|pair| pair[0].1 == pair[1].1) {
+        Some(pair) => Err(Error::Duplicate { first: pair[0].2, second: pair[1].2 }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
