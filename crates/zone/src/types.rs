@@ -57,7 +57,7 @@ pub struct Geometry {
     pub conventional_zones: u32,
     /// Most zones open at once (MOR), `None` = no limit.
     pub max_open: Option<u32>,
-    /// Most zones active (open or closed) at once (MAR), `None` = no limit. `max_open ≤ max_active`.
+    /// Most zones active (open or closed) at once (MAR), `None` = no limit. At least `max_open`.
     pub max_active: Option<u32>,
     /// Largest append (ZASL); `None` = as `max_transfer`.
     pub max_append: Option<BlockCount>,
