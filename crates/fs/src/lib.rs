@@ -1,5 +1,6 @@
 //! Under construction.
 
+pub mod cache;
 pub mod dirent;
 pub mod stripe;
 pub mod tree;

@@ -1,0 +1,615 @@
+//! The engine's one page cache: data blocks and nodes, bounded, clean pages least used first out.
+//!
+//! **States.** A page is *clean*, *dirty* (changed since it was last handed to a device) or *in
+//! flight* (being written; it may be dirty again at the same time), and it can be *pinned*. Only
+//! pages that are clean, not in flight and not pinned can be evicted, and only they are on the
+//! eviction list; so an eviction takes constant time however much is dirty. Dirty and in-flight
+//! pages may exceed the capacity: slowing writers down is the engine's business
+//! ([`Cache::dirty_pages`], [`Cache::len`]).
+//!
+//! **Invariants.** Eviction never loses a change. A reader that fills the cache never overwrites a
+//! page already there ([`Cache::insert`] of a clean page keeps the present one). A page handed out
+//! for writing is frozen: a later change copies it. A [`Ticket`] of a page that was removed
+//! meanwhile does nothing. Everything is deterministic: hashing is fixed, listings are sorted.
+//!
+//! The order of eviction is *second chance*: a hit only marks the page, and a marked page at the
+//! cold end goes round once more. The dirty index is sorted by owner, so one file's dirty pages
+//! are found without looking at others'.
+//!
+//! Not here: reading, writing, waiting, limits of dirty pages.
+
+use furrow_rt::buf::{PAGE_SIZE, Page};
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::{Range, RangeFrom};
+
+/// What a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// Block `block` of file `ino`.
+    Data(u32, u32),
+    /// Node `nid`.
+    Node(u32),
+}
+
+/// A fixed multiplicative hasher: keys are small integers of our own making, and behaviour must
+/// not depend on a random seed.
+#[derive(Default)]
+pub struct FixedHasher(u64);
+
+impl FixedHasher {
+    fn add(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(26) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+impl Hasher for FixedHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.add(u64::from(b)));
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.add(u64::from(n));
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.add(n);
+    }
+    fn write_isize(&mut self, n: isize) {
+        self.add(n as u64);
+    }
+    fn finish(&self) -> u64 {
+        // The table takes its bucket from the low bits and its tag from the top ones.
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+/// A map that is only ever looked up, never iterated.
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
+
+const NIL: u32 = u32::MAX;
+
+/// A page with what the cache knows of it.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    page: Page,
+    crc: Option<u32>,
+    owner: u32,
+    dirty: bool,
+    in_flight: u32,
+    pins: u32,
+}
+
+impl Entry {
+    /// A page as it is on the device, with its CRC32C if known.
+    pub fn clean(page: Page, crc: Option<u32>) -> Entry {
+        Entry { page, crc, owner: 0, dirty: false, in_flight: 0, pins: 0 }
+    }
+
+    /// A page that is not on the device.
+    pub fn dirty(page: Page) -> Entry {
+        Entry { dirty: true, ..Entry::clean(page, None) }
+    }
+
+    /// The same, of a node that belongs to file `ino`. (Data pages have their owner in the key.)
+    pub fn owned_by(self, ino: u32) -> Entry {
+        Entry { owner: ino, ..self }
+    }
+
+    /// The page. Clone it to freeze it.
+    pub fn page(&self) -> &Page {
+        &self.page
+    }
+
+    /// CRC32C of the content, if it is known and the page unchanged since.
+    pub fn crc(&self) -> Option<u32> {
+        self.crc
+    }
+
+    /// True if changed since it was last handed to a device.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// True while a write of it (perhaps of an older content) has not ended.
+    pub fn is_in_flight(&self) -> bool {
+        self.in_flight > 0
+    }
+
+    /// The file it belongs to.
+    pub fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    fn evictable(&self) -> bool {
+        !self.dirty && self.in_flight == 0 && self.pins == 0
+    }
+}
+
+/// Names one page of the cache across an `await`: of a write in flight or a pin. It outlives the
+/// page: of one that was removed, nothing happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "a page with a ticket out cannot be evicted"]
+pub struct Ticket {
+    slot: u32,
+    generation: u32,
+}
+
+/// Counters since the cache was made, in pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// [`Cache::get`] that found a page.
+    pub hits: u64,
+    /// [`Cache::get`] that did not.
+    pub misses: u64,
+    /// Pages dropped to make room.
+    pub evictions: u64,
+    /// Pages inserted.
+    pub insertions: u64,
+}
+
+struct Slot {
+    key: Key,
+    entry: Entry,
+    generation: u32,
+    /// Hit since it was last at the cold end.
+    marked: bool,
+    /// On the eviction list; then `colder` and `warmer` are its neighbours.
+    listed: bool,
+    colder: u32,
+    warmer: u32,
+    /// Neighbours among the pages of its owner (data and nodes apart).
+    before: u32,
+    after: u32,
+}
+
+/// Pages of one file in the cache: head of their list, and how many.
+#[derive(Clone, Copy)]
+struct Family {
+    head: u32,
+    count: u32,
+}
+
+/// The cache; see the module's header.
+pub struct Cache {
+    capacity: usize,
+    index: Map<Key, u32>,
+    slots: Vec<Option<Slot>>,
+    /// Generation that the next page in a free slot gets, so that old tickets miss it.
+    generations: Vec<u32>,
+    free: Vec<u32>,
+    coldest: u32,
+    warmest: u32,
+    /// By owner and whether they are nodes.
+    families: Map<u64, Family>,
+    dirty_data: BTreeSet<(u32, u32)>,
+    dirty_nodes: BTreeSet<(u32, u32)>,
+    stats: Stats,
+}
+
+impl Cache {
+    /// A cache of `capacity` pages (at least 1).
+    pub fn new(capacity: usize) -> Cache {
+        Cache {
+            capacity: capacity.max(1),
+            index: Map::default(),
+            slots: Vec::new(),
+            generations: Vec::new(),
+            free: Vec::new(),
+            coldest: NIL,
+            warmest: NIL,
+            families: Map::default(),
+            dirty_data: BTreeSet::new(),
+            dirty_nodes: BTreeSet::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Pages it is meant to hold.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Pages it holds.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// True if it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    // ---- looking up ------------------------------------------------------------------------
+
+    /// The page of `key`, which counts as used.
+    pub fn get(&mut self, key: &Key) -> Option<&Entry> {
+        match self.index.get(key) {
+            Some(&slot) => {
+                self.stats.hits += 1;
+                let slot = self.slot_mut(slot);
+                slot.marked = true;
+                Some(&slot.entry)
+            }
+            None => {
+                self.stats.misses += 1;
+                None
+            }
+        }
+    }
+
+    /// The page of `key`, without counting as used.
+    pub fn peek(&self, key: &Key) -> Option<&Entry> {
+        self.index.get(key).map(|&slot| &self.slot(slot).entry)
+    }
+
+    /// True if the page of `key` is here.
+    pub fn contains(&self, key: &Key) -> bool {
+        self.index.contains_key(key)
+    }
+
+    /// The bytes of `key`'s page for changing: it becomes dirty, its CRC is forgotten, and it is
+    /// copied first if it is frozen.
+    pub fn get_mut(&mut self, key: &Key) -> Option<&mut [u8; PAGE_SIZE]> {
+        let at = *self.index.get(key)?;
+        self.set_dirty(at, true);
+        let slot = self.slot_mut(at);
+        slot.marked = true;
+        slot.entry.crc = None;
+        Some(slot.entry.page.make_mut())
+    }
+
+    // ---- coming and going ------------------------------------------------------------------
+
+    /// Puts a page in, and evicts beyond the capacity. If the key is here already, a clean page is
+    /// dropped (what is here is at least as new) and a dirty one takes the place of the old
+    /// content; tickets stay good.
+    pub fn insert(&mut self, key: Key, entry: Entry) {
+        if let Some(&at) = self.index.get(&key) {
+            if entry.dirty {
+                self.set_dirty(at, true);
+                let slot = self.slot_mut(at);
+                slot.marked = true;
+                slot.entry.page = entry.page;
+                slot.entry.crc = entry.crc;
+            }
+            return;
+        }
+        self.stats.insertions += 1;
+        let owner = match key {
+            Key::Data(ino, _) => ino,
+            Key::Node(_) => entry.owner,
+        };
+        let dirty = entry.dirty;
+        let entry = Entry { owner, dirty: false, ..entry };
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.generations.push(0);
+            (self.slots.len() - 1) as u32
+        });
+        self.slots[at as usize] = Some(Slot {
+            key,
+            entry,
+            generation: self.generations[at as usize],
+            marked: false,
+            listed: false,
+            colder: NIL,
+            warmer: NIL,
+            before: NIL,
+            after: NIL,
+        });
+        self.index.insert(key, at);
+        self.join_family(at);
+        self.set_dirty(at, dirty);
+        self.shrink(at);
+    }
+
+    /// Takes the page of `key` out, dirty or not.
+    pub fn remove(&mut self, key: &Key) -> Option<Entry> {
+        let at = *self.index.get(key)?;
+        self.set_dirty(at, false);
+        self.unlist(at);
+        self.leave_family(at);
+        self.index.remove(key);
+        let slot = self.slots[at as usize].take().expect("invariant: the index names live slots");
+        self.generations[at as usize] = slot.generation.wrapping_add(1);
+        self.free.push(at);
+        Some(slot.entry)
+    }
+
+    /// Takes out the data pages of `ino` in `blocks`, dirty or not (truncation, hole punching);
+    /// returns how many. Costs the smaller of the range and the file's pages here.
+    pub fn remove_range(&mut self, ino: u32, blocks: Range<u32>) -> usize {
+        let Some(family) = self.families.get(&family_key(ino, false)).copied() else { return 0 };
+        let before = self.len();
+        if (blocks.len() as u64) < u64::from(family.count) {
+            blocks.for_each(|block| {
+                self.remove(&Key::Data(ino, block));
+            });
+        } else {
+            let mut at = family.head;
+            while at != NIL {
+                let (key, next) = (self.slot(at).key, self.slot(at).after);
+                if matches!(key, Key::Data(_, block) if blocks.contains(&block)) {
+                    self.remove(&key);
+                }
+                at = next;
+            }
+        }
+        before - self.len()
+    }
+
+    /// Takes out the data pages of `ino` from a block on; returns how many.
+    pub fn remove_from(&mut self, ino: u32, blocks: RangeFrom<u32>) -> usize {
+        let last = self.remove(&Key::Data(ino, u32::MAX)).is_some();
+        self.remove_range(ino, blocks.start..u32::MAX) + usize::from(last)
+    }
+
+    /// Takes out every page and node of `ino`; returns how many.
+    pub fn remove_file(&mut self, ino: u32) -> usize {
+        let before = self.len();
+        for nodes in [false, true] {
+            while let Some(family) = self.families.get(&family_key(ino, nodes)) {
+                let key = self.slot(family.head).key;
+                self.remove(&key);
+            }
+        }
+        before - self.len()
+    }
+
+    // ---- states ----------------------------------------------------------------------------
+
+    /// Hands the page of `key` to a device: returns it frozen, with a ticket for
+    /// [`Cache::end_write`]. It becomes clean, since what comes later needs another write; `crc`
+    /// is that of its content.
+    pub fn begin_write(&mut self, key: &Key, crc: u32) -> Option<(Page, Ticket)> {
+        let at = *self.index.get(key)?;
+        self.slot_mut(at).entry.in_flight += 1;
+        self.set_dirty(at, false);
+        let slot = self.slot_mut(at);
+        slot.entry.crc = Some(crc);
+        Some((slot.entry.page.clone(), Ticket { slot: at, generation: slot.generation }))
+    }
+
+    /// A write begun has ended. After a failure, also [`Cache::mark_dirty`].
+    pub fn end_write(&mut self, ticket: Ticket) {
+        if let Some(slot) = self.by_ticket(ticket) {
+            slot.entry.in_flight -= 1;
+            self.relist(ticket.slot);
+            self.shrink(NIL);
+        }
+    }
+
+    /// Keeps the page of `key` from eviction until [`Cache::unpin`].
+    pub fn pin(&mut self, key: &Key) -> Option<Ticket> {
+        let at = *self.index.get(key)?;
+        let slot = self.slot_mut(at);
+        slot.entry.pins += 1;
+        let ticket = Ticket { slot: at, generation: slot.generation };
+        self.relist(at);
+        Some(ticket)
+    }
+
+    /// Ends a pin.
+    pub fn unpin(&mut self, ticket: Ticket) {
+        if let Some(slot) = self.by_ticket(ticket) {
+            slot.entry.pins -= 1;
+            self.relist(ticket.slot);
+            self.shrink(NIL);
+        }
+    }
+
+    /// The key of a ticket's page, if it is still here.
+    pub fn key_of(&self, ticket: Ticket) -> Option<Key> {
+        let slot = self.slots.get(ticket.slot as usize)?.as_ref()?;
+        (slot.generation == ticket.generation).then_some(slot.key)
+    }
+
+    /// Makes the page of `key` dirty without changing it (its write failed, or it must move);
+    /// false if it is not here.
+    pub fn mark_dirty(&mut self, key: &Key) -> bool {
+        let Some(&at) = self.index.get(key) else { return false };
+        self.set_dirty(at, true);
+        true
+    }
+
+    /// Makes the page of `key` clean: its content is elsewhere or no longer wanted; false if it
+    /// is not here.
+    pub fn mark_clean(&mut self, key: &Key) -> bool {
+        let Some(&at) = self.index.get(key) else { return false };
+        self.set_dirty(at, false);
+        true
+    }
+
+    /// Notes the CRC32C of the present content of `key`'s page.
+    pub fn set_crc(&mut self, key: &Key, crc: u32) {
+        if let Some(&at) = self.index.get(key) {
+            self.slot_mut(at).entry.crc = Some(crc);
+        }
+    }
+
+    // ---- what is dirty ---------------------------------------------------------------------
+
+    /// Dirty pages and nodes.
+    pub fn dirty_pages(&self) -> usize {
+        self.dirty_data.len() + self.dirty_nodes.len()
+    }
+
+    /// Dirty nodes.
+    pub fn dirty_node_pages(&self) -> usize {
+        self.dirty_nodes.len()
+    }
+
+    /// Dirty blocks of `ino`, ascending.
+    pub fn dirty_of(&self, ino: u32) -> impl DoubleEndedIterator<Item = u32> + '_ {
+        self.dirty_data.range((ino, 0)..=(ino, u32::MAX)).map(|&(_, block)| block)
+    }
+
+    /// Dirty nodes of `ino`, ascending by node id.
+    pub fn dirty_nodes_of(&self, ino: u32) -> impl DoubleEndedIterator<Item = u32> + '_ {
+        self.dirty_nodes.range((ino, 0)..=(ino, u32::MAX)).map(|&(_, nid)| nid)
+    }
+
+    /// Files that have dirty data, ascending.
+    pub fn dirty_files(&self) -> impl Iterator<Item = u32> + '_ {
+        let mut next = Some(0);
+        std::iter::from_fn(move || {
+            let &(ino, _) = self.dirty_data.range((next?, 0)..).next()?;
+            next = ino.checked_add(1);
+            Some(ino)
+        })
+    }
+
+    /// All that is dirty: data by file and block, then nodes by file and id.
+    pub fn all_dirty(&self) -> impl Iterator<Item = Key> + '_ {
+        let data = self.dirty_data.iter().map(|&(ino, block)| Key::Data(ino, block));
+        data.chain(self.dirty_nodes.iter().map(|&(_, nid)| Key::Node(nid)))
+    }
+
+    // ---- inside ----------------------------------------------------------------------------
+
+    fn slot(&self, at: u32) -> &Slot {
+        self.slots[at as usize].as_ref().expect("invariant: indexes name live slots")
+    }
+
+    fn slot_mut(&mut self, at: u32) -> &mut Slot {
+        self.slots[at as usize].as_mut().expect("invariant: indexes name live slots")
+    }
+
+    fn by_ticket(&mut self, ticket: Ticket) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(ticket.slot as usize)?.as_mut()?;
+        (slot.generation == ticket.generation).then_some(slot)
+    }
+
+    fn set_dirty(&mut self, at: u32, dirty: bool) {
+        let slot = self.slot_mut(at);
+        if slot.entry.dirty != dirty {
+            slot.entry.dirty = dirty;
+            let (key, owner) = (slot.key, slot.entry.owner);
+            let (set, item) = match key {
+                Key::Data(ino, block) => (&mut self.dirty_data, (ino, block)),
+                Key::Node(nid) => (&mut self.dirty_nodes, (owner, nid)),
+            };
+            if dirty {
+                set.insert(item);
+            } else {
+                set.remove(&item);
+            }
+        }
+        self.relist(at);
+    }
+
+    /// Puts the slot on the eviction list or takes it off, as its state demands.
+    fn relist(&mut self, at: u32) {
+        let slot = self.slot(at);
+        match (slot.entry.evictable(), slot.listed) {
+            (true, false) => self.list_warmest(at),
+            (false, true) => self.unlist(at),
+            _ => {}
+        }
+    }
+
+    fn list_warmest(&mut self, at: u32) {
+        let warmest = self.warmest;
+        let slot = self.slot_mut(at);
+        (slot.listed, slot.colder, slot.warmer) = (true, warmest, NIL);
+        match warmest {
+            NIL => self.coldest = at,
+            other => self.slot_mut(other).warmer = at,
+        }
+        self.warmest = at;
+    }
+
+    fn unlist(&mut self, at: u32) {
+        let slot = self.slot_mut(at);
+        if !slot.listed {
+            return;
+        }
+        slot.listed = false;
+        let (colder, warmer) = (slot.colder, slot.warmer);
+        match colder {
+            NIL => self.coldest = warmer,
+            other => self.slot_mut(other).warmer = warmer,
+        }
+        match warmer {
+            NIL => self.warmest = colder,
+            other => self.slot_mut(other).colder = colder,
+        }
+    }
+
+    /// Evicts down to the capacity, but never `keep` (the page just inserted).
+    fn shrink(&mut self, keep: u32) {
+        while self.index.len() > self.capacity && self.coldest != NIL {
+            let at = self.coldest;
+            let slot = self.slot_mut(at);
+            if slot.marked || at == keep {
+                if at == keep && self.warmest == at {
+                    return;
+                }
+                self.slot_mut(at).marked = false;
+                self.unlist(at);
+                self.list_warmest(at);
+                continue;
+            }
+            let key = slot.key;
+            self.remove(&key);
+            self.stats.evictions += 1;
+        }
+    }
+
+    fn family_of(&self, at: u32) -> u64 {
+        let slot = self.slot(at);
+        family_key(slot.entry.owner, matches!(slot.key, Key::Node(_)))
+    }
+
+    fn join_family(&mut self, at: u32) {
+        let family =
+            self.families.entry(self.family_of(at)).or_insert(Family { head: NIL, count: 0 });
+        let head = family.head;
+        (family.head, family.count) = (at, family.count + 1);
+        self.slot_mut(at).after = head;
+        if head != NIL {
+            self.slot_mut(head).before = at;
+        }
+    }
+
+    fn leave_family(&mut self, at: u32) {
+        let key = self.family_of(at);
+        let (before, after) = (self.slot(at).before, self.slot(at).after);
+        if after != NIL {
+            self.slot_mut(after).before = before;
+        }
+        if before != NIL {
+            self.slot_mut(before).after = after;
+        }
+        let family = self.families.get_mut(&key).expect("invariant: each page has its family");
+        family.count -= 1;
+        if before == NIL {
+            family.head = after;
+        }
+        if family.count == 0 {
+            self.families.remove(&key);
+        }
+    }
+}
+
+fn family_key(ino: u32, nodes: bool) -> u64 {
+    u64::from(ino) << 1 | u64::from(nodes)
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache")
+            .field("capacity", &self.capacity)
+            .field("pages", &self.len())
+            .field("dirty", &self.dirty_pages())
+            .field("stats", &self.stats)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! Tests of the page cache, against a plain model.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn page(n: u64) -> Page {
+    Page::from_slice(&n.to_le_bytes())
+}
+
+fn stamp(page: &Page) -> u64 {
+    u64::from_le_bytes(page[..8].try_into().unwrap())
+}
+
+impl Cache {
+    /// Everything the structures must agree on.
+    fn verify(&self) {
+        let mut listed = Vec::new();
+        let (mut at, mut colder) = (self.coldest, NIL);
+        while at != NIL {
+            assert_eq!(self.slot(at).colder, colder);
+            listed.push(at);
+            (colder, at) = (at, self.slot(at).warmer);
+        }
+        assert_eq!(self.warmest, colder);
+        let mut families = BTreeMap::<u64, Vec<u32>>::new();
+        let mut live = 0;
+        for (at, slot) in self.slots.iter().enumerate() {
+            let at = at as u32;
+            let Some(slot) = slot else {
+                assert!(self.free.contains(&at));
+                continue;
+            };
+            live += 1;
+            assert_eq!(self.index.get(&slot.key), Some(&at));
+            assert_eq!(slot.listed, slot.entry.evictable());
+            assert_eq!(slot.listed, listed.contains(&at));
+            let dirty = match slot.key {
+                Key::Data(ino, block) => self.dirty_data.contains(&(ino, block)),
+                Key::Node(nid) => self.dirty_nodes.contains(&(slot.entry.owner, nid)),
+            };
+            assert_eq!(slot.entry.dirty, dirty);
+            families.entry(self.family_of(at)).or_default().push(at);
+        }
+        assert_eq!(live, self.index.len());
+        assert_eq!(live + self.free.len(), self.slots.len());
+        assert_eq!(families.len(), self.families.len());
+        for (key, mut members) in families {
+            let family = self.families[&key];
+            let (mut at, mut before, mut walked) = (family.head, NIL, Vec::new());
+            while at != NIL {
+                assert_eq!(self.slot(at).before, before);
+                walked.push(at);
+                (before, at) = (at, self.slot(at).after);
+            }
+            walked.sort_unstable();
+            members.sort_unstable();
+            assert_eq!(walked, members);
+            assert_eq!(family.count as usize, members.len());
+        }
+        let unlisted = self.len() - listed.len();
+        assert!(self.len() <= self.capacity.max(unlisted + 1), "{self:?}");
+    }
+}
+
+#[test]
+fn hits_outlive_what_is_not_used() {
+    let mut cache = Cache::new(3);
+    for block in 0..3 {
+        cache.insert(Key::Data(1, block), Entry::clean(page(block.into()), None));
+    }
+    assert!(cache.get(&Key::Data(1, 0)).is_some());
+    cache.insert(Key::Data(1, 3), Entry::clean(page(3), None));
+    cache.insert(Key::Data(1, 4), Entry::clean(page(4), None));
+    let there: Vec<u32> = (0..5).filter(|&b| cache.contains(&Key::Data(1, b))).collect();
+    assert_eq!(there, [0, 3, 4]);
+    assert!(cache.get(&Key::Data(1, 1)).is_none());
+    let stats = Stats { hits: 1, misses: 1, evictions: 2, insertions: 5 };
+    assert_eq!(cache.stats(), stats);
+}
+
+#[test]
+fn dirty_in_flight_and_pinned_pages_are_never_evicted() {
+    let mut cache = Cache::new(1);
+    let key = Key::Data(7, 9);
+    cache.insert(key, Entry::dirty(page(1)));
+    let other = |n| (Key::Node(n), Entry::clean(page(0), None).owned_by(7));
+    let press = |cache: &mut Cache| {
+        for n in 0..4 {
+            let (key, entry) = other(n);
+            cache.insert(key, entry);
+        }
+        cache.verify();
+    };
+    press(&mut cache);
+    assert!(cache.contains(&key));
+    let (frozen, ticket) = cache.begin_write(&key, 5).unwrap();
+    assert!(!cache.peek(&key).unwrap().is_dirty());
+    press(&mut cache);
+    assert_eq!(cache.peek(&key).unwrap().crc(), Some(5));
+    // A change during the write: the device's page stays, and the page is dirty again.
+    cache.get_mut(&key).unwrap()[0] = 2;
+    assert_eq!((stamp(&frozen), stamp(cache.peek(&key).unwrap().page())), (1, 2));
+    assert_eq!(cache.peek(&key).unwrap().crc(), None);
+    cache.end_write(ticket);
+    press(&mut cache);
+    assert!(cache.peek(&key).unwrap().is_dirty());
+    let pin = cache.pin(&key).unwrap();
+    cache.mark_clean(&key);
+    press(&mut cache);
+    assert!(cache.contains(&key));
+    cache.unpin(pin);
+    press(&mut cache);
+    assert!(!cache.contains(&key));
+}
+
+#[test]
+fn an_old_ticket_does_not_touch_a_new_page() {
+    let mut cache = Cache::new(8);
+    let key = Key::Data(1, 1);
+    cache.insert(key, Entry::dirty(page(1)));
+    let (_, old) = cache.begin_write(&key, 0).unwrap();
+    cache.remove_from(1, 0..);
+    cache.insert(key, Entry::dirty(page(2)));
+    let (_, new) = cache.begin_write(&key, 0).unwrap();
+    assert_eq!((cache.key_of(old), cache.key_of(new)), (None, Some(key)));
+    cache.end_write(old);
+    assert!(cache.peek(&key).unwrap().is_in_flight());
+    cache.end_write(new);
+    assert!(!cache.peek(&key).unwrap().is_in_flight());
+    cache.verify();
+}
+
+#[test]
+fn a_reader_does_not_overwrite_what_is_newer() {
+    let mut cache = Cache::new(8);
+    let key = Key::Node(3);
+    cache.insert(key, Entry::dirty(page(2)).owned_by(5));
+    cache.insert(key, Entry::clean(page(1), Some(1)).owned_by(5));
+    assert_eq!(stamp(cache.peek(&key).unwrap().page()), 2);
+    assert_eq!(cache.dirty_nodes_of(5).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+fn removal_reaches_the_last_block() {
+    let mut cache = Cache::new(8);
+    for block in [0, 5, u32::MAX - 1, u32::MAX] {
+        cache.insert(Key::Data(1, block), Entry::dirty(page(0)));
+    }
+    cache.insert(Key::Data(2, 5), Entry::dirty(page(0)));
+    cache.insert(Key::Node(5), Entry::dirty(page(0)).owned_by(1));
+    assert_eq!(cache.dirty_files().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(cache.remove_from(1, 5..), 3);
+    assert_eq!(cache.all_dirty().count(), 3);
+    assert_eq!(cache.remove_file(1), 2);
+    assert_eq!(cache.all_dirty().collect::<Vec<_>>(), [Key::Data(2, 5)]);
+    cache.verify();
+}
+
+/// Run by hand: `cargo test --release -p furrow-fs cache -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints a figure"]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
+fn speed_of_a_hit() {
+    for pages in [1 << 10, 1 << 16] {
+        let mut cache = Cache::new(pages);
+        for n in 0..pages as u32 {
+            cache.insert(Key::Data(n % 64, n / 64), Entry::clean(page(n.into()), None));
+        }
+        let (mut n, rounds, mut sum) = (1u32, 20_000_000u32, 0);
+        let start = std::time::Instant::now();
+        for _ in 0..rounds {
+            n = n.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let at = (n >> 8) % pages as u32;
+            sum += u64::from(cache.get(&Key::Data(at % 64, at / 64)).unwrap().owner());
+        }
+        let ns = start.elapsed().as_nanos() as f64 / f64::from(rounds);
+        println!("{pages} pages: {ns:.1} ns per random hit ({sum})");
+    }
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_a_model(
+        capacity in 1usize..12,
+        ops in proptest::collection::vec((0u8..16, 0u32..4, 0u32..6), 1..300),
+    ) {
+        // The model holds what must be there: changes. Clean pages may be gone.
+        let mut cache = Cache::new(capacity);
+        let mut newest = BTreeMap::<Key, u64>::new();
+        let mut dirty = BTreeMap::<Key, u64>::new();
+        let mut tickets = Vec::<(bool, Ticket)>::new();
+        let mut version = 0;
+        for (op, ino, n) in ops {
+            let node = n >= 4;
+            let key = if node { Key::Node(ino * 10 + n) } else { Key::Data(ino, n) };
+            version += 1;
+            match op {
+                0..=3 => {
+                    let stored = newest.get(&key).copied().unwrap_or(0);
+                    cache.insert(key, Entry::clean(page(stored), None).owned_by(ino));
+                }
+                4..=5 => {
+                    cache.insert(key, Entry::dirty(page(version)).owned_by(ino));
+                    newest.insert(key, version);
+                    dirty.insert(key, version);
+                }
+                6..=7 => if let Some(bytes) = cache.get_mut(&key) {
+                    bytes[..8].copy_from_slice(&version.to_le_bytes());
+                    newest.insert(key, version);
+                    dirty.insert(key, version);
+                },
+                8..=9 => if let Some((frozen, ticket)) = cache.begin_write(&key, 1) {
+                    prop_assert_eq!(stamp(&frozen), newest.get(&key).copied().unwrap_or(0));
+                    dirty.remove(&key);
+                    tickets.push((true, ticket));
+                },
+                10 => if let Some(ticket) = cache.pin(&key) {
+                    tickets.push((false, ticket));
+                },
+                11..=12 => if !tickets.is_empty() {
+                    let (write, ticket) = tickets.remove(n as usize % tickets.len());
+                    if write { cache.end_write(ticket) } else { cache.unpin(ticket) }
+                },
+                13 => {
+                    cache.remove_range(ino, n..n + 2);
+                    newest.retain(|k, _| !matches!(*k, Key::Data(i, b) if i == ino && (n..n + 2).contains(&b)));
+                    dirty.retain(|k, _| newest.contains_key(k));
+                }
+                14 => {
+                    cache.get(&key);
+                }
+                _ => {
+                    cache.remove(&key);
+                    newest.remove(&key);
+                    dirty.remove(&key);
+                }
+            }
+            cache.verify();
+            if let Some(entry) = cache.peek(&key) {
+                prop_assert_eq!(stamp(entry.page()), newest.get(&key).copied().unwrap_or(0));
+            }
+            prop_assert_eq!(cache.dirty_pages(), dirty.len());
+            let mut listed: Vec<Key> = cache.all_dirty().collect();
+            listed.sort_unstable();
+            prop_assert_eq!(listed, dirty.keys().copied().collect::<Vec<_>>());
+            for (key, &v) in &dirty {
+                prop_assert_eq!(stamp(cache.peek(key).unwrap().page()), v);
+            }
+        }
+        for (write, ticket) in tickets {
+            if write { cache.end_write(ticket) } else { cache.unpin(ticket) }
+        }
+        let dirty: Vec<Key> = cache.all_dirty().collect();
+        dirty.iter().for_each(|key| assert!(cache.mark_clean(key)));
+        cache.insert(Key::Node(999), Entry::clean(page(0), None));
+        prop_assert!(cache.len() <= capacity);
+    }
+}
