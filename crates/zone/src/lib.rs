@@ -3,9 +3,14 @@
 pub mod command;
 pub mod device;
 pub mod error;
+mod geometry;
+pub mod machine;
+pub mod rules;
 pub mod types;
 
 pub use command::{Action, Command, Status, Target, ZoneState};
 pub use device::{Outcome, Request, ZoneReport, ZonedDevice};
 pub use error::{Error, ErrorKind, Result};
+pub use machine::{Effect, Machine};
+pub use rules::Zone;
 pub use types::{BlockCount, ByteLen, DeviceId, Geometry, Lba, QueueId, ZoneId};

@@ -1,0 +1,149 @@
+//! What a geometry must fulfil, and arithmetic on addresses that cannot overflow.
+
+use crate::{BlockCount, ByteLen, Error, ErrorKind, Geometry, Lba, Result, Status, ZoneId};
+
+/// Largest drive in bytes: offsets must fit the signed 64 bits of the system's files.
+const MAX_BYTES: u64 = i64::MAX as u64;
+
+impl Geometry {
+    /// Checks that a drive can be like this.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`]; the message names the field, its value and what is allowed.
+    pub fn validate(&self) -> Result<()> {
+        self.validate_layout()?;
+        self.validate_limits()
+    }
+
+    fn validate_layout(&self) -> Result<()> {
+        if self.zones == 0 {
+            return Err(invalid("zones is 0: a drive needs at least one zone"));
+        }
+        if self.zone_size.0 == 0 {
+            return Err(invalid("zone_size is 0: a zone needs at least one block"));
+        }
+        if self.zone_capacity.0 == 0 {
+            return Err(invalid("zone_capacity is 0: a zone needs at least one block"));
+        }
+        if self.zone_capacity > self.zone_size {
+            return Err(invalid(format!(
+                "zone_capacity is {} blocks, above zone_size of {} blocks",
+                self.zone_capacity, self.zone_size
+            )));
+        }
+        if !matches!(self.block_size.0, 512 | 4096) {
+            return Err(invalid(format!(
+                "block_size is {} bytes: must be 512 or 4096",
+                self.block_size
+            )));
+        }
+        let bytes = u64::from(self.zones)
+            .checked_mul(self.zone_size.0)
+            .and_then(|blocks| blocks.checked_mul(self.block_size.0));
+        if bytes.is_none_or(|bytes| bytes > MAX_BYTES) {
+            return Err(invalid(format!(
+                "zones × zone_size × block_size is {} × {} × {} bytes: must stay below 8 EiB",
+                self.zones, self.zone_size, self.block_size
+            )));
+        }
+        if self.conventional_zones > self.zones {
+            return Err(invalid(format!(
+                "conventional_zones is {}, above zones of {}",
+                self.conventional_zones, self.zones
+            )));
+        }
+        Ok(())
+    }
+
+    fn validate_limits(&self) -> Result<()> {
+        let zero = |field: &str| {
+            Err(invalid(format!("{field} is 0: give at least 1, or leave it out for no limit")))
+        };
+        if self.max_open == Some(0) {
+            return zero("max_open");
+        }
+        if self.max_active == Some(0) {
+            return zero("max_active");
+        }
+        match (self.max_open, self.max_active) {
+            (Some(open), Some(active)) if open > active => {
+                return Err(invalid(format!(
+                    "max_open is {open}, above max_active of {active}: an open zone is active"
+                )));
+            }
+            (None, Some(active)) => {
+                return Err(invalid(format!(
+                    "max_open has no limit, above max_active of {active}: an open zone is active"
+                )));
+            }
+            _ => {}
+        }
+        if self.max_append == Some(BlockCount(0)) {
+            return zero("max_append");
+        }
+        if self.max_transfer == Some(BlockCount(0)) {
+            return zero("max_transfer");
+        }
+        if let (Some(append), Some(transfer)) = (self.max_append, self.max_transfer)
+            && append > transfer
+        {
+            return Err(invalid(format!(
+                "max_append is {append} blocks, above max_transfer of {transfer} blocks"
+            )));
+        }
+        if self.channels == Some(0) {
+            return Err(invalid("channels is 0: give at least 1, or leave it out if unknown"));
+        }
+        if self.dies == Some(0) {
+            return Err(invalid("dies is 0: give at least 1, or leave it out if unknown"));
+        }
+        Ok(())
+    }
+
+    /// Blocks of the whole address space, gaps between capacity and size included.
+    pub fn blocks(&self) -> BlockCount {
+        BlockCount(u64::from(self.zones).saturating_mul(self.zone_size.0))
+    }
+
+    /// Largest append, `None` = no limit: ZASL, or MDTS where ZASL is 0.
+    #[inline]
+    pub fn append_limit(&self) -> Option<BlockCount> {
+        self.max_append.or(self.max_transfer)
+    }
+
+    /// `blocks` in bytes.
+    pub fn bytes(&self, blocks: BlockCount) -> ByteLen {
+        ByteLen(blocks.0.saturating_mul(self.block_size.0))
+    }
+
+    /// The zone that starts exactly at `lba`.
+    pub fn zone_at(&self, lba: Lba) -> Option<ZoneId> {
+        self.locate(lba).and_then(|(zone, offset)| (offset.0 == 0).then_some(zone))
+    }
+
+    /// Where a range of blocks starts, if it is not empty and all of it is on the drive. It may
+    /// reach into further zones.
+    ///
+    /// # Errors
+    /// [`Status::InvalidField`] if `blocks` is 0, [`Status::LbaOutOfRange`] if the range leaves
+    /// the drive.
+    #[inline]
+    pub fn check_range(
+        &self,
+        lba: Lba,
+        blocks: BlockCount,
+    ) -> std::result::Result<(ZoneId, BlockCount), Status> {
+        if blocks.0 == 0 {
+            return Err(Status::InvalidField);
+        }
+        match lba.0.checked_add(blocks.0) {
+            Some(end) if end <= self.blocks().0 => {}
+            _ => return Err(Status::LbaOutOfRange),
+        }
+        self.locate(lba).ok_or(Status::LbaOutOfRange)
+    }
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, format!("geometry: {}", message.into()))
+}

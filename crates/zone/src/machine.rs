@@ -1,0 +1,568 @@
+//! A whole drive's zones under the rules: counts resources, closes zones to make room.
+//!
+//! [`Machine`] holds what the pure rules of [`rules`](crate::rules) need to be applied to
+//! [`Command`]s: all zones, how many are open and active, and the order in which zones were
+//! implicitly opened. It has no clock, no data and no durability; the emulator puts those around.
+//!
+//! - **Open and active zones never exceed the geometry's limits**, whatever is called.
+//! - **A command that is refused has changed nothing.**
+//! - A read, write, append or single-zone management is O(1) and does not allocate.
+//! - Checks come in this order: transfer size, range, state, alignment, write pointer, boundary,
+//!   resources. `tests/table.csv` holds every answer.
+//! - To make room for a zone that opens, the zone that was implicitly opened longest ago is
+//!   closed, never an explicitly opened one (ZNS Command Set Specification 1.1, "Zone Resources":
+//!   the controller may).
+//!
+//! Conventional zones (`Geometry::conventional_zones`), which the ZNS Command Set does not know,
+//! are written anywhere below their capacity, over and over; a write stays in its zone. They have
+//! no state to manage: management and append are Invalid Field, Select All passes over them. They
+//! are reported full, and may go read-only or offline like any zone.
+//!
+//! Deliberately not here: ZRWA, descriptor extensions, zone attributes, the change log.
+
+use crate::rules::{self, Op, Room, Step, Zone};
+use crate::{
+    Action, BlockCount, Command, Error, ErrorKind, Geometry, Lba, Status, Target, ZoneId,
+    ZoneReport, ZoneState,
+};
+
+/// End of the list of implicitly opened zones.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    zone: Zone,
+    /// Neighbours in the list of implicitly opened zones, by age; meaningless elsewhere.
+    older: u32,
+    newer: u32,
+}
+
+/// What an accepted command did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Read: nothing changed. The range starts at `offset` of `zone` and may go on into the next.
+    Read {
+        /// Zone of the first block.
+        zone: ZoneId,
+        /// First block in it.
+        offset: BlockCount,
+    },
+    /// Write or append: data belongs at `offset` of `zone`.
+    Written {
+        /// The first block: for an append, the address assigned (ALBA).
+        lba: Lba,
+        /// The zone; the write is in this zone only.
+        zone: ZoneId,
+        /// First block in it.
+        offset: BlockCount,
+        /// The zone's state afterwards.
+        state: ZoneState,
+    },
+    /// Flush: nothing changed here.
+    Flushed,
+    /// Management of one zone.
+    Managed {
+        /// The zone.
+        zone: ZoneId,
+        /// As it was.
+        before: Zone,
+    },
+    /// Management of every zone it applies to; which, the observer of
+    /// [`Machine::apply_observed`] is told.
+    ManagedAll,
+}
+
+/// What a command would do, if nothing else comes between.
+enum Plan {
+    Read { zone: ZoneId, offset: BlockCount },
+    Conventional { lba: Lba, zone: ZoneId, offset: BlockCount },
+    Flush,
+    Write { zone: ZoneId, step: Step },
+    Manage { zone: ZoneId, step: Step },
+    All(Action),
+}
+
+/// The zones of a drive. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Machine {
+    geometry: Geometry,
+    slots: Vec<Slot>,
+    open: u32,
+    active: u32,
+    implicit: u32,
+    /// Ends of the list of implicitly opened zones.
+    oldest: u32,
+    newest: u32,
+}
+
+impl Machine {
+    /// A drive with every zone empty.
+    ///
+    /// # Errors
+    /// As [`Geometry::validate`].
+    pub fn new(geometry: Geometry) -> Result<Machine, Error> {
+        geometry.validate()?;
+        let fresh = |state, write_pointer| Slot {
+            zone: Zone { state, write_pointer, capacity: geometry.zone_capacity },
+            older: NONE,
+            newer: NONE,
+        };
+        let mut slots = vec![fresh(ZoneState::Empty, BlockCount(0)); geometry.zones as usize];
+        slots[..geometry.conventional_zones as usize]
+            .fill(fresh(ZoneState::Full, geometry.zone_capacity));
+        Ok(Machine { geometry, slots, open: 0, active: 0, implicit: 0, oldest: NONE, newest: NONE })
+    }
+
+    /// What the drive is like.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// One zone; `None` past the last.
+    pub fn zone(&self, zone: ZoneId) -> Option<Zone> {
+        self.slots.get(zone.0 as usize).map(|slot| slot.zone)
+    }
+
+    /// Zones open now.
+    pub fn open_zones(&self) -> u32 {
+        self.open
+    }
+
+    /// Zones active (open or closed) now.
+    pub fn active_zones(&self) -> u32 {
+        self.active
+    }
+
+    /// The implicitly opened zones, longest ago first: the order they would be closed in.
+    pub fn implicitly_open(&self) -> impl Iterator<Item = ZoneId> + '_ {
+        let next = |at: u32| (at != NONE).then_some(at);
+        std::iter::successors(next(self.oldest), move |&at| next(self.slots[at as usize].newer))
+            .map(ZoneId)
+    }
+
+    /// Zone descriptors of `count` zones from `first`, fewer at the end of the drive.
+    pub fn report(&self, first: ZoneId, count: u32) -> Vec<ZoneReport> {
+        let slots = self.slots.get(first.0 as usize..).unwrap_or_default();
+        let describe = |(zone, slot): (u32, &Slot)| ZoneReport {
+            zone: ZoneId(zone),
+            state: slot.zone.state,
+            capacity: slot.zone.capacity,
+            write_pointer: slot.zone.reported_pointer(),
+        };
+        (first.0..).zip(slots).take(count as usize).map(describe).collect()
+    }
+
+    /// The status `command` would get now. Changes nothing.
+    pub fn check(&self, command: &Command) -> Status {
+        self.plan(command).err().unwrap_or(Status::Success)
+    }
+
+    /// Carries out `command`.
+    ///
+    /// # Errors
+    /// With the status the drive must answer; nothing has changed then.
+    #[inline]
+    pub fn apply(&mut self, command: &Command) -> Result<Effect, Status> {
+        self.apply_observed(command, |_, _, _| {})
+    }
+
+    /// As [`apply`](Machine::apply); `changed` is told of every zone that changed in any way
+    /// (zone, before, after), zones closed to make room included, in the order they did.
+    ///
+    /// # Errors
+    /// With the status the drive must answer; nothing has changed then.
+    #[inline]
+    pub fn apply_observed(
+        &mut self,
+        command: &Command,
+        mut changed: impl FnMut(ZoneId, &Zone, &Zone),
+    ) -> Result<Effect, Status> {
+        Ok(match self.plan(command)? {
+            Plan::Read { zone, offset } => Effect::Read { zone, offset },
+            Plan::Conventional { lba, zone, offset } => {
+                Effect::Written { lba, zone, offset, state: ZoneState::Full }
+            }
+            Plan::Flush => Effect::Flushed,
+            Plan::Write { zone, step } => {
+                let lba = Lba(self.geometry.start(zone).0 + step.offset.0);
+                self.commit(zone, step, &mut changed);
+                Effect::Written { lba, zone, offset: step.offset, state: step.zone.state }
+            }
+            Plan::Manage { zone, step } => {
+                let before = self.slots[zone.0 as usize].zone;
+                self.commit(zone, step, &mut changed);
+                Effect::Managed { zone, before }
+            }
+            Plan::All(action) => {
+                self.manage_all(action, &mut changed);
+                Effect::ManagedAll
+            }
+        })
+    }
+
+    #[inline]
+    fn plan(&self, command: &Command) -> Result<Plan, Status> {
+        match *command {
+            Command::Write { lba, blocks } => {
+                within(blocks, self.geometry.max_transfer)?;
+                let (zone, offset) = self.geometry.check_range(lba, blocks)?;
+                if self.geometry.is_conventional(zone) {
+                    self.check_conventional(zone, offset, blocks)?;
+                    return Ok(Plan::Conventional { lba, zone, offset });
+                }
+                let step = self.step(zone, Op::Write { offset, blocks })?;
+                Ok(Plan::Write { zone, step })
+            }
+            Command::Append { zone_start, blocks } => {
+                within(blocks, self.geometry.append_limit())?;
+                // Only the address: how far the data reaches is the zone's matter.
+                let (zone, offset) = self.geometry.check_range(zone_start, BlockCount(1))?;
+                if blocks.0 == 0 || self.geometry.is_conventional(zone) {
+                    return Err(Status::InvalidField);
+                }
+                let step = self.step(zone, Op::Append { offset, blocks })?;
+                Ok(Plan::Write { zone, step })
+            }
+            Command::Read { lba, blocks } => {
+                within(blocks, self.geometry.max_transfer)?;
+                let (zone, offset) = self.geometry.check_range(lba, blocks)?;
+                self.check_read(zone, offset, blocks)?;
+                Ok(Plan::Read { zone, offset })
+            }
+            Command::Flush => Ok(Plan::Flush),
+            Command::Manage { target: Target::Zone(lba), action } => {
+                let (zone, offset) = self.geometry.locate(lba).ok_or(Status::LbaOutOfRange)?;
+                if offset.0 != 0 || self.geometry.is_conventional(zone) {
+                    return Err(Status::InvalidField);
+                }
+                Ok(Plan::Manage { zone, step: self.step(zone, Op::Manage(action))? })
+            }
+            Command::Manage { target: Target::All, action } => {
+                if action == Action::Open {
+                    self.check_open_all()?;
+                }
+                Ok(Plan::All(action))
+            }
+        }
+    }
+
+    #[inline]
+    fn step(&self, zone: ZoneId, op: Op) -> Result<Step, Status> {
+        rules::step(self.slots[zone.0 as usize].zone, op, self.room())
+    }
+
+    /// Whether a zone can be opened now.
+    #[inline]
+    fn room(&self) -> Room {
+        let Geometry { max_open, max_active, .. } = self.geometry;
+        Room {
+            active: max_active.is_none_or(|limit| self.active < limit),
+            open: max_open.is_none_or(|limit| self.open < limit) || self.implicit > 0,
+            equal_limits: max_active.is_some() && max_open == max_active,
+        }
+    }
+
+    fn check_conventional(
+        &self,
+        zone: ZoneId,
+        offset: BlockCount,
+        blocks: BlockCount,
+    ) -> Result<(), Status> {
+        let Zone { state, capacity, .. } = self.slots[zone.0 as usize].zone;
+        if state != ZoneState::Full {
+            rules::writable(state)?;
+        }
+        // `check_range` has seen to it that the sum cannot overflow.
+        if offset.0 + blocks.0 > capacity.0 { Err(Status::ZoneBoundary) } else { Ok(()) }
+    }
+
+    fn check_read(
+        &self,
+        first: ZoneId,
+        offset: BlockCount,
+        blocks: BlockCount,
+    ) -> Result<(), Status> {
+        let size = self.geometry.zone_size.0;
+        let end = offset.0 + blocks.0;
+        if end > size && !self.geometry.read_across_zones {
+            let state = self.slots[first.0 as usize].zone.state;
+            let offline = state == ZoneState::Offline;
+            return Err(if offline { Status::ZoneOffline } else { Status::ZoneBoundary });
+        }
+        let mut left = end;
+        let mut unwritten = Ok(());
+        for index in first.0.. {
+            let fails =
+                self.geometry.unwritten_reads_fail && !self.geometry.is_conventional(ZoneId(index));
+            match rules::read(self.slots[index as usize].zone, BlockCount(left.min(size)), fails) {
+                Status::Success => {}
+                // An offline zone further on outweighs it: state comes first.
+                Status::Unwritten => unwritten = Err(Status::Unwritten),
+                status => return Err(status),
+            }
+            if left <= size {
+                break;
+            }
+            left -= size;
+        }
+        unwritten
+    }
+
+    /// All closed zones must find room beside the explicitly opened ones, or none is opened.
+    fn check_open_all(&self) -> Result<(), Status> {
+        let closed = self.active - self.open;
+        let explicit = self.open - self.implicit;
+        match self.geometry.max_open {
+            Some(limit) if closed > 0 && explicit + closed > limit => {
+                Err(rules::too_many_open(self.geometry.max_active == Some(limit)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn manage_all(&mut self, action: Action, changed: &mut impl FnMut(ZoneId, &Zone, &Zone)) {
+        // Chosen before anything moves: a zone closed to make room is not opened again.
+        let first = self.geometry.conventional_zones;
+        let chosen: Vec<u32> = (first..self.geometry.zones)
+            .filter(|&zone| rules::selected(action, self.slots[zone as usize].zone.state))
+            .collect();
+        for zone in chosen {
+            let step = self
+                .step(ZoneId(zone), Op::Manage(action))
+                .expect("invariant: selected zones accept the action, and there is room");
+            self.commit(ZoneId(zone), step, changed);
+        }
+    }
+
+    /// Makes `step` true, after making room for it.
+    #[inline]
+    fn commit(&mut self, zone: ZoneId, step: Step, changed: &mut impl FnMut(ZoneId, &Zone, &Zone)) {
+        if step.opens && self.geometry.max_open == Some(self.open) {
+            let victim = ZoneId(self.oldest);
+            let closed = Zone { state: ZoneState::Closed, ..self.slots[victim.0 as usize].zone };
+            self.replace(victim, closed, changed);
+        }
+        self.replace(zone, step.zone, changed);
+    }
+
+    /// Sets a zone and keeps the counts and the list of implicitly opened zones true.
+    #[inline]
+    fn replace(
+        &mut self,
+        zone: ZoneId,
+        after: Zone,
+        changed: &mut impl FnMut(ZoneId, &Zone, &Zone),
+    ) {
+        let before = std::mem::replace(&mut self.slots[zone.0 as usize].zone, after);
+        if before.state != after.state {
+            self.account(zone.0, before.state, after.state);
+        }
+        if before != after {
+            changed(zone, &before, &after);
+        }
+    }
+
+    fn account(&mut self, zone: u32, before: ZoneState, after: ZoneState) {
+        self.open = self.open + u32::from(after.is_open()) - u32::from(before.is_open());
+        self.active = self.active + u32::from(after.is_active()) - u32::from(before.is_active());
+        if before == ZoneState::ImplicitlyOpen {
+            self.unlink(zone);
+        }
+        if after == ZoneState::ImplicitlyOpen {
+            self.link(zone);
+        }
+    }
+
+    fn link(&mut self, zone: u32) {
+        let older = std::mem::replace(&mut self.newest, zone);
+        let slot = &mut self.slots[zone as usize];
+        (slot.older, slot.newer) = (older, NONE);
+        match older {
+            NONE => self.oldest = zone,
+            older => self.slots[older as usize].newer = zone,
+        }
+        self.implicit += 1;
+    }
+
+    fn unlink(&mut self, zone: u32) {
+        let Slot { older, newer, .. } = self.slots[zone as usize];
+        match older {
+            NONE => self.oldest = newer,
+            older => self.slots[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => self.slots[newer as usize].older = older,
+        }
+        self.implicit -= 1;
+    }
+}
+
+/// What happens to a drive rather than being asked of it: faults, power, images.
+impl Machine {
+    /// A sequential or conventional zone by number.
+    fn lookup(&self, zone: ZoneId) -> Result<Zone, Status> {
+        self.zone(zone).ok_or(Status::LbaOutOfRange)
+    }
+
+    /// The controller makes `zone` read-only: it can be read, never written again.
+    ///
+    /// # Errors
+    /// [`Status::InvalidTransition`] if it is offline, [`Status::LbaOutOfRange`] past the last.
+    pub fn set_read_only(&mut self, zone: ZoneId) -> Result<(), Status> {
+        let before = self.lookup(zone)?;
+        if before.state == ZoneState::Offline {
+            return Err(Status::InvalidTransition);
+        }
+        self.replace(zone, Zone { state: ZoneState::ReadOnly, ..before }, &mut |_, _, _| {});
+        Ok(())
+    }
+
+    /// The controller takes `zone` offline: it is dead.
+    ///
+    /// # Errors
+    /// [`Status::LbaOutOfRange`] past the last zone.
+    pub fn set_offline(&mut self, zone: ZoneId) -> Result<(), Status> {
+        let before = self.lookup(zone)?;
+        self.replace(zone, Zone { state: ZoneState::Offline, ..before }, &mut |_, _, _| {});
+        Ok(())
+    }
+
+    /// The controller makes an active zone full (a Zone Active Excursion). What was written stays.
+    ///
+    /// # Errors
+    /// [`Status::InvalidTransition`] if it is not active, [`Status::LbaOutOfRange`] past the last.
+    pub fn force_full(&mut self, zone: ZoneId) -> Result<(), Status> {
+        let before = self.lookup(zone)?;
+        if !before.state.is_active() {
+            return Err(Status::InvalidTransition);
+        }
+        self.replace(zone, Zone { state: ZoneState::Full, ..before }, &mut |_, _, _| {});
+        Ok(())
+    }
+
+    /// A write to `zone` has failed and left the write pointer at `pointer`, anywhere from where
+    /// it was to the end of the write's range. Instead of applying the write: the zone is opened
+    /// as the write would have, and is full if `pointer` is its capacity.
+    ///
+    /// # Errors
+    /// With the status of a write that may not be done, [`Status::ZoneInvalidWrite`] if `pointer`
+    /// lies behind the zone's. Nothing has changed then.
+    pub fn fail_write_at(&mut self, zone: ZoneId, pointer: BlockCount) -> Result<(), Status> {
+        let before = self.lookup(zone)?;
+        if self.geometry.is_conventional(zone) {
+            return Err(Status::InvalidField);
+        }
+        rules::writable(before.state)?;
+        let written = pointer.0.checked_sub(before.write_pointer.0);
+        let written = BlockCount(written.ok_or(Status::ZoneInvalidWrite)?);
+        let step = rules::advance(before, written, self.room())?;
+        self.commit(zone, step, &mut |_, _, _| {});
+        Ok(())
+    }
+
+    /// Gives an empty zone another capacity (Variable Zone Capacity: part of a reset).
+    ///
+    /// # Errors
+    /// [`Status::InvalidTransition`] if the zone is not empty, [`Status::InvalidField`] if
+    /// `capacity` is 0 or above the geometry's, [`Status::LbaOutOfRange`] past the last zone.
+    pub fn set_capacity(&mut self, zone: ZoneId, capacity: BlockCount) -> Result<(), Status> {
+        let before = self.lookup(zone)?;
+        if before.state != ZoneState::Empty {
+            return Err(Status::InvalidTransition);
+        }
+        if capacity.0 == 0 || capacity > self.geometry.zone_capacity {
+            return Err(Status::InvalidField);
+        }
+        self.slots[zone.0 as usize].zone.capacity = capacity;
+        Ok(())
+    }
+
+    /// A power cycle. `durable` says, zone by zone in order, how many blocks survived; more than
+    /// were written counts as all. Conventional zones are not asked about.
+    ///
+    /// What becomes of each zone is [`rules::power_cycle`]'s to say, with one exception: a zone
+    /// that would be closed again after a lost write had filled it stays full where the limit of
+    /// active zones leaves no room (the controller may move zones to Full).
+    pub fn power_cycle(&mut self, mut durable: impl FnMut(ZoneId, &Zone) -> BlockCount) {
+        let mut reopened = Vec::new();
+        for zone in (self.geometry.conventional_zones..self.geometry.zones).map(ZoneId) {
+            let before = self.slots[zone.0 as usize].zone;
+            let after = rules::power_cycle(before, durable(zone, &before));
+            if before.state == ZoneState::Full && after.state == ZoneState::Closed {
+                reopened.push((zone, after));
+            } else {
+                self.replace(zone, after, &mut |_, _, _| {});
+            }
+        }
+        for (zone, mut after) in reopened {
+            if !self.room().active {
+                after.state = ZoneState::Full;
+            }
+            self.replace(zone, after, &mut |_, _, _| {});
+        }
+    }
+
+    /// Sets a zone as an image recorded it. Zones restored as implicitly open count as opened in
+    /// the order of the calls.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if no zone can be like that, or if it exceeds a limit of the drive;
+    /// nothing has changed then.
+    pub fn restore(&mut self, zone: ZoneId, to: Zone) -> Result<(), Error> {
+        let corrupt =
+            |what: String| Err(Error::new(ErrorKind::Corrupt, format!("zone {zone}: {what}")));
+        let Some(before) = self.zone(zone) else {
+            return corrupt(format!("the drive has only {} zones", self.geometry.zones));
+        };
+        if let Err(what) = possible(&self.geometry, zone, &to) {
+            return corrupt(what);
+        }
+        let gains = |is: fn(ZoneState) -> bool| is(to.state) && !is(before.state);
+        if gains(ZoneState::is_open) && self.geometry.max_open == Some(self.open) {
+            return corrupt(format!("open, as are {} others: the limit is reached", self.open));
+        }
+        if gains(ZoneState::is_active) && self.geometry.max_active == Some(self.active) {
+            return corrupt(format!("active, as are {} others: the limit is reached", self.active));
+        }
+        self.replace(zone, to, &mut |_, _, _| {});
+        Ok(())
+    }
+}
+
+/// Whether a zone can be like `to` on a drive of `geometry`.
+fn possible(geometry: &Geometry, zone: ZoneId, to: &Zone) -> Result<(), String> {
+    let Zone { state, write_pointer, capacity } = *to;
+    if capacity.0 == 0 || capacity > geometry.zone_capacity {
+        return Err(format!(
+            "capacity of {capacity} blocks, expected 1 to {}",
+            geometry.zone_capacity
+        ));
+    }
+    if write_pointer > capacity {
+        return Err(format!(
+            "write pointer {write_pointer} past its capacity of {capacity} blocks"
+        ));
+    }
+    if geometry.is_conventional(zone) {
+        return match state {
+            ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline => Ok(()),
+            _ => Err(format!("conventional, yet its state is {state:?}")),
+        };
+    }
+    match state {
+        ZoneState::Empty if write_pointer.0 != 0 => {
+            Err(format!("empty, yet its write pointer is {write_pointer}"))
+        }
+        _ if state.is_active() && write_pointer == capacity => {
+            Err(format!("{state:?}, yet written to its end at {capacity}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a transfer is within a limit. Part of every command before anything of its zone.
+#[inline]
+fn within(blocks: BlockCount, limit: Option<BlockCount>) -> Result<(), Status> {
+    if limit.is_some_and(|limit| blocks > limit) { Err(Status::InvalidField) } else { Ok(()) }
+}

@@ -1,0 +1,242 @@
+//! The rules of one zone, as pure functions: (zone, operation, room) → new zone or a status.
+//!
+//! This is the zone state machine of the ZNS Command Set Specification 1.1 ("Zone State Machine",
+//! "Zone Resources", the Write, Read and Zone Append commands and Zone Management Send). What it
+//! answers in every state is laid down in `tests/table.csv`, clause by clause.
+//!
+//! Where the specification leaves the order of the checks open it is: state, alignment, write
+//! pointer, boundary, resources. An append's boundary is counted from the write pointer it gets,
+//! never from the address in the command.
+//!
+//! Not here: sizes and ranges that do not depend on the zone's state (they come first), counting
+//! of resources (both in [`machine`](crate::machine)), ZRWA, descriptor extensions, time, data.
+
+use crate::{Action, BlockCount, Status, ZoneState};
+
+/// One zone of a drive: all that the rules depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zone {
+    /// Its state. A conventional zone is always full, read-only or offline.
+    pub state: ZoneState,
+    /// Blocks written, from the start of the zone. It is the write pointer while the zone has one
+    /// (empty, open, closed), and in the other states still says where data ends: a finished zone
+    /// keeps it below the capacity. What a drive *reports* is [`Zone::reported_pointer`].
+    pub write_pointer: BlockCount,
+    /// Blocks that can be written; at most the geometry's zone capacity.
+    pub capacity: BlockCount,
+}
+
+impl Zone {
+    /// The write pointer a zone report shows: `capacity` if full, 0 if read-only or offline.
+    pub fn reported_pointer(&self) -> BlockCount {
+        match self.state {
+            ZoneState::Full => self.capacity,
+            ZoneState::ReadOnly | ZoneState::Offline => BlockCount(0),
+            _ => self.write_pointer,
+        }
+    }
+
+    /// Blocks that can still be written. 0 if full, read-only or offline.
+    pub fn remaining(&self) -> BlockCount {
+        match self.state {
+            ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline => BlockCount(0),
+            _ => BlockCount(self.capacity.0 - self.write_pointer.0),
+        }
+    }
+}
+
+/// What is asked of a zone. Offsets count blocks from the zone's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Write `blocks` at `offset`.
+    Write {
+        /// First block.
+        offset: BlockCount,
+        /// How many; at least 1.
+        blocks: BlockCount,
+    },
+    /// Append `blocks`; the command's address was `offset` into the zone, which must be 0.
+    Append {
+        /// Offset of the address given.
+        offset: BlockCount,
+        /// How many; at least 1.
+        blocks: BlockCount,
+    },
+    /// A management action.
+    Manage(Action),
+}
+
+/// Whether the drive can give the zone what opening it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// One more zone may become active.
+    pub active: bool,
+    /// One more zone may be open, if need be after closing an implicitly opened one.
+    pub open: bool,
+    /// The drive's limits are the same (MAR = MOR): a lack is always Too Many Active Zones.
+    pub equal_limits: bool,
+}
+
+impl Room {
+    /// A drive without limits.
+    pub const UNLIMITED: Room = Room { active: true, open: true, equal_limits: false };
+}
+
+/// What an accepted operation does to its zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The zone afterwards.
+    pub zone: Zone,
+    /// Where in the zone data lands; 0 for management.
+    pub offset: BlockCount,
+    /// True if the zone passes from not open through an open state, so that an open resource is
+    /// needed, if only for a moment.
+    pub opens: bool,
+}
+
+/// Carries out `op` on `zone`.
+///
+/// # Errors
+/// With the status the drive must answer. The zone is then as before.
+#[inline]
+pub fn step(zone: Zone, op: Op, room: Room) -> Result<Step, Status> {
+    match op {
+        Op::Write { offset, blocks } => {
+            writable(zone.state)?;
+            if offset != zone.write_pointer {
+                return Err(Status::ZoneInvalidWrite);
+            }
+            advance(zone, blocks, room)
+        }
+        Op::Append { offset, blocks } => {
+            writable(zone.state)?;
+            if offset.0 != 0 {
+                return Err(Status::InvalidField);
+            }
+            advance(zone, blocks, room)
+        }
+        Op::Manage(action) => manage(zone, action, room),
+    }
+}
+
+/// A write of `blocks` at the write pointer of a zone known to be writable. 0 blocks open the
+/// zone and write nothing: what a failed write may do.
+#[inline]
+pub(crate) fn advance(zone: Zone, blocks: BlockCount, room: Room) -> Result<Step, Status> {
+    if blocks.0 > zone.capacity.0 - zone.write_pointer.0 {
+        return Err(Status::ZoneBoundary);
+    }
+    let opens = !zone.state.is_open();
+    if opens {
+        opening(zone.state, room)?;
+    }
+    let write_pointer = BlockCount(zone.write_pointer.0 + blocks.0);
+    let state = if write_pointer == zone.capacity {
+        ZoneState::Full
+    } else if opens {
+        ZoneState::ImplicitlyOpen
+    } else {
+        zone.state
+    };
+    Ok(Step { zone: Zone { state, write_pointer, ..zone }, offset: zone.write_pointer, opens })
+}
+
+/// Whether a zone in `state` takes writes.
+///
+/// # Errors
+/// With what the drive answers if not.
+#[inline]
+pub(crate) fn writable(state: ZoneState) -> Result<(), Status> {
+    match state {
+        ZoneState::Full => Err(Status::ZoneFull),
+        ZoneState::ReadOnly => Err(Status::ZoneReadOnly),
+        ZoneState::Offline => Err(Status::ZoneOffline),
+        _ => Ok(()),
+    }
+}
+
+/// Whether there is room to open a zone that is empty or closed. Active comes first: closing an
+/// implicitly opened zone frees no active resource.
+fn opening(state: ZoneState, room: Room) -> Result<(), Status> {
+    if !state.is_active() && !room.active {
+        return Err(Status::TooManyActive);
+    }
+    if !room.open {
+        return Err(too_many_open(room.equal_limits));
+    }
+    Ok(())
+}
+
+/// What a lack of open resources is called.
+pub(crate) fn too_many_open(equal_limits: bool) -> Status {
+    if equal_limits { Status::TooManyActive } else { Status::TooManyOpen }
+}
+
+fn manage(zone: Zone, action: Action, room: Room) -> Result<Step, Status> {
+    use ZoneState::{Closed, Empty, ExplicitlyOpen, Full, ImplicitlyOpen, Offline, ReadOnly};
+    let mut opens = false;
+    let mut write_pointer = zone.write_pointer;
+    let state = match (action, zone.state) {
+        (Action::Open, Empty | Closed) => {
+            opening(zone.state, room)?;
+            opens = true;
+            ExplicitlyOpen
+        }
+        (Action::Open, ImplicitlyOpen | ExplicitlyOpen) => ExplicitlyOpen,
+        (Action::Close, ImplicitlyOpen | ExplicitlyOpen | Closed) => Closed,
+        (Action::Finish, Empty | ImplicitlyOpen | ExplicitlyOpen | Closed | Full) => Full,
+        (Action::Reset, Empty | ImplicitlyOpen | ExplicitlyOpen | Closed | Full) => {
+            write_pointer = BlockCount(0);
+            Empty
+        }
+        (Action::Offline, ReadOnly | Offline) => Offline,
+        (Action::Open | Action::Close, Full | ReadOnly | Offline)
+        | (Action::Close | Action::Offline, Empty)
+        | (Action::Finish | Action::Reset, ReadOnly | Offline)
+        | (Action::Offline, ImplicitlyOpen | ExplicitlyOpen | Closed | Full) => {
+            return Err(Status::InvalidTransition);
+        }
+    };
+    Ok(Step { zone: Zone { state, write_pointer, ..zone }, offset: BlockCount(0), opens })
+}
+
+/// Whether a Select All of `action` concerns a zone in `state`.
+pub fn selected(action: Action, state: ZoneState) -> bool {
+    match action {
+        Action::Open => state == ZoneState::Closed,
+        Action::Close => state.is_open(),
+        Action::Finish => state.is_active(),
+        Action::Reset => state.is_active() || state == ZoneState::Full,
+        Action::Offline => state == ZoneState::ReadOnly,
+    }
+}
+
+/// The status of reading up to block `end` (exclusive) of a zone, `end` at most the zone size.
+/// With `unwritten_fails` (DULBE) blocks never written are an error, else zeros; the blocks of a
+/// read-only zone always read.
+#[inline]
+pub fn read(zone: Zone, end: BlockCount, unwritten_fails: bool) -> Status {
+    match zone.state {
+        ZoneState::Offline => Status::ZoneOffline,
+        ZoneState::ReadOnly => Status::Success,
+        _ if unwritten_fails && end > zone.write_pointer => Status::Unwritten,
+        _ => Status::Success,
+    }
+}
+
+/// What a power cycle (an NVM subsystem reset, a shutdown, a loss of power) leaves of a zone of
+/// which `durable` blocks survived.
+///
+/// A zone that a write had filled, part of which is lost, never was full durably: it is closed or
+/// empty again. One that was finished, or that the controller filled, stays full and ends earlier.
+pub fn power_cycle(zone: Zone, durable: BlockCount) -> Zone {
+    let write_pointer = zone.write_pointer.min(durable);
+    let filled_by_write = zone.state == ZoneState::Full && zone.write_pointer == zone.capacity;
+    let lost = write_pointer < zone.write_pointer;
+    let state = if zone.state.is_active() || (filled_by_write && lost) {
+        if write_pointer.0 > 0 { ZoneState::Closed } else { ZoneState::Empty }
+    } else {
+        zone.state
+    };
+    Zone { state, write_pointer, ..zone }
+}
