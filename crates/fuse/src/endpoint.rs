@@ -1,0 +1,248 @@
+//! The kernel's side of a mount: `/dev/fuse`, mount(2), umount(2), the mount table.
+//!
+//! Invariants: no helper program is run and no library is needed, only `/dev/fuse` and
+//! CAP_SYS_ADMIN; nothing here touches a path *inside* a mount that this process serves (that
+//! would wait for itself).
+//!
+//! Not here: mounts by users without CAP_SYS_ADMIN (they need fusermount3).
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// The device through which the kernel hands out requests.
+const DEVICE: &str = "/dev/fuse";
+/// Type of our mounts in the mount table; `mount -t fuse.furrow` finds them.
+pub const FS_TYPE: &str = "fuse.furrow";
+/// Longest read the kernel may ask for, in bytes.
+const MAX_READ: u32 = 1 << 20;
+/// Longest write the kernel sends, in bytes.
+pub(crate) const MAX_WRITE: u32 = 1 << 20;
+
+/// How a file system is shown to the kernel.
+#[derive(Clone, Debug, Default)]
+pub struct Endpoint {
+    /// What the mount table names as the source: the device.
+    pub source: String,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Ignore set-id bits.
+    pub no_suid: bool,
+    /// Device nodes are no devices.
+    pub no_dev: bool,
+    /// Programs cannot be run.
+    pub no_exec: bool,
+    /// Bypass the kernel's permission checks: for benchmarks only.
+    pub no_permissions: bool,
+}
+
+impl Endpoint {
+    /// Mounts at `directory`. The descriptor is the channel the kernel sends requests to; until
+    /// its first message is answered, every access to the mount waits.
+    ///
+    /// # Errors
+    /// If `/dev/fuse` is missing, the caller is not root, or `directory` cannot be mounted on;
+    /// says what to do.
+    pub fn mount(&self, directory: &Path) -> Result<OwnedFd> {
+        let mode = mountable(directory)?;
+        let channel = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| anyhow!(device_help(errno)))?;
+        let mut options = String::new();
+        // Writing to a String cannot fail.
+        let _ = write!(
+            options,
+            "fd={},rootmode={:o},user_id={},group_id={},allow_other,max_read={MAX_READ}",
+            channel.as_raw_fd(),
+            mode,
+            rustix::process::getuid().as_raw(),
+            rustix::process::getgid().as_raw(),
+        );
+        if !self.no_permissions {
+            options.push_str(",default_permissions");
+        }
+        let options = CString::new(options).context("mount options")?;
+        rustix::mount::mount(
+            self.source.as_str(),
+            directory,
+            FS_TYPE,
+            self.flags(),
+            options.as_c_str(),
+        )
+        .map_err(|errno| anyhow!("{}: {}", directory.display(), mount_help(errno)))?;
+        Ok(channel)
+    }
+
+    fn flags(&self) -> MountFlags {
+        let mut flags = MountFlags::NOATIME;
+        flags.set(MountFlags::RDONLY, self.read_only);
+        flags.set(MountFlags::NOSUID, self.no_suid);
+        flags.set(MountFlags::NODEV, self.no_dev);
+        flags.set(MountFlags::NOEXEC, self.no_exec);
+        flags
+    }
+}
+
+fn device_help(errno: Errno) -> String {
+    match errno {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => format!(
+            "{DEVICE} is missing: load the kernel module (modprobe fuse), and in a container \
+             pass the device in (docker run --device {DEVICE} --cap-add SYS_ADMIN)"
+        ),
+        Errno::ACCESS | Errno::PERM => {
+            format!("{DEVICE}: {errno}: mounting needs root and access to this device")
+        }
+        _ => format!("{DEVICE}: {errno}"),
+    }
+}
+
+fn mount_help(errno: Errno) -> String {
+    match errno {
+        Errno::PERM => "mounting is not permitted: it needs root (CAP_SYS_ADMIN)".to_owned(),
+        Errno::NODEV => "the kernel has no FUSE: load its module (modprobe fuse)".to_owned(),
+        Errno::BUSY => "busy: something is mounted here or uses this directory".to_owned(),
+        _ => format!("cannot mount: {errno}"),
+    }
+}
+
+/// Checks that `directory` can be mounted on; its mode.
+fn mountable(directory: &Path) -> Result<u32> {
+    let stat = match rustix::fs::stat(directory) {
+        Ok(stat) => stat,
+        Err(Errno::NOTCONN) => bail!(dead_mount(directory)),
+        Err(Errno::NOENT) => {
+            bail!("{0}: no such directory: make it (mkdir {0})", directory.display())
+        }
+        Err(errno) => bail!("{}: {errno}", directory.display()),
+    };
+    if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
+        bail!("{}: not a directory: a mount needs one", directory.display());
+    }
+    Ok(stat.st_mode)
+}
+
+/// The message for a mount whose daemon has died.
+pub fn dead_mount(directory: &Path) -> String {
+    format!(
+        "{0} is a dead mount, its daemon is gone: run: furrow umount {0} (or umount {0}), then \
+         mount again",
+        directory.display()
+    )
+}
+
+/// True if `directory` is a mount whose daemon has died ("Transport endpoint is not connected").
+pub fn is_dead(directory: &Path) -> bool {
+    matches!(rustix::fs::stat(directory), Err(Errno::NOTCONN))
+}
+
+/// How hard to unmount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// Refuse while anything is in use.
+    Plain,
+    /// Vanish from the tree now; end when the last user is gone.
+    Lazy,
+    /// Vanish now and cut off whoever still uses it.
+    Force,
+}
+
+/// Unmounts what is mounted at `directory`.
+///
+/// # Errors
+/// With the kernel's answer; EBUSY if in use (see [`Unmount`]), EINVAL if nothing is mounted.
+pub fn unmount(directory: &Path, how: Unmount) -> Result<(), Errno> {
+    let flags = match how {
+        Unmount::Plain => UnmountFlags::empty(),
+        Unmount::Lazy => UnmountFlags::DETACH,
+        Unmount::Force => UnmountFlags::FORCE | UnmountFlags::DETACH,
+    };
+    rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW)
+}
+
+/// A line of the mount table that is ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// The device, as [`Endpoint::source`] named it.
+    pub source: String,
+    /// Where.
+    pub directory: PathBuf,
+}
+
+/// Our mounts, in the order they were made.
+///
+/// # Errors
+/// If the mount table cannot be read.
+pub fn mounted() -> Result<Vec<Mounted>> {
+    let table = "/proc/self/mountinfo";
+    let text = std::fs::read(table).with_context(|| table.to_owned())?;
+    Ok(text.split(|&b| b == b'\n').filter_map(parse_mountinfo).collect())
+}
+
+/// One line: `id parent dev root mountpoint options [optional…] - type source super-options`.
+fn parse_mountinfo(line: &[u8]) -> Option<Mounted> {
+    let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+    let dash = fields.iter().position(|f| *f == b"-")?;
+    if *fields.get(dash + 1)? != FS_TYPE.as_bytes() {
+        return None;
+    }
+    let directory = std::ffi::OsString::from_vec(unescape(fields.get(4)?));
+    let source = String::from_utf8_lossy(&unescape(fields.get(dash + 2)?)).into_owned();
+    Some(Mounted { source, directory: directory.into() })
+}
+
+/// The mount table writes blanks, tabs, newlines and backslashes as `\ooo`.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while at < field.len() {
+        let digits =
+            field.get(at + 1..at + 4).filter(|d| d.iter().all(|b| (b'0'..=b'7').contains(b)));
+        match (field[at], digits) {
+            (b'\\', Some(digits)) => {
+                let value = digits.iter().fold(0u32, |v, d| v * 8 + u32::from(d - b'0'));
+                out.push(value as u8);
+                at += 4;
+            }
+            (byte, _) => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_table_is_read_as_the_kernel_writes_it() {
+        let line = br"61 28 0:49 / /mnt/a\040b rw,noatime shared:3 master:1 - fuse.furrow /d/x\134y.zns rw,user_id=0";
+        let found = parse_mountinfo(line).expect("ours");
+        assert_eq!(found.directory, Path::new("/mnt/a b"));
+        assert_eq!(found.source, r"/d/x\y.zns");
+    }
+
+    #[test]
+    fn other_and_broken_lines_are_passed_over() {
+        assert_eq!(parse_mountinfo(b"61 28 0:49 / /mnt rw - fuse.sshfs host: rw"), None);
+        assert_eq!(parse_mountinfo(b""), None);
+        assert_eq!(parse_mountinfo(b"1 2 - fuse.furrow"), None);
+        assert_eq!(unescape(br"a\04"), br"a\04");
+        assert_eq!(unescape(br"\777"), [0xff]);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_mounted_on_is_said() {
+        let missing = mountable(Path::new("/nonexistent/x")).expect_err("refused").to_string();
+        assert!(missing.contains("/nonexistent/x: no such directory"), "{missing}");
+        let file = mountable(Path::new("/proc/self/status")).expect_err("refused").to_string();
+        assert!(file.contains("not a directory"), "{file}");
+    }
+}

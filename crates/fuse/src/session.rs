@@ -1,0 +1,173 @@
+//! From mount to unmount: the request loop, signals, the end.
+
+use crate::endpoint::{self, Endpoint, Unmount};
+use anyhow::{Context as _, Result, anyhow};
+use fuser::{Config, Filesystem, SessionACL};
+use nix::sys::signal::{SigSet, Signal};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a mount in use is given to become free when its daemon is told to end.
+const PATIENCE: Duration = Duration::from_secs(2);
+const TRY_EVERY: Duration = Duration::from_millis(100);
+
+/// A mount the kernel has accepted; nobody answers its requests before [`Session::run`].
+pub struct Session<F: Filesystem> {
+    session: fuser::Session<F>,
+    directory: PathBuf,
+}
+
+impl<F: Filesystem> Session<F> {
+    /// Mounts at `directory` and agrees on the protocol with the kernel. After this every access
+    /// to the mount is queued for [`Session::run`].
+    ///
+    /// # Errors
+    /// See [`Endpoint::mount`]; nothing is mounted then.
+    pub fn mount(face: F, endpoint: &Endpoint, directory: &Path) -> Result<Session<F>> {
+        let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+        let channel = endpoint.mount(&directory)?;
+        let mut config = Config::default();
+        config.n_threads = Some(1);
+        config.acl = SessionACL::All;
+        match fuser::Session::from_fd(face, channel, SessionACL::All, config) {
+            Ok(session) => Ok(Session { session, directory }),
+            Err(error) => {
+                // Without a daemon the mount would be dead.
+                let _ = endpoint::unmount(&directory, Unmount::Lazy);
+                Err(error).with_context(|| format!("{}: FUSE handshake", directory.display()))
+            }
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Answers requests until the file system is unmounted.
+    ///
+    /// # Errors
+    /// If the channel to the kernel fails.
+    pub fn run(self) -> Result<()> {
+        self.session.run().with_context(|| format!("{}: FUSE session", self.directory.display()))
+    }
+
+    /// As [`Session::run`], on a thread of its own.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn spawn(self) -> Result<Background> {
+        let directory = self.directory.clone();
+        let thread = std::thread::Builder::new()
+            .name("fuse".to_owned())
+            .spawn(move || self.run())
+            .context("cannot start a thread")?;
+        Ok(Background { directory, thread: Some(thread) })
+    }
+}
+
+/// A mount served by a thread of this process. Dropping it unmounts.
+pub struct Background {
+    directory: PathBuf,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Background {
+    /// Where it is mounted.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Unmounts and waits for the last request.
+    ///
+    /// # Errors
+    /// If it is in use, or the session failed.
+    pub fn unmount(mut self) -> Result<()> {
+        endpoint::unmount(&self.directory, Unmount::Plain)
+            .map_err(|errno| anyhow!("{}: {errno}", self.directory.display()))?;
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<()> {
+        match self.thread.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(anyhow!("{}: the FUSE thread died", self.directory.display())),
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            let _ = endpoint::unmount(&self.directory, Unmount::Force);
+            let _ = self.join();
+        }
+    }
+}
+
+/// The signals that ask a daemon to end.
+pub struct Signals(SigSet);
+
+impl Signals {
+    /// Blocks SIGTERM, SIGINT and SIGHUP in this thread and those it will start, so that
+    /// [`Signals::unmount_on_signal`] gets them. Call before any other thread exists.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn block() -> Result<Signals> {
+        let mut set = SigSet::empty();
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            set.add(signal);
+        }
+        set.thread_block().context("cannot block signals")?;
+        Ok(Signals(set))
+    }
+
+    /// Starts a thread that unmounts `directory` when a signal arrives: at once if it is free,
+    /// by cutting off its users if it is still in use after two seconds. [`Session::run`] then
+    /// returns. `log` gets a line for each step.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn unmount_on_signal(
+        self,
+        directory: PathBuf,
+        log: impl Fn(&str) + Send + 'static,
+    ) -> Result<()> {
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || {
+                while let Ok(signal) = self.0.wait() {
+                    log(&format!("{signal}: unmounting"));
+                    match end_mount(&directory, &log) {
+                        Ok(()) => return,
+                        Err(errno) => log(&format!("cannot unmount: {errno}")),
+                    }
+                }
+            })
+            .context("cannot start a thread")?;
+        Ok(())
+    }
+}
+
+fn end_mount(directory: &Path, log: &impl Fn(&str)) -> Result<(), Errno> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match endpoint::unmount(directory, Unmount::Plain) {
+            Err(Errno::BUSY) if waited < PATIENCE => {
+                std::thread::sleep(TRY_EVERY);
+                waited += TRY_EVERY;
+            }
+            Err(Errno::BUSY) => {
+                log("still in use: cutting off its users");
+                return endpoint::unmount(directory, Unmount::Force);
+            }
+            // Not mounted any more: somebody else was faster.
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
+            done => return done,
+        }
+    }
+}
