@@ -1,0 +1,173 @@
+//! Block addresses: physical and dense.
+//!
+//! A block is 4 KiB, whatever the drive's logical block is. Zone z's block o has address
+//! z × capacity + o: the hole between a zone's capacity and its size takes no addresses, so 32
+//! bits reach 16 TiB.
+
+use crate::format::BLOCK_SIZE;
+use furrow_rt::{Pages, Pool};
+use furrow_zone::{
+    BlockCount, Command, Error, ErrorKind, Geometry, Lba, QueueId, Request, Result, ZoneId,
+    ZonedDevice,
+};
+use std::fmt;
+
+/// Address of a 4 KiB block of a drive.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockAddr(pub u32);
+
+/// Logical blocks per 4 KiB block.
+pub fn sectors_per_block(geometry: &Geometry) -> u64 {
+    (BLOCK_SIZE as u64 / geometry.block_size.0.max(1)).max(1)
+}
+
+/// 4 KiB blocks that can be written per zone.
+pub fn blocks_per_zone(geometry: &Geometry) -> u32 {
+    let blocks = geometry.zone_capacity.0 / sectors_per_block(geometry);
+    u32::try_from(blocks).unwrap_or(u32::MAX)
+}
+
+/// Largest command to use, in 4 KiB blocks: the drive's limit, at most 1 MiB.
+pub fn blocks_per_command(geometry: &Geometry) -> u32 {
+    let most = (1 << 20) / BLOCK_SIZE as u64;
+    let limit =
+        geometry.max_transfer.map_or(most, |sectors| sectors.0 / sectors_per_block(geometry));
+    limit.clamp(1, most) as u32
+}
+
+impl BlockAddr {
+    /// No block: a hole of a file, a pointer not set.
+    pub const HOLE: BlockAddr = BlockAddr(u32::MAX);
+
+    /// The address of block `offset` of `zone`.
+    ///
+    /// # Panics
+    /// If the drive has more blocks than addresses: [`BlockAddr::check`] it first.
+    pub fn new(geometry: &Geometry, zone: ZoneId, offset: u32) -> BlockAddr {
+        let capacity = blocks_per_zone(geometry);
+        debug_assert!(offset < capacity, "offset {offset} of a zone of {capacity}");
+        let address = u64::from(zone.0) * u64::from(capacity) + u64::from(offset);
+        BlockAddr(u32::try_from(address).expect("invariant: the drive fits 32-bit addresses"))
+    }
+
+    /// Whether every block of a drive of `geometry` has an address.
+    ///
+    /// # Errors
+    /// `Unsupported` if it is larger than 16 TiB, or its blocks are larger than 4 KiB.
+    pub fn check(geometry: &Geometry) -> Result<()> {
+        let size = geometry.block_size.0;
+        if !matches!(size, 512 | 4096) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("logical blocks of {size} bytes: only 512 and 4096 are supported"),
+            ));
+        }
+        let blocks = u64::from(geometry.zones) * u64::from(blocks_per_zone(geometry));
+        if blocks >= u64::from(u32::MAX) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{blocks} blocks of 4 KiB: at most 2^32 - 1 (16 TiB) are supported"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// True for [`BlockAddr::HOLE`].
+    pub fn is_hole(self) -> bool {
+        self == BlockAddr::HOLE
+    }
+
+    /// The zone. Not checked against the drive: addresses read from media go through
+    /// [`BlockAddr::locate`].
+    pub fn zone(self, geometry: &Geometry) -> ZoneId {
+        ZoneId(self.0 / blocks_per_zone(geometry))
+    }
+
+    /// The block's offset in its zone.
+    pub fn offset(self, geometry: &Geometry) -> u32 {
+        self.0 % blocks_per_zone(geometry)
+    }
+
+    /// Zone and offset, `None` if the drive has no such block.
+    pub fn locate(self, geometry: &Geometry) -> Option<(ZoneId, u32)> {
+        let zone = self.0 / blocks_per_zone(geometry).max(1);
+        (zone < geometry.zones).then(|| (self.zone(geometry), self.offset(geometry)))
+    }
+
+    /// The block's first logical block.
+    pub fn lba(self, geometry: &Geometry) -> Lba {
+        let start = geometry.start(self.zone(geometry)).0;
+        Lba(start + u64::from(self.offset(geometry)) * sectors_per_block(geometry))
+    }
+
+    /// The address `blocks` further.
+    #[must_use]
+    pub fn plus(self, blocks: u32) -> BlockAddr {
+        BlockAddr(self.0.saturating_add(blocks))
+    }
+}
+
+impl fmt::Display for BlockAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_hole() { f.write_str("hole") } else { write!(f, "{}", self.0) }
+    }
+}
+
+impl fmt::Debug for BlockAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Reads `blocks` blocks from `from` on, in commands of at most the drive's size and at most one
+/// zone, all in flight at once. Pages come from `pool`.
+///
+/// # Errors
+/// `Corrupt` if the drive has no such blocks, `Io` with the drive's status.
+pub async fn read_blocks(
+    device: &dyn ZonedDevice,
+    queue: QueueId,
+    from: BlockAddr,
+    blocks: u32,
+    pool: &Pool,
+) -> Result<Pages> {
+    let geometry = device.geometry();
+    let (sectors, capacity) = (sectors_per_block(geometry), blocks_per_zone(geometry));
+    let most = blocks_per_command(geometry);
+    let mut flights: smallvec::SmallVec<[_; 1]> = smallvec::SmallVec::new();
+    let mut at = from;
+    let mut left = blocks;
+    while left > 0 {
+        let Some((zone, offset)) = at.locate(geometry) else {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("{}: block address {at} is past the end of the drive", device.name()),
+            ));
+        };
+        let count = left.min(most).min(capacity - offset);
+        let data: Pages = (0..count).map(|_| pool.take_dirty()).collect();
+        let command =
+            Command::Read { lba: at.lba(geometry), blocks: BlockCount(u64::from(count) * sectors) };
+        flights.push((
+            zone,
+            offset,
+            count,
+            device.submit(queue, Request::with_data(command, data)),
+        ));
+        (at, left) = (at.plus(count), left - count);
+    }
+    let mut pages = Pages::new();
+    for (zone, offset, count, flight) in flights {
+        let outcome = flight.await;
+        if !outcome.status.is_ok() || outcome.data.len() != count as usize {
+            let what = format!("read of {count} blocks at zone {zone} offset {offset}");
+            return Err(Error::device(&device.name(), what, outcome.status));
+        }
+        if pages.is_empty() {
+            pages = outcome.data;
+        } else {
+            pages.extend(outcome.data);
+        }
+    }
+    Ok(pages)
+}

@@ -1,0 +1,437 @@
+//! The active-zone budget: one permit for every zone that is open, or closed but active.
+//!
+//! Invariants
+//! - Permits held never exceed the total.
+//! - Each class can always reach its reserved minimum, whatever the others hold: what a class
+//!   holds beyond it comes from a shared rest, and only that rest is competed for.
+//! - First come, first served within a class; and for the shared rest also between classes: while
+//!   the longest waiting request does not fit, no younger one may take from the rest, so a large
+//!   request is not starved by small ones.
+//!
+//! It knows nothing of zones: the writer ties permits to them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Who wants a permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Work a user waits for.
+    User,
+    /// Cleaning, which makes the space user work needs.
+    Cleaning,
+    /// Checkpoints and tables, which both need.
+    Metadata,
+}
+
+const CLASSES: usize = 3;
+
+struct Waiter {
+    count: u32,
+    arrival: u64,
+    state: Cell<WaiterState>,
+    waker: RefCell<Option<Waker>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WaiterState {
+    Waiting,
+    Granted,
+    Gone,
+}
+
+struct Books {
+    total: u32,
+    reserved: [u32; CLASSES],
+    held: [u32; CLASSES],
+    waiting: [VecDeque<Rc<Waiter>>; CLASSES],
+    arrivals: u64,
+}
+
+impl Books {
+    fn shared_total(&self) -> u32 {
+        self.total - self.reserved.iter().sum::<u32>()
+    }
+
+    fn shared_free(&self) -> u32 {
+        let used = |class: usize| self.held[class].saturating_sub(self.reserved[class]);
+        self.shared_total() - (0..CLASSES).map(used).sum::<u32>()
+    }
+
+    /// Permits of the shared rest that granting `count` to `class` would take.
+    fn shared_needed(&self, class: usize, count: u32) -> u32 {
+        let over = |held: u32| held.saturating_sub(self.reserved[class]);
+        over(self.held[class] + count) - over(self.held[class])
+    }
+
+    /// The next request that may be granted: the head of a class that stays within its reserve,
+    /// or the oldest head if the shared rest covers it.
+    fn next_grantable(&self) -> Option<usize> {
+        let mut oldest: Option<(u64, usize)> = None;
+        for class in 0..CLASSES {
+            let Some(head) = self.waiting[class].front() else { continue };
+            if self.shared_needed(class, head.count) == 0 {
+                return Some(class);
+            }
+            if oldest.is_none_or(|(arrival, _)| head.arrival < arrival) {
+                oldest = Some((head.arrival, class));
+            }
+        }
+        let (_, class) = oldest?;
+        let head = self.waiting[class].front()?;
+        (self.shared_needed(class, head.count) <= self.shared_free()).then_some(class)
+    }
+
+    fn someone_waits_for_shared(&self) -> bool {
+        (0..CLASSES).any(|class| {
+            let head = self.waiting[class].front();
+            head.is_some_and(|head| self.shared_needed(class, head.count) > 0)
+        })
+    }
+
+    fn grant(&mut self) {
+        while let Some(class) = self.next_grantable() {
+            let Some(waiter) = self.waiting[class].pop_front() else { return };
+            self.held[class] += waiter.count;
+            waiter.state.set(WaiterState::Granted);
+            if let Some(waker) = waiter.waker.borrow_mut().take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// The permits of one drive. Cloning shares them.
+#[derive(Clone)]
+pub struct Budget(Rc<RefCell<Books>>);
+
+impl Budget {
+    /// `total` permits, of which each class named has some reserved.
+    ///
+    /// # Panics
+    /// If more is reserved than there is: whoever sizes a drive checks the sum first.
+    pub fn new(total: u32, reserved: &[(Class, u32)]) -> Budget {
+        let mut by_class = [0; CLASSES];
+        for (class, count) in reserved {
+            by_class[*class as usize] += count;
+        }
+        let sum: u32 = by_class.iter().sum();
+        assert!(sum <= total, "{sum} permits reserved of {total}");
+        Budget(Rc::new(RefCell::new(Books {
+            total,
+            reserved: by_class,
+            held: [0; CLASSES],
+            waiting: Default::default(),
+            arrivals: 0,
+        })))
+    }
+
+    /// Permits in all.
+    pub fn total(&self) -> u32 {
+        self.0.borrow().total
+    }
+
+    /// Permits nobody holds, the reserved ones included.
+    pub fn available(&self) -> u32 {
+        let books = self.0.borrow();
+        books.total - books.held.iter().sum::<u32>()
+    }
+
+    /// Permits `class` could hold if no other class went beyond its reserve.
+    pub fn limit(&self, class: Class) -> u32 {
+        let books = self.0.borrow();
+        books.reserved[class as usize] + books.shared_total()
+    }
+
+    /// Permits `class` could take now without waiting.
+    pub fn available_to(&self, class: Class) -> u32 {
+        let books = self.0.borrow();
+        let class = class as usize;
+        if !books.waiting[class].is_empty() {
+            return 0;
+        }
+        let own = books.reserved[class].saturating_sub(books.held[class]);
+        let shared = if books.someone_waits_for_shared() { 0 } else { books.shared_free() };
+        own + shared
+    }
+
+    /// `count` permits, if they can be had now without overtaking anyone.
+    pub fn try_acquire(&self, class: Class, count: u32) -> Option<Permit> {
+        (count <= self.available_to(class)).then(|| {
+            self.0.borrow_mut().held[class as usize] += count;
+            Permit { budget: self.clone(), class, count }
+        })
+    }
+
+    /// Waits for `count` permits, all at once. Dropping the future gives up the place in line.
+    ///
+    /// # Panics
+    /// If `count` exceeds [`Budget::limit`] of the class: it could never be granted.
+    pub fn acquire(&self, class: Class, count: u32) -> Acquire {
+        let limit = self.limit(class);
+        assert!(count <= limit, "{count} permits for {class:?}, which can have {limit}");
+        Acquire { budget: self.clone(), class, count, waiter: None }
+    }
+
+    fn give_back(&self, class: Class, count: u32) {
+        let mut books = self.0.borrow_mut();
+        books.held[class as usize] -= count;
+        books.grant();
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let books = self.0.borrow();
+        write!(f, "Budget({} permits, held {:?})", books.total, books.held)
+    }
+}
+
+/// Permits held; given back on drop.
+pub struct Permit {
+    budget: Budget,
+    class: Class,
+    count: u32,
+}
+
+impl Permit {
+    /// How many.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// For whom they were taken.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Takes `count` of them out, to be held apart.
+    ///
+    /// # Panics
+    /// If it holds fewer.
+    #[must_use]
+    pub fn split(&mut self, count: u32) -> Permit {
+        assert!(count <= self.count, "{count} permits split off {}", self.count);
+        self.count -= count;
+        Permit { budget: self.budget.clone(), class: self.class, count }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.budget.give_back(self.class, self.count);
+        }
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Permit({} {:?})", self.count, self.class)
+    }
+}
+
+/// See [`Budget::acquire`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct Acquire {
+    budget: Budget,
+    class: Class,
+    count: u32,
+    waiter: Option<Rc<Waiter>>,
+}
+
+impl Future for Acquire {
+    type Output = Permit;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
+        let this = &mut *self;
+        let granted = match &this.waiter {
+            None => {
+                if let Some(permit) = this.budget.try_acquire(this.class, this.count) {
+                    return Poll::Ready(permit);
+                }
+                let mut books = this.budget.0.borrow_mut();
+                let waiter = Rc::new(Waiter {
+                    count: this.count,
+                    arrival: books.arrivals,
+                    state: Cell::new(WaiterState::Waiting),
+                    waker: RefCell::new(Some(cx.waker().clone())),
+                });
+                books.arrivals += 1;
+                books.waiting[this.class as usize].push_back(waiter.clone());
+                this.waiter = Some(waiter);
+                false
+            }
+            Some(waiter) => {
+                *waiter.waker.borrow_mut() = Some(cx.waker().clone());
+                waiter.state.get() == WaiterState::Granted
+            }
+        };
+        if !granted {
+            return Poll::Pending;
+        }
+        if let Some(waiter) = this.waiter.take() {
+            waiter.state.set(WaiterState::Gone);
+        }
+        Poll::Ready(Permit { budget: this.budget.clone(), class: this.class, count: this.count })
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        let Some(waiter) = self.waiter.take() else { return };
+        match waiter.state.get() {
+            WaiterState::Granted => self.budget.give_back(self.class, self.count),
+            WaiterState::Waiting => {
+                let mut books = self.budget.0.borrow_mut();
+                books.waiting[self.class as usize].retain(|other| !Rc::ptr_eq(other, &waiter));
+                // Whoever stood behind may be next.
+                books.grant();
+            }
+            WaiterState::Gone => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_rt::{Config, Rt};
+    use proptest::prelude::*;
+
+    const ALL: [Class; CLASSES] = [Class::User, Class::Cleaning, Class::Metadata];
+
+    #[test]
+    fn a_reserve_is_there_whatever_others_hold() {
+        let budget = Budget::new(8, &[(Class::Cleaning, 1), (Class::Metadata, 2)]);
+        assert_eq!(budget.limit(Class::User), 5);
+        let held = budget.try_acquire(Class::User, 5).unwrap();
+        assert!(budget.try_acquire(Class::User, 1).is_none());
+        let reserve = budget.try_acquire(Class::Metadata, 2).unwrap();
+        assert!(budget.try_acquire(Class::Metadata, 1).is_none());
+        assert_eq!(budget.available(), 1);
+        drop((held, reserve));
+        assert_eq!(budget.available(), 8);
+    }
+
+    #[test]
+    fn split_permits_come_back_one_by_one() {
+        let budget = Budget::new(4, &[]);
+        let mut permit = budget.try_acquire(Class::User, 3).unwrap();
+        let one = permit.split(1);
+        assert_eq!((permit.count(), one.count(), budget.available()), (2, 1, 1));
+        drop(one);
+        assert_eq!(budget.available(), 2);
+    }
+
+    /// A large request at the head holds back younger small ones of other classes, and is given
+    /// up without a trace when its future is dropped.
+    #[test]
+    fn a_large_request_is_not_overtaken() {
+        let rt = Rt::new(Config::simulated(1));
+        let budget = Budget::new(4, &[]);
+        let held = budget.try_acquire(Class::User, 2).unwrap();
+        let mut large = Box::pin(budget.acquire(Class::Cleaning, 4));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(large.as_mut().poll(&mut context).is_pending());
+        assert!(budget.try_acquire(Class::User, 1).is_none());
+        let small = rt.spawn(budget.acquire(Class::User, 1));
+        rt.run_ready();
+        assert!(small.try_take().is_none());
+        drop(large);
+        rt.run_ready();
+        assert_eq!(small.try_take().map(|permit| permit.count()), Some(1));
+        drop(held);
+        assert_eq!(budget.available(), 4);
+    }
+
+    proptest! {
+        /// Random acquirers of random sizes, some cancelled: the total is never exceeded, a class
+        /// gets its permits in order, and in the end everyone was served and all is back.
+        #[test]
+        fn everyone_is_served_in_order(
+            seed in any::<u64>(),
+            total in 4..12u32,
+            jobs in proptest::collection::vec((0..3usize, 1..5u32, 0..50u64, 0..50u64), 1..60),
+        ) {
+            // Not shuffled: tasks granted at one instant must run in the order of the grants.
+            let rt = Rt::new(Config::simulated(seed));
+            let budget = Budget::new(total, &[(Class::Cleaning, 1), (Class::Metadata, 2)]);
+            let order: Rc<RefCell<Vec<(usize, usize)>>> = Rc::default();
+            let mut served = 0;
+            for (index, (class, count, wait, hold)) in jobs.iter().copied().enumerate() {
+                let (rt2, budget, order) = (rt.clone(), budget.clone(), order.clone());
+                let count = count.min(budget.limit(ALL[class]));
+                if index % 7 == 3 {
+                    // A request given up: its place must not block the line.
+                    let mut future = Box::pin(budget.acquire(ALL[class], count));
+                    rt.spawn_detached(async move {
+                        rt2.sleep(wait).await;
+                        let mut context = Context::from_waker(Waker::noop());
+                        let _ = future.as_mut().poll(&mut context);
+                        rt2.sleep(hold).await;
+                    });
+                    continue;
+                }
+                served += 1;
+                rt.spawn_detached(async move {
+                    // Distinct arrival times make the expected order plain.
+                    rt2.sleep(wait * 1000 + index as u64).await;
+                    let permit = budget.acquire(ALL[class], count).await;
+                    order.borrow_mut().push((class, (wait * 1000) as usize + index));
+                    assert!(budget.available() <= budget.total());
+                    rt2.sleep(hold * 997).await;
+                    drop(permit);
+                });
+            }
+            rt.run_until(furrow_rt::Nanos(u64::MAX));
+            prop_assert_eq!(rt.task_count(), 0);
+            let order = order.borrow();
+            prop_assert_eq!(order.len(), served);
+            prop_assert_eq!(budget.available(), total);
+            for class in 0..CLASSES {
+                let mine: Vec<usize> =
+                    order.iter().filter(|o| o.0 == class).map(|o| o.1).collect();
+                prop_assert!(mine.is_sorted(), "class {class} served in order {mine:?}");
+            }
+        }
+
+        /// One class that always wants more cannot keep another from its reserve.
+        #[test]
+        fn a_greedy_class_starves_nobody(seed in any::<u64>(), greedy in 1..6u32) {
+            let rt = Rt::new(Config::shuffled(seed));
+            let budget = Budget::new(6, &[(Class::Metadata, 1)]);
+            for _ in 0..8 {
+                let (rt2, budget) = (rt.clone(), budget.clone());
+                rt.spawn_detached(async move {
+                    loop {
+                        let permit = budget.acquire(Class::User, greedy.min(5)).await;
+                        rt2.sleep(10).await;
+                        drop(permit);
+                    }
+                });
+            }
+            let (rt2, budget2) = (rt.clone(), budget.clone());
+            let metadata = rt.spawn(async move {
+                for _ in 0..20 {
+                    rt2.sleep(7).await;
+                    let asked = rt2.now();
+                    let one = budget2.acquire(Class::Metadata, 1).await;
+                    assert_eq!(rt2.now(), asked, "the reserve was not there at once");
+                    drop(one);
+                    let three = budget2.acquire(Class::Metadata, 3).await;
+                    drop(three);
+                }
+                rt2.now()
+            });
+            rt.run_until(furrow_rt::Nanos(100_000));
+            prop_assert!(metadata.try_take().is_some(), "metadata was starved");
+            rt.clear();
+        }
+    }
+}

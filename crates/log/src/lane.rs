@@ -1,0 +1,418 @@
+//! A lane: the way of one zone's writes to the drive.
+//!
+//! Invariants
+//! - `done ≤ sent ≤ position ≤ capacity`. Blocks below `done` were answered with success; blocks
+//!   from `sent` to `position` wait in the queue; those between are in commands in flight.
+//! - Commands go to the drive in address order, through one queue of the drive, and their answers
+//!   are taken in that order. So a success at the front means the whole prefix succeeded.
+//! - A command refused with Zone Invalid Write is sent again at the same address if it was sent
+//!   while an earlier one was in flight (which has succeeded by the time its answer is looked
+//!   at); then nothing is before it, so it is sent again at most once.
+//! - Any other refusal fails the lane for good. Its writes are over once no command is in flight.
+//! - A lane holds its zone's permit until the drive has freed the zone's resources.
+
+use crate::address::{blocks_per_command, sectors_per_block};
+use crate::budget::Permit;
+use crate::writer::Shared;
+use furrow_rt::{Completion, Page, Pages};
+use furrow_zone::{
+    BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Request, Result,
+    Status, ZoneId,
+};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// One call of `write` or `fill`.
+struct Dispatched {
+    end: u32,
+    sequence: u64,
+    fua: bool,
+    /// All zeros; its pages are not in the queue.
+    zeros: bool,
+}
+
+struct Flight {
+    answer: Completion<Outcome>,
+    end: u32,
+    /// What to send again, if an earlier command was in flight when this one was sent.
+    again: Option<Request>,
+}
+
+#[derive(Default)]
+struct State {
+    position: u32,
+    sent: u32,
+    done: u32,
+    queue: VecDeque<Page>,
+    /// Writes not over, in order.
+    writes: VecDeque<Dispatched>,
+    /// The first of `writes` that is not wholly sent.
+    next: usize,
+    flights: VecDeque<Flight>,
+    failed: Option<Error>,
+    /// Sorted by the offset waited for.
+    waiters: VecDeque<(u32, Waker)>,
+    idle_waiters: Vec<Waker>,
+    pump: Option<Waker>,
+    kicked: bool,
+    permit: Option<Permit>,
+    /// The next lane takes the permit over when this one is full.
+    heir: bool,
+    /// Nothing is sent before this lane is full.
+    gate: Option<Rc<Lane>>,
+    /// Forgotten by the writer: the pump ends.
+    gone: bool,
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.writes.is_empty() && self.flights.is_empty()
+    }
+
+    fn kick(&mut self) {
+        if !self.kicked {
+            self.kicked = true;
+            if let Some(pump) = &self.pump {
+                pump.wake_by_ref();
+            }
+        }
+    }
+
+    fn wake_reached(&mut self) {
+        let all = self.failed.is_some();
+        while self.waiters.front().is_some_and(|(end, _)| all || *end <= self.done) {
+            if let Some((_, waker)) = self.waiters.pop_front() {
+                waker.wake();
+            }
+        }
+    }
+
+    fn wake_idle(&mut self) {
+        if self.is_idle() {
+            self.idle_waiters.drain(..).for_each(Waker::wake);
+        }
+    }
+}
+
+pub(crate) struct Lane {
+    pub(crate) zone: ZoneId,
+    capacity: u32,
+    state: RefCell<State>,
+}
+
+impl Lane {
+    /// A lane whose zone's write pointer is at `at`.
+    pub(crate) fn new(zone: ZoneId, capacity: u32, at: u32, gate: Option<Rc<Lane>>) -> Lane {
+        assert!(at <= capacity, "zone {zone} opened at {at}, its capacity is {capacity}");
+        if let Some(gate) = &gate {
+            gate.state.borrow_mut().heir = true;
+        }
+        let state = State { position: at, sent: at, done: at, gate, ..State::default() };
+        Lane { zone, capacity, state: RefCell::new(state) }
+    }
+
+    pub(crate) fn position(&self) -> u32 {
+        self.state.borrow().position
+    }
+
+    pub(crate) fn done(&self) -> u32 {
+        self.state.borrow().done
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.borrow().is_idle()
+    }
+
+    pub(crate) fn failed(&self) -> Option<Error> {
+        self.state.borrow().failed.clone()
+    }
+
+    pub(crate) fn attach(&self, permit: Permit) {
+        let mut state = self.state.borrow_mut();
+        if state.done < self.capacity {
+            state.permit = Some(permit);
+        }
+    }
+
+    /// Queues `blocks` more blocks: `pages`, or zeros if there are none. Answers where.
+    pub(crate) fn push(&self, shared: &Shared, blocks: u32, pages: Pages, fua: bool) -> u32 {
+        let mut state = self.state.borrow_mut();
+        let at = state.position;
+        assert!(
+            blocks <= self.capacity - at,
+            "{blocks} blocks at offset {at} of zone {}, which holds {}",
+            self.zone,
+            self.capacity
+        );
+        state.position = at + blocks;
+        let mut window = shared.window.borrow_mut();
+        let sequence = window.open();
+        if let Some(error) = &state.failed {
+            window.close(sequence);
+            shared.note_failure(self.zone, sequence, error);
+            return at;
+        }
+        let end = state.position;
+        state.writes.push_back(Dispatched { end, sequence, fua, zeros: pages.is_empty() });
+        state.queue.extend(pages);
+        // With commands in flight up to the depth, the next answer comes by anyway.
+        if (state.flights.len() as u32) < shared.depth {
+            state.kick();
+        }
+        at
+    }
+
+    /// Whether all blocks below `end` are durable as asked.
+    pub(crate) fn poll_reached(&self, end: u32, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let mut state = self.state.borrow_mut();
+        if end <= state.done {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = &state.failed {
+            return Poll::Ready(Err(error.clone()));
+        }
+        let at = state.waiters.partition_point(|(other, _)| *other <= end);
+        let mut same = state.waiters.range(..at).rev().take_while(|(other, _)| *other == end);
+        if !same.any(|(_, waker)| waker.will_wake(cx.waker())) {
+            state.waiters.insert(at, (end, cx.waker().clone()));
+        }
+        Poll::Pending
+    }
+
+    /// Whether no command is in flight or queued, whatever became of them.
+    pub(crate) fn poll_idle(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state.borrow_mut();
+        if state.is_idle() {
+            return Poll::Ready(());
+        }
+        if !state.idle_waiters.iter().any(|waker| waker.will_wake(cx.waker())) {
+            state.idle_waiters.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Takes the rest of the zone out of use: nothing can be written to it any more.
+    pub(crate) fn seal(&self) {
+        self.state.borrow_mut().position = self.capacity;
+    }
+
+    /// The drive made the zone full.
+    pub(crate) fn finished(&self) {
+        let mut state = self.state.borrow_mut();
+        state.sent = self.capacity;
+        self.advance(&mut state, self.capacity);
+        state.kick();
+    }
+
+    /// Ends the lane: the zone was reset, or is not written any more.
+    pub(crate) fn retire(&self) -> Option<Permit> {
+        let mut state = self.state.borrow_mut();
+        state.gone = true;
+        state.kick();
+        state.permit.take()
+    }
+
+    fn advance(&self, state: &mut State, done: u32) {
+        state.done = done;
+        if done == self.capacity && !state.heir {
+            state.permit = None;
+        }
+        state.wake_reached();
+    }
+}
+
+/// The task that moves one lane's writes to the drive.
+pub(crate) struct Pump {
+    pub(crate) lane: Rc<Lane>,
+    pub(crate) shared: Rc<Shared>,
+}
+
+impl Future for Pump {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.lane.state.borrow_mut().kicked = false;
+        if self.pass_gate(cx).is_ready() {
+            self.reap(cx);
+            while self.send() {
+                // A drive that answers at once would otherwise never wake us: look again.
+                self.reap(cx);
+            }
+        }
+        let mut state = self.lane.state.borrow_mut();
+        state.wake_idle();
+        let over = state.gone || state.failed.is_some() || state.done == self.lane.capacity;
+        if over && state.is_idle() {
+            state.pump = None;
+            return Poll::Ready(());
+        }
+        if !state.pump.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            state.pump = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl Pump {
+    /// Waits for the lane before this one and takes over its permit.
+    fn pass_gate(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(gate) = self.lane.state.borrow().gate.clone() else { return Poll::Ready(()) };
+        let Poll::Ready(result) = gate.poll_reached(gate.capacity, cx) else {
+            return Poll::Pending;
+        };
+        let permit = gate.state.borrow_mut().permit.take();
+        {
+            let mut state = self.lane.state.borrow_mut();
+            state.gate = None;
+            if state.permit.is_none() {
+                state.permit = permit;
+            }
+        }
+        if let Err(error) = result {
+            self.fail(error);
+        }
+        Poll::Ready(())
+    }
+
+    /// Takes the answers that are there, from the front.
+    fn reap(&self, cx: &mut Context<'_>) {
+        loop {
+            let (flight, outcome) = {
+                let mut state = self.lane.state.borrow_mut();
+                let Some(flight) = state.flights.front_mut() else { break };
+                let Poll::Ready(outcome) = Pin::new(&mut flight.answer).poll(cx) else { return };
+                (state.flights.pop_front(), outcome)
+            };
+            if let Some(flight) = flight {
+                self.settle(flight, outcome);
+            }
+        }
+        // Nothing in flight any more: a failed lane's writes are over.
+        let mut state = self.lane.state.borrow_mut();
+        if state.failed.is_some() {
+            let mut window = self.shared.window.borrow_mut();
+            for write in state.writes.drain(..) {
+                window.close(write.sequence);
+            }
+            state.next = 0;
+        }
+    }
+
+    fn settle(&self, flight: Flight, outcome: Outcome) {
+        let mut state = self.lane.state.borrow_mut();
+        if state.failed.is_some() {
+            return;
+        }
+        if outcome.status.is_ok() {
+            let mut window = self.shared.window.borrow_mut();
+            while state.writes.front().is_some_and(|write| write.end <= flight.end) {
+                if let Some(write) = state.writes.pop_front() {
+                    window.close(write.sequence);
+                    state.next -= 1;
+                }
+            }
+            drop(window);
+            self.lane.advance(&mut state, flight.end);
+            return;
+        }
+        if let (Status::ZoneInvalidWrite, Some(again)) = (outcome.status, flight.again) {
+            self.shared.counters.borrow_mut().retries += 1;
+            let answer = self.submit(again);
+            state.flights.push_front(Flight { answer, end: flight.end, again: None });
+            return;
+        }
+        let (first, zone) = (state.done, self.lane.zone);
+        drop(state);
+        let what = format!("write of {} blocks at zone {zone} offset {first}", flight.end - first);
+        self.fail(Error::device(&self.shared.device.name(), what, outcome.status));
+    }
+
+    fn fail(&self, error: Error) {
+        let mut state = self.lane.state.borrow_mut();
+        if let Some(write) = state.writes.front() {
+            self.shared.note_failure(self.lane.zone, write.sequence, &error);
+        }
+        state.queue.clear();
+        state.failed = Some(error);
+        state.wake_reached();
+    }
+
+    fn submit(&self, request: Request) -> Completion<Outcome> {
+        let shared = &self.shared;
+        shared.counters.borrow_mut().commands += 1;
+        shared.device.submit(QueueId((self.lane.zone.0 % u32::from(shared.queues)) as u16), request)
+    }
+
+    /// Sends the next command, if there is one and the depth allows it.
+    fn send(&self) -> bool {
+        let Some((request, end, behind)) = self.next_request() else { return false };
+        // Only a command that can overtake an earlier one can have to be sent again.
+        let again = behind.then(|| Request {
+            command: request.command,
+            data: request.data.clone(),
+            oob: Vec::new(),
+            fua: request.fua,
+        });
+        let answer = self.submit(request);
+        self.lane.state.borrow_mut().flights.push_back(Flight { answer, end, again });
+        true
+    }
+
+    /// Merges what is queued and adjacent into one command: the request, its end, and whether
+    /// others are in flight before it.
+    fn next_request(&self) -> Option<(Request, u32, bool)> {
+        let state = &mut *self.lane.state.borrow_mut();
+        let (from, depth) = (state.sent, self.shared.depth as usize);
+        if state.failed.is_some() || state.flights.len() >= depth {
+            return None;
+        }
+        let fua = state.writes.get(state.next)?.fua;
+        let mut data = Pages::new();
+        while let Some(write) = state.writes.get(state.next).filter(|write| write.fua == fua) {
+            let room = from + self.shared.blocks_per_command - state.sent;
+            let count = (write.end - state.sent).min(room);
+            if write.zeros {
+                data.extend((0..count).map(|_| self.shared.zero.clone()));
+            } else {
+                data.extend(state.queue.drain(..count as usize));
+            }
+            state.sent += count;
+            if state.sent < write.end {
+                break;
+            }
+            state.next += 1;
+        }
+        let geometry = self.shared.device.geometry();
+        let per_block = sectors_per_block(geometry);
+        let mut sectors = u64::from(state.sent - from) * per_block;
+        if state.sent == self.lane.capacity {
+            // What is left below a whole block is written too: a zone is to become full.
+            let tail = tail_sectors(geometry);
+            sectors += tail;
+            data.extend((tail > 0).then(|| self.shared.zero.clone()));
+        }
+        let lba = Lba(geometry.start(self.lane.zone).0 + u64::from(from) * per_block);
+        let command = Command::Write { lba, blocks: BlockCount(sectors) };
+        let request = Request { command, data, oob: Vec::new(), fua };
+        Some((request, state.sent, !state.flights.is_empty()))
+    }
+}
+
+fn tail_sectors(geometry: &Geometry) -> u64 {
+    geometry.zone_capacity.0 % sectors_per_block(geometry)
+}
+
+/// Blocks a write command may have: leaves room for a zone's tail below a whole block.
+pub(crate) fn largest_command(geometry: &Geometry) -> u32 {
+    let most = blocks_per_command(geometry);
+    if tail_sectors(geometry) > 0 { most.saturating_sub(1).max(1) } else { most }
+}
+
+/// The error of a zone nobody opened.
+pub(crate) fn not_open(zone: ZoneId) -> Error {
+    Error::new(ErrorKind::Invalid, format!("zone {zone} is not open for writing"))
+}

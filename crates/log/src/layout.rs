@@ -1,0 +1,75 @@
+//! How structures on media are declared: one declaration gives the type, its size check and the
+//! table of its fields that the format document is tested against.
+//!
+//! Every field type is unaligned (`U32` and its like from zerocopy's little-endian set, bytes,
+//! or another such structure), so a structure has no padding and any bytes are a valid value.
+
+/// One field of a structure on media.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// Bytes before it.
+    pub offset: usize,
+    /// Bytes in it.
+    pub size: usize,
+    /// What it means; as in the source, with the blank after `///`.
+    pub doc: &'static str,
+}
+
+/// One structure on media: what the format document lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Its name.
+    pub name: &'static str,
+    /// Bytes in it.
+    pub size: usize,
+    /// Its fields, in order, without gaps.
+    pub fields: &'static [Field],
+}
+
+/// Declares structures on media: `layout! { /// doc` `pub struct Name: SIZE { /// doc` `pub field:
+/// Type, … } }`. Each gets zerocopy's traits, `SIZE`, `FIELDS` and `LAYOUT`, and a compile-time
+/// check that it is `SIZE` bytes. The calling crate depends on `zerocopy` itself.
+#[macro_export]
+macro_rules! layout {
+    ($(
+        $(#[$meta:meta])*
+        pub struct $name:ident: $size:literal {
+            $( $(#[doc = $doc:literal])+ pub $field:ident: $type:ty, )+
+        }
+    )+) => {$(
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq,
+            ::zerocopy::FromBytes, ::zerocopy::IntoBytes, ::zerocopy::Immutable,
+            ::zerocopy::KnownLayout, ::zerocopy::Unaligned,
+        )]
+        pub struct $name {
+            $( $(#[doc = $doc])+ pub $field: $type, )+
+        }
+
+        const _: () = assert!(::core::mem::size_of::<$name>() == $size);
+
+        impl $name {
+            /// Bytes on media.
+            pub const SIZE: usize = $size;
+            /// The fields, in order.
+            pub const FIELDS: &'static [$crate::layout::Field] = &[$(
+                $crate::layout::Field {
+                    name: stringify!($field),
+                    offset: ::core::mem::offset_of!($name, $field),
+                    size: ::core::mem::size_of::<$type>(),
+                    doc: concat!($($doc),+),
+                },
+            )+];
+            /// The whole structure.
+            pub const LAYOUT: $crate::layout::Layout = $crate::layout::Layout {
+                name: stringify!($name),
+                size: $size,
+                fields: Self::FIELDS,
+            };
+        }
+    )+};
+}

@@ -1,0 +1,580 @@
+//! The zone pool: superzones, and the one path by which zones become empty again.
+//!
+//! Invariants
+//! - Only this module sends a reset. Before it does, a durable checkpoint shows no valid block in
+//!   the zones, no live sync record refers to them (both asserted by the caller's
+//!   [`ReleaseProof`]), no read pins them, and their writes are over.
+//! - A superzone is handed out only in state free, with all its zones empty.
+//! - A zone that cannot be reset leaves its superzone: one bad zone shortens it, only the last
+//!   one retires it.
+//! - A superzone's generation counts its releases: a reference made before one never matches
+//!   after it.
+//!
+//! It does not know what is valid where, and does not decide what to clean.
+
+use crate::address::blocks_per_zone;
+use crate::format::Descriptor;
+use crate::writer::Writer;
+use furrow_zone::{
+    Command, Error, ErrorKind, Geometry, Request, Result, Status, ZoneId, ZoneReport, ZoneState,
+};
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// Most zones in a superzone.
+pub const WIDTH_MAX: u8 = 32;
+/// Times a reset is tried before the zone counts as bad.
+const RESET_TRIES: u32 = 2;
+
+/// Index of a superzone in its pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SuperzoneId(pub u32);
+
+impl fmt::Display for SuperzoneId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a superzone is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum SuperzoneState {
+    /// Empty, to be handed out.
+    Free = 0,
+    /// A stream writes to it.
+    Active = 1,
+    /// Partly written and parked.
+    Inactive = 2,
+    /// Written to its end.
+    Full = 3,
+    /// Out of use: no zone is left.
+    Retired = 4,
+}
+
+impl SuperzoneState {
+    fn from_byte(byte: u8) -> Option<SuperzoneState> {
+        use SuperzoneState::{Active, Free, Full, Inactive, Retired};
+        [Free, Active, Inactive, Full, Retired].get(usize::from(byte)).copied()
+    }
+}
+
+/// A group of zones used as one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superzone {
+    /// Its index.
+    pub id: SuperzoneId,
+    /// Its zones that can be used, ascending.
+    pub zones: Vec<ZoneId>,
+    /// Times it was released.
+    pub generation: u32,
+    /// What it is used for.
+    pub state: SuperzoneState,
+    first: u32,
+    width: u8,
+    releasing: bool,
+}
+
+/// What the caller of a release asserts. The first condition is checked against what the pool
+/// was told, the others as given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReleaseProof {
+    /// The durable checkpoint that shows no valid block.
+    pub checkpoint: u64,
+    /// Valid blocks it shows: 0.
+    pub valid_blocks: u64,
+    /// Live sync records that refer to the zones: 0.
+    pub live_sync_refs: u64,
+}
+
+impl ReleaseProof {
+    /// The proof by `checkpoint` that nothing is referred to.
+    pub fn by(checkpoint: u64) -> ReleaseProof {
+        ReleaseProof { checkpoint, valid_blocks: 0, live_sync_refs: 0 }
+    }
+}
+
+struct Inner {
+    writer: Writer,
+    groups: u32,
+    superzones: RefCell<Vec<Superzone>>,
+    /// Zone → superzone.
+    owners: Vec<Option<SuperzoneId>>,
+    durable: RefCell<u64>,
+    pins: RefCell<Pins>,
+}
+
+struct Pins {
+    count: Vec<u32>,
+    waiters: Vec<Waker>,
+}
+
+/// A handle to a drive's zone pool. Cloning shares it.
+#[derive(Clone)]
+pub struct ZonePool(Rc<Inner>);
+
+/// Keeps a zone from being reset while a read of it is in flight.
+#[must_use = "the zone is pinned only as long as this lives"]
+pub struct ReadPin {
+    pool: ZonePool,
+    zone: ZoneId,
+}
+
+impl Drop for ReadPin {
+    fn drop(&mut self) {
+        let mut pins = self.pool.0.pins.borrow_mut();
+        let count = &mut pins.count[self.zone.0 as usize];
+        *count -= 1;
+        if *count == 0 && !pins.waiters.is_empty() {
+            std::mem::take(&mut pins.waiters).into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// Descriptors for the zones from `first` to the end of the drive: superzones of `width`
+/// consecutive zones, a shorter one at the end if zones are left over, without those in `bad`.
+///
+/// # Errors
+/// `Invalid` if `width` is 0 or above [`WIDTH_MAX`].
+pub fn describe(
+    geometry: &Geometry,
+    first: ZoneId,
+    width: u8,
+    bad: &[ZoneId],
+) -> Result<Vec<Descriptor>> {
+    if width == 0 || width > WIDTH_MAX {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("superzone width {width}: must be 1 to {WIDTH_MAX}"),
+        ));
+    }
+    let starts = (first.0..geometry.zones).step_by(usize::from(width));
+    Ok(starts
+        .map(|start| {
+            let width = u32::from(width).min(geometry.zones - start);
+            let gone = |i: &u32| bad.contains(&ZoneId(start + i));
+            let missing = (0..width).filter(gone).fold(0u32, |mask, i| mask | 1 << i);
+            let all = missing.count_ones() == width;
+            let state = if all { SuperzoneState::Retired } else { SuperzoneState::Free };
+            Descriptor {
+                first: start.into(),
+                generation: 0.into(),
+                width: width as u8,
+                state: state as u8,
+                reserved: [0; 2],
+                missing: missing.into(),
+            }
+        })
+        .collect())
+}
+
+fn parse(index: usize, descriptor: &Descriptor, geometry: &Geometry) -> Result<Superzone> {
+    let (first, width) = (descriptor.first.get(), descriptor.width);
+    let corrupt = |what: String| {
+        Err(Error::new(ErrorKind::Corrupt, format!("descriptor of superzone {index}: {what}")))
+    };
+    if width == 0 || width > WIDTH_MAX {
+        return corrupt(format!("width {width}, expected 1 to {WIDTH_MAX}"));
+    }
+    if first >= geometry.zones || geometry.zones - first < u32::from(width) {
+        return corrupt(format!("zones {first} + {width}, the drive has {}", geometry.zones));
+    }
+    let Some(state) = SuperzoneState::from_byte(descriptor.state) else {
+        return corrupt(format!("state {}, expected 0 to 4", descriptor.state));
+    };
+    let missing = u64::from(descriptor.missing.get());
+    if missing >> width != 0 || descriptor.reserved != [0; 2] {
+        return corrupt("bits set that mean nothing".into());
+    }
+    let present = (0..u32::from(width)).filter(|i| missing >> i & 1 == 0);
+    let zones: Vec<ZoneId> = present.map(|i| ZoneId(first + i)).collect();
+    if zones.is_empty() != (state == SuperzoneState::Retired) {
+        return corrupt(format!("{} zones in state {state:?}", zones.len()));
+    }
+    let (id, generation) = (SuperzoneId(index as u32), descriptor.generation.get());
+    Ok(Superzone { id, zones, generation, state, first, width, releasing: false })
+}
+
+impl Superzone {
+    /// What of it is stored.
+    pub fn descriptor(&self) -> Descriptor {
+        let present = self.zones.iter().fold(0u64, |mask, zone| mask | 1 << (zone.0 - self.first));
+        let all = (1u64 << self.width) - 1;
+        Descriptor {
+            first: self.first.into(),
+            generation: self.generation.into(),
+            width: self.width,
+            state: self.state as u8,
+            reserved: [0; 2],
+            missing: ((all & !present) as u32).into(),
+        }
+    }
+}
+
+impl ZonePool {
+    /// A pool of the superzones described. `groups` is the number of interference groups:
+    /// superzone i shares dies with those of its group, i mod `groups`.
+    ///
+    /// # Errors
+    /// `Corrupt` if a descriptor does not fit the drive, or two share a zone.
+    pub fn new(writer: &Writer, descriptors: &[Descriptor], groups: u32) -> Result<ZonePool> {
+        let geometry = writer.geometry();
+        let mut owners: Vec<Option<SuperzoneId>> = vec![None; geometry.zones as usize];
+        let mut superzones = Vec::with_capacity(descriptors.len());
+        for (index, descriptor) in descriptors.iter().enumerate() {
+            let superzone = parse(index, descriptor, geometry)?;
+            for zone in superzone.first..superzone.first + u32::from(superzone.width) {
+                if let Some(other) = owners[zone as usize].replace(superzone.id) {
+                    return Err(Error::new(
+                        ErrorKind::Corrupt,
+                        format!("superzones {other} and {index} both claim zone {zone}"),
+                    ));
+                }
+            }
+            superzones.push(superzone);
+        }
+        let pins = Pins { count: vec![0; geometry.zones as usize], waiters: Vec::new() };
+        Ok(ZonePool(Rc::new(Inner {
+            writer: writer.clone(),
+            groups: groups.max(1),
+            superzones: RefCell::new(superzones),
+            owners,
+            durable: RefCell::new(0),
+            pins: RefCell::new(pins),
+        })))
+    }
+
+    /// What the next checkpoint is to store, in the order of the superzones.
+    pub fn descriptors(&self) -> Vec<Descriptor> {
+        self.0.superzones.borrow().iter().map(Superzone::descriptor).collect()
+    }
+
+    /// Superzones in all.
+    pub fn total(&self) -> u32 {
+        self.0.superzones.borrow().len() as u32
+    }
+
+    /// Superzones in `state`.
+    pub fn count(&self, state: SuperzoneState) -> u32 {
+        let superzones = self.0.superzones.borrow();
+        superzones.iter().filter(|superzone| superzone.state == state).count() as u32
+    }
+
+    /// Superzones that can be handed out.
+    pub fn free_count(&self) -> u32 {
+        self.count(SuperzoneState::Free)
+    }
+
+    /// Blocks the superzones in `state` hold.
+    pub fn blocks(&self, state: SuperzoneState) -> u64 {
+        let capacity = u64::from(blocks_per_zone(self.0.writer.geometry()));
+        let superzones = self.0.superzones.borrow();
+        let matching = superzones.iter().filter(|superzone| superzone.state == state);
+        matching.map(|superzone| superzone.zones.len() as u64 * capacity).sum()
+    }
+
+    /// The superzone, as it is now.
+    ///
+    /// # Panics
+    /// If the pool has no such superzone.
+    pub fn get(&self, id: SuperzoneId) -> Superzone {
+        self.0.superzones.borrow()[id.0 as usize].clone()
+    }
+
+    /// Its state.
+    ///
+    /// # Panics
+    /// If the pool has no such superzone.
+    pub fn state(&self, id: SuperzoneId) -> SuperzoneState {
+        self.0.superzones.borrow()[id.0 as usize].state
+    }
+
+    /// Its generation.
+    ///
+    /// # Panics
+    /// If the pool has no such superzone.
+    pub fn generation(&self, id: SuperzoneId) -> u32 {
+        self.0.superzones.borrow()[id.0 as usize].generation
+    }
+
+    /// The superzone `zone` was made part of; `None` if the pool does not manage it.
+    pub fn owner(&self, zone: ZoneId) -> Option<SuperzoneId> {
+        self.0.owners.get(zone.0 as usize).copied().flatten()
+    }
+
+    /// The interference group of a superzone.
+    pub fn group(&self, id: SuperzoneId) -> u32 {
+        id.0 % self.0.groups
+    }
+
+    /// Takes a free superzone into use: of the interference group with the fewest active ones,
+    /// and there the least often released. `None` if none is free.
+    pub fn allocate(&self) -> Option<SuperzoneId> {
+        let mut superzones = self.0.superzones.borrow_mut();
+        let mut active = vec![0u32; self.0.groups as usize];
+        for superzone in superzones.iter().filter(|s| s.state == SuperzoneState::Active) {
+            active[self.group(superzone.id) as usize] += 1;
+        }
+        let best = superzones
+            .iter()
+            .filter(|s| s.state == SuperzoneState::Free && !s.releasing)
+            .min_by_key(|s| (active[self.group(s.id) as usize], s.generation, s.id))?
+            .id;
+        superzones[best.0 as usize].state = SuperzoneState::Active;
+        Some(best)
+    }
+
+    fn set(&self, id: SuperzoneId, state: SuperzoneState) {
+        let mut superzones = self.0.superzones.borrow_mut();
+        let superzone = &mut superzones[id.0 as usize];
+        assert!(
+            !matches!(superzone.state, SuperzoneState::Retired) && !superzone.releasing,
+            "superzone {id} is {:?} or being released, cannot become {state:?}",
+            superzone.state
+        );
+        superzone.state = state;
+    }
+
+    /// It is written to its end.
+    ///
+    /// # Panics
+    /// If it is retired or being released (also of the next two).
+    pub fn mark_full(&self, id: SuperzoneId) {
+        self.set(id, SuperzoneState::Full);
+    }
+
+    /// It stays partly written, without a stream.
+    ///
+    /// # Panics
+    /// As [`ZonePool::mark_full`].
+    pub fn park(&self, id: SuperzoneId) {
+        self.set(id, SuperzoneState::Inactive);
+    }
+
+    /// A stream writes to it again, or, at recovery, still.
+    ///
+    /// # Panics
+    /// As [`ZonePool::mark_full`].
+    pub fn activate(&self, id: SuperzoneId) {
+        self.set(id, SuperzoneState::Active);
+    }
+
+    /// Takes it out of use for good. What is written in it can still be read.
+    ///
+    /// # Panics
+    /// If it is being released.
+    pub fn retire(&self, id: SuperzoneId) {
+        let superzone = &mut self.0.superzones.borrow_mut()[id.0 as usize];
+        assert!(!superzone.releasing, "superzone {id} is being released");
+        superzone.state = SuperzoneState::Retired;
+        superzone.zones.clear();
+    }
+
+    /// Leaves a bad zone out of its superzone from now on; the last one retires it.
+    pub fn drop_zone(&self, zone: ZoneId) {
+        let Some(owner) = self.owner(zone) else { return };
+        let superzone = &mut self.0.superzones.borrow_mut()[owner.0 as usize];
+        superzone.zones.retain(|other| *other != zone);
+        if superzone.zones.is_empty() {
+            superzone.state = SuperzoneState::Retired;
+        }
+    }
+
+    /// At mount, after recovery's roll-forward: leaves zones out of *free* superzones that the
+    /// drive calls read-only or offline. Those of others hold data and leave at their release.
+    pub fn adopt_reports(&self, reports: &[ZoneReport]) {
+        for report in reports {
+            let dead = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
+            let free = |id| self.state(id) == SuperzoneState::Free;
+            if dead && self.owner(report.zone).is_some_and(free) {
+                self.drop_zone(report.zone);
+            }
+        }
+    }
+
+    /// Tells the pool that `checkpoint` is durable. Nothing is released by a later one.
+    pub fn checkpoint_durable(&self, checkpoint: u64) {
+        let mut durable = self.0.durable.borrow_mut();
+        *durable = checkpoint.max(*durable);
+    }
+
+    /// The newest durable checkpoint the pool was told of.
+    pub fn durable_checkpoint(&self) -> u64 {
+        *self.0.durable.borrow()
+    }
+
+    /// Pins `zone` against being reset. To be taken in the same await-free stretch in which the
+    /// address was looked up.
+    pub fn pin(&self, zone: ZoneId) -> ReadPin {
+        self.0.pins.borrow_mut().count[zone.0 as usize] += 1;
+        ReadPin { pool: self.clone(), zone }
+    }
+
+    /// True if a read pins `zone`.
+    pub fn is_pinned(&self, zone: ZoneId) -> bool {
+        self.0.pins.borrow().count[zone.0 as usize] > 0
+    }
+
+    /// True if the canary that resets without conditions sits in the writer.
+    fn resets_early(&self) -> bool {
+        #[cfg(feature = "canary")]
+        return self.0.writer.has_canary(crate::writer::Canary::EarlyRelease);
+        #[cfg(not(feature = "canary"))]
+        false
+    }
+
+    fn verify(&self, what: &str, proof: &ReleaseProof) -> Result<()> {
+        let durable = self.durable_checkpoint();
+        let refuse = |why: String| {
+            Err(Error::new(ErrorKind::Invalid, format!("release of {what} refused: {why}")))
+        };
+        if self.resets_early() {
+            return Ok(());
+        }
+        if proof.checkpoint > durable {
+            return refuse(format!("checkpoint {} is not durable, {durable} is", proof.checkpoint));
+        }
+        if proof.valid_blocks > 0 {
+            return refuse(format!("{} blocks are valid", proof.valid_blocks));
+        }
+        if proof.live_sync_refs > 0 {
+            return refuse(format!("{} sync records refer to it", proof.live_sync_refs));
+        }
+        Ok(())
+    }
+
+    /// Releases a superzone: waits until no read pins it and its writes are over, resets its
+    /// zones, leaves out those that cannot be, and makes it free. Goes on if the future is
+    /// dropped. A free superzone can be released too: that empties what a crash left in it.
+    ///
+    /// # Errors
+    /// `Invalid` if the proof does not hold, `Busy` if the superzone is active, retired or being
+    /// released; then nothing was done. `Io` if the drive does not answer: it is not free then.
+    pub async fn release(&self, id: SuperzoneId, proof: ReleaseProof) -> Result<()> {
+        self.verify(&format!("superzone {id}"), &proof)?;
+        let zones = {
+            let mut superzones = self.0.superzones.borrow_mut();
+            let superzone = &mut superzones[id.0 as usize];
+            let refused =
+                matches!(superzone.state, SuperzoneState::Active | SuperzoneState::Retired);
+            if (refused && !self.resets_early()) || superzone.releasing {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!(
+                        "release of superzone {id} refused: it is {:?}{}",
+                        superzone.state,
+                        if superzone.releasing { " and being released" } else { "" }
+                    ),
+                ));
+            }
+            superzone.releasing = true;
+            superzone.zones.clone()
+        };
+        let pool = self.clone();
+        // A task of its own: a dropped caller must not leave half a release behind.
+        let task = self.0.writer.rt().spawn(async move {
+            let result = pool.reset_all(&zones).await;
+            let superzone = &mut pool.0.superzones.borrow_mut()[id.0 as usize];
+            superzone.releasing = false;
+            let bad = result?;
+            superzone.zones.retain(|zone| !bad.contains(zone));
+            superzone.generation = superzone.generation.wrapping_add(1);
+            superzone.state = if superzone.zones.is_empty() {
+                SuperzoneState::Retired
+            } else {
+                SuperzoneState::Free
+            };
+            Ok(())
+        });
+        task.await
+    }
+
+    /// Releases one zone the pool does not group: of the checkpoint ring, the delta log, a table.
+    /// Conditions and waiting as for [`ZonePool::release`].
+    ///
+    /// # Errors
+    /// `Invalid` if the proof does not hold, or the zone belongs to a superzone; `Io` if the zone
+    /// cannot be reset.
+    pub async fn release_zone(&self, zone: ZoneId, proof: ReleaseProof) -> Result<()> {
+        self.verify(&format!("zone {zone}"), &proof)?;
+        if let Some(owner) = self.owner(zone) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("zone {zone} belongs to superzone {owner}: release that"),
+            ));
+        }
+        let pool = self.clone();
+        let task = self.0.writer.rt().spawn(async move { pool.reset_all(&[zone]).await });
+        if task.await?.is_empty() {
+            return Ok(());
+        }
+        let name = self.0.writer.device().name();
+        Err(Error::new(
+            ErrorKind::Io,
+            format!("{name}: zone {zone} holds metadata and cannot be reset: replace the drive"),
+        ))
+    }
+
+    /// Resets `zones`, all at once; answers those that cannot be.
+    async fn reset_all(&self, zones: &[ZoneId]) -> Result<Vec<ZoneId>> {
+        if !self.resets_early() {
+            // Writes first: once they are over none can begin, while a read can come until the end.
+            for zone in zones {
+                self.0.writer.drained(*zone).await;
+            }
+            self.unpinned(zones).await;
+        }
+        let mut left = zones.to_vec();
+        let mut status = Status::Success;
+        for _ in 0..RESET_TRIES {
+            let flights: Vec<_> = left.iter().map(|zone| (*zone, self.send_reset(*zone))).collect();
+            left.clear();
+            for (zone, flight) in flights {
+                let answer = flight.await.status;
+                if answer.is_ok() {
+                    self.0.writer.count_reset();
+                    self.0.writer.forget_reset(zone);
+                } else {
+                    status = answer;
+                    left.push(zone);
+                }
+            }
+            if left.is_empty() {
+                return Ok(left);
+            }
+        }
+        // Refused for good, or a drive that is gone? Only one that still answers has bad zones.
+        let device = self.0.writer.device();
+        for zone in &left {
+            let gone = |_| Error::device(&device.name(), format!("reset of zone {zone}"), status);
+            let reports = device.report(*zone, 1).map_err(gone)?;
+            if reports.is_empty() {
+                return Err(gone(status));
+            }
+        }
+        left.iter().for_each(|zone| self.0.writer.forget_reset(*zone));
+        Ok(left)
+    }
+
+    fn send_reset(&self, zone: ZoneId) -> furrow_rt::Completion<furrow_zone::Outcome> {
+        let writer = &self.0.writer;
+        let command = Command::reset(writer.geometry(), zone);
+        writer.device().submit(writer.queue(zone), Request::bare(command))
+    }
+
+    async fn unpinned(&self, zones: &[ZoneId]) {
+        std::future::poll_fn(|cx| {
+            let mut pins = self.0.pins.borrow_mut();
+            if zones.iter().all(|zone| pins.count[zone.0 as usize] == 0) {
+                return Poll::Ready(());
+            }
+            if !pins.waiters.iter().any(|waker| waker.will_wake(cx.waker())) {
+                pins.waiters.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}

@@ -1,0 +1,383 @@
+//! Records: how anything with a header is sealed onto blocks and opened again.
+//!
+//! Invariants
+//! - [`open`] accepts exactly what [`seal`] made: a change of any bit of a record's blocks is an
+//!   error, never a panic, whatever the bytes.
+//! - The checksum is judged before the version: "newer version" is said only of whole records.
+
+use crate::format::{
+    BLOCK_SIZE, RECORD_LENGTH_MAX, RECORD_MAGIC, RECORD_VERSION, RecordHeader as Header,
+};
+use furrow_rt::{Pages, Pool, Rng};
+use furrow_zone::{Error, ErrorKind, Result};
+use std::fmt;
+use std::str::FromStr;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub use crate::format::RecordHeader;
+
+/// CRC32C (Castagnoli) of `bytes`.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+/// CRC32C of what `crc` is the CRC32C of, followed by `bytes`. The CRC32C of nothing is 0.
+pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
+    // The algorithm's state is the checksum before the final inversion.
+    let state = u64::from(crc ^ u32::MAX);
+    let mut digest =
+        crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, state);
+    digest.update(bytes);
+    digest.finalize() as u32
+}
+
+/// A UUID: of a drive, or of an engine on it.
+#[derive(
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(transparent)]
+pub struct Uuid(pub [u8; 16]);
+
+impl Uuid {
+    /// All zeros: no UUID.
+    pub const NIL: Uuid = Uuid([0; 16]);
+
+    /// A random UUID (version 4).
+    pub fn random(rng: &mut Rng) -> Uuid {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&rng.next().to_le_bytes());
+        bytes[8..].copy_from_slice(&rng.next().to_le_bytes());
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        Uuid(bytes)
+    }
+}
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            if matches!(index, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Uuid {
+    type Err = Error;
+
+    /// Parses the 8-4-4-4-12 form, either case.
+    fn from_str(text: &str) -> Result<Uuid> {
+        let bad = || {
+            Error::new(
+                ErrorKind::Invalid,
+                format!("\"{text}\" is no UUID: expected 8-4-4-4-12 hexadecimal digits"),
+            )
+        };
+        let groups: Vec<&str> = text.split('-').collect();
+        if groups.iter().map(|group| group.len()).ne([8, 4, 4, 4, 12]) {
+            return Err(bad());
+        }
+        let digits = groups.concat();
+        let mut bytes = [0; 16];
+        for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
+            let digit = |c: u8| char::from(c).to_digit(16).ok_or_else(bad);
+            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+        }
+        Ok(Uuid(bytes))
+    }
+}
+
+/// What a record is and where it belongs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordId {
+    /// What it is.
+    pub kind: u16,
+    /// Mount epoch.
+    pub epoch: u64,
+    /// Checkpoint it belongs to.
+    pub checkpoint: u64,
+    /// Place in its order.
+    pub sequence: u64,
+    /// The drive.
+    pub device: Uuid,
+    /// The engine.
+    pub object: Uuid,
+}
+
+impl Header {
+    /// The identity part of the header.
+    pub fn id(&self) -> RecordId {
+        RecordId {
+            kind: self.kind.get(),
+            epoch: self.epoch.get(),
+            checkpoint: self.checkpoint.get(),
+            sequence: self.sequence.get(),
+            device: self.device,
+            object: self.object,
+        }
+    }
+
+    /// Blocks the record takes.
+    pub fn blocks(&self) -> u32 {
+        self.length.get().div_ceil(BLOCK_SIZE as u32)
+    }
+
+    /// Body bytes.
+    pub fn body_len(&self) -> usize {
+        (self.length.get() as usize).saturating_sub(Header::SIZE)
+    }
+}
+
+/// What the reader of a record knows beforehand. `None` accepts any.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Expect {
+    /// What it must be.
+    pub kind: u16,
+    /// The drive it must be of.
+    pub device: Option<Uuid>,
+    /// The engine it must be of.
+    pub object: Option<Uuid>,
+}
+
+/// Blocks a record with a body of `body` bytes takes.
+pub fn blocks_for(body: usize) -> u32 {
+    (Header::SIZE + body).div_ceil(BLOCK_SIZE) as u32
+}
+
+/// A record of `body`, as whole blocks.
+///
+/// # Panics
+/// If header and body exceed [`RECORD_LENGTH_MAX`].
+pub fn seal(id: &RecordId, body: &[u8], pool: &Pool) -> Pages {
+    let length = Header::SIZE + body.len();
+    assert!(length <= RECORD_LENGTH_MAX as usize, "record of {length} bytes: split it");
+    let mut header = Header {
+        magic: RECORD_MAGIC.into(),
+        kind: id.kind.into(),
+        version: RECORD_VERSION.into(),
+        length: (length as u32).into(),
+        crc: 0.into(),
+        epoch: id.epoch.into(),
+        checkpoint: id.checkpoint.into(),
+        sequence: id.sequence.into(),
+        device: id.device,
+        object: id.object,
+        reserved: [0; 24],
+    };
+    header.crc = crc32c_append(crc32c(header.as_bytes()), body).into();
+    let mut pages = Pages::new();
+    let (mut rest, mut start) = (body, Header::SIZE);
+    while pages.len() * BLOCK_SIZE < length {
+        let mut page = pool.take_dirty();
+        let bytes = page.make_mut();
+        if pages.is_empty() {
+            bytes[..start].copy_from_slice(header.as_bytes());
+        }
+        let (now, later) = rest.split_at(rest.len().min(BLOCK_SIZE - start));
+        bytes[start..start + now.len()].copy_from_slice(now);
+        bytes[start + now.len()..].fill(0);
+        pages.push(page);
+        (rest, start) = (later, 0);
+    }
+    pages
+}
+
+/// The header at the start of `first_block`, if there is one that says plausibly how long its
+/// record is. Nothing else of it is verified yet.
+pub fn peek(first_block: &[u8]) -> Option<Header> {
+    let (header, _) = Header::read_from_prefix(first_block).ok()?;
+    let length = header.length.get();
+    (header.magic.get() == RECORD_MAGIC
+        && header.version.get() != 0
+        && (Header::SIZE as u32..=RECORD_LENGTH_MAX).contains(&length))
+    .then_some(header)
+}
+
+/// Opens the record that `bytes` (its whole blocks, or more) start with: its header and body.
+///
+/// # Errors
+/// `Corrupt` if it is no whole record, `WrongFormat` if it is whole but of a newer version, of
+/// another kind, or belongs to another drive or engine. The caller adds the place.
+pub fn open<'a>(bytes: &'a [u8], expect: &Expect) -> Result<(Header, &'a [u8])> {
+    let corrupt = |what: String| Error::new(ErrorKind::Corrupt, what);
+    let Some(header) = peek(bytes) else {
+        let found = bytes.get(..16).unwrap_or(bytes);
+        return Err(corrupt(format!("no record header: found bytes {found:02x?}")));
+    };
+    let length = header.length.get() as usize;
+    let padded = length.next_multiple_of(BLOCK_SIZE);
+    let Some(blocks) = bytes.get(..padded) else {
+        let held = bytes.len();
+        return Err(corrupt(format!("record says {length} bytes, only {held} are there")));
+    };
+    let (record, padding) = blocks.split_at(length);
+    let body = &record[Header::SIZE..];
+    let mut bare = header;
+    bare.crc = 0.into();
+    let (expected, found) = (header.crc.get(), crc32c_append(crc32c(bare.as_bytes()), body));
+    if expected != found {
+        return Err(corrupt(format!(
+            "record checksum is {found:08x}, its header says {expected:08x}"
+        )));
+    }
+    if padding.iter().any(|byte| *byte != 0) {
+        return Err(corrupt(format!("bytes after the record's {length} are not zero")));
+    }
+    check(&header, expect)?;
+    Ok((header, body))
+}
+
+fn check(header: &Header, expect: &Expect) -> Result<()> {
+    let wrong = |what: String| Err(Error::new(ErrorKind::WrongFormat, what));
+    let version = header.version.get();
+    if version > RECORD_VERSION {
+        return wrong(format!(
+            "record of format version {version}, this program knows up to {RECORD_VERSION}: \
+             use a newer one"
+        ));
+    }
+    let (kind, expected) = (header.kind.get(), expect.kind);
+    if kind != expected {
+        return wrong(format!("record of kind {kind} where kind {expected} belongs"));
+    }
+    for (name, found, expected) in
+        [("device", header.device, expect.device), ("object", header.object, expect.object)]
+    {
+        if expected.is_some_and(|expected| expected != found) {
+            let expected = expected.unwrap_or_default();
+            return wrong(format!("record of {name} {found}, expected {expected}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_rt::Rng;
+    use proptest::prelude::*;
+
+    fn id() -> RecordId {
+        let mut rng = Rng::new(1);
+        RecordId {
+            kind: 7,
+            epoch: 1,
+            checkpoint: 2,
+            sequence: 3,
+            device: Uuid::random(&mut rng),
+            object: Uuid::random(&mut rng),
+        }
+    }
+
+    fn expect() -> Expect {
+        Expect { kind: 7, device: Some(id().device), object: Some(id().object) }
+    }
+
+    fn flat(pages: &Pages) -> Vec<u8> {
+        pages.iter().flat_map(|page| page.iter().copied()).collect()
+    }
+
+    #[test]
+    fn crc_is_castagnoli_and_appends() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        assert_eq!(crc32c(b""), 0);
+        assert_eq!(crc32c_append(crc32c(b"1234"), b"56789"), 0xe306_9283);
+        assert_eq!(crc32c_append(0, b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn uuid_prints_and_parses() {
+        let uuid = Uuid::random(&mut Rng::new(9));
+        assert_eq!(uuid.to_string().parse::<Uuid>().unwrap(), uuid);
+        assert_eq!(uuid.to_string().to_uppercase().parse::<Uuid>().unwrap(), uuid);
+        assert_eq!(uuid.to_string().as_bytes()[14], b'4');
+        for bad in ["", "x", "0-0-0-0-0", "00000000-0000-0000-0000-00000000000g", "é"] {
+            assert!(bad.parse::<Uuid>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_said_to_be_one() {
+        let mut bytes = flat(&seal(&id(), b"body", &Pool::new(1)));
+        let (mut header, _) = Header::read_from_prefix(&bytes).unwrap();
+        header.version = 2.into();
+        header.crc = 0.into();
+        header.crc = crc32c_append(crc32c(header.as_bytes()), b"body").into();
+        bytes[..Header::SIZE].copy_from_slice(header.as_bytes());
+        let error = open(&bytes, &expect()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongFormat);
+        assert!(error.to_string().contains("version 2"), "{error}");
+    }
+
+    #[test]
+    fn records_of_others_are_refused_by_name() {
+        let bytes = flat(&seal(&id(), b"body", &Pool::new(1)));
+        let other = Some(Uuid([9; 16]));
+        for (expect, word) in [
+            (Expect { kind: 8, ..expect() }, "kind"),
+            (Expect { device: other, ..expect() }, "device"),
+            (Expect { object: other, ..expect() }, "object"),
+        ] {
+            let error = open(&bytes, &expect).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WrongFormat);
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+
+    proptest! {
+        /// Whatever was sealed opens again, and no changed bit goes unnoticed.
+        #[test]
+        fn seal_opens_and_every_flip_is_caught(
+            body in proptest::collection::vec(any::<u8>(), 0..9000),
+            flip in any::<prop::sample::Index>(),
+            bit in 0..8u32,
+        ) {
+            let pages = seal(&id(), &body, &Pool::new(4));
+            let mut bytes = flat(&pages);
+            prop_assert_eq!(pages.len() as u32, blocks_for(body.len()));
+            prop_assert_eq!(peek(&bytes).map(|h| h.blocks()), Some(pages.len() as u32));
+            let (header, opened) = open(&bytes, &expect()).unwrap();
+            prop_assert_eq!(header.id(), id());
+            prop_assert_eq!(opened, &body[..]);
+            let at = flip.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            prop_assert!(open(&bytes, &expect()).is_err());
+        }
+
+        /// No bytes make it panic: random ones, and ones that start like a record.
+        #[test]
+        fn any_bytes_are_survived(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..9000),
+            length in any::<u32>(),
+            magic in any::<bool>(),
+        ) {
+            if magic && bytes.len() >= 12 {
+                bytes[..4].copy_from_slice(&RECORD_MAGIC.to_le_bytes());
+                bytes[8..12].copy_from_slice(&(length >> (length % 32)).to_le_bytes());
+            }
+            let _ = peek(&bytes);
+            prop_assert!(open(&bytes, &expect()).is_err());
+        }
+    }
+}

@@ -1,0 +1,589 @@
+//! The ordered writer: the only thing that writes to zones.
+//!
+//! A caller appends pages to an open zone. The address is known at once (*placed*); the returned
+//! [`Written`] resolves when the drive has answered (*durable*, as far as asked and as the drive's
+//! cache allows). Nothing waits on the way: what cannot be sent yet is queued here.
+//!
+//! Invariants
+//! - Each zone's writes reach the drive in the order of the calls, through one hardware queue, at
+//!   exactly the addresses handed out.
+//! - A mark is reached when everything dispatched before it is over; later writes never delay it.
+//! - After a failure, every later write of that zone fails too; other zones go on.
+//!
+//! It deliberately does not choose zones, keep data for readers, or relocate after a failure:
+//! that is its engine's work (stop acknowledging, drain, relocate, checkpoint, acknowledge).
+
+use crate::address::blocks_per_zone;
+use crate::budget::Permit;
+use crate::lane::{Lane, Pump, largest_command, not_open};
+use crate::window::{Mark, Window};
+use furrow_rt::{Page, Pages, Rt};
+use furrow_zone::{
+    Action, Command, Error, Geometry, QueueId, Request, Result, Target, ZoneId, ZonedDevice,
+};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// How many writes of one zone may be in flight, and who says where they land.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Order {
+    /// One command in flight per zone.
+    Blocking,
+    /// Many in flight per zone, in order on the zone's hardware queue.
+    Queued,
+    // Zone Append, where the drive says at completion, will be the third.
+}
+
+/// When a write counts as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// When the drive has it; a volatile cache still needs a flush.
+    Cached,
+    /// When it is on the medium.
+    Fua,
+}
+
+/// What is written: for the counters only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// A user's data.
+    Data,
+    /// Nodes: inodes and pointer blocks.
+    Node,
+    /// Segment summaries.
+    Summary,
+    /// Checkpoints and superblocks.
+    Checkpoint,
+    /// Delta-log blocks.
+    Delta,
+    /// Tables.
+    Table,
+    /// Sync-log records.
+    Sync,
+    /// Zeros that fill a zone up.
+    Padding,
+}
+
+impl Kind {
+    /// All kinds, in the order of [`Counters::bytes`].
+    pub const ALL: [Kind; 8] = [
+        Kind::Data,
+        Kind::Node,
+        Kind::Summary,
+        Kind::Checkpoint,
+        Kind::Delta,
+        Kind::Table,
+        Kind::Sync,
+        Kind::Padding,
+    ];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Data => "data",
+            Kind::Node => "node",
+            Kind::Summary => "summary",
+            Kind::Checkpoint => "checkpoint",
+            Kind::Delta => "delta",
+            Kind::Table => "table",
+            Kind::Sync => "sync",
+            Kind::Padding => "padding",
+        }
+    }
+}
+
+/// What went to the drive since the writer was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes dispatched, by [`Kind`] in the order of [`Kind::ALL`].
+    pub bytes: [u64; 8],
+    /// Write commands sent, those sent again included.
+    pub commands: u64,
+    /// Write commands sent again because an earlier one had not arrived yet.
+    pub retries: u64,
+    /// Flushes sent.
+    pub flushes: u64,
+    /// Zones reset.
+    pub resets: u64,
+    /// Zones finished.
+    pub finishes: u64,
+}
+
+impl Counters {
+    /// Bytes dispatched of `kind`.
+    pub fn of(&self, kind: Kind) -> u64 {
+        self.bytes[kind as usize]
+    }
+
+    /// Bytes dispatched of all kinds.
+    pub fn total_bytes(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+}
+
+/// A defect built in on purpose, which the crash tests must catch.
+#[cfg(feature = "canary")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// `flush` returns without asking the drive.
+    SkipFlush,
+    /// A write counts as written when it is dispatched.
+    EarlyAck,
+    /// Replay of the delta log leaves the last extent out.
+    IgnoreExtent,
+    /// Zones are reset without the conditions of their release.
+    EarlyRelease,
+}
+
+/// How a writer is set up.
+#[derive(Clone, Debug)]
+pub struct WriterOptions {
+    /// Order policy.
+    pub order: Order,
+    /// Hardware queues of the drive; zone z writes through queue z mod `queues`.
+    pub queues: u16,
+    /// Most write commands in flight per zone under [`Order::Queued`].
+    pub depth: u32,
+    /// The defect built in, if any.
+    #[cfg(feature = "canary")]
+    pub canary: Option<Canary>,
+}
+
+impl Default for WriterOptions {
+    fn default() -> Self {
+        WriterOptions {
+            order: Order::Queued,
+            queues: 1,
+            // 32 × up to 1 MiB keeps any drive's zone busy; more only adds latency.
+            depth: 32,
+            #[cfg(feature = "canary")]
+            canary: None,
+        }
+    }
+}
+
+pub(crate) struct Failure {
+    pub(crate) zone: ZoneId,
+    /// The first write that failed.
+    pub(crate) sequence: u64,
+    pub(crate) error: Error,
+}
+
+pub(crate) struct Shared {
+    pub(crate) rt: Rt,
+    pub(crate) device: Rc<dyn ZonedDevice>,
+    pub(crate) queues: u16,
+    pub(crate) depth: u32,
+    pub(crate) blocks_per_command: u32,
+    pub(crate) zero: Page,
+    pub(crate) window: RefCell<Window>,
+    pub(crate) failures: RefCell<Vec<Failure>>,
+    pub(crate) counters: RefCell<Counters>,
+    capacity: u32,
+    lanes: RefCell<Vec<Option<Rc<Lane>>>>,
+    /// The flush that starts next or, once started, is in flight.
+    next_flush: RefCell<Option<Rc<Round>>>,
+    flushing: Cell<bool>,
+    flush_failed: RefCell<Option<Error>>,
+    #[cfg(feature = "canary")]
+    canary: Option<Canary>,
+}
+
+impl Shared {
+    /// Keeps the first failure of a zone until it is forgotten.
+    pub(crate) fn note_failure(&self, zone: ZoneId, sequence: u64, error: &Error) {
+        let mut failures = self.failures.borrow_mut();
+        if !failures.iter().any(|failure| failure.zone == zone) {
+            failures.push(Failure { zone, sequence, error: error.clone() });
+        }
+    }
+}
+
+/// One flush command and those who share it.
+#[derive(Default)]
+struct Round {
+    result: RefCell<Option<Result<()>>>,
+    waiters: RefCell<Vec<Waker>>,
+}
+
+/// A handle to a drive's writer. Cloning shares it.
+#[derive(Clone)]
+pub struct Writer(Rc<Shared>);
+
+/// Resolves when a write is durable as asked. Cheap to drop: the write goes on.
+#[must_use = "a write's fate is told here; drop it only where a mark or drain covers it"]
+pub struct Written {
+    lane: Option<Rc<Lane>>,
+    end: u32,
+}
+
+impl Written {
+    /// One that is written already: of nothing.
+    pub fn already() -> Written {
+        Written { lane: None, end: 0 }
+    }
+}
+
+impl Future for Written {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match &self.lane {
+            None => Poll::Ready(Ok(())),
+            Some(lane) => lane.poll_reached(self.end, cx),
+        }
+    }
+}
+
+impl Writer {
+    /// A writer with the default depth.
+    pub fn new(rt: &Rt, device: Rc<dyn ZonedDevice>, order: Order, queues: u16) -> Writer {
+        Writer::with_options(rt, device, WriterOptions { order, queues, ..Default::default() })
+    }
+
+    /// A writer for `device`. One per drive.
+    pub fn with_options(rt: &Rt, device: Rc<dyn ZonedDevice>, options: WriterOptions) -> Writer {
+        let geometry = device.geometry();
+        let depth = match options.order {
+            Order::Blocking => 1,
+            Order::Queued => options.depth.max(1),
+        };
+        let lanes = (0..geometry.zones).map(|_| None).collect();
+        Writer(Rc::new(Shared {
+            rt: rt.clone(),
+            queues: options.queues.max(1),
+            depth,
+            blocks_per_command: largest_command(geometry),
+            zero: Page::zeroed(),
+            window: RefCell::default(),
+            failures: RefCell::default(),
+            counters: RefCell::default(),
+            capacity: blocks_per_zone(geometry),
+            lanes: RefCell::new(lanes),
+            next_flush: RefCell::default(),
+            flushing: Cell::new(false),
+            flush_failed: RefCell::default(),
+            #[cfg(feature = "canary")]
+            canary: options.canary,
+            device,
+        }))
+    }
+
+    /// The drive.
+    pub fn device(&self) -> &Rc<dyn ZonedDevice> {
+        &self.0.device
+    }
+
+    /// The drive's geometry.
+    pub fn geometry(&self) -> &Geometry {
+        self.0.device.geometry()
+    }
+
+    pub(crate) fn rt(&self) -> &Rt {
+        &self.0.rt
+    }
+
+    /// The hardware queue of `zone`.
+    pub fn queue(&self, zone: ZoneId) -> QueueId {
+        QueueId((zone.0 % u32::from(self.0.queues)) as u16)
+    }
+
+    #[cfg(feature = "canary")]
+    pub(crate) fn has_canary(&self, canary: Canary) -> bool {
+        self.0.canary == Some(canary)
+    }
+
+    fn lane(&self, zone: ZoneId) -> Option<Rc<Lane>> {
+        self.0.lanes.borrow().get(zone.0 as usize).and_then(Clone::clone)
+    }
+
+    fn open_lane(&self, zone: ZoneId) -> Rc<Lane> {
+        self.lane(zone).unwrap_or_else(|| panic!("{}", not_open(zone)))
+    }
+
+    fn start(&self, zone: ZoneId, at: u32, gate: Option<Rc<Lane>>) {
+        let lane = Rc::new(Lane::new(zone, self.0.capacity, at, gate));
+        let old = self.0.lanes.borrow_mut()[zone.0 as usize].replace(lane.clone());
+        if let Some(old) = old {
+            assert!(old.is_idle(), "zone {zone} opened again with writes in flight");
+            drop(old.retire());
+        }
+        self.0.rt.spawn_detached(Pump { lane, shared: self.0.clone() });
+    }
+
+    /// Takes `zone` into use, its write pointer being at block `at`.
+    ///
+    /// # Panics
+    /// If the drive has no such zone or block, or writes of the zone are in flight.
+    pub fn open_zone(&self, zone: ZoneId, at: u32) {
+        self.start(zone, at, None);
+    }
+
+    /// Takes the empty `zone` into use as the continuation of `previous`, which must be written
+    /// (or filled) to its end: nothing is sent to `zone` before `previous` is full, and it takes
+    /// over the permit. So a stream of zones needs one permit, and nobody waits.
+    ///
+    /// # Panics
+    /// As [`Writer::open_zone`]; if `previous` has room left.
+    pub fn open_zone_after(&self, zone: ZoneId, previous: ZoneId) {
+        let gate = self.lane(previous).filter(|lane| lane.done() < self.0.capacity);
+        if let Some(gate) = &gate {
+            assert_eq!(gate.position(), self.0.capacity, "zone {previous} has room left");
+        }
+        self.start(zone, 0, gate);
+    }
+
+    /// Ties `permit` to the open `zone`: it is given back when the zone is full, finished or
+    /// reset.
+    ///
+    /// # Panics
+    /// If the zone is not open.
+    pub fn attach(&self, zone: ZoneId, permit: Permit) {
+        self.open_lane(zone).attach(permit);
+    }
+
+    /// True if `zone` is in use here.
+    pub fn is_open(&self, zone: ZoneId) -> bool {
+        self.lane(zone).is_some()
+    }
+
+    /// The offset the next write of `zone` will be placed at, in blocks.
+    ///
+    /// # Panics
+    /// If the zone is not open.
+    pub fn position(&self, zone: ZoneId) -> u32 {
+        self.open_lane(zone).position()
+    }
+
+    /// Blocks `zone` still takes.
+    ///
+    /// # Panics
+    /// If the zone is not open.
+    pub fn room(&self, zone: ZoneId) -> u32 {
+        self.0.capacity - self.position(zone)
+    }
+
+    /// Places `pages` at the zone's position and dispatches them. Never waits.
+    ///
+    /// # Panics
+    /// If the zone is not open or has no room: whoever places asks [`Writer::room`] first.
+    pub fn write(
+        &self,
+        zone: ZoneId,
+        kind: Kind,
+        pages: Pages,
+        durability: Durability,
+    ) -> (u32, Written) {
+        let blocks = pages.len() as u32;
+        self.push(zone, kind, blocks, pages, durability)
+    }
+
+    /// Writes zeros from the zone's position up to block `upto`.
+    ///
+    /// # Panics
+    /// As [`Writer::write`].
+    pub fn fill(&self, zone: ZoneId, upto: u32) -> Written {
+        let blocks = upto.saturating_sub(self.position(zone));
+        self.push(zone, Kind::Padding, blocks, Pages::new(), Durability::Cached).1
+    }
+
+    fn push(
+        &self,
+        zone: ZoneId,
+        kind: Kind,
+        blocks: u32,
+        pages: Pages,
+        durability: Durability,
+    ) -> (u32, Written) {
+        let lane = self.open_lane(zone);
+        if blocks == 0 {
+            return (lane.position(), Written::already());
+        }
+        self.0.counters.borrow_mut().bytes[kind as usize] +=
+            u64::from(blocks) * crate::format::BLOCK_SIZE as u64;
+        let at = lane.push(&self.0, blocks, pages, durability == Durability::Fua);
+        #[cfg(feature = "canary")]
+        if self.has_canary(Canary::EarlyAck) {
+            return (at, Written::already());
+        }
+        (at, Written { lane: Some(lane), end: at + blocks })
+    }
+
+    /// The present point in the order of dispatch.
+    pub fn mark(&self) -> Mark {
+        self.0.window.borrow().mark()
+    }
+
+    /// Waits until every write dispatched before `mark` is over.
+    ///
+    /// # Errors
+    /// The first failure among them that was not forgotten.
+    pub async fn wait(&self, mark: Mark) -> Result<()> {
+        std::future::poll_fn(|cx| {
+            let mut window = self.0.window.borrow_mut();
+            if window.reached(mark) {
+                return Poll::Ready(());
+            }
+            window.wake_at(mark, cx.waker());
+            Poll::Pending
+        })
+        .await;
+        let failures = self.0.failures.borrow();
+        match failures.iter().find(|failure| failure.sequence < mark.0) {
+            Some(failure) => Err(failure.error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until every write dispatched before the call is over.
+    ///
+    /// # Errors
+    /// As [`Writer::wait`].
+    pub async fn drain(&self) -> Result<()> {
+        self.wait(self.mark()).await
+    }
+
+    /// Waits until no write of `zone` is in flight or queued, whatever became of them.
+    pub async fn drained(&self, zone: ZoneId) {
+        if let Some(lane) = self.lane(zone) {
+            std::future::poll_fn(|cx| lane.poll_idle(cx)).await;
+        }
+    }
+
+    /// Writes dispatched and not over (an upper bound).
+    pub fn in_flight(&self) -> usize {
+        self.0.window.borrow().len()
+    }
+
+    /// Makes durable what was answered before the call. Returns at once on a drive without a
+    /// volatile cache. Callers that come while a flush is in flight share the next one. The flush
+    /// goes on if the future is dropped.
+    ///
+    /// # Errors
+    /// If the drive fails a flush: then, and ever after, since what it lost is unknown.
+    pub async fn flush(&self) -> Result<()> {
+        #[cfg(feature = "canary")]
+        if self.has_canary(Canary::SkipFlush) {
+            return Ok(());
+        }
+        if let Some(error) = self.0.flush_failed.borrow().clone() {
+            return Err(error);
+        }
+        if !self.geometry().volatile_cache {
+            return Ok(());
+        }
+        let round = self.0.next_flush.borrow_mut().get_or_insert_default().clone();
+        if !self.0.flushing.replace(true) {
+            self.0.rt.spawn_detached(run_flushes(self.0.clone()));
+        }
+        std::future::poll_fn(|cx| {
+            if let Some(result) = &*round.result.borrow() {
+                return Poll::Ready(result.clone());
+            }
+            round.waiters.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Makes `zone` full without writing the rest, once its writes are over. On most drives this
+    /// costs about as much as writing the rest. The permit is given back.
+    ///
+    /// # Errors
+    /// `Invalid` if the zone is not open, the failure of one of its writes, or the drive's
+    /// refusal.
+    pub async fn finish(&self, zone: ZoneId) -> Result<()> {
+        let lane = self.lane(zone).ok_or_else(|| not_open(zone))?;
+        lane.seal();
+        let shared = self.0.clone();
+        // A task of its own: half a finish must not be left behind by a dropped caller.
+        let task = self.0.rt.spawn(async move {
+            std::future::poll_fn(|cx| lane.poll_idle(cx)).await;
+            if let Some(error) = lane.failed() {
+                return Err(error);
+            }
+            if lane.done() == shared.capacity {
+                return Ok(());
+            }
+            let target = Target::Zone(shared.device.geometry().start(zone));
+            let command = Command::Manage { target, action: Action::Finish };
+            let queue = QueueId((zone.0 % u32::from(shared.queues)) as u16);
+            let status = shared.device.submit(queue, Request::bare(command)).await.status;
+            if !status.is_ok() {
+                let what = format!("finish of zone {zone}");
+                return Err(Error::device(&shared.device.name(), what, status));
+            }
+            shared.counters.borrow_mut().finishes += 1;
+            lane.finished();
+            Ok(())
+        });
+        task.await
+    }
+
+    /// Takes `zone` out of use: it was reset, or is full and needs no bookkeeping. Gives back its
+    /// permit and forgets its failure.
+    ///
+    /// # Panics
+    /// If writes of the zone are in flight.
+    pub fn forget(&self, zone: ZoneId) {
+        let lane = self.0.lanes.borrow_mut()[zone.0 as usize].take();
+        if let Some(lane) = lane {
+            assert!(lane.is_idle(), "zone {zone} forgotten with writes in flight");
+            drop(lane.retire());
+        }
+        self.0.failures.borrow_mut().retain(|failure| failure.zone != zone);
+    }
+
+    /// The first failure that was not forgotten: of a write, else of a flush.
+    pub fn failed(&self) -> Option<Error> {
+        let first = self.0.failures.borrow().first().map(|failure| failure.error.clone());
+        first.or_else(|| self.0.flush_failed.borrow().clone())
+    }
+
+    /// Zones that failed, with their errors.
+    pub fn failures(&self) -> Vec<(ZoneId, Error)> {
+        let failures = self.0.failures.borrow();
+        failures.iter().map(|failure| (failure.zone, failure.error.clone())).collect()
+    }
+
+    /// What went to the drive so far.
+    pub fn counters(&self) -> Counters {
+        *self.0.counters.borrow()
+    }
+
+    pub(crate) fn count_reset(&self) {
+        self.0.counters.borrow_mut().resets += 1;
+    }
+
+    /// As [`Writer::forget`], but with a canary's early reset writes may still be in flight.
+    pub(crate) fn forget_reset(&self, zone: ZoneId) {
+        if self.lane(zone).is_none_or(|lane| lane.is_idle()) {
+            self.forget(zone);
+        }
+    }
+}
+
+/// Sends flushes, one at a time, until nobody waits for one that has not started.
+async fn run_flushes(shared: Rc<Shared>) {
+    loop {
+        let Some(round) = shared.next_flush.borrow_mut().take() else { break };
+        shared.counters.borrow_mut().flushes += 1;
+        let status = shared.device.submit(QueueId(0), Request::bare(Command::Flush)).await.status;
+        let result = if status.is_ok() {
+            Ok(())
+        } else {
+            let error = Error::device(&shared.device.name(), "flush", status);
+            shared.flush_failed.borrow_mut().get_or_insert(error.clone());
+            Err(error)
+        };
+        *round.result.borrow_mut() = Some(result);
+        let waiters = std::mem::take(&mut *round.waiters.borrow_mut());
+        waiters.into_iter().for_each(Waker::wake);
+    }
+    shared.flushing.set(false);
+}
