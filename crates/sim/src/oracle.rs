@@ -1,0 +1,363 @@
+//! The oracle: is what was found after a crash allowed by the durability contract?
+//!
+//! The contract (DESIGN §4.1, docs/ARCHITECTURE.md): an fsynced file holds, block by block, the
+//! fsynced version or a later written one, its size likewise; a name is there if its file or
+//! directory was fsynced after the change; a rename shows old or new; nothing shows blocks of
+//! another file or stale data. The engine promises more, and the oracle holds it to that: *every*
+//! acknowledged fsync or sync covers all name changes answered before it was submitted, and the
+//! names found are those after a prefix of the name changes, in the order they were applied (see
+//! [`crate::history`] for what order means among clients).
+//!
+//! The oracle knows nothing of the engine: it compares an [`Observed`] tree with an [`Expected`].
+//! Not checked after a crash: times (the harness does not know when the engine took them).
+
+use crate::history::Expected;
+use crate::model::{BLOCK, Namespace};
+use crate::op::{Ino, Kind, Make, Name, Object, SECTOR, describe, symlink_target};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One inode as the engine shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u16,
+    /// Link count.
+    pub links: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Of a symbolic link: its target.
+    pub target: Vec<u8>,
+    /// Of a directory: its names.
+    pub entries: BTreeMap<Vec<u8>, Ino>,
+}
+
+/// The whole tree as the engine shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Every inode reached from the root.
+    pub nodes: BTreeMap<Ino, Found>,
+}
+
+impl Observed {
+    fn subdirectories(&self, found: &Found) -> u32 {
+        let is_directory =
+            |ino: &&Ino| self.nodes.get(ino).is_some_and(|child| child.kind == Kind::Directory);
+        found.entries.values().filter(is_directory).count() as u32
+    }
+
+    /// Checks what must hold of any tree: link counts, one name per directory.
+    ///
+    /// # Errors
+    /// Says which inode is wrong.
+    pub fn check_links(&self) -> Result<(), String> {
+        let mut names: BTreeMap<Ino, u32> = BTreeMap::from([(Ino::ROOT, 1)]);
+        for found in self.nodes.values() {
+            for &ino in found.entries.values() {
+                *names.entry(ino).or_default() += 1;
+            }
+        }
+        for (ino, found) in &self.nodes {
+            let names = names.get(ino).copied().unwrap_or(0);
+            let links = match found.kind {
+                Kind::Directory if names > 1 => {
+                    return Err(format!("directory {ino} has {names} names"));
+                }
+                Kind::Directory => 2 + self.subdirectories(found),
+                _ => names,
+            };
+            if links != found.links {
+                return Err(format!(
+                    "inode {ino} says {} links, the tree shows {links}",
+                    found.links
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn kind_of(make: Make) -> Kind {
+    match make {
+        Make::File => Kind::File,
+        Make::Directory => Kind::Directory,
+        Make::Fifo => Kind::Fifo,
+        Make::Symlink(_) => Kind::Symlink,
+    }
+}
+
+/// Which inode each object of the model is.
+pub type Matching = BTreeMap<Object, Ino>;
+
+/// Compares `client`'s names with those found; on success adds its objects to `matching`.
+fn compare_names(
+    names: &Namespace,
+    client: u8,
+    expected: &Expected,
+    observed: &Observed,
+    matching: &mut Matching,
+) -> Result<(), String> {
+    for (dir, node) in names.objects().filter(|(_, n)| n.make == Make::Directory) {
+        // A removed directory that is still open, in a live comparison, is not in the tree.
+        if node.names == 0 {
+            continue;
+        }
+        let ino = expected.inos.get(&dir).ok_or_else(|| format!("{dir} has no inode number"))?;
+        let found = observed.nodes.get(ino).ok_or_else(|| format!("{dir} is not there"))?;
+        let mine: BTreeMap<Name, Ino> = found
+            .entries
+            .iter()
+            .filter_map(|(bytes, &ino)| Name::parse(bytes).map(|name| (name, ino)))
+            .filter(|(name, _)| name.client == client || !dir.is_shared())
+            .collect();
+        for (name, object) in &node.entries {
+            let Some(&ino) = mine.get(name) else {
+                return Err(format!("{dir}/{name} ({object}) is missing"));
+            };
+            if let Some(&known) = expected.inos.get(object)
+                && known != ino
+            {
+                return Err(format!("{dir}/{name} is inode {ino}, {object} was {known}"));
+            }
+            matching.insert(*object, ino);
+        }
+        if let Some((name, ino)) = mine.iter().find(|(name, _)| !node.entries.contains_key(name)) {
+            return Err(format!("{dir}/{name} (inode {ino}) should not be there"));
+        }
+    }
+    Ok(())
+}
+
+fn compare_kinds(
+    names: &Namespace,
+    observed: &Observed,
+    matching: &Matching,
+) -> Result<(), String> {
+    let mut seen: BTreeMap<Ino, Object> = BTreeMap::new();
+    for (object, node) in names.objects() {
+        let Some(ino) = matching.get(&object) else { continue };
+        if let Some(other) = seen.insert(*ino, object) {
+            return Err(format!("{object} and {other} are both inode {ino}"));
+        }
+        let Some(found) = observed.nodes.get(ino) else {
+            return Err(format!("inode {ino} ({object}) is not there"));
+        };
+        if found.kind != kind_of(node.make) {
+            return Err(format!("{object} is a {:?}, found {:?}", node.make, found.kind));
+        }
+        if let Make::Symlink(length) = node.make
+            && found.target != symlink_target(object, length)
+        {
+            let target =
+                String::from_utf8_lossy(&found.target).chars().take(40).collect::<String>();
+            return Err(format!("{object} points to {target:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// For one client: how many of its name changes match what was found, and which objects then.
+struct Candidates {
+    client: u8,
+    matches: Vec<(usize, Matching)>,
+    /// What did not match at the shortest and the longest prefix.
+    differences: Vec<String>,
+}
+
+impl Expected {
+    fn candidates(&self, client: u8, observed: &Observed) -> Candidates {
+        let steps = &self.clients[&client];
+        let mut names = self.names_after(client, steps.durable);
+        let mut matches = Vec::new();
+        let mut differences = Vec::new();
+        for count in steps.durable..=steps.steps.len() {
+            if count > steps.durable {
+                let applied = names.apply(&steps.steps[count - 1].op);
+                debug_assert!(applied.is_ok(), "a successful step replays");
+            }
+            let mut matching = Matching::new();
+            let compared = compare_names(&names, client, self, observed, &mut matching)
+                .and_then(|()| compare_kinds(&names, observed, &matching));
+            match compared {
+                Ok(()) => matches.push((count, matching)),
+                Err(why) if count == steps.durable || count == steps.steps.len() => {
+                    differences.push(format!("after {count} name changes: {why}"));
+                }
+                Err(_) => {}
+            }
+        }
+        Candidates { client, matches, differences }
+    }
+
+    /// How many name changes of `client` must be there if those of `of` are there up to `count`.
+    fn implied(&self, client: u8, of: u8, count: usize) -> usize {
+        let Some(last) = count.checked_sub(1).map(|at| &self.clients[&of].steps[at]) else {
+            return 0;
+        };
+        let before = |end: Option<usize>| end.is_some_and(|end| end < last.begin);
+        self.clients[&client].steps.iter().take_while(|step| before(step.end)).count()
+    }
+
+    /// Checks the names found, and says which inode each object is.
+    ///
+    /// # Errors
+    /// Says what no allowed prefix explains.
+    pub fn check_names(&self, observed: &Observed) -> Result<Matching, String> {
+        for found in observed.nodes.values() {
+            for (bytes, ino) in &found.entries {
+                let shared = Object::SHARED.iter().any(|o| o.shared_name() == Some(bytes));
+                if !shared
+                    && Name::parse(bytes).is_none_or(|n| !self.clients.contains_key(&n.client))
+                {
+                    let name = String::from_utf8_lossy(bytes).into_owned();
+                    return Err(format!("nobody made the name {name:?} (inode {ino})"));
+                }
+            }
+        }
+        observed.check_links()?;
+        let mut all: Vec<Candidates> = Vec::new();
+        for &client in self.clients.keys() {
+            let candidates = self.candidates(client, observed);
+            if candidates.matches.is_empty() {
+                let steps = &self.clients[&client];
+                return Err(format!(
+                    "no prefix of {} to {} name changes of client {client} gives these names: {}",
+                    steps.durable,
+                    steps.steps.len(),
+                    candidates.differences.join("; ")
+                ));
+            }
+            all.push(candidates);
+        }
+        self.choose_prefixes(&all)
+    }
+
+    /// The least choice of prefixes in which nothing is there without what came before it.
+    fn choose_prefixes(&self, all: &[Candidates]) -> Result<Matching, String> {
+        let mut chosen = vec![0; all.len()];
+        loop {
+            let mut changed = false;
+            for (at, candidates) in all.iter().enumerate() {
+                let needed = (0..all.len())
+                    .filter(|&other| other != at)
+                    .map(|other| {
+                        let count = all[other].matches[chosen[other]].0;
+                        self.implied(candidates.client, all[other].client, count)
+                    })
+                    .max()
+                    .unwrap_or(0);
+                while candidates.matches[chosen[at]].0 < needed {
+                    changed = true;
+                    chosen[at] += 1;
+                    if chosen[at] == candidates.matches.len() {
+                        return Err(format!(
+                            "names of client {} end before its change {needed}, but a later \
+                             change of another client is there",
+                            candidates.client
+                        ));
+                    }
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        let mut matching: Matching = self
+            .inos
+            .iter()
+            .filter(|(object, _)| object.is_shared())
+            .map(|(&object, &ino)| (object, ino))
+            .collect();
+        for (candidates, &at) in all.iter().zip(&chosen) {
+            matching.extend(candidates.matches[at].1.iter().map(|(&o, &i)| (o, i)));
+        }
+        Ok(matching)
+    }
+
+    /// The blocks of `object` to look at: all that were ever written, and some that never were.
+    pub fn blocks_of_interest(&self, object: Object, size: u64) -> BTreeSet<u64> {
+        let Some(steps) = self.objects.get(&object) else { return BTreeSet::new() };
+        let mut content = steps.base.clone();
+        let mut blocks = content.blocks();
+        for op in &steps.later {
+            content.apply(op);
+            blocks.extend(content.blocks());
+        }
+        let end = size.div_ceil(BLOCK);
+        blocks.extend([0, 1, end / 2, end.saturating_sub(1)]);
+        blocks.retain(|&block| block < end);
+        blocks
+    }
+
+    /// Checks a file's size, permission bits and the blocks of
+    /// [`blocks_of_interest`](Expected::blocks_of_interest) (each cut off at the size).
+    ///
+    /// # Errors
+    /// Says which block holds what, and what it may hold.
+    pub fn check_content(
+        &self,
+        object: Object,
+        found: &Found,
+        blocks: &BTreeMap<u64, Vec<u8>>,
+    ) -> Result<(), String> {
+        let Some(steps) = self.objects.get(&object) else { return Ok(()) };
+        if found.kind != Kind::Symlink && !steps.modes.contains(&found.mode) {
+            let modes: Vec<String> = steps.modes.iter().map(|m| format!("{m:o}")).collect();
+            return Err(format!("{object} has mode {:o}, not {}", found.mode, modes.join(" or ")));
+        }
+        if found.kind != Kind::File {
+            return Ok(());
+        }
+        let mut content = steps.base.clone();
+        let mut sizes = BTreeSet::from([content.size]);
+        let mut wrong: BTreeMap<u64, &Vec<u8>> =
+            blocks.iter().map(|(&b, bytes)| (b, bytes)).collect();
+        let mut want = [0; BLOCK as usize];
+        let mut strike = |content: &crate::model::Content, wrong: &mut BTreeMap<u64, &Vec<u8>>| {
+            wrong.retain(|&block, bytes| {
+                let want = &mut want[..bytes.len()];
+                content.read(object, block * BLOCK, want);
+                want != bytes.as_slice()
+            });
+        };
+        strike(&content, &mut wrong);
+        for op in &steps.later {
+            content.apply(op);
+            sizes.insert(content.size);
+            strike(&content, &mut wrong);
+        }
+        if !sizes.contains(&found.size) {
+            return Err(format!("{object} has {} bytes, not one of {sizes:?}", found.size));
+        }
+        match wrong.first_key_value() {
+            None => Ok(()),
+            Some((&block, bytes)) => Err(self.explain(object, block, bytes)),
+        }
+    }
+
+    fn explain(&self, object: Object, block: u64, bytes: &[u8]) -> String {
+        let steps = &self.objects[&object];
+        let mut content = steps.base.clone();
+        let mut want = vec![0; bytes.len()];
+        content.read(object, block * BLOCK, &mut want);
+        let at = want.iter().zip(bytes).position(|(a, b)| a != b).unwrap_or(0) / SECTOR;
+        let sector = |bytes: &[u8]| describe(bytes.chunks(SECTOR).nth(at).unwrap_or_default());
+        let mut allowed = vec![sector(&want)];
+        for op in &steps.later {
+            content.apply(op);
+            content.read(object, block * BLOCK, &mut want);
+            allowed.push(sector(&want));
+        }
+        allowed.dedup();
+        format!(
+            "{object} block {block}, sector {at} of it: found {}; durable or later: {}",
+            sector(bytes),
+            allowed.join(", ")
+        )
+    }
+}
+
+#[cfg(test)]
+#[path = "oracle_tests.rs"]
+mod tests;
