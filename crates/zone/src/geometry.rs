@@ -11,54 +11,65 @@ impl Geometry {
     /// # Errors
     /// [`ErrorKind::Invalid`]; the message names the field, its value and what is allowed.
     pub fn validate(&self) -> Result<()> {
-        self.validate_layout()?;
-        self.validate_limits()
+        self.fault().map_err(|fault| {
+            Error::new(ErrorKind::Invalid, format!("geometry: {} {}", fault.field, fault.what))
+        })
     }
 
-    fn validate_layout(&self) -> Result<()> {
+    /// What is wrong first.
+    pub(crate) fn fault(&self) -> Result<(), Fault> {
+        self.layout_fault()?;
+        self.limits_fault()
+    }
+
+    fn layout_fault(&self) -> Result<(), Fault> {
         if self.zones == 0 {
-            return Err(invalid("zones is 0: a drive needs at least one zone"));
+            return Err(fault("zones", "is 0: a drive needs at least one zone"));
         }
         if self.zone_size.0 == 0 {
-            return Err(invalid("zone_size is 0: a zone needs at least one block"));
+            return Err(fault("zone_size", "is 0: a zone needs at least one block"));
         }
         if self.zone_capacity.0 == 0 {
-            return Err(invalid("zone_capacity is 0: a zone needs at least one block"));
+            return Err(fault("zone_capacity", "is 0: a zone needs at least one block"));
         }
         if self.zone_capacity > self.zone_size {
-            return Err(invalid(format!(
-                "zone_capacity is {} blocks, above zone_size of {} blocks",
-                self.zone_capacity, self.zone_size
-            )));
+            return Err(fault(
+                "zone_capacity",
+                format!(
+                    "is {} blocks, above zone_size of {} blocks",
+                    self.zone_capacity, self.zone_size
+                ),
+            ));
         }
         if !matches!(self.block_size.0, 512 | 4096) {
-            return Err(invalid(format!(
-                "block_size is {} bytes: must be 512 or 4096",
-                self.block_size
-            )));
+            return Err(fault(
+                "block_size",
+                format!("is {} bytes: must be 512 or 4096", self.block_size),
+            ));
         }
         let bytes = u64::from(self.zones)
             .checked_mul(self.zone_size.0)
             .and_then(|blocks| blocks.checked_mul(self.block_size.0));
         if bytes.is_none_or(|bytes| bytes > MAX_BYTES) {
-            return Err(invalid(format!(
-                "zones × zone_size × block_size is {} × {} × {} bytes: must stay below 8 EiB",
-                self.zones, self.zone_size, self.block_size
-            )));
+            return Err(fault(
+                "zones",
+                format!(
+                    "are too many: zones × zone_size × block_size is {} × {} × {} bytes: must stay below 8 EiB",
+                    self.zones, self.zone_size, self.block_size
+                ),
+            ));
         }
         if self.conventional_zones > self.zones {
-            return Err(invalid(format!(
-                "conventional_zones is {}, above zones of {}",
-                self.conventional_zones, self.zones
-            )));
+            return Err(fault(
+                "conventional_zones",
+                format!("is {}, above zones of {}", self.conventional_zones, self.zones),
+            ));
         }
         Ok(())
     }
 
-    fn validate_limits(&self) -> Result<()> {
-        let zero = |field: &str| {
-            Err(invalid(format!("{field} is 0: give at least 1, or leave it out for no limit")))
-        };
+    fn limits_fault(&self) -> Result<(), Fault> {
+        let zero = |field| Err(fault(field, "is 0: must be at least 1, or without limit"));
         if self.max_open == Some(0) {
             return zero("max_open");
         }
@@ -67,14 +78,16 @@ impl Geometry {
         }
         match (self.max_open, self.max_active) {
             (Some(open), Some(active)) if open > active => {
-                return Err(invalid(format!(
-                    "max_open is {open}, above max_active of {active}: an open zone is active"
-                )));
+                return Err(fault(
+                    "max_open",
+                    format!("is {open}, above max_active of {active}: an open zone is active"),
+                ));
             }
             (None, Some(active)) => {
-                return Err(invalid(format!(
-                    "max_open has no limit, above max_active of {active}: an open zone is active"
-                )));
+                return Err(fault(
+                    "max_open",
+                    format!("has no limit, above max_active of {active}: an open zone is active"),
+                ));
             }
             _ => {}
         }
@@ -87,15 +100,16 @@ impl Geometry {
         if let (Some(append), Some(transfer)) = (self.max_append, self.max_transfer)
             && append > transfer
         {
-            return Err(invalid(format!(
-                "max_append is {append} blocks, above max_transfer of {transfer} blocks"
-            )));
+            return Err(fault(
+                "max_append",
+                format!("is {append} blocks, above max_transfer of {transfer} blocks"),
+            ));
         }
         if self.channels == Some(0) {
-            return Err(invalid("channels is 0: give at least 1, or leave it out if unknown"));
+            return Err(fault("channels", "is 0: must be at least 1, or unknown"));
         }
         if self.dies == Some(0) {
-            return Err(invalid("dies is 0: give at least 1, or leave it out if unknown"));
+            return Err(fault("dies", "is 0: must be at least 1, or unknown"));
         }
         Ok(())
     }
@@ -144,6 +158,14 @@ impl Geometry {
     }
 }
 
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, format!("geometry: {}", message.into()))
+/// What makes a geometry impossible.
+pub(crate) struct Fault {
+    /// The field of [`Geometry`].
+    pub field: &'static str,
+    /// What is wrong with it: the rest of the sentence.
+    pub what: String,
+}
+
+fn fault(field: &'static str, what: impl Into<String>) -> Fault {
+    Fault { field, what: what.into() }
 }

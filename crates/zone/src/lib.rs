@@ -5,7 +5,10 @@ pub mod device;
 pub mod error;
 mod geometry;
 pub mod machine;
+pub mod presets;
 pub mod rules;
+pub mod size;
+pub mod spec;
 pub mod types;
 
 pub use command::{Action, Command, Status, Target, ZoneState};
@@ -13,4 +16,5 @@ pub use device::{Outcome, Request, ZoneReport, ZonedDevice};
 pub use error::{Error, ErrorKind, Result};
 pub use machine::{Effect, Machine};
 pub use rules::Zone;
+pub use spec::DeviceSpec;
 pub use types::{BlockCount, ByteLen, DeviceId, Geometry, Lba, QueueId, ZoneId};

@@ -15,6 +15,9 @@
 //! - what a power cycle loses: `lost-tail`, `lost-all`; what a failed write wrote:
 //!   `nothing-written`.
 
+// A scene that cannot be set is a failed test, in helpers too.
+#![allow(clippy::unwrap_used)]
+
 use furrow_zone::{
     Action, BlockCount, ByteLen, Command, Geometry, Lba, Machine, Status, Target, Zone, ZoneId,
     ZoneState,

@@ -1,0 +1,374 @@
+//! Device specs: how a device is named, everywhere in the same way. Pure parsing, no I/O.
+//!
+//! ```text
+//! specs   = spec { "+" spec } ;                  several, where an engine takes several
+//! spec    = node | memory | image ;
+//! node    = "/dev/" path ;                       a drive of the system
+//! memory  = "mem:" [ preset | option ] { "," option } ;        an emulated drive in memory
+//! image   = path { "," option } ;                an emulated drive's image, any other path
+//! option  = key "=" value ;                      the keys: Key, the presets: presets::NAMES
+//! value   = size | count | "none" | "on" | "off" | word ;      which, says the key
+//! size    = digit { digit } [ "KiB" | "MiB" | "GiB" | "TiB" | "KB" | "MB" | "GB" | "TB" | "B" ] ;
+//! count   = digit { digit } ;
+//! path    = char { char } ;                      not starting with "mem:" (write "./mem:…")
+//! char    = "\" any | any but "+" "," "\" ;      a backslash takes the next character as it is
+//! ```
+//!
+//! An image knows its geometry, so of the options only those of a run (`seed`, `timing`) go with
+//! it. An option may be given once. `docs/device-spec.md` explains each key, with examples.
+//!
+//! Errors point at the offending part: [`SpecError`] is one line with the column, and
+//! [`SpecError::caret`] shows it beneath the text. Showing a spec gives text that reads as the
+//! same spec.
+//!
+//! Not here: whether the device exists, opening it, paths that are not UTF-8.
+
+mod options;
+
+pub use options::{Key, Medium, Timing};
+
+use crate::{Error, ErrorKind, Geometry, presets};
+use options::{Options, Scope, Value};
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::ops::Range;
+use std::str::FromStr;
+
+/// What a device spec names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceSpec {
+    /// A drive of the system: a path under `/dev/`.
+    Node(String),
+    /// An emulated drive that an image file holds.
+    Image(Image),
+    /// An emulated drive in memory. Boxed: it is far larger than the others.
+    Memory(Box<Memory>),
+}
+
+/// An image file, and how to run its drive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Path of the file.
+    pub path: String,
+    /// Seed of the drive's random choices; `None` if not said.
+    pub seed: Option<u64>,
+    /// How the drive takes time.
+    pub timing: Timing,
+}
+
+/// A drive to make in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// What it is like; valid.
+    pub geometry: Geometry,
+    /// What becomes of payload.
+    pub medium: Medium,
+    /// Seed of the drive's random choices; `None` if not said.
+    pub seed: Option<u64>,
+    /// How the drive takes time.
+    pub timing: Timing,
+    preset: Option<&'static str>,
+    given: BTreeMap<Key, Value>,
+}
+
+impl Memory {
+    /// The preset it starts from, if one was named.
+    pub fn preset(&self) -> Option<&'static str> {
+        self.preset
+    }
+}
+
+/// Why a device spec cannot be read, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecError {
+    /// What was being read: `device spec` or `drive geometry`.
+    kind: &'static str,
+    /// The text, control characters replaced.
+    text: String,
+    /// The offending part, counted in characters.
+    at: Range<usize>,
+    what: String,
+    hint: String,
+}
+
+impl SpecError {
+    /// The first character of the offending part, counted from 1.
+    pub fn column(&self) -> usize {
+        self.at.start + 1
+    }
+
+    /// Three lines: the message, the text, and carets beneath the offending part.
+    pub fn caret(&self) -> String {
+        let mut out = format!("{}: {}", self.kind, self.what);
+        if !self.hint.is_empty() {
+            let _ = write!(out, "; {}", self.hint);
+        }
+        let carets = "^".repeat(self.at.len().max(1));
+        let _ = write!(out, "\n  {}\n  {}{carets}", self.text, " ".repeat(self.at.start));
+        out
+    }
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SpecError { kind, text, what, hint, .. } = self;
+        write!(f, "{kind}: {what} at column {} of `{text}`", self.column())?;
+        if hint.is_empty() { Ok(()) } else { write!(f, "; {hint}") }
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+impl From<SpecError> for Error {
+    fn from(error: SpecError) -> Error {
+        Error::new(ErrorKind::Invalid, error.to_string())
+    }
+}
+
+/// What is wrong with a part of the text, in byte positions.
+struct Complaint {
+    at: Range<usize>,
+    what: String,
+    hint: String,
+}
+
+impl Complaint {
+    fn new(at: Range<usize>, what: impl Into<String>, hint: impl Into<String>) -> Complaint {
+        Complaint { at, what: what.into(), hint: hint.into() }
+    }
+
+    fn into_error(self, kind: &'static str, text: &str) -> SpecError {
+        let column = |byte: usize| text[..byte].chars().count();
+        SpecError {
+            kind,
+            at: column(self.at.start)..column(self.at.end),
+            text: one_line(text),
+            what: one_line(&self.what),
+            hint: self.hint,
+        }
+    }
+}
+
+/// Messages are one line, whatever was typed.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// Reads the specs joined by `+` in `text`; at least one.
+///
+/// # Errors
+/// With the first part that is wrong.
+pub fn parse_list(text: &str) -> Result<Vec<DeviceSpec>, SpecError> {
+    let whole = 0..text.len();
+    split(text, whole, '+')
+        .into_iter()
+        .map(|part| parse_one(text, part))
+        .collect::<Result<_, _>>()
+        .map_err(|complaint| complaint.into_error("device spec", text))
+}
+
+/// Reads what an image is to be created like: `PRESET` or options or both, separated by commas.
+/// Of the keys those that say what a drive is like are taken.
+///
+/// # Errors
+/// With the first part that is wrong.
+pub fn parse_geometry(text: &str) -> Result<Geometry, SpecError> {
+    let parse = || {
+        let (_, options) = parse_options(text, 0..text.len(), Scope::Geometry)?;
+        let whole = 0..text.len();
+        options.geometry(&whole)
+    };
+    parse().map_err(|complaint| complaint.into_error("drive geometry", text))
+}
+
+/// Shows specs so that [`parse_list`] reads them again.
+pub fn show_list(specs: &[DeviceSpec]) -> String {
+    specs.iter().map(DeviceSpec::to_string).collect::<Vec<_>>().join("+")
+}
+
+impl FromStr for DeviceSpec {
+    type Err = SpecError;
+
+    /// Reads one spec.
+    fn from_str(text: &str) -> Result<DeviceSpec, SpecError> {
+        let parts = split(text, 0..text.len(), '+');
+        match parts.as_slice() {
+            [part] => parse_one(text, part.clone()),
+            parts => {
+                let plus = parts[1].start - 1;
+                let hint = "name one device, or write `\\+` if the path has a plus sign";
+                Err(Complaint::new(plus..plus + 1, "more than one device", hint))
+            }
+        }
+        .map_err(|complaint| complaint.into_error("device spec", text))
+    }
+}
+
+/// Cuts `text[range]` at every `separator` that no backslash precedes. Never empty.
+fn split(text: &str, range: Range<usize>, separator: char) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    let mut start = range.start;
+    let mut escaped = false;
+    for (at, c) in text[range.clone()].char_indices() {
+        let at = range.start + at;
+        if escaped {
+            escaped = false;
+        } else if c == '\\' {
+            escaped = true;
+        } else if c == separator {
+            parts.push(start..at);
+            start = at + c.len_utf8();
+        }
+    }
+    parts.push(start..range.end);
+    parts
+}
+
+fn parse_one(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint> {
+    if part.is_empty() {
+        let hint = "expected a path, or mem: and a preset or options, as in mem:zn540-1t";
+        return Err(Complaint::new(part, "no device is named", hint));
+    }
+    if text[part.clone()].starts_with("mem:") {
+        return parse_memory(text, part);
+    }
+    let parts = split(text, part.clone(), ',');
+    let path = unescape(text, parts[0].clone())?;
+    let rest = parts.get(1).map_or(part.end..part.end, |next| next.start..part.end);
+    if path.starts_with("/dev/") {
+        return match parts.get(1) {
+            None => Ok(DeviceSpec::Node(path)),
+            Some(_) => Err(Complaint::new(
+                rest,
+                "options of a system's drive",
+                "it is what it is; write `\\,` if the path has a comma",
+            )),
+        };
+    }
+    if path.is_empty() {
+        return Err(Complaint::new(parts[0].clone(), "no path", "expected the path of an image"));
+    }
+    let mut options = Options::default();
+    for option in &parts[1..] {
+        options.add(text, option.clone(), Scope::Image).map_err(|mut complaint| {
+            if presets::preset(&path).is_some() {
+                complaint.hint = format!("for a drive in memory write `mem:{path},…`");
+            }
+            complaint
+        })?;
+    }
+    let (seed, timing) = (options.seed(), options.timing());
+    Ok(DeviceSpec::Image(Image { path, seed, timing }))
+}
+
+fn parse_memory(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint> {
+    let options_at = part.start + "mem:".len()..part.end;
+    let (preset, options) = parse_options(text, options_at, Scope::Memory)?;
+    Ok(DeviceSpec::Memory(Box::new(Memory {
+        geometry: options.geometry(&part)?,
+        medium: options.medium(),
+        seed: options.seed(),
+        timing: options.timing(),
+        preset,
+        given: options.into_values(),
+    })))
+}
+
+/// Reads `[PRESET][,key=value…]`; empty text has no options.
+fn parse_options(
+    text: &str,
+    range: Range<usize>,
+    scope: Scope,
+) -> Result<(Option<&'static str>, Options), Complaint> {
+    let mut options = Options::default();
+    if range.is_empty() {
+        return Ok((None, options));
+    }
+    let parts = split(text, range, ',');
+    let (first, mut rest) = (&text[parts[0].clone()], &parts[..]);
+    let mut preset = None;
+    if !first.contains('=') && !first.is_empty() && Key::named(first).is_none() {
+        preset = presets::NAMES.iter().find(|name| **name == first).copied();
+        let Some(geometry) = preset.and_then(presets::preset) else {
+            return Err(Complaint::new(
+                parts[0].clone(),
+                format!("unknown preset `{first}`"),
+                format!("known presets: {}", presets::NAMES.join(", ")),
+            ));
+        };
+        options.start_from(geometry);
+        rest = &parts[1..];
+    }
+    for option in rest {
+        options.add(text, option.clone(), scope)?;
+    }
+    Ok((preset, options))
+}
+
+/// A path without its backslashes.
+fn unescape(text: &str, part: Range<usize>) -> Result<String, Complaint> {
+    let mut path = String::new();
+    let mut chars = text[part.clone()].chars();
+    while let Some(c) = chars.next() {
+        path.push(match c {
+            '\\' => chars.next().ok_or_else(|| {
+                let hint = "write `\\\\` for a backslash";
+                Complaint::new(part.end - 1..part.end, "nothing follows the backslash", hint)
+            })?,
+            c => c,
+        });
+    }
+    Ok(path)
+}
+
+fn escape(path: &str) -> String {
+    let mut out = String::new();
+    for c in path.chars() {
+        if matches!(c, '\\' | '+' | ',') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceSpec::Node(path) => f.write_str(&escape(path)),
+            DeviceSpec::Image(image) => image.fmt(f),
+            DeviceSpec::Memory(memory) => memory.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A backslash keeps a path that looks like another kind of spec what it is.
+        let guard = if self.path.starts_with("mem:") { "\\" } else { "" };
+        write!(f, "{guard}{}", escape(&self.path))?;
+        if let Some(seed) = self.seed {
+            write!(f, ",{}={seed}", Key::Seed)?;
+        }
+        match self.timing {
+            Timing::Off => Ok(()),
+            timing => write!(f, ",{}={timing}", Key::Timing),
+        }
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("mem:")?;
+        let mut between = "";
+        if let Some(preset) = self.preset {
+            f.write_str(preset)?;
+            between = ",";
+        }
+        for (key, value) in &self.given {
+            write!(f, "{between}{key}={value}")?;
+            between = ",";
+        }
+        Ok(())
+    }
+}

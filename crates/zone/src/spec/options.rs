@@ -1,0 +1,531 @@
+//! The `key=value` options of device specs, and the geometry they make.
+
+use super::Complaint;
+use crate::{BlockCount, ByteLen, Geometry, presets, size};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+/// A key of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// `capacity`: bytes that can be written, rounded down to whole zones. Sets their number.
+    Capacity,
+    /// `zones`: how many.
+    Zones,
+    /// `zone-size`: address space of a zone. Without `zone-capacity` that keeps its share.
+    ZoneSize,
+    /// `zone-capacity`: bytes of a zone that can be written.
+    ZoneCapacity,
+    /// `block`: bytes of a block, 512 or 4096.
+    Block,
+    /// `oob`: out-of-band bytes beside a block.
+    Oob,
+    /// `conventional`: how many of the zones, the first ones, are conventional.
+    Conventional,
+    /// `max-open`: zones open at once, or `none`.
+    MaxOpen,
+    /// `max-active`: zones active at once, or `none`. Without `max-open` lowers that as needed.
+    MaxActive,
+    /// `max-append`: largest append, or `none` for that of `max-transfer`.
+    MaxAppend,
+    /// `max-transfer`: largest read or write, or `none`. Without `max-append` lowers that.
+    MaxTransfer,
+    /// `read-across`: whether reads may cross into the next zone.
+    ReadAcross,
+    /// `unwritten-fails`: whether reading blocks never written is an error.
+    UnwrittenFails,
+    /// `volatile-cache`: whether a power cut loses what was not flushed.
+    VolatileCache,
+    /// `channels`: how many, or `none` if unknown.
+    Channels,
+    /// `dies`: how many, or `none` if unknown.
+    Dies,
+    /// `medium`: what becomes of payload.
+    Medium,
+    /// `seed`: of the drive's random choices.
+    Seed,
+    /// `timing`: how the drive takes time.
+    Timing,
+}
+
+/// What kind of value a key takes.
+#[derive(Clone, Copy)]
+enum Kind {
+    Size,
+    /// A size or `none`.
+    SizeLimit,
+    /// A number up to this.
+    Count(u64),
+    /// A number up to this, or `none`.
+    CountLimit(u64),
+    Switch,
+    Medium,
+    Timing,
+}
+
+/// Where options stand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// In a drive in memory: all.
+    Memory,
+    /// Creating an image: what a drive is like.
+    Geometry,
+    /// Behind an image's path: how it is run.
+    Image,
+}
+
+impl Key {
+    /// All keys, in the order specs are shown in.
+    pub const ALL: [Key; 19] = [
+        Key::Capacity,
+        Key::Zones,
+        Key::ZoneSize,
+        Key::ZoneCapacity,
+        Key::Block,
+        Key::Oob,
+        Key::Conventional,
+        Key::MaxOpen,
+        Key::MaxActive,
+        Key::MaxAppend,
+        Key::MaxTransfer,
+        Key::ReadAcross,
+        Key::UnwrittenFails,
+        Key::VolatileCache,
+        Key::Channels,
+        Key::Dies,
+        Key::Medium,
+        Key::Seed,
+        Key::Timing,
+    ];
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Key::Capacity => "capacity",
+            Key::Zones => "zones",
+            Key::ZoneSize => "zone-size",
+            Key::ZoneCapacity => "zone-capacity",
+            Key::Block => "block",
+            Key::Oob => "oob",
+            Key::Conventional => "conventional",
+            Key::MaxOpen => "max-open",
+            Key::MaxActive => "max-active",
+            Key::MaxAppend => "max-append",
+            Key::MaxTransfer => "max-transfer",
+            Key::ReadAcross => "read-across",
+            Key::UnwrittenFails => "unwritten-fails",
+            Key::VolatileCache => "volatile-cache",
+            Key::Channels => "channels",
+            Key::Dies => "dies",
+            Key::Medium => "medium",
+            Key::Seed => "seed",
+            Key::Timing => "timing",
+        }
+    }
+
+    /// The key called `name`.
+    pub fn named(name: &str) -> Option<Key> {
+        Key::ALL.into_iter().find(|key| key.name() == name)
+    }
+
+    /// The key that sets a field of [`Geometry`].
+    fn of_field(field: &str) -> Option<Key> {
+        match field {
+            "block_size" => Some(Key::Block),
+            "conventional_zones" => Some(Key::Conventional),
+            field => Key::named(&field.replace('_', "-")),
+        }
+    }
+
+    fn kind(self) -> Kind {
+        match self {
+            Key::Capacity | Key::ZoneSize | Key::ZoneCapacity | Key::Block => Kind::Size,
+            Key::MaxAppend | Key::MaxTransfer => Kind::SizeLimit,
+            Key::Zones | Key::Conventional => Kind::Count(u64::from(u32::MAX)),
+            Key::Oob => Kind::Count(u64::from(u16::MAX)),
+            Key::Seed => Kind::Count(u64::MAX),
+            Key::MaxOpen | Key::MaxActive => Kind::CountLimit(u64::from(u32::MAX)),
+            Key::Channels | Key::Dies => Kind::CountLimit(u64::from(u16::MAX)),
+            Key::ReadAcross | Key::UnwrittenFails | Key::VolatileCache => Kind::Switch,
+            Key::Medium => Kind::Medium,
+            Key::Timing => Kind::Timing,
+        }
+    }
+
+    fn allowed(self, scope: Scope) -> bool {
+        match scope {
+            Scope::Memory => true,
+            Scope::Geometry => !matches!(self, Key::Medium | Key::Seed | Key::Timing),
+            Scope::Image => matches!(self, Key::Seed | Key::Timing),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a drive in memory does with payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Medium {
+    /// Keeps it.
+    #[default]
+    Memory,
+    /// Drops it and keeps out-of-band bytes and zone states: for pure speed runs.
+    Discard,
+}
+
+/// How an emulated drive takes time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Timing {
+    /// Commands take none.
+    #[default]
+    Off,
+    /// By the timing model, on a clock that jumps.
+    Virtual,
+    /// By the timing model, on the real clock.
+    Realtime,
+}
+
+impl fmt::Display for Medium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Medium::Memory => "memory",
+            Medium::Discard => "discard",
+        })
+    }
+}
+
+impl fmt::Display for Timing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Timing::Off => "off",
+            Timing::Virtual => "virtual",
+            Timing::Realtime => "realtime",
+        })
+    }
+}
+
+/// The value of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    Size(ByteLen),
+    Count(u64),
+    None,
+    Switch(bool),
+    Medium(Medium),
+    Timing(Timing),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Size(bytes) => f.write_str(&size::show(*bytes)),
+            Value::Count(count) => count.fmt(f),
+            Value::None => f.write_str("none"),
+            Value::Switch(on) => f.write_str(if *on { "on" } else { "off" }),
+            Value::Medium(medium) => medium.fmt(f),
+            Value::Timing(timing) => timing.fmt(f),
+        }
+    }
+}
+
+/// Reads the value of `key`.
+///
+/// # Errors
+/// With the end of a sentence that begins with the option.
+fn parse_value(key: Key, text: &str) -> Result<Value, String> {
+    let count = |limit: u64| match text.parse::<u64>() {
+        Ok(count) if count <= limit && text.bytes().all(|b| b.is_ascii_digit()) => {
+            Ok(Value::Count(count))
+        }
+        _ => Err(format!("is no whole number from 0 to {limit}")),
+    };
+    match key.kind() {
+        Kind::SizeLimit | Kind::CountLimit(_) if text == "none" => Ok(Value::None),
+        Kind::Size => size::parse(text).map(Value::Size),
+        Kind::SizeLimit => {
+            size::parse(text).map(Value::Size).map_err(|what| format!("{what}, or none"))
+        }
+        Kind::Count(limit) => count(limit),
+        Kind::CountLimit(limit) => count(limit).map_err(|what| format!("{what}, or none")),
+        Kind::Switch => match text {
+            "on" => Ok(Value::Switch(true)),
+            "off" => Ok(Value::Switch(false)),
+            _ => Err("is neither on nor off".into()),
+        },
+        Kind::Medium => match text {
+            "memory" => Ok(Value::Medium(Medium::Memory)),
+            "discard" => Ok(Value::Medium(Medium::Discard)),
+            _ => Err("is neither memory nor discard".into()),
+        },
+        Kind::Timing => match text {
+            "off" => Ok(Value::Timing(Timing::Off)),
+            "virtual" | "realtime" => Err("is not built in this version: use timing=off".into()),
+            _ => Err("is none of off, virtual, realtime".into()),
+        },
+    }
+}
+
+/// Options as given, each with where it stands in the text.
+#[derive(Default)]
+pub(super) struct Options {
+    base: Option<Geometry>,
+    given: BTreeMap<Key, (Value, Range<usize>)>,
+}
+
+impl Options {
+    /// Makes `geometry` what options change, instead of [`presets::plain`].
+    pub fn start_from(&mut self, geometry: Geometry) {
+        self.base = Some(geometry);
+    }
+
+    /// Takes in the option that stands at `part`.
+    pub fn add(&mut self, text: &str, part: Range<usize>, scope: Scope) -> Result<(), Complaint> {
+        let keys = || {
+            let names = Key::ALL.into_iter().filter(|key| key.allowed(scope)).map(Key::name);
+            format!("known keys: {}", names.collect::<Vec<_>>().join(", "))
+        };
+        let option = &text[part.clone()];
+        let name = option.split('=').next().unwrap_or(option);
+        let name_at = part.start..part.start + name.len();
+        let Some((_, value)) = option.split_once('=') else {
+            let what = match option {
+                "" => "an option is missing".to_string(),
+                _ => format!("`{option}` is no option"),
+            };
+            return Err(Complaint::new(part, what, "expected key=value"));
+        };
+        let Some(key) = Key::named(name) else {
+            return Err(Complaint::new(name_at, format!("unknown key `{name}`"), keys()));
+        };
+        if !key.allowed(scope) {
+            let what = match scope {
+                Scope::Image => format!("`{name}` cannot be changed: the image says it"),
+                _ => format!("`{name}` is not part of a drive's geometry"),
+            };
+            return Err(Complaint::new(name_at, what, keys()));
+        }
+        let value_at = name_at.end + 1..part.end;
+        let parsed = parse_value(key, value).map_err(|what| {
+            Complaint::new(value_at.clone(), format!("`{option}`: `{value}` {what}"), "")
+        })?;
+        if let Some((_, earlier)) = self.given.get(&key) {
+            let hint =
+                format!("the first is at column {}", text[..earlier.start].chars().count() + 1);
+            return Err(Complaint::new(part, format!("`{name}` is given twice"), hint));
+        }
+        self.given.insert(key, (parsed, part));
+        Ok(())
+    }
+
+    /// The options without their places.
+    pub fn into_values(self) -> BTreeMap<Key, Value> {
+        self.given.into_iter().map(|(key, (value, _))| (key, value)).collect()
+    }
+
+    pub fn seed(&self) -> Option<u64> {
+        self.count(Key::Seed)
+    }
+
+    pub fn timing(&self) -> Timing {
+        match self.value(Key::Timing) {
+            Some(Value::Timing(timing)) => timing,
+            _ => Timing::default(),
+        }
+    }
+
+    pub fn medium(&self) -> Medium {
+        match self.value(Key::Medium) {
+            Some(Value::Medium(medium)) => medium,
+            _ => Medium::default(),
+        }
+    }
+
+    fn value(&self, key: Key) -> Option<Value> {
+        self.given.get(&key).map(|(value, _)| *value)
+    }
+
+    fn count(&self, key: Key) -> Option<u64> {
+        match self.value(key) {
+            Some(Value::Count(count)) => Some(count),
+            _ => None,
+        }
+    }
+
+    fn size(&self, key: Key) -> Option<u64> {
+        match self.value(key) {
+            Some(Value::Size(bytes)) => Some(bytes.0),
+            _ => None,
+        }
+    }
+
+    fn switch(&self, key: Key, otherwise: bool) -> bool {
+        match self.value(key) {
+            Some(Value::Switch(on)) => on,
+            _ => otherwise,
+        }
+    }
+
+    /// A limit: as given, `none` for no limit, else `otherwise`. The parser keeps counts within
+    /// what their field holds.
+    fn limit<T: TryFrom<u64>>(&self, key: Key, otherwise: Option<T>) -> Option<T> {
+        match self.value(key) {
+            Some(Value::Count(count)) => T::try_from(count).ok(),
+            Some(Value::None) => None,
+            _ => otherwise,
+        }
+    }
+
+    /// The drive these options make. `whole` is what to point at where no one option is to blame.
+    pub fn geometry(&self, whole: &Range<usize>) -> Result<Geometry, Complaint> {
+        let base = self.base.clone().unwrap_or_else(presets::plain);
+        let block = self.size(Key::Block).unwrap_or(base.block_size.0);
+        if !matches!(block, 512 | 4096) {
+            let what = format!("a block of {block} bytes");
+            return Err(Complaint::new(self.place(Key::Block, whole), what, "use 512 or 4096"));
+        }
+        let (zone_size, zone_capacity) = self.zone(&base, block, whole)?;
+        let zones = self.zones(&base, block * zone_capacity, whole)?;
+        let all_conventional = base.conventional_zones == base.zones;
+        let conventional = if all_conventional { zones } else { base.conventional_zones };
+        let mut geometry = Geometry {
+            zones,
+            zone_size: BlockCount(zone_size),
+            zone_capacity: BlockCount(zone_capacity),
+            block_size: ByteLen(block),
+            oob_bytes: self.limit(Key::Oob, Some(base.oob_bytes)).unwrap_or(base.oob_bytes),
+            conventional_zones: self
+                .limit(Key::Conventional, Some(conventional))
+                .unwrap_or(conventional),
+            max_open: self.limit(Key::MaxOpen, base.max_open),
+            max_active: self.limit(Key::MaxActive, base.max_active),
+            max_append: self.transfer(Key::MaxAppend, base.max_append, &base, block, whole)?,
+            max_transfer: self.transfer(
+                Key::MaxTransfer,
+                base.max_transfer,
+                &base,
+                block,
+                whole,
+            )?,
+            read_across_zones: self.switch(Key::ReadAcross, base.read_across_zones),
+            unwritten_reads_fail: self.switch(Key::UnwrittenFails, base.unwritten_reads_fail),
+            volatile_cache: self.switch(Key::VolatileCache, base.volatile_cache),
+            channels: self.limit(Key::Channels, base.channels),
+            dies: self.limit(Key::Dies, base.dies),
+        };
+        self.follow(&mut geometry);
+        geometry.fault().map_err(|fault| {
+            let key = Key::of_field(fault.field);
+            let at = key.map_or_else(|| whole.clone(), |key| self.place(key, whole));
+            let name = key.map_or(fault.field, Key::name);
+            Complaint::new(at, format!("{name} {}", fault.what.replace('_', "-")), "")
+        })?;
+        Ok(geometry)
+    }
+
+    /// Limits not given follow those given that they may not exceed.
+    fn follow(&self, geometry: &mut Geometry) {
+        if !self.given.contains_key(&Key::MaxOpen)
+            && let Some(active) = geometry.max_active
+        {
+            geometry.max_open = Some(geometry.max_open.map_or(active, |open| open.min(active)));
+        }
+        if !self.given.contains_key(&Key::MaxAppend)
+            && let (Some(append), Some(transfer)) = (geometry.max_append, geometry.max_transfer)
+        {
+            geometry.max_append = Some(append.min(transfer));
+        }
+    }
+
+    /// Size and capacity of a zone in blocks.
+    fn zone(
+        &self,
+        base: &Geometry,
+        block: u64,
+        whole: &Range<usize>,
+    ) -> Result<(u64, u64), Complaint> {
+        let base_size = base.bytes(base.zone_size).0;
+        let size = self.size(Key::ZoneSize).unwrap_or(base_size);
+        let share = u128::from(size) * u128::from(base.zone_capacity.0);
+        // At most `size`, as the capacity is at most the size.
+        let share = (share / u128::from(base.zone_size.0)) as u64;
+        let capacity = match self.size(Key::ZoneCapacity) {
+            Some(capacity) => capacity,
+            None => (share / block).max(1) * block,
+        };
+        let size = self.blocks(Key::ZoneSize, size, block, whole)?;
+        Ok((size, self.blocks(Key::ZoneCapacity, capacity, block, whole)?))
+    }
+
+    /// Number of zones, each holding `zone_bytes`.
+    fn zones(
+        &self,
+        base: &Geometry,
+        zone_bytes: u64,
+        whole: &Range<usize>,
+    ) -> Result<u32, Complaint> {
+        let zones = self.limit(Key::Zones, None);
+        let Some(capacity) = self.size(Key::Capacity) else {
+            return Ok(zones.unwrap_or(base.zones));
+        };
+        let at = self.place(Key::Capacity, whole);
+        if zones.is_some() {
+            let hint = "give one of them";
+            return Err(Complaint::new(at, "capacity beside zones", hint));
+        }
+        let shown = size::show(ByteLen(zone_bytes));
+        match capacity.checked_div(zone_bytes) {
+            Some(0) => {
+                let what = format!("a capacity below one zone's of {shown}");
+                Err(Complaint::new(at, what, "give more, or a smaller zone-size"))
+            }
+            // A zone of no bytes is complained about with the geometry.
+            None => Ok(1),
+            Some(zones) => u32::try_from(zones).map_err(|_| {
+                let what = format!("a capacity of {zones} zones of {shown}, more than 2^32 − 1");
+                Complaint::new(at, what, "give less, or a larger zone-size")
+            }),
+        }
+    }
+
+    /// A limit of bytes, in blocks.
+    fn transfer(
+        &self,
+        key: Key,
+        otherwise: Option<BlockCount>,
+        base: &Geometry,
+        block: u64,
+        whole: &Range<usize>,
+    ) -> Result<Option<BlockCount>, Complaint> {
+        let bytes = match self.value(key) {
+            Some(Value::Size(bytes)) => Some(bytes),
+            Some(Value::None) => None,
+            _ => otherwise.map(|blocks| base.bytes(blocks)),
+        };
+        bytes.map(|bytes| self.blocks(key, bytes.0, block, whole).map(BlockCount)).transpose()
+    }
+
+    /// `bytes`, the value of `key`, in whole blocks.
+    fn blocks(
+        &self,
+        key: Key,
+        bytes: u64,
+        block: u64,
+        whole: &Range<usize>,
+    ) -> Result<u64, Complaint> {
+        if bytes.is_multiple_of(block) {
+            return Ok(bytes / block);
+        }
+        let what = format!("{key} of {bytes} bytes is no multiple of the block");
+        Err(Complaint::new(self.place(key, whole), what, format!("a block is {block} bytes")))
+    }
+
+    /// Where `key` was given.
+    fn place(&self, key: Key, whole: &Range<usize>) -> Range<usize> {
+        self.given.get(&key).map_or_else(|| whole.clone(), |(_, at)| at.clone())
+    }
+}
