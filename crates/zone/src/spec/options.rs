@@ -236,7 +236,7 @@ impl fmt::Display for Value {
 /// Reads the value of `key`.
 ///
 /// # Errors
-/// With the end of a sentence that begins with the option.
+/// With the end of a sentence that begins with the value, and behind a colon what to do.
 fn parse_value(key: Key, text: &str) -> Result<Value, String> {
     let count = |limit: u64| match text.parse::<u64>() {
         Ok(count) if count <= limit && text.bytes().all(|b| b.is_ascii_digit()) => {
@@ -311,7 +311,12 @@ impl Options {
         }
         let value_at = name_at.end + 1..part.end;
         let parsed = parse_value(key, value).map_err(|what| {
-            Complaint::new(value_at.clone(), format!("`{option}`: `{value}` {what}"), "")
+            let (what, hint) = what.rsplit_once(": ").unwrap_or((&what, ""));
+            let value = match value {
+                "" => "an empty value".into(),
+                value => format!("`{value}`"),
+            };
+            Complaint::new(value_at.clone(), format!("{value} {what}"), hint)
         })?;
         if let Some((_, earlier)) = self.given.get(&key) {
             let hint =
