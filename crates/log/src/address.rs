@@ -62,6 +62,13 @@ impl BlockAddr {
                 format!("logical blocks of {size} bytes: only 512 and 4096 are supported"),
             ));
         }
+        if blocks_per_zone(geometry) == 0 {
+            let capacity = geometry.zone_capacity;
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("zones of {capacity} logical blocks hold no block of 4 KiB"),
+            ));
+        }
         let blocks = u64::from(geometry.zones) * u64::from(blocks_per_zone(geometry));
         if blocks >= u64::from(u32::MAX) {
             return Err(Error::new(

@@ -6,7 +6,7 @@
 //! - A record is whole blocks: header, body, zeros to the end of its last block. Its CRC32C covers
 //!   the header (with `crc` as 0) and the body; the zeros are checked as zeros.
 //! - A delta block is a record of one block whose `sequence` is its place: half × 2³² + block of
-//!   the half. Its body is groups; the group with `entries` = 0 or the end of the body ends them.
+//!   the half. Its body is groups, up to its end.
 
 use crate::record::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};

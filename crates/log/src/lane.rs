@@ -60,10 +60,12 @@ struct State {
     pump: Option<Waker>,
     kicked: bool,
     permit: Option<Permit>,
-    /// The next lane takes the permit over when this one is full.
+    /// A lane that follows this one takes the permit over when this one is full.
     heir: bool,
-    /// Nothing is sent before this lane is full.
+    /// Nothing is sent before this lane is full, or its zone reset.
     gate: Option<Rc<Lane>>,
+    /// Logical blocks to write before anything else, to stand at a whole block.
+    skew: u64,
     /// Forgotten by the writer: the pump ends.
     gone: bool,
 }
@@ -83,7 +85,7 @@ impl State {
     }
 
     fn wake_reached(&mut self) {
-        let all = self.failed.is_some();
+        let all = self.failed.is_some() || self.gone;
         while self.waiters.front().is_some_and(|(end, _)| all || *end <= self.done) {
             if let Some((_, waker)) = self.waiters.pop_front() {
                 waker.wake();
@@ -105,14 +107,17 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// A lane whose zone's write pointer is at `at`.
-    pub(crate) fn new(zone: ZoneId, capacity: u32, at: u32, gate: Option<Rc<Lane>>) -> Lane {
+    /// A lane whose zone's write pointer is `skew` logical blocks before block `at`.
+    pub(crate) fn new(zone: ZoneId, capacity: u32, at: u32, skew: u64) -> Lane {
         assert!(at <= capacity, "zone {zone} opened at {at}, its capacity is {capacity}");
-        if let Some(gate) = &gate {
-            gate.state.borrow_mut().heir = true;
-        }
-        let state = State { position: at, sent: at, done: at, gate, ..State::default() };
+        let state = State { position: at, sent: at, done: at, skew, ..State::default() };
         Lane { zone, capacity, state: RefCell::new(state) }
+    }
+
+    /// Lets nothing pass before `gate` is full or reset, and then takes over its permit.
+    pub(crate) fn follow(&self, gate: Rc<Lane>) {
+        gate.expect_heir();
+        self.state.borrow_mut().gate = Some(gate);
     }
 
     pub(crate) fn position(&self) -> u32 {
@@ -133,9 +138,14 @@ impl Lane {
 
     pub(crate) fn attach(&self, permit: Permit) {
         let mut state = self.state.borrow_mut();
-        if state.done < self.capacity {
+        if state.done < self.capacity || state.heir {
             state.permit = Some(permit);
         }
+    }
+
+    /// Keeps the permit beyond the zone's end, for the lane that will follow.
+    pub(crate) fn expect_heir(&self) {
+        self.state.borrow_mut().heir = true;
     }
 
     /// Queues `blocks` more blocks: `pages`, or zeros if there are none. Answers where.
@@ -212,8 +222,17 @@ impl Lane {
     pub(crate) fn retire(&self) -> Option<Permit> {
         let mut state = self.state.borrow_mut();
         state.gone = true;
+        state.wake_reached();
         state.kick();
-        state.permit.take()
+        if state.heir { None } else { state.permit.take() }
+    }
+
+    /// Whether the drive holds no resources for the zone any more: it is full, or was reset.
+    fn poll_free(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        if self.state.borrow().gone {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_reached(self.capacity, cx)
     }
 
     fn advance(&self, state: &mut State, done: u32) {
@@ -261,7 +280,7 @@ impl Pump {
     /// Waits for the lane before this one and takes over its permit.
     fn pass_gate(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(gate) = self.lane.state.borrow().gate.clone() else { return Poll::Ready(()) };
-        let Poll::Ready(result) = gate.poll_reached(gate.capacity, cx) else {
+        let Poll::Ready(result) = gate.poll_free(cx) else {
             return Poll::Pending;
         };
         let permit = gate.state.borrow_mut().permit.take();
@@ -371,6 +390,10 @@ impl Pump {
             return None;
         }
         let fua = state.writes.get(state.next)?.fua;
+        let behind = !state.flights.is_empty();
+        if state.skew > 0 {
+            return Some((self.level(state), from, behind));
+        }
         let mut data = Pages::new();
         while let Some(write) = state.writes.get(state.next).filter(|write| write.fua == fua) {
             let room = from + self.shared.blocks_per_command - state.sent;
@@ -398,7 +421,17 @@ impl Pump {
         let lba = Lba(geometry.start(self.lane.zone).0 + u64::from(from) * per_block);
         let command = Command::Write { lba, blocks: BlockCount(sectors) };
         let request = Request { command, data, oob: Vec::new(), fua };
-        Some((request, state.sent, !state.flights.is_empty()))
+        Some((request, state.sent, behind))
+    }
+
+    /// Zeros that bring the write pointer to a whole block: a torn write left it within one.
+    fn level(&self, state: &mut State) -> Request {
+        let geometry = self.shared.device.geometry();
+        let at = u64::from(state.sent) * sectors_per_block(geometry);
+        let skew = std::mem::take(&mut state.skew);
+        let lba = Lba(geometry.start(self.lane.zone).0 + at - skew);
+        let command = Command::Write { lba, blocks: BlockCount(skew) };
+        Request::with_data(command, Pages::from_iter([self.shared.zero.clone()]))
     }
 }
 

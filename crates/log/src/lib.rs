@@ -1,7 +1,17 @@
-//! What every engine on a zoned drive shares.
+//! What every engine on a zoned drive shares: zone pool, active-zone budget, ordered writer,
+//! delta log, records.
+//!
+//! Invariants
+//! - Only [`Writer`] writes to zones, only [`ZonePool`]'s release resets them.
+//! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the
+//!   device, so a run is a function of its seed.
+//! - Everything this crate defines on media is in [`format`]; a block is 4 KiB throughout.
+//!
+//! It does not know files, stripes or tables, and does not decide what to write where.
 
 pub mod address;
 pub mod budget;
+pub mod delta;
 pub mod format;
 mod lane;
 pub mod layout;
@@ -12,6 +22,7 @@ pub mod writer;
 
 pub use address::{BlockAddr, read_blocks};
 pub use budget::{Budget, Class, Permit};
+pub use delta::{Appended, DeltaLayout, DeltaLog, Extent};
 pub use format::BLOCK_SIZE;
 pub use pool::{ReadPin, ReleaseProof, Superzone, SuperzoneId, SuperzoneState, ZonePool};
 pub use record::{Expect, RecordHeader, RecordId, Uuid, crc32c, crc32c_append};

@@ -13,13 +13,14 @@
 //! It deliberately does not choose zones, keep data for readers, or relocate after a failure:
 //! that is its engine's work (stop acknowledging, drain, relocate, checkpoint, acknowledge).
 
-use crate::address::blocks_per_zone;
+use crate::address::{blocks_per_zone, sectors_per_block};
 use crate::budget::Permit;
 use crate::lane::{Lane, Pump, largest_command, not_open};
 use crate::window::{Mark, Window};
 use furrow_rt::{Page, Pages, Rt};
 use furrow_zone::{
-    Action, Command, Error, Geometry, QueueId, Request, Result, Target, ZoneId, ZonedDevice,
+    Action, Command, Error, Geometry, QueueId, Request, Result, Target, ZoneId, ZoneReport,
+    ZoneState, ZonedDevice,
 };
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -306,8 +307,11 @@ impl Writer {
         self.lane(zone).unwrap_or_else(|| panic!("{}", not_open(zone)))
     }
 
-    fn start(&self, zone: ZoneId, at: u32, gate: Option<Rc<Lane>>) {
-        let lane = Rc::new(Lane::new(zone, self.0.capacity, at, gate));
+    fn start(&self, zone: ZoneId, at: u32, skew: u64, gate: Option<Rc<Lane>>) {
+        let lane = Rc::new(Lane::new(zone, self.0.capacity, at, skew));
+        if let Some(gate) = gate {
+            lane.follow(gate);
+        }
         let old = self.0.lanes.borrow_mut()[zone.0 as usize].replace(lane.clone());
         if let Some(old) = old {
             assert!(old.is_idle(), "zone {zone} opened again with writes in flight");
@@ -321,21 +325,39 @@ impl Writer {
     /// # Panics
     /// If the drive has no such zone or block, or writes of the zone are in flight.
     pub fn open_zone(&self, zone: ZoneId, at: u32) {
-        self.start(zone, at, None);
+        self.start(zone, at, 0, None);
     }
 
-    /// Takes the empty `zone` into use as the continuation of `previous`, which must be written
-    /// (or filled) to its end: nothing is sent to `zone` before `previous` is full, and it takes
+    /// Takes a zone into use where the drive's report says its write pointer is; answers the
+    /// block. If a torn write left the pointer within a block (of a drive with 512-byte logical
+    /// blocks), the next write is preceded by zeros up to a whole one. A zone that cannot be
+    /// written any more counts as full.
+    ///
+    /// # Panics
+    /// As [`Writer::open_zone`].
+    pub fn open_reported(&self, report: &ZoneReport) -> u32 {
+        let per_block = sectors_per_block(self.geometry());
+        let pointer = report.write_pointer.0.min(u64::from(self.0.capacity) * per_block);
+        let (at, skew) = match report.state {
+            ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline => (self.0.capacity, 0),
+            _ => {
+                let at = pointer.div_ceil(per_block);
+                (at as u32, at * per_block - pointer)
+            }
+        };
+        self.start(report.zone, at, skew, None);
+        at
+    }
+
+    /// Takes the empty `zone` into use as the continuation of `previous`, which is not written
+    /// any further: nothing is sent to `zone` before `previous` is full or was reset, and it takes
     /// over the permit. So a stream of zones needs one permit, and nobody waits.
     ///
     /// # Panics
-    /// As [`Writer::open_zone`]; if `previous` has room left.
+    /// As [`Writer::open_zone`].
     pub fn open_zone_after(&self, zone: ZoneId, previous: ZoneId) {
-        let gate = self.lane(previous).filter(|lane| lane.done() < self.0.capacity);
-        if let Some(gate) = &gate {
-            assert_eq!(gate.position(), self.0.capacity, "zone {previous} has room left");
-        }
-        self.start(zone, 0, gate);
+        let gate = self.lane(previous).inspect(|lane| lane.seal());
+        self.start(zone, 0, 0, gate);
     }
 
     /// Ties `permit` to the open `zone`: it is given back when the zone is full, finished or
@@ -345,6 +367,15 @@ impl Writer {
     /// If the zone is not open.
     pub fn attach(&self, zone: ZoneId, permit: Permit) {
         self.open_lane(zone).attach(permit);
+    }
+
+    /// Keeps the permit of the open `zone` even when it is full, until the zone opened after it
+    /// takes it over, or `zone` is forgotten: for a stream that must be able to go on.
+    ///
+    /// # Panics
+    /// If the zone is not open.
+    pub fn keep_permit(&self, zone: ZoneId) {
+        self.open_lane(zone).expect_heir();
     }
 
     /// True if `zone` is in use here.
