@@ -1,1 +1,52 @@
-//! Under construction.
+//! An emulated ZNS drive that obeys every rule and can fail in every way.
+//!
+//! Three parts that know nothing of each other: the *state machine* ([`furrow_zone::machine`])
+//! decides what a command may do, the *medium* ([`medium`]) keeps the blocks, and *time*, for now
+//! off: a command is answered as soon as the executor has nothing else to do. The drive
+//! ([`Emulator`]) puts them together, and [faults](fault) and [power cuts](power) between them.
+//!
+//! ```
+//! use furrow_emu::{Emulator, Medium, Options};
+//! use furrow_rt::{Config, Page, Pages, Rt};
+//! use furrow_zone::{BlockCount, Command, Lba, QueueId, Request, ZonedDevice};
+//!
+//! # let geometry = furrow_zone::Geometry {
+//! #     zones: 8, zone_size: BlockCount(64), zone_capacity: BlockCount(48),
+//! #     block_size: furrow_zone::ByteLen(4096), oob_bytes: 0, conventional_zones: 0,
+//! #     max_open: Some(4), max_active: Some(6), max_append: None, max_transfer: None,
+//! #     read_across_zones: false, unwritten_reads_fail: false, volatile_cache: false,
+//! #     channels: None, dies: None,
+//! # };
+//! let rt = Rt::new(Config::simulated(7));
+//! let medium = Medium::memory(&geometry);
+//! let drive = Emulator::new(&rt, geometry, medium, Options::simulated())?;
+//! let data = Pages::from_iter([Page::from_slice(b"hello")]);
+//! let write = Command::Write { lba: Lba(0), blocks: BlockCount(1) };
+//! let outcome = rt.block_on(drive.submit(QueueId(0), Request::with_data(write, data)));
+//! assert!(outcome.status.is_ok());
+//! # rt.clear();
+//! # Ok::<(), furrow_zone::Error>(())
+//! ```
+//!
+//! It touches files only in its image medium, and draws random numbers only from the executor.
+
+mod cache;
+mod core;
+pub mod emulator;
+pub mod fault;
+pub mod format;
+pub mod image;
+pub mod medium;
+pub mod memory;
+pub mod power;
+mod queue;
+pub mod snapshot;
+
+pub use crate::core::Counters;
+pub use emulator::{CommandInfo, Emulator, Observer, Options, Step};
+pub use fault::{Fault, FaultKind, Place, When};
+pub use image::{Image, OpenMode, create_image};
+pub use medium::Medium;
+pub use memory::Memory;
+pub use power::{Fate, Fates, Unflushed};
+pub use snapshot::Snapshot;

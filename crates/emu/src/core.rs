@@ -1,0 +1,341 @@
+//! Carrying out one command: the state machine decides, the medium stores.
+//!
+//! No queues, no faults, no time: those are around it. A clone ([`Core::fork`]) is a snapshot.
+//!
+//! Invariants: blocks at or above a zone's write pointer read as zeros, whatever the medium
+//! holds; on a medium that survives the process, blocks are stored before the machine moves on,
+//! and the zone's record is stored before the command is answered.
+
+use crate::cache::{Barrier, Cache};
+use crate::medium::{Medium, MediumError, Shape, Span, ZoneRecord};
+use furrow_rt::Pages;
+use furrow_zone::{
+    Action, BlockCount, Command, Effect, Lba, Machine, Outcome, Request, Status, Zone, ZoneId,
+    ZoneState,
+};
+use smallvec::SmallVec;
+
+/// Commands and blocks since the drive was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Appends.
+    pub appends: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Management commands.
+    pub management: u64,
+    /// Zones reset (an empty one is not counted).
+    pub zone_resets: u64,
+    /// Commands answered with an error.
+    pub failed: u64,
+    /// Blocks read.
+    pub blocks_read: u64,
+    /// Blocks written or appended.
+    pub blocks_written: u64,
+}
+
+/// A drive at rest: zones and blocks.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub machine: Machine,
+    pub medium: Medium,
+    pub shape: Shape,
+    pub cache: Option<Cache>,
+    pub counters: Counters,
+}
+
+type Changes = SmallVec<[(ZoneId, Zone, Zone); 2]>;
+
+pub(crate) fn answer(status: Status, lba: Lba) -> Outcome {
+    Outcome { status, lba, data: Pages::new(), oob: Vec::new() }
+}
+
+impl Core {
+    pub fn new(machine: Machine, medium: Medium) -> Core {
+        let geometry = machine.geometry();
+        let shape = Shape::of(geometry);
+        let cache = geometry.volatile_cache.then(|| Cache::new(geometry.zones));
+        Core { machine, medium, shape, cache, counters: Counters::default() }
+    }
+
+    /// A copy that shares what was written.
+    pub fn fork(&self) -> Core {
+        let written = |zone| self.written(zone);
+        Core {
+            machine: self.machine.clone(),
+            medium: self.medium.snapshot(self.machine.geometry(), &written),
+            shape: self.shape,
+            cache: self.cache.clone(),
+            counters: self.counters,
+        }
+    }
+
+    /// Blocks of `zone` that the medium is asked for.
+    fn written(&self, zone: ZoneId) -> u64 {
+        self.machine.zone(zone).map_or(0, |zone| zone.write_pointer.0)
+    }
+
+    /// Carries out a command. `barrier` is what a flush covers, `None` = all written so far.
+    #[inline]
+    pub fn execute(&mut self, request: &mut Request, barrier: Option<&Barrier>) -> Outcome {
+        let outcome = match request.command {
+            Command::Write { blocks, .. } => {
+                self.counters.writes += 1;
+                self.write(request, blocks)
+            }
+            Command::Append { blocks, .. } => {
+                self.counters.appends += 1;
+                self.write(request, blocks)
+            }
+            Command::Read { lba, blocks } => {
+                self.counters.reads += 1;
+                self.read(request, lba, blocks)
+            }
+            Command::Flush => {
+                self.counters.flushes += 1;
+                answer(self.flush(barrier), Lba(0))
+            }
+            Command::Manage { .. } => {
+                self.counters.management += 1;
+                answer(self.manage(&request.command), Lba(0))
+            }
+        };
+        self.counters.failed += u64::from(!outcome.status.is_ok());
+        outcome
+    }
+
+    /// True if a write's payload is as long as its blocks say.
+    fn fits(&self, request: &Request, blocks: BlockCount) -> bool {
+        let oob = request.oob.len() as u64;
+        request.data.len() as u64 == self.shape.pages(blocks.0)
+            && (oob == 0 || Some(oob) == blocks.0.checked_mul(self.shape.oob_bytes as u64))
+    }
+
+    #[inline]
+    fn write(&mut self, request: &Request, blocks: BlockCount) -> Outcome {
+        if !self.fits(request, blocks) {
+            return answer(Status::InvalidField, Lba(0));
+        }
+        if self.medium.keeps_records() {
+            return self.write_kept(request, blocks);
+        }
+        match self.machine.apply(&request.command) {
+            Ok(Effect::Written { lba, zone, offset, .. }) => {
+                let span = Span { zone, offset: offset.0, blocks: blocks.0 };
+                if self.medium.write(span, &request.data, &request.oob).is_err() {
+                    return answer(Status::WriteFault, lba);
+                }
+                self.wrote(zone, offset.0 + blocks.0, request.fua);
+                self.counters.blocks_written += blocks.0;
+                answer(Status::Success, lba)
+            }
+            Ok(_) => answer(Status::InternalError, Lba(0)),
+            Err(status) => answer(status, Lba(0)),
+        }
+    }
+
+    #[inline]
+    fn wrote(&mut self, zone: ZoneId, end: u64, fua: bool) {
+        let Some(cache) = &mut self.cache else { return };
+        if self.machine.geometry().is_conventional(zone) {
+            return;
+        }
+        cache.wrote(zone);
+        if fua {
+            cache.force(zone, end);
+        }
+    }
+
+    /// A write whose blocks must be stored before the zone moves on.
+    fn write_kept(&mut self, request: &Request, blocks: BlockCount) -> Outcome {
+        let status = self.machine.check(&request.command);
+        let Some((zone, offset)) = self.target(&request.command).filter(|_| status.is_ok()) else {
+            return answer(status, Lba(0));
+        };
+        let span = Span { zone, offset, blocks: blocks.0 };
+        let lba = Lba(self.machine.geometry().start(zone).0 + offset);
+        if self.medium.write(span, &request.data, &request.oob).is_err() {
+            return answer(Status::WriteFault, lba);
+        }
+        let mut changes = Changes::new();
+        let applied = self.machine.apply_observed(&request.command, |zone, before, after| {
+            changes.push((zone, *before, *after));
+        });
+        if let Err(status) = applied {
+            return answer(status, lba);
+        }
+        self.wrote(zone, offset + blocks.0, request.fua);
+        let kept = self.record(changes.iter().map(|(zone, ..)| *zone));
+        let synced = if request.fua { self.medium.flush() } else { Ok(()) };
+        self.counters.blocks_written += blocks.0;
+        match kept.and(synced) {
+            Ok(()) => answer(Status::Success, lba),
+            Err(MediumError) => answer(Status::WriteFault, lba),
+        }
+    }
+
+    /// Where a write or an append would put its blocks.
+    pub fn target(&self, command: &Command) -> Option<(ZoneId, u64)> {
+        let geometry = self.machine.geometry();
+        match *command {
+            Command::Write { lba, .. } => {
+                geometry.locate(lba).map(|(zone, offset)| (zone, offset.0))
+            }
+            Command::Append { zone_start, .. } => {
+                let (zone, _) = geometry.locate(zone_start)?;
+                Some((zone, self.machine.zone(zone)?.write_pointer.0))
+            }
+            _ => None,
+        }
+    }
+
+    /// Makes what `zones` have become survive the process.
+    fn record(&mut self, zones: impl Iterator<Item = ZoneId>) -> Result<(), MediumError> {
+        for id in zones {
+            let Some(zone) = self.machine.zone(id) else { continue };
+            let durable = match &self.cache {
+                Some(cache) => cache.durable(id),
+                None => zone.write_pointer.0,
+            };
+            self.medium.record(id, &ZoneRecord { zone, durable })?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn read(&mut self, request: &mut Request, lba: Lba, blocks: BlockCount) -> Outcome {
+        let mut outcome = answer(Status::Success, lba);
+        outcome.data = std::mem::take(&mut request.data);
+        outcome.oob = std::mem::take(&mut request.oob);
+        outcome.status = match self.machine.apply(&request.command) {
+            _ if outcome.data.len() as u64 != self.shape.pages(blocks.0) => Status::InvalidField,
+            Ok(Effect::Read { zone, offset }) => {
+                outcome.oob.resize(blocks.0 as usize * self.shape.oob_bytes, 0);
+                match self.fetch(zone, offset.0, blocks.0, &mut outcome) {
+                    Ok(()) => Status::Success,
+                    Err(MediumError) => Status::UnrecoveredRead,
+                }
+            }
+            Ok(_) => Status::InternalError,
+            Err(status) => status,
+        };
+        self.counters.blocks_read += blocks.0 * u64::from(outcome.status.is_ok());
+        outcome
+    }
+
+    /// Fills the outcome, zone by zone: below the write pointer from the medium, zeros above.
+    fn fetch(
+        &self,
+        mut zone: ZoneId,
+        mut offset: u64,
+        mut left: u64,
+        outcome: &mut Outcome,
+    ) -> Result<(), MediumError> {
+        let geometry = self.machine.geometry();
+        let mut into = 0;
+        while left > 0 {
+            let here = left.min(geometry.zone_size.0 - offset);
+            let written = self.written(zone).saturating_sub(offset).min(here);
+            if written > 0 {
+                let span = Span { zone, offset, blocks: written };
+                let (data, oob) = (&mut outcome.data, &mut outcome.oob);
+                self.medium.read(span, data, into, oob, self.shape)?;
+            }
+            let (from, zeros) = (into + written as usize, (here - written) as usize);
+            if zeros > 0 {
+                self.shape.zero(&mut outcome.data, from, zeros, &mut outcome.oob);
+            }
+            into += here as usize;
+            left -= here;
+            (zone, offset) = (ZoneId(zone.0 + 1), 0);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, barrier: Option<&Barrier>) -> Status {
+        let mut kept = self.medium.flush();
+        if let Some(cache) = &mut self.cache {
+            let all;
+            let barrier = match barrier {
+                Some(barrier) => barrier,
+                None => {
+                    all = cache.barrier(&self.machine);
+                    &all
+                }
+            };
+            let advanced = cache.flushed(barrier, &self.machine);
+            if self.medium.keeps_records() {
+                kept = kept.and(self.record(advanced.into_iter()));
+            }
+        }
+        if kept.is_ok() { Status::Success } else { Status::WriteFault }
+    }
+
+    fn manage(&mut self, command: &Command) -> Status {
+        let mut changes = Changes::new();
+        let applied = self.machine.apply_observed(command, |zone, before, after| {
+            changes.push((zone, *before, *after));
+        });
+        if let Err(status) = applied {
+            return status;
+        }
+        let resets = matches!(command, Command::Manage { action: Action::Reset, .. });
+        if resets && let Some(cache) = &mut self.cache {
+            changes.iter().for_each(|(zone, ..)| cache.reset(*zone));
+        }
+        let kept = self.record(changes.iter().map(|(zone, ..)| *zone));
+        for (zone, _, after) in &changes {
+            if resets && after.state == ZoneState::Empty {
+                self.counters.zone_resets += 1;
+                self.medium.truncate(*zone, 0);
+            }
+        }
+        if kept.is_ok() { Status::Success } else { Status::WriteFault }
+    }
+
+    /// A write or append that stops after its first `done` blocks, in the middle of the drive's
+    /// work. Returns what the drive answers: Write Fault, or what it would have refused with.
+    pub fn tear(&mut self, request: &Request, done: u64) -> Status {
+        let (Command::Write { blocks, .. } | Command::Append { blocks, .. }) = request.command
+        else {
+            return Status::InvalidField;
+        };
+        let status = self.machine.check(&request.command);
+        let Some((zone, offset)) = self.target(&request.command).filter(|_| status.is_ok()) else {
+            return status;
+        };
+        if !self.fits(request, blocks) {
+            return Status::InvalidField;
+        }
+        let done = done.min(blocks.0);
+        let span = Span { zone, offset, blocks: done };
+        let stored = self.medium.write(span, &request.data, &request.oob);
+        if stored.is_ok() && !self.machine.geometry().is_conventional(zone) {
+            self.wrote(zone, 0, false);
+            let pointer = BlockCount(offset + done);
+            let _ = self.disturb(|machine| {
+                // Checked above: the write may be done, so its beginning may.
+                let _ = machine.fail_write_at(zone, pointer);
+            });
+        }
+        Status::WriteFault
+    }
+
+    /// Lets something happen to the machine that is no command, and keeps what it did.
+    pub fn disturb<T>(&mut self, what: impl FnOnce(&mut Machine) -> T) -> (T, Status) {
+        if !self.medium.keeps_records() {
+            return (what(&mut self.machine), Status::Success);
+        }
+        let before = self.machine.clone();
+        let result = what(&mut self.machine);
+        let zones = (0..before.geometry().zones).map(ZoneId);
+        let changed: Vec<ZoneId> =
+            zones.filter(|&zone| before.zone(zone) != self.machine.zone(zone)).collect();
+        let kept = self.record(changed.into_iter());
+        (result, if kept.is_ok() { Status::Success } else { Status::WriteFault })
+    }
+}

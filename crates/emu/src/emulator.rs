@@ -1,0 +1,760 @@
+//! The drive: queues in front of the state machine and the medium, and faults between.
+//!
+//! `submit` only puts a command in its queue; [`Source::poll`] carries commands out when the
+//! executor has nothing else to do. So in simulation ([`Step::One`]) an engine runs between any
+//! two commands and many stay in flight; for speed ([`Step::All`]) everything waiting is done at
+//! once. The state machine decides, the medium stores; neither knows of the other, nor of time: a
+//! timing engine belongs here, between the choice of a command and its completion.
+//!
+//! Invariants: commands of one queue start in the order submitted; a command is answered exactly
+//! once, after its effect; with one seed a run is the same.
+
+use crate::core::{Core, Counters, answer};
+use crate::fault::{Fault, FaultKind, MAX_FAULTS, Place, Touch};
+use crate::image::{Image, Opened};
+use crate::medium::Medium;
+use crate::power::{Fates, Parcel, cut, share, zone_of};
+use crate::queue::{Position, Queues, Waiting};
+use crate::snapshot::Snapshot;
+use furrow_rt::{Clock, Completion, CompletionTable, Nanos, Rng, Rt, Source, Ticket};
+use furrow_zone::{
+    BlockCount, Command, Error, ErrorKind, Geometry, Lba, Machine, Outcome, QueueId, Request,
+    Result, Status, Target, ZoneId, ZoneReport, ZonedDevice,
+};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// How much is carried out each time the executor has nothing else to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// One command: many stay in flight.
+    One,
+    /// All that wait.
+    All,
+}
+
+/// How a drive goes about its work.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How much at once.
+    pub step: Step,
+    /// Draw the order across queues from the seed, instead of first come, first served.
+    pub shuffle: bool,
+    /// Seed of the order and of faults; `None`: drawn from the executor's.
+    pub seed: Option<u64>,
+    /// How messages name the drive.
+    pub name: String,
+}
+
+impl Options {
+    /// One command at a time, order across queues shuffled.
+    pub fn simulated() -> Options {
+        Options { step: Step::One, shuffle: true, seed: None, name: "mem:".to_owned() }
+    }
+
+    /// Everything at once, first come, first served.
+    pub fn fast() -> Options {
+        Options { step: Step::All, shuffle: false, seed: None, name: "mem:".to_owned() }
+    }
+}
+
+/// A command in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommandInfo {
+    /// Number of the command, from 0 in order of submission.
+    pub sequence: u64,
+    /// The queue it came by.
+    pub queue: QueueId,
+    /// What it is.
+    pub command: Command,
+    /// Durable when answered.
+    pub fua: bool,
+}
+
+/// Called before a command is carried out; it is still in flight then.
+pub type Observer = Rc<dyn Fn(&Emulator, &CommandInfo)>;
+
+/// Whether the drive answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Power {
+    On,
+    /// Away for so many commands more.
+    Gone(u64),
+    Off,
+}
+
+/// An answer that a slow drive keeps back.
+struct Late {
+    ticket: Ticket,
+    outcome: Outcome,
+    polls: u32,
+    nanoseconds: u64,
+}
+
+struct Inner {
+    rt: Rt,
+    geometry: Geometry,
+    options: Options,
+    /// False: a file opened for reading only.
+    writable: bool,
+    traced: bool,
+    core: RefCell<Core>,
+    queues: RefCell<Queues>,
+    table: CompletionTable<Outcome>,
+    rng: RefCell<Rng>,
+    faults: RefCell<Vec<Fault>>,
+    late: RefCell<Vec<Late>>,
+    power: Cell<Power>,
+    observer: RefCell<Option<Observer>>,
+    /// Neither faults, nor an observer, nor anything else to look at before a command.
+    plain: Cell<bool>,
+    warnings: Vec<String>,
+}
+
+/// A handle to an emulated zoned drive. Cloning shares the drive.
+#[derive(Clone)]
+pub struct Emulator(Rc<Inner>);
+
+/// What faults do to one command.
+#[derive(Default)]
+struct Verdict {
+    fail: Option<Status>,
+    torn: Option<u64>,
+    flip: Option<u64>,
+    polls: u32,
+    nanoseconds: u64,
+}
+
+/// Where a drive starts from.
+pub(crate) struct Start {
+    pub core: Core,
+    pub faults: Vec<Fault>,
+    pub power: Power,
+    pub warnings: Vec<String>,
+    pub writable: bool,
+}
+
+impl Emulator {
+    /// A new drive of `geometry` with every zone empty, on the executor `rt`.
+    ///
+    /// # Errors
+    /// If no drive can be like that.
+    pub fn new(rt: &Rt, geometry: Geometry, medium: Medium, options: Options) -> Result<Emulator> {
+        let machine = Machine::new(geometry)?;
+        let core = Core::new(machine, medium);
+        let start = Start {
+            core,
+            faults: Vec::new(),
+            power: Power::On,
+            warnings: Vec::new(),
+            writable: true,
+        };
+        Ok(Emulator::start(rt, start, options))
+    }
+
+    /// The drive that an open image holds.
+    pub(crate) fn from_image(rt: &Rt, opened: Opened, options: Options) -> Result<Emulator> {
+        let Opened { image, zones, faults, warnings } = opened;
+        let name = image.name().to_owned();
+        let writable = image.is_writable();
+        let machine = Machine::new(image.geometry().clone()).map_err(|error| error.at(&name))?;
+        let mut core = Core::new(machine, Medium::Image(Box::new(image)));
+        for (zone, record) in (0..).map(ZoneId).zip(zones) {
+            core.machine
+                .restore(zone, record.zone)
+                .map_err(|error| error.at(&name).at("zone table is damaged"))?;
+            if let Some(cache) = &mut core.cache {
+                cache.restore(zone, record.durable, record.zone.write_pointer);
+            }
+        }
+        let start = Start { core, faults, power: Power::On, warnings, writable };
+        Ok(Emulator::start(rt, start, Options { name, ..options }))
+    }
+
+    pub(crate) fn start(rt: &Rt, start: Start, options: Options) -> Emulator {
+        let rng = match options.seed {
+            Some(seed) => Rng::new(seed),
+            None => rt.fork_rng(),
+        };
+        let emulator = Emulator(Rc::new(Inner {
+            rt: rt.clone(),
+            geometry: start.core.machine.geometry().clone(),
+            writable: start.writable,
+            traced: rt.config().clock == Clock::Virtual,
+            core: RefCell::new(start.core),
+            queues: RefCell::new(Queues::new(options.shuffle)),
+            table: CompletionTable::new(),
+            rng: RefCell::new(rng),
+            faults: RefCell::new(start.faults),
+            late: RefCell::new(Vec::new()),
+            power: Cell::new(start.power),
+            observer: RefCell::new(None),
+            plain: Cell::new(false),
+            warnings: start.warnings,
+            options,
+        }));
+        emulator.look_again();
+        rt.add_source(Rc::new(emulator.clone()));
+        emulator
+    }
+
+    fn look_again(&self) {
+        let inner = &*self.0;
+        let plain = inner.faults.borrow().is_empty()
+            && inner.observer.borrow().is_none()
+            && inner.power.get() == Power::On
+            && inner.writable;
+        inner.plain.set(plain);
+    }
+
+    /// Has `observer` called just before each command is carried out. Replaces an earlier one.
+    pub fn set_observer(&self, observer: Observer) {
+        *self.0.observer.borrow_mut() = Some(observer);
+        self.look_again();
+    }
+
+    /// Ends [`Emulator::set_observer`].
+    pub fn clear_observer(&self) {
+        *self.0.observer.borrow_mut() = None;
+        self.look_again();
+    }
+
+    /// The commands submitted and not yet carried out, in order of submission.
+    pub fn in_flight(&self) -> Vec<CommandInfo> {
+        self.0.queues.borrow().in_order().into_iter().map(Waiting::info).collect()
+    }
+
+    /// How many commands are submitted and not yet carried out.
+    pub fn in_flight_len(&self) -> usize {
+        self.0.queues.borrow().len()
+    }
+
+    /// Commands and blocks since the drive was opened.
+    pub fn counters(&self) -> Counters {
+        self.0.core.borrow().counters
+    }
+
+    /// Damage of the image that was survived when it was opened: sentences for people.
+    pub fn warnings(&self) -> &[String] {
+        &self.0.warnings
+    }
+
+    /// Looks at the medium.
+    pub fn with_medium<T>(&self, look: impl FnOnce(&Medium) -> T) -> T {
+        look(&self.0.core.borrow().medium)
+    }
+
+    /// Looks at the image, if the drive is one.
+    pub fn with_image<T>(&self, look: impl FnOnce(&Image) -> T) -> Option<T> {
+        match &self.0.core.borrow().medium {
+            Medium::Image(image) => Some(look(image)),
+            _ => None,
+        }
+    }
+
+    /// A copy of the drive as it is now, commands in flight included. Blocks are shared, not
+    /// copied; only those of an image are read into memory.
+    pub fn snapshot(&self) -> Snapshot {
+        let inner = &*self.0;
+        let queues = inner.queues.borrow();
+        let parcels = queues.in_order().into_iter().map(|waiting| {
+            let request = share(&waiting.request);
+            Parcel { info: waiting.info(), request, barrier: waiting.barrier.clone() }
+        });
+        Snapshot {
+            parcels: parcels.collect(),
+            core: inner.core.borrow().fork(),
+            faults: inner.faults.borrow().clone(),
+            power: inner.power.get(),
+        }
+    }
+
+    /// A drive that goes on from `snapshot`, commands in flight included (nobody hears of their
+    /// completion).
+    pub fn from_snapshot(rt: &Rt, snapshot: &Snapshot, options: Options) -> Emulator {
+        let start = Start {
+            core: snapshot.core.fork(),
+            faults: snapshot.faults.clone(),
+            power: snapshot.power,
+            warnings: Vec::new(),
+            writable: true,
+        };
+        let emulator = Emulator::start(rt, start, options);
+        for parcel in &snapshot.parcels {
+            let Parcel { info, request, barrier } = parcel.share();
+            let (ticket, completion) = emulator.0.table.open();
+            drop(completion);
+            emulator.0.queues.borrow_mut().push(info.queue, ticket, request, barrier);
+        }
+        emulator
+    }
+
+    /// Cuts the drive's power: commands in flight meet `fates` and answer Internal Error, and so
+    /// does everything after, until [`Emulator::power_on`].
+    pub fn power_cut(&self, fates: &Fates) {
+        let inner = &*self.0;
+        let waiting = inner.queues.borrow_mut().drain();
+        let (tickets, mut parcels): (Vec<Ticket>, Vec<Parcel>) = waiting
+            .into_iter()
+            .map(|waiting| {
+                let info = waiting.info();
+                let Waiting { ticket, request, barrier, .. } = waiting;
+                (ticket, Parcel { info, request, barrier })
+            })
+            .unzip();
+        cut(&mut inner.core.borrow_mut(), &mut parcels, fates);
+        inner.power.set(Power::Off);
+        self.look_again();
+        let late = std::mem::take(&mut *inner.late.borrow_mut());
+        let late = late.into_iter().map(|late| late.ticket);
+        for ticket in late.chain(tickets) {
+            inner.table.complete(ticket, answer(Status::InternalError, Lba(0)));
+        }
+    }
+
+    /// The drive answers again, after a power cut or a disappearance.
+    pub fn power_on(&self) {
+        self.0.power.set(Power::On);
+        self.look_again();
+    }
+
+    /// The faults the drive still has to come.
+    pub fn faults(&self) -> Vec<Fault> {
+        self.0.faults.borrow().clone()
+    }
+
+    /// Gives the drive a fault; on an image it stays when the drive is closed. A fault that needs
+    /// no command ([`fault`](crate::fault)) happens now.
+    ///
+    /// # Errors
+    /// If it names a zone or blocks the drive does not have, or cannot happen to that zone, or
+    /// the drive has too many faults already, or it cannot be stored.
+    pub fn inject(&self, fault: Fault) -> Result<()> {
+        self.check_place(&fault)?;
+        if fault.is_immediate() {
+            return self.strike_now(&fault);
+        }
+        if self.0.faults.borrow().len() >= MAX_FAULTS {
+            return Err(self.refusal(
+                ErrorKind::NoSpace,
+                format!("has {MAX_FAULTS} faults already: clear some first"),
+            ));
+        }
+        self.0.faults.borrow_mut().push(fault);
+        self.faults_changed()
+    }
+
+    /// Takes fault number `index` (as in [`Emulator::faults`]) away, `None` = all.
+    ///
+    /// # Errors
+    /// If there is no such fault, or the change cannot be stored.
+    pub fn clear_faults(&self, index: Option<usize>) -> Result<()> {
+        let mut faults = self.0.faults.borrow_mut();
+        match index {
+            None => faults.clear(),
+            Some(index) if index < faults.len() => {
+                faults.remove(index);
+            }
+            Some(index) => {
+                let message = format!("no fault {index}: it has {}", faults.len());
+                return Err(self.refusal(ErrorKind::NotFound, message));
+            }
+        }
+        drop(faults);
+        self.faults_changed()
+    }
+
+    fn refusal(&self, kind: ErrorKind, message: String) -> Error {
+        Error::new(kind, message).at(&self.0.options.name)
+    }
+
+    fn faults_changed(&self) -> Result<()> {
+        self.look_again();
+        let stored = match &mut self.0.core.borrow_mut().medium {
+            Medium::Image(image) => image.store_faults(&self.0.faults.borrow()),
+            _ => Ok(()),
+        };
+        stored
+            .map_err(|_| self.refusal(ErrorKind::Io, "the fault list cannot be written".to_owned()))
+    }
+
+    fn check_place(&self, fault: &Fault) -> Result<()> {
+        let geometry = &self.0.geometry;
+        let outside = match fault.place {
+            Place::Zone(zone) if zone.0 >= geometry.zones => Some(format!("no zone {zone}")),
+            Place::Blocks { first, blocks } => match geometry.check_range(first, blocks) {
+                Ok(_) => None,
+                Err(_) => Some(format!("no blocks {first}+{blocks}")),
+            },
+            _ => None,
+        };
+        match outside {
+            None => Ok(()),
+            Some(what) => Err(self.refusal(
+                ErrorKind::Invalid,
+                format!(
+                    "{what}: the drive has {} zones, {} blocks",
+                    geometry.zones,
+                    geometry.blocks()
+                ),
+            )),
+        }
+    }
+
+    /// A fault that needs no command.
+    fn strike_now(&self, fault: &Fault) -> Result<()> {
+        let status = match fault.place {
+            Place::Zone(zone) => self.change_zone(fault.kind, zone),
+            Place::Blocks { first, blocks } => {
+                let random = self.0.rng.borrow_mut().next();
+                let at = Lba(first.0 + random % blocks.0);
+                self.flip(at, random >> 32)
+            }
+            Place::Anywhere => Status::InvalidField,
+        };
+        if status.is_ok() {
+            return Ok(());
+        }
+        let message = format!("{} cannot happen at {}: {status}", fault.kind, fault.place);
+        Err(self.refusal(ErrorKind::Invalid, message))
+    }
+
+    fn change_zone(&self, kind: FaultKind, zone: ZoneId) -> Status {
+        let (result, kept) = self.0.core.borrow_mut().disturb(|machine| match kind {
+            FaultKind::ZoneReadOnly => machine.set_read_only(zone),
+            FaultKind::ZoneOffline => machine.set_offline(zone),
+            _ => machine.force_full(zone),
+        });
+        result.err().unwrap_or(kept)
+    }
+
+    /// Flips a bit of a block, if it was written.
+    fn flip(&self, lba: Lba, bit: u64) -> Status {
+        let core = &mut *self.0.core.borrow_mut();
+        let Some((zone, offset)) = self.0.geometry.locate(lba) else {
+            return Status::LbaOutOfRange;
+        };
+        let written = core.machine.zone(zone).map_or(0, |zone| zone.write_pointer.0);
+        if offset.0 >= written {
+            return Status::Unwritten;
+        }
+        let bits = self.0.geometry.block_size.0 * 8;
+        match core.medium.flip(zone, offset.0, bit % bits) {
+            Ok(()) => Status::Success,
+            Err(_) => Status::UnrecoveredRead,
+        }
+    }
+
+    /// Carries out the next command. False if none waits.
+    fn step(&self) -> bool {
+        let inner = &*self.0;
+        let Some(mut position) = inner.queues.borrow().next(&mut inner.rng.borrow_mut()) else {
+            return false;
+        };
+        if inner.plain.get() {
+            self.perform(position, Verdict::default());
+            return true;
+        }
+        position = self.reorder(position);
+        let observer = inner.observer.borrow().clone();
+        if let Some(observer) = observer {
+            let info = inner.queues.borrow().get(position).map(Waiting::info);
+            info.iter().for_each(|info| observer(self, info));
+        }
+        match self.refuse() {
+            Some(status) => {
+                self.perform(position, Verdict { fail: Some(status), ..Default::default() })
+            }
+            None => match self.judge(position) {
+                Some(verdict) => self.perform(position, verdict),
+                None => {
+                    let seed = inner.rng.borrow_mut().next();
+                    self.power_cut(&Fates::seeded(seed));
+                }
+            },
+        }
+        true
+    }
+
+    /// What a drive that is away answers.
+    fn refuse(&self) -> Option<Status> {
+        let power = &self.0.power;
+        match power.get() {
+            Power::On => return None,
+            Power::Off => {}
+            Power::Gone(left) if left <= 1 => {
+                power.set(Power::On);
+                self.look_again();
+            }
+            Power::Gone(left) => power.set(Power::Gone(left - 1)),
+        }
+        Some(Status::InternalError)
+    }
+
+    /// Lets another append go first, if a fault says so.
+    fn reorder(&self, position: Position) -> Position {
+        let inner = &*self.0;
+        let mut faults = inner.faults.borrow_mut();
+        if !faults.iter().any(|fault| fault.kind == FaultKind::ReorderAppends) {
+            return position;
+        }
+        let queues = inner.queues.borrow();
+        let candidates = queues.appends(position);
+        let touch = queues.get(position).and_then(|waiting| self.touch(&waiting.request.command));
+        let rng = &mut *inner.rng.borrow_mut();
+        let reorders = faults
+            .iter_mut()
+            .filter(|fault| fault.kind == FaultKind::ReorderAppends && candidates.len() > 1)
+            .map(|fault| fault.strikes(touch, rng))
+            .filter(|strikes| *strikes)
+            .count();
+        if reorders > 0 { candidates[rng.below(candidates.len() as u64) as usize] } else { position }
+    }
+
+    fn touch(&self, command: &Command) -> Option<Touch> {
+        let zone = zone_of(command, &self.0.geometry)?;
+        let start = self.0.geometry.start(zone);
+        let (first, blocks) = match *command {
+            Command::Read { lba, blocks } | Command::Write { lba, blocks } => (lba, blocks.0),
+            Command::Append { blocks, .. } => {
+                let pointer = self.0.core.borrow().machine.zone(zone)?.write_pointer;
+                (Lba(start.0 + pointer.0), blocks.0)
+            }
+            _ => (start, self.0.geometry.zone_size.0),
+        };
+        Some(Touch { zone, first, blocks })
+    }
+
+    /// What the faults do to the command at `position`; `None` = the power goes.
+    fn judge(&self, position: Position) -> Option<Verdict> {
+        let inner = &*self.0;
+        let mut verdict = Verdict::default();
+        if inner.faults.borrow().is_empty() && inner.writable {
+            return Some(verdict);
+        }
+        let command = inner.queues.borrow().get(position).map(|w| w.request.command);
+        let Some(command) = command else { return Some(verdict) };
+        if !inner.writable && !matches!(command, Command::Read { .. } | Command::Flush) {
+            verdict.fail = Some(Status::WriteFault);
+            return Some(verdict);
+        }
+        let touch = self.touch(&command);
+        let mut struck = Vec::new();
+        {
+            let rng = &mut *inner.rng.borrow_mut();
+            for fault in inner.faults.borrow_mut().iter_mut() {
+                if applies(fault.kind, &command) && fault.strikes(touch, rng) {
+                    struck.push(fault.kind);
+                }
+            }
+        }
+        if struck.is_empty() {
+            return Some(verdict);
+        }
+        inner.faults.borrow_mut().retain(|fault| !fault.is_over());
+        // An image that cannot keep its fault list is no reason to fail the command.
+        let _ = self.faults_changed();
+        for kind in struck {
+            match kind {
+                FaultKind::PowerCut => return None,
+                _ => self.strike(kind, touch, &mut verdict),
+            }
+        }
+        Some(verdict)
+    }
+
+    fn strike(&self, kind: FaultKind, touch: Option<Touch>, verdict: &mut Verdict) {
+        let blocks = touch.map_or(0, |touch| touch.blocks);
+        match kind {
+            FaultKind::ReadError => verdict.fail = Some(Status::UnrecoveredRead),
+            FaultKind::WriteError => verdict.fail = Some(Status::WriteFault),
+            FaultKind::WriteTorn => {
+                verdict.torn = Some(self.0.rng.borrow_mut().below(blocks.saturating_add(1)));
+            }
+            FaultKind::ZoneReadOnly | FaultKind::ZoneOffline | FaultKind::ZoneFull => {
+                if let Some(touch) = touch {
+                    self.change_zone(kind, touch.zone);
+                }
+            }
+            FaultKind::Disappear { commands } => {
+                verdict.fail = Some(Status::InternalError);
+                self.0.power.set(match commands {
+                    Some(0 | 1) => Power::On,
+                    Some(commands) => Power::Gone(commands - 1),
+                    None => Power::Off,
+                });
+                self.look_again();
+            }
+            FaultKind::Slow { polls, nanoseconds } => {
+                verdict.polls = verdict.polls.max(polls);
+                verdict.nanoseconds = verdict.nanoseconds.max(nanoseconds);
+            }
+            FaultKind::BitFlip => verdict.flip = Some(self.0.rng.borrow_mut().next()),
+            FaultKind::PowerCut | FaultKind::ReorderAppends => {}
+        }
+    }
+
+    /// Carries out the command at `position` and answers it, now or later.
+    #[inline]
+    fn perform(&self, position: Position, verdict: Verdict) {
+        let inner = &*self.0;
+        let Some(mut waiting) = inner.queues.borrow_mut().take(position) else { return };
+        let command = waiting.request.command;
+        let flips_before = matches!(command, Command::Read { .. });
+        if let (Some(random), Command::Read { lba, blocks }) = (verdict.flip, command) {
+            self.flip_one(lba, blocks, random);
+        }
+        let mut outcome = {
+            let mut core = inner.core.borrow_mut();
+            let request = &mut waiting.request;
+            match (verdict.fail, verdict.torn) {
+                (Some(status), _) => answer(status, Lba(0)),
+                (None, Some(done)) => answer(core.tear(request, done), Lba(0)),
+                (None, None) => core.execute(request, waiting.barrier.as_ref()),
+            }
+        };
+        if flips_before && outcome.data.is_empty() {
+            outcome.data = std::mem::take(&mut waiting.request.data);
+        }
+        if let (Some(random), Command::Write { blocks, .. } | Command::Append { blocks, .. }) =
+            (verdict.flip, command)
+            && outcome.status.is_ok()
+        {
+            self.flip_one(outcome.lba, blocks, random);
+        }
+        if inner.traced {
+            self.trace(waiting.queue, &command, &outcome);
+        }
+        if verdict.polls > 0 || verdict.nanoseconds > 0 {
+            let Verdict { polls, nanoseconds, .. } = verdict;
+            let late = Late { ticket: waiting.ticket, outcome, polls, nanoseconds };
+            inner.late.borrow_mut().push(late);
+            return;
+        }
+        inner.table.complete(waiting.ticket, outcome);
+    }
+
+    /// Flips a bit of one of `blocks` blocks from `lba`; nothing if it was never written.
+    fn flip_one(&self, lba: Lba, blocks: BlockCount, random: u64) {
+        if blocks.0 > 0 {
+            self.flip(Lba(lba.0.saturating_add(random % blocks.0)), random >> 32);
+        }
+    }
+
+    fn trace(&self, queue: QueueId, command: &Command, outcome: &Outcome) {
+        let (code, at, blocks) = match *command {
+            Command::Read { lba, blocks } => (1, lba.0, blocks.0),
+            Command::Write { lba, blocks } => (2, lba.0, blocks.0),
+            Command::Append { zone_start, blocks } => (3, zone_start.0, blocks.0),
+            Command::Flush => (4, 0, 0),
+            Command::Manage { target: Target::Zone(lba), action } => (5, lba.0, action as u64),
+            Command::Manage { target: Target::All, action } => (6, 0, action as u64),
+        };
+        let status = u64::from(outcome.status.code());
+        self.0.rt.trace(&[code, u64::from(queue.0), at, blocks, outcome.lba.0, status]);
+    }
+
+    /// Lets late answers come nearer. True if any still waits for a turn.
+    fn ripen(&self) -> bool {
+        let inner = &*self.0;
+        if inner.late.borrow().is_empty() {
+            return false;
+        }
+        let mut ripe = Vec::new();
+        {
+            let mut late = inner.late.borrow_mut();
+            for index in (0..late.len()).rev() {
+                late[index].polls = late[index].polls.saturating_sub(1);
+                if late[index].polls == 0 {
+                    ripe.push(late.remove(index));
+                }
+            }
+        }
+        for Late { ticket, outcome, nanoseconds, .. } in ripe.into_iter().rev() {
+            self.answer_after(ticket, outcome, nanoseconds);
+        }
+        true
+    }
+
+    fn answer_after(&self, ticket: Ticket, outcome: Outcome, nanoseconds: u64) {
+        let inner = &*self.0;
+        if nanoseconds == 0 {
+            inner.table.complete(ticket, outcome);
+            return;
+        }
+        let table = inner.table.clone();
+        let due: Nanos = inner.rt.now().after(nanoseconds);
+        let sleep = inner.rt.sleep_until(due);
+        inner.rt.spawn_detached(async move {
+            sleep.await;
+            table.complete(ticket, outcome);
+        });
+    }
+}
+
+/// Whether a fault looks at such a command at all.
+fn applies(kind: FaultKind, command: &Command) -> bool {
+    let writes = matches!(command, Command::Write { .. } | Command::Append { .. });
+    let reads = matches!(command, Command::Read { .. });
+    match kind {
+        FaultKind::ReadError => reads,
+        FaultKind::WriteError | FaultKind::WriteTorn => writes,
+        FaultKind::BitFlip => reads || writes,
+        FaultKind::ReorderAppends => false,
+        FaultKind::PowerCut
+        | FaultKind::ZoneReadOnly
+        | FaultKind::ZoneOffline
+        | FaultKind::ZoneFull
+        | FaultKind::Disappear { .. }
+        | FaultKind::Slow { .. } => true,
+    }
+}
+
+impl Source for Emulator {
+    fn poll(&self) -> bool {
+        let waited = self.ripen();
+        let mut worked = self.step();
+        if worked && self.0.options.step == Step::All {
+            while self.step() {}
+        }
+        worked |= waited;
+        worked
+    }
+}
+
+impl ZonedDevice for Emulator {
+    fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    fn submit(&self, queue: QueueId, request: Request) -> Completion<Outcome> {
+        let inner = &*self.0;
+        let (ticket, completion) = inner.table.open();
+        let barrier = match request.command {
+            Command::Flush => {
+                let core = inner.core.borrow();
+                core.cache.as_ref().map(|cache| cache.barrier(&core.machine))
+            }
+            _ => None,
+        };
+        inner.queues.borrow_mut().push(queue, ticket, request, barrier);
+        completion
+    }
+
+    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
+        match self.0.power.get() {
+            Power::On => Ok(self.0.core.borrow().machine.report(first, count)),
+            Power::Gone(_) | Power::Off => Err(Status::InternalError),
+        }
+    }
+
+    fn name(&self) -> String {
+        self.0.options.name.clone()
+    }
+}
+
+impl std::fmt::Debug for Emulator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Emulator({})", self.0.options.name)
+    }
+}

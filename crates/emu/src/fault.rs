@@ -1,0 +1,254 @@
+//! Faults an emulated drive can be told to have.
+//!
+//! | fault | what happens | who must survive it, and how |
+//! |---|---|---|
+//! | [`PowerCut`](FaultKind::PowerCut) | each command in flight is done, torn at a block or not started; unflushed blocks stay or go by [`Geometry::volatile_cache`](furrow_zone::Geometry); the drive answers nothing until [`power_on`](crate::Emulator::power_on) | the engine: what was flushed is found again at the next mount |
+//! | [`ReadError`](FaultKind::ReadError) | 281h, no data | the engine: this read fails with an I/O error, others go on; cleaning skips the block |
+//! | [`WriteError`](FaultKind::WriteError) | 280h, nothing written, write pointer as before | the ordered writer: drains, writes elsewhere, acknowledges only then |
+//! | [`WriteTorn`](FaultKind::WriteTorn) | 280h, the write pointer anywhere inside the write's range | the ordered writer, after asking the drive where the pointer is |
+//! | [`ZoneReadOnly`](FaultKind::ZoneReadOnly) | the zone can be read, never written (1BAh) | the pool: retires the zone, its blocks are moved out |
+//! | [`ZoneOffline`](FaultKind::ZoneOffline) | the zone is gone with what was in it (1BBh) | the engine: files without blocks there go on; `fsck` names the others |
+//! | [`ZoneFull`](FaultKind::ZoneFull) | the drive finishes the zone by itself (Zone Active Excursion) | the ordered writer: goes on in another zone; the budget gets its permit back |
+//! | [`Disappear`](FaultKind::Disappear) | every command answers 006h, for so many commands or for good | the engine: read-only with an error; after a return, a new mount |
+//! | [`Slow`](FaultKind::Slow) | the effect is there, the answer comes late | nobody may rely on an answer to be next; nothing waits for ever |
+//! | [`ReorderAppends`](FaultKind::ReorderAppends) | outstanding appends of a zone land in another order | whoever appends: uses the address in the answer, not the order of submission |
+//! | [`BitFlip`](FaultKind::BitFlip) | one bit of a stored block changes, nothing is said | readers: the CRC32C in the pointer; cleaning carries the CRC, never launders |
+//!
+//! A fault has a place (anywhere, a range of blocks, a zone), a moment among the commands that
+//! touch that place (always, the Nth, every Kth, one in N by the seed) and a number of times. A
+//! zone-state fault of one zone, or a bit flip of given blocks, that is meant for *always* needs
+//! no command: it happens when it is injected.
+//!
+//! What it does not do: misdirected writes and lost writes that were acknowledged after a flush.
+//! No design without replicas survives those, and nothing here claims to.
+
+use furrow_rt::Rng;
+use furrow_zone::{BlockCount, Lba, ZoneId};
+
+/// Most faults one drive holds.
+pub const MAX_FAULTS: usize = 256;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The power goes before the command; commands in flight meet seeded fates.
+    PowerCut,
+    /// A read answers Unrecovered Read Error.
+    ReadError,
+    /// A write or append answers Write Fault and has done nothing.
+    WriteError,
+    /// A write or append answers Write Fault and has written some of its first blocks.
+    WriteTorn,
+    /// The zone becomes read-only.
+    ZoneReadOnly,
+    /// The zone goes offline.
+    ZoneOffline,
+    /// An active zone becomes full.
+    ZoneFull,
+    /// The drive is gone for `commands` commands (this one included), `None` = until
+    /// [`power_on`](crate::Emulator::power_on).
+    Disappear {
+        /// How many commands it refuses.
+        commands: Option<u64>,
+    },
+    /// The answer waits for both.
+    Slow {
+        /// Turns of the executor without other work in them.
+        polls: u32,
+        /// Nanoseconds of the executor's clock.
+        nanoseconds: u64,
+    },
+    /// An append overtakes others of its zone.
+    ReorderAppends,
+    /// A bit of a block of the command flips: after a write, before a read.
+    BitFlip,
+}
+
+/// Which commands a fault looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// All.
+    Anywhere,
+    /// Those that touch one of these blocks.
+    Blocks {
+        /// First block.
+        first: Lba,
+        /// How many, at least 1.
+        blocks: BlockCount,
+    },
+    /// Those of one zone.
+    Zone(ZoneId),
+}
+
+/// At which of those commands it strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At each.
+    Always,
+    /// At the Nth, counted from 1.
+    Nth(u64),
+    /// At every Kth, K ≥ 1.
+    Every(u64),
+    /// At one in N, drawn from the drive's seed, N ≥ 1.
+    OneIn(u64),
+}
+
+/// A fault of a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What goes wrong.
+    pub kind: FaultKind,
+    /// Which commands it looks at.
+    pub place: Place,
+    /// At which of those it strikes.
+    pub when: When,
+    /// How often it still strikes, `None` = for ever. At 0 it is over and dropped.
+    pub times: Option<u64>,
+    /// Commands it has looked at so far.
+    pub seen: u64,
+}
+
+/// What a command touches, as far as a fault asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Touch {
+    pub zone: ZoneId,
+    pub first: Lba,
+    pub blocks: u64,
+}
+
+impl Fault {
+    /// A fault that strikes at every command it applies to, once for those that leave a mark (a
+    /// power cut, zone states, bit flips) and for ever for the others.
+    pub fn new(kind: FaultKind) -> Fault {
+        let lasting = matches!(
+            kind,
+            FaultKind::ReadError
+                | FaultKind::WriteError
+                | FaultKind::WriteTorn
+                | FaultKind::Slow { .. }
+                | FaultKind::ReorderAppends
+        );
+        let times = if lasting { None } else { Some(1) };
+        Fault { kind, place: Place::Anywhere, when: When::Always, times, seen: 0 }
+    }
+
+    /// Only for commands of `zone`.
+    #[must_use]
+    pub fn at_zone(self, zone: ZoneId) -> Fault {
+        Fault { place: Place::Zone(zone), ..self }
+    }
+
+    /// Only for commands that touch one of `blocks` blocks from `first`.
+    #[must_use]
+    pub fn at_blocks(self, first: Lba, blocks: BlockCount) -> Fault {
+        Fault { place: Place::Blocks { first, blocks }, ..self }
+    }
+
+    /// At which of the commands it applies to.
+    #[must_use]
+    pub fn when(self, when: When) -> Fault {
+        Fault { when, ..self }
+    }
+
+    /// At most `times` times.
+    #[must_use]
+    pub fn times(self, times: u64) -> Fault {
+        Fault { times: Some(times), ..self }
+    }
+
+    /// True if it strikes without a command: see the module's text.
+    pub(crate) fn is_immediate(&self) -> bool {
+        let victim = match self.kind {
+            FaultKind::ZoneReadOnly | FaultKind::ZoneOffline | FaultKind::ZoneFull => {
+                matches!(self.place, Place::Zone(_))
+            }
+            FaultKind::BitFlip => matches!(self.place, Place::Blocks { .. }),
+            _ => false,
+        };
+        victim && self.when == When::Always
+    }
+
+    /// Counts a command; true if the fault strikes at it.
+    pub(crate) fn strikes(&mut self, touch: Option<Touch>, rng: &mut Rng) -> bool {
+        if self.times == Some(0) || !self.place.covers(touch) {
+            return false;
+        }
+        self.seen += 1;
+        let strikes = match self.when {
+            When::Always => true,
+            When::Nth(n) => self.seen == n,
+            When::Every(k) => self.seen.is_multiple_of(k.max(1)),
+            When::OneIn(n) => rng.one_in(n.max(1)),
+        };
+        if strikes && let Some(times) = &mut self.times {
+            *times -= 1;
+        }
+        strikes
+    }
+
+    /// True if it will never strike again.
+    pub(crate) fn is_over(&self) -> bool {
+        self.times == Some(0) || matches!(self.when, When::Nth(n) if self.seen >= n)
+    }
+}
+
+impl Place {
+    fn covers(&self, touch: Option<Touch>) -> bool {
+        match (*self, touch) {
+            (Place::Anywhere, _) => true,
+            (_, None) => false,
+            (Place::Zone(zone), Some(touch)) => touch.zone == zone,
+            (Place::Blocks { first, blocks }, Some(touch)) => {
+                touch.first.0 < first.0.saturating_add(blocks.0)
+                    && first.0 < touch.first.0.saturating_add(touch.blocks)
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = match self {
+            FaultKind::PowerCut => "power-cut",
+            FaultKind::ReadError => "read-error",
+            FaultKind::WriteError => "write-error",
+            FaultKind::WriteTorn => "write-torn",
+            FaultKind::ZoneReadOnly => "zone-read-only",
+            FaultKind::ZoneOffline => "zone-offline",
+            FaultKind::ZoneFull => "zone-full",
+            FaultKind::Disappear { .. } => "disappear",
+            FaultKind::Slow { .. } => "slow",
+            FaultKind::ReorderAppends => "reorder-appends",
+            FaultKind::BitFlip => "bit-flip",
+        };
+        f.write_str(name)?;
+        match self {
+            FaultKind::Disappear { commands: Some(n) } => write!(f, " for {n} commands"),
+            FaultKind::Slow { polls, nanoseconds } => {
+                write!(f, " by {polls} polls, {nanoseconds} ns")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Anywhere => f.write_str("anywhere"),
+            Place::Blocks { first, blocks } => write!(f, "blocks {first}+{blocks}"),
+            Place::Zone(zone) => write!(f, "zone {zone}"),
+        }
+    }
+}
+
+impl std::fmt::Display for When {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            When::Always => f.write_str("every command"),
+            When::Nth(n) => write!(f, "command {n}"),
+            When::Every(k) => write!(f, "every {k}th command"),
+            When::OneIn(n) => write!(f, "one command in {n}"),
+        }
+    }
+}

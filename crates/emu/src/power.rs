@@ -1,0 +1,218 @@
+//! What a power cut leaves: the fates of the commands in flight, and of what was not flushed.
+//!
+//! Each command in flight is, independently, done, torn at a block, or not started. They are
+//! carried out in order of submission within a queue; a write whose predecessor was not done finds
+//! the write pointer elsewhere and is refused, so it has not started either. Then, on a drive with
+//! a volatile cache, each zone's write pointer falls back to anywhere between what is durable and
+//! what was written; then the zones go through the power cycle of the state machine. Resets and
+//! finishes that were done stay done.
+
+use crate::core::Core;
+use crate::emulator::CommandInfo;
+use furrow_rt::Rng;
+use furrow_zone::{BlockCount, Command, QueueId, Request, ZoneId};
+
+/// What became of a command that was in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// Nothing of it happened.
+    NotStarted,
+    /// The first so many blocks were written. Of other commands than writes and appends: nothing.
+    Torn(u64),
+    /// It was done, though nobody was told.
+    Done,
+}
+
+/// What becomes of blocks that were written but are not durable, on a drive with a volatile cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unflushed {
+    /// By zone, as the seed says: all lost, all kept, or any length between.
+    Seeded,
+    /// All lost.
+    Lost,
+    /// All kept.
+    Kept,
+}
+
+/// The outcome of a power cut.
+#[derive(Clone, Debug)]
+pub struct Fates {
+    /// By command in flight, in order of submission; commands past the end have not started.
+    /// `None`: drawn from the seed, and so is the order across queues.
+    pub commands: Option<Vec<Fate>>,
+    /// What was not flushed.
+    pub unflushed: Unflushed,
+    /// Seed of everything left to chance.
+    pub seed: u64,
+}
+
+impl Fates {
+    /// Everything drawn from `seed`.
+    pub fn seeded(seed: u64) -> Fates {
+        Fates { commands: None, unflushed: Unflushed::Seeded, seed }
+    }
+
+    /// These fates, in order of submission; what was not flushed by `seed`.
+    pub fn of(commands: Vec<Fate>, seed: u64) -> Fates {
+        Fates { commands: Some(commands), unflushed: Unflushed::Seeded, seed }
+    }
+
+    /// Nothing in flight has started.
+    pub fn nothing(seed: u64) -> Fates {
+        Fates::of(Vec::new(), seed)
+    }
+
+    /// Every combination of fates for `in_flight`: each command done or not started, and each
+    /// write of several blocks also torn at a block drawn from `seed`. 3ⁿ for n such writes: for a
+    /// few commands only.
+    pub fn combinations(in_flight: &[CommandInfo], seed: u64) -> Vec<Fates> {
+        let mut rng = Rng::new(seed);
+        let mut all = vec![Vec::new()];
+        for info in in_flight {
+            let mut fates = vec![Fate::NotStarted];
+            match info.command {
+                Command::Write { blocks, .. } | Command::Append { blocks, .. } => {
+                    if blocks.0 > 1 {
+                        fates.push(Fate::Torn(1 + rng.below(blocks.0 - 1)));
+                    }
+                    fates.push(Fate::Done);
+                }
+                Command::Manage { .. } | Command::Flush => fates.push(Fate::Done),
+                Command::Read { .. } => {}
+            }
+            all = all
+                .iter()
+                .flat_map(|head| {
+                    fates.iter().map(move |fate| {
+                        let mut next: Vec<Fate> = head.clone();
+                        next.push(*fate);
+                        next
+                    })
+                })
+                .collect();
+        }
+        all.into_iter().map(|commands| Fates::of(commands, rng.next())).collect()
+    }
+}
+
+/// A command in flight, as a snapshot keeps it.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    pub info: CommandInfo,
+    pub request: Request,
+    pub barrier: Option<crate::cache::Barrier>,
+}
+
+impl Parcel {
+    pub fn share(&self) -> Parcel {
+        Parcel { info: self.info, request: share(&self.request), barrier: self.barrier.clone() }
+    }
+}
+
+/// The same request once more; its pages are shared.
+pub(crate) fn share(request: &Request) -> Request {
+    let Request { command, data, oob, fua } = request;
+    Request { command: *command, data: data.clone(), oob: oob.clone(), fua: *fua }
+}
+
+/// Cuts the power under `parcels` (in order of submission) and turns it on again.
+pub(crate) fn cut(core: &mut Core, parcels: &mut [Parcel], fates: &Fates) {
+    let mut rng = Rng::new(fates.seed);
+    let order = match fates.commands {
+        Some(_) => (0..parcels.len()).collect(),
+        None => interleave(parcels, &mut rng),
+    };
+    for index in order {
+        let parcel = &mut parcels[index];
+        let fate = match &fates.commands {
+            Some(commands) => commands.get(index).copied().unwrap_or(Fate::NotStarted),
+            None => draw(&parcel.request.command, &mut rng),
+        };
+        match (fate, parcel.request.command) {
+            (Fate::NotStarted, _) | (_, Command::Read { .. }) => {}
+            (Fate::Done, _) => {
+                core.execute(&mut parcel.request, parcel.barrier.as_ref());
+            }
+            (Fate::Torn(done), _) => {
+                core.tear(&parcel.request, done);
+            }
+        }
+    }
+    let Some(mut cache) = core.cache.take() else {
+        core.disturb(|machine| machine.power_cycle(|_, zone| zone.write_pointer));
+        return;
+    };
+    let mut shrunk = Vec::new();
+    core.disturb(|machine| {
+        machine.power_cycle(|id, zone| {
+            let written = zone.write_pointer.0;
+            let durable = cache.durable(id).min(written);
+            let left = match fates.unflushed {
+                Unflushed::Lost => durable,
+                Unflushed::Kept => written,
+                Unflushed::Seeded => surviving(durable, written, &mut rng),
+            };
+            if left < written {
+                shrunk.push((id, left));
+            }
+            BlockCount(left)
+        });
+    });
+    for (zone, left) in shrunk {
+        core.medium.truncate(zone, left);
+    }
+    cache.settle(&core.machine);
+    core.cache = Some(cache);
+}
+
+fn surviving(durable: u64, written: u64, rng: &mut Rng) -> u64 {
+    if durable == written {
+        return written;
+    }
+    match rng.below(3) {
+        0 => durable,
+        1 => written,
+        _ => durable + rng.below(written - durable + 1),
+    }
+}
+
+fn draw(command: &Command, rng: &mut Rng) -> Fate {
+    match (rng.below(3), *command) {
+        (0, _) => Fate::NotStarted,
+        (1, Command::Write { blocks, .. } | Command::Append { blocks, .. }) if blocks.0 > 1 => {
+            Fate::Torn(1 + rng.below(blocks.0 - 1))
+        }
+        _ => Fate::Done,
+    }
+}
+
+/// An order that keeps each queue's.
+fn interleave(parcels: &[Parcel], rng: &mut Rng) -> Vec<usize> {
+    let mut queues: Vec<(QueueId, std::collections::VecDeque<usize>)> = Vec::new();
+    for (index, parcel) in parcels.iter().enumerate() {
+        match queues.iter_mut().find(|(queue, _)| *queue == parcel.info.queue) {
+            Some((_, waiting)) => waiting.push_back(index),
+            None => queues.push((parcel.info.queue, [index].into())),
+        }
+    }
+    let mut order = Vec::with_capacity(parcels.len());
+    while !queues.is_empty() {
+        let pick = rng.below(queues.len() as u64) as usize;
+        order.extend(queues[pick].1.pop_front());
+        if queues[pick].1.is_empty() {
+            queues.swap_remove(pick);
+        }
+    }
+    order
+}
+
+/// The zone a command is about, if it is about one.
+pub(crate) fn zone_of(command: &Command, geometry: &furrow_zone::Geometry) -> Option<ZoneId> {
+    let lba = match *command {
+        Command::Read { lba, .. } | Command::Write { lba, .. } => lba,
+        Command::Append { zone_start, .. } => zone_start,
+        Command::Manage { target: furrow_zone::Target::Zone(lba), .. } => lba,
+        Command::Flush | Command::Manage { .. } => return None,
+    };
+    geometry.locate(lba).map(|(zone, _)| zone)
+}

@@ -1,0 +1,157 @@
+//! Commands that wait to be carried out, and which of them is next.
+//!
+//! In arrival order there is one line for all queues. When the order across queues is shuffled,
+//! each queue has its line, and the next command is the first of a line drawn at random.
+
+use crate::cache::Barrier;
+use crate::emulator::CommandInfo;
+use furrow_rt::{Rng, Ticket};
+use furrow_zone::{Command, Lba, QueueId, Request};
+use std::collections::VecDeque;
+
+/// A command that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub ticket: Ticket,
+    pub request: Request,
+    pub sequence: u64,
+    pub queue: QueueId,
+    pub barrier: Option<Barrier>,
+}
+
+impl Waiting {
+    pub fn info(&self) -> CommandInfo {
+        CommandInfo {
+            sequence: self.sequence,
+            queue: self.queue,
+            command: self.request.command,
+            fua: self.request.fua,
+        }
+    }
+}
+
+/// The position of a waiting command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    line: usize,
+    at: usize,
+}
+
+/// All waiting commands of a drive.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    lines: Vec<VecDeque<Waiting>>,
+    /// By queue number: its line + 1, 0 if it has none yet.
+    line_of: Vec<u32>,
+    /// Lines that are not empty.
+    busy: Vec<u32>,
+    waiting: usize,
+    sequence: u64,
+    shuffle: bool,
+}
+
+impl Queues {
+    pub fn new(shuffle: bool) -> Queues {
+        let lines = if shuffle { Vec::new() } else { vec![VecDeque::new()] };
+        Queues { lines, line_of: Vec::new(), busy: Vec::new(), waiting: 0, sequence: 0, shuffle }
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiting
+    }
+
+    #[inline]
+    pub fn push(
+        &mut self,
+        queue: QueueId,
+        ticket: Ticket,
+        request: Request,
+        barrier: Option<Barrier>,
+    ) {
+        let line = if self.shuffle { self.line(queue) } else { 0 };
+        let sequence = self.sequence;
+        self.sequence += 1;
+        self.waiting += 1;
+        if self.lines[line].is_empty() {
+            self.busy.push(line as u32);
+        }
+        self.lines[line].push_back(Waiting { ticket, request, sequence, queue, barrier });
+    }
+
+    fn line(&mut self, queue: QueueId) -> usize {
+        let index = usize::from(queue.0);
+        if self.line_of.len() <= index {
+            self.line_of.resize(index + 1, 0);
+        }
+        if self.line_of[index] == 0 {
+            self.lines.push(VecDeque::new());
+            self.line_of[index] = self.lines.len() as u32;
+        }
+        self.line_of[index] as usize - 1
+    }
+
+    /// The command to carry out next, if any waits.
+    #[inline]
+    pub fn next(&self, rng: &mut Rng) -> Option<Position> {
+        let line = match self.busy.as_slice() {
+            [] => return None,
+            [line] => *line,
+            many => many[rng.below(many.len() as u64) as usize],
+        };
+        Some(Position { line: line as usize, at: 0 })
+    }
+
+    pub fn get(&self, position: Position) -> Option<&Waiting> {
+        self.lines.get(position.line)?.get(position.at)
+    }
+
+    /// Takes the command at `position` out.
+    #[inline]
+    pub fn take(&mut self, position: Position) -> Option<Waiting> {
+        let line = self.lines.get_mut(position.line)?;
+        let taken = if position.at == 0 { line.pop_front() } else { line.remove(position.at) };
+        self.waiting -= usize::from(taken.is_some());
+        if line.is_empty()
+            && let Some(index) = self.busy.iter().position(|busy| *busy as usize == position.line)
+        {
+            self.busy.swap_remove(index);
+        }
+        taken
+    }
+
+    /// Where the outstanding appends to the zone of the append at `first` are that may overtake
+    /// it: those of the same line with only appends before them.
+    pub fn appends(&self, first: Position) -> Vec<Position> {
+        let zone = |waiting: &Waiting| -> Option<Lba> {
+            match waiting.request.command {
+                Command::Append { zone_start, .. } => Some(zone_start),
+                _ => None,
+            }
+        };
+        let Some(wanted) = self.get(first).and_then(zone) else { return Vec::new() };
+        self.lines[first.line]
+            .iter()
+            .enumerate()
+            .skip(first.at)
+            .map_while(|(at, waiting)| zone(waiting).map(|zone| (at, zone)))
+            .filter(|(_, zone)| *zone == wanted)
+            .map(|(at, _)| Position { line: first.line, at })
+            .collect()
+    }
+
+    /// Everything that waits, in order of submission.
+    pub fn in_order(&self) -> Vec<&Waiting> {
+        let mut all: Vec<&Waiting> = self.lines.iter().flatten().collect();
+        all.sort_by_key(|waiting| waiting.sequence);
+        all
+    }
+
+    /// Takes everything out, in order of submission.
+    pub fn drain(&mut self) -> Vec<Waiting> {
+        let mut all: Vec<Waiting> = self.lines.iter_mut().flat_map(|line| line.drain(..)).collect();
+        all.sort_by_key(|waiting| waiting.sequence);
+        self.busy.clear();
+        self.waiting = 0;
+        all
+    }
+}

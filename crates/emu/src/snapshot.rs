@@ -1,0 +1,52 @@
+//! A drive at one instant, cheap to take and to copy: what crash sweeps fork from.
+
+use crate::core::Core;
+use crate::emulator::{CommandInfo, Power};
+use crate::fault::Fault;
+use crate::power::{Fates, Parcel, cut};
+use furrow_zone::{ZoneId, ZoneReport};
+
+/// A drive at one instant, with the commands that were in flight. Payload is shared with the
+/// drive it was taken of and with its copies; what any of them writes later, the others do not
+/// see.
+#[derive(Debug)]
+pub struct Snapshot {
+    pub(crate) core: Core,
+    pub(crate) parcels: Vec<Parcel>,
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) power: Power,
+}
+
+impl Clone for Snapshot {
+    fn clone(&self) -> Snapshot {
+        Snapshot {
+            core: self.core.fork(),
+            parcels: self.parcels.iter().map(Parcel::share).collect(),
+            faults: self.faults.clone(),
+            power: self.power,
+        }
+    }
+}
+
+impl Snapshot {
+    /// The commands that were in flight, in order of submission.
+    pub fn in_flight(&self) -> Vec<CommandInfo> {
+        self.parcels.iter().map(|parcel| parcel.info).collect()
+    }
+
+    /// The drive after a power cut at this instant, powered on again, nothing in flight. Faults
+    /// stay, for those of the drive's hardware do.
+    #[must_use]
+    pub fn power_cut(&self, fates: &Fates) -> Snapshot {
+        let mut after = self.clone();
+        let mut parcels = std::mem::take(&mut after.parcels);
+        cut(&mut after.core, &mut parcels, fates);
+        after.power = Power::On;
+        after
+    }
+
+    /// The drive's zones.
+    pub fn report(&self) -> Vec<ZoneReport> {
+        self.core.machine.report(ZoneId(0), self.core.machine.geometry().zones)
+    }
+}

@@ -1,0 +1,200 @@
+//! Snapshots are independent of the drive they were taken of, and a power cut leaves what the
+//! fates of the commands in flight say.
+
+mod common;
+use common::*;
+use furrow_emu::{Emulator, Fate, Fates, Options, Unflushed};
+use furrow_rt::{Config, Rt};
+use furrow_zone::{
+    Action, BlockCount, Command, Geometry, QueueId, Request, Status, ZoneId, ZoneState, ZonedDevice,
+};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+#[test]
+fn a_snapshot_and_its_drive_do_not_see_each_others_writes() {
+    let geometry = geometry();
+    let (rt, drive) = drive(&geometry);
+    assert!(put(&rt, &drive, 0, 4, 10).is_ok());
+    let snapshot = drive.snapshot();
+    assert!(put(&rt, &drive, 4, 4, 20).is_ok());
+    let rt2 = Rt::new(Config::simulated(2));
+    let copy = Emulator::from_snapshot(&rt2, &snapshot, Options::simulated());
+    assert!(put(&rt2, &copy, 4, 2, 31).is_ok());
+    assert_eq!((pointer(&drive, 0), pointer(&copy, 0)), (8, 6));
+    assert_eq!(get(&rt, &drive, 4, 4), Ok(image_of(&geometry, 20, 4)));
+    assert_eq!(get(&rt2, &copy, 4, 2), Ok(image_of(&geometry, 31, 2)));
+    let reset = manage(0, Action::Reset, &geometry);
+    assert!(run(&rt2, &copy, Request::bare(reset)).status.is_ok());
+    assert_eq!(get(&rt, &drive, 0, 4), Ok(image_of(&geometry, 10, 4)));
+    let again = Emulator::from_snapshot(&rt2, &snapshot, Options::simulated());
+    assert_eq!(get(&rt2, &again, 0, 4), Ok(image_of(&geometry, 10, 4)));
+    assert_eq!(pointer(&again, 0), 4);
+}
+
+/// Two writes to zone 0 by one queue and one to zone 1 by another, all in flight.
+fn three_in_flight(geometry: &Geometry) -> (Rt, Emulator) {
+    let (rt, drive) = drive(geometry);
+    for (queue, lba, tag) in [(0, 0, 10), (0, 4, 20), (1, 64, 30)] {
+        let data = payload(geometry, tag, 4);
+        drop(drive.submit(QueueId(queue), Request::with_data(write(lba, 4), data)));
+    }
+    (rt, drive)
+}
+
+#[test]
+fn every_combination_of_fates_leaves_what_it_says() {
+    let geometry = geometry();
+    let (_rt, drive) = three_in_flight(&geometry);
+    let snapshot = drive.snapshot();
+    let all = Fates::combinations(&snapshot.in_flight(), 5);
+    assert_eq!(all.len(), 27);
+    for fates in all {
+        let after = snapshot.power_cut(&fates);
+        let commands = fates.commands.clone().expect("combinations are explicit");
+        let blocks = |fate: Fate| match fate {
+            Fate::NotStarted => 0,
+            Fate::Torn(done) => done,
+            Fate::Done => 4,
+        };
+        let first = blocks(commands[0]);
+        let zone0 = if first == 4 { 4 + blocks(commands[1]) } else { first };
+        let zone1 = blocks(commands[2]);
+        let report = after.report();
+        for (zone, expected) in [(0, zone0), (1, zone1)] {
+            assert_eq!(report[zone].write_pointer.0, expected, "{fates:?}");
+            let state = if expected > 0 { ZoneState::Closed } else { ZoneState::Empty };
+            assert_eq!(report[zone].state, state, "{fates:?}");
+        }
+        let rt = Rt::new(Config::simulated(3));
+        let drive = Emulator::from_snapshot(&rt, &after, Options::simulated());
+        let mut expected = image_of(&geometry, 10, 4);
+        expected.extend(image_of(&geometry, 20, 4));
+        expected[zone0 as usize * 4096..].fill(0);
+        assert_eq!(get(&rt, &drive, 0, 8), Ok(expected), "{fates:?}");
+        rt.clear();
+    }
+}
+
+#[test]
+fn seeded_fates_reach_every_end_and_only_allowed_ones() {
+    let (_rt, drive) = three_in_flight(&geometry());
+    let snapshot = drive.snapshot();
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..3000 {
+        let report = snapshot.power_cut(&Fates::seeded(seed)).report();
+        seen.insert((report[0].write_pointer.0, report[1].write_pointer.0));
+    }
+    // Zone 0 ends at 0..=8, zone 1 at 0..=4, independently.
+    assert!(seen.iter().all(|&(a, b)| a <= 8 && b <= 4));
+    assert_eq!(seen.len(), 9 * 5, "{seen:?}");
+}
+
+#[test]
+fn a_volatile_cache_loses_only_what_no_flush_covered() {
+    let geometry = Geometry { volatile_cache: true, ..geometry() };
+    let (rt, drive) = drive(&geometry);
+    assert!(put(&rt, &drive, 0, 6, 10).is_ok());
+    // The flush is submitted now, so that a later write is not covered though done before it.
+    let late = payload(&geometry, 50, 2);
+    let write_late = drive.submit(QueueId(0), Request::with_data(write(6, 2), late));
+    let flush = drive.submit(QueueId(0), Request::bare(Command::Flush));
+    rt.block_on(async move { (write_late.await.status, flush.await.status) });
+    assert!(put(&rt, &drive, 8, 3, 20).is_ok());
+    let lost = Fates { commands: None, unflushed: Unflushed::Lost, seed: 1 };
+    let kept = Fates { commands: None, unflushed: Unflushed::Kept, seed: 1 };
+    let snapshot = drive.snapshot();
+    assert_eq!(snapshot.power_cut(&lost).report()[0].write_pointer.0, 6);
+    assert_eq!(snapshot.power_cut(&kept).report()[0].write_pointer.0, 11);
+    let ends: std::collections::BTreeSet<u64> = (0..100)
+        .map(|seed| snapshot.power_cut(&Fates::seeded(seed)).report()[0].write_pointer.0)
+        .collect();
+    assert_eq!(ends, (6..=11).collect());
+    // Forced unit access: durable without a flush, and so is what is before it in the zone.
+    let mut fua = Request::with_data(write(11, 1), payload(&geometry, 60, 1));
+    fua.fua = true;
+    assert!(run(&rt, &drive, fua).status.is_ok());
+    let after = drive.snapshot().power_cut(&lost);
+    assert_eq!(after.report()[0].write_pointer.0, 12);
+    // What survived is durable from now on.
+    assert_eq!(after.power_cut(&lost).report()[0].write_pointer.0, 12);
+}
+
+#[test]
+fn a_reset_of_a_zone_voids_the_flush_in_flight_for_it() {
+    let geometry = Geometry { volatile_cache: true, ..geometry() };
+    let (rt, drive) = drive(&geometry);
+    assert!(put(&rt, &drive, 0, 6, 10).is_ok());
+    let reset = manage(0, Action::Reset, &geometry);
+    let reset = drive.submit(QueueId(0), Request::bare(reset));
+    let data = payload(&geometry, 20, 6);
+    let again = drive.submit(QueueId(0), Request::with_data(write(0, 6), data));
+    let flush = drive.submit(QueueId(0), Request::bare(Command::Flush));
+    rt.block_on(async move { (reset.await.status, again.await.status, flush.await.status) });
+    assert_eq!(pointer(&drive, 0), 6);
+    let lost = Fates { commands: None, unflushed: Unflushed::Lost, seed: 1 };
+    assert_eq!(drive.snapshot().power_cut(&lost).report()[0].write_pointer.0, 0);
+}
+
+#[test]
+fn the_observer_sees_each_command_in_flight_and_may_fork_there() {
+    let (rt, drive) = three_in_flight(&geometry());
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let theirs = seen.clone();
+    drive.set_observer(Rc::new(move |drive, info| {
+        assert!(drive.in_flight().contains(info));
+        let snapshot = drive.snapshot();
+        let written: u64 = snapshot.report().iter().map(|zone| zone.write_pointer.0).sum();
+        theirs.borrow_mut().push((drive.in_flight_len(), written));
+    }));
+    rt.run_ready();
+    assert_eq!(*seen.borrow(), [(3, 0), (2, 4), (1, 8)]);
+    drive.clear_observer();
+    assert_eq!(drive.in_flight_len(), 0);
+}
+
+#[test]
+fn a_power_cut_in_place_answers_what_was_in_flight_and_stays_dark() {
+    let geometry = geometry();
+    let (rt, drive) = drive(&geometry);
+    let data = payload(&geometry, 10, 4);
+    let first = drive.submit(QueueId(0), Request::with_data(write(0, 4), data));
+    drive.power_cut(&Fates::of(vec![Fate::Torn(3)], 0));
+    assert_eq!(rt.block_on(first).status, Status::InternalError);
+    assert_eq!(drive.report(ZoneId(0), 1), Err(Status::InternalError));
+    assert_eq!(put(&rt, &drive, 64, 1, 1), Status::InternalError);
+    drive.power_on();
+    let report = drive.report(ZoneId(0), 1).expect("power is on");
+    assert_eq!(report[0].write_pointer, BlockCount(3));
+    assert_eq!(report[0].state, ZoneState::Closed);
+    assert!(put(&rt, &drive, 3, 1, 7).is_ok());
+}
+
+#[test]
+fn one_seed_gives_one_run_and_shuffling_keeps_each_queues_order() {
+    let order = |seed: u64| {
+        let rt = Rt::new(Config::shuffled(seed));
+        let geometry = geometry();
+        let medium = furrow_emu::Medium::memory(&geometry);
+        let drive = Emulator::new(&rt, geometry.clone(), medium, Options::simulated()).unwrap();
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let theirs = seen.clone();
+        drive.set_observer(Rc::new(move |_, info| {
+            theirs.borrow_mut().push((info.queue.0, info.sequence));
+        }));
+        for round in 0..4 {
+            for queue in 0..3 {
+                let lba = u64::from(queue) * 64 + round;
+                let data = payload(&geometry, lba, 1);
+                drop(drive.submit(QueueId(queue), Request::with_data(write(lba, 1), data)));
+            }
+        }
+        rt.run_ready();
+        assert_eq!(drive.counters().failed, 0, "each queue's writes stay in order");
+        let seen = seen.borrow().clone();
+        (seen, rt.event_hash())
+    };
+    assert_eq!(order(1), order(1));
+    let orders: std::collections::BTreeSet<_> = (0..10).map(|seed| order(seed).0).collect();
+    assert!(orders.len() > 5, "the seed decides the order across queues");
+}
