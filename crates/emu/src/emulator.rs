@@ -508,7 +508,11 @@ impl Emulator {
             .map(|fault| fault.strikes(touch, rng))
             .filter(|strikes| *strikes)
             .count();
-        if reorders > 0 { candidates[rng.below(candidates.len() as u64) as usize] } else { position }
+        if reorders > 0 {
+            candidates[rng.below(candidates.len() as u64) as usize]
+        } else {
+            position
+        }
     }
 
     fn touch(&self, command: &Command) -> Option<Touch> {

@@ -7,7 +7,7 @@
 //! | medium | payload | out-of-band | survives the process |
 //! |---|---|---|---|
 //! | [`Medium::Memory`] | packed | the bytes in use | no |
-//! | [`Medium::Discard`] | dropped, reads give zeros | dropped | no |
+//! | [`Medium::Discard`] | dropped, reads give zeros | the bytes in use | no |
 //! | [`Medium::Image`] | in a sparse file | in the file | yes, also kill -9 |
 
 use crate::image::Image;
@@ -42,8 +42,8 @@ pub struct ZoneRecord {
 pub enum Medium {
     /// In memory, packed.
     Memory(Memory),
-    /// Nowhere: states and write pointers only.
-    Discard,
+    /// Payload nowhere, out-of-band bytes in memory, if the drive has such.
+    Discard(Option<Memory>),
     /// In a file.
     Image(Box<Image>),
 }
@@ -54,6 +54,12 @@ impl Medium {
         Medium::Memory(Memory::new(geometry))
     }
 
+    /// A medium that drops payload, for a drive of `geometry`.
+    pub fn discard(geometry: &Geometry) -> Medium {
+        Medium::Discard((geometry.oob_bytes > 0).then(|| Memory::new(geometry)))
+    }
+
+    #[inline]
     pub(crate) fn write(
         &mut self,
         span: Span,
@@ -62,7 +68,8 @@ impl Medium {
     ) -> Result<(), MediumError> {
         match self {
             Medium::Memory(memory) => memory.write(span, pages, oob),
-            Medium::Discard => {}
+            Medium::Discard(None) => {}
+            Medium::Discard(Some(memory)) => memory.write_oob(span, oob),
             Medium::Image(image) => image.write(span, pages, oob)?,
         }
         Ok(())
@@ -79,10 +86,11 @@ impl Medium {
     ) -> Result<(), MediumError> {
         match self {
             Medium::Memory(memory) => memory.read(span, pages, into, oob),
-            Medium::Discard => {
+            Medium::Discard(None) => {
                 shape.zero(pages, into, span.blocks as usize, oob);
                 Ok(())
             }
+            Medium::Discard(Some(memory)) => memory.read(span, pages, into, oob),
             Medium::Image(image) => image.read(span, pages, into, oob),
         }
     }
@@ -90,8 +98,10 @@ impl Medium {
     /// Forgets the blocks of `zone` from `offset` on.
     pub(crate) fn truncate(&mut self, zone: ZoneId, offset: u64) {
         match self {
-            Medium::Memory(memory) => memory.truncate(zone.0 as usize, offset as usize),
-            Medium::Discard => {}
+            Medium::Memory(memory) | Medium::Discard(Some(memory)) => {
+                memory.truncate(zone.0 as usize, offset as usize);
+            }
+            Medium::Discard(None) => {}
             Medium::Image(image) => image.punch(zone, offset),
         }
     }
@@ -100,7 +110,8 @@ impl Medium {
     pub(crate) fn flip(&mut self, zone: ZoneId, offset: u64, bit: u64) -> Result<(), MediumError> {
         match self {
             Medium::Memory(memory) => memory.flip(zone.0 as usize, offset as usize, bit)?,
-            Medium::Discard => {}
+            // No payload, no bit of it.
+            Medium::Discard(_) => {}
             Medium::Image(image) => image.flip(zone, offset, bit)?,
         }
         Ok(())
@@ -131,7 +142,7 @@ impl Medium {
     pub(crate) fn snapshot(&self, geometry: &Geometry, written: &dyn Fn(ZoneId) -> u64) -> Medium {
         match self {
             Medium::Memory(memory) => Medium::Memory(memory.clone()),
-            Medium::Discard => Medium::Discard,
+            Medium::Discard(memory) => Medium::Discard(memory.clone()),
             Medium::Image(image) => Medium::Memory(image.load(geometry, written)),
         }
     }
