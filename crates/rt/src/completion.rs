@@ -118,10 +118,14 @@ impl<T> Drop for Completion<T> {
         if self.key == usize::MAX {
             return;
         }
-        let mut slots = self.slots.borrow_mut();
-        match slots[self.key] {
-            Slot::Done(_) => drop(slots.remove(self.key)),
-            _ => slots[self.key] = Slot::Abandoned,
-        }
+        let unwanted = {
+            let mut slots = self.slots.borrow_mut();
+            match slots[self.key] {
+                Slot::Done(_) => slots.remove(self.key),
+                _ => std::mem::replace(&mut slots[self.key], Slot::Abandoned),
+            }
+        };
+        // After the borrow: the answer's own drop may complete other commands.
+        drop(unwanted);
     }
 }

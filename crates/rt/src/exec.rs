@@ -6,20 +6,26 @@
 //! order drawn from the seed when [`Config::shuffle`] is set.
 //!
 //! Devices that do their work inside this thread register a [`Source`]; it is polled when no task
-//! is ready, before the clock moves.
+//! is ready, before the clock moves, and after every [`ROUND`] tasks that were.
+//!
+//! Invariants:
+//! - Virtual time moves only when no task is ready and no source has work.
+//! - Everything that decides an order (ready queue, timers of one instant, waits) goes by arrival
+//!   or by the seed, never by an address or a hash.
+//! - The event hash sees virtual time only: the real clock would make runs differ by nature.
 
+use crate::driver::{Direction, Doorbell, Driver};
 use crate::rng::Rng;
-use crossbeam_queue::SegQueue;
-use slab::Slab;
+use crate::tasks::{Inbox, Running, Task, Tasks};
 use std::cell::{Cell, RefCell};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::atomic::{Ordering, fence};
+use std::task::{Context, Poll, Waker};
 
 /// A point of an executor's clock, in nanoseconds since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,69 +94,20 @@ pub trait Source {
     fn poll(&self) -> bool;
 }
 
-type Task = Pin<Box<dyn Future<Output = ()>>>;
+/// Ready tasks that run before the sources and the real clock are looked at again. Without a limit
+/// tasks that yield to each other would keep a device from ever answering.
+const ROUND: usize = 256;
 
-/// What wakers on any thread write to.
-pub(crate) struct Inbox {
-    woken: SegQueue<usize>,
-    /// Called after a wake from outside, so that whoever owns the engine looks.
-    pub(crate) bell: Box<dyn Fn() + Send + Sync>,
-}
-
-struct TaskWaker {
-    key: usize,
-    queued: AtomicBool,
-    inbox: Arc<Inbox>,
-}
-
-impl Wake for TaskWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-    fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
-            self.inbox.woken.push(self.key);
-            (self.inbox.bell)();
-        }
-    }
-}
-
-struct Entry {
-    task: Option<Task>,
-    waker: Arc<TaskWaker>,
-}
-
-struct Timer {
-    at: Nanos,
-    order: u64,
-    waker: Waker,
-}
-
-impl PartialEq for Timer {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-impl Eq for Timer {}
-impl PartialOrd for Timer {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Timer {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
+/// Timers by when they are due and, for one instant, by when they were set.
+type Timers = BTreeMap<(Nanos, u64), Waker>;
 
 struct Inner {
     config: Config,
     now: Cell<Nanos>,
-    real: Option<crate::clock::RealClock>,
-    tasks: RefCell<Slab<Entry>>,
-    ready: RefCell<Vec<usize>>,
-    ready_front: Cell<usize>,
-    timers: RefCell<BinaryHeap<Reverse<Timer>>>,
+    real: Option<Driver>,
+    tasks: RefCell<Tasks>,
+    ready: RefCell<VecDeque<usize>>,
+    timers: RefCell<Timers>,
     timer_order: Cell<u64>,
     sources: RefCell<Vec<Rc<dyn Source>>>,
     rng: RefCell<Rng>,
@@ -165,29 +122,46 @@ struct Inner {
 pub struct Rt(Rc<Inner>);
 
 impl Rt {
-    /// A new executor.
+    /// A new executor. On the real clock, wakes from other threads end its waits.
+    ///
+    /// # Panics
+    /// On the real clock, if the system has no descriptor left.
     pub fn new(config: Config) -> Rt {
-        Rt::with_bell(config, Box::new(|| {}))
+        if config.clock == Clock::Virtual {
+            return Rt::build(config, None, Box::new(|| {}));
+        }
+        let doorbell = Arc::new(Doorbell::new());
+        let ring = doorbell.clone();
+        let bell = move || {
+            fence(Ordering::SeqCst);
+            ring.ring();
+        };
+        Rt::build(config, Some(doorbell), Box::new(bell))
     }
 
-    /// A new executor whose `bell` rings whenever a task is woken, from any thread.
-    pub fn with_bell(config: Config, bell: Box<dyn Fn() + Send + Sync>) -> Rt {
-        let real = (config.clock == Clock::Real).then(crate::clock::RealClock::start);
+    /// An executor whose `bell` is called after each wake of a task, on the waking thread, and
+    /// that sleeps at `doorbell` if its clock is real.
+    pub(crate) fn build(
+        config: Config,
+        doorbell: Option<Arc<Doorbell>>,
+        bell: Box<dyn Fn() + Send + Sync>,
+    ) -> Rt {
+        let real = doorbell.filter(|_| config.clock == Clock::Real).map(Driver::start);
         let rng = Rng::new(config.seed);
+        let inbox = Arc::new(Inbox::new(bell));
         Rt(Rc::new(Inner {
             config,
             now: Cell::new(Nanos(0)),
             real,
-            tasks: RefCell::new(Slab::new()),
-            ready: RefCell::new(Vec::new()),
-            ready_front: Cell::new(0),
-            timers: RefCell::new(BinaryHeap::new()),
+            tasks: RefCell::new(Tasks::new(inbox.clone())),
+            ready: RefCell::new(VecDeque::new()),
+            timers: RefCell::new(Timers::new()),
             timer_order: Cell::new(0),
             sources: RefCell::new(Vec::new()),
             rng: RefCell::new(rng),
             hash: Cell::new(0xcbf2_9ce4_8422_2325),
             events: Cell::new(0),
-            inbox: Arc::new(Inbox { woken: SegQueue::new(), bell }),
+            inbox,
         }))
     }
 
@@ -272,49 +246,64 @@ impl Rt {
 
     /// Starts a task whose result nobody wants.
     pub fn spawn_detached(&self, future: impl Future<Output = ()> + 'static) {
-        let key = self.insert(Box::pin(future));
-        self.0.ready.borrow_mut().push(key);
-    }
-
-    fn insert(&self, task: Task) -> usize {
-        let mut tasks = self.0.tasks.borrow_mut();
-        let slot = tasks.vacant_entry();
-        let key = slot.key();
-        let waker =
-            Arc::new(TaskWaker { key, queued: AtomicBool::new(true), inbox: self.0.inbox.clone() });
-        slot.insert(Entry { task: Some(task), waker });
-        key
+        let key = self.0.tasks.borrow_mut().insert(Box::pin(future));
+        self.0.ready.borrow_mut().push_back(key);
     }
 
     /// Runs `future` at once, on the caller's stack; only if it has to wait does it become a
     /// task. The way for operations that rarely wait.
     pub fn run_now(&self, future: impl Future<Output = ()> + 'static) {
-        let key = self.insert(Box::pin(future));
+        let key = self.0.tasks.borrow_mut().insert(Box::pin(future));
         self.run_task(key);
     }
 
-    fn run_task(&self, key: usize) {
-        let (mut task, waker) = {
+    /// As [`Rt::run_now`], for a future with a result: returned if the future did not have to
+    /// wait, else given to `later` (and dropped with it if the executor is cleared before).
+    pub(crate) fn run_or<T: 'static, L: FnOnce(T) + 'static>(
+        &self,
+        future: impl Future<Output = T> + 'static,
+        later: impl FnOnce() -> L,
+    ) -> Option<T> {
+        let mut future = Box::pin(future);
+        let running = {
             let mut tasks = self.0.tasks.borrow_mut();
-            let Some(entry) = tasks.get_mut(key) else { return };
-            let Some(task) = entry.task.take() else { return };
-            entry.waker.queued.store(false, Ordering::Release);
-            (task, entry.waker.clone())
+            let key = tasks.reserve();
+            tasks.enter(key).expect("invariant: a reserved slot can be entered")
         };
-        let waker = Waker::from(waker);
-        let mut context = Context::from_waker(&waker);
-        match task.as_mut().poll(&mut context) {
-            Poll::Ready(()) => {
-                // A stale key in the ready queue may meet the slot's next task: a spurious poll,
-                // which every future allows.
-                self.0.tasks.borrow_mut().remove(key);
+        match future.as_mut().poll(&mut Context::from_waker(&running.waker)) {
+            Poll::Ready(value) => {
+                self.leave(running, None);
+                Some(value)
             }
             Poll::Pending => {
-                if let Some(entry) = self.0.tasks.borrow_mut().get_mut(key) {
-                    entry.task = Some(task);
-                }
+                let later = later();
+                self.leave(running, Some(Box::pin(async move { later(future.await) })));
+                None
             }
         }
+    }
+
+    fn run_task(&self, key: usize) {
+        let (running, mut task) = {
+            let mut tasks = self.0.tasks.borrow_mut();
+            let Some(running) = tasks.enter(key) else { return };
+            let task = tasks.take(&running).expect("invariant: a live slot at rest has its task");
+            (running, task)
+        };
+        let left = match task.as_mut().poll(&mut Context::from_waker(&running.waker)) {
+            Poll::Ready(()) => {
+                // Before its slot is free: what the task owns may spawn when it is dropped.
+                drop(task);
+                None
+            }
+            Poll::Pending => Some(task),
+        };
+        self.leave(running, left);
+    }
+
+    fn leave(&self, running: Running, task: Option<Task>) {
+        let orphan = self.0.tasks.borrow_mut().leave(running, task);
+        drop(orphan);
     }
 
     /// Sleeps for `nanoseconds`.
@@ -324,78 +313,109 @@ impl Rt {
 
     /// Sleeps until `at`.
     pub fn sleep_until(&self, at: Nanos) -> Sleep {
-        Sleep { rt: self.clone(), at, armed: false }
+        Sleep { rt: self.clone(), at, timer: None }
     }
 
-    /// Lets every other ready task run first.
+    /// Waits until `descriptor` can be read without blocking, or has failed.
+    ///
+    /// # Panics
+    /// When awaited on a virtual clock, which has no outside.
+    pub fn readable(&self, descriptor: Arc<OwnedFd>) -> Readiness {
+        Readiness { rt: self.clone(), descriptor, direction: Direction::Read, key: None }
+    }
+
+    /// Waits until `descriptor` can be written without blocking, or has failed.
+    ///
+    /// # Panics
+    /// When awaited on a virtual clock, which has no outside.
+    pub fn writable(&self, descriptor: Arc<OwnedFd>) -> Readiness {
+        Readiness { rt: self.clone(), descriptor, direction: Direction::Write, key: None }
+    }
+
+    /// Lets every other ready task run first. Time does not pass: a task that waits for a timer by
+    /// yielding waits for ever.
     pub fn yield_now(&self) -> Yield {
         Yield(false)
     }
 
     /// When the next timer is due.
     pub fn next_timer(&self) -> Option<Nanos> {
-        self.0.timers.borrow().peek().map(|t| t.0.at)
+        self.0.timers.borrow().first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Moves woken tasks and due timers to the ready queue.
-    fn gather(&self) {
-        while let Some(key) = self.0.inbox.woken.pop() {
-            self.0.ready.borrow_mut().push(key);
-        }
-        if self.0.timers.borrow().is_empty() {
+    /// Moves woken tasks to the ready queue.
+    fn gather_woken(&self) {
+        if self.0.inbox.is_empty() {
             return;
         }
-        let now = self.now();
-        loop {
-            let due = {
-                let mut timers = self.0.timers.borrow_mut();
-                match timers.peek() {
-                    Some(t) if t.0.at <= now => timers.pop(),
-                    _ => None,
-                }
-            };
-            match due {
-                Some(timer) => timer.0.waker.wake(),
-                None => break,
-            }
+        let mut ready = self.0.ready.borrow_mut();
+        while let Some(key) = self.0.inbox.pop() {
+            ready.push_back(key);
         }
-        while let Some(key) = self.0.inbox.woken.pop() {
-            self.0.ready.borrow_mut().push(key);
+    }
+
+    /// Wakes the tasks whose timers are due.
+    fn fire_timers(&self) {
+        let Some(mut next) = self.next_timer() else { return };
+        let now = self.now();
+        while next <= now {
+            let due = self.0.timers.borrow_mut().pop_first();
+            if let Some((_, waker)) = due {
+                waker.wake();
+            }
+            let Some(at) = self.next_timer() else { return };
+            next = at;
         }
     }
 
     fn next_ready(&self) -> Option<usize> {
         let mut ready = self.0.ready.borrow_mut();
-        let front = self.0.ready_front.get();
-        let waiting = ready.len() - front;
-        if waiting == 0 {
-            ready.clear();
-            self.0.ready_front.set(0);
-            return None;
-        }
+        let waiting = ready.len();
         if self.0.config.shuffle && waiting > 1 {
-            let pick = front + self.0.rng.borrow_mut().below(waiting as u64) as usize;
-            ready.swap(front, pick);
+            let pick = self.0.rng.borrow_mut().below(waiting as u64) as usize;
+            ready.swap(0, pick);
         }
-        self.0.ready_front.set(front + 1);
-        Some(ready[front])
+        ready.pop_front()
     }
 
     /// Runs tasks and sources until none has anything to do *now*. Does not move the clock.
     pub fn run_ready(&self) {
-        loop {
-            self.gather();
-            let mut ran = false;
-            while let Some(key) = self.next_ready() {
-                self.run_task(key);
-                ran = true;
-                self.gather();
-            }
+        while self.run_some(ROUND) {}
+    }
+
+    /// As [`Rt::run_ready`], but at most about `limit` tasks. True if there may be more to do.
+    pub fn run_some(&self, limit: usize) -> bool {
+        let mut left = limit;
+        while left > 0 {
+            let round = left.min(ROUND);
+            let ran = self.run_round(round);
             let worked = self.poll_sources();
-            if !ran && !worked {
-                return;
+            if ran == 0 && !worked {
+                return false;
             }
+            left -= ran.max(1);
         }
+        true
+    }
+
+    /// Runs at most `limit` ready tasks. Returns how many.
+    fn run_round(&self, limit: usize) -> usize {
+        self.fire_timers();
+        for ran in 0..limit {
+            self.gather_woken();
+            let Some(key) = self.next_ready() else { return ran };
+            self.run_task(key);
+        }
+        limit
+    }
+
+    /// Where wakes go: readable from any thread.
+    pub(crate) fn inbox(&self) -> Arc<Inbox> {
+        self.0.inbox.clone()
+    }
+
+    pub(crate) fn driver(&self) -> Option<&Driver> {
+        self.0.real.as_ref()
     }
 
     fn poll_sources(&self) -> bool {
@@ -408,21 +428,36 @@ impl Rt {
         worked
     }
 
-    /// Moves a virtual clock to the next timer; waits for it on a real one. False if there is
-    /// none.
+    /// Moves a virtual clock to the next timer. A real one waits for it, for a descriptor or for a
+    /// wake by another thread. False if there is no timer and no descriptor to wait for.
     pub fn advance(&self) -> bool {
-        let Some(at) = self.next_timer() else { return false };
-        match &self.0.real {
-            Some(real) => real.wait_until(at),
-            None => self.0.now.set(self.0.now.get().max(at)),
+        let next = self.next_timer();
+        match (&self.0.real, next) {
+            (None, None) => return false,
+            (None, Some(at)) => self.0.now.set(self.0.now.get().max(at)),
+            (Some(real), None) if !real.is_watching() => return false,
+            (Some(real), next) => self.wait_outside(real, next),
         }
         true
     }
 
-    /// Runs until `future` is done.
+    fn wait_outside(&self, real: &Driver, next: Option<Nanos>) {
+        let interests = real.interests();
+        real.bell().announce(next);
+        if !self.0.inbox.is_empty() {
+            real.bell().awake();
+            return;
+        }
+        let timeout = next.map(|at| at.since(real.now()));
+        real.ready(&real.bell().sleep(timeout, &interests));
+    }
+
+    /// Runs until `future` is done. On the real clock it waits as long as it takes: another thread
+    /// may wake a task.
     ///
     /// # Panics
-    /// If nothing can make progress any more: a deadlock of the caller's making.
+    /// On a virtual clock, if nothing can make progress any more: a deadlock of the caller's
+    /// making.
     pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
         let handle = self.spawn(future);
         loop {
@@ -430,7 +465,12 @@ impl Rt {
             if let Some(value) = handle.try_take() {
                 return value;
             }
-            assert!(self.advance(), "deadlock: the awaited task cannot make progress");
+            match &self.0.real {
+                Some(real) => self.wait_outside(real, self.next_timer()),
+                None => {
+                    assert!(self.advance(), "deadlock: the awaited task cannot make progress");
+                }
+            }
         }
     }
 
@@ -449,21 +489,23 @@ impl Rt {
 
     /// Tasks alive.
     pub fn task_count(&self) -> usize {
-        self.0.tasks.borrow().len()
+        self.0.tasks.borrow().alive()
     }
 
     /// Drops every task and source: the end of an engine, also a simulated power cut. Breaks the
     /// reference cycles between an executor and the tasks that hold its handle.
     pub fn clear(&self) {
-        // Tasks may drop other handles of this executor: take them out before dropping them.
+        // What is dropped may spawn, wake or set timers: take out first, drop after, look again.
         loop {
-            let tasks: Vec<Entry> = self.0.tasks.borrow_mut().drain().collect();
+            let tasks = self.0.tasks.borrow_mut().drain();
             let sources = std::mem::take(&mut *self.0.sources.borrow_mut());
             let timers = std::mem::take(&mut *self.0.timers.borrow_mut());
             if tasks.is_empty() && sources.is_empty() && timers.is_empty() {
-                return;
+                break;
             }
         }
+        while self.0.inbox.pop().is_some() {}
+        self.0.ready.borrow_mut().clear();
     }
 }
 
@@ -489,18 +531,22 @@ impl<T> Future for JoinHandle<T> {
         match joint.value.take() {
             Some(value) => Poll::Ready(value),
             None => {
-                joint.waker = Some(cx.waker().clone());
+                match &mut joint.waker {
+                    Some(known) => known.clone_from(cx.waker()),
+                    None => joint.waker = Some(cx.waker().clone()),
+                }
                 Poll::Pending
             }
         }
     }
 }
 
-/// See [`Rt::sleep`].
+/// See [`Rt::sleep`]. Dropping it takes its timer back.
+#[must_use = "waits only when awaited"]
 pub struct Sleep {
     rt: Rt,
     at: Nanos,
-    armed: bool,
+    timer: Option<u64>,
 }
 
 impl Future for Sleep {
@@ -509,14 +555,59 @@ impl Future for Sleep {
         if self.rt.now() >= self.at {
             return Poll::Ready(());
         }
-        if !self.armed {
-            self.armed = true;
-            let order = self.rt.0.timer_order.get();
-            self.rt.0.timer_order.set(order + 1);
-            let timer = Timer { at: self.at, order, waker: cx.waker().clone() };
-            self.rt.0.timers.borrow_mut().push(Reverse(timer));
-        }
+        let inner = &self.rt.0;
+        let order = self.timer.unwrap_or_else(|| {
+            let order = inner.timer_order.get();
+            inner.timer_order.set(order + 1);
+            order
+        });
+        inner.timers.borrow_mut().insert((self.at, order), cx.waker().clone());
+        self.timer = Some(order);
         Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(order) = self.timer {
+            let timer = self.rt.0.timers.borrow_mut().remove(&(self.at, order));
+            drop(timer);
+        }
+    }
+}
+
+/// See [`Rt::readable`] and [`Rt::writable`].
+#[must_use = "waits only when awaited"]
+pub struct Readiness {
+    rt: Rt,
+    descriptor: Arc<OwnedFd>,
+    direction: Direction,
+    key: Option<u64>,
+}
+
+impl Future for Readiness {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let driver = this.rt.driver().expect("descriptors are served on the real clock only");
+        match this.key {
+            Some(key) if driver.still_watched(key, cx.waker()) => Poll::Pending,
+            Some(_) => Poll::Ready(()),
+            None => {
+                let descriptor = this.descriptor.clone();
+                let key = driver.watch(descriptor, this.direction, cx.waker().clone());
+                this.key = Some(key);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Readiness {
+    fn drop(&mut self) {
+        if let (Some(key), Some(driver)) = (self.key, self.rt.driver()) {
+            driver.forget(key);
+        }
     }
 }
 

@@ -1,16 +1,29 @@
 //! The deterministic runtime under every Furrow engine.
 //!
-//! Time, randomness, threads and I/O reach the core through here and nowhere else.
+//! Time, randomness, threads and I/O reach the core through here and nowhere else. An engine is
+//! tasks of one [`Rt`]; in simulation that is all there is. Where other threads come in, they
+//! reach the engine through a [`Port`].
 
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "where threads meet")]
+mod answer;
 pub mod buf;
-#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the real clock")]
-mod clock;
+mod caller;
+mod cell;
 pub mod completion;
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the real clock")]
+mod driver;
 pub mod exec;
 pub mod gate;
+#[allow(clippy::disallowed_types, reason = "where threads meet")]
+mod hub;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "where threads meet")]
 pub mod port;
+#[allow(clippy::disallowed_types, reason = "where threads meet")]
+mod ring;
 pub mod rng;
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "where threads meet")]
+mod sync;
+mod tasks;
 
 pub use buf::{PAGE_SIZE, Page, Pages, Pool};
 pub use completion::{Completion, CompletionTable, Ticket};

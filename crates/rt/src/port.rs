@@ -1,102 +1,213 @@
 //! How other threads reach an engine.
 //!
 //! An engine is an [`Rt`] and a graph of state `E` that belongs to one thread at a time. A
-//! [`Port`] is the handle every other thread uses: it sends a request and, with [`Port::call`],
-//! waits for the answer.
+//! [`Port`] is the handle every other thread uses. A thread with a request takes the engine and
+//! runs it in place, with no hop to another thread; if the engine is taken, it leaves the request
+//! in its ring, and the holder serves it (*flat combining*, `hub.rs`). One *reactor* thread per
+//! engine sleeps until a timer is due, a descriptor is ready or a task is woken from outside, and
+//! then is a holder like any other.
+//!
+//! Invariants:
+//! - Requests are served in the order they were submitted, across threads as well.
+//! - A hold is bounded: after [`ROUNDS`] of work for others a caller leaves the rest to the
+//!   reactor. Nobody is trapped serving.
+//! - Work never waits without somebody responsible: the holder, or the reactor, which was rung or
+//!   has yet to look before it sleeps. Who leaves ready tasks behind *signals*, then rings.
+//! - The reactor announces until when it sleeps while it holds the engine, so every later holder
+//!   knows whether a timer of its own comes earlier, and rings.
+//!
+//! What an engine must keep to, because the compiler does not check it (the argument is in
+//! `cell.rs`): no thread-locals, no lock guard across an `await`. A request that panics ends the
+//! engine: its state may be half changed. Everything in flight is dropped, and every present and
+//! later caller gets [`Stopped`] with the panic's message.
+//!
+//! The port adds no determinism: which thread comes first is the machine's choice. Simulation
+//! uses [`Rt`] directly.
 
+use crate::answer::{Reply, answer};
+use crate::caller::{Inside, inside, leave_request};
+use crate::driver::{Doorbell, Interest};
 use crate::exec::{Clock, Config, Rt};
+use crate::hub::{Arrivals, Hub, Served};
+use crate::tasks::Inbox;
+use std::any::Any;
 use std::future::Future;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-type Request<E> = Box<dyn FnOnce(&Rt, &E) + Send>;
+/// Times a caller takes the engine in a row before it leaves what is left to the reactor.
+const ROUNDS: usize = 4;
 
-enum Message<E> {
-    Request(Request<E>),
-    Nudge,
-    Stop(Request<E>),
+/// Tasks a holder runs at a time.
+const TASKS: usize = 64;
+
+/// The engine has stopped, or has died of a panic.
+#[derive(Clone, Debug, Default)]
+pub struct Stopped {
+    reason: Option<Arc<str>>,
 }
 
-/// A handle to an engine. Cloning shares it.
-pub struct Port<E: 'static> {
-    sender: Sender<Message<E>>,
-    thread: Arc<Mutex<Option<JoinHandle<()>>>>,
-}
-
-impl<E> Clone for Port<E> {
-    fn clone(&self) -> Self {
-        Port { sender: self.sender.clone(), thread: self.thread.clone() }
+impl Stopped {
+    /// The message of the panic the engine died of. `None` after an orderly stop.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
     }
 }
 
-/// The engine has stopped or has died of a panic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopped;
-
 impl std::fmt::Display for Stopped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the engine has stopped")
+        match &self.reason {
+            None => f.write_str("the engine has stopped"),
+            Some(reason) => write!(f, "the engine has stopped because a request failed: {reason}"),
+        }
     }
 }
 
 impl std::error::Error for Stopped {}
 
+type Run<E> = Box<dyn FnOnce(&Rt, &E) + Send>;
+
+enum Request<E> {
+    Run(Run<E>),
+    End,
+}
+
+/// What the cell owns.
+struct Engine<E> {
+    rt: Rt,
+    state: E,
+}
+
+struct Shared<E> {
+    id: u64,
+    hub: Hub<Option<Engine<E>>, Request<E>>,
+    doorbell: Arc<Doorbell>,
+    over: OnceLock<Stopped>,
+    /// Calls that wait on a virtual clock, which moves only for them.
+    waiting: AtomicUsize,
+    clock: Clock,
+}
+
+/// Ends the engine when the last port is gone.
+struct Handle<E: 'static> {
+    shared: Arc<Shared<E>>,
+    reactor: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A handle to an engine. Cloning shares it. When the last one is dropped the engine ends as by
+/// [`Port::stop`], without a last request.
+pub struct Port<E: 'static>(Arc<Handle<E>>);
+
+impl<E> Clone for Port<E> {
+    fn clone(&self) -> Self {
+        Port(self.0.clone())
+    }
+}
+
+impl<E> std::fmt::Debug for Port<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Port({})", self.0.shared.id)
+    }
+}
+
 impl<E: 'static> Port<E> {
-    /// Builds the engine and starts its thread. `build` runs inside the engine's ownership.
+    /// Builds the engine on the calling thread, inside its ownership, and starts its reactor.
     ///
     /// # Errors
     /// What `build` returns.
-    pub fn start<Err: Send + 'static>(
+    ///
+    /// # Panics
+    /// If the system has no thread or no descriptor left.
+    pub fn start<Err: Send>(
         config: Config,
         build: impl FnOnce(&Rt) -> Result<E, Err> + Send + 'static,
     ) -> Result<Port<E>, Err> {
-        let (sender, receiver) = channel();
-        let (result, built) = channel();
-        let nudge = Mutex::new(sender.clone());
-        let thread = std::thread::spawn(move || {
-            let rt = Rt::with_bell(
-                config,
-                Box::new(move || {
-                    let _ =
-                        nudge.lock().unwrap_or_else(PoisonError::into_inner).send(Message::Nudge);
-                }),
-            );
-            match build(&rt) {
-                Ok(engine) => {
-                    let _ = result.send(Ok(()));
-                    serve(&rt, engine, &receiver);
-                }
-                Err(error) => drop(result.send(Err(error))),
-            }
-            rt.clear();
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let doorbell = Arc::new(Doorbell::new());
+        let shared = Arc::new(Shared {
+            id,
+            hub: Hub::new(None),
+            doorbell: doorbell.clone(),
+            over: OnceLock::new(),
+            waiting: AtomicUsize::new(0),
+            clock: config.clock,
         });
-        built.recv().expect("invariant: the thread answers unless `build` panicked")?;
-        Ok(Port { sender, thread: Arc::new(Mutex::new(Some(thread))) })
+        let bell = move || {
+            // A wake by the holder itself needs no bell: it looks at the inbox before it leaves.
+            if inside() != id {
+                fence(Ordering::SeqCst);
+                doorbell.ring();
+            }
+        };
+        let _inside = Inside::enter(id);
+        let built = shared.hub.hold(|engine, _| {
+            let rt = Rt::build(config, Some(shared.doorbell.clone()), Box::new(bell));
+            match build(&rt) {
+                Ok(state) => {
+                    let inbox = rt.inbox();
+                    *engine = Some(Engine { rt, state });
+                    Ok(inbox)
+                }
+                Err(error) => {
+                    rt.clear();
+                    Err(error)
+                }
+            }
+        });
+        let (inbox, _) = built.expect("invariant: nobody else knows the engine yet");
+        let inbox = inbox?;
+        let theirs = shared.clone();
+        let reactor = std::thread::Builder::new()
+            .name("furrow-reactor".into())
+            .spawn(move || react(&theirs, &inbox))
+            .expect("the system has no thread left for an engine's reactor");
+        Ok(Port(Arc::new(Handle { shared, reactor: Mutex::new(Some(reactor)) })))
     }
 
-    /// Runs `request` on the engine. If the engine has stopped, `request` is dropped.
+    /// Runs `request` on the engine: at once on this thread if the engine is free, else soon, on
+    /// whichever thread holds it. May be called from inside the engine. `request` must not block;
+    /// what waits goes into [`Rt::run_now`]. If the engine has stopped, `request` is dropped.
     pub fn submit(&self, request: impl FnOnce(&Rt, &E) + Send + 'static) {
-        let _ = self.sender.send(Message::Request(Box::new(request)));
+        let shared = &*self.0.shared;
+        let mut request = Some(request);
+        shared.attend(&mut |rt, state| {
+            if let Some(request) = request.take() {
+                request(rt, state);
+            }
+        });
+        if let Some(request) = request {
+            shared.push(Request::Run(Box::new(request)));
+            shared.attend(&mut |_, _| {});
+        }
     }
 
-    /// Runs what `f` returns on the engine and waits for its result.
+    /// Runs what `f` returns on the engine and waits for its result. If nothing in it has to wait
+    /// and the engine is free, all of it happens on this thread.
     ///
     /// # Panics
-    /// If the engine has stopped; see [`Port::try_call`].
+    /// If the engine has stopped, as [`Port::try_call`]; from inside the engine, where the call
+    /// would wait for itself.
     pub fn call<T, F>(&self, f: impl FnOnce(&Rt, &E) -> F + Send + 'static) -> T
     where
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
-        self.try_call(f).expect("the engine has stopped")
+        match self.try_call(f) {
+            Ok(value) => value,
+            Err(stopped) => panic!("{stopped}"),
+        }
     }
 
     /// As [`Port::call`], with an error instead of a panic.
     ///
     /// # Errors
     /// [`Stopped`] if the engine has stopped, or stops before it answers.
+    ///
+    /// # Panics
+    /// From inside the engine, where the call would wait for itself.
     pub fn try_call<T, F>(
         &self,
         f: impl FnOnce(&Rt, &E) -> F + Send + 'static,
@@ -105,91 +216,290 @@ impl<E: 'static> Port<E> {
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
-        let (sender, receiver) = channel();
-        self.submit(move |rt, engine| {
-            let future = f(rt, engine);
-            rt.run_now(async move { drop(sender.send(future.await)) });
+        let shared = &*self.0.shared;
+        assert!(inside() != shared.id, "an engine cannot wait for a call to itself: use submit");
+        let (mut f, mut value, mut pending) = (Some(f), None, None);
+        shared.attend(&mut |rt, state| {
+            let Some(f) = f.take() else { return };
+            value = rt.run_or(f(rt, state), || {
+                let (reply, answer) = answer();
+                pending = Some(answer);
+                move |value| reply.send(value)
+            });
         });
-        receiver.recv().map_err(|_| Stopped)
+        if let Some(f) = f {
+            let (reply, answer) = answer();
+            pending = Some(answer);
+            shared.push(Request::Run(Box::new(move |rt, state| run_for(rt, f(rt, state), reply))));
+            shared.attend(&mut |_, _| {});
+        }
+        if let Some(answer) = pending {
+            value = shared.with_clock_moving(|| answer.wait());
+        }
+        value.ok_or_else(|| shared.over.get().cloned().unwrap_or_default())
     }
 
-    /// Runs a last request, then ends the engine. Requests that arrive later are dropped.
+    /// Runs a last request and ends the engine: its tasks and its state are dropped, its reactor
+    /// has gone when this returns. Requests still on their way are dropped.
     ///
     /// # Panics
-    /// If the engine has stopped before.
+    /// As [`Port::call`].
     pub fn stop<T, F>(self, last: impl FnOnce(&Rt, &E) -> F + Send + 'static) -> T
     where
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
-        let value = self.call(last);
-        let _ = self.sender.send(Message::Stop(Box::new(|_, _| {})));
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            let _ = thread.join();
+        match self.try_stop(last) {
+            Ok(value) => value,
+            Err(stopped) => panic!("{stopped}"),
         }
+    }
+
+    /// As [`Port::stop`], with an error instead of a panic.
+    ///
+    /// # Errors
+    /// [`Stopped`] if the engine had stopped before, or did so during the last request.
+    ///
+    /// # Panics
+    /// From inside the engine.
+    pub fn try_stop<T, F>(
+        self,
+        last: impl FnOnce(&Rt, &E) -> F + Send + 'static,
+    ) -> Result<T, Stopped>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let value = self.try_call(last);
+        self.0.end();
         value
     }
+
+    /// Why the engine is no more. `None` while it runs.
+    pub fn stopped(&self) -> Option<Stopped> {
+        self.0.shared.over.get().cloned()
+    }
 }
 
-fn serve<E>(rt: &Rt, engine: E, receiver: &Receiver<Message<E>>) {
-    loop {
-        rt.run_ready();
-        let message = match rt.next_timer() {
-            None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(_) if rt.config().clock == Clock::Virtual => {
-                rt.advance();
-                receiver.try_recv().or(Ok(Message::Nudge))
+/// Runs `future` and sends its result.
+fn run_for<T: 'static>(rt: &Rt, future: impl Future<Output = T> + 'static, reply: Reply<T>) {
+    let mut reply = Some(reply);
+    let value = rt.run_or(future, || {
+        let reply = reply.take();
+        move |value| {
+            if let Some(reply) = reply {
+                reply.send(value);
             }
-            Some(at) => receiver.recv_timeout(Duration::from_nanos(at.since(rt.now()))),
-        };
-        match message {
-            Ok(Message::Request(request)) => request(rt, &engine),
-            Ok(Message::Nudge) | Err(RecvTimeoutError::Timeout) => {}
-            Ok(Message::Stop(request)) => {
-                request(rt, &engine);
-                return;
-            }
-            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    });
+    if let (Some(value), Some(reply)) = (value, reply) {
+        reply.send(value);
+    }
+}
+
+impl<E: 'static> Handle<E> {
+    fn end(&self) {
+        let shared = &*self.shared;
+        if shared.over.get().is_none() {
+            shared.push(Request::End);
+            shared.attend(&mut |_, _| {});
+        }
+        let reactor = self.reactor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(reactor) = reactor else { return };
+        // From inside the engine, or on the reactor, the end comes after this: nothing to wait for.
+        if inside() != shared.id && reactor.thread().id() != std::thread::current().id() {
+            // A reactor does not panic: requests that do are caught.
+            let _ = reactor.join();
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Nanos;
-    use std::cell::Cell;
-    use std::rc::Rc;
+impl<E> Drop for Handle<E> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
 
-    #[test]
-    fn calls_from_many_threads_are_served_and_stop_joins() {
-        let port: Port<Rc<Cell<u64>>> =
-            Port::start(Config::real(), |_| Ok::<_, ()>(Rc::new(Cell::new(0)))).unwrap();
-        let threads: Vec<_> = (0..4)
-            .map(|_| {
-                let port = port.clone();
-                std::thread::spawn(move || {
-                    for _ in 0..100 {
-                        port.call(|_, engine| {
-                            engine.set(engine.get() + 1);
-                            async {}
-                        });
-                    }
-                })
+/// What a reactor does next.
+enum Rest {
+    Working,
+    Sleep(Option<u64>),
+    Over,
+}
+
+impl<E: 'static> Shared<E> {
+    /// Takes the engine if it is free, runs `own` in its turn, and what else there is.
+    fn attend(&self, own: &mut dyn FnMut(&Rt, &E)) {
+        let _inside = Inside::enter(self.id);
+        let mut ring = false;
+        let mut serve = || {
+            self.hub.serve(ROUNDS, |engine, arrivals| {
+                let more = self.guarded(engine, |engine| self.work(engine, arrivals, own));
+                ring |= self.must_ring(engine);
+                more.unwrap_or(true)
             })
-            .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        let late = port.call(|rt, engine| {
-            let (rt, engine) = (rt.clone(), engine.clone());
-            async move {
-                rt.sleep(Nanos::MILLI).await;
-                engine.get()
+        };
+        while serve() == Served::Left {
+            // Once the engine is over there is no reactor: what is left is dropped here.
+            if self.over.get().is_none() {
+                self.hub.signal();
+                ring = true;
+                break;
             }
+        }
+        if ring {
+            self.doorbell.ring();
+        }
+    }
+
+    /// Serves what arrived before now, then `own`, then runs tasks. True if work is left; if there
+    /// was more before it than one hold should do, `own` has not run.
+    fn work(
+        &self,
+        engine: &mut Option<Engine<E>>,
+        arrivals: &mut Arrivals<'_, Option<Engine<E>>, Request<E>>,
+        own: &mut dyn FnMut(&Rt, &E),
+    ) -> bool {
+        let (requests, all) = arrivals.take(arrivals.drawn());
+        for request in requests {
+            match (request, &engine) {
+                (Request::Run(run), Some(engine)) => run(&engine.rt, &engine.state),
+                (Request::End, Some(_)) => self.take_down(engine, Stopped::default()),
+                (_, None) => {}
+            }
+        }
+        let Some(Engine { rt, state }) = engine else { return !all };
+        if all {
+            own(rt, state);
+        }
+        rt.run_some(TASKS) || !all
+    }
+
+    /// True if the reactor has to learn of a timer, of a descriptor or of the end. Asked in every
+    /// hold: a reactor that lost the race for the engine relies on the next one to tell it.
+    fn must_ring(&self, engine: &Option<Engine<E>>) -> bool {
+        let Some(Engine { rt, .. }) = engine else { return true };
+        rt.driver()
+            .is_some_and(|driver| driver.has_news() || self.doorbell.sleeps_past(rt.next_timer()))
+    }
+
+    /// Runs `work`; a panic in it ends the engine. `None` if it did.
+    fn guarded<R>(
+        &self,
+        engine: &mut Option<Engine<E>>,
+        work: impl FnOnce(&mut Option<Engine<E>>) -> R,
+    ) -> Option<R> {
+        // The state a panic may have left half changed is dropped, not used again.
+        match catch_unwind(AssertUnwindSafe(|| work(engine))) {
+            Ok(result) => Some(result),
+            Err(panic) => {
+                self.take_down(engine, Stopped { reason: Some(message(&*panic).into()) });
+                None
+            }
+        }
+    }
+
+    /// Drops the engine, inside its ownership.
+    fn take_down(&self, engine: &mut Option<Engine<E>>, why: Stopped) {
+        // First: whoever is told by a dropped reply finds the reason.
+        let _ = self.over.set(why);
+        if let Some(Engine { rt, state }) = engine.take() {
+            // A drop that panics must not take the holder with it; what it owned is leaked.
+            let _ = catch_unwind(AssertUnwindSafe(move || {
+                rt.clear();
+                drop(state);
+                rt.clear();
+            }));
+        }
+        self.doorbell.ring();
+    }
+
+    /// Leaves a request in this thread's ring.
+    fn push(&self, request: Request<E>) {
+        leave_request(self.id, &self.hub, request);
+    }
+
+    /// Waits in `wait` for an answer. A virtual clock moves only while somebody does.
+    fn with_clock_moving<T>(&self, wait: impl FnOnce() -> T) -> T {
+        if self.clock == Clock::Real {
+            return wait();
+        }
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        self.hub.signal();
+        self.doorbell.ring();
+        let value = wait();
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        value
+    }
+
+    /// A reactor's hold: work, then the announcement of its sleep if there is no more.
+    fn react_once(&self, watched: &mut Vec<Interest>) -> Option<(Rest, u64)> {
+        let _inside = Inside::enter(self.id);
+        self.hub.hold(|engine, arrivals| {
+            let more = self.guarded(engine, |engine| self.work(engine, arrivals, &mut |_, _| {}));
+            let Some(Engine { rt, .. }) = engine else { return Rest::Over };
+            if more.unwrap_or(true) {
+                return Rest::Working;
+            }
+            let next = rt.next_timer();
+            let Some(driver) = rt.driver() else {
+                if self.waiting.load(Ordering::Acquire) > 0 && rt.advance() {
+                    return Rest::Working;
+                }
+                self.doorbell.announce(None);
+                return Rest::Sleep(None);
+            };
+            self.doorbell.announce(next);
+            *watched = driver.interests();
+            Rest::Sleep(next.map(|at| at.since(rt.now())))
+        })
+    }
+}
+
+/// The reactor thread.
+fn react<E: 'static>(shared: &Shared<E>, inbox: &Inbox) {
+    let Shared { hub, doorbell, .. } = shared;
+    let mut ring = hub.join();
+    let mut watched = Vec::new();
+    loop {
+        let held = shared.react_once(&mut watched).or_else(|| {
+            // Taken. From here the holder sees our signal, goes round once more, and rings if it
+            // leaves a timer: then we can sleep. Or it has let go, and we get the engine.
+            doorbell.announce(None);
+            hub.signal();
+            shared.react_once(&mut watched)
         });
-        assert_eq!(late, 400);
-        let other = port.clone();
-        assert_eq!(port.stop(|_, engine| std::future::ready(engine.get())), 400);
-        assert_eq!(other.try_call(|_, _| async {}), Err(Stopped));
+        let timeout = match held {
+            None => None,
+            Some((Rest::Over, _)) => {
+                // Others may have relied on this hold to drop their requests.
+                shared.attend(&mut |_, _| {});
+                return;
+            }
+            Some((Rest::Sleep(timeout), seen)) if hub.is_quiet(seen) && inbox.is_empty() => timeout,
+            Some(_) => {
+                doorbell.awake();
+                continue;
+            }
+        };
+        let ready = doorbell.sleep(timeout, &watched);
+        if !ready.is_empty() {
+            let wake = move |rt: &Rt, _: &E| {
+                if let Some(driver) = rt.driver() {
+                    driver.ready(&ready);
+                }
+            };
+            hub.push(&mut ring, Request::Run(Box::new(wake)));
+        }
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    if let Some(message) = panic.downcast_ref::<&str>() {
+        message
+    } else if let Some(message) = panic.downcast_ref::<String>() {
+        message
+    } else {
+        "a panic without a message"
     }
 }

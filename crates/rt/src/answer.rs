@@ -1,0 +1,70 @@
+//! One answer on its way from the engine to a thread that waits for it.
+//!
+//! The waiting thread spins for a moment, then parks; the answering one makes a system call only
+//! if it has parked. Dropping the [`Reply`] unanswered ends the wait, too: with nothing.
+
+use crate::sync::{Arc, AtomicU8, Mutex, Ordering, Thread, current, park, spin_loop};
+use std::sync::PoisonError;
+
+/// Turns before a waiting thread parks: about as long as the trivial requests of a few other
+/// callers take, far less than a park and a wake.
+#[cfg(not(loom))]
+const SPINS: usize = 64;
+#[cfg(loom)]
+const SPINS: usize = 0;
+
+const OPEN: u8 = 0;
+const PARKED: u8 = 1;
+const CLOSED: u8 = 2;
+
+struct Slot<T> {
+    state: AtomicU8,
+    value: Mutex<Option<T>>,
+    waiter: Thread,
+}
+
+/// The engine's end.
+pub(crate) struct Reply<T>(Arc<Slot<T>>);
+
+/// The waiting thread's end. It stays on the thread that made it.
+pub(crate) struct Answer<T>(Arc<Slot<T>>);
+
+/// The two ends of an answer to the calling thread.
+pub(crate) fn answer<T>() -> (Reply<T>, Answer<T>) {
+    let slot = Slot { state: AtomicU8::new(OPEN), value: Mutex::new(None), waiter: current() };
+    let slot = Arc::new(slot);
+    (Reply(slot.clone()), Answer(slot))
+}
+
+impl<T> Reply<T> {
+    pub(crate) fn send(self, value: T) {
+        *self.0.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+    }
+}
+
+impl<T> Drop for Reply<T> {
+    fn drop(&mut self) {
+        if self.0.state.swap(CLOSED, Ordering::AcqRel) == PARKED {
+            self.0.waiter.unpark();
+        }
+    }
+}
+
+impl<T> Answer<T> {
+    /// Waits. `None` if the reply was dropped unanswered.
+    pub(crate) fn wait(self) -> Option<T> {
+        let state = &self.0.state;
+        for _ in 0..SPINS {
+            if state.load(Ordering::Acquire) == CLOSED {
+                break;
+            }
+            spin_loop();
+        }
+        if state.compare_exchange(OPEN, PARKED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            while state.load(Ordering::Acquire) != CLOSED {
+                park();
+            }
+        }
+        self.0.value.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}

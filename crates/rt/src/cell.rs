@@ -1,0 +1,71 @@
+//! The cell that lets one thread after the other own an engine: the ownership token.
+//!
+//! An engine is a graph of `Rc`s and `RefCell`s. Such a graph must not be *shared* between
+//! threads, but nothing in it cares which thread runs it, as long as there is one at a time and
+//! each sees what the one before it wrote. [`EngineCell`] gives exactly that: state is reached
+//! only through [`EngineCell::try_hold`], which takes the token with an acquiring exchange and
+//! gives it back with a releasing store, also when the work panics.
+//!
+//! # Why the `unsafe impl`s hold
+//! 1. *One at a time.* The token is a flag taken by compare-and-exchange. The reference to the
+//!    state is created after it was taken and ends before it is given back; `loom` checks it.
+//! 2. *No handle escapes.* The state is built inside a hold, and what crosses the cell is `Send`:
+//!    requests, answers, errors. A clone of an inner `Rc` is not `Send`, so it cannot be returned,
+//!    captured by a thread, or kept in a `static`.
+//! 3. *Nothing is tied to a thread.* What remains in safe Rust is a thread-local: a request that
+//!    hides an `Rc` of the engine in one, or state that reads one, breaks the argument, and the
+//!    compiler does not see it. `thread_local!` is therefore banned in the whole workspace by
+//!    Clippy (`disallowed-macros`) except for the ring table of `port.rs`, which holds no engine
+//!    state. The same goes for lock guards kept across an `await` (`await_holding_lock`).
+//! 4. *The end is inside as well.* The engine is dropped during a hold; what is left in the cell
+//!    when the cell itself is dropped is dropped by its only owner.
+//! 5. *What does cross threads is made for it*: page counts, wakers and the inbox are atomic.
+//!
+//! It deliberately does not queue: who fails to take the token leaves its request in a ring and
+//! relies on the holder (`hub.rs`).
+
+#![allow(unsafe_code)]
+
+use crate::sync::{AtomicBool, Ordering, UnsafeCell};
+
+/// State that belongs to whoever holds the token.
+pub(crate) struct EngineCell<S> {
+    held: AtomicBool,
+    state: UnsafeCell<S>,
+}
+
+// SAFETY: points 2, 3 and 4 of the module header: moving the cell moves a graph no handle of
+// which is anywhere else.
+unsafe impl<S> Send for EngineCell<S> {}
+// SAFETY: points 1, 2 and 3 of the module header: a shared cell gives access to one thread at a
+// time, each of which sees the writes of the one before.
+unsafe impl<S> Sync for EngineCell<S> {}
+
+/// Gives the token back, also when the work panics.
+struct GiveBack<'a>(&'a AtomicBool);
+
+impl Drop for GiveBack<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl<S> EngineCell<S> {
+    pub(crate) fn new(state: S) -> EngineCell<S> {
+        EngineCell { held: AtomicBool::new(false), state: UnsafeCell::new(state) }
+    }
+
+    /// Runs `work` on the state if nobody holds the token. `None` if somebody does.
+    pub(crate) fn try_hold<R>(&self, work: impl FnOnce(&mut S) -> R) -> Option<R> {
+        if self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return None;
+        }
+        let _give_back = GiveBack(&self.held);
+        Some(self.state.with_mut(|state| {
+            // SAFETY: the exchange above succeeded, so no other reference to the state exists
+            // until `_give_back` is dropped, which is after this one has ended. A hold inside
+            // this one fails at the exchange.
+            work(unsafe { &mut *state })
+        }))
+    }
+}

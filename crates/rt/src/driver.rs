@@ -1,0 +1,201 @@
+//! The real clock, and what an executor on it waits for: timers, descriptors, the bell.
+//!
+//! The only place of the core that reads the machine's clock.
+//!
+//! Invariant of the [`Doorbell`]: who sleeps publishes until when *before* its last look at the
+//! work, and who brings work publishes the work *before* it looks at the sleeper. Both put a
+//! sequentially consistent fence in between, so at least one of the two sees the other.
+
+use crate::exec::Nanos;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::task::Waker;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Wakes the one thread that sleeps for an executor.
+pub(crate) struct Doorbell {
+    /// Until when the thread sleeps, in nanoseconds of the executor's clock: [`AWAKE`], or
+    /// `u64::MAX` for no limit.
+    asleep_until: AtomicU64,
+    event: OwnedFd,
+}
+
+/// Value of `asleep_until` while nobody sleeps.
+const AWAKE: u64 = 0;
+
+impl Doorbell {
+    pub(crate) fn new() -> Doorbell {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .expect("the system has no descriptor left for an executor's eventfd");
+        Doorbell { asleep_until: AtomicU64::new(AWAKE), event }
+    }
+
+    /// Wakes the sleeper, if there is one.
+    pub(crate) fn ring(&self) {
+        if self.asleep_until.load(Ordering::Acquire) != AWAKE
+            && self.asleep_until.swap(AWAKE, Ordering::AcqRel) != AWAKE
+        {
+            // Fails only if the counter is full, and then the sleeper is awake.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// True if somebody sleeps, and would sleep past `next`.
+    pub(crate) fn sleeps_past(&self, next: Option<Nanos>) -> bool {
+        next.is_some_and(|at| at.0 < self.asleep_until.load(Ordering::Acquire))
+    }
+
+    /// Announces a sleep until `at`. Look for work once more before [`Driver`] sleeps.
+    pub(crate) fn announce(&self, at: Option<Nanos>) {
+        self.asleep_until.store(at.map_or(u64::MAX, |at| at.0.max(1)), Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes the announcement back.
+    pub(crate) fn awake(&self) {
+        self.asleep_until.store(AWAKE, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Sleeps until the bell rings, `timeout` nanoseconds have passed or one of `interests` is
+    /// ready, and returns the keys of those that are.
+    pub(crate) fn sleep(&self, timeout: Option<u64>, interests: &[Interest]) -> Vec<u64> {
+        let timeout = timeout.map(|nanoseconds| Timespec {
+            tv_sec: (nanoseconds / Nanos::SECOND) as i64,
+            tv_nsec: (nanoseconds % Nanos::SECOND) as i64,
+        });
+        let mut waits = Vec::with_capacity(1 + interests.len());
+        waits.push(PollFd::new(&self.event, PollFlags::IN));
+        waits.extend(interests.iter().map(|i| PollFd::new(&*i.descriptor, i.flags)));
+        let polled = poll(&mut waits, timeout.as_ref());
+        let ready: Vec<u64> = match polled {
+            Ok(_) => interests
+                .iter()
+                .zip(&waits[1..])
+                .filter(|(_, wait)| !wait.revents().is_empty())
+                .map(|(interest, _)| interest.key)
+                .collect(),
+            // Interrupted by a signal, or out of memory: the caller looks around and comes again.
+            Err(_) => Vec::new(),
+        };
+        self.awake();
+        // Empties the counter; an error says that it was empty.
+        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+        ready
+    }
+}
+
+/// A descriptor somebody waits for.
+#[derive(Clone)]
+pub(crate) struct Interest {
+    key: u64,
+    descriptor: Arc<OwnedFd>,
+    flags: PollFlags,
+}
+
+/// Which way a descriptor is to be ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+pub(crate) struct Driver {
+    start: Instant,
+    bell: Arc<Doorbell>,
+    next_key: Cell<u64>,
+    interests: RefCell<BTreeMap<u64, (Interest, Waker)>>,
+    /// Interests were added since the last [`Driver::interests`].
+    changed: Cell<bool>,
+}
+
+impl Driver {
+    pub(crate) fn start(bell: Arc<Doorbell>) -> Driver {
+        Driver {
+            start: Instant::now(),
+            bell,
+            next_key: Cell::new(0),
+            interests: RefCell::new(BTreeMap::new()),
+            changed: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        Nanos(self.start.elapsed().as_nanos() as u64)
+    }
+
+    pub(crate) fn wall(&self) -> (i64, u32) {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
+            Err(_) => (0, 0),
+        }
+    }
+
+    pub(crate) fn bell(&self) -> &Doorbell {
+        &self.bell
+    }
+
+    /// Registers a wait. Its key is gone from the table once the descriptor is ready.
+    pub(crate) fn watch(
+        &self,
+        descriptor: Arc<OwnedFd>,
+        direction: Direction,
+        waker: Waker,
+    ) -> u64 {
+        let key = self.next_key.get();
+        self.next_key.set(key + 1);
+        let flags = match direction {
+            Direction::Read => PollFlags::IN,
+            Direction::Write => PollFlags::OUT,
+        };
+        let interest = Interest { key, descriptor, flags };
+        self.interests.borrow_mut().insert(key, (interest, waker));
+        self.changed.set(true);
+        key
+    }
+
+    /// True while the wait is registered; renews its waker.
+    pub(crate) fn still_watched(&self, key: u64, waker: &Waker) -> bool {
+        match self.interests.borrow_mut().get_mut(&key) {
+            Some((_, known)) => {
+                known.clone_from(waker);
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(crate) fn forget(&self, key: u64) {
+        let removed = self.interests.borrow_mut().remove(&key);
+        drop(removed);
+    }
+
+    pub(crate) fn is_watching(&self) -> bool {
+        !self.interests.borrow().is_empty()
+    }
+
+    /// True if a wait was added that the sleeper does not know of.
+    pub(crate) fn has_news(&self) -> bool {
+        self.changed.get()
+    }
+
+    /// All waits, for [`Doorbell::sleep`].
+    pub(crate) fn interests(&self) -> Vec<Interest> {
+        self.changed.set(false);
+        self.interests.borrow().values().map(|(interest, _)| interest.clone()).collect()
+    }
+
+    /// Wakes who waits for the descriptors of `keys`.
+    pub(crate) fn ready(&self, keys: &[u64]) {
+        for key in keys {
+            let interest = self.interests.borrow_mut().remove(key);
+            if let Some((_, waker)) = interest {
+                waker.wake();
+            }
+        }
+    }
+}

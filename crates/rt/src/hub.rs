@@ -1,0 +1,184 @@
+//! Flat combining: who holds the engine serves everybody.
+//!
+//! A thread that wants something leaves a request in its ring and tries to take the engine. The
+//! holder drains all rings, and looks again after it has let go. That second look is what makes
+//! it right: a thread that failed to take the engine may rely on the one that had it.
+//!
+//! # The argument
+//! Let `P` push and fail to take the token because `H` holds it.
+//! `P`: push; `signals += 1`; *fence*; reads the token: held.
+//! `H`: reads `signals` into `seen`; drains; token := free; *fence*; reads `signals`.
+//! `P` read the token before `H` freed it, so `P`'s fence comes before `H`'s, and `H`'s last read
+//! sees `P`'s signal. Either `seen` has it already, and then (release, acquire) the drain saw the
+//! request; or it differs from `seen`, and `H` goes round again. If `H` then fails to take the
+//! token, `H` is in `P`'s place with a fence behind it, and the next holder in `H`'s. `loom` runs
+//! all of it, and runs it without the second look to see the request get lost.
+//!
+//! # Order
+//! Requests carry tickets drawn before the push. A drain takes only tickets below a horizon that
+//! it read before it looked into any ring, sorted. So a request that was pushed before another
+//! drew its ticket is served before that one, whichever rings they are in.
+
+use crate::cell::EngineCell;
+use crate::ring::{Consumer, Producer, ring};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, fence};
+use std::sync::PoisonError;
+
+/// Tickets one drain advances by: how long a hold can get.
+#[cfg(not(loom))]
+const BATCH: u64 = 64;
+#[cfg(loom)]
+const BATCH: u64 = 2;
+
+/// A request in a ring.
+pub(crate) struct Entry<R> {
+    ticket: u64,
+    request: R,
+}
+
+/// An engine's state `S` and the requests `R` that wait for it.
+pub(crate) struct Hub<S, R> {
+    cell: EngineCell<Station<S, R>>,
+    tickets: AtomicU64,
+    /// Counts what a holder must not miss: pushes and [`Hub::signal`]s.
+    signals: AtomicU64,
+    newcomers: Mutex<Vec<Consumer<Entry<R>>>>,
+    has_newcomers: AtomicBool,
+    /// Canary for the checker: a hub that does not look again loses requests.
+    #[cfg(loom)]
+    pub(crate) blind: bool,
+}
+
+/// What belongs to the holder.
+struct Station<S, R> {
+    state: S,
+    rings: Vec<Consumer<Entry<R>>>,
+    batch: Vec<Entry<R>>,
+    horizon: u64,
+}
+
+/// The requests a holder has before it.
+pub(crate) struct Arrivals<'a, S, R> {
+    hub: &'a Hub<S, R>,
+    rings: &'a mut Vec<Consumer<Entry<R>>>,
+    batch: &'a mut Vec<Entry<R>>,
+    horizon: &'a mut u64,
+}
+
+/// How a [`Hub::serve`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// Another thread holds the engine and will see everything signalled before this call.
+    Busy,
+    /// Nothing is left to do.
+    Done,
+    /// The limit was reached with work left: somebody else has to be told.
+    Left,
+}
+
+impl<S, R: Send> Hub<S, R> {
+    pub(crate) fn new(state: S) -> Hub<S, R> {
+        let station = Station { state, rings: Vec::new(), batch: Vec::new(), horizon: 0 };
+        Hub {
+            cell: EngineCell::new(station),
+            tickets: AtomicU64::new(0),
+            signals: AtomicU64::new(0),
+            newcomers: Mutex::new(Vec::new()),
+            has_newcomers: AtomicBool::new(false),
+            #[cfg(loom)]
+            blind: false,
+        }
+    }
+
+    /// A ring for a thread. It is reclaimed after its producer is dropped.
+    pub(crate) fn join(&self) -> Producer<Entry<R>> {
+        let (producer, consumer) = ring();
+        self.newcomers.lock().unwrap_or_else(PoisonError::into_inner).push(consumer);
+        self.has_newcomers.store(true, Ordering::Release);
+        producer
+    }
+
+    /// Leaves a request. [`Hub::serve`] must follow.
+    pub(crate) fn push(&self, ring: &mut Producer<Entry<R>>, request: R) {
+        let ticket = self.tickets.fetch_add(1, Ordering::AcqRel);
+        ring.push(Entry { ticket, request });
+        self.signal();
+    }
+
+    /// Makes the present or next holder look once more. [`Hub::serve`] must follow, or a wake of
+    /// somebody who will call it.
+    pub(crate) fn signal(&self) {
+        self.signals.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+    }
+
+    /// One hold: `work` on the state and the requests. Returns what it returned and the signals
+    /// it has seen, for [`Hub::is_quiet`]. `None` if another thread holds the engine.
+    pub(crate) fn hold<T>(
+        &self,
+        work: impl FnOnce(&mut S, &mut Arrivals<'_, S, R>) -> T,
+    ) -> Option<(T, u64)> {
+        let held = self.cell.try_hold(|station| {
+            let seen = self.signals.load(Ordering::Acquire);
+            let Station { state, rings, batch, horizon } = station;
+            (work(state, &mut Arrivals { hub: self, rings, batch, horizon }), seen)
+        });
+        // Between giving the token back and the second look; see the module header.
+        fence(Ordering::SeqCst);
+        held
+    }
+
+    /// The second look: true if nothing was signalled since `seen`.
+    pub(crate) fn is_quiet(&self, seen: u64) -> bool {
+        #[cfg(loom)]
+        if self.blind {
+            return true;
+        }
+        self.signals.load(Ordering::Acquire) == seen
+    }
+
+    /// Holds the engine up to `rounds` times, as long as `work` says that there is more to do, or
+    /// a signal has come.
+    pub(crate) fn serve(
+        &self,
+        rounds: usize,
+        mut work: impl FnMut(&mut S, &mut Arrivals<'_, S, R>) -> bool,
+    ) -> Served {
+        for _ in 0..rounds {
+            let Some((more, seen)) = self.hold(&mut work) else { return Served::Busy };
+            if !more && self.is_quiet(seen) {
+                return Served::Done;
+            }
+        }
+        Served::Left
+    }
+}
+
+impl<S, R> Arrivals<'_, S, R> {
+    /// Tickets drawn so far: what was pushed before is below.
+    pub(crate) fn drawn(&self) -> u64 {
+        self.hub.tickets.load(Ordering::Acquire)
+    }
+
+    /// The next requests below `limit` in their order, at most about [`BATCH`]. The flag says
+    /// whether all of them are out.
+    pub(crate) fn take(&mut self, limit: u64) -> (impl Iterator<Item = R> + '_, bool) {
+        // `limit` was read before the rings are looked at, newcomers included: order.
+        let horizon = limit.min(self.horizon.saturating_add(BATCH)).max(*self.horizon);
+        if self.hub.has_newcomers.load(Ordering::Acquire) {
+            self.hub.has_newcomers.store(false, Ordering::Release);
+            let mut newcomers = self.hub.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
+            self.rings.append(&mut newcomers);
+        }
+        let batch = &mut *self.batch;
+        self.rings.retain_mut(|ring| {
+            while let Some(entry) = ring.pop_if(|entry| entry.ticket < horizon) {
+                batch.push(entry);
+            }
+            !ring.is_over()
+        });
+        batch.sort_unstable_by_key(|entry| entry.ticket);
+        *self.horizon = horizon;
+        (batch.drain(..).map(|entry| entry.request), horizon >= limit)
+    }
+}

@@ -1,0 +1,170 @@
+//! The task table, wakers, and the inbox that wakes from any thread go to.
+//!
+//! Invariants:
+//! - A waker's `queued` flag is set from the wake until just before the poll: a woken task is
+//!   queued once, and a wake during the poll queues it again, so none is lost.
+//! - Slots keep their waker from task to task (a spawn allocates only the task), so a late wake of
+//!   a finished task meets an empty slot or the slot's next task. For that one it is a spurious
+//!   poll, which every future allows.
+//! - The table is never borrowed while a task is polled or dropped: both may spawn.
+
+use crossbeam_queue::SegQueue;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// What wakers on any thread write to.
+pub(crate) struct Inbox {
+    woken: SegQueue<usize>,
+    /// Called after each wake, so that whoever owns the engine looks.
+    bell: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Inbox {
+    pub(crate) fn new(bell: Box<dyn Fn() + Send + Sync>) -> Inbox {
+        Inbox { woken: SegQueue::new(), bell }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.woken.is_empty()
+    }
+
+    pub(crate) fn pop(&self) -> Option<usize> {
+        // `pop` of an empty queue costs a full fence, `is_empty` two loads.
+        if self.woken.is_empty() { None } else { self.woken.pop() }
+    }
+}
+
+pub(crate) struct TaskWaker {
+    key: usize,
+    queued: AtomicBool,
+    inbox: Arc<Inbox>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.inbox.woken.push(self.key);
+            (self.inbox.bell)();
+        }
+    }
+}
+
+/// A task taken out of its slot to be polled.
+pub(crate) struct Running {
+    pub(crate) key: usize,
+    generation: u64,
+    pub(crate) waker: Waker,
+}
+
+struct Slot {
+    /// Counts the tasks that have lived here; tells a slot that was reused during a poll.
+    generation: u64,
+    alive: bool,
+    task: Option<Task>,
+    shared: Arc<TaskWaker>,
+    /// Kept as a `Waker` so that a poll costs no count. `None` while the task is polled.
+    waker: Option<Waker>,
+}
+
+pub(crate) struct Tasks {
+    inbox: Arc<Inbox>,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+}
+
+impl Tasks {
+    pub(crate) fn new(inbox: Arc<Inbox>) -> Tasks {
+        Tasks { inbox, slots: Vec::new(), free: Vec::new() }
+    }
+
+    pub(crate) fn alive(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// A slot for a task that is about to be polled, and counts as queued until then.
+    pub(crate) fn reserve(&mut self) -> usize {
+        let Some(key) = self.free.pop() else {
+            let key = self.slots.len();
+            let shared = self.new_waker(key);
+            let waker = Some(Waker::from(shared.clone()));
+            self.slots.push(Slot { generation: 0, alive: true, task: None, shared, waker });
+            return key;
+        };
+        if self.slots[key].waker.is_none() {
+            // The table was cleared while the last task was being polled, waker and all.
+            self.slots[key].waker = Some(Waker::from(self.slots[key].shared.clone()));
+        }
+        let slot = &mut self.slots[key];
+        slot.shared.queued.store(true, Ordering::Release);
+        slot.generation += 1;
+        slot.alive = true;
+        key
+    }
+
+    fn new_waker(&self, key: usize) -> Arc<TaskWaker> {
+        Arc::new(TaskWaker { key, queued: AtomicBool::new(true), inbox: self.inbox.clone() })
+    }
+
+    pub(crate) fn insert(&mut self, task: Task) -> usize {
+        let key = self.reserve();
+        self.slots[key].task = Some(task);
+        key
+    }
+
+    /// Marks the slot's task as running. `None` if it runs already (a poll inside its own poll) or
+    /// the slot is empty.
+    pub(crate) fn enter(&mut self, key: usize) -> Option<Running> {
+        let slot = self.slots.get_mut(key).filter(|slot| slot.alive)?;
+        let waker = slot.waker.take()?;
+        // Before the poll, so that a wake during it is not swallowed.
+        slot.shared.queued.store(false, Ordering::Release);
+        Some(Running { key, generation: slot.generation, waker })
+    }
+
+    /// The task of a slot that was entered.
+    pub(crate) fn take(&mut self, running: &Running) -> Option<Task> {
+        self.slots[running.key].task.take()
+    }
+
+    /// The poll is over: the task goes back, or its slot becomes free. A task comes back out if
+    /// the table was cleared meanwhile: the caller drops it outside the borrow.
+    #[must_use]
+    pub(crate) fn leave(&mut self, running: Running, task: Option<Task>) -> Option<Task> {
+        let Running { key, generation, waker } = running;
+        let Some(slot) =
+            self.slots.get_mut(key).filter(|slot| slot.alive && slot.generation == generation)
+        else {
+            return task;
+        };
+        slot.waker = Some(waker);
+        match task {
+            Some(_) => slot.task = task,
+            None => {
+                slot.alive = false;
+                self.free.push(key);
+            }
+        }
+        None
+    }
+
+    /// Empties the table. The caller drops the tasks outside the borrow.
+    #[must_use]
+    pub(crate) fn drain(&mut self) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        for (key, slot) in self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.alive) {
+            slot.alive = false;
+            tasks.extend(slot.task.take());
+            self.free.push(key);
+        }
+        tasks
+    }
+}
