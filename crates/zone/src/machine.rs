@@ -217,7 +217,7 @@ impl Machine {
                 within(blocks, self.geometry.append_limit())?;
                 // Only the address: how far the data reaches is the zone's matter.
                 let (zone, offset) = self.geometry.check_range(zone_start, BlockCount(1))?;
-                if blocks.0 == 0 || self.geometry.is_conventional(zone) {
+                if self.geometry.is_conventional(zone) {
                     return Err(Status::InvalidField);
                 }
                 let step = self.step(zone, Op::Append { offset, blocks })?;
@@ -561,8 +561,9 @@ fn possible(geometry: &Geometry, zone: ZoneId, to: &Zone) -> Result<(), String> 
     }
 }
 
-/// Whether a transfer is within a limit. Part of every command before anything of its zone.
+/// Whether a transfer has blocks, and no more than `limit`. Comes before anything of its zone.
 #[inline]
 fn within(blocks: BlockCount, limit: Option<BlockCount>) -> Result<(), Status> {
-    if limit.is_some_and(|limit| blocks > limit) { Err(Status::InvalidField) } else { Ok(()) }
+    let fits = blocks.0 > 0 && limit.is_none_or(|limit| blocks <= limit);
+    if fits { Ok(()) } else { Err(Status::InvalidField) }
 }
