@@ -178,3 +178,79 @@ pub async fn read_blocks(
     }
     Ok(pages)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toy::{Toy, geometry};
+    use crate::writer::{Durability, Kind, Order, Writer};
+    use furrow_rt::{Config, Page, Rt};
+    use furrow_zone::ByteLen;
+    use proptest::prelude::*;
+
+    /// Every block of a drive of odd capacity has one address and one logical block, and back.
+    #[test]
+    fn addresses_are_dense_and_one_to_one() {
+        for (capacity, sector) in [(13, 4096), (16, 4096), (8 * 13 + 5, 512)] {
+            let mut shape = geometry(7, capacity);
+            shape.block_size = ByteLen(sector);
+            let per_zone = blocks_per_zone(&shape);
+            let mut expected = 0;
+            for zone in (0..7).map(ZoneId) {
+                for offset in 0..per_zone {
+                    let address = BlockAddr::new(&shape, zone, offset);
+                    assert_eq!(address, BlockAddr(expected));
+                    assert_eq!(address.locate(&shape), Some((zone, offset)));
+                    assert_eq!((address.zone(&shape), address.offset(&shape)), (zone, offset));
+                    let (at, sectors) = shape.locate(address.lba(&shape)).unwrap();
+                    assert_eq!((at, sectors.0), (zone, u64::from(offset) * 4096 / sector));
+                    expected += 1;
+                }
+            }
+            assert_eq!(BlockAddr(expected).locate(&shape), None);
+            assert_eq!(BlockAddr::HOLE.locate(&shape), None);
+        }
+    }
+
+    #[test]
+    fn drives_without_addresses_are_refused() {
+        let refused = |change: fn(&mut Geometry)| {
+            let mut shape = geometry(7, 16);
+            assert!(BlockAddr::check(&shape).is_ok());
+            change(&mut shape);
+            BlockAddr::check(&shape).unwrap_err().to_string()
+        };
+        assert!(refused(|shape| shape.block_size = ByteLen(8192)).contains("8192"));
+        assert!(refused(|shape| shape.zones = u32::MAX / 16 + 1).contains("16 TiB"));
+        assert!(refused(|shape| shape.zone_capacity = BlockCount(0)).contains("no block"));
+    }
+
+    proptest! {
+        /// A read of any range gives the blocks of that range, across zones and commands.
+        #[test]
+        fn reads_span_zones_and_commands(from in 0..39u32, blocks in 0..60u32, seed in any::<u64>()) {
+            let rt = Rt::new(Config::shuffled(seed));
+            let toy = Toy::on(&rt, geometry(3, 13), seed);
+            let writer = Writer::new(&rt, toy.clone(), Order::Queued, 3);
+            for zone in 0..3u8 {
+                writer.open_zone(ZoneId(zone.into()), 0);
+                let pages = (0..13u8).map(|offset| Page::from_slice(&[zone, offset])).collect();
+                drop(writer.write(ZoneId(zone.into()), Kind::Data, pages, Durability::Cached));
+            }
+            let read = rt.block_on(async move {
+                writer.drain().await.unwrap();
+                read_blocks(&*toy, QueueId(1), BlockAddr(from), blocks, &Pool::new(4)).await
+            });
+            rt.clear();
+            if from + blocks > 39 {
+                prop_assert_eq!(read.unwrap_err().kind(), ErrorKind::Corrupt);
+            } else {
+                let found: Vec<[u8; 2]> =
+                    read.unwrap().iter().map(|page| [page[0], page[1]]).collect();
+                let expected: Vec<[u8; 2]> =
+                    (from..from + blocks).map(|at| [(at / 13) as u8, (at % 13) as u8]).collect();
+                prop_assert_eq!(found, expected);
+            }
+        }
+    }
+}

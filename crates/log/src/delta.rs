@@ -619,3 +619,6 @@ fn report_one(device: &dyn ZonedDevice, zone: ZoneId) -> Result<ZoneReport> {
         Error::new(ErrorKind::Io, format!("{}: {what}: the drive has no such zone", device.name()))
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,8 @@ mod lane;
 pub mod layout;
 pub mod pool;
 pub mod record;
+#[cfg(test)]
+mod toy;
 mod window;
 pub mod writer;
 

@@ -578,3 +578,6 @@ impl ZonePool {
         .await;
     }
 }
+
+#[cfg(test)]
+mod tests;

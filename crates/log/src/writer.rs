@@ -455,6 +455,10 @@ impl Writer {
     /// # Errors
     /// The first failure among them that was not forgotten.
     pub async fn wait(&self, mark: Mark) -> Result<()> {
+        #[cfg(feature = "canary")]
+        if self.has_canary(Canary::EarlyAck) {
+            return Ok(());
+        }
         std::future::poll_fn(|cx| {
             let mut window = self.0.window.borrow_mut();
             if window.reached(mark) {
@@ -618,3 +622,6 @@ async fn run_flushes(shared: Rc<Shared>) {
     }
     shared.flushing.set(false);
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! The pool's states, and each condition of a release on its own.
+
+use super::*;
+use crate::toy::{Toy, geometry};
+use crate::writer::{Durability, Kind, Order};
+use furrow_rt::{Config, Page, Pages, Rt};
+use furrow_zone::ZonedDevice;
+use proptest::prelude::*;
+use zerocopy::FromZeros;
+
+struct Bench {
+    rt: Rt,
+    toy: Rc<Toy>,
+    writer: Writer,
+    pool: ZonePool,
+}
+
+/// 13 zones: one for itself, then superzones of 4, so 3 of them.
+fn bench(groups: u32) -> Bench {
+    let rt = Rt::new(Config::shuffled(1));
+    let toy = Toy::on(&rt, geometry(13, 16), 1);
+    let writer = Writer::new(&rt, toy.clone(), Order::Queued, 2);
+    let descriptors = describe(toy.geometry(), ZoneId(1), 4, &[]).unwrap();
+    let pool = ZonePool::new(&writer, &descriptors, groups).unwrap();
+    Bench { rt, toy, writer, pool }
+}
+
+impl Bench {
+    fn write(&self, zone: u32, blocks: usize) {
+        let zone = ZoneId(zone);
+        if !self.writer.is_open(zone) {
+            self.writer.open_zone(zone, 0);
+        }
+        let pages: Pages = (0..blocks).map(|_| Page::zeroed()).collect();
+        drop(self.writer.write(zone, Kind::Data, pages, Durability::Cached));
+    }
+
+    /// Starts a release and lets everything run that can.
+    fn release(&self, id: SuperzoneId, proof: ReleaseProof) -> Option<Result<()>> {
+        let pool = self.pool.clone();
+        let task = self.rt.spawn(async move { pool.release(id, proof).await });
+        self.rt.run_ready();
+        task.try_take()
+    }
+
+    fn empty(&self, zone: u32) -> bool {
+        self.toy.machine(|m| m.zone(ZoneId(zone)).unwrap().state == ZoneState::Empty)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.rt.clear();
+    }
+}
+
+#[test]
+fn superzones_come_from_the_idlest_group_and_wear_evenly() {
+    let bench = bench(2);
+    let pool = &bench.pool;
+    assert_eq!((pool.total(), pool.free_count()), (3, 3));
+    let order: Vec<u32> = (0..3).map(|_| pool.allocate().unwrap().0).collect();
+    // 0 (group 0), then 1 (group 1 is idle), then 2.
+    assert_eq!(order, [0, 1, 2]);
+    assert_eq!(pool.allocate(), None);
+    pool.mark_full(SuperzoneId(0));
+    pool.mark_full(SuperzoneId(2));
+    pool.checkpoint_durable(1);
+    assert!(bench.release(SuperzoneId(0), ReleaseProof::by(1)).unwrap().is_ok());
+    assert!(bench.release(SuperzoneId(0), ReleaseProof::by(1)).unwrap().is_ok());
+    assert!(bench.release(SuperzoneId(2), ReleaseProof::by(1)).unwrap().is_ok());
+    // Same group, 2 was released once, 0 twice.
+    assert_eq!(pool.allocate(), Some(SuperzoneId(2)));
+    assert_eq!(pool.generation(SuperzoneId(0)), 2);
+    assert_eq!(pool.owner(ZoneId(0)), None);
+    assert_eq!(pool.owner(ZoneId(12)), Some(SuperzoneId(2)));
+    assert_eq!(pool.blocks(SuperzoneState::Free), 4 * 16);
+}
+
+/// Each condition alone holds a release up or has it refused, and nothing is reset before.
+#[test]
+fn nothing_is_reset_before_every_condition_holds() {
+    let bench = bench(1);
+    let (pool, id) = (&bench.pool, SuperzoneId(0));
+    assert_eq!(pool.allocate(), Some(id));
+    (1..5).for_each(|zone| bench.write(zone, 16));
+    bench.rt.run_ready();
+    let refused = |proof, word: &str| {
+        let error = bench.release(id, proof).unwrap().unwrap_err();
+        assert!(error.to_string().contains(word), "{error}");
+        assert_eq!(bench.writer.counters().resets, 0);
+    };
+    pool.checkpoint_durable(3);
+    refused(ReleaseProof::by(3), "Active");
+    pool.mark_full(id);
+    refused(ReleaseProof::by(4), "checkpoint 4 is not durable");
+    refused(ReleaseProof { valid_blocks: 2, ..ReleaseProof::by(3) }, "2 blocks are valid");
+    refused(ReleaseProof { live_sync_refs: 1, ..ReleaseProof::by(3) }, "1 sync records");
+
+    let pin = pool.pin(ZoneId(3));
+    let other = pool.pin(ZoneId(3));
+    let task = {
+        let pool = pool.clone();
+        bench.rt.spawn(async move { pool.release(id, ReleaseProof::by(3)).await })
+    };
+    bench.rt.run_ready();
+    assert!(task.try_take().is_none() && pool.is_pinned(ZoneId(3)));
+    refused(ReleaseProof::by(3), "being released");
+    drop(pin);
+    bench.rt.run_ready();
+    assert!(task.try_take().is_none() && !bench.empty(1));
+    drop(other);
+    bench.rt.run_ready();
+    assert!(task.try_take().unwrap().is_ok());
+    assert!((1..5).all(|zone| bench.empty(zone)));
+    let superzone = pool.get(id);
+    assert_eq!((superzone.state, superzone.generation), (SuperzoneState::Free, 1));
+    assert_eq!(bench.writer.counters().resets, 4);
+    assert!(!bench.writer.is_open(ZoneId(1)));
+}
+
+/// Writes in flight hold a release up, even if its caller goes away meanwhile.
+#[test]
+fn a_release_waits_for_writes_and_outlives_its_caller() {
+    let bench = bench(1);
+    let id = bench.pool.allocate().unwrap();
+    bench.write(2, 10);
+    bench.pool.mark_full(id);
+    bench.toy.wish(|wishes| wishes.only = Some([ZoneId(9)].into()));
+    let mut release = Box::pin(bench.pool.release(id, ReleaseProof::by(0)));
+    let mut context = std::task::Context::from_waker(Waker::noop());
+    assert!(release.as_mut().poll(&mut context).is_pending());
+    drop(release);
+    bench.rt.run_ready();
+    assert_eq!(bench.pool.state(id), SuperzoneState::Full);
+    assert!(bench.toy.log().is_empty());
+    bench.toy.wish(|wishes| wishes.only = None);
+    bench.rt.run_ready();
+    assert_eq!(bench.pool.state(id), SuperzoneState::Free);
+    assert!(bench.empty(2));
+}
+
+/// A zone that cannot be reset leaves; the superzone goes on shorter, and ends with its last.
+#[test]
+fn a_bad_zone_shortens_its_superzone() {
+    let bench = bench(1);
+    let id = SuperzoneId(1);
+    let release = || bench.release(id, ReleaseProof::by(0)).unwrap();
+    bench.toy.wish(|wishes| wishes.no_reset = [ZoneId(6)].into());
+    release().unwrap();
+    let superzone = bench.pool.get(id);
+    assert_eq!(superzone.zones, [ZoneId(5), ZoneId(7), ZoneId(8)]);
+    assert_eq!(superzone.state, SuperzoneState::Free);
+    assert_eq!(superzone.descriptor().missing.get(), 0b10);
+    let stored = bench.pool.descriptors();
+    let again = ZonePool::new(&bench.writer, &stored, 1).unwrap();
+    assert_eq!(again.get(id), superzone);
+
+    bench.toy.wish(|wishes| wishes.no_reset = (5..9).map(ZoneId).collect());
+    release().unwrap();
+    assert_eq!(bench.pool.state(id), SuperzoneState::Retired);
+    let again = ZonePool::new(&bench.writer, &bench.pool.descriptors(), 1).unwrap();
+    assert_eq!(again.state(id), SuperzoneState::Retired);
+    assert!(release().unwrap_err().to_string().contains("Retired"));
+}
+
+/// A drive that does not answer is no reason to call its zones bad.
+#[test]
+fn a_drive_that_is_gone_costs_no_zone() {
+    let bench = bench(1);
+    let id = SuperzoneId(0);
+    bench.toy.wish(|wishes| {
+        wishes.no_reset = [ZoneId(1)].into();
+        wishes.gone = true;
+    });
+    assert!(bench.release(id, ReleaseProof::by(0)).unwrap().is_err());
+    assert_eq!(bench.pool.get(id).zones.len(), 4);
+    bench.toy.wish(|wishes| {
+        wishes.no_reset.clear();
+        wishes.gone = false;
+    });
+    assert!(bench.release(id, ReleaseProof::by(0)).unwrap().is_ok());
+    assert_eq!(bench.pool.get(id).zones.len(), 4);
+}
+
+#[test]
+fn single_zones_are_released_on_the_same_path() {
+    let bench = bench(1);
+    let release = |zone: u32, checkpoint| {
+        let pool = bench.pool.clone();
+        let proof = ReleaseProof::by(checkpoint);
+        let task = bench.rt.spawn(async move { pool.release_zone(ZoneId(zone), proof).await });
+        bench.rt.run_ready();
+        task.try_take().unwrap()
+    };
+    bench.write(0, 5);
+    release(0, 1).unwrap_err();
+    assert!(release(4, 0).unwrap_err().to_string().contains("belongs to superzone 0"));
+    assert!(bench.writer.is_open(ZoneId(0)));
+    release(0, 0).unwrap();
+    assert!(bench.empty(0) && !bench.writer.is_open(ZoneId(0)));
+    bench.toy.wish(|wishes| wishes.no_reset = [ZoneId(0)].into());
+    assert_eq!(release(0, 0).unwrap_err().kind(), ErrorKind::Io);
+}
+
+/// Zones found dead at mount leave free superzones, but not those that hold data.
+#[test]
+fn dead_zones_of_free_superzones_leave_at_mount() {
+    let bench = bench(1);
+    bench.pool.mark_full(SuperzoneId(1));
+    for zone in [2, 6] {
+        bench.toy.machine(|machine| machine.set_offline(ZoneId(zone)).unwrap());
+    }
+    bench.pool.adopt_reports(&bench.toy.report(ZoneId(0), 13).unwrap());
+    assert_eq!(bench.pool.get(SuperzoneId(0)).zones.len(), 3);
+    assert_eq!(bench.pool.get(SuperzoneId(1)).zones.len(), 4);
+}
+
+#[test]
+fn describe_covers_every_zone_once() {
+    let shape = geometry(45, 16);
+    let bad = [ZoneId(3), ZoneId(40), ZoneId(41), ZoneId(42), ZoneId(43), ZoneId(44)];
+    let rt = Rt::new(Config::simulated(1));
+    let writer = Writer::new(&rt, Toy::new(shape.clone(), 1), Order::Queued, 1);
+    for width in 1..=32 {
+        let descriptors = describe(&shape, ZoneId(3), width, &bad).unwrap();
+        let pool = ZonePool::new(&writer, &descriptors, 3).unwrap();
+        let ids = (0..pool.total()).map(SuperzoneId);
+        let zones: Vec<ZoneId> = ids.flat_map(|id| pool.get(id).zones).collect();
+        let expected: Vec<ZoneId> =
+            (3..45).map(ZoneId).filter(|zone| !bad.contains(zone)).collect();
+        assert_eq!(zones, expected, "width {width}");
+        assert_eq!(pool.descriptors(), descriptors);
+    }
+    assert!(describe(&shape, ZoneId(0), 0, &[]).is_err());
+    assert!(describe(&shape, ZoneId(0), 33, &[]).is_err());
+}
+
+proptest! {
+    /// Descriptors are read from media: any bytes give a pool or an error, and what gives a pool
+    /// is stored again as the same bytes.
+    #[test]
+    fn any_descriptor_is_survived(
+        raw in proptest::collection::vec((0..15u32, 0..40u8, 0..7u8, any::<u32>(), 0..3u32), 0..6),
+    ) {
+        let rt = Rt::new(Config::simulated(1));
+        let writer = Writer::new(&rt, Toy::new(geometry(13, 16), 1), Order::Queued, 1);
+        let descriptors: Vec<Descriptor> = raw
+            .into_iter()
+            .map(|(first, width, state, missing, shift)| {
+                let mut descriptor = Descriptor::new_zeroed();
+                descriptor.first = first.into();
+                descriptor.width = width % (1 << (2 * shift + 2));
+                descriptor.state = state;
+                descriptor.missing = (missing & missing >> 7 & ((1u32 << shift) - 1)).into();
+                descriptor
+            })
+            .collect();
+        if let Ok(pool) = ZonePool::new(&writer, &descriptors, 2) {
+            prop_assert_eq!(pool.descriptors(), descriptors);
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! The writer against a drive that answers in any order, fails, and lets commands overtake.
+
+use super::*;
+use crate::budget::{Budget, Class};
+use crate::toy::{Toy, geometry};
+use furrow_rt::Config;
+use furrow_zone::{BlockCount, ByteLen, ErrorKind, Lba, Status};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn stamp(zone: ZoneId, offset: u32) -> Page {
+    let mut page = Page::zeroed();
+    let text = format!("zone {zone} offset {offset};");
+    for chunk in page.make_mut().chunks_mut(512) {
+        chunk[..text.len()].copy_from_slice(text.as_bytes());
+    }
+    page
+}
+
+/// `count` pages stamped with where they are going to be.
+fn stamped(writer: &Writer, zone: ZoneId, count: u32) -> Pages {
+    let at = writer.position(zone);
+    (at..at + count).map(|offset| stamp(zone, offset)).collect()
+}
+
+fn write(writer: &Writer, zone: u32, count: u32) -> Written {
+    let pages = stamped(writer, ZoneId(zone), count);
+    writer.write(ZoneId(zone), Kind::Data, pages, Durability::Cached).1
+}
+
+// With the canary feature there is another field.
+#[allow(clippy::needless_update)]
+fn options(order: Order, queues: u16, depth: u32) -> WriterOptions {
+    WriterOptions { order, queues, depth, ..Default::default() }
+}
+
+fn written(toy: &Toy, zone: ZoneId, offset: u32, per_block: u64) -> bool {
+    let page = stamp(zone, offset);
+    let size = 4096 / per_block as usize;
+    (0..per_block).all(|i| {
+        let expected = &page[i as usize * size..(i as usize + 1) * size];
+        toy.sector(zone, u64::from(offset) * per_block + i).as_deref() == Some(expected)
+            && toy.is_answered(zone, u64::from(offset) * per_block + i)
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write { zone: u32, blocks: u32, fua: bool },
+    Fill { zone: u32, blocks: u32 },
+    Yield,
+    Drain,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        8 => (0..5u32, 1..12u32, any::<bool>())
+            .prop_map(|(zone, blocks, fua)| Op::Write { zone, blocks, fua }),
+        1 => (0..5u32, 1..40u32).prop_map(|(zone, blocks)| Op::Fill { zone, blocks }),
+        2 => Just(Op::Yield),
+        1 => Just(Op::Drain),
+    ];
+    proptest::collection::vec(op, 1..80)
+}
+
+proptest! {
+    /// Whatever the order of answers, of tasks, and of commands within a queue: data is where it
+    /// was placed, is there when the write counts as written, and no limit is exceeded.
+    #[test]
+    fn data_lands_where_it_was_placed(
+        seed in any::<u64>(),
+        ops in ops(),
+        blocking in any::<bool>(),
+        small_sectors in any::<bool>(),
+        overtake in 0..3usize,
+        capacity in 60..90u64,
+    ) {
+        let rt = Rt::new(Config::shuffled(seed));
+        let mut shape = geometry(5, capacity);
+        let per_block = if small_sectors { 8 } else { 1 };
+        if small_sectors {
+            // A capacity that is no whole number of blocks: the zone is to become full anyway.
+            shape.block_size = ByteLen(512);
+            shape.zone_capacity = BlockCount(capacity * 8 + capacity % 8);
+            shape.zone_size = BlockCount(1024);
+            shape.max_transfer = Some(BlockCount(67));
+        }
+        let toy = Toy::on(&rt, shape, seed);
+        toy.wish(|wishes| wishes.overtake = overtake);
+        let order = if blocking { Order::Blocking } else { Order::Queued };
+        let writer = Writer::with_options(&rt, toy.clone(), options(order, 3, 4));
+        (0..5).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+        let (rt2, toy2) = (rt.clone(), toy.clone());
+        let full = rt.block_on(async move {
+            let mut placed = Vec::new();
+            for op in ops {
+                match op {
+                    Op::Write { zone, blocks, fua } => {
+                        let zone = ZoneId(zone);
+                        let blocks = blocks.min(writer.room(zone));
+                        let pages = stamped(&writer, zone, blocks);
+                        let durability = if fua { Durability::Fua } else { Durability::Cached };
+                        let position = writer.position(zone);
+                        let (at, done) = writer.write(zone, Kind::Data, pages, durability);
+                        assert_eq!(at, position);
+                        let range = at..at + blocks;
+                        placed.extend(range.clone().map(|offset| (zone, offset)));
+                        let toy = toy2.clone();
+                        rt2.spawn_detached(async move {
+                            done.await.unwrap();
+                            assert!(range.clone().all(|at| written(&toy, zone, at, per_block)));
+                        });
+                    }
+                    Op::Fill { zone, blocks } => {
+                        let zone = ZoneId(zone);
+                        let upto = writer.position(zone) + blocks.min(writer.room(zone));
+                        drop(writer.fill(zone, upto));
+                    }
+                    Op::Yield => rt2.yield_now().await,
+                    Op::Drain => {
+                        writer.drain().await.unwrap();
+                        let all = placed.iter();
+                        assert!(all.clone().all(|(z, at)| written(&toy2, *z, *at, per_block)));
+                    }
+                }
+            }
+            writer.drain().await.unwrap();
+            let full: Vec<ZoneId> = (0..5).map(ZoneId).filter(|z| writer.room(*z) == 0).collect();
+            full
+        });
+        rt.run_ready();
+        prop_assert!(!blocking || toy.most_in_flight() <= 1);
+        prop_assert!(toy.most_in_flight() <= 4);
+        for zone in full {
+            let state = toy.machine(|machine| machine.zone(zone).unwrap().state);
+            prop_assert_eq!(state, ZoneState::Full);
+        }
+        rt.clear();
+    }
+}
+
+#[test]
+fn adjacent_writes_become_one_command() {
+    let rt = Rt::new(Config::simulated(1));
+    let toy = Toy::on(&rt, geometry(2, 64), 1);
+    let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
+    writer.open_zone(ZoneId(0), 0);
+    (0..16).for_each(|_| drop(write(&writer, 0, 1)));
+    let writer2 = writer.clone();
+    rt.block_on(async move { writer2.drain().await }).unwrap();
+    // 16 blocks at 8 per command.
+    assert_eq!((writer.counters().commands, toy.log().len()), (2, 2));
+    assert_eq!(writer.counters().of(Kind::Data), 16 * 4096);
+    drop(writer.fill(ZoneId(0), 64));
+    rt.run_ready();
+    assert_eq!(writer.counters().of(Kind::Padding), 48 * 4096);
+    assert_eq!(writer.counters().commands, 2 + 6);
+    rt.clear();
+}
+
+/// Overtaken commands are refused, sent again at the same address, and succeed.
+#[test]
+fn overtaken_writes_are_sent_again() {
+    let rt = Rt::new(Config::shuffled(3));
+    let toy = Toy::on(&rt, geometry(1, 4096), 3);
+    toy.wish(|wishes| wishes.overtake = 5);
+    let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
+    writer.open_zone(ZoneId(0), 0);
+    (0..200).for_each(|_| drop(write(&writer, 0, 8)));
+    let writer2 = writer.clone();
+    rt.block_on(async move { writer2.drain().await }).unwrap();
+    assert!((0..1600).all(|offset| written(&toy, ZoneId(0), offset, 1)));
+    let retries = writer.counters().retries;
+    assert!(retries > 20, "only {retries} writes were sent again");
+    rt.clear();
+}
+
+/// A refusal that no earlier write in flight explains is a failure, not retried.
+#[test]
+fn a_wrong_write_pointer_is_a_failure() {
+    let rt = Rt::new(Config::simulated(3));
+    let toy = Toy::on(&rt, geometry(1, 64), 3);
+    let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
+    writer.open_zone(ZoneId(0), 5);
+    let done = write(&writer, 0, 1);
+    let error = rt.block_on(done).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(error.to_string().contains("zone 0 offset 5"), "{error}");
+    assert_eq!(toy.log().len(), 1);
+    rt.clear();
+}
+
+/// After a failure: what was before it is written, everything behind it in the zone fails,
+/// other zones go on, marks before it are reached with success, and forgetting it ends it.
+#[test]
+fn a_failure_stops_its_zone_only() {
+    for order in [Order::Blocking, Order::Queued] {
+        let rt = Rt::new(Config::shuffled(4));
+        let toy = Toy::on(&rt, geometry(2, 64), 4);
+        toy.wish(|wishes| wishes.fail.extend([(Lba(20), Status::WriteFault)]));
+        let writer = Writer::new(&rt, toy.clone(), order, 2);
+        (0..2).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+        let good = write(&writer, 0, 16);
+        let before = writer.mark();
+        let bad = write(&writer, 0, 16);
+        let behind = write(&writer, 0, 16);
+        let other = write(&writer, 1, 40);
+        let writer2 = writer.clone();
+        rt.block_on(async move {
+            good.await.unwrap();
+            writer2.wait(before).await.unwrap();
+            let error = bad.await.unwrap_err();
+            assert!(error.to_string().contains("Write Fault (280h)"), "{error}");
+            behind.await.unwrap_err();
+            other.await.unwrap();
+            writer2.drain().await.unwrap_err();
+            writer2.drained(ZoneId(0)).await;
+            write(&writer2, 0, 1).await.unwrap_err();
+            assert_eq!(writer2.failures().len(), 1);
+            assert!(writer2.failed().is_some());
+            writer2.forget(ZoneId(0));
+            assert!(writer2.failed().is_none());
+            writer2.drain().await.unwrap();
+        });
+        assert_eq!(writer.in_flight(), 0);
+        rt.clear();
+    }
+}
+
+/// A drain waits for what was dispatched before it, and only for that.
+#[test]
+fn later_writes_do_not_delay_a_drain() {
+    let rt = Rt::new(Config::shuffled(5));
+    let toy = Toy::on(&rt, geometry(3, 1024), 5);
+    let writer = Writer::new(&rt, toy.clone(), Order::Queued, 3);
+    (0..3).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+    toy.wish(|wishes| wishes.only = Some(BTreeSet::from([ZoneId(0)])));
+    (0..500).for_each(|_| drop(write(&writer, 0, 1)));
+    let early = writer.clone();
+    let early = rt.spawn(async move { early.drain().await });
+    let mark = writer.mark();
+    let waits = writer.clone();
+    let until_mark = rt.spawn(async move { waits.wait(mark).await });
+    rt.run_ready();
+    (0..500).for_each(|_| drop(write(&writer, 1, 1)));
+    let late = writer.clone();
+    let late = rt.spawn(async move { late.drain().await });
+    rt.run_ready();
+    assert!(matches!(early.try_take(), Some(Ok(()))));
+    assert!(matches!(until_mark.try_take(), Some(Ok(()))));
+    assert!(late.try_take().is_none());
+    toy.wish(|wishes| wishes.only = None);
+    rt.run_ready();
+    assert!(matches!(late.try_take(), Some(Ok(()))));
+    rt.clear();
+}
+
+/// Flushes in flight at once are two commands at most: one that has started and one for all who
+/// came later. A drive without a volatile cache gets none. A failed one is never forgotten.
+#[test]
+fn flushes_are_shared_and_their_failure_sticks() {
+    let rt = Rt::new(Config::shuffled(6));
+    let plain = Writer::new(&rt, Toy::on(&rt, geometry(1, 64), 6), Order::Queued, 1);
+    let plain2 = plain.clone();
+    rt.block_on(async move { plain2.flush().await }).unwrap();
+    assert_eq!(plain.counters().flushes, 0);
+
+    let mut shape = geometry(1, 64);
+    shape.volatile_cache = true;
+    let toy = Toy::on(&rt, shape, 6);
+    let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
+    let flush = |writer: &Writer| {
+        let writer = writer.clone();
+        rt.spawn(async move { writer.flush().await })
+    };
+    let flushes: Vec<_> = (0..6).map(|_| flush(&writer)).collect();
+    rt.run_ready();
+    assert!(flushes.iter().all(|flush| matches!(flush.try_take(), Some(Ok(())))));
+    assert!(writer.counters().flushes <= 2, "{}", writer.counters().flushes);
+
+    toy.wish(|wishes| wishes.fail_flush = true);
+    let failed = flush(&writer);
+    rt.run_ready();
+    assert!(matches!(failed.try_take(), Some(Err(_))));
+    toy.wish(|wishes| wishes.fail_flush = false);
+    let after = flush(&writer);
+    rt.run_ready();
+    assert!(matches!(after.try_take(), Some(Err(_))), "what a failed flush lost stays lost");
+    assert!(writer.failed().is_some());
+    rt.clear();
+}
+
+/// A flush that begins while another is in flight covers writes the other one does not.
+#[test]
+fn a_flush_in_flight_is_not_enough() {
+    let mut shape = geometry(1, 64);
+    shape.volatile_cache = true;
+    let rt = Rt::new(Config::simulated(7));
+    // Not a source yet: nothing is answered.
+    let toy = Toy::new(shape, 7);
+    let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
+    let flush = |writer: &Writer| {
+        let writer = writer.clone();
+        rt.spawn(async move { writer.flush().await })
+    };
+    let first = flush(&writer);
+    rt.run_ready();
+    assert_eq!(writer.counters().flushes, 1);
+    let second = flush(&writer);
+    let third = flush(&writer);
+    rt.add_source(toy);
+    rt.run_ready();
+    assert_eq!(writer.counters().flushes, 2);
+    assert!([first, second, third].iter().all(|flush| matches!(flush.try_take(), Some(Ok(())))));
+    rt.clear();
+}
+
+/// A chain of zones on a drive with one active zone: the next zone is not touched before the
+/// last one is full, and the permit travels along.
+#[test]
+fn a_chain_of_zones_needs_one_permit() {
+    let rt = Rt::new(Config::shuffled(8));
+    let mut shape = geometry(4, 20);
+    (shape.max_open, shape.max_active) = (Some(1), Some(1));
+    let toy = Toy::on(&rt, shape, 8);
+    let writer = Writer::new(&rt, toy.clone(), Order::Queued, 4);
+    let budget = Budget::new(1, &[]);
+    writer.open_zone(ZoneId(0), 0);
+    writer.attach(ZoneId(0), budget.try_acquire(Class::User, 1).unwrap());
+    drop(write(&writer, 0, 20));
+    for zone in 1..4 {
+        writer.open_zone_after(ZoneId(zone), ZoneId(zone - 1));
+        drop(write(&writer, zone, if zone == 3 { 19 } else { 20 }));
+    }
+    let writer2 = writer.clone();
+    rt.block_on(async move { writer2.drain().await }).unwrap();
+    assert_eq!(budget.available(), 0);
+    let last = write(&writer, 3, 1);
+    rt.block_on(last).unwrap();
+    assert_eq!(budget.available(), 1);
+    rt.clear();
+}
+
+#[test]
+fn finish_waits_for_writes_and_gives_the_permit_back() {
+    let rt = Rt::new(Config::shuffled(9));
+    let toy = Toy::on(&rt, geometry(1, 64), 9);
+    let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
+    let budget = Budget::new(1, &[]);
+    writer.open_zone(ZoneId(0), 0);
+    writer.attach(ZoneId(0), budget.try_acquire(Class::User, 1).unwrap());
+    let done = write(&writer, 0, 30);
+    let writer2 = writer.clone();
+    rt.block_on(async move { writer2.finish(ZoneId(0)).await }).unwrap();
+    rt.block_on(done).unwrap();
+    assert_eq!((writer.room(ZoneId(0)), budget.available()), (0, 1));
+    let state = toy.machine(|machine| machine.zone(ZoneId(0)).unwrap().state);
+    assert_eq!((state, writer.counters().finishes), (ZoneState::Full, 1));
+    rt.clear();
+}
+
+/// A torn write left the pointer within a block: the zone is levelled, then written on.
+#[test]
+fn a_zone_torn_within_a_block_is_levelled() {
+    let rt = Rt::new(Config::simulated(10));
+    let mut shape = geometry(2, 64);
+    shape.block_size = ByteLen(512);
+    let toy = Toy::on(&rt, shape, 10);
+    let torn = Command::Write { lba: Lba(0), blocks: BlockCount(8) };
+    let rest = Command::Write { lba: Lba(8), blocks: BlockCount(3) };
+    toy.machine(|machine| machine.apply(&torn).and(machine.apply(&rest)).unwrap());
+    let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
+    let report = toy.report(ZoneId(0), 1).unwrap()[0];
+    assert_eq!(writer.open_reported(&report), 2);
+    let done = write(&writer, 0, 6);
+    rt.block_on(done).unwrap();
+    assert!((2..8).all(|offset| written(&toy, ZoneId(0), offset, 8)));
+    let state = toy.machine(|machine| machine.zone(ZoneId(0)).unwrap().state);
+    assert_eq!(state, ZoneState::Full);
+    rt.clear();
+}
+
+#[test]
+fn one_seed_gives_one_order_of_commands() {
+    let run = |seed| {
+        let rt = Rt::new(Config::shuffled(seed));
+        let toy = Toy::on(&rt, geometry(8, 256), seed);
+        let writer = Writer::new(&rt, toy.clone(), Order::Queued, 4);
+        (0..8).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+        let (rt2, writer2) = (rt.clone(), writer.clone());
+        rt.block_on(async move {
+            for step in 0..200 {
+                drop(write(&writer2, (step * 5) % 8, 1 + step % 3));
+                if step % 7 == 0 {
+                    rt2.yield_now().await;
+                }
+            }
+            writer2.drain().await
+        })
+        .unwrap();
+        rt.clear();
+        toy.log()
+    };
+    assert_eq!(run(11), run(11));
+    assert_ne!(run(11), run(12));
+}
