@@ -3,7 +3,7 @@
 //! The only thread-locals of the workspace. They are on the callers' side of the cell and hold
 //! nothing of an engine: a ring holds requests, which are `Send`.
 
-#![allow(clippy::disallowed_macros, clippy::disallowed_types, reason = "the callers' side")]
+#![allow(clippy::disallowed_types, reason = "the callers' side")]
 
 use crate::hub::{Entry, Hub};
 use crate::ring::Producer;
