@@ -52,7 +52,8 @@ pub struct ZoneReport {
     /// Blocks that can be written in it now; may be below the geometry's (VZC).
     pub capacity: BlockCount,
     /// The write pointer as an offset in the zone; valid in Empty, open and Closed.
-    /// The report of a Full zone says `capacity`, of a read-only or offline one 0.
+    /// The report of a Full zone says `capacity`, of a read-only or offline one 0. Conventional
+    /// zones report Full unless they have failed.
     pub write_pointer: BlockCount,
 }
 

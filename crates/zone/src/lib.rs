@@ -1,4 +1,12 @@
 //! The vocabulary and the rules of zoned drives.
+//!
+//! - [`types`], [`command`], [`error`]: units that do not mix, commands, states and statuses by
+//!   their NVMe names and codes, errors with a kind to act on.
+//! - [`rules`] and [`machine`]: the zone state machine, one zone purely and a whole drive.
+//! - [`device`]: the interface every drive has, real or emulated.
+//! - [`spec`], [`presets`], [`size`]: how drives are named and described in text.
+//!
+//! Everything is deterministic and sees nothing of the outside: no I/O, no clock, no threads.
 
 pub mod command;
 pub mod device;

@@ -258,7 +258,6 @@ impl Machine {
         Room {
             active: max_active.is_none_or(|limit| self.active < limit),
             open: max_open.is_none_or(|limit| self.open < limit) || self.implicit > 0,
-            equal_limits: max_active.is_some() && max_open == max_active,
         }
     }
 
@@ -313,9 +312,7 @@ impl Machine {
         let closed = self.active - self.open;
         let explicit = self.open - self.implicit;
         match self.geometry.max_open {
-            Some(limit) if closed > 0 && explicit + closed > limit => {
-                Err(rules::too_many_open(self.geometry.max_active == Some(limit)))
-            }
+            Some(limit) if closed > 0 && explicit + closed > limit => Err(Status::TooManyOpen),
             _ => Ok(()),
         }
     }

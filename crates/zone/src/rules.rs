@@ -73,13 +73,11 @@ pub struct Room {
     pub active: bool,
     /// One more zone may be open, if need be after closing an implicitly opened one.
     pub open: bool,
-    /// The drive's limits are the same (MAR = MOR): a lack is always Too Many Active Zones.
-    pub equal_limits: bool,
 }
 
 impl Room {
     /// A drive without limits.
-    pub const UNLIMITED: Room = Room { active: true, open: true, equal_limits: false };
+    pub const UNLIMITED: Room = Room { active: true, open: true };
 }
 
 /// What an accepted operation does to its zone.
@@ -156,20 +154,17 @@ pub(crate) fn writable(state: ZoneState) -> Result<(), Status> {
 }
 
 /// Whether there is room to open a zone that is empty or closed. Active comes first: closing an
-/// implicitly opened zone frees no active resource.
+/// implicitly opened zone frees no active resource. Thereby a lack is always Too Many Active Zones
+/// on a drive whose limits are the same (MAR = MOR), as the specification wants: there all zones
+/// being open means all being active, and none is left that is closed.
 fn opening(state: ZoneState, room: Room) -> Result<(), Status> {
     if !state.is_active() && !room.active {
         return Err(Status::TooManyActive);
     }
     if !room.open {
-        return Err(too_many_open(room.equal_limits));
+        return Err(Status::TooManyOpen);
     }
     Ok(())
-}
-
-/// What a lack of open resources is called.
-pub(crate) fn too_many_open(equal_limits: bool) -> Status {
-    if equal_limits { Status::TooManyActive } else { Status::TooManyOpen }
 }
 
 fn manage(zone: Zone, action: Action, room: Room) -> Result<Step, Status> {
