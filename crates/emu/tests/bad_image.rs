@@ -108,7 +108,7 @@ fn missing_busy_and_existing_images_are_told_apart() {
 fn what_the_system_has_is_not_supported_yet() {
     let rt = Rt::new(Config::simulated(1));
     let spec: DeviceSpec = "/dev/nvme0n2".parse().expect("a spec");
-    let error = open(&rt, &spec, OpenMode::ReadWrite).err().expect("refused");
+    let error = open(&rt, &spec, OpenMode::ReadWrite).expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("real drives are not supported by this version yet"));
 }
