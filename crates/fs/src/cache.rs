@@ -19,7 +19,7 @@
 //! Not here: reading, writing, waiting, limits of dirty pages.
 
 use furrow_rt::buf::{PAGE_SIZE, Page};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Range, RangeFrom};
 
@@ -63,7 +63,8 @@ impl Hasher for FixedHasher {
 }
 
 /// A map that is only ever looked up, never iterated.
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
+#[allow(clippy::disallowed_types, reason = "its hasher is fixed")]
+type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FixedHasher>>;
 
 const NIL: u32 = u32::MAX;
 
