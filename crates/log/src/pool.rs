@@ -304,6 +304,26 @@ impl ZonePool {
         self.0.owners.get(zone.0 as usize).copied().flatten()
     }
 
+    /// Zones of a superzone that are in use.
+    ///
+    /// # Panics
+    /// If the pool has no such superzone (also of the next two).
+    pub fn width(&self, id: SuperzoneId) -> u32 {
+        self.0.superzones.borrow()[id.0 as usize].zones.len() as u32
+    }
+
+    /// The `column`-th of them.
+    pub fn zone(&self, id: SuperzoneId, column: u32) -> ZoneId {
+        self.0.superzones.borrow()[id.0 as usize].zones[column as usize]
+    }
+
+    /// Which of them `zone` is.
+    pub fn column(&self, id: SuperzoneId, zone: ZoneId) -> Option<u32> {
+        let superzones = self.0.superzones.borrow();
+        let zones = &superzones[id.0 as usize].zones;
+        zones.iter().position(|z| *z == zone).map(|column| column as u32)
+    }
+
     /// The interference group of a superzone.
     pub fn group(&self, id: SuperzoneId) -> u32 {
         id.0 % self.0.groups
