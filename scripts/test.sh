@@ -56,9 +56,5 @@ if [ "${1:-}" = lint ]; then
 fi
 
 step tests cargo test --quiet --workspace --locked
-# Every interleaving of the port's threads: crates/rt/src/loom_tests.rs. Its own target folder,
-# because the flag rebuilds everything.
-step interleavings env RUSTFLAGS="--cfg loom" \
-    cargo test --quiet --locked -p furrow-rt --lib --target-dir target/loom loom_tests
 
 summary

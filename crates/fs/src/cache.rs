@@ -63,7 +63,7 @@ impl Hasher for FixedHasher {
 }
 
 /// A map that is only ever looked up, never iterated.
-#[allow(clippy::disallowed_types, reason = "its hasher is fixed")]
+#[allow(clippy::disallowed_types, reason = "a fixed hasher, and never iterated")]
 type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FixedHasher>>;
 
 const NIL: u32 = u32::MAX;

@@ -1,6 +1,363 @@
-//! Under construction.
+//! A log-structured POSIX file system, alone on a zoned drive.
+//!
+//! [`Fs`] is the engine of a mounted file system: make one with [`Fs::format`], mount it with
+//! [`Fs::mount`], use it through its methods. It runs on one [`Rt`] and stays there.
+//!
+//! **What survives a crash.** Each fsynced file holds, block by block, the fsynced version or a
+//! later written one; its size likewise. A name is reachable if its file or its directory was
+//! fsynced after the change. A rename shows old or new, never both, never neither. Changes not
+//! fsynced may vanish, but nothing older than the commit interval. Nothing ever shows blocks of
+//! another file or stale data.
+//!
+//! # Example
+//! ```
+//! use furrow_emu::{Emulator, Medium, Options};
+//! use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
+//! use furrow_rt::{Config, Rt};
+//! use std::rc::Rc;
+//!
+//! let rt = Rt::new(Config::simulated(1));
+//! let geometry = furrow_zone::spec::parse_geometry("zones=64,zone-size=1MiB,max-active=14")?;
+//! let drive = Emulator::new(&rt, geometry, Medium::memory(), Options::default())?;
+//! let drive: Rc<dyn furrow_zone::ZonedDevice> = Rc::new(drive);
+//! let on = rt.clone();
+//! rt.block_on(async move {
+//!     Fs::format(&on, drive.clone(), &MkfsOptions::default()).await?;
+//!     let fs = Fs::mount(&on, drive.clone(), MountOptions::default()).await?;
+//!     let file = fs.create(Ino::ROOT, b"greeting", &NewNode::file()).await?;
+//!     fs.write(file.ino, WriteData::copy(fs.pool(), 0, b"hello")).await?;
+//!     fs.fsync(file.ino, false).await?;
+//!     fs.unmount().await?;
+//!
+//!     let fs = Fs::mount(&on, drive, MountOptions::default()).await?;
+//!     let file = fs.lookup(Ino::ROOT, b"greeting").await?;
+//!     assert_eq!(fs.read(file.ino, 0, 100).await?.to_vec(), b"hello");
+//!     fs.unmount().await
+//! })?;
+//! # Ok::<(), furrow_zone::Error>(())
+//! ```
 
+mod background;
 pub mod cache;
+mod checkpoint;
+mod core;
 pub mod dirent;
+mod file;
+pub mod format;
+mod layout;
+mod mkfs;
+mod names;
+mod namespace;
+mod node;
+mod pages;
+mod place;
+mod recover;
+mod state;
 pub mod stripe;
+mod sync;
+mod table;
 pub mod tree;
+pub mod types;
+
+use furrow_log::writer::Kind as WriteKind;
+use furrow_rt::{Pool, Rt};
+use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
+pub use recover::STEPS as MOUNT_STEPS;
+use std::rc::Rc;
+pub use types::*;
+
+/// A mounted file system. Cloning shares it; it stays on its executor.
+#[derive(Clone)]
+pub struct Fs(Rc<core::Inner>);
+
+impl Fs {
+    /// Makes a file system on `device`: all that was on it is lost.
+    ///
+    /// # Errors
+    /// `Invalid` if the drive is too small or has too few active zones (the message has the sum),
+    /// `Busy` if it is not empty and `force` is not set: nothing was written then.
+    pub async fn format(
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        options: &MkfsOptions,
+    ) -> Result<MkfsReport> {
+        mkfs::format(rt, device, options).await
+    }
+
+    /// Mounts, after recovering what a crash left.
+    ///
+    /// # Errors
+    /// `WrongFormat` if there is no file system or one of a newer version, `Corrupt` if what is
+    /// there contradicts itself, `Io`.
+    pub async fn mount(rt: &Rt, device: Rc<dyn ZonedDevice>, options: MountOptions) -> Result<Fs> {
+        Ok(Fs(recover::mount(rt, device, options).await?))
+    }
+
+    /// Makes everything durable and ends the engine. The handle and its clones then answer errors.
+    ///
+    /// # Errors
+    /// If the last checkpoint fails; the engine has ended all the same.
+    pub async fn unmount(&self) -> Result<()> {
+        self.0.check_ended()?;
+        let read_only = {
+            let core = self.0.core.borrow();
+            core.options.read_only || core.failed.is_some()
+        };
+        let result = if read_only { Ok(()) } else { self.0.checkpoint(true).await };
+        self.0.ended.set(true);
+        self.0.progress.notify_all();
+        let writer = self.0.core.borrow().writer.clone();
+        // Zones being released, reads under way: nothing may outlive the engine.
+        let drained = writer.drain().await;
+        let failed = self.0.core.borrow().failed.clone();
+        result.and(drained).and(failed.map_or(Ok(()), Err))
+    }
+
+    /// The executor.
+    pub fn rt(&self) -> &Rt {
+        &self.0.rt
+    }
+
+    /// Pages for [`WriteData::copy`].
+    pub fn pool(&self) -> &Pool {
+        &self.0.pages
+    }
+
+    /// The inode `name` of `parent`.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NameTooLong`, `Corrupt`, `Io`.
+    pub async fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
+        self.0.run(|core| core.lookup(parent, name)).await
+    }
+
+    /// Attributes.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`, `Io`.
+    pub async fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.0.run(|core| core.getattr(ino)).await
+    }
+
+    /// Changes attributes; a new size truncates or extends. A crash in the middle of cutting off
+    /// more than 126 MiB may show a size in between.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory` or `Invalid` for the size of what has none, `TooLarge`,
+    /// `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
+    pub async fn setattr(&self, ino: Ino, changes: SetAttr) -> Result<Attr> {
+        if let Some(size) = changes.size {
+            self.0.run(|core| core.check_truncate(ino, size)).await?;
+            while !self.0.run(|core| core.shrink(ino, size)).await? {}
+        }
+        self.0.run(|core| core.setattr(ino, &changes)).await
+    }
+
+    /// Makes an inode of any kind (create, mkdir, symlink, mknod).
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `Invalid`, `TooManyLinks`, `NoSpace`,
+    /// `ReadOnly`, `Corrupt`, `Io`.
+    pub async fn create(&self, parent: Ino, name: &[u8], node: &NewNode) -> Result<Attr> {
+        let op = self.0.core.borrow_mut().plan_create(parent, name, node);
+        self.0.run(|core| core.create(&op)).await
+    }
+
+    /// Another name for `ino`, which is no directory.
+    ///
+    /// # Errors
+    /// As [`Fs::create`]; `IsDirectory`.
+    pub async fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        let time = self.0.core.borrow().now();
+        self.0.run(|core| core.link(ino, parent, name, time)).await
+    }
+
+    /// Removes a name of something that is no directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`, `NotDirectory`, `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
+    pub async fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.remove(parent, name, false).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As [`Fs::unlink`]; `NotEmpty`.
+    pub async fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.remove(parent, name, true).await
+    }
+
+    async fn remove(&self, parent: Ino, name: &[u8], directory: bool) -> Result<()> {
+        let time = self.0.core.borrow().now();
+        let gone = self.0.run(|core| core.remove(parent, name, Some(directory), time)).await?;
+        self.reap(gone).await
+    }
+
+    /// Frees an inode that lost its last name, unless it is open.
+    async fn reap(&self, ino: Option<Ino>) -> Result<()> {
+        let Some(ino) = ino else { return Ok(()) };
+        loop {
+            match self.0.run(|core| core.reap(ino)).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                // Someone else reaped it while this one waited.
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Renames.
+    ///
+    /// # Errors
+    /// As [`Fs::create`] and [`Fs::unlink`]; `Invalid` if a directory would move below itself.
+    pub async fn rename(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        let time = self.0.core.borrow().now();
+        let gone = self.0.run(|core| core.rename(from, to, mode, time)).await?;
+        self.reap(gone).await
+    }
+
+    /// A symbolic link's target.
+    ///
+    /// # Errors
+    /// `Invalid` if it is none; `NotFound`, `Corrupt`, `Io`.
+    pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.0.run(|core| core.readlink(ino)).await
+    }
+
+    /// Up to `max` entries after `cookie` (0 = from the start), `.` and `..` not among them;
+    /// none at the end.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `Corrupt`, `Io`.
+    pub async fn readdir(&self, ino: Ino, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
+        self.0.run(|core| core.readdir(ino, cookie, max)).await
+    }
+
+    /// The directory that holds directory `ino` (`..`).
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `Corrupt`, `Io`.
+    pub async fn parent(&self, ino: Ino) -> Result<Ino> {
+        self.0.run(|core| core.parent(ino)).await
+    }
+
+    /// Reads up to `len` bytes; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`, `Corrupt`, `Io`.
+    pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<ReadData> {
+        self.0.run(|core| core.read(ino, offset, len)).await
+    }
+
+    /// Writes; all or nothing, of at most [`WRITE_MAX`] bytes.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`, `Invalid`, `TooLarge`, `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
+    pub async fn write(&self, ino: Ino, data: WriteData) -> Result<()> {
+        self.0.run(|core| core.write(ino, &data)).await
+    }
+
+    /// Keeps `ino` alive, though its last name may go, until [`Fs::release`].
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`, `Io`.
+    pub async fn open(&self, ino: Ino) -> Result<Attr> {
+        self.0
+            .run(|core| {
+                let attr = core.getattr(ino)?;
+                *core.open.entry(ino).or_default() += 1;
+                Ok(attr)
+            })
+            .await
+    }
+
+    /// Undoes one [`Fs::open`].
+    ///
+    /// # Errors
+    /// `Invalid` if it is not open; what freeing its space can fail with.
+    pub async fn release(&self, ino: Ino) -> Result<()> {
+        let last = {
+            let mut core = self.0.core.borrow_mut();
+            let Some(count) = core.open.get_mut(&ino) else {
+                let message = format!("inode {ino} is not open");
+                return Err(Error::new(ErrorKind::Invalid, message));
+            };
+            *count -= 1;
+            let last = *count == 0;
+            if last {
+                core.open.remove(&ino);
+            }
+            last && core.orphans.contains(&ino)
+        };
+        self.reap(last.then_some(ino)).await
+    }
+
+    /// Makes `ino` durable: content and attributes, and every change of a name so far. With
+    /// `data_only` (fdatasync) attributes may be left out; this version writes them all the same.
+    ///
+    /// # Errors
+    /// `NotFound`, `ReadOnly`, `NoSpace`, `Io`: nothing may be assumed durable then.
+    pub async fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
+        self.0.run(|core| core.inode(ino).map(|_| ())).await?;
+        self.0.fsync(ino).await?;
+        self.0.core.borrow_mut().counters.fsyncs += 1;
+        Ok(())
+    }
+
+    /// Makes everything durable (a checkpoint).
+    ///
+    /// # Errors
+    /// `ReadOnly`, `NoSpace`, `Io`.
+    pub async fn sync(&self) -> Result<()> {
+        self.0.check_ended()?;
+        self.0.checkpoint(false).await
+    }
+
+    /// Space and inodes.
+    pub fn statfs(&self) -> StatFs {
+        self.0.core.borrow().statfs()
+    }
+
+    /// Label and UUID.
+    pub fn identity(&self) -> (String, String) {
+        let core = self.0.core.borrow();
+        (core.layout.label.clone(), core.layout.uuid.to_string())
+    }
+
+    /// What was written so far, since the mount.
+    pub fn counters(&self) -> Counters {
+        let core = self.0.core.borrow();
+        let written = core.writer.counters();
+        let cache = core.cache.stats();
+        Counters {
+            data_bytes: written.of(WriteKind::Data),
+            node_bytes: written.of(WriteKind::Node),
+            summary_bytes: written.of(WriteKind::Summary),
+            checkpoint_bytes: written.of(WriteKind::Checkpoint),
+            delta_bytes: written.of(WriteKind::Delta),
+            table_bytes: written.of(WriteKind::Table),
+            sync_bytes: written.of(WriteKind::Sync),
+            padding_bytes: written.of(WriteKind::Padding),
+            zone_resets: written.resets,
+            write_commands: written.commands,
+            cache_hits: cache.hits,
+            cache_misses: cache.misses,
+            ..core.counters
+        }
+    }
+
+    /// Every zone of the drive: what is in it.
+    ///
+    /// # Errors
+    /// `Io` if the drive does not report.
+    pub fn zone_map(&self) -> Result<Vec<ZoneInfo>> {
+        self.0.core.borrow().zone_map()
+    }
+}

@@ -443,9 +443,9 @@ impl Rt {
 
     fn wait_outside(&self, real: &Driver, next: Option<Nanos>) {
         let interests = real.interests();
-        real.bell().sleeper.announce(next);
+        real.bell().announce(next);
         if !self.0.inbox.is_empty() {
-            real.bell().sleeper.awake();
+            real.bell().awake();
             return;
         }
         let timeout = next.map(|at| at.since(real.now()));

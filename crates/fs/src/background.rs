@@ -1,0 +1,129 @@
+//! What goes on beside operations: ends of writes, write-back, the commit interval.
+
+use crate::cache::Key;
+use crate::core::{Core, Inner, Stop};
+use crate::types::Ino;
+use furrow_zone::Result;
+use std::rc::Rc;
+
+/// Blocks write-back dispatches before it lets others run.
+const BATCH: usize = 256;
+
+impl Core {
+    /// Dispatches up to [`BATCH`] dirty blocks of data; how many.
+    fn write_some(&mut self) -> Result<usize, Stop> {
+        self.writable()?;
+        let keys: Vec<(Ino, u32)> = self
+            .cache
+            .all_dirty()
+            .map_while(|key| match key {
+                Key::Data(ino, block) => Some((Ino(ino), block)),
+                Key::Node(_) => None,
+            })
+            .take(BATCH)
+            .collect();
+        for (ino, block) in &keys {
+            self.holder(*ino, *block)?;
+        }
+        for (ino, block) in &keys {
+            self.write_data(*ino, *block)?;
+        }
+        Ok(keys.len())
+    }
+}
+
+impl Inner {
+    /// Sees to the end of the writes dispatched since the last call: their pages may then be
+    /// evicted.
+    pub(crate) fn after_dispatch(self: &Rc<Self>) {
+        let (tickets, mark, writer) = {
+            let core = &mut *self.core.borrow_mut();
+            if core.tickets.is_empty() {
+                return;
+            }
+            let tickets = std::mem::take(&mut core.tickets);
+            core.in_flight += tickets.len();
+            (tickets, core.writer.mark(), core.writer.clone())
+        };
+        let inner = self.clone();
+        self.rt.spawn_detached(async move {
+            let result = writer.wait(mark).await;
+            {
+                let mut core = inner.core.borrow_mut();
+                core.in_flight -= tickets.len();
+                // After a failure the pages stay: they are the only copy.
+                if result.is_ok() {
+                    for ticket in tickets {
+                        core.cache.end_write(ticket);
+                    }
+                }
+            }
+            if let Err(error) = result {
+                inner.fail(&error);
+            }
+            inner.progress.notify_all();
+        });
+    }
+
+    /// Starts writing dirty data back, if nobody does.
+    pub(crate) fn start_write_back(self: &Rc<Self>) {
+        if self.write_back_running.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.rt.spawn_detached(async move {
+            if let Err(error) = inner.write_back().await {
+                inner.fail(&error);
+            }
+            inner.write_back_running.set(false);
+            inner.progress.notify_all();
+        });
+    }
+
+    /// Writes dirty data until a quarter of what may be dirty is left; nodes take a checkpoint.
+    async fn write_back(self: &Rc<Self>) -> Result<()> {
+        loop {
+            let (dirty, nodes, limit) = {
+                let core = self.core.borrow();
+                let nodes = core.cache.dirty_node_pages();
+                (core.cache.dirty_pages() - nodes, nodes, core.dirty_limit())
+            };
+            if self.ended.get() {
+                return Ok(());
+            }
+            if dirty > limit / 4 {
+                let written = self.run(Core::write_some).await;
+                self.after_dispatch();
+                written?;
+                self.rt.yield_now().await;
+                continue;
+            }
+            if nodes > limit / 4 {
+                return self.checkpoint(false).await;
+            }
+            // What is in flight must end before anybody who waits can go on.
+            let (mark, writer) = {
+                let core = self.core.borrow();
+                (core.writer.mark(), core.writer.clone())
+            };
+            return writer.wait(mark).await;
+        }
+    }
+
+    /// Starts the task that makes everything durable once per commit interval.
+    pub(crate) fn start_commits(self: &Rc<Self>) {
+        let inner = Rc::downgrade(self);
+        let (rt, interval) = (self.rt.clone(), self.core.borrow().options.commit_interval);
+        self.rt.spawn_detached(async move {
+            loop {
+                rt.sleep(interval).await;
+                let Some(inner) = inner.upgrade() else { return };
+                if inner.ended.get() || inner.core.borrow().failed.is_some() {
+                    return;
+                }
+                // A failure is remembered by the engine and told to the next caller.
+                let _ = inner.checkpoint(false).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,542 @@
+//! Checkpoints: the only way tables reach the drive, and the only thing that lets zones be reset.
+//!
+//! In one stretch without an await — the *cut* — everything dirty is dispatched and a snapshot is
+//! taken of dirty table entries, stream positions, open summaries and the rest. Operations then go
+//! on. What was dispatched before the cut is awaited and flushed; then the table deltas, flushed;
+//! then the checkpoint record with FUA. Only then are zones released.
+//!
+//! When the delta log has no room for another checkpoint's deltas, the checkpoint *merges*: it
+//! writes the table units that are behind from the snapshot, starts the other half of the log, and
+//! needs no deltas. When the tables' half has no room for them either, it rewrites all units into
+//! the other half.
+
+use crate::cache::Key;
+use crate::core::{Core, Inner, Stop};
+use crate::format::{
+    CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, UnitRef, kind, table,
+};
+use crate::place::Stream;
+use crate::types::Ino;
+use furrow_log::delta::Extent;
+use furrow_log::format::{Descriptor, ExtentEntry};
+use furrow_log::pool::{ReleaseProof, SuperzoneId};
+use furrow_log::record::{RecordHeader, RecordId, blocks_for, seal};
+use furrow_log::writer::{Durability, Kind as WriteKind};
+use furrow_log::{BlockAddr, Mark};
+use furrow_zone::{Result, ZoneId};
+use std::rc::Rc;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Where checkpoints and tables are.
+#[derive(Clone, Default)]
+pub(crate) struct State {
+    /// Newest durable checkpoint.
+    pub(crate) id: u64,
+    /// Mount epoch.
+    pub(crate) epoch: u64,
+    /// Zone of the ring written now: 0 or 1.
+    pub(crate) ring: u8,
+    /// Ring zones that hold anything.
+    pub(crate) ring_used: [bool; 2],
+    /// Half of the tables written now.
+    pub(crate) table_half: u8,
+    /// Next block of it.
+    pub(crate) table_next: u32,
+    /// Table halves that hold anything.
+    pub(crate) table_used: [bool; 2],
+    /// Delta-log extents that complete the units.
+    pub(crate) extents: Vec<Extent>,
+    /// Where each unit is, NAT then SIT.
+    pub(crate) units: Vec<UnitRef>,
+    /// Something changed since the last cut that needs a checkpoint.
+    pub(crate) forced: bool,
+}
+
+/// What a checkpoint says, apart from where its tables are.
+#[derive(Clone)]
+pub(crate) struct Image {
+    pub(crate) body: CheckpointBody,
+    pub(crate) streams: Vec<Stream>,
+    pub(crate) descriptors: Vec<Descriptor>,
+    pub(crate) orphans: Vec<u32>,
+}
+
+/// A unit to be written: index in `State::units`, its bytes.
+type UnitBytes = (usize, Vec<u8>);
+
+struct Cut {
+    image: Image,
+    nat: Vec<(u32, NatEntry)>,
+    sit: Vec<(u32, SitEntry)>,
+    /// Units to write instead of deltas.
+    merge: Option<Vec<UnitBytes>>,
+    /// The merge rewrites every unit.
+    rewrite: bool,
+    releasable: Vec<SuperzoneId>,
+    names: u64,
+    stamp: u64,
+    mark: Mark,
+}
+
+impl Core {
+    /// Loads what dispatching every dirty page needs: the index nodes above their holders.
+    fn prepare_write_all(&mut self) -> Result<(), Stop> {
+        let files: Vec<u32> = self.cache.dirty_files().collect();
+        for ino in files {
+            self.prepare_write_file(Ino(ino))?;
+        }
+        Ok(())
+    }
+
+    /// The same for one file.
+    pub(crate) fn prepare_write_file(&mut self, ino: Ino) -> Result<(), Stop> {
+        let mut blocks = self.cache.dirty_of(ino.0).peekable();
+        if blocks.peek().is_none() {
+            return Ok(());
+        }
+        let blocks: Vec<u32> = blocks.collect();
+        if self.inode(ino)?.head.height < 2 {
+            return Ok(());
+        }
+        for block in blocks {
+            self.holder(ino, block)?;
+        }
+        Ok(())
+    }
+
+    /// True if a checkpoint would write anything new.
+    pub(crate) fn needs_checkpoint(&self) -> bool {
+        self.checkpoint.forced
+            || self.cache.dirty_pages() > 0
+            || self.names.len() > 0
+            || self.nat.dirty_count() > 0
+            || self.sit.dirty_count() > 0
+    }
+
+    fn snapshot(&self, clean: bool) -> Image {
+        let body = CheckpointBody {
+            flags: u32::from(clean).into(),
+            streams: (self.streams.len() as u32).into(),
+            sync_half: u32::from(self.sync.half).into(),
+            sync_next: self.sync.next.into(),
+            sync_sequence: self.sync.sequence.into(),
+            sync_limit: u64::MAX.into(),
+            sync_epoch: self.checkpoint.epoch.into(),
+            namespace_sequence: self.names.next().into(),
+            written: self.rt.wall().0.into(),
+            inodes: self.inodes.into(),
+            generation: self.generation.into(),
+            ..CheckpointBody::new_zeroed()
+        };
+        Image {
+            body,
+            streams: self.streams.clone(),
+            descriptors: self.zones.descriptors(),
+            orphans: self.orphans.iter().map(|ino| ino.0).collect(),
+        }
+    }
+
+    /// The cut.
+    fn cut(&mut self, clean: bool) -> Result<Cut, Stop> {
+        self.prepare_write_all()?;
+        let files: Vec<u32> = self.cache.dirty_files().collect();
+        for ino in files {
+            self.write_file(Ino(ino))?;
+        }
+        let nodes: Vec<Key> = self.cache.all_dirty().collect();
+        for key in nodes {
+            if let Key::Node(nid) = key {
+                self.write_node(nid)?;
+            }
+        }
+        let image = self.snapshot(clean);
+        self.changed_nodes.cut();
+        self.allocated_cut = self.allocated.len();
+        self.ids.cut();
+        self.checkpoint.forced = false;
+        let (nat_count, sit_count) = (self.nat.dirty_count(), self.sit.dirty_count());
+        let needed = self.delta.worst_case_blocks(&[nat_count as u32, sit_count as u32]);
+        let nat = self.nat.take_dirty();
+        let sit = self.sit.take_dirty();
+        let mut merge = None;
+        let mut rewrite = false;
+        if needed > self.delta.room() {
+            rewrite = self.units_behind() * self.layout.unit_blocks > self.table_room();
+            merge = Some(self.take_units(rewrite));
+        }
+        let releasable = self.empty_superzones().collect();
+        Ok(Cut {
+            image,
+            nat,
+            sit,
+            merge,
+            rewrite,
+            releasable,
+            names: self.names.next(),
+            stamp: self.stamp,
+            mark: self.writer.mark(),
+        })
+    }
+
+    fn units_behind(&self) -> u32 {
+        (self.nat.behind().len() + self.sit.behind().len()) as u32
+    }
+
+    /// Blocks the current half of the tables still takes, in whole units.
+    fn table_room(&self) -> u32 {
+        let (unit, capacity) = (self.layout.unit_blocks, self.layout.capacity);
+        let per_zone = capacity / unit * unit;
+        let total = per_zone * self.layout.table_zones;
+        let (zone, offset) =
+            (self.checkpoint.table_next / capacity, self.checkpoint.table_next % capacity);
+        let used = zone * per_zone + offset.next_multiple_of(unit).min(per_zone);
+        total.saturating_sub(used)
+    }
+
+    /// The units a merge writes: those behind, or all.
+    fn take_units(&mut self, all: bool) -> Vec<UnitBytes> {
+        let (nat, sit) = if all {
+            (self.nat.take_all(), self.sit.take_all())
+        } else {
+            (self.nat.take_behind(), self.sit.take_behind())
+        };
+        let first_sit = self.layout.nat_units() as usize;
+        let nat = nat.into_iter().map(|(unit, e)| (unit as usize, e.as_bytes().to_vec()));
+        let sit = sit.into_iter();
+        let sit = sit.map(|(unit, e)| (first_sit + unit as usize, e.as_bytes().to_vec()));
+        nat.chain(sit).collect()
+    }
+
+    /// Writes units and says where they are; a rewrite goes to the other half.
+    fn write_units(&mut self, checkpoint: u64, units: Vec<UnitBytes>, rewrite: bool) {
+        let capacity = self.layout.capacity;
+        if rewrite {
+            let old = self.layout.table_half(self.checkpoint.table_half);
+            let (at, offset) = (
+                (self.checkpoint.table_next / capacity) as usize,
+                self.checkpoint.table_next % capacity,
+            );
+            let previous = (at < old.len() && offset > 0).then(|| old[at]);
+            if let Some(zone) = previous {
+                self.fill_zone(zone);
+            }
+            self.checkpoint.table_half = 1 - self.checkpoint.table_half;
+            self.checkpoint.table_next = 0;
+            let first = self.layout.table_half(self.checkpoint.table_half)[0];
+            self.open_after(first, previous);
+        }
+        let zones = self.layout.table_half(self.checkpoint.table_half);
+        for (index, bytes) in units {
+            let (mut zone, mut offset) =
+                (self.checkpoint.table_next / capacity, self.checkpoint.table_next % capacity);
+            if offset + self.layout.unit_blocks > capacity {
+                self.fill_zone(zones[zone as usize]);
+                zone += 1;
+                offset = 0;
+                self.open_after(zones[zone as usize], Some(zones[zone as usize - 1]));
+            }
+            let id = self.record_id(kind::UNIT, checkpoint, index as u64);
+            let pages = seal(&id, &bytes, &self.pages);
+            let header = RecordHeader::read_from_prefix(pages[0].bytes()).map(|(h, _)| h);
+            let crc = header.expect("invariant: a record opens with its header").crc;
+            let blocks = pages.len() as u32;
+            let zone_id = zones[zone as usize];
+            self.ensure_open(zone_id, offset);
+            let placed = self.dispatch(zone_id, pages, WriteKind::Table, Durability::Cached);
+            debug_assert_eq!(placed, offset);
+            let addr = BlockAddr::new(&self.geometry, zone_id, offset).0;
+            self.checkpoint.units[index] = UnitRef { addr: addr.into(), crc };
+            self.checkpoint.table_next = zone * capacity + offset + blocks;
+        }
+        self.checkpoint.table_used[usize::from(self.checkpoint.table_half)] = true;
+    }
+
+    pub(crate) fn record_id(&self, kind: u16, checkpoint: u64, sequence: u64) -> RecordId {
+        RecordId {
+            kind,
+            epoch: self.checkpoint.epoch,
+            checkpoint,
+            sequence,
+            device: self.layout.device,
+            object: self.layout.uuid,
+        }
+    }
+
+    pub(crate) fn ensure_open(&mut self, zone: ZoneId, at: u32) {
+        if !self.writer.is_open(zone) {
+            self.writer.open_zone(zone, at);
+        }
+    }
+
+    /// Pads a zone to its end, so that it gives its permit back.
+    fn fill_zone(&mut self, zone: ZoneId) {
+        if self.writer.is_open(zone) {
+            drop(self.writer.fill(zone, self.layout.capacity));
+        }
+    }
+
+    fn open_after(&mut self, zone: ZoneId, previous: Option<ZoneId>) {
+        match previous {
+            Some(previous) if self.writer.is_open(previous) => {
+                self.writer.open_zone_after(zone, previous);
+            }
+            _ => self.writer.open_zone(zone, 0),
+        }
+    }
+
+    /// Body of a checkpoint: sections in the order of the format.
+    pub(crate) fn encode_image(&self, image: &Image) -> Vec<u8> {
+        let extents = &self.checkpoint.extents;
+        let mut body = image.body;
+        body.extents = (extents.len() as u32).into();
+        body.units = (self.checkpoint.units.len() as u32).into();
+        body.superzones = (image.descriptors.len() as u32).into();
+        body.orphans = (image.orphans.len() as u32).into();
+        let (half, next) = self.delta.position();
+        body.delta_half = u32::from(half).into();
+        body.delta_next = next.into();
+        body.table_half = u32::from(self.checkpoint.table_half).into();
+        body.table_next = self.checkpoint.table_next.into();
+        let mut out = body.as_bytes().to_vec();
+        for stream in &image.streams {
+            let state = StreamState {
+                superzone: stream.superzone.unwrap_or(u32::MAX).into(),
+                next: stream.next.into(),
+                summary: (stream.summary.len() as u32).into(),
+                reserved: 0.into(),
+            };
+            out.extend(state.as_bytes());
+        }
+        for extent in extents {
+            out.extend(extent.entry().as_bytes());
+        }
+        out.extend(self.checkpoint.units.as_bytes());
+        out.extend(image.descriptors.as_bytes());
+        for orphan in &image.orphans {
+            out.extend(orphan.to_le_bytes());
+        }
+        for stream in &image.streams {
+            out.extend(stream.summary.as_bytes());
+        }
+        out
+    }
+
+    /// Room in the ring's current zone, in blocks.
+    pub(crate) fn ring_room(&self) -> u32 {
+        let zone = self.layout.ring_start + u32::from(self.checkpoint.ring);
+        let zone = ZoneId(zone);
+        if self.writer.is_open(zone) { self.writer.room(zone) } else { 0 }
+    }
+
+    /// Writes a checkpoint record, in the other zone of the ring if this one has no room.
+    pub(crate) fn write_checkpoint(&mut self, id: u64, body: &[u8]) {
+        if self.ring_room() < blocks_for(body.len()) {
+            let old = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
+            self.fill_zone(old);
+            self.checkpoint.ring = 1 - self.checkpoint.ring;
+            let new = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
+            self.open_after(new, Some(old));
+            self.write_superblock(new);
+        }
+        let zone = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
+        let record = seal(&self.record_id(kind::CHECKPOINT, id, id), body, &self.pages);
+        self.dispatch(zone, record, WriteKind::Checkpoint, Durability::Fua);
+        self.checkpoint.ring_used[usize::from(self.checkpoint.ring)] = true;
+    }
+
+    /// Writes a superblock copy, the first block of a ring zone.
+    pub(crate) fn write_superblock(&mut self, zone: ZoneId) {
+        let id = self.record_id(kind::SUPERBLOCK, self.checkpoint.id, 0);
+        let pages = seal(&id, self.layout.encode().as_bytes(), &self.pages);
+        self.dispatch(zone, pages, WriteKind::Checkpoint, Durability::Fua);
+    }
+
+    /// What the durable checkpoint `id`, whose cut this was, allows.
+    fn checkpoint_durable(&mut self, id: u64, names: u64) {
+        self.checkpoint.id = id;
+        self.zones.checkpoint_durable(id);
+        self.names.durable(names);
+        self.changed_nodes.durable();
+        self.allocated.drain(..self.allocated_cut);
+        self.allocated_cut = 0;
+        self.ids.durable();
+        self.counters.checkpoints += 1;
+    }
+
+    /// Zones of the logs that the durable checkpoint no longer needs, whose halves are empty from
+    /// now on. `sync_half` is where its sync records start.
+    fn stale_log_zones(&mut self, sync_half: u8) -> Vec<ZoneId> {
+        let mut zones = Vec::new();
+        let other_ring = 1 - self.checkpoint.ring;
+        if std::mem::take(&mut self.checkpoint.ring_used[usize::from(other_ring)]) {
+            zones.push(ZoneId(self.layout.ring_start + u32::from(other_ring)));
+        }
+        let other = 1 - self.delta.position().0;
+        if self.checkpoint.extents.iter().all(|extent| extent.half != other)
+            && !self.delta.is_clean(other)
+        {
+            zones.extend(self.layout.delta_half(other));
+        }
+        let other = 1 - self.checkpoint.table_half;
+        if !self.table_half_live(other)
+            && std::mem::take(&mut self.checkpoint.table_used[usize::from(other)])
+        {
+            zones.extend(self.layout.table_half(other));
+        }
+        let other = 1 - self.sync.half;
+        if sync_half == self.sync.half && std::mem::take(&mut self.sync.used[usize::from(other)]) {
+            zones.extend(self.layout.sync_half(other));
+        }
+        zones
+    }
+
+    /// The half of the delta log not in use was reset, if no extent is in it.
+    pub(crate) fn delta_released(&mut self) {
+        let other = 1 - self.delta.position().0;
+        if self.checkpoint.extents.iter().all(|extent| extent.half != other) {
+            self.delta.half_released(other);
+        }
+    }
+
+    /// True if a unit of the tables is in that half.
+    pub(crate) fn table_half_live(&self, half: u8) -> bool {
+        let zones = self.layout.table_half(half);
+        let live = |unit: &UnitRef| {
+            let addr = BlockAddr(unit.addr.get());
+            addr.locate(&self.geometry).is_some_and(|(zone, _)| zones.contains(&zone))
+        };
+        self.checkpoint.units.iter().any(live)
+    }
+}
+
+impl Inner {
+    /// Makes everything so far durable and gives back what that frees. `clean` marks an unmount.
+    pub(crate) async fn checkpoint(self: &Rc<Self>, clean: bool) -> Result<()> {
+        let _one = self.checkpoint_lock.acquire(1).await;
+        if !clean && !self.core.borrow().needs_checkpoint() {
+            // What is dispatched already may still be on its way.
+            let (stamp, mark) = {
+                let core = self.core.borrow();
+                (core.stamp, core.writer.mark())
+            };
+            return self.make_stable(stamp, mark).await;
+        }
+        let cut = self
+            .run(|core| {
+                core.writable()?;
+                core.cut(clean)
+            })
+            .await;
+        self.after_dispatch();
+        let cut = cut?;
+        let result = self.commit(cut).await;
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        self.progress.notify_all();
+        result
+    }
+
+    /// The rest of a checkpoint after its cut.
+    async fn commit(self: &Rc<Self>, cut: Cut) -> Result<()> {
+        self.make_stable(cut.stamp, cut.mark).await?;
+        let writer = self.core.borrow().writer.clone();
+        let id = self.core.borrow().checkpoint.id + 1;
+        #[cfg(feature = "canary")]
+        let early =
+            self.core.borrow().options.canary == Some(crate::types::Canary::ReuseBeforeRelease);
+        #[cfg(feature = "canary")]
+        if early {
+            self.release(id, &cut.releasable, Vec::new()).await?;
+        }
+        {
+            let core = &mut *self.core.borrow_mut();
+            match cut.merge {
+                Some(units) => {
+                    core.write_units(id, units, cut.rewrite);
+                    core.checkpoint.extents.clear();
+                    core.delta.switch_half()?;
+                }
+                None if cut.nat.is_empty() && cut.sit.is_empty() => {}
+                None => {
+                    let nat = cut.nat.iter();
+                    let nat = nat.map(|(i, entry)| (table::NAT, *i, entry.as_bytes()));
+                    let sit = cut.sit.iter();
+                    let sit = sit.map(|(i, entry)| (table::SIT, *i, entry.as_bytes()));
+                    let record = core.record_id(kind::DELTA, id, 0);
+                    // Whether its writes worked is seen by the drain below.
+                    let extents = &mut core.checkpoint.extents;
+                    drop(core.delta.append(&record, nat.chain(sit), extents)?);
+                }
+            }
+        }
+        writer.drain().await?;
+        writer.flush().await?;
+        {
+            let mut core = self.core.borrow_mut();
+            let body = core.encode_image(&cut.image);
+            core.write_checkpoint(id, &body);
+        }
+        writer.drain().await?;
+        let stale = {
+            let mut core = self.core.borrow_mut();
+            core.checkpoint_durable(id, cut.names);
+            core.stale_log_zones(cut.image.body.sync_half.get() as u8)
+        };
+        #[cfg(feature = "canary")]
+        if early {
+            self.release(id, &[], stale).await?;
+            self.core.borrow_mut().delta_released();
+            return Ok(());
+        }
+        self.release(id, &cut.releasable, stale).await?;
+        self.core.borrow_mut().delta_released();
+        Ok(())
+    }
+
+    /// Resets superzones and zones that checkpoint `id` shows to be of no use.
+    pub(crate) async fn release(
+        self: &Rc<Self>,
+        id: u64,
+        superzones: &[SuperzoneId],
+        zones: Vec<ZoneId>,
+    ) -> Result<()> {
+        let pool = self.core.borrow().zones.clone();
+        for zone in zones {
+            pool.release_zone(zone, ReleaseProof::by(id)).await?;
+        }
+        for superzone in superzones {
+            pool.release(*superzone, ReleaseProof::by(id)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Parses a checkpoint's body; `None` if sections and lengths do not fit.
+pub(crate) fn decode_image(body: &[u8]) -> Option<(Image, Vec<ExtentEntry>, Vec<UnitRef>)> {
+    fn section<T: FromBytes + Copy>(rest: &mut &[u8], count: u32) -> Option<Vec<T>> {
+        let size = size_of::<T>().checked_mul(count as usize)?;
+        let (now, later) = rest.split_at_checked(size)?;
+        *rest = later;
+        now.chunks_exact(size_of::<T>()).map(|chunk| T::read_from_bytes(chunk).ok()).collect()
+    }
+    let (head, mut rest) = CheckpointBody::read_from_prefix(body).ok()?;
+    let states: Vec<StreamState> = section(&mut rest, head.streams.get())?;
+    let extents = section(&mut rest, head.extents.get())?;
+    let units = section(&mut rest, head.units.get())?;
+    let descriptors = section(&mut rest, head.superzones.get())?;
+    let orphans: Vec<zerocopy::little_endian::U32> = section(&mut rest, head.orphans.get())?;
+    let mut streams = Vec::new();
+    for state in states {
+        let summary: Vec<SummaryEntry> = section(&mut rest, state.summary.get())?;
+        let superzone = state.superzone.get();
+        streams.push(Stream {
+            superzone: (superzone != u32::MAX).then_some(superzone),
+            next: state.next.get(),
+            summary,
+            previous: None,
+        });
+    }
+    let orphans = orphans.into_iter().map(u32::from).collect();
+    rest.is_empty().then_some((Image { body: head, streams, descriptors, orphans }, extents, units))
+}

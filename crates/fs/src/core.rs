@@ -1,0 +1,370 @@
+//! The engine's state and how operations run on it.
+//!
+//! An operation is a synchronous function over [`Core`]. It first *prepares*: it looks at what it
+//! needs and, if that is not in the cache or there is no room, stops with a [`Stop`] before it has
+//! changed anything. Then it *applies*, and cannot fail any more. [`Inner::run`] is the loop
+//! around: it does what the stop asks for and runs the operation again. So no operation holds a
+//! borrow across an await, and a cancelled one has changed nothing.
+
+use crate::cache::{Cache, Entry, Key, Ticket};
+use crate::format::{HOLE, NatEntry, Pointer, SitEntry};
+use crate::layout::Layout;
+use crate::names::NameLog;
+use crate::node;
+use crate::place::Stream;
+use crate::table::{NodeIds, Table};
+use crate::types::{Counters, Ino, MountOptions, Time};
+use furrow_log::address::{BlockAddr, read_blocks};
+use furrow_log::delta::DeltaLog;
+use furrow_log::pool::ZonePool;
+use furrow_log::record::crc32c;
+use furrow_log::writer::Writer;
+use furrow_rt::{Notify, Semaphore};
+use furrow_rt::{Page, Pool, Rt};
+use furrow_zone::{Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZonedDevice};
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// A block to be read into the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetch {
+    pub(crate) key: Key,
+    pub(crate) pointer: Pointer,
+}
+
+/// Why an operation could not be applied now. It has changed nothing.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It fails.
+    Fail(Error),
+    /// It needs these in the cache.
+    Load(SmallVec<[Fetch; 4]>),
+    /// It needs room on the drive, or node ids.
+    Space(&'static str),
+    /// Too much is dirty.
+    Throttle,
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Fail(error)
+    }
+}
+
+/// The error behind a stop that cannot be anything else.
+pub(crate) fn error_of(stop: Stop) -> Error {
+    match stop {
+        Stop::Fail(error) => error,
+        Stop::Space(what) => Error::new(ErrorKind::NoSpace, what),
+        Stop::Load(_) | Stop::Throttle => Error::new(ErrorKind::Io, "not prepared"),
+    }
+}
+
+/// Nodes whose place changed since the last durable checkpoint and of which no sync record tells.
+/// What was there at a checkpoint's cut is kept apart until that checkpoint is durable.
+#[derive(Default)]
+pub(crate) struct ChangedNodes {
+    now: BTreeMap<u32, BTreeSet<u32>>,
+    cut: BTreeMap<u32, BTreeSet<u32>>,
+}
+
+impl ChangedNodes {
+    pub(crate) fn wrote(&mut self, ino: u32, nid: u32) {
+        self.now.entry(ino).or_default().insert(nid);
+    }
+
+    pub(crate) fn freed(&mut self, ino: u32, nid: u32) {
+        self.now.entry(ino).or_default().insert(nid);
+    }
+
+    /// Changed nodes of `ino`, in order.
+    pub(crate) fn of(&self, ino: u32) -> BTreeSet<u32> {
+        let mut all = self.now.get(&ino).cloned().unwrap_or_default();
+        all.extend(self.cut.get(&ino).into_iter().flatten());
+        all
+    }
+
+    /// A sync record tells of those of `ino`.
+    pub(crate) fn logged(&mut self, ino: u32) {
+        self.now.remove(&ino);
+        self.cut.remove(&ino);
+    }
+
+    pub(crate) fn cut(&mut self) {
+        for (ino, nids) in std::mem::take(&mut self.now) {
+            self.cut.entry(ino).or_default().extend(nids);
+        }
+    }
+
+    pub(crate) fn durable(&mut self) {
+        self.cut.clear();
+    }
+}
+
+/// The state of a mounted file system.
+pub(crate) struct Core {
+    pub(crate) rt: Rt,
+    pub(crate) device: Rc<dyn ZonedDevice>,
+    pub(crate) geometry: Geometry,
+    pub(crate) layout: Rc<Layout>,
+    pub(crate) options: MountOptions,
+    pub(crate) pages: Pool,
+    pub(crate) writer: Writer,
+    pub(crate) zones: ZonePool,
+    pub(crate) delta: DeltaLog,
+    pub(crate) cache: Cache,
+    pub(crate) nat: Table<NatEntry>,
+    pub(crate) sit: Table<SitEntry>,
+    /// Valid blocks of each superzone: the sum over its segments.
+    pub(crate) superzone_valid: Vec<u32>,
+    pub(crate) ids: NodeIds,
+    pub(crate) streams: Vec<Stream>,
+    pub(crate) names: NameLog,
+    pub(crate) changed_nodes: ChangedNodes,
+    /// Superzones streams took since the last durable checkpoint.
+    pub(crate) allocated: Vec<(u8, u32, u32)>,
+    /// How many of `allocated` are known to be in a durable checkpoint once the one under way is.
+    pub(crate) allocated_cut: usize,
+    /// Main-area zones with writes that no flush has covered: end of the last write, its stamp.
+    pub(crate) unstable: BTreeMap<ZoneId, (u32, u64)>,
+    /// Counts dispatches; see `unstable`.
+    pub(crate) stamp: u64,
+    pub(crate) open: BTreeMap<Ino, u32>,
+    pub(crate) orphans: BTreeSet<Ino>,
+    pub(crate) inodes: u64,
+    pub(crate) generation: u32,
+    pub(crate) checkpoint: crate::checkpoint::State,
+    pub(crate) sync: crate::sync::State,
+    /// Fsyncs that wait to share the next record, and how they will be answered.
+    pub(crate) sync_waiters: Vec<Ino>,
+    pub(crate) sync_round: crate::sync::Round,
+    /// The page of a hole.
+    pub(crate) zero: Page,
+    pub(crate) counters: Counters,
+    /// Tickets of writes dispatched in the present stretch.
+    pub(crate) tickets: Vec<Ticket>,
+    /// Why the engine no longer writes.
+    pub(crate) failed: Option<Error>,
+    /// Recovery applies what was acknowledged: it is neither throttled nor refused for space.
+    pub(crate) replaying: bool,
+    /// Writes to the drive dispatched, not yet known to be complete, in pages.
+    pub(crate) in_flight: usize,
+}
+
+/// A mounted file system: the state, and what waits for it.
+pub(crate) struct Inner {
+    pub(crate) rt: Rt,
+    pub(crate) pages: Pool,
+    pub(crate) core: RefCell<Core>,
+    /// Wakes who was throttled.
+    pub(crate) progress: Notify,
+    /// One checkpoint at a time.
+    pub(crate) checkpoint_lock: Semaphore,
+    /// Set once: the engine has ended.
+    pub(crate) ended: Cell<bool>,
+    pub(crate) write_back_running: Cell<bool>,
+}
+
+impl Core {
+    /// Bytes on the medium are not what was written.
+    pub(crate) fn corrupt(&self, message: String) -> Stop {
+        Stop::Fail(Error::new(ErrorKind::Corrupt, format!("{}: {message}", self.device.name())))
+    }
+
+    /// Refuses a change if the engine may not write.
+    pub(crate) fn writable(&self) -> Result<(), Stop> {
+        if let Some(error) = &self.failed {
+            let message = format!("read-only after an error: {error}");
+            return Err(Stop::Fail(Error::new(ErrorKind::ReadOnly, message)));
+        }
+        if self.options.read_only {
+            return Err(Stop::Fail(Error::new(ErrorKind::ReadOnly, "mounted read-only")));
+        }
+        Ok(())
+    }
+
+    /// The time of day.
+    pub(crate) fn now(&self) -> Time {
+        let (seconds, nanoseconds) = self.rt.wall();
+        Time { seconds, nanoseconds }
+    }
+
+    /// Pages that may be dirty or in flight before writers are throttled.
+    pub(crate) fn dirty_limit(&self) -> usize {
+        (self.options.cache_pages / 2).max(64)
+    }
+
+    /// Stops a writer while too much is dirty.
+    pub(crate) fn throttle(&self) -> Result<(), Stop> {
+        if !self.replaying && self.cache.dirty_pages() + self.in_flight > self.dirty_limit() {
+            return Err(Stop::Throttle);
+        }
+        Ok(())
+    }
+
+    /// Where the content of `key` is now, if its place is known and on the drive.
+    fn place_of(&mut self, key: Key) -> Option<Pointer> {
+        match key {
+            Key::Node(nid) => {
+                let entry = self.nat.get(nid);
+                (entry.ino.get() != 0 && entry.addr.get() != HOLE)
+                    .then_some(Pointer { addr: entry.addr, crc: entry.crc })
+            }
+            Key::Data(ino, block) => self.pointer(Ino(ino), block).ok(),
+        }
+    }
+
+    /// Puts a page read for `fetch` into the cache, unless the content has moved meanwhile.
+    fn arrived(&mut self, fetch: &Fetch, page: Page) -> Result<()> {
+        if self.cache.contains(&fetch.key) || self.place_of(fetch.key) != Some(fetch.pointer) {
+            return Ok(());
+        }
+        self.verify(fetch, &page)?;
+        let owner = match fetch.key {
+            Key::Node(nid) => self.nat.get(nid).ino.get(),
+            Key::Data(ino, _) => ino,
+        };
+        let crc = Some(fetch.pointer.crc.get());
+        self.cache.insert(fetch.key, Entry::clean(page, crc).owned_by(owner));
+        Ok(())
+    }
+
+    fn verify(&self, fetch: &Fetch, page: &Page) -> Result<()> {
+        let addr = BlockAddr(fetch.pointer.addr.get());
+        let place = || {
+            let (zone, offset) = (addr.zone(&self.geometry), addr.offset(&self.geometry));
+            format!("{}: zone {zone} offset {offset}", self.device.name())
+        };
+        let (expected, found) = (fetch.pointer.crc.get(), crc32c(page.bytes()));
+        if expected != found && !self.crc_ignored() {
+            let message = format!("{}: expected CRC {expected:08x}, found {found:08x}", place());
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        if let Key::Node(nid) = fetch.key {
+            node::check(page, nid, self.nat.get(nid).ino.get())
+                .map_err(|what| Error::new(ErrorKind::Corrupt, format!("{}: {what}", place())))?;
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "canary")]
+    fn crc_ignored(&self) -> bool {
+        self.options.canary == Some(crate::types::Canary::DroppedCrc)
+    }
+
+    #[cfg(not(feature = "canary"))]
+    fn crc_ignored(&self) -> bool {
+        false
+    }
+}
+
+impl Inner {
+    /// Runs `operation` until it is applied or fails.
+    pub(crate) async fn run<T>(
+        self: &Rc<Self>,
+        mut operation: impl FnMut(&mut Core) -> Result<T, Stop>,
+    ) -> Result<T> {
+        let mut asked_for_space = 0;
+        loop {
+            self.check_ended()?;
+            let stop = match operation(&mut self.core.borrow_mut()) {
+                Ok(value) => return Ok(value),
+                Err(stop) => stop,
+            };
+            match stop {
+                Stop::Fail(error) => return Err(error),
+                Stop::Load(fetches) => self.load(fetches).await?,
+                Stop::Throttle => {
+                    self.start_write_back();
+                    self.progress.wait().await;
+                }
+                Stop::Space(what) => {
+                    asked_for_space += 1;
+                    let hopeless = !self.core.borrow().checkpoint_gains_space();
+                    if asked_for_space > 3 || hopeless {
+                        return Err(Error::new(ErrorKind::NoSpace, what));
+                    }
+                    Box::pin(self.checkpoint(false)).await?;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn check_ended(&self) -> Result<()> {
+        if self.ended.get() {
+            return Err(Error::new(ErrorKind::Io, "the file system is unmounted"));
+        }
+        Ok(())
+    }
+
+    /// Reads blocks into the cache, neighbours in one command.
+    pub(crate) async fn load(self: &Rc<Self>, mut fetches: SmallVec<[Fetch; 4]>) -> Result<()> {
+        let (device, geometry, zones) = {
+            let core = self.core.borrow();
+            (core.device.clone(), core.geometry.clone(), core.zones.clone())
+        };
+        fetches.sort_by_key(|fetch| fetch.pointer.addr.get());
+        fetches.dedup_by_key(|fetch| fetch.pointer.addr.get());
+        let mut flights = Vec::new();
+        let mut rest = &fetches[..];
+        while let Some(first) = rest.first() {
+            let start = BlockAddr(first.pointer.addr.get());
+            let Some((zone, _)) = start.locate(&geometry) else {
+                let message = format!("{}: block address {start} out of range", device.name());
+                return Err(Error::new(ErrorKind::Corrupt, message));
+            };
+            let run = rest
+                .iter()
+                .enumerate()
+                .take_while(|(i, f)| {
+                    let addr = BlockAddr(f.pointer.addr.get());
+                    addr.0 == start.0 + *i as u32
+                        && addr.locate(&geometry).is_some_and(|(z, _)| z == zone)
+                })
+                .count();
+            let (now, later) = rest.split_at(run);
+            let pin = zones.pin(zone);
+            let (device, pages) = (device.clone(), self.pages.clone());
+            let queue = QueueId(0);
+            let read = async move {
+                let pages = read_blocks(&*device, queue, start, run as u32, &pages).await;
+                drop(pin);
+                pages
+            };
+            flights.push((now.to_vec(), read));
+            rest = later;
+        }
+        if let [_] = flights[..] {
+            let (now, read) = flights.pop().expect("invariant: one flight");
+            let pages = read.await?;
+            return self.take_in(&now, pages);
+        }
+        // Several runs: all in flight at once.
+        let tasks: Vec<_> =
+            flights.into_iter().map(|(now, read)| (now, self.rt.spawn(read))).collect();
+        for (now, task) in tasks {
+            self.take_in(&now, task.await?)?;
+        }
+        Ok(())
+    }
+
+    fn take_in(&self, fetches: &[Fetch], pages: furrow_rt::Pages) -> Result<()> {
+        let mut core = self.core.borrow_mut();
+        for (fetch, page) in fetches.iter().zip(pages) {
+            core.arrived(fetch, page)?;
+        }
+        Ok(())
+    }
+
+    /// The engine stops writing.
+    pub(crate) fn fail(&self, error: &Error) {
+        let mut core = self.core.borrow_mut();
+        if core.failed.is_none() {
+            core.failed = Some(error.clone());
+        }
+        drop(core);
+        self.progress.notify_all();
+    }
+}

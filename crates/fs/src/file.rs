@@ -1,0 +1,165 @@
+//! Attributes and content: getattr, setattr, read, write, readlink.
+
+use crate::core::{Core, Stop};
+use crate::node::{attr, stamp};
+use crate::types::{Attr, Ino, Kind, ReadData, SetAttr, WriteData};
+use furrow_rt::{PAGE_SIZE, Page, Pages};
+use furrow_zone::{Error, ErrorKind};
+
+/// Most blocks of one write: it is applied whole, so it must fit what may be dirty.
+pub(crate) const WRITE_BLOCKS_MAX: usize = 1024;
+
+fn fail<T>(kind: ErrorKind, message: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Fail(Error::new(kind, message)))
+}
+
+impl Core {
+    /// See [`crate::Fs::getattr`].
+    pub(crate) fn getattr(&mut self, ino: Ino) -> Result<Attr, Stop> {
+        Ok(attr(&self.inode(ino)?.head))
+    }
+
+    /// See [`crate::Fs::setattr`], without a smaller size, which [`Core::shrink`] does first.
+    pub(crate) fn setattr(&mut self, ino: Ino, changes: &SetAttr) -> Result<Attr, Stop> {
+        self.writable()?;
+        self.throttle()?;
+        let old = attr(&self.inode(ino)?.head);
+        if let Some(size) = changes.size {
+            check_regular(&old)?;
+            self.check_size(size)?;
+        }
+        self.reserve(0, 1, true)?;
+        // Apply.
+        let now = stamp(self.now());
+        let head = &mut self.inode_mut(ino).head;
+        if let Some(mode) = changes.mode {
+            head.mode = (mode & 0o7777).into();
+        }
+        if let Some(uid) = changes.uid {
+            head.uid = uid.into();
+        }
+        if let Some(gid) = changes.gid {
+            head.gid = gid.into();
+        }
+        if let Some(size) = changes.size {
+            head.size = size.into();
+            head.mtime = now;
+        }
+        if let Some(time) = changes.atime {
+            head.atime = stamp(time);
+        }
+        if let Some(time) = changes.mtime {
+            head.mtime = stamp(time);
+        }
+        head.ctime = now;
+        Ok(attr(head))
+    }
+
+    /// Checks that `ino` can be truncated to `size`.
+    pub(crate) fn check_truncate(&mut self, ino: Ino, size: u64) -> Result<(), Stop> {
+        self.writable()?;
+        let old = attr(&self.inode(ino)?.head);
+        check_regular(&old)?;
+        self.check_size(size)?;
+        self.reserve(1, 4, true)
+    }
+
+    /// See [`crate::Fs::readlink`].
+    pub(crate) fn readlink(&mut self, ino: Ino) -> Result<Vec<u8>, Stop> {
+        let attr = self.getattr(ino)?;
+        if attr.kind != Kind::Symlink {
+            return fail(ErrorKind::Invalid, format!("inode {ino} is no symbolic link"));
+        }
+        let size = (attr.size as usize).min(PAGE_SIZE);
+        match self.data(ino, 0)? {
+            Some(page) => Ok(page.bytes()[..size].to_vec()),
+            None => Err(self.corrupt(format!("symbolic link {ino} has no target"))),
+        }
+    }
+
+    /// See [`crate::Fs::read`].
+    pub(crate) fn read(&mut self, ino: Ino, offset: u64, len: usize) -> Result<ReadData, Stop> {
+        let attr = self.getattr(ino)?;
+        if attr.kind == Kind::Directory {
+            return fail(ErrorKind::IsDirectory, format!("inode {ino} is a directory"));
+        }
+        let len = (len as u64).min(attr.size.saturating_sub(offset)) as usize;
+        if len == 0 {
+            return Ok(ReadData::default());
+        }
+        let first = (offset / PAGE_SIZE as u64) as u32;
+        let last = ((offset + len as u64 - 1) / PAGE_SIZE as u64) as u32;
+        if last > first {
+            self.want(ino, first..last + 1)?;
+        }
+        let mut pages = Pages::new();
+        for block in first..=last {
+            let page = match self.data(ino, block)? {
+                Some(page) => page.clone(),
+                None => self.zero_page(),
+            };
+            pages.push(page);
+        }
+        Ok(ReadData { pages, skip: (offset % PAGE_SIZE as u64) as usize, len })
+    }
+
+    fn zero_page(&self) -> Page {
+        self.zero.clone()
+    }
+
+    /// See [`crate::Fs::write`].
+    pub(crate) fn write(&mut self, ino: Ino, data: &WriteData) -> Result<(), Stop> {
+        self.writable()?;
+        let old = self.getattr(ino)?;
+        check_regular(&old)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        if data.pages.len() > WRITE_BLOCKS_MAX {
+            let most = (WRITE_BLOCKS_MAX - 1) * PAGE_SIZE;
+            return fail(ErrorKind::Invalid, format!("write at most {most} bytes at a time"));
+        }
+        let end = data.offset.saturating_add(data.len as u64);
+        self.check_size(end)?;
+        self.throttle()?;
+        let first = (data.offset / PAGE_SIZE as u64) as u32;
+        let mut nodes = 0;
+        for (index, crc) in data.crcs.iter().enumerate() {
+            nodes += self.prepare_block(ino, first + index as u32, crc.is_none())?;
+        }
+        // Every block of a new leaf counted it: at most one leaf per block range of a leaf.
+        let leaves = data.pages.len() as u32 / crate::format::LEAF_POINTERS as u32 + 2;
+        self.reserve(data.pages.len() as u32, nodes.min(leaves + 6) + 1, false)?;
+        // Apply.
+        let mut from = (data.offset % PAGE_SIZE as u64) as usize;
+        let mut left = data.len;
+        for (index, (page, crc)) in data.pages.iter().zip(&data.crcs).enumerate() {
+            let block = first + index as u32;
+            let take = left.min(PAGE_SIZE - from);
+            if crc.is_some() {
+                self.replace_data(ino, block, page.clone(), *crc);
+            } else {
+                let bytes = self.data_mut(ino, block);
+                bytes[from..from + take].copy_from_slice(&page.bytes()[from..from + take]);
+            }
+            left -= take;
+            from = 0;
+        }
+        let now = stamp(self.now());
+        let head = &mut self.inode_mut(ino).head;
+        head.size = head.size.get().max(end).into();
+        (head.mtime, head.ctime) = (now, now);
+        self.counters.user_bytes += data.len as u64;
+        Ok(())
+    }
+}
+
+fn check_regular(attr: &Attr) -> Result<(), Stop> {
+    match attr.kind {
+        Kind::File => Ok(()),
+        Kind::Directory => {
+            fail(ErrorKind::IsDirectory, format!("inode {} is a directory", attr.ino))
+        }
+        _ => fail(ErrorKind::Invalid, format!("inode {} is no regular file", attr.ino)),
+    }
+}

@@ -1,0 +1,465 @@
+//! Format version 1: every structure of the file system on the medium, defined once, here.
+//!
+//! All integers are little-endian. Block addresses are *physical and dense*: zone × capacity +
+//! offset, in 4 KiB blocks ([`BlockAddr`]); [`HOLE`] means "no block". Records (superblock,
+//! checkpoint, table unit, sync record) open with the header of `furrow-log`; nodes, summaries,
+//! directory blocks and file data have none: the pointer to them carries their CRC32C.
+//! `docs/format.md` shows the same tables; a test holds the two together.
+
+use furrow_log::layout;
+use zerocopy::little_endian::{I64, U16, U32, U64};
+
+/// Format version this code writes; it reads no newer one.
+pub const VERSION: u16 = 1;
+/// Bytes per block.
+pub const BLOCK: usize = 4096;
+/// The block address that means "no block".
+pub const HOLE: u32 = 0xffff_ffff;
+/// The node id that means "no node".
+pub const NO_NODE: u32 = 0;
+/// Node id of the root directory's inode.
+pub const ROOT_NODE: u32 = 1;
+/// Largest number of hard links of an inode.
+pub const LINKS_MAX: u32 = 65_535;
+/// Longest name, in bytes.
+pub const NAME_MAX: usize = 255;
+/// Longest symbolic link target, in bytes.
+pub const TARGET_MAX: usize = 4095;
+/// Largest file, in bytes: 2^32 blocks less one, as block numbers are 32 bits wide.
+pub const FILE_MAX: u64 = (u32::MAX as u64) * BLOCK as u64;
+/// Log streams the format has room for.
+pub const STREAMS: usize = 6;
+/// Most zones in a superzone: the bad ones are marked in 32 bits.
+pub const WIDTH_MAX: u32 = 32;
+/// Incompatible features this version knows: none.
+pub const INCOMPAT_KNOWN: u64 = 0;
+/// Read-only compatible features this version knows: none.
+pub const RO_COMPAT_KNOWN: u64 = 0;
+
+/// Record kinds (the `kind` of the record header).
+pub mod kind {
+    /// Superblock copy: the first block of each zone of the checkpoint ring.
+    pub const SUPERBLOCK: u16 = 0x10;
+    /// Checkpoint.
+    pub const CHECKPOINT: u16 = 0x11;
+    /// Delta-log block.
+    pub const DELTA: u16 = 0x12;
+    /// Table unit.
+    pub const UNIT: u16 = 0x13;
+    /// Sync record.
+    pub const SYNC: u16 = 0x14;
+}
+
+/// Tables in the delta log and among the units.
+pub mod table {
+    /// Node address table: entry i is node id i.
+    pub const NAT: u8 = 0;
+    /// Segment information table: entry i is segment i (superzone × segments + segment in it).
+    pub const SIT: u8 = 1;
+}
+
+layout! {
+    /// Body of a superblock copy. Written by mkfs, and again at the front of a zone of the
+    /// checkpoint ring each time it is entered; never changed.
+    ///
+    /// Invariants: all areas are disjoint and follow each other in the order of the fields;
+    /// `main_start + superzones × width ≤ zones`; `segment_blocks ≤ 512`;
+    /// `2 ≤ segment_blocks ≤ width × zone_capacity`; `1 ≤ width ≤ 32`; `streams` is 2, 4 or 6.
+    pub struct SuperblockBody: 184 {
+        /// Features an older version may ignore.
+        pub compat: U64,
+        /// Features an older version may mount read-only.
+        pub ro_compat: U64,
+        /// Features an older version must refuse.
+        pub incompat: U64,
+        /// Volume label, UTF-8, zero-padded.
+        pub label: [u8; 64],
+        /// Seed of the directory hash.
+        pub hash_seed: U64,
+        /// When the file system was made, seconds since 1970.
+        pub created: I64,
+        /// Blocks of address space per zone.
+        pub zone_size: U64,
+        /// Blocks that can be written per zone.
+        pub zone_capacity: U32,
+        /// Zones of the drive.
+        pub zones: U32,
+        /// First zone of the checkpoint ring (2 zones).
+        pub ring_start: U32,
+        /// First zone of the delta log.
+        pub delta_start: U32,
+        /// Zones in each of its two halves.
+        pub delta_zones: U32,
+        /// First zone of the tables.
+        pub table_start: U32,
+        /// Zones in each of their two halves.
+        pub table_zones: U32,
+        /// First zone of the sync log.
+        pub sync_start: U32,
+        /// Zones in each of its two halves, over which it is striped.
+        pub sync_zones: U32,
+        /// First zone of the main area.
+        pub main_start: U32,
+        /// Superzones of the main area.
+        pub superzones: U32,
+        /// Zones in a superzone.
+        pub width: U32,
+        /// Blocks in a segment, its summary included.
+        pub segment_blocks: U32,
+        /// Blocks of a segment that lie side by side in one zone.
+        pub subsegment_blocks: U32,
+        /// Blocks in a table unit.
+        pub unit_blocks: U32,
+        /// Node ids: 1..nodes.
+        pub nodes: U32,
+        /// Log streams in use.
+        pub streams: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
+}
+
+layout! {
+    /// Start of a checkpoint's body. The sections follow in this order, each packed:
+    /// `streams` × [`StreamState`], `extents` × delta-log extent, `units` × [`UnitRef`] (NAT,
+    /// then SIT), `superzones` × superzone
+    /// descriptor (of `furrow-log`), `orphans` × node id (u32), then for each
+    /// stream its `summary` × [`SummaryEntry`].
+    ///
+    /// Invariants: exactly one whole checkpoint is the newest (highest `checkpoint` in the record
+    /// header); all blocks it reaches were durable before it; `sync_limit` is the first sync
+    /// sequence that must not be replayed (all ones: no limit).
+    pub struct CheckpointBody: 104 {
+        /// Bit 0: clean (nothing in the sync log).
+        pub flags: U32,
+        /// Streams.
+        pub streams: U32,
+        /// Delta-log extents that complete the tables.
+        pub extents: U32,
+        /// Table units (NAT and SIT).
+        pub units: U32,
+        /// Superzones.
+        pub superzones: U32,
+        /// Unlinked inodes that were open.
+        pub orphans: U32,
+        /// Half of the delta log that is written next.
+        pub delta_half: U32,
+        /// First unwritten block of it.
+        pub delta_next: U32,
+        /// Half of the tables that is written next.
+        pub table_half: U32,
+        /// First unwritten block of it.
+        pub table_next: U32,
+        /// Half of the sync log in which records after this checkpoint start.
+        pub sync_half: U32,
+        /// Block in that half.
+        pub sync_next: U32,
+        /// Sequence of the first record after this checkpoint.
+        pub sync_sequence: U64,
+        /// Records from this sequence on are void.
+        pub sync_limit: U64,
+        /// Epoch of those records.
+        pub sync_epoch: U64,
+        /// Namespace operations below this number are in this checkpoint.
+        pub namespace_sequence: U64,
+        /// When, seconds since 1970.
+        pub written: I64,
+        /// Inodes in use.
+        pub inodes: U64,
+        /// Next generation for a new inode.
+        pub generation: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
+}
+
+layout! {
+    /// Where a stream writes next. `superzone` all ones: it has none.
+    pub struct StreamState: 16 {
+        /// Superzone.
+        pub superzone: U32,
+        /// Next block in it, in striping order.
+        pub next: U32,
+        /// Entries of the open segment's summary that follow in the last section.
+        pub summary: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
+}
+
+layout! {
+    /// Where a table unit is. `addr` all ones: every entry of it is zero.
+    pub struct UnitRef: 8 {
+        /// First block.
+        pub addr: U32,
+        /// CRC of its record header (binds this very version).
+        pub crc: U32,
+    }
+}
+
+layout! {
+    /// Node address table entry. `addr` 0 and `crc` 0 and `ino` 0: the node id is free.
+    pub struct NatEntry: 16 {
+        /// Block address of the node.
+        pub addr: U32,
+        /// CRC32C of the node's block.
+        pub crc: U32,
+        /// Inode the node belongs to (its own id for an inode).
+        pub ino: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
+}
+
+layout! {
+    /// Segment information table entry.
+    ///
+    /// Invariant: `valid` is the number of bits set in `map`.
+    pub struct SitEntry: 80 {
+        /// Valid blocks.
+        pub valid: U16,
+        /// Stream that wrote the segment.
+        pub stream: u8,
+        /// Zero.
+        pub reserved: u8,
+        /// Seconds since 1970 of the last change, low 32 bits.
+        pub changed: U32,
+        /// Zero.
+        pub reserved2: U64,
+        /// Bit i: block i of the segment is valid.
+        pub map: [u8; 64],
+    }
+}
+
+layout! {
+    /// Owner of a block, in a summary. `node` 0: the block holds nothing.
+    pub struct SummaryEntry: 8 {
+        /// Data: the node whose pointer names the block. Node: the node itself.
+        pub node: U32,
+        /// Data: slot of the pointer in that node. Node: all ones.
+        pub slot: U16,
+        /// Zero.
+        pub reserved: U16,
+    }
+}
+
+layout! {
+    /// Front of a summary block: the last block of each segment. [`SummaryEntry`] for each block
+    /// before it follow. Immutable once written.
+    pub struct SummaryHeader: 32 {
+        /// [`SUMMARY_MAGIC`].
+        pub magic: U32,
+        /// CRC32C of the block with this field zero.
+        pub crc: U32,
+        /// Superzone.
+        pub superzone: U32,
+        /// Segment in it.
+        pub segment: U32,
+        /// Generation of the superzone.
+        pub generation: U32,
+        /// Entries.
+        pub count: U16,
+        /// Stream.
+        pub stream: u8,
+        /// Zero.
+        pub reserved: u8,
+        /// File system UUID, first 8 bytes.
+        pub object: U64,
+    }
+}
+
+/// "FRWS".
+pub const SUMMARY_MAGIC: u32 = 0x5357_5246;
+
+layout! {
+    /// Front of every node.
+    pub struct NodeHeader: 32 {
+        /// [`NODE_MAGIC`].
+        pub magic: U32,
+        /// Its id.
+        pub nid: U32,
+        /// Inode it belongs to.
+        pub ino: U32,
+        /// First block of the file it covers (0 for an inode).
+        pub base: U32,
+        /// 0: leaf (block pointers); n: index (node ids of level n − 1); 255: inode.
+        pub level: u8,
+        /// 0: of a directory, 1: of a file, 2: of a file with cold data.
+        pub class: u8,
+        /// Zero.
+        pub reserved: [u8; 6],
+        /// Checkpoint that was the newest when the node was last written.
+        pub checkpoint: U64,
+    }
+}
+
+/// "FRWN".
+pub const NODE_MAGIC: u32 = 0x4e57_5246;
+/// `level` of an inode.
+pub const LEVEL_INODE: u8 = 255;
+/// Most levels of index nodes and leaves below an inode.
+pub const HEIGHT_MAX: u8 = 3;
+
+layout! {
+    /// A point in time.
+    pub struct TimeStamp: 12 {
+        /// Seconds since 1970.
+        pub seconds: I64,
+        /// Nanoseconds, below 10^9.
+        pub nanoseconds: U32,
+    }
+}
+
+layout! {
+    /// An inode without its slots.
+    ///
+    /// Invariants: `height` 0: the slots are [`Pointer`]s to the first 448 blocks; above: node ids
+    /// of nodes of level `height` − 1. A directory has `links` = 2 + its subdirectories.
+    pub struct InodeHead: 512 {
+        /// Level 255.
+        pub node: NodeHeader,
+        /// Told apart reuses of the number.
+        pub generation: U32,
+        /// What it is: 1 file, 2 directory, 3 symbolic link, 4 and 5 character and block device,
+        /// 6 FIFO, 7 socket.
+        pub kind: u8,
+        /// Height of the tree.
+        pub height: u8,
+        /// Levels of the directory hash in use.
+        pub levels: u8,
+        /// Zero.
+        pub flags: u8,
+        /// Permission bits.
+        pub mode: U16,
+        /// Zero.
+        pub reserved: U16,
+        /// Hard links.
+        pub links: U32,
+        /// Owner.
+        pub uid: U32,
+        /// Group.
+        pub gid: U32,
+        /// Device number.
+        pub rdev: U32,
+        /// The directory that holds this directory; 0 for other kinds.
+        pub parent: U32,
+        /// Size in bytes.
+        pub size: U64,
+        /// Blocks with data.
+        pub blocks: U64,
+        /// Directory: entries.
+        pub entries: U64,
+        /// Last access.
+        pub atime: TimeStamp,
+        /// Last change of the content.
+        pub mtime: TimeStamp,
+        /// Last change of the inode.
+        pub ctime: TimeStamp,
+        /// Creation.
+        pub btime: TimeStamp,
+        /// Node that holds extended attributes; 0: none.
+        pub xattr: U32,
+        /// Zero.
+        pub reserved2: [u8; 372],
+    }
+}
+
+layout! {
+    /// A block pointer. `addr` all ones: a hole.
+    pub struct Pointer: 8 {
+        /// Block address.
+        pub addr: U32,
+        /// CRC32C of the block.
+        pub crc: U32,
+    }
+}
+
+impl Pointer {
+    /// No block.
+    pub const HOLE: Pointer = Pointer { addr: U32::new(HOLE), crc: U32::new(0) };
+
+    /// A pointer to `addr`, whose block has checksum `crc`.
+    pub fn new(addr: u32, crc: u32) -> Pointer {
+        Pointer { addr: U32::new(addr), crc: U32::new(crc) }
+    }
+}
+
+/// Direct pointers of an inode of height 0.
+pub const INODE_POINTERS: usize = (BLOCK - 512) / 8;
+/// Node ids of an inode of height 1 and more.
+pub const INODE_CHILDREN: usize = (BLOCK - 512) / 4;
+/// Bytes before the slots of a leaf or an index node.
+pub const NODE_HEAD: usize = 64;
+/// Pointers of a leaf.
+pub const LEAF_POINTERS: usize = (BLOCK - NODE_HEAD) / 8;
+/// Node ids of an index node.
+pub const INDEX_CHILDREN: usize = (BLOCK - NODE_HEAD) / 4;
+
+/// `class` of a node.
+pub mod class {
+    /// Of a directory.
+    pub const DIRECTORY: u8 = 0;
+    /// Of a file, or anything else.
+    pub const FILE: u8 = 1;
+    /// Of a file with cold data.
+    pub const COLD: u8 = 2;
+}
+
+layout! {
+    /// A whole inode.
+    pub struct InodeBlock: 4096 {
+        /// Everything but the slots.
+        pub head: InodeHead,
+        /// Height 0: [`INODE_POINTERS`] pointers; else [`INODE_CHILDREN`] node ids.
+        pub slots: [Pointer; INODE_POINTERS],
+    }
+}
+
+layout! {
+    /// A leaf of a file's tree.
+    pub struct LeafBlock: 4096 {
+        /// Level 0.
+        pub head: NodeHeader,
+        /// Zero.
+        pub reserved: [u8; 32],
+        /// Pointers.
+        pub slots: [Pointer; LEAF_POINTERS],
+    }
+}
+
+layout! {
+    /// An index node of a file's tree.
+    pub struct IndexBlock: 4096 {
+        /// Level 1 and up.
+        pub head: NodeHeader,
+        /// Zero.
+        pub reserved: [u8; 32],
+        /// Node ids; 0: none.
+        pub slots: [U32; INDEX_CHILDREN],
+    }
+}
+
+/// Items of a sync record: one tag byte, then the fields packed. Names are a u8 length and bytes,
+/// targets a u16 length and bytes.
+pub mod item {
+    /// Namespace operation: create (any kind).
+    pub const CREATE: u8 = 1;
+    /// Namespace operation: link.
+    pub const LINK: u8 = 2;
+    /// Namespace operation: unlink or rmdir.
+    pub const REMOVE: u8 = 3;
+    /// Namespace operation: rename.
+    pub const RENAME: u8 = 4;
+    /// A node's new place.
+    pub const NODE: u8 = 5;
+    /// A node that is gone.
+    pub const FREED: u8 = 6;
+    /// A stream went on in another superzone.
+    pub const ALLOCATED: u8 = 7;
+    /// What must be on the drive for this record to count: zone, generation, write pointer.
+    pub const DEPENDS: u8 = 8;
+    /// Attributes of a directory.
+    pub const ATTRIBUTES: u8 = 9;
+    /// Blocks of a file written since its last record.
+    pub const RANGE: u8 = 10;
+}

@@ -1,0 +1,410 @@
+//! Where everything is on a drive: computed by mkfs from the geometry, afterwards read from the
+//! superblock.
+
+use crate::format::{BLOCK, NatEntry, SitEntry, SuperblockBody, WIDTH_MAX};
+use crate::stripe::Stripe;
+use crate::types::MkfsOptions;
+use furrow_log::address::blocks_per_zone;
+use furrow_log::record::{RecordHeader, Uuid};
+use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
+
+/// Zones of the checkpoint ring.
+pub(crate) const RING_ZONES: u32 = 2;
+/// Blocks that lie side by side in one zone of a superzone: 128 KiB.
+const SUBSEGMENT: u32 = 32;
+/// Blocks in a segment: 2 MiB.
+const SEGMENT: u32 = 512;
+/// Fewest superzones of the main area: one for each of the six streams, two spare, one to start.
+const SUPERZONES_MIN: u32 = 9;
+/// Active zones the logs need: checkpoint ring, delta log, tables, sync log.
+const LOG_PERMITS: u32 = 4;
+/// Fewest active zones a drive must offer.
+pub(crate) const PERMITS_MIN: u32 = 6;
+/// From this capacity on a zone is striped over all dies by the drive itself: width 1.
+const LARGE_ZONE: u64 = 512 << 20;
+
+/// The superblock, digested.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) uuid: Uuid,
+    pub(crate) device: Uuid,
+    pub(crate) label: String,
+    pub(crate) hash_seed: u64,
+    pub(crate) created: i64,
+    pub(crate) zones: u32,
+    pub(crate) zone_size: u64,
+    pub(crate) capacity: u32,
+    pub(crate) ring_start: u32,
+    pub(crate) delta_start: u32,
+    pub(crate) delta_zones: u32,
+    pub(crate) table_start: u32,
+    pub(crate) table_zones: u32,
+    pub(crate) sync_start: u32,
+    pub(crate) sync_zones: u32,
+    pub(crate) main_start: u32,
+    pub(crate) superzones: u32,
+    pub(crate) width: u32,
+    pub(crate) segment_blocks: u32,
+    pub(crate) subsegment_blocks: u32,
+    pub(crate) unit_blocks: u32,
+    pub(crate) nodes: u32,
+    pub(crate) streams: u32,
+    /// Segments per superzone (derived).
+    pub(crate) segments: u32,
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}
+
+impl Layout {
+    /// The layout for a drive of `geometry`. UUIDs, hash seed and time are left for the caller.
+    pub(crate) fn plan(geometry: &Geometry, options: &MkfsOptions) -> Result<Layout> {
+        let capacity = blocks_per_zone(geometry);
+        let first = geometry.conventional_zones;
+        let usable = geometry.zones.saturating_sub(first);
+        let permits = geometry.max_active.unwrap_or(u32::MAX).min(usable);
+        if permits < PERMITS_MIN {
+            return Err(invalid(format!(
+                "the drive has {permits} active zones, {PERMITS_MIN} are needed: checkpoint ring 1 \
+                 + delta log 1 + tables 1 + sync log 1 + data stream 1 + node stream 1"
+            )));
+        }
+        let for_streams = permits - LOG_PERMITS;
+        let streams = match for_streams {
+            0..=3 => 2,
+            4..=5 => 4,
+            _ => 6,
+        };
+        let width = choose_width(geometry, options, for_streams / streams)?;
+        let segment_blocks = choose_segment(options, capacity, width)?;
+        let total = u64::from(usable) * u64::from(capacity);
+        let mut layout = Layout {
+            uuid: Uuid::NIL,
+            device: Uuid::NIL,
+            label: options.label.clone(),
+            hash_seed: 0,
+            created: 0,
+            zones: geometry.zones,
+            zone_size: geometry.zone_size.0,
+            capacity,
+            ring_start: first,
+            delta_start: 0,
+            delta_zones: 1,
+            table_start: 0,
+            table_zones: 1,
+            sync_start: 0,
+            sync_zones: 1,
+            main_start: 0,
+            superzones: 0,
+            width,
+            segment_blocks,
+            subsegment_blocks: SUBSEGMENT.min(segment_blocks / 2).min(capacity).max(1),
+            // Larger units keep the index in each checkpoint short.
+            unit_blocks: match total {
+                0..0x4_0000 => 1,
+                0x4_0000..0x4000_0000 => 16,
+                _ => 64,
+            },
+            // A file takes at least an inode and a block.
+            nodes: (total / 2).clamp(64, u64::from(u32::MAX - 1)) as u32,
+            streams,
+            segments: 0,
+        };
+        layout.segments = layout.stripe(width).segments();
+        layout.size_areas(usable);
+        layout.check_size(usable)?;
+        Ok(layout)
+    }
+
+    /// Gives each area its zones; the main area gets the rest.
+    fn size_areas(&mut self, usable: u32) {
+        let capacity = u64::from(self.capacity);
+        // Segments as if the main area were the whole drive: a slight excess.
+        let segments = u64::from(usable / self.width + 1) * u64::from(self.segments);
+        let nat_units = u64::from(self.nodes).div_ceil(u64::from(self.nat_per_unit()));
+        let sit_units = segments.div_ceil(u64::from(self.sit_per_unit()));
+        let table_blocks = (nat_units + sit_units) * u64::from(self.unit_blocks);
+        // A half takes all units once, and as much again before it is full. No unit straddles
+        // zones, which may waste up to one unit in each.
+        let useful = capacity - capacity % u64::from(self.unit_blocks);
+        self.table_zones = (table_blocks * 2).div_ceil(useful.max(1)).max(1) as u32;
+        // The delta log: a quarter of a percent of the drive, at most 16 MiB a half.
+        let delta_blocks = (u64::from(usable) * capacity / 400).clamp(16, 4096);
+        self.delta_zones = delta_blocks.div_ceil(capacity).max(1) as u32;
+        self.delta_start = self.ring_start + RING_ZONES;
+        self.table_start = self.delta_start + 2 * self.delta_zones;
+        self.sync_start = self.table_start + 2 * self.table_zones;
+        self.main_start = self.sync_start + 2 * self.sync_zones;
+        let end = self.ring_start + usable;
+        self.superzones = end.saturating_sub(self.main_start) / self.width;
+    }
+
+    fn check_size(&self, usable: u32) -> Result<()> {
+        if self.superzones < SUPERZONES_MIN {
+            let logs = self.main_start - self.ring_start;
+            let need = logs + SUPERZONES_MIN * self.width;
+            return Err(invalid(format!(
+                "the drive is too small: {need} sequential zones are needed ({logs} for the logs + \
+                 {SUPERZONES_MIN} superzones of {} zones), it has {usable}",
+                self.width
+            )));
+        }
+        if self.unit_blocks > self.capacity {
+            return Err(invalid(format!(
+                "zones of {} blocks are too small for table units of {} blocks",
+                self.capacity, self.unit_blocks
+            )));
+        }
+        Ok(())
+    }
+
+    fn per_unit(&self, entry: usize) -> u32 {
+        ((self.unit_blocks as usize * BLOCK - RecordHeader::SIZE) / entry) as u32
+    }
+
+    /// NAT entries in a unit.
+    pub(crate) fn nat_per_unit(&self) -> u32 {
+        self.per_unit(size_of::<NatEntry>())
+    }
+
+    /// SIT entries in a unit.
+    pub(crate) fn sit_per_unit(&self) -> u32 {
+        self.per_unit(size_of::<SitEntry>())
+    }
+
+    /// Segments of the main area.
+    pub(crate) fn segment_count(&self) -> u32 {
+        self.superzones * self.segments
+    }
+
+    /// NAT units.
+    pub(crate) fn nat_units(&self) -> u32 {
+        self.nodes.div_ceil(self.nat_per_unit())
+    }
+
+    /// SIT units.
+    pub(crate) fn sit_units(&self) -> u32 {
+        self.segment_count().div_ceil(self.sit_per_unit())
+    }
+
+    /// Striping of a superzone of `width` zones.
+    pub(crate) fn stripe(&self, width: u32) -> Stripe {
+        Stripe {
+            width,
+            capacity: self.capacity,
+            sub: self.subsegment_blocks,
+            segment: self.segment_blocks,
+        }
+    }
+
+    /// Striping of a half of the sync log.
+    pub(crate) fn sync_stripe(&self) -> Stripe {
+        self.stripe(self.sync_zones)
+    }
+
+    /// First zone of superzone `index`.
+    pub(crate) fn superzone_start(&self, index: u32) -> u32 {
+        self.main_start + index * self.width
+    }
+
+    /// The superzone that main-area zone `zone` belongs to.
+    pub(crate) fn superzone_of(&self, zone: ZoneId) -> Option<u32> {
+        let superzone = zone.0.checked_sub(self.main_start)? / self.width;
+        (superzone < self.superzones).then_some(superzone)
+    }
+
+    /// Zones of a half of the delta log.
+    pub(crate) fn delta_half(&self, half: u8) -> Vec<ZoneId> {
+        half_of(self.delta_start, self.delta_zones, half)
+    }
+
+    /// Zones of a half of the tables.
+    pub(crate) fn table_half(&self, half: u8) -> Vec<ZoneId> {
+        half_of(self.table_start, self.table_zones, half)
+    }
+
+    /// Zones of a half of the sync log.
+    pub(crate) fn sync_half(&self, half: u8) -> Vec<ZoneId> {
+        half_of(self.sync_start, self.sync_zones, half)
+    }
+
+    /// The sum of permits, line by line.
+    pub(crate) fn budget(&self) -> Vec<(String, u32)> {
+        let logs = ["checkpoint ring", "delta log", "tables"].map(|name| (name, 1));
+        let streams: &[&str] = match self.streams {
+            6 => &["hot data", "warm data", "cold data", "hot nodes", "warm nodes", "cold nodes"],
+            4 => &["hot data", "warm and cold data", "hot nodes", "warm and cold nodes"],
+            _ => &["data", "nodes"],
+        };
+        let streams = streams.iter().map(|name| (*name, self.width));
+        let lines = logs.into_iter().chain([("sync log", self.sync_zones)]).chain(streams);
+        lines.map(|(name, permits)| (name.to_string(), permits)).collect()
+    }
+
+    /// The body of the superblock.
+    pub(crate) fn encode(&self) -> SuperblockBody {
+        let mut label = [0; 64];
+        label[..self.label.len()].copy_from_slice(self.label.as_bytes());
+        SuperblockBody {
+            compat: 0.into(),
+            ro_compat: 0.into(),
+            incompat: 0.into(),
+            label,
+            hash_seed: self.hash_seed.into(),
+            created: self.created.into(),
+            zone_size: self.zone_size.into(),
+            zone_capacity: self.capacity.into(),
+            zones: self.zones.into(),
+            ring_start: self.ring_start.into(),
+            delta_start: self.delta_start.into(),
+            delta_zones: self.delta_zones.into(),
+            table_start: self.table_start.into(),
+            table_zones: self.table_zones.into(),
+            sync_start: self.sync_start.into(),
+            sync_zones: self.sync_zones.into(),
+            main_start: self.main_start.into(),
+            superzones: self.superzones.into(),
+            width: self.width.into(),
+            segment_blocks: self.segment_blocks.into(),
+            subsegment_blocks: self.subsegment_blocks.into(),
+            unit_blocks: self.unit_blocks.into(),
+            nodes: self.nodes.into(),
+            streams: self.streams.into(),
+            reserved: 0.into(),
+        }
+    }
+
+    /// The layout a superblock describes, checked so that nothing later divides by zero, leaves
+    /// the drive or allocates without bound.
+    pub(crate) fn decode(
+        body: &SuperblockBody,
+        uuid: Uuid,
+        device: Uuid,
+        geometry: &Geometry,
+    ) -> Result<Layout> {
+        let end = body.label.iter().position(|b| *b == 0).unwrap_or(64);
+        let mut layout = Layout {
+            uuid,
+            device,
+            label: String::from_utf8_lossy(&body.label[..end]).into_owned(),
+            hash_seed: body.hash_seed.get(),
+            created: body.created.get(),
+            zones: body.zones.get(),
+            zone_size: body.zone_size.get(),
+            capacity: body.zone_capacity.get(),
+            ring_start: body.ring_start.get(),
+            delta_start: body.delta_start.get(),
+            delta_zones: body.delta_zones.get(),
+            table_start: body.table_start.get(),
+            table_zones: body.table_zones.get(),
+            sync_start: body.sync_start.get(),
+            sync_zones: body.sync_zones.get(),
+            main_start: body.main_start.get(),
+            superzones: body.superzones.get(),
+            width: body.width.get(),
+            segment_blocks: body.segment_blocks.get(),
+            subsegment_blocks: body.subsegment_blocks.get(),
+            unit_blocks: body.unit_blocks.get(),
+            nodes: body.nodes.get(),
+            streams: body.streams.get(),
+            segments: 0,
+        };
+        layout.validate(geometry).map_err(|what| {
+            Error::new(ErrorKind::Corrupt, format!("superblock: {what}; run furrow fsck"))
+        })?;
+        layout.segments = layout.stripe(layout.width).segments();
+        if layout.segment_count() == 0 {
+            return Err(Error::new(ErrorKind::Corrupt, "superblock: no segments"));
+        }
+        Ok(layout)
+    }
+
+    fn validate(&self, geometry: &Geometry) -> Result<(), String> {
+        let found = (self.zones, self.zone_size, self.capacity);
+        let drive = (geometry.zones, geometry.zone_size.0, blocks_per_zone(geometry));
+        if found != drive {
+            return Err(format!(
+                "made for {} zones of size {} capacity {}, the drive has {} of {} and {}",
+                found.0, found.1, found.2, drive.0, drive.1, drive.2
+            ));
+        }
+        let range = |name: &str, value: u32, low: u32, high: u32| {
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err(format!("{name} is {value}, expected {low} to {high}"))
+            }
+        };
+        range("width", self.width, 1, WIDTH_MAX)?;
+        range("delta_zones", self.delta_zones, 1, self.zones)?;
+        range("table_zones", self.table_zones, 1, self.zones)?;
+        range("sync_zones", self.sync_zones, 1, WIDTH_MAX)?;
+        let mut expected = u64::from(geometry.conventional_zones);
+        for (name, start, zones) in [
+            ("checkpoint ring", self.ring_start, RING_ZONES),
+            ("delta log", self.delta_start, 2 * self.delta_zones),
+            ("tables", self.table_start, 2 * self.table_zones),
+            ("sync log", self.sync_start, 2 * self.sync_zones),
+            ("main area", self.main_start, 0),
+        ] {
+            if u64::from(start) != expected {
+                return Err(format!("{name} starts at zone {start}, expected {expected}"));
+            }
+            expected += u64::from(zones);
+        }
+        let space = u64::from(self.width) * u64::from(self.capacity);
+        if space > u64::from(u32::MAX) {
+            return Err(format!("a superzone of {space} blocks is too large"));
+        }
+        range("segment_blocks", self.segment_blocks, 2, SEGMENT.min(space as u32))?;
+        range("subsegment_blocks", self.subsegment_blocks, 1, self.capacity)?;
+        range("unit_blocks", self.unit_blocks, 1, 1024.min(self.capacity))?;
+        if ![2, 4, 6].contains(&self.streams) {
+            return Err(format!("streams is {}, expected 2, 4 or 6", self.streams));
+        }
+        let end = expected + u64::from(self.superzones) * u64::from(self.width);
+        if self.superzones == 0 || end > u64::from(self.zones) {
+            return Err(format!("main area ends at zone {end} of {}", self.zones));
+        }
+        let most = (u64::from(self.zones) * u64::from(self.capacity)).max(64);
+        range("nodes", self.nodes, 2, most.min(u64::from(u32::MAX - 1)) as u32)
+    }
+}
+
+fn half_of(start: u32, zones: u32, half: u8) -> Vec<ZoneId> {
+    let first = start + u32::from(half) * zones;
+    (first..first + zones).map(ZoneId).collect()
+}
+
+fn choose_width(geometry: &Geometry, options: &MkfsOptions, most: u32) -> Result<u32> {
+    let most = most.min(WIDTH_MAX);
+    if let Some(width) = options.width {
+        if width == 0 || width > most {
+            return Err(invalid(format!(
+                "width {width}: this drive's active zones allow 1 to {most}"
+            )));
+        }
+        return Ok(width);
+    }
+    if geometry.zone_capacity.0 * geometry.block_size.0 >= LARGE_ZONE {
+        return Ok(1);
+    }
+    let channels = u32::from(geometry.channels.unwrap_or(8)).max(1);
+    // With few superzones the reserve would be a large part of the drive.
+    let by_count = (geometry.zones / 32).max(1);
+    Ok(channels.min(most).min(by_count).max(1))
+}
+
+fn choose_segment(options: &MkfsOptions, capacity: u32, width: u32) -> Result<u32> {
+    let space = capacity.saturating_mul(width);
+    // Tiny superzones get shorter segments: at least two of them each.
+    let segment = options.segment_blocks.unwrap_or(SEGMENT.min((space / 2).max(2)));
+    if segment < 2 || segment > SEGMENT.min(space) {
+        return Err(invalid(format!(
+            "segment of {segment} blocks: 2 to {} fit this drive's superzones",
+            SEGMENT.min(space)
+        )));
+    }
+    Ok(segment)
+}

@@ -1,0 +1,237 @@
+//! Making a file system.
+
+use crate::format::{
+    CheckpointBody, HOLE, LEVEL_INODE, NatEntry, ROOT_NODE, SitEntry, StreamState, UnitRef, class,
+    kind, table,
+};
+use crate::layout::Layout;
+use crate::node::{as_inode_mut, new_node, stamp};
+use crate::recover::report;
+use crate::types::{Kind, MkfsOptions, MkfsReport, Time};
+use furrow_log::BlockAddr;
+use furrow_log::delta::{DeltaLayout, DeltaLog};
+use furrow_log::format::Descriptor;
+use furrow_log::pool::{ReleaseProof, ZonePool};
+use furrow_log::record::{RecordId, Uuid, blocks_for, crc32c, peek, seal};
+use furrow_log::writer::{Durability, Kind as WriteKind, Order, Writer};
+use furrow_rt::{Pool, Rt};
+use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneState, ZonedDevice};
+use std::rc::Rc;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// See [`crate::Fs::format`].
+pub(crate) async fn format(
+    rt: &Rt,
+    device: Rc<dyn ZonedDevice>,
+    options: &MkfsOptions,
+) -> Result<MkfsReport> {
+    let geometry = device.geometry().clone();
+    BlockAddr::check(&geometry)?;
+    if options.label.len() > 63 || options.label.contains('\0') {
+        let message = "a label has at most 63 bytes, none of them zero";
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    let mut layout = Layout::plan(&geometry, options).map_err(|error| error.at(device.name()))?;
+    let mut rng = rt.fork_rng();
+    layout.uuid = options.uuid.unwrap_or_else(|| Uuid::random(&mut rng));
+    layout.device = Uuid::random(&mut rng);
+    layout.hash_seed = rng.next();
+    layout.created = rt.wall().0;
+    let pages = Pool::new(256);
+    refuse_used(&*device, options, &pages).await?;
+    // Nothing is written before here.
+    let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
+    empty(&writer, &layout).await?;
+    write(rt, &writer, &layout, &pages).await?;
+    Ok(MkfsReport {
+        uuid: layout.uuid.to_string(),
+        label: layout.label.clone(),
+        width: layout.width,
+        superzones: layout.superzones,
+        main_bytes: u64::from(layout.superzones)
+            * u64::from(layout.stripe(layout.width).payload_blocks())
+            * crate::format::BLOCK as u64,
+        budget: layout.budget(),
+        max_active: geometry.max_active,
+    })
+}
+
+/// Refuses a drive with content, unless forced.
+async fn refuse_used(device: &dyn ZonedDevice, options: &MkfsOptions, pages: &Pool) -> Result<()> {
+    let reports = report(device)?;
+    let broken = |s: ZoneState| matches!(s, ZoneState::ReadOnly | ZoneState::Offline);
+    if options.force {
+        return Ok(());
+    }
+    let used = reports.iter().find(|r| r.state != ZoneState::Empty && !broken(r.state));
+    let Some(used) = used.filter(|r| !device.geometry().is_conventional(r.zone)) else {
+        return Ok(());
+    };
+    let addr = BlockAddr::new(device.geometry(), used.zone, 0);
+    let block = furrow_log::read_blocks(device, QueueId(0), addr, 1, pages).await;
+    let furrow = block.is_ok_and(|b| peek(b[0].bytes()).is_some());
+    let what = if furrow { "holds a Furrow file system" } else { "is not empty" };
+    let message =
+        format!("{}: the drive {what} (zone {}): use -f to overwrite it", device.name(), used.zone);
+    Err(Error::new(ErrorKind::Busy, message))
+}
+
+fn descriptors(layout: &Layout) -> Vec<Descriptor> {
+    let descriptor = |index| Descriptor {
+        first: layout.superzone_start(index).into(),
+        generation: 0.into(),
+        width: layout.width as u8,
+        state: 0,
+        reserved: [0; 2],
+        missing: 0.into(),
+    };
+    (0..layout.superzones).map(descriptor).collect()
+}
+
+/// Resets every zone that is not empty. A stale write pointer would spoil a later mount.
+async fn empty(writer: &Writer, layout: &Layout) -> Result<()> {
+    let device = writer.device().clone();
+    // A pool without superzones: zones are released one by one, by the one path that resets.
+    let pool = ZonePool::new(writer, &[], 1)?;
+    let broken = |s: ZoneState| matches!(s, ZoneState::ReadOnly | ZoneState::Offline);
+    for zone in report(&*device)? {
+        let log = zone.zone.0 >= layout.ring_start && zone.zone.0 < layout.main_start;
+        if broken(zone.state) && log {
+            let message = format!(
+                "{}: zone {} is {:?}, and the logs need it: this drive cannot be used",
+                device.name(),
+                zone.zone,
+                zone.state
+            );
+            return Err(Error::new(ErrorKind::Io, message));
+        }
+        let conventional = device.geometry().is_conventional(zone.zone);
+        if !conventional && !broken(zone.state) && zone.state != ZoneState::Empty {
+            pool.release_zone(zone.zone, ReleaseProof::by(0)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the root directory, its table entries and the first checkpoint.
+async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Result<()> {
+    let id = RecordId {
+        kind: kind::DELTA,
+        epoch: 1,
+        checkpoint: 1,
+        sequence: 0,
+        device: layout.device,
+        object: layout.uuid,
+    };
+    let (seconds, nanoseconds) = rt.wall();
+    let mut root = new_node(ROOT_NODE, ROOT_NODE, 0, LEVEL_INODE, class::DIRECTORY);
+    let head = &mut as_inode_mut(root.make_mut()).head;
+    head.kind = Kind::Directory.code();
+    head.mode = 0o755.into();
+    head.links = 2.into();
+    head.parent = ROOT_NODE.into();
+    let now = stamp(Time { seconds, nanoseconds });
+    (head.atime, head.mtime, head.ctime, head.btime) = (now, now, now, now);
+    let crc = crc32c(root.bytes());
+    // The stream of directory nodes owns the first superzone.
+    let stream = match layout.streams {
+        6 => 3,
+        4 => 2,
+        _ => 1,
+    };
+    let zone = ZoneId(layout.superzone_start(0));
+    writer.open_zone(zone, 0);
+    let pages_of = smallvec::smallvec![root];
+    drop(writer.write(zone, WriteKind::Node, pages_of, Durability::Cached));
+    let addr = BlockAddr::new(writer.geometry(), zone, 0).0;
+    let nat =
+        NatEntry { addr: addr.into(), crc: crc.into(), ino: ROOT_NODE.into(), reserved: 0.into() };
+    let mut sit = SitEntry::new_zeroed();
+    sit.valid = 1.into();
+    sit.stream = stream as u8;
+    sit.changed = (seconds as u32).into();
+    sit.map[0] = 1;
+    let sizes = [size_of::<NatEntry>() as u16, size_of::<SitEntry>() as u16];
+    let halves = [layout.delta_half(0), layout.delta_half(1)];
+    let delta = DeltaLayout::new(writer.geometry(), halves, &sizes, kind::DELTA)?;
+    let mut delta = DeltaLog::new(writer, delta, pages, None);
+    let mut extents = Vec::new();
+    let entries = [(table::NAT, ROOT_NODE, nat.as_bytes()), (table::SIT, 0, sit.as_bytes())];
+    delta.append(&id, entries.into_iter(), &mut extents)?.written().await?;
+    writer.drain().await?;
+    writer.flush().await?;
+    let mut all = descriptors(layout);
+    all[0].state = 1;
+    let body = first_checkpoint(layout, stream, &all, &extents, delta.position().1, seconds);
+    let ring = ZoneId(layout.ring_start);
+    let room = layout.capacity - 1;
+    // A checkpoint of a busy file system also has open summaries and orphans.
+    let most = body.len() + layout.streams as usize * 8 * layout.segment_blocks as usize + 8192;
+    if blocks_for(most) > room {
+        let message = format!(
+            "zones of {} blocks are too small for checkpoints of {} blocks",
+            layout.capacity,
+            blocks_for(most)
+        );
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    writer.open_zone(ring, 0);
+    let superblock = RecordId { kind: kind::SUPERBLOCK, checkpoint: 0, ..id };
+    let superblock = seal(&superblock, layout.encode().as_bytes(), pages);
+    drop(writer.write(ring, WriteKind::Checkpoint, superblock, Durability::Fua));
+    let checkpoint = RecordId { kind: kind::CHECKPOINT, sequence: 1, ..id };
+    let checkpoint = seal(&checkpoint, &body, pages);
+    drop(writer.write(ring, WriteKind::Checkpoint, checkpoint, Durability::Fua));
+    writer.drain().await?;
+    writer.flush().await
+}
+
+fn first_checkpoint(
+    layout: &Layout,
+    stream: usize,
+    descriptors: &[Descriptor],
+    extents: &[furrow_log::delta::Extent],
+    delta_next: u32,
+    written: i64,
+) -> Vec<u8> {
+    let units = layout.nat_units() + layout.sit_units();
+    let body = CheckpointBody {
+        flags: 1.into(),
+        streams: layout.streams.into(),
+        extents: (extents.len() as u32).into(),
+        units: units.into(),
+        superzones: layout.superzones.into(),
+        delta_next: delta_next.into(),
+        sync_limit: u64::MAX.into(),
+        sync_epoch: 1.into(),
+        written: written.into(),
+        inodes: 1.into(),
+        generation: 1.into(),
+        ..CheckpointBody::new_zeroed()
+    };
+    let mut out = body.as_bytes().to_vec();
+    for index in 0..layout.streams as usize {
+        let first = index == stream;
+        let state = StreamState {
+            superzone: if first { 0 } else { u32::MAX }.into(),
+            next: u32::from(first).into(),
+            summary: u32::from(first).into(),
+            reserved: 0.into(),
+        };
+        out.extend(state.as_bytes());
+    }
+    for extent in extents {
+        out.extend(extent.entry().as_bytes());
+    }
+    for _ in 0..units {
+        out.extend(UnitRef { addr: HOLE.into(), crc: 0.into() }.as_bytes());
+    }
+    out.extend(descriptors.as_bytes());
+    let owner = crate::format::SummaryEntry {
+        node: ROOT_NODE.into(),
+        slot: crate::place::NODE_SLOT.into(),
+        reserved: 0.into(),
+    };
+    out.extend(owner.as_bytes());
+    out
+}

@@ -1,0 +1,572 @@
+//! Names: create, link, remove, rename, look up, list.
+//!
+//! Each change is one function that prepares and then applies; the operation it applied is noted
+//! in the [`crate::names::NameLog`]. Replay after a crash calls the same functions with what the
+//! log says, so it cannot differ from what happened.
+
+use crate::cache::Key;
+use crate::core::{Core, Stop};
+use crate::dirent;
+use crate::format::{BLOCK, LINKS_MAX, ROOT_NODE, TARGET_MAX, class};
+use crate::names::NameOp;
+use crate::node::{as_inode_mut, attr, new_node, stamp};
+use crate::types::{Attr, DirEntry, Ino, Kind, NewNode, RenameMode, Time};
+use furrow_zone::{Error, ErrorKind};
+
+/// Files whose names end so hold data that is written once: F2FS's cold extensions.
+const COLD_NAMES: &[&[u8]] = &[
+    b".jpg", b".jpeg", b".gif", b".png", b".avi", b".mp4", b".mkv", b".mov", b".mp3", b".flac",
+    b".ogg", b".wav", b".webm", b".pdf", b".zip", b".gz", b".xz", b".zst", b".bz2", b".iso",
+];
+
+/// A directory entry found.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    block: u32,
+    ino: Ino,
+    kind: Kind,
+}
+
+/// Where a new entry goes.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    block: u32,
+    levels: u8,
+    nodes: u32,
+}
+
+fn fail<T>(kind: ErrorKind, message: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Fail(Error::new(kind, message)))
+}
+
+fn show(name: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(name)
+}
+
+fn check_name(name: &[u8]) -> Result<(), Stop> {
+    match dirent::validate_name(name) {
+        Ok(()) => Ok(()),
+        Err(error @ dirent::NameError::TooLong(_)) => {
+            fail(ErrorKind::NameTooLong, error.to_string())
+        }
+        Err(error) => fail(ErrorKind::Invalid, error.to_string()),
+    }
+}
+
+impl Core {
+    fn directory(&mut self, ino: Ino) -> Result<u8, Stop> {
+        let head = &self.inode(ino)?.head;
+        if Kind::from_code(head.kind) != Some(Kind::Directory) {
+            return fail(ErrorKind::NotDirectory, format!("inode {ino} is not a directory"));
+        }
+        Ok(head.levels)
+    }
+
+    fn find(&mut self, directory: Ino, name: &[u8]) -> Result<Option<Found>, Stop> {
+        let levels = self.directory(directory)?;
+        let hash = dirent::hash(self.layout.hash_seed, name);
+        for block in dirent::candidates(levels, hash) {
+            let Some(page) = self.data(directory, block)? else { continue };
+            if let Some(entry) = dirent::find(page.bytes(), hash, name) {
+                let (ino, kind) = (Ino(entry.ino), entry.kind);
+                return Ok(Some(Found { block, ino, kind }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn find_existing(&mut self, directory: Ino, name: &[u8]) -> Result<Found, Stop> {
+        match self.find(directory, name)? {
+            Some(found) => Ok(found),
+            None => fail(ErrorKind::NotFound, format!("no entry `{}`", show(name))),
+        }
+    }
+
+    /// Prepares an entry for `name`: where it goes, and the nodes that takes.
+    fn find_room(&mut self, directory: Ino, name: &[u8]) -> Result<Room, Stop> {
+        let levels = self.directory(directory)?;
+        let hash = dirent::hash(self.layout.hash_seed, name);
+        for block in dirent::candidates(levels, hash) {
+            let free = match self.data(directory, block)? {
+                Some(page) => dirent::has_room(page.bytes(), name.len()),
+                None => true,
+            };
+            if free {
+                let nodes = self.prepare_path(directory, block)?;
+                return Ok(Room { block, levels, nodes });
+            }
+        }
+        if levels >= dirent::MAX_LEVELS {
+            return fail(ErrorKind::NoSpace, format!("directory {directory} is full"));
+        }
+        let block = dirent::bucket_block(levels, hash);
+        let nodes = self.prepare_path(directory, block)?;
+        Ok(Room { block, levels: levels + 1, nodes })
+    }
+
+    fn insert_entry(&mut self, directory: Ino, room: Room, name: &[u8], ino: Ino, kind: Kind) {
+        let hash = dirent::hash(self.layout.hash_seed, name);
+        let inode = self.inode_mut(directory);
+        if inode.head.levels < room.levels {
+            inode.head.levels = room.levels;
+            let size = u64::from(dirent::blocks(room.levels)) * BLOCK as u64;
+            inode.head.size = size.into();
+        }
+        inode.head.entries = (inode.head.entries.get() + 1).into();
+        let fresh = !self.cache.contains(&Key::Data(directory.0, room.block));
+        let block = self.data_mut(directory, room.block);
+        if fresh {
+            dirent::init(block);
+        }
+        let entry = dirent::Entry { ino: ino.0, hash, kind, name, offset: 0 };
+        let placed = dirent::insert(block, &entry);
+        assert!(placed.is_some(), "invariant: the block was found to have room");
+    }
+
+    fn remove_entry(&mut self, directory: Ino, block: u32, name: &[u8]) {
+        let hash = dirent::hash(self.layout.hash_seed, name);
+        let removed = dirent::remove(self.data_mut(directory, block), hash, name);
+        assert!(removed.is_some(), "invariant: the entry was found in this block");
+        let entries = &mut self.inode_mut(directory).head.entries;
+        *entries = entries.get().saturating_sub(1).into();
+    }
+
+    fn replace_entry(&mut self, directory: Ino, block: u32, name: &[u8], ino: Ino, kind: Kind) {
+        let hash = dirent::hash(self.layout.hash_seed, name);
+        let bytes = self.data_mut(directory, block);
+        let replaced = dirent::replace(bytes, hash, name, ino.0, kind);
+        assert!(replaced.is_some(), "invariant: the entry was found in this block");
+    }
+
+    fn touch(&mut self, ino: Ino, time: Time, content: bool) {
+        let head = &mut self.inode_mut(ino).head;
+        head.ctime = stamp(time);
+        if content {
+            head.mtime = stamp(time);
+        }
+    }
+
+    fn add_links(&mut self, ino: Ino, change: i32) -> u32 {
+        let links = &mut self.inode_mut(ino).head.links;
+        let count = links.get().saturating_add_signed(change);
+        *links = count.into();
+        count
+    }
+
+    /// See [`crate::Fs::lookup`].
+    pub(crate) fn lookup(&mut self, parent: Ino, name: &[u8]) -> Result<Attr, Stop> {
+        if name.len() > crate::format::NAME_MAX {
+            return check_name(name).map(|()| unreachable!("too long"));
+        }
+        let found = self.find_existing(parent, name)?;
+        Ok(attr(&self.inode(found.ino)?.head))
+    }
+
+    /// The operation that would create `node` as `name`: what [`Core::create`] applies.
+    pub(crate) fn plan_create(&mut self, parent: Ino, name: &[u8], node: &NewNode) -> NameOp {
+        NameOp::Create {
+            parent: parent.0,
+            ino: 0,
+            generation: self.generation,
+            kind: node.kind,
+            mode: node.mode & 0o7777,
+            uid: node.uid,
+            gid: node.gid,
+            rdev: node.rdev,
+            time: self.now(),
+            name: name.to_vec(),
+            target: node.target.clone(),
+        }
+    }
+
+    /// Creates what `op` says; an `ino` of 0 takes a free one.
+    pub(crate) fn create(&mut self, op: &NameOp) -> Result<Attr, Stop> {
+        let NameOp::Create { parent, ino, generation, kind, time, name, target, .. } = op else {
+            return fail(ErrorKind::Invalid, "not a create");
+        };
+        let (parent, kind, time) = (Ino(*parent), *kind, *time);
+        self.writable()?;
+        check_name(name)?;
+        self.throttle()?;
+        if kind == Kind::Symlink && (target.is_empty() || target.len() > TARGET_MAX) {
+            let kind = if target.is_empty() { ErrorKind::NotFound } else { ErrorKind::NameTooLong };
+            return fail(kind, format!("link target of {} bytes", target.len()));
+        }
+        let parent_links = self.inode(parent)?.head.links.get();
+        if parent_links == 0 {
+            return fail(ErrorKind::NotFound, format!("directory {parent} was removed"));
+        }
+        if kind == Kind::Directory && parent_links >= LINKS_MAX {
+            return fail(ErrorKind::TooManyLinks, format!("directory {parent} has 65,535 links"));
+        }
+        if self.find(parent, name)?.is_some() {
+            return fail(ErrorKind::Exists, format!("`{}` exists", show(name)));
+        }
+        let room = self.find_room(parent, name)?;
+        self.reserve(2, room.nodes + 3, false)?;
+        // Apply.
+        let ino = match *ino {
+            0 => self.ids.take().expect("invariant: ids were reserved"),
+            ino if self.ids.claim(ino) => ino,
+            ino => return Err(self.corrupt(format!("sync log creates inode {ino}, in use"))),
+        };
+        let ino = Ino(ino);
+        self.insert_inode(ino, op, if kind == Kind::Directory { parent.0 } else { 0 });
+        self.generation = self.generation.max(*generation).wrapping_add(1);
+        self.insert_entry(parent, room, name, ino, kind);
+        self.touch(parent, time, true);
+        if kind == Kind::Directory {
+            self.add_links(parent, 1);
+        }
+        if !target.is_empty() {
+            self.data_mut(ino, 0)[..target.len()].copy_from_slice(target);
+            self.inode_mut(ino).head.size = (target.len() as u64).into();
+        }
+        self.inodes += 1;
+        let mut op = op.clone();
+        if let NameOp::Create { ino: slot, .. } = &mut op {
+            *slot = ino.0;
+        }
+        self.names.push(&op);
+        Ok(attr(&self.inode_mut(ino).head))
+    }
+
+    /// Puts a new inode into the cache.
+    pub(crate) fn insert_inode(&mut self, ino: Ino, op: &NameOp, parent: u32) {
+        let NameOp::Create { generation, kind, mode, uid, gid, rdev, time, name, .. } = op else {
+            return;
+        };
+        let class_ = match kind {
+            Kind::Directory => class::DIRECTORY,
+            Kind::File if COLD_NAMES.iter().any(|end| name.ends_with(end)) => class::COLD,
+            _ => class::FILE,
+        };
+        let mut page = new_node(ino.0, ino.0, 0, crate::format::LEVEL_INODE, class_);
+        let head = &mut as_inode_mut(page.make_mut()).head;
+        head.generation = (*generation).into();
+        head.kind = kind.code();
+        head.mode = (*mode).into();
+        head.links = if *kind == Kind::Directory { 2 } else { 1 }.into();
+        head.uid = (*uid).into();
+        head.gid = (*gid).into();
+        head.rdev = (*rdev).into();
+        head.parent = parent.into();
+        let time = stamp(*time);
+        (head.atime, head.mtime, head.ctime, head.btime) = (time, time, time, time);
+        self.insert_node(ino.0, ino.0, page);
+    }
+
+    /// See [`crate::Fs::link`].
+    pub(crate) fn link(
+        &mut self,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+        time: Time,
+    ) -> Result<Attr, Stop> {
+        self.writable()?;
+        check_name(name)?;
+        self.throttle()?;
+        let head = &self.inode(ino)?.head;
+        let (kind, links) = (Kind::from_code(head.kind), head.links.get());
+        if kind == Some(Kind::Directory) {
+            return fail(ErrorKind::IsDirectory, format!("inode {ino} is a directory"));
+        }
+        if links == 0 {
+            return fail(ErrorKind::NotFound, format!("inode {ino} was removed"));
+        }
+        if links >= LINKS_MAX {
+            return fail(ErrorKind::TooManyLinks, format!("inode {ino} has 65,535 links"));
+        }
+        if self.inode(parent)?.head.links.get() == 0 {
+            return fail(ErrorKind::NotFound, format!("directory {parent} was removed"));
+        }
+        if self.find(parent, name)?.is_some() {
+            return fail(ErrorKind::Exists, format!("`{}` exists", show(name)));
+        }
+        let room = self.find_room(parent, name)?;
+        self.reserve(1, room.nodes + 2, false)?;
+        // Apply.
+        self.insert_entry(parent, room, name, ino, kind.unwrap_or(Kind::File));
+        self.touch(parent, time, true);
+        self.add_links(ino, 1);
+        self.touch(ino, time, false);
+        self.names.push(&NameOp::Link { ino: ino.0, parent: parent.0, time, name: name.to_vec() });
+        Ok(attr(&self.inode_mut(ino).head))
+    }
+
+    /// Loads an inode whose link count is about to fall, and whether it may be removed as what
+    /// the caller wants it to be.
+    fn check_removal(&mut self, victim: Found, directory: bool) -> Result<(), Stop> {
+        let is_directory = victim.kind == Kind::Directory;
+        if directory && !is_directory {
+            return fail(ErrorKind::NotDirectory, format!("inode {} is no directory", victim.ino));
+        }
+        if !directory && is_directory {
+            return fail(ErrorKind::IsDirectory, format!("inode {} is a directory", victim.ino));
+        }
+        let entries = self.inode(victim.ino)?.head.entries.get();
+        if is_directory && entries > 0 {
+            let message = format!("directory {} has {entries} entries", victim.ino);
+            return fail(ErrorKind::NotEmpty, message);
+        }
+        Ok(())
+    }
+
+    /// A name of `victim` is gone: true if it was the last one.
+    fn drop_link(&mut self, parent: Ino, victim: Found, time: Time) -> bool {
+        if victim.kind == Kind::Directory {
+            self.inode_mut(victim.ino).head.links = 0.into();
+            self.add_links(parent, -1);
+        } else {
+            self.add_links(victim.ino, -1);
+        }
+        self.touch(victim.ino, time, false);
+        let last = self.inode_mut(victim.ino).head.links.get() == 0;
+        if last {
+            self.orphans.insert(victim.ino);
+        }
+        last
+    }
+
+    /// Removes `name`; the inode that lost its last name, if so. What it should be is `directory`;
+    /// `None` (replay) takes it as it is.
+    pub(crate) fn remove(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        directory: Option<bool>,
+        time: Time,
+    ) -> Result<Option<Ino>, Stop> {
+        self.writable()?;
+        check_name(name)?;
+        let found = self.find_existing(parent, name)?;
+        self.check_removal(found, directory.unwrap_or(found.kind == Kind::Directory))?;
+        let nodes = self.prepare_path(parent, found.block)?;
+        self.reserve(1, nodes + 2, true)?;
+        // Apply.
+        self.remove_entry(parent, found.block, name);
+        self.touch(parent, time, true);
+        let last = self.drop_link(parent, found, time);
+        self.names.push(&NameOp::Remove { parent: parent.0, time, name: name.to_vec() });
+        Ok(last.then_some(found.ino))
+    }
+
+    /// True if `ino` is `ancestor` or below it.
+    fn is_below(&mut self, ino: Ino, ancestor: Ino) -> Result<bool, Stop> {
+        let mut at = ino;
+        // No tree is deeper than there are inodes: a cycle on the medium must not hang us.
+        for _ in 0..=self.inodes {
+            if at == ancestor {
+                return Ok(true);
+            }
+            if at.0 == ROOT_NODE || at.0 == 0 {
+                return Ok(false);
+            }
+            at = Ino(self.inode(at)?.head.parent.get());
+        }
+        Err(self.corrupt(format!("directory {ino} is in a cycle")))
+    }
+
+    /// Renames; the inode that lost its last name, if one did.
+    pub(crate) fn rename(
+        &mut self,
+        (from, old): (Ino, &[u8]),
+        (to, new): (Ino, &[u8]),
+        mode: RenameMode,
+        time: Time,
+    ) -> Result<Option<Ino>, Stop> {
+        self.writable()?;
+        check_name(old)?;
+        check_name(new)?;
+        self.throttle()?;
+        let source = self.find_existing(from, old)?;
+        if self.inode(to)?.head.links.get() == 0 {
+            return fail(ErrorKind::NotFound, format!("directory {to} was removed"));
+        }
+        let target = self.find(to, new)?;
+        let is_directory = source.kind == Kind::Directory;
+        self.inode(source.ino)?;
+        if is_directory && from != to && self.is_below(to, source.ino)? {
+            return fail(ErrorKind::Invalid, "a directory cannot move below itself");
+        }
+        if is_directory && to == source.ino {
+            return fail(ErrorKind::Invalid, "a directory cannot move below itself");
+        }
+        self.prepare_path(from, source.block)?;
+        match (mode, target) {
+            (RenameMode::Exchange, None) => {
+                fail(ErrorKind::NotFound, format!("no entry `{}`", show(new)))
+            }
+            (RenameMode::Exchange, Some(target)) => {
+                self.exchange((from, old, source), (to, new, target), time)?;
+                Ok(None)
+            }
+            (RenameMode::NoReplace, Some(_)) => {
+                fail(ErrorKind::Exists, format!("`{}` exists", show(new)))
+            }
+            (_, Some(target)) if target.ino == source.ino => Ok(None),
+            (_, target) => self.move_entry((from, old, source), (to, new, target), mode, time),
+        }
+    }
+
+    fn exchange(
+        &mut self,
+        (from, old, source): (Ino, &[u8], Found),
+        (to, new, target): (Ino, &[u8], Found),
+        time: Time,
+    ) -> Result<(), Stop> {
+        self.inode(target.ino)?;
+        let (a, b) = (source.kind == Kind::Directory, target.kind == Kind::Directory);
+        if b && from != to && self.is_below(from, target.ino)? {
+            return fail(ErrorKind::Invalid, "a directory cannot move below itself");
+        }
+        self.prepare_path(to, target.block)?;
+        self.reserve(2, 6, true)?;
+        // Apply.
+        self.replace_entry(from, source.block, old, target.ino, target.kind);
+        self.replace_entry(to, target.block, new, source.ino, source.kind);
+        if from != to {
+            let moved = i32::from(a) - i32::from(b);
+            self.add_links(to, moved);
+            self.add_links(from, -moved);
+            if a {
+                self.inode_mut(source.ino).head.parent = to.0.into();
+            }
+            if b {
+                self.inode_mut(target.ino).head.parent = from.0.into();
+            }
+        }
+        for ino in [source.ino, target.ino] {
+            self.touch(ino, time, false);
+        }
+        self.note_rename((from, old), (to, new), RenameMode::Exchange, time);
+        Ok(())
+    }
+
+    fn move_entry(
+        &mut self,
+        (from, old, source): (Ino, &[u8], Found),
+        (to, new, target): (Ino, &[u8], Option<Found>),
+        mode: RenameMode,
+        time: Time,
+    ) -> Result<Option<Ino>, Stop> {
+        let is_directory = source.kind == Kind::Directory;
+        let mut room = None;
+        let mut nodes = 0;
+        match target {
+            Some(target) => {
+                self.check_removal(target, is_directory)?;
+                nodes += self.prepare_path(to, target.block)?;
+            }
+            None => {
+                let found = self.find_room(to, new)?;
+                nodes += found.nodes;
+                room = Some(found);
+            }
+        }
+        let gains_link = is_directory && from != to && target.is_none();
+        if gains_link && self.inode(to)?.head.links.get() >= LINKS_MAX {
+            return fail(ErrorKind::TooManyLinks, format!("directory {to} has 65,535 links"));
+        }
+        self.reserve(2, nodes + 4, target.is_some())?;
+        // Apply.
+        let mut gone = None;
+        match (target, room) {
+            (Some(target), _) => {
+                self.replace_entry(to, target.block, new, source.ino, source.kind);
+                if self.drop_link(to, target, time) {
+                    gone = Some(target.ino);
+                }
+            }
+            (None, Some(room)) => self.insert_entry(to, room, new, source.ino, source.kind),
+            (None, None) => unreachable!("one of the two was prepared"),
+        }
+        self.remove_entry(from, source.block, old);
+        if is_directory {
+            self.add_links(from, -1);
+            self.add_links(to, 1);
+            self.inode_mut(source.ino).head.parent = to.0.into();
+        }
+        self.touch(source.ino, time, false);
+        self.note_rename((from, old), (to, new), mode, time);
+        Ok(gone)
+    }
+
+    fn note_rename(
+        &mut self,
+        (from, old): (Ino, &[u8]),
+        (to, new): (Ino, &[u8]),
+        mode: RenameMode,
+        time: Time,
+    ) {
+        self.touch(from, time, true);
+        self.touch(to, time, true);
+        self.names.push(&NameOp::Rename {
+            from: from.0,
+            to: to.0,
+            mode,
+            time,
+            old: old.to_vec(),
+            new: new.to_vec(),
+        });
+    }
+
+    /// See [`crate::Fs::readdir`].
+    pub(crate) fn readdir(
+        &mut self,
+        ino: Ino,
+        cookie: u64,
+        max: usize,
+    ) -> Result<Vec<DirEntry>, Stop> {
+        let levels = self.directory(ino)?;
+        let (first, mut from) = dirent::decode_cookie(cookie).unwrap_or((0, 0));
+        let end = dirent::blocks(levels);
+        // Read ahead: a listing goes on.
+        self.want(ino, first.min(end)..(first.saturating_add(16)).min(end))?;
+        let mut entries = Vec::new();
+        for block in first..end {
+            let page = match self.data(ino, block) {
+                Ok(page) => page,
+                // What there is, is an answer.
+                Err(Stop::Load(_)) if !entries.is_empty() => break,
+                Err(stop) => return Err(stop),
+            };
+            if let Some(page) = page {
+                for entry in dirent::iter_from(page.bytes(), from) {
+                    if entries.len() == max {
+                        return Ok(entries);
+                    }
+                    entries.push(DirEntry {
+                        ino: Ino(entry.ino),
+                        kind: entry.kind,
+                        name: entry.name.to_vec(),
+                        cookie: dirent::cookie_after(block, entry.offset),
+                    });
+                }
+            }
+            from = 0;
+        }
+        Ok(entries)
+    }
+
+    /// One step of freeing an inode without names: true when it is gone.
+    pub(crate) fn reap(&mut self, ino: Ino) -> Result<bool, Stop> {
+        if self.open.contains_key(&ino) || !self.orphans.contains(&ino) {
+            return Ok(true);
+        }
+        let nodes_before = self.inode(ino)?.head.size.get();
+        if nodes_before > 0 {
+            // Not a change the caller can be refused: it frees.
+            self.writable()?;
+            if !self.shrink(ino, 0)? {
+                return Ok(false);
+            }
+        }
+        self.cache.remove_from(ino.0, 0..);
+        self.drop_node(ino.0);
+        self.orphans.remove(&ino);
+        self.inodes -= 1;
+        Ok(true)
+    }
+}

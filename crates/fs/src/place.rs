@@ -1,0 +1,402 @@
+//! Placement: streams, segments, validity.
+//!
+//! Every block of file data and every node is written through a stream, which fills one superzone
+//! at a time in striping order. The last block of each segment is its summary. Writing a block
+//! marks it valid in the SIT and the block it replaces invalid.
+
+use crate::cache::Key;
+use crate::core::{Core, Stop};
+use crate::format::{SUMMARY_MAGIC, SummaryEntry, SummaryHeader, class};
+use crate::node::{Holder, header};
+use crate::types::Ino;
+use furrow_log::address::BlockAddr;
+use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_log::record::crc32c;
+use furrow_log::writer::{Durability, Kind as WriteKind};
+use furrow_rt::{Page, Pages};
+use furrow_zone::{Error, ErrorKind, ZoneId};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Superzones kept for removals and checkpoints when users may not write any more.
+pub(crate) const RESERVE: u32 = 2;
+
+/// Where a stream writes.
+#[derive(Default, Clone)]
+pub(crate) struct Stream {
+    /// Its superzone.
+    pub(crate) superzone: Option<u32>,
+    /// Next block of it, in striping order.
+    pub(crate) next: u32,
+    /// Owners of the blocks of the open segment.
+    pub(crate) summary: Vec<SummaryEntry>,
+    /// The superzone before, whose zones hand their permits on.
+    pub(crate) previous: Option<u32>,
+}
+
+/// Slot number that says "the block is the node itself".
+pub(crate) const NODE_SLOT: u16 = u16::MAX;
+
+/// What a block is to be written as.
+pub(crate) struct Block {
+    /// Stream, 0–2 data hot to cold, 3–5 nodes hot to cold.
+    pub(crate) stream: u8,
+    /// Node that owns it.
+    pub(crate) node: u32,
+    /// Slot in that node, or [`NODE_SLOT`].
+    pub(crate) slot: u16,
+}
+
+/// Stream for the data of a file of `class`.
+pub(crate) fn data_stream(class_: u8) -> u8 {
+    match class_ {
+        class::DIRECTORY => 0,
+        class::COLD => 2,
+        _ => 1,
+    }
+}
+
+/// Stream for a node: directory nodes are hot, index nodes cold.
+pub(crate) fn node_stream(class_: u8, level: u8) -> u8 {
+    match (class_, level) {
+        (class::DIRECTORY, _) => 3,
+        (_, 0 | crate::format::LEVEL_INODE) => 4,
+        _ => 5,
+    }
+}
+
+impl Core {
+    /// The stream that stands in for `stream` where permits allow fewer than six.
+    fn folded(&self, stream: u8) -> usize {
+        usize::from(match self.layout.streams {
+            6 => stream,
+            4 => [0, 1, 1, 2, 3, 3][usize::from(stream)],
+            _ => stream / 3,
+        })
+    }
+
+    /// Stream of a dirty page, as [`Core::write_block`] will choose it.
+    fn stream_of(&mut self, key: Key) -> usize {
+        let stream = match key {
+            Key::Node(nid) => {
+                let page = self.cache.peek(&Key::Node(nid)).map(|entry| entry.page());
+                page.map_or(4, |page| node_stream(header(page).class, header(page).level))
+            }
+            Key::Data(ino, _) => {
+                let page = self.cache.peek(&Key::Node(ino)).map(|entry| entry.page());
+                page.map_or(1, |page| data_stream(header(page).class))
+            }
+        };
+        self.folded(stream)
+    }
+
+    /// Payload blocks left in a stream's superzone.
+    pub(crate) fn room_in(&self, stream: usize) -> u32 {
+        let stream = &self.streams[stream];
+        let Some(superzone) = stream.superzone else { return 0 };
+        let stripe = self.stripe(superzone);
+        let left = stripe.blocks() - stream.next;
+        // Each segment begun or to come takes one for its summary.
+        let summaries = stripe.segments() - stream.next / stripe.segment;
+        left.saturating_sub(summaries + 1)
+    }
+
+    /// The stripe of `superzone`: narrower if zones of it are bad.
+    pub(crate) fn stripe(&self, superzone: u32) -> crate::stripe::Stripe {
+        let width = self.zones.width(SuperzoneId(superzone));
+        self.layout.stripe(width.max(1))
+    }
+
+    /// Free superzones that the pages dirty now will take beyond what is open, plus `more` pages
+    /// of data and `nodes` nodes to come.
+    fn superzones_needed(&mut self, more: u32, nodes: u32) -> u32 {
+        let per = self.layout.stripe(self.layout.width).payload_blocks().max(1);
+        let total = self.cache.dirty_pages() as u32 + more + nodes;
+        let coarse = total / per + self.streams.len() as u32;
+        if coarse + RESERVE < self.zones.free_count() {
+            return coarse;
+        }
+        let keys: Vec<Key> = self.cache.all_dirty().collect();
+        let mut pages = vec![0u32; self.streams.len()];
+        for key in keys {
+            let stream = self.stream_of(key);
+            pages[stream] += 1;
+        }
+        // What is to come may go to any stream of its class: take the fullest.
+        let half = self.streams.len() / 2;
+        let fullest = |this: &Core, range: std::ops::Range<usize>, pages: &[u32]| {
+            range.min_by_key(|&s| i64::from(this.room_in(s)) - i64::from(pages[s])).unwrap_or(0)
+        };
+        let data = fullest(self, 0..half, &pages);
+        pages[data] += more;
+        let node = fullest(self, half..self.streams.len(), &pages);
+        pages[node] += nodes;
+        let need = |(s, &p): (usize, &u32)| p.saturating_sub(self.room_in(s)).div_ceil(per);
+        pages.iter().enumerate().map(need).sum()
+    }
+
+    /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if the drive
+    /// has no room for them. Removals may use the reserve.
+    pub(crate) fn reserve(&mut self, data: u32, nodes: u32, removal: bool) -> Result<(), Stop> {
+        if self.replaying {
+            return Ok(());
+        }
+        if nodes + 8 > self.ids.free_count() && !removal {
+            return Err(Stop::Space("no inode left"));
+        }
+        let keep = if removal { 0 } else { RESERVE };
+        if self.superzones_needed(data, nodes) + keep > self.zones.free_count() {
+            return Err(Stop::Space("no space left on the drive"));
+        }
+        Ok(())
+    }
+
+    /// True if a checkpoint would give zones or node ids back.
+    pub(crate) fn checkpoint_gains_space(&self) -> bool {
+        self.ids.unused_count() > self.ids.free_count() || self.empty_superzones().next().is_some()
+    }
+
+    /// Superzones written to their end that hold nothing valid.
+    pub(crate) fn empty_superzones(&self) -> impl Iterator<Item = SuperzoneId> + '_ {
+        let empty = self.superzone_valid.iter().enumerate().filter(|(_, valid)| **valid == 0);
+        empty
+            .map(|(index, _)| SuperzoneId(index as u32))
+            .filter(|id| self.zones.state(*id) == SuperzoneState::Full)
+    }
+
+    /// Stream that writes, or wrote, the superzone of `addr`.
+    pub(crate) fn stream_at(&self, addr: u32) -> u8 {
+        let Some((superzone, segment, _)) = self.segment_of(addr) else { return 0 };
+        let open = self.streams.iter().position(|s| s.superzone == Some(superzone));
+        open.map_or(self.sit.get(segment).stream, |stream| stream as u8)
+    }
+
+    /// Segment of the SIT and block in it of a main-area address; `None` elsewhere.
+    pub(crate) fn segment_of(&self, addr: u32) -> Option<(u32, u32, u32)> {
+        let (zone, offset) = BlockAddr(addr).locate(&self.geometry)?;
+        let superzone = self.layout.superzone_of(zone)?;
+        let column = self.zones.column(SuperzoneId(superzone), zone)?;
+        let stripe = self.stripe(superzone);
+        let v = stripe.index(column, offset);
+        let segment = stripe.segment_of(v)?;
+        Some((superzone, superzone * self.layout.segments + segment, v % stripe.segment))
+    }
+
+    /// The block at `addr` holds nothing of use any more.
+    pub(crate) fn invalidate(&mut self, addr: u32) {
+        self.set_valid(addr, false, 0);
+    }
+
+    /// Marks the block at `addr` valid or not; no effect if it is so already.
+    pub(crate) fn set_valid(&mut self, addr: u32, valid: bool, stream: u8) {
+        let Some((superzone, segment, block)) = self.segment_of(addr) else { return };
+        let (byte, bit) = ((block / 8) as usize, 1u8 << (block % 8));
+        let entry = self.sit.get(segment);
+        if (entry.map[byte] & bit != 0) == valid {
+            return;
+        }
+        let changed = self.rt.wall().0 as u32;
+        self.sit.update(segment, |entry| {
+            entry.map[byte] ^= bit;
+            let count = entry.valid.get();
+            entry.valid = if valid { count + 1 } else { count - 1 }.into();
+            entry.changed = changed.into();
+            if valid {
+                entry.stream = stream;
+            }
+        });
+        let count = &mut self.superzone_valid[superzone as usize];
+        *count = if valid { *count + 1 } else { *count - 1 };
+    }
+
+    /// Writes one block through its stream: its address. The page is frozen by this.
+    pub(crate) fn write_block(&mut self, block: Block, page: Page) -> Result<u32, Stop> {
+        let stream = self.folded(block.stream);
+        if self.streams[stream].superzone.is_none() {
+            self.open_superzone(stream)?;
+        }
+        let superzone = self.streams[stream].superzone.expect("invariant: opened just now");
+        let kind = if block.slot == NODE_SLOT { WriteKind::Node } else { WriteKind::Data };
+        let addr = self.write_at(superzone, self.streams[stream].next, page, kind);
+        let owner = SummaryEntry {
+            node: block.node.into(),
+            slot: block.slot.into(),
+            ..SummaryEntry::new_zeroed()
+        };
+        self.streams[stream].summary.push(owner);
+        self.streams[stream].next += 1;
+        self.set_valid(addr, true, stream as u8);
+        self.settle(stream);
+        Ok(addr)
+    }
+
+    fn open_superzone(&mut self, stream: usize) -> Result<(), Stop> {
+        let Some(id) = self.zones.allocate() else {
+            // The reservation is there to make this impossible; better to stop than to lose.
+            let message = "no free superzone for a write already promised";
+            let error = Error::new(ErrorKind::NoSpace, message);
+            self.failed.get_or_insert(error.clone());
+            return Err(Stop::Fail(error));
+        };
+        let previous = self.streams[stream].previous.map(|s| self.zones.get(SuperzoneId(s)).zones);
+        for (column, zone) in self.zones.get(id).zones.into_iter().enumerate() {
+            let before = previous.as_ref().and_then(|zones| zones.get(column));
+            match before {
+                Some(before) if self.writer.is_open(*before) => {
+                    self.writer.open_zone_after(zone, *before);
+                }
+                _ => self.writer.open_zone(zone, 0),
+            }
+        }
+        let generation = self.zones.generation(id);
+        self.allocated.push((stream as u8, id.0, generation));
+        self.streams[stream] = Stream { superzone: Some(id.0), ..Stream::default() };
+        Ok(())
+    }
+
+    /// Writes what must follow a block: the summary at the end of a segment, padding at the end
+    /// of the superzone, which is full then.
+    pub(crate) fn settle(&mut self, stream: usize) {
+        loop {
+            let Some(superzone) = self.streams[stream].superzone else { return };
+            let stripe = self.stripe(superzone);
+            let next = self.streams[stream].next;
+            if next == stripe.blocks() {
+                self.zones.mark_full(SuperzoneId(superzone));
+                self.streams[stream] = Stream { previous: Some(superzone), ..Stream::default() };
+                return;
+            }
+            let page = if stripe.is_summary(next) {
+                self.summary_page(stream, superzone, next / stripe.segment)
+            } else if stripe.is_padding(next) {
+                Page::zeroed()
+            } else {
+                return;
+            };
+            let kind =
+                if stripe.is_padding(next) { WriteKind::Padding } else { WriteKind::Summary };
+            self.write_at(superzone, next, page, kind);
+            self.streams[stream].next += 1;
+        }
+    }
+
+    /// The summary of a stream's open segment; the next one is empty.
+    pub(crate) fn summary_page(&mut self, stream: usize, superzone: u32, segment: u32) -> Page {
+        let entries = std::mem::take(&mut self.streams[stream].summary);
+        let generation = self.zones.generation(SuperzoneId(superzone));
+        self.build_summary(stream as u8, superzone, segment, generation, &entries)
+    }
+
+    fn build_summary(
+        &self,
+        stream: u8,
+        superzone: u32,
+        segment: u32,
+        generation: u32,
+        entries: &[SummaryEntry],
+    ) -> Page {
+        let object = self.layout.uuid.0;
+        let mut head = SummaryHeader {
+            magic: SUMMARY_MAGIC.into(),
+            superzone: superzone.into(),
+            segment: segment.into(),
+            generation: generation.into(),
+            count: (entries.len() as u16).into(),
+            stream,
+            object: u64::from_le_bytes(object[..8].try_into().expect("invariant: 16 bytes")).into(),
+            ..SummaryHeader::new_zeroed()
+        };
+        let mut page = self.pages.take();
+        let bytes = page.make_mut();
+        let size = size_of::<SummaryHeader>();
+        bytes[..size].copy_from_slice(head.as_bytes());
+        let entries = entries.as_bytes();
+        bytes[size..size + entries.len()].copy_from_slice(entries);
+        head.crc = crc32c(bytes).into();
+        bytes[..size].copy_from_slice(head.as_bytes());
+        page
+    }
+
+    /// Writes a block at its place in a superzone.
+    pub(crate) fn write_at(&mut self, superzone: u32, v: u32, page: Page, kind: WriteKind) -> u32 {
+        let (column, offset) = self.stripe(superzone).place(v);
+        let zone = self.zones.zone(SuperzoneId(superzone), column);
+        let placed = self.dispatch(zone, smallvec::smallvec![page], kind, Durability::Cached);
+        debug_assert_eq!(placed, offset, "zone {zone}");
+        self.unstable.insert(zone, (offset + 1, self.stamp));
+        BlockAddr::new(&self.geometry, zone, offset).0
+    }
+
+    /// Hands pages to the writer and counts them.
+    pub(crate) fn dispatch(
+        &mut self,
+        zone: ZoneId,
+        pages: Pages,
+        kind: WriteKind,
+        durability: Durability,
+    ) -> u32 {
+        self.stamp += 1;
+        let (offset, written) = self.writer.write(zone, kind, pages, durability);
+        // Failures are seen by the next wait for a mark.
+        drop(written);
+        offset
+    }
+
+    /// Writes dirty `block` of `ino`: new place, new pointer.
+    pub(crate) fn write_data(&mut self, ino: Ino, block: u32) -> Result<(), Stop> {
+        let holder: Holder = match self.holder(ino, block)? {
+            Some(holder) => holder,
+            None => return Err(self.corrupt(format!("inode {ino} block {block} has no holder"))),
+        };
+        let key = Key::Data(ino.0, block);
+        let entry = self.cache.peek(&key).expect("invariant: dirty blocks are in the cache");
+        let crc = entry.crc().unwrap_or_else(|| crc32c(entry.page().bytes()));
+        let class = header(self.node(holder.nid)?).class;
+        let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: looked up");
+        let stream = data_stream(class);
+        let addr = self.write_block(Block { stream, node: holder.nid, slot: holder.slot }, page)?;
+        self.tickets.push(ticket);
+        let old = self.slot(holder);
+        self.set_slot(holder, crate::format::Pointer::new(addr, crc));
+        if old.addr.get() != crate::format::HOLE {
+            self.invalidate(old.addr.get());
+        }
+        Ok(())
+    }
+
+    /// Writes dirty node `nid`: new place, new NAT entry.
+    pub(crate) fn write_node(&mut self, nid: u32) -> Result<(), Stop> {
+        let checkpoint = self.checkpoint.id;
+        let bytes = self.node_mut(nid);
+        bytes[24..32].copy_from_slice(&checkpoint.to_le_bytes());
+        let crc = crc32c(bytes);
+        let key = Key::Node(nid);
+        let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: just changed");
+        let (class, level) = (header(&page).class, header(&page).level);
+        let stream = node_stream(class, level);
+        let addr = self.write_block(Block { stream, node: nid, slot: NODE_SLOT }, page)?;
+        self.tickets.push(ticket);
+        let old = self.nat.get(nid);
+        self.nat.update(nid, |entry| {
+            entry.addr = addr.into();
+            entry.crc = crc.into();
+        });
+        if old.addr.get() != crate::format::HOLE {
+            self.invalidate(old.addr.get());
+        }
+        self.changed_nodes.wrote(old.ino.get(), nid);
+        Ok(())
+    }
+
+    /// Writes every dirty block of `ino`, then its dirty nodes.
+    pub(crate) fn write_file(&mut self, ino: Ino) -> Result<(), Stop> {
+        let blocks: Vec<u32> = self.cache.dirty_of(ino.0).collect();
+        for block in blocks {
+            self.write_data(ino, block)?;
+        }
+        let nodes: Vec<u32> = self.cache.dirty_nodes_of(ino.0).collect();
+        for nid in nodes {
+            self.write_node(nid)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! What the file system shows of itself: space, zones.
+
+use crate::core::{Core, Stop};
+use crate::format::{BLOCK, NAME_MAX};
+use crate::place::RESERVE;
+use crate::types::{Ino, Kind, StatFs, ZoneInfo, ZoneUse};
+use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
+
+impl Core {
+    /// See [`crate::Fs::statfs`].
+    pub(crate) fn statfs(&self) -> StatFs {
+        let per = u64::from(self.layout.stripe(self.layout.width).payload_blocks());
+        let usable = self.zones.total() - self.zones.count(SuperzoneState::Retired);
+        let valid: u64 = self.superzone_valid.iter().map(|v| u64::from(*v)).sum();
+        let dirty = (self.cache.dirty_pages() as u64).min(per * u64::from(usable));
+        let open: u64 = (0..self.streams.len()).map(|s| u64::from(self.room_in(s))).sum();
+        let free_superzones = self.zones.free_count();
+        let free = u64::from(free_superzones) * per + open;
+        let available = u64::from(free_superzones.saturating_sub(RESERVE)) * per + open;
+        let empty = self.empty_superzones().count() as u64 * per;
+        StatFs {
+            block_size: BLOCK as u32,
+            blocks: u64::from(usable) * per,
+            blocks_free: (free + empty).saturating_sub(dirty),
+            blocks_available: (available + empty).saturating_sub(dirty),
+            blocks_stale: (u64::from(usable) * per).saturating_sub(free + valid),
+            inodes: u64::from(self.layout.nodes - 1),
+            inodes_free: u64::from(self.ids.unused_count()),
+            name_max: NAME_MAX as u32,
+        }
+    }
+
+    /// See [`crate::Fs::parent`].
+    pub(crate) fn parent(&mut self, ino: Ino) -> Result<Ino, Stop> {
+        let head = &self.inode(ino)?.head;
+        if Kind::from_code(head.kind) != Some(Kind::Directory) {
+            let message = format!("inode {ino} is not a directory");
+            return Err(Stop::Fail(Error::new(ErrorKind::NotDirectory, message)));
+        }
+        Ok(Ino(head.parent.get()))
+    }
+
+    /// See [`crate::Fs::zone_map`].
+    pub(crate) fn zone_map(&self) -> Result<Vec<ZoneInfo>> {
+        let reports = crate::recover::report(&*self.device)?;
+        let mut map = Vec::with_capacity(reports.len());
+        for report in &reports {
+            let written = crate::recover::written(report, &self.geometry);
+            let broken = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
+            let (usage, valid) = self.zone_use(report.zone);
+            map.push(ZoneInfo {
+                usage: if broken { ZoneUse::Retired } else { usage },
+                open: report.state.is_active(),
+                written,
+                valid,
+            });
+        }
+        Ok(map)
+    }
+
+    fn zone_use(&self, zone: ZoneId) -> (ZoneUse, u32) {
+        let layout = &self.layout;
+        let usage = match zone.0 {
+            z if z < layout.ring_start => ZoneUse::Unused,
+            z if z < layout.delta_start => ZoneUse::Checkpoint,
+            z if z < layout.table_start => ZoneUse::DeltaLog,
+            z if z < layout.sync_start => ZoneUse::Tables,
+            z if z < layout.main_start => ZoneUse::SyncLog,
+            _ => return self.main_use(zone),
+        };
+        (usage, 0)
+    }
+
+    fn main_use(&self, zone: ZoneId) -> (ZoneUse, u32) {
+        let Some(superzone) = self.layout.superzone_of(zone) else { return (ZoneUse::Unused, 0) };
+        let id = SuperzoneId(superzone);
+        let Some(column) = self.zones.column(id, zone) else { return (ZoneUse::Retired, 0) };
+        if self.zones.state(id) == SuperzoneState::Free {
+            return (ZoneUse::Free, 0);
+        }
+        let stripe = self.stripe(superzone);
+        let mut valid = 0;
+        let mut stream = None;
+        for segment in 0..stripe.segments() {
+            let entry = self.sit.get(superzone * self.layout.segments + segment);
+            if entry.valid.get() == 0 {
+                continue;
+            }
+            stream = Some(entry.stream);
+            for (block, v) in stripe.segment_range(segment).enumerate() {
+                let bit = entry.map[block / 8] >> (block % 8) & 1 == 1;
+                valid += u32::from(bit && stripe.place(v).0 == column);
+            }
+        }
+        let open = self.streams.iter().position(|s| s.superzone == Some(superzone));
+        let stream = open.map(|s| s as u8).or(stream).unwrap_or(0);
+        let half = self.streams.len() as u8 / 2;
+        let usage =
+            if stream < half { ZoneUse::Data(stream) } else { ZoneUse::Node(stream - half) };
+        (usage, valid)
+    }
+}

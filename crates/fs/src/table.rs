@@ -1,0 +1,255 @@
+//! The tables in memory: NAT and SIT.
+//!
+//! A table is an array of fixed-size entries, cut into *units*, the pieces in which it is written
+//! to the table area. Units that were never touched take no memory. Entries changed since the
+//! last checkpoint are *dirty* and go to the delta log; units with entries in the delta log are
+//! *behind* (their copy in the table area is older) and are written by the next merge.
+//!
+//! A checkpoint takes its snapshot by sharing units ([`Rc`]); a later change copies.
+
+use crate::format::{NatEntry, SitEntry};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What a table is made of.
+pub(crate) trait Entry:
+    FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static
+{
+}
+
+impl Entry for NatEntry {}
+impl Entry for SitEntry {}
+
+/// One table.
+pub(crate) struct Table<E> {
+    per_unit: u32,
+    len: u32,
+    units: Vec<Option<Rc<Vec<E>>>>,
+    dirty: BTreeSet<u32>,
+    behind: BTreeSet<u32>,
+}
+
+impl<E: Entry> Table<E> {
+    /// A table of `len` zero entries, `per_unit` in a unit.
+    pub(crate) fn new(len: u32, per_unit: u32) -> Table<E> {
+        let units = vec![None; len.div_ceil(per_unit) as usize];
+        Table { per_unit, len, units, dirty: BTreeSet::new(), behind: BTreeSet::new() }
+    }
+
+    /// Entries.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Entry `index`; zeros past the end.
+    pub(crate) fn get(&self, index: u32) -> E {
+        self.units
+            .get((index / self.per_unit) as usize)
+            .and_then(|unit| unit.as_ref())
+            .and_then(|unit| unit.get((index % self.per_unit) as usize))
+            .copied()
+            .unwrap_or_else(E::new_zeroed)
+    }
+
+    /// Changes entry `index`, which becomes dirty.
+    pub(crate) fn update(&mut self, index: u32, change: impl FnOnce(&mut E)) {
+        self.dirty.insert(index);
+        change(self.entry_mut(index));
+    }
+
+    fn entry_mut(&mut self, index: u32) -> &mut E {
+        debug_assert!(index < self.len);
+        let per_unit = self.per_unit as usize;
+        let unit = self.units[(index / self.per_unit) as usize]
+            .get_or_insert_with(|| Rc::new(vec![E::new_zeroed(); per_unit]));
+        &mut Rc::make_mut(unit)[(index % self.per_unit) as usize]
+    }
+
+    /// Sets an entry read back from the delta log: its unit is behind. False if out of range or
+    /// of another size.
+    #[must_use]
+    pub(crate) fn restore(&mut self, index: u32, bytes: &[u8]) -> bool {
+        let Ok(entry) = E::read_from_bytes(bytes) else { return false };
+        if index >= self.len {
+            return false;
+        }
+        *self.entry_mut(index) = entry;
+        self.behind.insert(index / self.per_unit);
+        true
+    }
+
+    /// Sets a unit read back from the table area. False if `bytes` is too short.
+    #[must_use]
+    pub(crate) fn restore_unit(&mut self, unit: u32, bytes: &[u8]) -> bool {
+        let size = size_of::<E>() * self.per_unit as usize;
+        let Some(bytes) = bytes.get(..size) else { return false };
+        let Ok(entries) = <[E]>::ref_from_bytes_with_elems(bytes, self.per_unit as usize) else {
+            // Unaligned for E: copy entry by entry.
+            let copied: Vec<E> = bytes
+                .chunks_exact(size_of::<E>())
+                .filter_map(|chunk| E::read_from_bytes(chunk).ok())
+                .collect();
+            self.units[unit as usize] = Some(Rc::new(copied));
+            return true;
+        };
+        self.units[unit as usize] = Some(Rc::new(entries.to_vec()));
+        true
+    }
+
+    /// Dirty entries so far.
+    pub(crate) fn dirty_count(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// The dirty entries, which are then clean; their units are behind.
+    pub(crate) fn take_dirty(&mut self) -> Vec<(u32, E)> {
+        let dirty = std::mem::take(&mut self.dirty);
+        for index in &dirty {
+            self.behind.insert(index / self.per_unit);
+        }
+        dirty.into_iter().map(|index| (index, self.get(index))).collect()
+    }
+
+    /// Units whose copy in the table area is older than memory.
+    pub(crate) fn behind(&self) -> &BTreeSet<u32> {
+        &self.behind
+    }
+
+    /// Shares the units that are behind, which then are not: a merge writes them.
+    pub(crate) fn take_behind(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
+        let behind = std::mem::take(&mut self.behind);
+        behind.into_iter().filter_map(|u| Some((u, self.units[u as usize].clone()?))).collect()
+    }
+
+    /// Shares every unit that exists; none is behind then: a full rewrite.
+    pub(crate) fn take_all(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
+        self.behind.clear();
+        let units = self.units.iter().enumerate();
+        units.filter_map(|(u, unit)| Some((u as u32, unit.clone()?))).collect()
+    }
+}
+
+/// Node ids: which are free. An id freed becomes free for use only after the next checkpoint.
+pub(crate) struct NodeIds {
+    used: Vec<u64>,
+    len: u32,
+    free: u32,
+    next: u32,
+    /// Freed since the last cut.
+    waiting: Vec<u32>,
+    /// Freed before the cut of the checkpoint under way.
+    cut: Vec<u32>,
+}
+
+impl NodeIds {
+    /// Ids `1..len`, those in `used` taken.
+    pub(crate) fn new(len: u32, used: impl Iterator<Item = u32>) -> NodeIds {
+        let words = vec![0; (len as usize).div_ceil(64)];
+        let mut ids =
+            NodeIds { used: words, len, free: len - 1, next: 1, waiting: vec![], cut: vec![] };
+        for id in used {
+            ids.claim(id);
+        }
+        ids
+    }
+
+    fn is_used(&self, id: u32) -> bool {
+        self.used[(id / 64) as usize] >> (id % 64) & 1 == 1
+    }
+
+    /// Takes exactly `id` (replay). True if it was free.
+    pub(crate) fn claim(&mut self, id: u32) -> bool {
+        if id == 0 || id >= self.len || self.is_used(id) {
+            return false;
+        }
+        self.used[(id / 64) as usize] |= 1 << (id % 64);
+        self.free -= 1;
+        true
+    }
+
+    /// Takes a free id.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        if self.free == 0 {
+            return None;
+        }
+        loop {
+            if self.next >= self.len {
+                self.next = 1;
+            }
+            let id = self.next;
+            if id.is_multiple_of(64) && self.used[(id / 64) as usize] == u64::MAX {
+                self.next += 64;
+                continue;
+            }
+            self.next += 1;
+            if self.claim(id) {
+                return Some(id);
+            }
+        }
+    }
+
+    /// Gives `id` back; it can be taken after the next checkpoint.
+    pub(crate) fn put(&mut self, id: u32) {
+        self.waiting.push(id);
+    }
+
+    /// Ids that can be taken now.
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free
+    }
+
+    /// Ids not in use, also those that wait for a checkpoint.
+    pub(crate) fn unused_count(&self) -> u32 {
+        self.free + (self.waiting.len() + self.cut.len()) as u32
+    }
+
+    /// A checkpoint's cut: what was freed so far is freed by it.
+    pub(crate) fn cut(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        self.cut.extend(waiting);
+    }
+
+    /// The checkpoint is durable: ids freed before its cut can be taken.
+    pub(crate) fn durable(&mut self) {
+        for id in std::mem::take(&mut self.cut) {
+            self.used[(id / 64) as usize] &= !(1 << (id % 64));
+            self.free += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_not_changed_by_later_updates() {
+        let mut table = Table::<NatEntry>::new(100, 10);
+        table.update(42, |e| e.addr = 7.into());
+        assert_eq!(table.take_dirty().len(), 1);
+        let units = table.take_behind();
+        table.update(42, |e| e.addr = 8.into());
+        assert_eq!(units.len(), 1);
+        assert_eq!(units[0].1[2].addr.get(), 7);
+        assert_eq!(table.get(42).addr.get(), 8);
+        assert_eq!(table.get(1000).addr.get(), 0);
+        let mut back = Table::<NatEntry>::new(100, 10);
+        assert!(back.restore_unit(4, units[0].1.as_bytes()));
+        assert_eq!(back.get(42).addr.get(), 7);
+        assert!(!back.restore(100, back.get(0).as_bytes().to_vec().as_slice()));
+    }
+
+    #[test]
+    fn a_freed_id_returns_only_after_a_checkpoint() {
+        let mut ids = NodeIds::new(4, [1].into_iter());
+        assert_eq!((ids.take(), ids.take(), ids.take()), (Some(2), Some(3), None));
+        ids.put(2);
+        assert_eq!(ids.take(), None);
+        ids.cut();
+        ids.put(3);
+        ids.durable();
+        assert_eq!((ids.take(), ids.take()), (Some(2), None));
+        assert_eq!(ids.unused_count(), 1);
+    }
+}

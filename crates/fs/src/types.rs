@@ -1,0 +1,454 @@
+//! What callers of the file system see: inode numbers, attributes, requests and answers.
+
+use furrow_rt::{PAGE_SIZE, Page, Pages, Pool};
+use std::fmt;
+
+/// Inode number; also the id of the inode's node. The root directory is [`Ino::ROOT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ino(pub u32);
+
+impl Ino {
+    /// The root directory.
+    pub const ROOT: Ino = Ino(1);
+}
+
+impl fmt::Display for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Regular file.
+    File,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// FIFO.
+    Fifo,
+    /// Socket.
+    Socket,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+}
+
+impl Kind {
+    /// The kind's number on the medium.
+    pub fn code(self) -> u8 {
+        match self {
+            Kind::File => 1,
+            Kind::Directory => 2,
+            Kind::Symlink => 3,
+            Kind::CharDevice => 4,
+            Kind::BlockDevice => 5,
+            Kind::Fifo => 6,
+            Kind::Socket => 7,
+        }
+    }
+
+    /// The kind with this number.
+    pub fn from_code(code: u8) -> Option<Kind> {
+        use Kind::*;
+        let kinds = [File, Directory, Symlink, CharDevice, BlockDevice, Fifo, Socket];
+        kinds.into_iter().find(|kind| kind.code() == code)
+    }
+}
+
+/// A time: seconds since 1970 (negative before) and nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds since 1970-01-01 00:00:00 UTC.
+    pub seconds: i64,
+    /// Nanoseconds, below 1,000,000,000.
+    pub nanoseconds: u32,
+}
+
+/// Attributes of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Tells reuses of an inode number apart (NFS, FUSE generation).
+    pub generation: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits, set-id bits and sticky bit (07777).
+    pub mode: u16,
+    /// Hard links.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a special file.
+    pub rdev: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// 4 KiB blocks in use.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the content.
+    pub mtime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+    /// Creation.
+    pub btime: Time,
+}
+
+/// Changes to attributes; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits (07777).
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Truncate or extend to this many bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<Time>,
+    /// Last change of the content.
+    pub mtime: Option<Time>,
+}
+
+/// What a new inode is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewNode {
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits (07777).
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number, for a character or block device.
+    pub rdev: u32,
+    /// Target, for a symbolic link (1 to 4095 bytes).
+    pub target: Vec<u8>,
+}
+
+impl NewNode {
+    /// A regular file, mode 0644, owned by root.
+    pub fn file() -> NewNode {
+        NewNode { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: Vec::new() }
+    }
+
+    /// A directory, mode 0755, owned by root.
+    pub fn directory() -> NewNode {
+        NewNode { kind: Kind::Directory, mode: 0o755, ..NewNode::file() }
+    }
+
+    /// A symbolic link to `target`, owned by root.
+    pub fn symlink(target: &[u8]) -> NewNode {
+        NewNode { kind: Kind::Symlink, mode: 0o777, target: target.to_vec(), ..NewNode::file() }
+    }
+}
+
+/// How to rename (renameat2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replace what has the new name.
+    #[default]
+    Replace,
+    /// Fail if the new name exists (RENAME_NOREPLACE).
+    NoReplace,
+    /// Swap the two (RENAME_EXCHANGE).
+    Exchange,
+}
+
+/// One entry of a directory listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// Inode.
+    pub ino: Ino,
+    /// What it is.
+    pub kind: Kind,
+    /// Name.
+    pub name: Vec<u8>,
+    /// Where the listing goes on after this entry. Stays valid while other entries come and go.
+    pub cookie: u64,
+}
+
+/// Space and inodes (statfs).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes per block: 4096.
+    pub block_size: u32,
+    /// Blocks for data and nodes.
+    pub blocks: u64,
+    /// Blocks free now.
+    pub blocks_free: u64,
+    /// Blocks free for users (without the reserve).
+    pub blocks_available: u64,
+    /// Blocks that hold nothing valid but whose zones are not yet reset.
+    pub blocks_stale: u64,
+    /// Inodes there can be.
+    pub inodes: u64,
+    /// Inodes not in use.
+    pub inodes_free: u64,
+    /// Longest name.
+    pub name_max: u32,
+}
+
+/// Bytes to be written at an offset, already in pages: made by the caller's thread, so that the
+/// engine copies nothing for a whole block.
+#[derive(Clone, Debug)]
+pub struct WriteData {
+    pub(crate) offset: u64,
+    pub(crate) len: usize,
+    /// Pages aligned to the file's blocks: the first starts at block `offset / 4096`; bytes
+    /// outside `offset..offset + len` are unspecified.
+    pub(crate) pages: Pages,
+    /// CRC32C of each whole page, where the write covers all of it.
+    pub(crate) crcs: smallvec::SmallVec<[Option<u32>; 4]>,
+}
+
+impl WriteData {
+    /// Copies `bytes`, to be written at `offset`, into pages of `pool` and checksums whole ones.
+    pub fn copy(pool: &Pool, offset: u64, bytes: &[u8]) -> WriteData {
+        let mut data =
+            WriteData { offset, len: bytes.len(), pages: Pages::new(), crcs: Default::default() };
+        let mut rest = bytes;
+        let mut skip = (offset % PAGE_SIZE as u64) as usize;
+        while !rest.is_empty() {
+            let take = rest.len().min(PAGE_SIZE - skip);
+            let mut page = pool.take_dirty();
+            page.make_mut()[skip..skip + take].copy_from_slice(&rest[..take]);
+            data.crcs.push((take == PAGE_SIZE).then(|| furrow_log::record::crc32c(page.bytes())));
+            data.pages.push(page);
+            rest = &rest[take..];
+            skip = 0;
+        }
+        data
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// What a read found: shared pages, not yet copied.
+#[derive(Clone, Debug, Default)]
+pub struct ReadData {
+    pub(crate) pages: Pages,
+    pub(crate) skip: usize,
+    pub(crate) len: usize,
+}
+
+impl ReadData {
+    /// Bytes read; short only at the end of the file.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True at the end of the file.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes, piece by piece.
+    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let (mut skip, mut left) = (self.skip, self.len);
+        self.pages.iter().map(move |page: &Page| {
+            let take = left.min(PAGE_SIZE - skip);
+            let piece = &page.bytes()[skip..skip + take];
+            left -= take;
+            skip = 0;
+            piece
+        })
+    }
+
+    /// Copies the bytes to the front of `out`, which must be at least as long.
+    pub fn copy_to(&self, out: &mut [u8]) {
+        let mut at = 0;
+        for piece in self.chunks() {
+            out[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+    }
+
+    /// The bytes, copied.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = vec![0; self.len];
+        self.copy_to(&mut out);
+        out
+    }
+}
+
+/// How to make a file system.
+#[derive(Clone, Debug, Default)]
+pub struct MkfsOptions {
+    /// Volume label, at most 63 bytes.
+    pub label: String,
+    /// UUID; drawn at random if absent.
+    pub uuid: Option<furrow_log::record::Uuid>,
+    /// Zones per superzone; chosen from the drive's channels and permits if absent.
+    pub width: Option<u32>,
+    /// Blocks per segment; 512, or less on a drive of tiny zones, if absent.
+    pub segment_blocks: Option<u32>,
+    /// Overwrite a drive that holds a file system or other data.
+    pub force: bool,
+}
+
+/// What mkfs made.
+#[derive(Clone, Debug, Default)]
+pub struct MkfsReport {
+    /// UUID in its usual form.
+    pub uuid: String,
+    /// Label.
+    pub label: String,
+    /// Zones per superzone.
+    pub width: u32,
+    /// Superzones of the main area.
+    pub superzones: u32,
+    /// Bytes for data and nodes.
+    pub main_bytes: u64,
+    /// The permit budget, line by line: what needs how many active zones.
+    pub budget: Vec<(String, u32)>,
+    /// Active zones the drive offers, `None` = no limit.
+    pub max_active: Option<u32>,
+}
+
+/// Most bytes of one [`crate::Fs::write`].
+pub const WRITE_MAX: usize = (crate::file::WRITE_BLOCKS_MAX - 1) * PAGE_SIZE;
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Refuse every change; nothing is written, not even a recovery.
+    pub read_only: bool,
+    /// Nothing unsynced stays unwritten for longer, in nanoseconds. Default 5 s.
+    pub commit_interval: u64,
+    /// Pages (4 KiB) of cache. Default 65,536 (256 MiB).
+    pub cache_pages: usize,
+    /// A defect built in on purpose, which the crash sweep must catch.
+    #[cfg(feature = "canary")]
+    pub canary: Option<Canary>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            read_only: false,
+            commit_interval: 5 * furrow_rt::Nanos::SECOND,
+            cache_pages: 65_536,
+            #[cfg(feature = "canary")]
+            canary: None,
+        }
+    }
+}
+
+/// A defect built in on purpose: the crash sweep must catch each.
+#[cfg(feature = "canary")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// fsync does not flush the drive's cache.
+    SkippedFlush,
+    /// fsync answers before its writes have.
+    EarlyAck,
+    /// Blocks read are not checked against the CRC in their pointer.
+    DroppedCrc,
+    /// Recovery ignores the last delta-log extent.
+    IgnoredExtent,
+    /// Zones are reset before the checkpoint that shows them empty is durable.
+    ReuseBeforeRelease,
+}
+
+/// Bytes written to the drive by what they hold, and what was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes callers wrote.
+    pub user_bytes: u64,
+    /// File data.
+    pub data_bytes: u64,
+    /// Nodes (inodes and pointer blocks).
+    pub node_bytes: u64,
+    /// Segment summaries.
+    pub summary_bytes: u64,
+    /// Checkpoints and superblocks.
+    pub checkpoint_bytes: u64,
+    /// Delta log.
+    pub delta_bytes: u64,
+    /// Tables.
+    pub table_bytes: u64,
+    /// Sync log.
+    pub sync_bytes: u64,
+    /// Padding.
+    pub padding_bytes: u64,
+    /// Zone resets.
+    pub zone_resets: u64,
+    /// Write commands sent.
+    pub write_commands: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+    /// fsyncs acknowledged.
+    pub fsyncs: u64,
+    /// Cache hits and misses, in pages.
+    pub cache_hits: u64,
+    /// See `cache_hits`.
+    pub cache_misses: u64,
+}
+
+impl Counters {
+    /// Bytes written to the drive.
+    pub fn host_bytes(&self) -> u64 {
+        self.data_bytes
+            + self.node_bytes
+            + self.summary_bytes
+            + self.checkpoint_bytes
+            + self.delta_bytes
+            + self.table_bytes
+            + self.sync_bytes
+            + self.padding_bytes
+    }
+}
+
+/// What a zone is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZoneUse {
+    /// Superblock copies and checkpoints.
+    Checkpoint,
+    /// Delta log.
+    DeltaLog,
+    /// Tables (NAT and SIT).
+    Tables,
+    /// Sync log.
+    SyncLog,
+    /// Main area, nothing in it.
+    Free,
+    /// Main area: hot, warm, cold (0, 1, 2) data.
+    Data(u8),
+    /// Main area: hot, warm, cold (0, 1, 2) nodes.
+    Node(u8),
+    /// Not used (spare or conventional).
+    Unused,
+    /// Retired: read-only or offline.
+    Retired,
+}
+
+/// One zone of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZoneInfo {
+    /// What it is used for.
+    pub usage: ZoneUse,
+    /// True if a stream or log writes to it now.
+    pub open: bool,
+    /// Blocks written.
+    pub written: u32,
+    /// Blocks that hold something valid.
+    pub valid: u32,
+}

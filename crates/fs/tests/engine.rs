@@ -1,0 +1,254 @@
+//! The engine on an emulated drive, through its public interface.
+
+use furrow_emu::{Emulator, Medium, Options};
+use furrow_fs::{
+    Fs, Ino, Kind, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr, WriteData,
+};
+use furrow_rt::{Config, Rt};
+use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
+use std::future::Future;
+use std::rc::Rc;
+
+const SMALL: &str = "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=1";
+
+/// Runs `test` on a fresh file system on a drive of `spec`.
+fn on_drive<F: Future<Output = Result<()>> + 'static>(
+    spec: &str,
+    test: impl FnOnce(Rt, Rc<dyn ZonedDevice>) -> F,
+) {
+    let rt = Rt::new(Config::shuffled(7));
+    let geometry = furrow_zone::spec::parse_geometry(spec).unwrap();
+    let medium = Medium::memory(&geometry);
+    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap();
+    let drive: Rc<dyn ZonedDevice> = Rc::new(drive);
+    let (on, device) = (rt.clone(), drive.clone());
+    rt.block_on(async move { Fs::format(&on, device, &MkfsOptions::default()).await }).unwrap();
+    let test = test(rt.clone(), drive);
+    if let Err(error) = rt.block_on(test) {
+        panic!("{error}");
+    }
+    rt.clear();
+}
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut rng = furrow_rt::Rng::new(seed);
+    (0..len).map(|_| rng.next() as u8).collect()
+}
+
+async fn write(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) -> Result<()> {
+    fs.write(ino, WriteData::copy(fs.pool(), offset, bytes)).await
+}
+
+async fn mount(rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
+    Fs::mount(rt, drive.clone(), MountOptions::default()).await
+}
+
+#[test]
+fn content_and_names_survive_a_clean_remount() {
+    on_drive(SMALL, |rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let dir = fs.create(Ino::ROOT, b"dir", &NewNode::directory()).await?;
+        let bytes = pattern(1, 3_000_000);
+        let file = fs.create(dir.ino, b"file", &NewNode::file()).await?;
+        write(&fs, file.ino, 5, &bytes).await?;
+        let link = fs.create(dir.ino, b"link", &NewNode::symlink(b"../target")).await?;
+        fs.link(file.ino, Ino::ROOT, b"other").await?;
+        fs.unmount().await?;
+
+        let fs = mount(&rt, &drive).await?;
+        let found = fs.lookup(Ino::ROOT, b"other").await?;
+        assert_eq!((found.ino, found.links, found.size), (file.ino, 2, 3_000_005));
+        let read = fs.read(found.ino, 0, 4_000_000).await?.to_vec();
+        assert_eq!(&read[..5], &[0; 5]);
+        assert!(read[5..] == bytes);
+        assert_eq!(fs.readlink(link.ino).await?, b"../target");
+        let names = fs.readdir(dir.ino, 0, 100).await?;
+        assert_eq!(names.len(), 2);
+        assert_eq!(fs.parent(dir.ino).await?, Ino::ROOT);
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn what_was_fsynced_survives_without_a_checkpoint() {
+    on_drive(SMALL, |rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let mut files = Vec::new();
+        for i in 0..40u64 {
+            let name = format!("file{i}");
+            let file = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?;
+            let bytes = pattern(i, 10_000 + 700 * i as usize);
+            write(&fs, file.ino, 0, &bytes).await?;
+            fs.fsync(file.ino, false).await?;
+            files.push((name, bytes));
+        }
+        assert!(fs.counters().checkpoints <= 2, "{:?}", fs.counters());
+        // The engine is dropped without an unmount: the next mount must recover.
+        drop(fs);
+        let fs = mount(&rt, &drive).await?;
+        for (name, bytes) in files {
+            let file = fs.lookup(Ino::ROOT, name.as_bytes()).await?;
+            let read = fs.read(file.ino, 0, 1 << 20).await?.to_vec();
+            assert!(read == bytes, "{name}");
+        }
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn a_full_drive_says_so_stays_readable_and_gives_space_back() {
+    on_drive(SMALL, |rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let free = fs.statfs();
+        let bytes = pattern(3, 1 << 20);
+        let mut files = Vec::new();
+        let error: Error = loop {
+            let name = format!("f{}", files.len());
+            let file = match fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await {
+                Ok(file) => file,
+                Err(error) => break error,
+            };
+            if let Err(error) = write(&fs, file.ino, 0, &bytes).await {
+                break error;
+            }
+            fs.fsync(file.ino, false).await?;
+            files.push((name, file.ino));
+        };
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        assert!(files.len() > 30, "{} files of 1 MiB", files.len());
+        for (_, ino) in &files {
+            assert!(fs.read(*ino, 0, 1 << 20).await?.to_vec() == bytes);
+        }
+        for (name, _) in &files {
+            fs.unlink(Ino::ROOT, name.as_bytes()).await?;
+        }
+        fs.sync().await?;
+        let after = fs.statfs();
+        assert!(after.blocks_free * 10 > free.blocks_free * 8, "{free:?} {after:?}");
+        let file = fs.create(Ino::ROOT, b"again", &NewNode::file()).await?;
+        for i in 0..20 {
+            write(&fs, file.ino, i << 20, &bytes).await?;
+        }
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn many_checkpoints_merge_the_delta_log_and_turn_every_ring() {
+    on_drive(SMALL, |rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?;
+        for round in 0..1200u64 {
+            write(&fs, file.ino, (round % 50) * 4096, &pattern(round, 4096)).await?;
+            fs.sync().await?;
+            if round % 300 == 299 {
+                drop(fs.clone());
+            }
+        }
+        let resets = fs.counters().zone_resets;
+        assert!(resets > 10, "{resets}");
+        fs.unmount().await?;
+        let fs = mount(&rt, &drive).await?;
+        for round in 1150..1200u64 {
+            let read = fs.read(file.ino, (round % 50) * 4096, 4096).await?.to_vec();
+            assert!(read == pattern(round, 4096), "{round}");
+        }
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn a_file_grows_through_every_height_and_shrinks_again() {
+    on_drive(SMALL, |rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let before = fs.statfs();
+        let file = fs.create(Ino::ROOT, b"sparse", &NewNode::file()).await?;
+        // Heights 0 to 3.
+        let places = [0u64, 1 << 20, 1 << 30, 1 << 41, (1 << 44) - 8192];
+        for (i, at) in places.iter().enumerate() {
+            write(&fs, file.ino, *at, &pattern(i as u64, 4096)).await?;
+        }
+        fs.fsync(file.ino, false).await?;
+        drop(fs);
+        let fs = mount(&rt, &drive).await?;
+        let attr = fs.lookup(Ino::ROOT, b"sparse").await?;
+        assert_eq!((attr.size, attr.blocks), ((1 << 44) - 4096, 5));
+        for (i, at) in places.iter().enumerate() {
+            let read = fs.read(file.ino, *at, 4096).await?.to_vec();
+            assert!(read == pattern(i as u64, 4096), "{at}");
+        }
+        assert_eq!(fs.read(file.ino, 1 << 35, 10).await?.to_vec(), [0; 10]);
+        let cut = SetAttr { size: Some(5000), ..SetAttr::default() };
+        let attr = fs.setattr(file.ino, cut).await?;
+        assert_eq!((attr.size, attr.blocks), (5000, 1));
+        let grow = SetAttr { size: Some(9000), ..SetAttr::default() };
+        fs.setattr(file.ino, grow).await?;
+        let read = fs.read(file.ino, 0, 9000).await?.to_vec();
+        assert!(read[..4096] == pattern(0, 4096) && read[4096..] == [0; 4904]);
+        fs.unlink(Ino::ROOT, b"sparse").await?;
+        fs.sync().await?;
+        assert_eq!(fs.statfs().inodes_free, before.inodes_free);
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn renames_links_and_open_files_behave_as_posix_says() {
+    on_drive(SMALL, |rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let a = fs.create(Ino::ROOT, b"a", &NewNode::directory()).await?;
+        let b = fs.create(Ino::ROOT, b"b", &NewNode::directory()).await?;
+        let x = fs.create(a.ino, b"x", &NewNode::file()).await?;
+        let y = fs.create(b.ino, b"y", &NewNode::file()).await?;
+        write(&fs, y.ino, 0, b"why").await?;
+        fs.open(y.ino).await?;
+        fs.rename((a.ino, b"x"), (b.ino, b"y"), RenameMode::Replace).await?;
+        assert_eq!(fs.read(y.ino, 0, 9).await?.to_vec(), b"why");
+        fs.release(y.ino).await?;
+        assert_eq!(fs.getattr(y.ino).await.unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(fs.lookup(b.ino, b"y").await?.ino, x.ino);
+        let below = fs.rename((Ino::ROOT, b"a"), (a.ino, b"a"), RenameMode::Replace).await;
+        assert_eq!(below.unwrap_err().kind(), ErrorKind::Invalid);
+        let taken = fs.rename((Ino::ROOT, b"a"), (Ino::ROOT, b"b"), RenameMode::Replace).await;
+        assert_eq!(taken.unwrap_err().kind(), ErrorKind::NotEmpty);
+        fs.rename((Ino::ROOT, b"a"), (b.ino, b"a"), RenameMode::NoReplace).await?;
+        assert_eq!(fs.parent(a.ino).await?, b.ino);
+        assert_eq!(fs.getattr(Ino::ROOT).await?.links, 3);
+        assert_eq!(fs.getattr(b.ino).await?.links, 3);
+        fs.rename((b.ino, b"a"), (b.ino, b"y"), RenameMode::Exchange).await?;
+        assert_eq!(fs.lookup(b.ino, b"y").await?.kind, Kind::Directory);
+        let error = fs.rmdir(Ino::ROOT, b"b").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotEmpty);
+        fs.unlink(b.ino, b"a").await?;
+        fs.rmdir(b.ino, b"y").await?;
+        fs.rmdir(Ino::ROOT, b"b").await?;
+        assert_eq!(fs.getattr(Ino::ROOT).await?.links, 2);
+        fs.fsync(Ino::ROOT, false).await?;
+        drop(fs);
+        let fs = mount(&rt, &drive).await?;
+        assert!(fs.readdir(Ino::ROOT, 0, 10).await?.is_empty());
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn drives_that_do_not_fit_are_refused_with_the_sum() {
+    let rt = Rt::new(Config::simulated(1));
+    for (spec, what) in [
+        ("zones=96,zone-size=1MiB,max-active=5,max-open=5", "6 are needed"),
+        ("zones=10,zone-size=1MiB,max-active=14", "too small"),
+        ("zones=96,zone-size=8KiB,max-active=14", "too small"),
+    ] {
+        let geometry = furrow_zone::spec::parse_geometry(spec).unwrap();
+        let medium = Medium::memory(&geometry);
+        let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap();
+        let on = rt.clone();
+        let made =
+            rt.block_on(
+                async move { Fs::format(&on, Rc::new(drive), &MkfsOptions::default()).await },
+            );
+        let error = made.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{spec}: {error}");
+        assert!(error.to_string().contains(what), "{spec}: {error}");
+    }
+}
