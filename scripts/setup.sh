@@ -36,9 +36,6 @@ install_package() {
         fail "could not install package $1 ($2): install it by hand, run again"
 }
 
-# $1: command, $2: package, $3: what it is for
-need_command() { have "$1" || install_package "$2" "$3"; }
-
 # Installs a cargo tool. $1: command and crate, $2: version, $3: what it is for
 need_tool() {
     have "$1" && return
@@ -73,11 +70,8 @@ need_lint() {
     need_tool cargo-deny "$CARGO_DENY_VERSION" "licences of dependencies"
 }
 
-need_fuse() {
-    [ -z "${FURROW_WITHOUT_FUSE:-}" ] || return 0
-    # Root mounts by itself; everybody else through fusermount3.
-    [ "$(id -u)" -eq 0 ] || need_command fusermount3 fuse3 "mounting without being root"
-    # A module that is there but not loaded: load it, and let fuse_problem speak if that fails.
+# A module that is there but not loaded: load it. Whoever needs FUSE says so if that fails.
+load_fuse() {
     [ -e /dev/fuse ] || ! have modprobe || as_root modprobe fuse 2>/dev/null || true
 }
 
@@ -88,8 +82,8 @@ lint) need_lint ;;
 test)
     need_lint
     need_tool fsx "$FSX_VERSION" "a judge of file systems, run on a mount"
-    need_fuse
+    load_fuse
     ;;
-demo) need_fuse ;;
+demo) load_fuse ;;
 *) fail "unknown goal '$goal': build, lint, test or demo" ;;
 esac

@@ -55,6 +55,14 @@ if [ "${1:-}" = lint ]; then
     exit
 fi
 
+# Tests that mount skip themselves if FURROW_WITHOUT_FUSE=1 and fail without FUSE otherwise, so
+# that a machine that lost /dev/fuse is not taken for one where mounts work.
+problem="$(fuse_problem)"
+if [ -n "$problem" ] && [ "${FURROW_WITHOUT_FUSE:-}" = 1 ]; then
+    skip mounts "FURROW_WITHOUT_FUSE=1, and $problem"
+elif [ -n "$problem" ]; then
+    failed+=("mounts: $problem; FURROW_WITHOUT_FUSE=1 skips what needs a mount")
+fi
 step tests cargo test --quiet --workspace --locked
 
 summary

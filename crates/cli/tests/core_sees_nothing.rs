@@ -236,12 +236,14 @@ fn group(tokens: &[(usize, String)]) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Sources below a folder, without those that hold only tests: these may measure and print.
 fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("sources can be listed") {
         let path = entry.expect("sources can be listed").path();
+        let name = path.to_string_lossy();
         if path.is_dir() {
             rust_files(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        } else if name.ends_with(".rs") && !name.ends_with("tests.rs") {
             files.push(path);
         }
     }

@@ -74,7 +74,10 @@ fn is_text(name: &str) -> bool {
 // Checks of one file.
 
 fn long_lines(file: &File) -> Vec<String> {
-    let too_long = |line: &&str| line.chars().count() > LINE_LENGTH_MAX;
+    // A row of a table in a comment cannot be broken.
+    let is_row =
+        |line: &str| ["//! |", "/// |"].iter().any(|row| line.trim_start().starts_with(row));
+    let too_long = |line: &&str| line.chars().count() > LINE_LENGTH_MAX && !is_row(line);
     let lines = file.text.lines().enumerate().filter(|(_, line)| file.is_rust() && too_long(line));
     lines.map(|(i, _)| file.problem(i, "line longer than 100 characters")).collect()
 }
@@ -209,6 +212,31 @@ fn unknown_commands(file: &File, targets: &[&str], subcommands: &[&str]) -> Vec<
     problems
 }
 
+/// Dependencies of the workspace that docs/HACKING.md gives no reason for, and reasons for none.
+fn unexplained_dependencies(manifest: &str, reasons: &str) -> Vec<String> {
+    let section = |text: &str, from: &str, to: &str| {
+        let rest = text.split_once(from).map_or("", |(_, rest)| rest);
+        rest.split(to).next().unwrap_or_default().to_owned()
+    };
+    let dependencies = section(manifest, "[workspace.dependencies]\n", "\n[");
+    let used: BTreeSet<String> = dependencies
+        .lines()
+        .filter_map(|line| line.split_once(" = ").map(|(name, _)| name.to_owned()))
+        .filter(|name| !name.starts_with("furrow-"))
+        .collect();
+    let explained: BTreeSet<String> = section(reasons, "## Dependencies\n", "\n## ")
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .filter_map(|line| line.split(" | ").next().map(str::to_owned))
+        .flat_map(|names| {
+            names.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect();
+    let missing = used.difference(&explained).map(|name| format!("{name}: no reason given"));
+    let stale = explained.difference(&used).map(|name| format!("{name}: a reason, but not used"));
+    missing.chain(stale).collect()
+}
+
 /// Targets of a makefile.
 fn makefile_targets(makefile: &str) -> Vec<&str> {
     let names = makefile.lines().filter_map(|line| line.split_once(": ").map(|(name, _)| name));
@@ -228,17 +256,17 @@ fn subcommands(help: &str) -> Vec<&str> {
 fn the_tree_is_tidy() {
     let files = tree();
     let paths: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
-    for expected in ["Cargo.toml", "Makefile", ".ci/run", "crates/cli/tests/tidy.rs"] {
+    for expected in [".ci/run", "README.md", "crates/cli/tests/tidy.rs"] {
         assert!(paths.contains(expected), "{expected} was not looked at");
     }
-    let makefile = files.iter().find(|f| f.path == "Makefile").expect("looked at above");
-    let targets = makefile_targets(&makefile.text);
+    let text_of = |path: &str| &files.iter().find(|f| f.path == path).expect("it is there").text;
+    let targets = makefile_targets(text_of("Makefile"));
     let furrow = env!("CARGO_BIN_EXE_furrow");
     let help = std::process::Command::new(furrow).arg("--help").output().expect("furrow runs");
     let help = String::from_utf8(help.stdout).expect("help is UTF-8");
     let commands = subcommands(&help);
 
-    let mut problems = Vec::new();
+    let mut problems = unexplained_dependencies(text_of("Cargo.toml"), text_of("docs/HACKING.md"));
     for file in &files {
         problems.extend(long_lines(file));
         problems.extend(long_files(file));
@@ -264,6 +292,7 @@ fn long_lines_are_found() {
         ["a.rs:2: line longer than 100 characters"]
     );
     assert!(long_lines(&File::sample("a.md", &format!("{line}e"))).is_empty());
+    assert!(long_lines(&File::sample("a.rs", &format!("//! | {line} |"))).is_empty());
 }
 
 #[test]
@@ -331,6 +360,16 @@ fn unknown_commands_are_found() {
         unknown_commands(&File::sample("a.md", bad), &targets, &commands),
         ["a.md:1: no such command: make tea", "a.md:3: no such command: furrow plough x"]
     );
+}
+
+#[test]
+fn unexplained_dependencies_are_found() {
+    let manifest = "[workspace.dependencies]\nfurrow-rt = { path = \"a\" }\nslab = \"1\"\n\
+                    bob = \"2\"\n\n[x]\ny = 1\n";
+    let reasons = "# A\n## Dependencies\n\n| crate | why |\n|---|---|\n| `slab`, `old` | `k` |\n\n\
+                   ## B\n| `z` | |\n";
+    let problems = unexplained_dependencies(manifest, reasons);
+    assert_eq!(problems, ["bob: no reason given", "old: a reason, but not used"]);
 }
 
 #[test]
