@@ -1,5 +1,7 @@
 //! The engine on an emulated drive, through its public interface.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use furrow_emu::{Emulator, Medium, Options};
 use furrow_fs::{
     Fs, Ino, Kind, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr, WriteData,

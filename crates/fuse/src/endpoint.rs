@@ -223,7 +223,8 @@ mod tests {
 
     #[test]
     fn the_mount_table_is_read_as_the_kernel_writes_it() {
-        let line = br"61 28 0:49 / /mnt/a\040b rw,noatime shared:3 master:1 - fuse.furrow /d/x\134y.zns rw,user_id=0";
+        let line =
+            br"61 28 0:49 / /mnt/a\040b rw,noatime shared:3 - fuse.furrow /d/x\134y.zns rw,a=0";
         let found = parse_mountinfo(line).expect("ours");
         assert_eq!(found.directory, Path::new("/mnt/a b"));
         assert_eq!(found.source, r"/d/x\y.zns");

@@ -228,7 +228,9 @@ mod tests {
     proptest! {
         /// A read of any range gives the blocks of that range, across zones and commands.
         #[test]
-        fn reads_span_zones_and_commands(from in 0..39u32, blocks in 0..60u32, seed in any::<u64>()) {
+        fn reads_span_zones_and_commands(
+            from in 0..39u32, blocks in 0..60u32, seed in any::<u64>(),
+        ) {
             let rt = Rt::new(Config::shuffled(seed));
             let toy = Toy::on(&rt, geometry(3, 13), seed);
             let writer = Writer::new(&rt, toy.clone(), Order::Queued, 3);

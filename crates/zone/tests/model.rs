@@ -271,7 +271,9 @@ fn event() -> impl Strategy<Value = Event> {
         20 => (place, action()).prop_map(|(lba, action)| {
             Event::Command(Command::Manage { target: Target::Zone(lba), action })
         }),
-        4 => action().prop_map(|action| Event::Command(Command::Manage { target: Target::All, action })),
+        4 => action().prop_map(|action| {
+            Event::Command(Command::Manage { target: Target::All, action })
+        }),
         1 => Just(Event::Command(Command::Flush)),
         1 => (0..8u32).prop_map(Event::ReadOnly),
         1 => (0..8u32).prop_map(Event::Offline),

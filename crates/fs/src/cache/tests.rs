@@ -224,7 +224,8 @@ proptest! {
                 },
                 13 => {
                     cache.remove_range(ino, n..n + 2);
-                    newest.retain(|k, _| !matches!(*k, Key::Data(i, b) if i == ino && (n..n + 2).contains(&b)));
+                    let dropped = |b: u32| (n..n + 2).contains(&b);
+                    newest.retain(|k, _| !matches!(*k, Key::Data(i, b) if i == ino && dropped(b)));
                     dirty.retain(|k, _| newest.contains_key(k));
                 }
                 14 => {
