@@ -58,6 +58,7 @@ struct State {
     log: Vec<Command>,
     most_in_flight: u32,
     answered: BTreeSet<u64>,
+    forced: BTreeSet<u64>,
 }
 
 pub(crate) struct Toy {
@@ -79,6 +80,7 @@ impl Toy {
             log: Vec::new(),
             most_in_flight: 0,
             answered: BTreeSet::new(),
+            forced: BTreeSet::new(),
         };
         Rc::new(Toy { geometry, table: CompletionTable::new(), state: RefCell::new(state) })
     }
@@ -125,6 +127,19 @@ impl Toy {
     /// Whether the write of the logical block was answered.
     pub(crate) fn is_answered(&self, zone: ZoneId, offset: u64) -> bool {
         self.state.borrow().answered.contains(&(self.geometry.start(zone).0 + offset))
+    }
+
+    /// Whether the logical block was written with FUA.
+    pub(crate) fn is_forced(&self, zone: ZoneId, offset: u64) -> bool {
+        self.state.borrow().forced.contains(&(self.geometry.start(zone).0 + offset))
+    }
+
+    /// Exchanges two logical blocks.
+    pub(crate) fn swap(&self, a: (ZoneId, u64), b: (ZoneId, u64)) {
+        let lba = |(zone, offset)| self.geometry.start(zone).0 + offset;
+        let mut state = self.state.borrow_mut();
+        let (first, second) = (state.data[&lba(a)].clone(), state.data[&lba(b)].clone());
+        state.data.extend([(lba(a), second), (lba(b), first)]);
     }
 
     pub(crate) fn flip(&self, zone: ZoneId, offset: u64, byte: usize, bit: u32) {
@@ -233,8 +248,10 @@ impl Source for Toy {
                 Command::Write { lba, blocks } => lba.0..lba.0 + blocks.0,
                 _ => 0..0,
             };
+            let fua = request.fua;
             let outcome = self.carry_out(state, request);
             if outcome.status.is_ok() {
+                state.forced.extend(range.clone().filter(|_| fua));
                 state.answered.extend(range);
             }
             state.answers.push((outcome, ticket, zone));

@@ -313,6 +313,22 @@ fn blocks_of_other_checkpoints_are_refused() {
     refused(&listed, id(0, 9), "epoch");
 }
 
+/// Two blocks that changed places are each whole, and a list made to fit them has the right
+/// checksum: their places give them away.
+#[test]
+fn misplaced_blocks_are_refused() {
+    let mut run = Run::new(8, 32);
+    for fill in 0..2 {
+        run.step(Op::Checkpoint(vec![(0, 1, vec![fill; 12])]));
+    }
+    run.toy.swap((ZoneId(0), 0), (ZoneId(0), 1));
+    let blocks = (0..2).map(|block| run.toy.sector(ZoneId(0), block).unwrap());
+    let crc = blocks.fold(0, |crc, block| crc32c_append(crc, &block));
+    let fitted = [Extent { crc, ..run.extents[0] }];
+    let error = replay(&run.rt, &run.toy, id(1, 2), &fitted).unwrap_err();
+    assert!(error.to_string().contains("place"), "{error}");
+}
+
 /// What does not fit changes nothing; neither does an entry of the wrong size.
 #[test]
 fn a_refused_append_changes_nothing() {

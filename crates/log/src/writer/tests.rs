@@ -109,6 +109,8 @@ proptest! {
                         rt2.spawn_detached(async move {
                             done.await.unwrap();
                             assert!(range.clone().all(|at| written(&toy, zone, at, per_block)));
+                            let forced = |at| toy.is_forced(zone, u64::from(at) * per_block);
+                            assert!(range.clone().all(|at| forced(at) == fua));
                         });
                     }
                     Op::Fill { zone, blocks } => {
@@ -196,14 +198,15 @@ fn a_wrong_write_pointer_is_a_failure() {
 fn a_failure_stops_its_zone_only() {
     for order in [Order::Blocking, Order::Queued] {
         let rt = Rt::new(Config::shuffled(4));
-        let toy = Toy::on(&rt, geometry(2, 64), 4);
+        let toy = Toy::on(&rt, geometry(2, 512), 4);
         toy.wish(|wishes| wishes.fail.extend([(Lba(20), Status::WriteFault)]));
-        let writer = Writer::new(&rt, toy.clone(), order, 2);
+        let writer = Writer::with_options(&rt, toy.clone(), options(order, 2, 3));
         (0..2).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
         let good = write(&writer, 0, 16);
         let before = writer.mark();
         let bad = write(&writer, 0, 16);
-        let behind = write(&writer, 0, 16);
+        // More than fits in flight: some of it is still queued when the failure comes.
+        let behind = write(&writer, 0, 200);
         let other = write(&writer, 1, 40);
         let writer2 = writer.clone();
         rt.block_on(async move {
