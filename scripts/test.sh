@@ -64,5 +64,9 @@ elif [ -n "$problem" ]; then
     failed+=("mounts: $problem; FURROW_WITHOUT_FUSE=1 skips what needs a mount")
 fi
 step tests cargo test --quiet --workspace --locked
+# Every interleaving of the port's threads: crates/rt/src/loom_tests.rs. Its own target folder,
+# because the flag rebuilds everything.
+step interleavings env RUSTFLAGS="--cfg loom" \
+    cargo test --quiet --locked -p furrow-rt --lib --target-dir target/loom loom_tests
 
 summary

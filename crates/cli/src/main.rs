@@ -9,6 +9,9 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
 
+mod bench;
+mod show;
+
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
@@ -29,11 +32,15 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    Bench(bench::Args),
+}
 
 impl Command {
-    fn run(self, _out: &mut dyn Write) -> anyhow::Result<u8> {
-        match self {}
+    fn run(self, out: &mut dyn Write) -> anyhow::Result<u8> {
+        match self {
+            Command::Bench(args) => bench::run(&args, out),
+        }
     }
 }
 

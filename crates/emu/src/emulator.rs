@@ -1,7 +1,7 @@
 //! The drive: queues in front of the state machine and the medium, and faults between.
 //!
-//! `submit` only puts a command in its queue; [`Source::poll`] carries commands out when the
-//! executor has nothing else to do. So in simulation ([`Step::One`]) an engine runs between any
+//! `submit` only puts a command in its queue; the executor polls the drive, which then carries
+//! commands out, when it has nothing else to do. So in simulation ([`Step::One`]) an engine runs between any
 //! two commands and many stay in flight; for speed ([`Step::All`]) everything waiting is done at
 //! once. The state machine decides, the medium stores; neither knows of the other, nor of time: a
 //! timing engine belongs here, between the choice of a command and its completion.
@@ -22,7 +22,7 @@ use furrow_zone::{
     Result, Status, Target, ZoneId, ZoneReport, ZonedDevice,
 };
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// How much is carried out each time the executor has nothing else to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +194,7 @@ impl Emulator {
             options,
         }));
         emulator.look_again();
-        rt.add_source(Rc::new(emulator.clone()));
+        rt.add_source(Rc::new(Worker(Rc::downgrade(&emulator.0))));
         emulator
     }
 
@@ -714,15 +714,20 @@ fn applies(kind: FaultKind, command: &Command) -> bool {
     }
 }
 
-impl Source for Emulator {
+/// What the executor polls. It does not keep the drive: with the last handle the drive is gone,
+/// and an image free for others.
+struct Worker(Weak<Inner>);
+
+impl Source for Worker {
     fn poll(&self) -> bool {
-        let waited = self.ripen();
-        let mut worked = self.step();
-        if worked && self.0.options.step == Step::All {
-            while self.step() {}
+        let Some(inner) = self.0.upgrade() else { return false };
+        let drive = Emulator(inner);
+        let waited = drive.ripen();
+        let worked = drive.step();
+        if worked && drive.0.options.step == Step::All {
+            while drive.step() {}
         }
-        worked |= waited;
-        worked
+        worked || waited
     }
 }
 

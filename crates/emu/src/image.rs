@@ -23,8 +23,8 @@ use furrow_rt::{PAGE_SIZE, Page};
 use furrow_zone::{BlockCount, Error, ErrorKind, Geometry, Result, Zone, ZoneId, ZoneState};
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{ErrorKind as IoKind, IoSlice, IoSliceMut};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::{ErrorKind as IoKind, IoSlice, IoSliceMut, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use zerocopy::IntoBytes;
 
@@ -66,15 +66,49 @@ pub(crate) struct Opened {
     pub warnings: Vec<String>,
 }
 
-/// Makes an image of a drive of `geometry` at `path`. An existing file is an error unless `force`.
+/// Who an image is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Unlike any other image's.
+    pub uuid: [u8; 16],
+    /// The preset it is made from, empty if none; at most 32 bytes are kept.
+    pub preset: String,
+}
+
+impl Identity {
+    /// A new identity, from the system's random numbers.
+    ///
+    /// # Errors
+    /// If the system gives none.
+    pub fn fresh(preset: &str) -> Result<Identity> {
+        let mut uuid = [0; 16];
+        File::open("/dev/urandom")
+            .and_then(|mut random| random.read_exact(&mut uuid))
+            .map_err(|error| io_error("/dev/urandom", "cannot be read", &error))?;
+        // Version 4, variant 1 (RFC 9562).
+        uuid[6] = uuid[6] & 0x0f | 0x40;
+        uuid[8] = uuid[8] & 0x3f | 0x80;
+        Ok(Identity { uuid, preset: preset.to_owned() })
+    }
+}
+
+/// Makes an image of a drive of `geometry` at `path`, with a fresh identity. An existing file is
+/// an error unless `force`.
 ///
 /// # Errors
 /// If the geometry cannot be, the file exists, is in use, or cannot be written.
-pub fn create_image(
+pub fn create_image(path: &Path, geometry: &Geometry, force: bool) -> Result<()> {
+    create_image_as(path, geometry, &Identity::fresh("")?, force)
+}
+
+/// As [`create_image`], with an identity that the caller gives.
+///
+/// # Errors
+/// As [`create_image`].
+pub fn create_image_as(
     path: &Path,
     geometry: &Geometry,
-    uuid: [u8; 16],
-    preset: &str,
+    identity: &Identity,
     force: bool,
 ) -> Result<()> {
     let name = path.display().to_string();
@@ -84,7 +118,7 @@ pub fn create_image(
         Error::new(ErrorKind::TooLarge, format!("{name}: a drive of this size fits no file"))
     })?;
     let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(rustix::fs::OFlags::CLOEXEC.bits() as i32);
+    options.read(true).write(true);
     let options = if force { options.create(true) } else { options.create_new(true) };
     let file = options.open(path).map_err(|error| match error.kind() {
         IoKind::AlreadyExists => Error::new(
@@ -96,17 +130,23 @@ pub fn create_image(
     lock(&file, &name, true)?;
     // Only now, under the lock: whoever had it open must not see it go.
     file.set_len(0).map_err(|error| failed("cannot be emptied", error))?;
-    let written = write_empty(&file, geometry, &layout, uuid, preset);
-    written.map_err(|error| match error.kind() {
-        IoKind::FileTooLarge => Error::new(
-            ErrorKind::TooLarge,
-            format!(
-                "{name}: the drive needs a (sparse) file of {} bytes, more than this file system \
-                 allows: give a smaller capacity",
-                layout.file_bytes
+    let written = write_empty(&file, geometry, &layout, identity);
+    written.map_err(|error| {
+        if !force {
+            // It was made just now and holds nothing.
+            let _ = std::fs::remove_file(path);
+        }
+        match error.kind() {
+            IoKind::FileTooLarge => Error::new(
+                ErrorKind::TooLarge,
+                format!(
+                    "{name}: the drive needs a (sparse) file of {} bytes, more than this file \
+                     system allows: give a smaller capacity",
+                    layout.file_bytes
+                ),
             ),
-        ),
-        _ => failed("cannot be written", error),
+            _ => failed("cannot be written", error),
+        }
     })
 }
 
@@ -114,8 +154,7 @@ fn write_empty(
     file: &File,
     geometry: &Geometry,
     layout: &Layout,
-    uuid: [u8; 16],
-    preset: &str,
+    identity: &Identity,
 ) -> std::io::Result<()> {
     file.set_len(layout.file_bytes)?;
     let mut table = Vec::with_capacity(geometry.zones as usize * SLOT as usize);
@@ -126,7 +165,7 @@ fn write_empty(
     file.write_all_at(&table, format::TABLE_AT)?;
     file.write_all_at(&format::fault_list(1, &[]), half(1))?;
     // Last: a file without it is no image.
-    let header = Header::new(geometry, layout, uuid, preset);
+    let header = Header::new(geometry, layout, identity.uuid, &identity.preset);
     file.write_all_at(header.as_bytes(), 0)?;
     file.sync_all()
 }

@@ -46,7 +46,7 @@ pub mod snapshot;
 pub use crate::core::Counters;
 pub use emulator::{CommandInfo, Emulator, Observer, Options, Step};
 pub use fault::{Fault, FaultKind, Place, When};
-pub use image::{Image, OpenMode, create_image};
+pub use image::{Identity, Image, OpenMode, create_image, create_image_as};
 pub use medium::Medium;
 pub use memory::Memory;
 pub use open::open;

@@ -1,64 +1,36 @@
 //! The real clock, and what an executor on it waits for: timers, descriptors, the bell.
 //!
 //! The only place of the core that reads the machine's clock.
-//!
-//! Invariant of the [`Doorbell`]: who sleeps publishes until when *before* its last look at the
-//! work, and who brings work publishes the work *before* it looks at the sleeper. Both put a
-//! sequentially consistent fence in between, so at least one of the two sees the other.
 
 use crate::exec::Nanos;
+use crate::sleeper::Sleeper;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::task::Waker;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Wakes the one thread that sleeps for an executor.
 pub(crate) struct Doorbell {
-    /// Until when the thread sleeps, in nanoseconds of the executor's clock: [`AWAKE`], or
-    /// `u64::MAX` for no limit.
-    asleep_until: AtomicU64,
+    pub(crate) sleeper: Sleeper,
     event: OwnedFd,
 }
-
-/// Value of `asleep_until` while nobody sleeps.
-const AWAKE: u64 = 0;
 
 impl Doorbell {
     pub(crate) fn new() -> Doorbell {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .expect("the system has no descriptor left for an executor's eventfd");
-        Doorbell { asleep_until: AtomicU64::new(AWAKE), event }
+        Doorbell { sleeper: Sleeper::new(), event }
     }
 
     /// Wakes the sleeper, if there is one.
     pub(crate) fn ring(&self) {
-        if self.asleep_until.load(Ordering::Acquire) != AWAKE
-            && self.asleep_until.swap(AWAKE, Ordering::AcqRel) != AWAKE
-        {
+        if self.sleeper.must_be_woken() {
             // Fails only if the counter is full, and then the sleeper is awake.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
-    }
-
-    /// True if somebody sleeps, and would sleep past `next`.
-    pub(crate) fn sleeps_past(&self, next: Option<Nanos>) -> bool {
-        next.is_some_and(|at| at.0 < self.asleep_until.load(Ordering::Acquire))
-    }
-
-    /// Announces a sleep until `at`. Look for work once more before [`Driver`] sleeps.
-    pub(crate) fn announce(&self, at: Option<Nanos>) {
-        self.asleep_until.store(at.map_or(u64::MAX, |at| at.0.max(1)), Ordering::Release);
-        fence(Ordering::SeqCst);
-    }
-
-    /// Takes the announcement back.
-    pub(crate) fn awake(&self) {
-        self.asleep_until.store(AWAKE, Ordering::Release);
-        fence(Ordering::SeqCst);
     }
 
     /// Sleeps until the bell rings, `timeout` nanoseconds have passed or one of `interests` is
@@ -82,7 +54,7 @@ impl Doorbell {
             // Interrupted by a signal, or out of memory: the caller looks around and comes again.
             Err(_) => Vec::new(),
         };
-        self.awake();
+        self.sleeper.awake();
         // Empties the counter; an error says that it was empty.
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
         ready

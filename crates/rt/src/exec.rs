@@ -443,9 +443,9 @@ impl Rt {
 
     fn wait_outside(&self, real: &Driver, next: Option<Nanos>) {
         let interests = real.interests();
-        real.bell().announce(next);
+        real.bell().sleeper.announce(next);
         if !self.0.inbox.is_empty() {
-            real.bell().awake();
+            real.bell().sleeper.awake();
             return;
         }
         let timeout = next.map(|at| at.since(real.now()));

@@ -43,6 +43,7 @@ pub(crate) struct Hub<S, R> {
     /// Counts what a holder must not miss: pushes and [`Hub::signal`]s.
     signals: AtomicU64,
     newcomers: Mutex<Vec<Consumer<Entry<R>>>>,
+    /// Written under the lock of `newcomers`.
     has_newcomers: AtomicBool,
     /// Canary for the checker: a hub that does not look again loses requests.
     #[cfg(loom)]
@@ -93,7 +94,8 @@ impl<S, R: Send> Hub<S, R> {
     /// A ring for a thread. It is reclaimed after its producer is dropped.
     pub(crate) fn join(&self) -> Producer<Entry<R>> {
         let (producer, consumer) = ring();
-        self.newcomers.lock().unwrap_or_else(PoisonError::into_inner).push(consumer);
+        let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
+        newcomers.push(consumer);
         self.has_newcomers.store(true, Ordering::Release);
         producer
     }
@@ -166,8 +168,8 @@ impl<S, R> Arrivals<'_, S, R> {
         // `limit` was read before the rings are looked at, newcomers included: order.
         let horizon = limit.min(self.horizon.saturating_add(BATCH)).max(*self.horizon);
         if self.hub.has_newcomers.load(Ordering::Acquire) {
-            self.hub.has_newcomers.store(false, Ordering::Release);
             let mut newcomers = self.hub.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
+            self.hub.has_newcomers.store(false, Ordering::Release);
             self.rings.append(&mut newcomers);
         }
         let batch = &mut *self.batch;

@@ -19,11 +19,14 @@ pub mod exec;
 pub mod gate;
 #[allow(clippy::disallowed_types, reason = "where threads meet")]
 mod hub;
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "where threads meet")]
 pub mod port;
 #[allow(clippy::disallowed_types, reason = "where threads meet")]
 mod ring;
 pub mod rng;
+mod sleeper;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "where threads meet")]
 mod sync;
 mod tasks;

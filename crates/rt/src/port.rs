@@ -12,9 +12,8 @@
 //! - A hold is bounded: after [`ROUNDS`] of work for others a caller leaves the rest to the
 //!   reactor. Nobody is trapped serving.
 //! - Work never waits without somebody responsible: the holder, or the reactor, which was rung or
-//!   has yet to look before it sleeps. Who leaves ready tasks behind *signals*, then rings.
-//! - The reactor announces until when it sleeps while it holds the engine, so every later holder
-//!   knows whether a timer of its own comes earlier, and rings.
+//!   has yet to look before it sleeps.
+//!   How the two agree is in `sleeper.rs`.
 //!
 //! What an engine must keep to, because the compiler does not check it (the argument is in
 //! `cell.rs`): no thread-locals, no lock guard across an `await`. A request that panics ends the
@@ -28,7 +27,8 @@ use crate::answer::{Reply, answer};
 use crate::caller::{Inside, inside, leave_request};
 use crate::driver::{Doorbell, Interest};
 use crate::exec::{Clock, Config, Rt};
-use crate::hub::{Arrivals, Hub, Served};
+use crate::hub::{Arrivals, Hub};
+use crate::sleeper::{Rest, Turn, attend, look};
 use crate::tasks::Inbox;
 use std::any::Any;
 use std::future::Future;
@@ -320,33 +320,15 @@ impl<E> Drop for Handle<E> {
     }
 }
 
-/// What a reactor does next.
-enum Rest {
-    Working,
-    Sleep(Option<u64>),
-    Over,
-}
-
 impl<E: 'static> Shared<E> {
     /// Takes the engine if it is free, runs `own` in its turn, and what else there is.
     fn attend(&self, own: &mut dyn FnMut(&Rt, &E)) {
         let _inside = Inside::enter(self.id);
-        let mut ring = false;
-        let mut serve = || {
-            self.hub.serve(ROUNDS, |engine, arrivals| {
-                let more = self.guarded(engine, |engine| self.work(engine, arrivals, own));
-                ring |= self.must_ring(engine);
-                more.unwrap_or(true)
-            })
-        };
-        while serve() == Served::Left {
-            // Once the engine is over there is no reactor: what is left is dropped here.
-            if self.over.get().is_none() {
-                self.hub.signal();
-                ring = true;
-                break;
-            }
-        }
+        let is_over = || self.over.get().is_some();
+        let ring = attend(&self.hub, ROUNDS, is_over, |engine, arrivals| {
+            let more = self.guarded(engine, |engine| self.work(engine, arrivals, own));
+            Turn { more: more.unwrap_or(true), ring: self.must_ring(engine) }
+        });
         if ring {
             self.doorbell.ring();
         }
@@ -379,8 +361,9 @@ impl<E: 'static> Shared<E> {
     /// hold: a reactor that lost the race for the engine relies on the next one to tell it.
     fn must_ring(&self, engine: &Option<Engine<E>>) -> bool {
         let Some(Engine { rt, .. }) = engine else { return true };
-        rt.driver()
-            .is_some_and(|driver| driver.has_news() || self.doorbell.sleeps_past(rt.next_timer()))
+        rt.driver().is_some_and(|driver| {
+            driver.has_news() || self.doorbell.sleeper.sleeps_past(rt.next_timer())
+        })
     }
 
     /// Runs `work`; a panic in it ends the engine. `None` if it did.
@@ -446,10 +429,10 @@ impl<E: 'static> Shared<E> {
                 if self.waiting.load(Ordering::Acquire) > 0 && rt.advance() {
                     return Rest::Working;
                 }
-                self.doorbell.announce(None);
+                self.doorbell.sleeper.announce(None);
                 return Rest::Sleep(None);
             };
-            self.doorbell.announce(next);
+            self.doorbell.sleeper.announce(next);
             *watched = driver.interests();
             Rest::Sleep(next.map(|at| at.since(rt.now())))
         })
@@ -462,26 +445,13 @@ fn react<E: 'static>(shared: &Shared<E>, inbox: &Inbox) {
     let mut ring = hub.join();
     let mut watched = Vec::new();
     loop {
-        let held = shared.react_once(&mut watched).or_else(|| {
-            // Taken. From here the holder sees our signal, goes round once more, and rings if it
-            // leaves a timer: then we can sleep. Or it has let go, and we get the engine.
-            doorbell.announce(None);
-            hub.signal();
-            shared.react_once(&mut watched)
-        });
-        let timeout = match held {
-            None => None,
-            Some((Rest::Over, _)) => {
-                // Others may have relied on this hold to drop their requests.
-                shared.attend(&mut |_, _| {});
-                return;
-            }
-            Some((Rest::Sleep(timeout), seen)) if hub.is_quiet(seen) && inbox.is_empty() => timeout,
-            Some(_) => {
-                doorbell.awake();
-                continue;
-            }
-        };
+        let outside = || !inbox.is_empty();
+        let timeout =
+            match look(hub, &doorbell.sleeper, outside, || shared.react_once(&mut watched)) {
+                Rest::Working => continue,
+                Rest::Sleep(timeout) => timeout,
+                Rest::Over => break,
+            };
         let ready = doorbell.sleep(timeout, &watched);
         if !ready.is_empty() {
             let wake = move |rt: &Rt, _: &E| {
@@ -492,6 +462,8 @@ fn react<E: 'static>(shared: &Shared<E>, inbox: &Inbox) {
             hub.push(&mut ring, Request::Run(Box::new(wake)));
         }
     }
+    // Others may have relied on the last hold to drop their requests.
+    shared.attend(&mut |_, _| {});
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

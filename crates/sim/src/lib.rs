@@ -1,7 +1,11 @@
 //! Whole-stack simulation: crash sweeps, models, canaries.
 
+pub mod crash;
+pub mod fates;
 pub mod generate;
 pub mod history;
 pub mod model;
 pub mod op;
 pub mod oracle;
+pub mod sweep;
+pub mod toy;

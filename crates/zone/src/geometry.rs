@@ -54,8 +54,7 @@ impl Geometry {
             return Err(fault(
                 "zones",
                 format!(
-                    "are too many: zones × zone_size × block_size is {} × {} × {} bytes: must stay \
-                     below 8 EiB",
+                    "are too many: {} × {} blocks × {} bytes must be below 8 EiB",
                     self.zones, self.zone_size, self.block_size
                 ),
             ));

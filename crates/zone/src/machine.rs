@@ -1,6 +1,6 @@
 //! A whole drive's zones under the rules: counts resources, closes zones to make room.
 //!
-//! [`Machine`] holds what the pure rules of [`rules`](crate::rules) need to be applied to
+//! [`Machine`] holds what the pure rules of [`rules`] need to be applied to
 //! [`Command`]s: all zones, how many are open and active, and the order in which zones were
 //! implicitly opened. It has no clock, no data and no durability; the emulator puts those around.
 //!

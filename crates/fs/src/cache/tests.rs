@@ -157,28 +157,6 @@ fn removal_reaches_the_last_block() {
     cache.verify();
 }
 
-/// Run by hand: `cargo test --release -p furrow-fs cache -- --ignored --nocapture`.
-#[test]
-#[ignore = "prints a figure"]
-#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
-fn speed_of_a_hit() {
-    for pages in [1 << 10, 1 << 16] {
-        let mut cache = Cache::new(pages);
-        for n in 0..pages as u32 {
-            cache.insert(Key::Data(n % 64, n / 64), Entry::clean(page(n.into()), None));
-        }
-        let (mut n, rounds, mut sum) = (1u32, 20_000_000u32, 0);
-        let start = std::time::Instant::now();
-        for _ in 0..rounds {
-            n = n.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let at = (n >> 8) % pages as u32;
-            sum += u64::from(cache.get(&Key::Data(at % 64, at / 64)).unwrap().owner());
-        }
-        let ns = start.elapsed().as_nanos() as f64 / f64::from(rounds);
-        println!("{pages} pages: {ns:.1} ns per random hit ({sum})");
-    }
-}
-
 proptest! {
     #[test]
     fn agrees_with_a_model(

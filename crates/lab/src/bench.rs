@@ -1,0 +1,157 @@
+//! Contestants that take turns, medians, ratios.
+
+use anyhow::{Context as _, Result};
+use std::time::Duration;
+
+/// A benchmark.
+#[derive(Debug)]
+pub struct Bench {
+    /// What it is called by.
+    pub name: &'static str,
+    /// What it compares.
+    pub about: &'static str,
+    /// Runs it.
+    pub run: fn(Effort) -> Result<Vec<Row>>,
+}
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Rounds; the median of their results is the result.
+    pub rounds: usize,
+    /// How long each contestant runs in a round.
+    pub slice: Duration,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Effort { rounds: 7, slice: Duration::from_millis(400) }
+    }
+}
+
+impl Effort {
+    /// Just enough to see that a benchmark works.
+    pub fn glance() -> Effort {
+        Effort { rounds: 1, slice: Duration::from_millis(20) }
+    }
+}
+
+/// One line of a result.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Row {
+    /// What was measured.
+    pub name: String,
+    /// Per second: the median of the rounds.
+    pub rate: f64,
+    /// The slowest and the fastest round.
+    pub range: (f64, f64),
+    /// What is counted.
+    pub unit: String,
+    /// The contestant it is compared with, if any.
+    pub against: Option<String>,
+    /// Rate over that contestant's: the median of the rounds' ratios.
+    pub ratio: Option<f64>,
+}
+
+impl Row {
+    /// Time of one, in nanoseconds.
+    pub fn nanoseconds(&self) -> f64 {
+        1e9 / self.rate
+    }
+}
+
+/// Something measured: runs for about the time given and says how many per second it did.
+pub struct Contestant<'a> {
+    /// Its name in the result.
+    pub name: String,
+    /// Measures once.
+    pub measure: Box<dyn FnMut(Duration) -> Result<f64> + 'a>,
+}
+
+impl<'a> Contestant<'a> {
+    /// A contestant.
+    pub fn new(
+        name: impl Into<String>,
+        measure: impl FnMut(Duration) -> Result<f64> + 'a,
+    ) -> Contestant<'a> {
+        Contestant { name: name.into(), measure: Box::new(measure) }
+    }
+}
+
+/// Lets `contestants` take turns; all are compared with the first. `unit` is what they count.
+///
+/// # Errors
+/// The first error of a contestant.
+pub fn compare(effort: Effort, unit: &str, contestants: &mut [Contestant<'_>]) -> Result<Vec<Row>> {
+    let mut rates = vec![Vec::new(); contestants.len()];
+    for round in 0..effort.rounds.max(1) {
+        // Each goes first in its turn: nobody always runs after the same one.
+        for turn in 0..contestants.len() {
+            let index = (turn + round) % contestants.len();
+            let contestant = &mut contestants[index];
+            let rate =
+                (contestant.measure)(effort.slice).with_context(|| contestant.name.clone())?;
+            rates[index].push(rate);
+        }
+    }
+    let row = |(index, contestant): (usize, &Contestant<'_>)| {
+        let own = &rates[index];
+        let ratios = || own.iter().zip(&rates[0]).map(|(own, first)| own / first).collect();
+        Row {
+            name: contestant.name.clone(),
+            rate: median(own.clone()),
+            range: (
+                own.iter().copied().fold(f64::INFINITY, f64::min),
+                own.iter().copied().fold(0.0, f64::max),
+            ),
+            unit: unit.to_owned(),
+            against: (index > 0).then(|| contestants[0].name.clone()),
+            ratio: (index > 0).then(|| median(ratios())),
+        }
+    };
+    Ok(contestants.iter().enumerate().map(row).collect())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        // The machine slows down from round to round; the ratio does not change.
+        let speeds = [1000.0, 500.0, 100.0];
+        let (mut a, mut b) = (speeds.iter(), speeds.iter());
+        let mut contestants = [
+            Contestant::new("a", |_| a.next().copied().context("a fourth round")),
+            Contestant::new("b", |_| b.next().map(|s| s * 2.0).context("a fourth round")),
+        ];
+        let effort = Effort { rounds: 3, slice: Duration::ZERO };
+        let rows = compare(effort, "things", &mut contestants).unwrap();
+        assert_eq!((rows[0].rate, rows[0].range), (500.0, (100.0, 1000.0)));
+        assert_eq!((rows[0].ratio, rows[1].ratio), (None, Some(2.0)));
+        assert_eq!(rows[1].against.as_deref(), Some("a"));
+        assert_eq!(rows[1].nanoseconds(), 1e6);
+    }
+
+    #[test]
+    fn an_error_names_its_contestant() {
+        let mut contestants = [Contestant::new("broken", |_| anyhow::bail!("no drive"))];
+        let error = compare(Effort::glance(), "x", &mut contestants).unwrap_err();
+        assert_eq!(format!("{error:#}"), "broken: no drive");
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+}

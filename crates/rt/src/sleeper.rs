@@ -1,0 +1,124 @@
+//! Who may sleep: the agreement between a reactor and the holders of its engine.
+//!
+//! Invariants:
+//! - Who sleeps publishes until when *before* its last look at the work; who brings work publishes
+//!   the work *before* it looks at the sleeper. Each puts a sequentially consistent fence in
+//!   between, so at least one of the two sees the other.
+//! - A reactor announces its sleep while it holds the engine. Every later holder therefore knows
+//!   it, and rings if it leaves a timer that comes earlier.
+//! - A reactor that finds the engine taken announces a sleep without end and signals: the holder
+//!   goes round once more, sees the announcement, and rings if it leaves any timer.
+//! - Who leaves ready work behind rings without asking.
+
+use crate::exec::Nanos;
+use crate::hub::{Arrivals, Hub, Served};
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// Until when a thread sleeps.
+pub(crate) struct Sleeper {
+    /// In nanoseconds of the executor's clock: [`AWAKE`], or `u64::MAX` for no limit.
+    asleep_until: AtomicU64,
+}
+
+/// Value of `asleep_until` while nobody sleeps.
+const AWAKE: u64 = 0;
+
+impl Sleeper {
+    pub(crate) fn new() -> Sleeper {
+        Sleeper { asleep_until: AtomicU64::new(AWAKE) }
+    }
+
+    /// True for one of those who ask while somebody sleeps: that one wakes the sleeper.
+    #[must_use]
+    pub(crate) fn must_be_woken(&self) -> bool {
+        self.asleep_until.load(Ordering::Acquire) != AWAKE
+            && self.asleep_until.swap(AWAKE, Ordering::AcqRel) != AWAKE
+    }
+
+    /// True if somebody sleeps, and would sleep past `next`.
+    pub(crate) fn sleeps_past(&self, next: Option<Nanos>) -> bool {
+        next.is_some_and(|at| at.0 < self.asleep_until.load(Ordering::Acquire))
+    }
+
+    /// Announces a sleep until `at`. A last look at the work must follow.
+    pub(crate) fn announce(&self, at: Option<Nanos>) {
+        self.asleep_until.store(at.map_or(u64::MAX, |at| at.0.max(1)), Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes the announcement back, or ends the sleep.
+    pub(crate) fn awake(&self) {
+        self.asleep_until.store(AWAKE, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// What a hold has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Requests or ready tasks are left.
+    pub(crate) more: bool,
+    /// The sleeper has to learn of something: a timer, a descriptor, the end.
+    pub(crate) ring: bool,
+}
+
+/// A caller's holds, at most `rounds`. True if the sleeper must be rung.
+pub(crate) fn attend<S, R: Send>(
+    hub: &Hub<S, R>,
+    rounds: usize,
+    is_over: impl Fn() -> bool,
+    mut turn: impl FnMut(&mut S, &mut Arrivals<'_, S, R>) -> Turn,
+) -> bool {
+    let mut ring = false;
+    loop {
+        let served = hub.serve(rounds, |state, arrivals| {
+            let turn = turn(state, arrivals);
+            ring |= turn.ring;
+            turn.more
+        });
+        if served != Served::Left {
+            return ring;
+        }
+        // Once the engine is over nobody sleeps for it: what is left is dropped here.
+        if !is_over() {
+            return true;
+        }
+    }
+}
+
+/// What a reactor does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Looks again.
+    Working,
+    /// Sleeps this many nanoseconds, or without limit.
+    Sleep(Option<u64>),
+    /// The engine is no more.
+    Over,
+}
+
+/// A reactor's look at the engine. `hold` holds it once and, before it lets go, has announced the
+/// sleep that it returns; `None` if it is taken. `outside` is the work that is not signalled.
+pub(crate) fn look<S, R: Send>(
+    hub: &Hub<S, R>,
+    sleeper: &Sleeper,
+    outside: impl Fn() -> bool,
+    mut hold: impl FnMut() -> Option<(Rest, u64)>,
+) -> Rest {
+    let held = hold().or_else(|| {
+        sleeper.announce(None);
+        hub.signal();
+        hold()
+    });
+    match held {
+        None => Rest::Sleep(None),
+        Some((Rest::Sleep(timeout), seen)) if hub.is_quiet(seen) && !outside() => {
+            Rest::Sleep(timeout)
+        }
+        Some((Rest::Over, _)) => Rest::Over,
+        Some(_) => {
+            sleeper.awake();
+            Rest::Working
+        }
+    }
+}

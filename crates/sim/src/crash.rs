@@ -1,0 +1,466 @@
+//! Crash at every command: run once, fork the drive before each command, cut the power there in
+//! every way, open what is left and compare with what had been promised by then.
+//!
+//! The harness knows nothing of what runs on the drive: that is a [`Subject`]. A reopened state
+//! may be crashed again during its recovery, which promises nothing new: what was expected before
+//! is expected after. A panic, a deadlock, or a recovery that does not come to an end counts as a
+//! failure, like a broken promise.
+//!
+//! Everything is a function of the case's seed: a failure names seed, cut and fates, and
+//! [`replay`] repeats exactly that.
+
+use crate::fates::{Cut, choose, parse_case, print_case};
+use furrow_emu::{CommandInfo, Emulator, Fates, Medium, Options, Snapshot};
+use furrow_rt::{Config, Rng, Rt};
+use furrow_zone::{Geometry, ZonedDevice};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+
+/// Commands after which a run or a recovery is taken to be stuck.
+const COMMANDS_MAX: u64 = 200_000;
+
+/// What a run is a function of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Seed of the workload, the drive and every choice.
+    pub seed: u64,
+    /// The drive loses what was not flushed (no power-loss protection).
+    pub volatile: bool,
+}
+
+/// Something that keeps promises on a zoned drive.
+pub trait Subject: Sync {
+    /// What happened during a run: operations and acknowledgements.
+    type History: Default + 'static;
+    /// What must hold after a crash at one point of a history.
+    type Expected: Clone + 'static;
+
+    /// Its name on a command line.
+    fn name(&self) -> String;
+
+    /// The drive it runs on.
+    fn drive(&self, case: Case) -> Geometry;
+
+    /// Makes the drive ready. Power is not cut here.
+    fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String>;
+
+    /// Runs the workload of the case to its end.
+    ///
+    /// # Errors
+    /// If something was wrong without any crash.
+    fn run(
+        &self,
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        case: Case,
+        history: Rc<RefCell<Self::History>>,
+    ) -> Result<(), String>;
+
+    /// How long the history is.
+    fn mark(history: &Self::History) -> usize;
+
+    /// What must hold after a crash when the history had `mark` events.
+    fn expect(&self, history: &Self::History, mark: usize) -> Self::Expected;
+
+    /// Recovers what a crash left and compares.
+    ///
+    /// # Errors
+    /// Says what does not hold.
+    fn reopen(
+        &self,
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        case: Case,
+        expected: &Self::Expected,
+    ) -> Result<(), String>;
+}
+
+/// How thorough a sweep of one case is.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Most cuts tried of a run, spread evenly with a seeded start; 0 = all.
+    pub cuts_max: usize,
+    /// Fates tried where more than three commands are in flight.
+    pub samples: usize,
+    /// One reopen in so many is crashed again during its recovery; 0 = none.
+    pub nested_one_in: u64,
+    /// A case is given up after so many failures.
+    pub failures_max: usize,
+}
+
+impl Default for Effort {
+    fn default() -> Effort {
+        Effort { cuts_max: 0, samples: 8, nested_one_in: 8, failures_max: 3 }
+    }
+}
+
+/// One failing case.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Name of the subject.
+    pub subject: String,
+    /// Seed and drive.
+    pub case: Case,
+    /// Where the power was cut, and how; empty if the run itself failed.
+    pub cuts: Vec<Cut>,
+    /// What does not hold.
+    pub why: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Failure { subject, case, cuts, why } = self;
+        let cache = if case.volatile { " --volatile" } else { "" };
+        let cuts = match print_case(cuts) {
+            empty if empty.is_empty() => "run".to_owned(),
+            cuts => cuts,
+        };
+        write!(
+            f,
+            "FAILED {subject} seed {} cut {cuts}: {why}\n  again: cargo run -p furrow-sim -- \
+             replay --subject {subject}{cache} {} {cuts}",
+            case.seed, case.seed
+        )
+    }
+}
+
+/// What a sweep did.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Runs without a crash.
+    pub runs: u64,
+    /// Commands of those runs: points where power could be cut.
+    pub commands: u64,
+    /// Points where it was.
+    pub cuts: u64,
+    /// Combinations of fates tried.
+    pub fates: u64,
+    /// Cuts by number of commands in flight.
+    pub in_flight: BTreeMap<usize, u64>,
+    /// States recovered and compared, nested ones included.
+    pub reopens: u64,
+    /// Of those: after a second power cut, during recovery.
+    pub nested: u64,
+    /// Hash over all runs' events.
+    pub hash: u64,
+    /// What failed.
+    pub failures: Vec<Failure>,
+}
+
+impl Figures {
+    /// Adds what another sweep did.
+    pub fn add(&mut self, other: Figures) {
+        self.runs += other.runs;
+        self.commands += other.commands;
+        self.cuts += other.cuts;
+        self.fates += other.fates;
+        self.reopens += other.reopens;
+        self.nested += other.nested;
+        self.hash = self.hash.wrapping_add(other.hash);
+        self.failures.extend(other.failures);
+        for (depth, cuts) in other.in_flight {
+            *self.in_flight.entry(depth).or_default() += cuts;
+        }
+    }
+}
+
+impl std::fmt::Display for Figures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "runs        {:>10}", self.runs)?;
+        writeln!(f, "commands    {:>10}", self.commands)?;
+        writeln!(f, "cut points  {:>10}", self.cuts)?;
+        writeln!(f, "fates       {:>10}", self.fates)?;
+        writeln!(
+            f,
+            "reopens     {:>10}   {} of them after a cut in recovery",
+            self.reopens, self.nested
+        )?;
+        writeln!(f, "in flight   {:>10}   cut points", "commands")?;
+        let most = self.in_flight.values().copied().max().unwrap_or(1);
+        // From 16 on in buckets of powers of two.
+        let mut buckets: BTreeMap<usize, u64> = BTreeMap::new();
+        for (&depth, &cuts) in &self.in_flight {
+            let bucket = if depth < 16 { depth } else { 1 << depth.ilog2() };
+            *buckets.entry(bucket).or_default() += cuts;
+        }
+        for (bucket, cuts) in buckets {
+            let label = if bucket < 16 { bucket.to_string() } else { format!("{bucket}+") };
+            let bar = "#".repeat((cuts * 40).div_ceil(most) as usize);
+            writeln!(f, "            {label:>10}   {cuts:>8} {bar}")?;
+        }
+        write!(f, "failures    {:>10}", self.failures.len())
+    }
+}
+
+/// A message from a panic.
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("panic: {}", text.unwrap_or("without a message"))
+}
+
+/// Runs `work` on an executor of its own, which is cleared whatever happens.
+fn on_executor<T>(
+    config: Config,
+    work: impl FnOnce(&Rt) -> Result<T, String>,
+) -> Result<(T, (u64, u64)), String> {
+    let rt = Rt::new(config);
+    let done = std::panic::catch_unwind(AssertUnwindSafe(|| work(&rt)));
+    let hash = rt.event_hash();
+    // Clearing drops the tasks of a run that may have panicked half-way.
+    let cleared = std::panic::catch_unwind(AssertUnwindSafe(|| rt.clear()));
+    match (done, cleared) {
+        (Ok(Ok(value)), Ok(())) => Ok((value, hash)),
+        (Ok(Err(why)), _) => Err(why),
+        (Err(panic), _) | (_, Err(panic)) => Err(panic_text(&*panic)),
+    }
+}
+
+/// A fork of the drive before one command.
+struct Fork {
+    at: u64,
+    mark: usize,
+    snapshot: Snapshot,
+}
+
+/// Which forks of a run to keep: one at a certain command, or up to a number, evenly spread.
+#[derive(Clone, Copy)]
+enum Keep {
+    One(u64),
+    All,
+    AtMost(usize),
+}
+
+/// Takes forks as a run goes on, not knowing how long it will be.
+struct Forks {
+    keep: Keep,
+    phase: u64,
+    stride: u64,
+    commands: u64,
+    forks: Vec<Fork>,
+}
+
+impl Forks {
+    fn new(keep: Keep, seed: u64) -> Forks {
+        Forks { keep, phase: Rng::new(seed).next(), stride: 1, commands: 0, forks: Vec::new() }
+    }
+
+    fn command(&mut self, mark: usize, snapshot: impl FnOnce() -> Snapshot) {
+        let at = self.commands;
+        assert!(at < COMMANDS_MAX, "{at} commands and no end");
+        self.commands += 1;
+        let wanted = match self.keep {
+            Keep::One(only) => at == only,
+            _ => at % self.stride == self.phase % self.stride,
+        };
+        if !wanted {
+            return;
+        }
+        self.forks.push(Fork { at, mark, snapshot: snapshot() });
+        if let Keep::AtMost(most) = self.keep
+            && self.forks.len() >= 2 * most
+        {
+            // Half of them, evenly: those that a doubled stride would have taken.
+            self.stride *= 2;
+            let (stride, phase) = (self.stride, self.phase);
+            self.forks.retain(|fork| fork.at % stride == phase % stride);
+        }
+    }
+}
+
+/// A run that came to its end, with the forks wanted.
+struct Recorded<S: Subject> {
+    history: S::History,
+    forks: Vec<Fork>,
+    commands: u64,
+    hash: u64,
+}
+
+/// Half of the runs wake tasks in a shuffled order.
+fn config(case: Case) -> Config {
+    if case.seed.is_multiple_of(2) {
+        Config::shuffled(case.seed)
+    } else {
+        Config::simulated(case.seed)
+    }
+}
+
+/// Runs the case once and forks before commands as `keep` says.
+fn record<S: Subject>(subject: &S, case: Case, keep: Keep) -> Result<Recorded<S>, String> {
+    let history: Rc<RefCell<S::History>> = Rc::default();
+    let forks = Rc::new(RefCell::new(Forks::new(keep, case.seed)));
+    let run = on_executor(config(case), |rt| {
+        let geometry = subject.drive(case);
+        let medium = Medium::memory(&geometry);
+        let emulator = Emulator::new(rt, geometry, medium, Options::simulated())
+            .map_err(|error| error.to_string())?;
+        let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
+        subject.prepare(rt, device.clone(), case).map_err(|why| format!("prepare: {why}"))?;
+        let (told, taken) = (history.clone(), forks.clone());
+        emulator.set_observer(Rc::new(move |emulator: &Emulator, _: &CommandInfo| {
+            let mark = S::mark(&told.borrow());
+            taken.borrow_mut().command(mark, || emulator.snapshot());
+        }));
+        let done = subject.run(rt, device, case, history.clone());
+        emulator.clear_observer();
+        done.map_err(|why| format!("run: {why}"))
+    });
+    let ((), (hash, _)) = run?;
+    let history = std::mem::take(&mut *history.borrow_mut());
+    let mut forks = forks.borrow_mut();
+    let (forks, commands) = (std::mem::take(&mut forks.forks), forks.commands);
+    Ok(Recorded { history, forks, commands, hash })
+}
+
+/// Reopens `snapshot` and compares; `keep` chooses a command of the recovery to fork before.
+fn reopen<S: Subject>(
+    subject: &S,
+    case: Case,
+    cut: &Cut,
+    snapshot: &Snapshot,
+    expected: &S::Expected,
+    keep: Nested,
+) -> Result<Option<Fork>, String> {
+    let fork: Rc<RefCell<Option<Fork>>> = Rc::default();
+    let seed = case.seed.rotate_left(32) ^ cut.fates.seed ^ cut.at;
+    let opened = on_executor(Config::shuffled(seed), |rt| {
+        let emulator = Emulator::from_snapshot(rt, snapshot, Options::simulated());
+        let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
+        let (commands, rng) = (Cell::new(0), RefCell::new(Rng::new(seed)));
+        let taken = fork.clone();
+        emulator.set_observer(Rc::new(move |emulator: &Emulator, _: &CommandInfo| {
+            let at = commands.get();
+            assert!(at < COMMANDS_MAX, "{at} commands and no end");
+            commands.set(at + 1);
+            let wanted = match keep {
+                Nested::None => false,
+                Nested::At(only) => at == only,
+                // Each command is as likely as every other to be the last one taken.
+                Nested::Any => rng.borrow_mut().one_in(at + 1),
+            };
+            if wanted {
+                let snapshot = emulator.snapshot();
+                *taken.borrow_mut() = Some(Fork { at, mark: 0, snapshot });
+            }
+        }));
+        subject.reopen(rt, device, case, expected)
+    });
+    opened?;
+    let fork = fork.borrow_mut().take();
+    Ok(fork)
+}
+
+/// Which command of a recovery to fork before.
+#[derive(Clone, Copy)]
+enum Nested {
+    None,
+    At(u64),
+    Any,
+}
+
+/// Sweeps one case, or as much of it as it takes until `enough` says so.
+pub fn sweep_case<S: Subject>(
+    subject: &S,
+    case: Case,
+    effort: &Effort,
+    enough: &dyn Fn(&Figures) -> bool,
+) -> Figures {
+    let mut figures = Figures { runs: 1, ..Figures::default() };
+    let fail = |figures: &mut Figures, cuts: Vec<Cut>, why: String| {
+        figures.failures.push(Failure { subject: subject.name(), case, cuts, why });
+    };
+    let keep = if effort.cuts_max == 0 { Keep::All } else { Keep::AtMost(effort.cuts_max) };
+    let recorded = match record(subject, case, keep) {
+        Ok(recorded) => recorded,
+        Err(why) => {
+            fail(&mut figures, Vec::new(), why);
+            return figures;
+        }
+    };
+    figures.commands = recorded.commands;
+    figures.hash = recorded.hash;
+    let mut rng = Rng::new(case.seed ^ 0x51);
+    for fork in &recorded.forks {
+        let expected = subject.expect(&recorded.history, fork.mark);
+        let in_flight = fork.snapshot.in_flight();
+        figures.cuts += 1;
+        *figures.in_flight.entry(in_flight.len()).or_default() += 1;
+        for fates in choose(&in_flight, effort.samples, &mut rng) {
+            figures.fates += 1;
+            let cut = Cut { at: fork.at, fates };
+            let nested = effort.nested_one_in > 0 && rng.one_in(effort.nested_one_in);
+            if let Err((cuts, why)) =
+                try_cut(subject, case, cut, fork, &expected, nested, &mut rng, &mut figures)
+            {
+                fail(&mut figures, cuts, why);
+                if figures.failures.len() >= effort.failures_max {
+                    return figures;
+                }
+            }
+            if enough(&figures) {
+                return figures;
+            }
+        }
+    }
+    figures
+}
+
+/// One fork with one combination of fates, and perhaps a second power cut.
+#[allow(clippy::too_many_arguments, reason = "one call site, all of them different things")]
+fn try_cut<S: Subject>(
+    subject: &S,
+    case: Case,
+    cut: Cut,
+    fork: &Fork,
+    expected: &S::Expected,
+    nested: bool,
+    rng: &mut Rng,
+    figures: &mut Figures,
+) -> Result<(), (Vec<Cut>, String)> {
+    let after = fork.snapshot.power_cut(&cut.fates);
+    let keep = if nested { Nested::Any } else { Nested::None };
+    figures.reopens += 1;
+    let second = reopen(subject, case, &cut, &after, expected, keep)
+        .map_err(|why| (vec![cut.clone()], why))?;
+    let Some(second) = second else { return Ok(()) };
+    let fates: Option<Fates> = choose(&second.snapshot.in_flight(), 1, rng).into_iter().last();
+    let Some(fates) = fates else { return Ok(()) };
+    let again = Cut { at: second.at, fates };
+    let after = second.snapshot.power_cut(&again.fates);
+    figures.reopens += 1;
+    figures.nested += 1;
+    reopen(subject, case, &again, &after, expected, Nested::None)
+        .map(|_| ())
+        .map_err(|why| (vec![cut, again], why))
+}
+
+/// Repeats one failing case: `cuts` as [`Failure`] prints them (`run` = no power cut).
+///
+/// # Errors
+/// With what does not hold, or what is wrong with `cuts`.
+pub fn replay<S: Subject>(subject: &S, case: Case, cuts: &str) -> Result<(), String> {
+    if cuts == "run" {
+        return record(subject, case, Keep::One(u64::MAX)).map(|_| ());
+    }
+    let cuts = parse_case(cuts)?;
+    let recorded = record(subject, case, Keep::One(cuts[0].at))?;
+    let missing = |cut: &Cut| format!("there is no command {} in that run", cut.at);
+    let mut fork = recorded.forks.into_iter().next().ok_or_else(|| missing(&cuts[0]))?;
+    let expected = subject.expect(&recorded.history, fork.mark);
+    for (index, cut) in cuts.iter().enumerate() {
+        let after = fork.snapshot.power_cut(&cut.fates);
+        let next = cuts.get(index + 1);
+        let keep = next.map_or(Nested::None, |next| Nested::At(next.at));
+        let second = reopen(subject, case, cut, &after, &expected, keep)?;
+        match (next, second) {
+            (None, _) => break,
+            (Some(_), Some(second)) => fork = second,
+            (Some(next), None) => return Err(missing(next)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! The simulation command: crash sweeps and replays by seed.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
+
+use anyhow::{Result, bail};
+use clap::{Args, Parser, Subcommand};
+use furrow_sim::crash::{Case, Effort, Figures, Subject, replay};
+use furrow_sim::sweep::{Goal, sweep};
+use furrow_sim::toy::{self, Toy};
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Runs engines on emulated drives, in virtual time, by seed.
+#[derive(Parser)]
+#[command(name = "furrow-sim", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Cut the power at every command of many runs, reopen, compare with what was promised.
+    Crash(CrashArgs),
+    /// Repeat one failing case of a crash sweep.
+    Replay(ReplayArgs),
+}
+
+#[derive(Args)]
+struct CrashArgs {
+    /// What to crash: toy, or toy:CANARY for one of its built-in defects.
+    #[arg(long, default_value = "toy")]
+    subject: String,
+    /// First seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Stop after so many seconds.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Stop after so many reopened states.
+    #[arg(long)]
+    reopens: Option<u64>,
+    /// Stop after so many seeds.
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// Most cut points of one run, evenly spread; 0 = every command.
+    #[arg(long, default_value_t = 0)]
+    cuts: usize,
+    /// Combinations of fates tried where more than three commands are in flight.
+    #[arg(long, default_value_t = 8)]
+    samples: usize,
+    /// Threads.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+}
+
+#[derive(Args)]
+struct ReplayArgs {
+    /// What to crash, as for `crash`.
+    #[arg(long, default_value = "toy")]
+    subject: String,
+    /// The drive loses what was not flushed.
+    #[arg(long)]
+    volatile: bool,
+    /// Seed of the run.
+    seed: u64,
+    /// Where and how the power is cut, as a failing line says; `run` = not at all.
+    cuts: String,
+}
+
+/// What runs on the drive.
+enum Chosen {
+    Toy(Toy),
+}
+
+impl Chosen {
+    fn parse(name: &str) -> Result<Chosen> {
+        let (kind, canary) = match name.split_once(':') {
+            Some((kind, canary)) => (kind, Some(canary)),
+            None => (name, None),
+        };
+        match kind {
+            "toy" => Ok(Chosen::Toy(Toy { canary: canary_of(canary, &toy::Canary::ALL)? })),
+            _ => bail!("no subject {kind:?}: there is toy"),
+        }
+    }
+}
+
+fn canary_of<C: Copy + std::fmt::Debug>(name: Option<&str>, all: &[C]) -> Result<Option<C>> {
+    let Some(name) = name else { return Ok(None) };
+    match all.iter().find(|canary| format!("{canary:?}").eq_ignore_ascii_case(name)) {
+        Some(canary) => Ok(Some(*canary)),
+        None => bail!("no canary {name:?}: there are {all:?}"),
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Task::Crash(args) => crash(&args),
+        Task::Replay(args) => again(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("furrow-sim: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn crash(args: &CrashArgs) -> Result<ExitCode> {
+    // Panics of a subject are failures with a message; their backtraces come with a replay.
+    std::panic::set_hook(Box::new(|_| {}));
+    match Chosen::parse(&args.subject)? {
+        Chosen::Toy(toy) => Ok(crash_subject(&toy, args)),
+    }
+}
+
+fn crash_subject<S: Subject>(subject: &S, args: &CrashArgs) -> ExitCode {
+    let goal = Goal {
+        time: args.seconds.map(Duration::from_secs),
+        reopens: args.reopens,
+        seeds: match (args.seconds, args.reopens, args.seeds) {
+            (None, None, None) => Some(4),
+            (_, _, seeds) => seeds,
+        },
+    };
+    let effort = Effort { cuts_max: args.cuts, samples: args.samples, ..Effort::default() };
+    let terminal = std::io::stderr().is_terminal();
+    let progress = |figures: &Figures, elapsed: Duration| {
+        if terminal {
+            let Figures { runs, cuts, reopens, failures, .. } = figures;
+            eprint!(
+                "\r{:>5} s  {runs} runs  {cuts} cut points  {reopens} reopens  {} failures ",
+                elapsed.as_secs(),
+                failures.len()
+            );
+            let _ = std::io::stderr().flush();
+        }
+    };
+    let started = std::time::Instant::now();
+    let figures = sweep(subject, args.seed, goal, &effort, args.threads, &progress);
+    if terminal {
+        eprintln!();
+    }
+    println!("subject     {:>10}   from seed {}", subject.name(), args.seed);
+    println!("{figures}");
+    println!("seconds     {:>10.1}", started.elapsed().as_secs_f64());
+    for failure in &figures.failures {
+        println!("{failure}");
+    }
+    if figures.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn again(args: &ReplayArgs) -> Result<ExitCode> {
+    let case = Case { seed: args.seed, volatile: args.volatile };
+    let result = match Chosen::parse(&args.subject)? {
+        Chosen::Toy(toy) => replay(&toy, case, &args.cuts),
+    };
+    match result {
+        Ok(()) => {
+            println!("holds");
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(why) => {
+            println!("FAILED: {why}");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
