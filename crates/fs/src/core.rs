@@ -13,7 +13,7 @@ use crate::names::NameLog;
 use crate::node;
 use crate::place::Stream;
 use crate::table::{NodeIds, Table};
-use crate::types::{Counters, Ino, MountOptions, Time};
+use crate::types::{Counters, Ino, Kind, MountOptions, Time};
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::delta::DeltaLog;
 use furrow_log::pool::ZonePool;
@@ -224,7 +224,10 @@ impl Core {
         self.verify(fetch, &page)?;
         let owner = match fetch.key {
             Key::Node(nid) => self.nat.get(nid).ino.get(),
-            Key::Data(ino, _) => ino,
+            Key::Data(ino, block) => {
+                self.verify_directory(Ino(ino), block, &page)?;
+                ino
+            }
         };
         let crc = Some(fetch.pointer.crc.get());
         self.cache.insert(fetch.key, Entry::clean(page, crc).owned_by(owner));
@@ -247,6 +250,22 @@ impl Core {
                 .map_err(|what| Error::new(ErrorKind::Corrupt, format!("{}: {what}", place())))?;
         }
         Ok(())
+    }
+
+    /// A block of a directory must be one before anyone changes it.
+    fn verify_directory(&mut self, ino: Ino, block: u32, page: &Page) -> Result<()> {
+        let directory = match self.inode(ino) {
+            Ok(inode) => inode.head.kind == Kind::Directory.code(),
+            Err(_) => false,
+        };
+        if !directory {
+            return Ok(());
+        }
+        crate::dirent::check(page.bytes()).map_err(|error| {
+            let name = self.device.name();
+            let message = format!("{name}: directory {ino} block {block}: {error}");
+            Error::new(ErrorKind::Corrupt, message)
+        })
     }
 
     #[cfg(feature = "canary")]

@@ -463,3 +463,22 @@ pub mod item {
     /// Blocks of a file written since its last record.
     pub const RANGE: u8 = 10;
 }
+
+/// Every structure of the file system on the medium.
+pub const LAYOUTS: &[furrow_log::layout::Layout] = &[
+    SuperblockBody::LAYOUT,
+    CheckpointBody::LAYOUT,
+    StreamState::LAYOUT,
+    UnitRef::LAYOUT,
+    NatEntry::LAYOUT,
+    SitEntry::LAYOUT,
+    SummaryHeader::LAYOUT,
+    SummaryEntry::LAYOUT,
+    NodeHeader::LAYOUT,
+    TimeStamp::LAYOUT,
+    InodeHead::LAYOUT,
+    InodeBlock::LAYOUT,
+    LeafBlock::LAYOUT,
+    IndexBlock::LAYOUT,
+    Pointer::LAYOUT,
+];

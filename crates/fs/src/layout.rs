@@ -29,6 +29,8 @@ pub(crate) struct Layout {
     pub(crate) uuid: Uuid,
     pub(crate) device: Uuid,
     pub(crate) label: String,
+    /// Read-only compatible features.
+    pub(crate) ro_compat: u64,
     pub(crate) hash_seed: u64,
     pub(crate) created: i64,
     pub(crate) zones: u32,
@@ -83,6 +85,7 @@ impl Layout {
             uuid: Uuid::NIL,
             device: Uuid::NIL,
             label: options.label.clone(),
+            ro_compat: 0,
             hash_seed: 0,
             created: 0,
             zones: geometry.zones,
@@ -248,7 +251,7 @@ impl Layout {
         label[..self.label.len()].copy_from_slice(self.label.as_bytes());
         SuperblockBody {
             compat: 0.into(),
-            ro_compat: 0.into(),
+            ro_compat: self.ro_compat.into(),
             incompat: 0.into(),
             label,
             hash_seed: self.hash_seed.into(),
@@ -288,6 +291,7 @@ impl Layout {
             uuid,
             device,
             label: String::from_utf8_lossy(&body.label[..end]).into_owned(),
+            ro_compat: body.ro_compat.get(),
             hash_seed: body.hash_seed.get(),
             created: body.created.get(),
             zones: body.zones.get(),

@@ -499,6 +499,15 @@ pub(crate) async fn mount(
     let pages = Pool::new(options.cache_pages.min(65_536));
     let found = find(&*device, &pages).await?;
     trace(rt, 1);
+    let unknown = found.layout.ro_compat & !crate::format::RO_COMPAT_KNOWN;
+    if unknown != 0 && !options.read_only {
+        let message = format!(
+            "{}: the file system has features {unknown:#x} that this version can only read: mount \
+             it read-only",
+            device.name()
+        );
+        return Err(Error::new(ErrorKind::WrongFormat, message));
+    }
     let roll = roll(&*device, &found, &pages).await?;
     let delta = delta_layout(device.geometry(), &found.layout, &options)?;
     let (nat, sit) = tables(&*device, &found, &pages, &delta).await?;

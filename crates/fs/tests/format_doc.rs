@@ -1,0 +1,50 @@
+//! `docs/format.md` shows every structure of the code, field by field: this holds the two
+//! together. On a difference the tables as they should be are printed.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test reads the document")]
+
+use furrow_log::layout::Layout;
+use std::fmt::Write;
+
+fn table(layout: &Layout) -> String {
+    let mut out = String::new();
+    writeln!(out, "### `{}`, {} bytes\n", layout.name, layout.size).unwrap();
+    writeln!(out, "| offset | bytes | field | meaning |\n|---|---|---|---|").unwrap();
+    for field in layout.fields {
+        let doc = field.doc.trim().replace("[`", "`").replace("`]", "`").replace('|', "\\|");
+        writeln!(out, "| {} | {} | `{}` | {doc} |", field.offset, field.size, field.name).unwrap();
+    }
+    out
+}
+
+#[test]
+fn the_document_shows_every_structure_as_the_code_has_it() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    let layouts = furrow_log::format::LAYOUTS.iter().chain(furrow_fs::format::LAYOUTS);
+    let mut wrong = String::new();
+    for layout in layouts {
+        let expected = table(layout);
+        if !document.contains(&expected) {
+            wrong.push_str(&expected);
+            wrong.push('\n');
+        }
+    }
+    assert!(wrong.is_empty(), "docs/format.md should have these tables:\n\n{wrong}");
+}
+
+/// A structure in the document that the code does not have would mislead.
+#[test]
+fn the_document_shows_nothing_else() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    let known: Vec<String> = furrow_log::format::LAYOUTS
+        .iter()
+        .chain(furrow_fs::format::LAYOUTS)
+        .map(|layout| format!("### `{}`, {} bytes", layout.name, layout.size))
+        .collect();
+    for heading in document.lines().filter(|line| line.starts_with("### `")) {
+        assert!(known.iter().any(|k| k == heading), "no such structure: {heading}");
+    }
+    assert!(known.len() > 15);
+}
