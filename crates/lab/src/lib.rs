@@ -10,11 +10,12 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures real time")]
 
 mod bench;
+mod reach;
 
 pub use bench::{Bench, Contestant, Effort, Row, compare};
 
 /// All benchmarks, in the order they run.
-pub const BENCHES: &[Bench] = &[];
+pub const BENCHES: &[Bench] = &[reach::REACH];
 
 /// The benchmarks called `names`, all if there are none.
 ///
