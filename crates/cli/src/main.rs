@@ -11,6 +11,7 @@
 
 mod bench;
 mod show;
+mod device;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -34,12 +35,14 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Bench(bench::Args),
+    Device(device::DeviceArgs),
 }
 
 impl Command {
     fn run(self, out: &mut dyn Write) -> anyhow::Result<u8> {
         match self {
             Command::Bench(args) => bench::run(&args, out),
+            Command::Device(args) => device::run(args, out),
         }
     }
 }

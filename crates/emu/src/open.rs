@@ -51,7 +51,7 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulator>> 
         }
         DeviceSpec::Image(image) => {
             untimed(image.timing)?;
-            let opened = Image::open(Path::new(&image.path), mode, false)?;
+            let opened = Image::open(Path::new(&image.path), mode, image.sync)?;
             Emulator::from_image(rt, opened, options(image.seed, image.path.clone()))?
         }
     };

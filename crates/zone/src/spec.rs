@@ -14,8 +14,8 @@
 //! char    = "\" any | any but "+" "," "\" ;      a backslash takes the next character as it is
 //! ```
 //!
-//! An image knows its geometry, so of the options only those of a run (`seed`, `timing`) go with
-//! it. An option may be given once. `docs/device-spec.md` explains each key, with examples.
+//! An image knows its geometry, so of the options only those of a run (`seed`, `timing`, `sync`)
+//! go with it. An option may be given once. `docs/device-spec.md` explains each key, with examples.
 //!
 //! Errors point at the offending part: [`SpecError`] is one line with the column, and
 //! [`SpecError::caret`] shows it beneath the text. Showing a spec gives text that reads as the
@@ -54,6 +54,8 @@ pub struct Image {
     pub seed: Option<u64>,
     /// How the drive takes time.
     pub timing: Timing,
+    /// A flush of the drive also syncs the file, so that it outlives the host's power.
+    pub sync: bool,
 }
 
 /// A drive to make in memory.
@@ -257,8 +259,8 @@ fn parse_one(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint> {
             complaint
         })?;
     }
-    let (seed, timing) = (options.seed(), options.timing());
-    Ok(DeviceSpec::Image(Image { path, seed, timing }))
+    let (seed, timing, sync) = (options.seed(), options.timing(), options.sync());
+    Ok(DeviceSpec::Image(Image { path, seed, timing, sync }))
 }
 
 fn parse_memory(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint> {
@@ -351,9 +353,10 @@ impl fmt::Display for Image {
             write!(f, ",{}={seed}", Key::Seed)?;
         }
         match self.timing {
-            Timing::Off => Ok(()),
-            timing => write!(f, ",{}={timing}", Key::Timing),
+            Timing::Off => {}
+            timing => write!(f, ",{}={timing}", Key::Timing)?,
         }
+        if self.sync { write!(f, ",{}=on", Key::Sync) } else { Ok(()) }
     }
 }
 

@@ -161,6 +161,8 @@ fn errors_point_at_the_part_at_fault() {
         "ä.zns+mem:[größe]=1",
         "disk.zns,[capacity]=1GiB",
         "disk.zns,[size]=1GiB",
+        "disk.zns,sync=[yes]",
+        "mem:[sync]=on",
         "zn540-1t,[capacity]=8GiB",
         "/dev/nvme0n2,[timing=off]",
         "disk.zns+[]",
@@ -207,7 +209,7 @@ fn option() -> impl Strategy<Value = (usize, String)> {
             Key::MaxAppend | Key::MaxTransfer => none(size.to_string()),
             Key::Zones | Key::Conventional | Key::Oob | Key::Seed => count.to_string(),
             Key::MaxOpen | Key::MaxActive | Key::Channels | Key::Dies => none(count.to_string()),
-            Key::ReadAcross | Key::UnwrittenFails | Key::VolatileCache => {
+            Key::ReadAcross | Key::UnwrittenFails | Key::VolatileCache | Key::Sync => {
                 if yes { "on" } else { "off" }.into()
             }
             Key::Medium => if yes { "memory" } else { "discard" }.into(),
@@ -232,7 +234,10 @@ fn spec() -> impl Strategy<Value = String> {
     let path = "[a-z/.:,+\\\\ ü]{1,12}".prop_map(|path| {
         path.chars().map(|c| if ",+\\".contains(c) { format!("\\{c}") } else { c.into() }).collect()
     });
-    prop_oneof![memory, path, (0u64..9).prop_map(|seed| format!("x.zns,seed={seed}"))]
+    let run = (0u64..9, any::<bool>()).prop_map(|(seed, sync)| {
+        format!("x.zns,seed={seed},sync={}", if sync { "on" } else { "off" })
+    });
+    prop_oneof![memory, path, run]
 }
 
 proptest! {

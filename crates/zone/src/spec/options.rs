@@ -47,6 +47,8 @@ pub enum Key {
     Seed,
     /// `timing`: how the drive takes time.
     Timing,
+    /// `sync`: whether a flush of the drive also syncs the image's file.
+    Sync,
 }
 
 /// What kind of value a key takes.
@@ -77,7 +79,7 @@ pub(super) enum Scope {
 
 impl Key {
     /// All keys, in the order specs are shown in.
-    pub const ALL: [Key; 19] = [
+    pub const ALL: [Key; 20] = [
         Key::Capacity,
         Key::Zones,
         Key::ZoneSize,
@@ -97,6 +99,7 @@ impl Key {
         Key::Medium,
         Key::Seed,
         Key::Timing,
+        Key::Sync,
     ];
 
     /// As it is written.
@@ -121,6 +124,7 @@ impl Key {
             Key::Medium => "medium",
             Key::Seed => "seed",
             Key::Timing => "timing",
+            Key::Sync => "sync",
         }
     }
 
@@ -147,7 +151,7 @@ impl Key {
             Key::Seed => Kind::Count(u64::MAX),
             Key::MaxOpen | Key::MaxActive => Kind::CountLimit(u64::from(u32::MAX)),
             Key::Channels | Key::Dies => Kind::CountLimit(u64::from(u16::MAX)),
-            Key::ReadAcross | Key::UnwrittenFails | Key::VolatileCache => Kind::Switch,
+            Key::ReadAcross | Key::UnwrittenFails | Key::VolatileCache | Key::Sync => Kind::Switch,
             Key::Medium => Kind::Medium,
             Key::Timing => Kind::Timing,
         }
@@ -155,9 +159,9 @@ impl Key {
 
     fn allowed(self, scope: Scope) -> bool {
         match scope {
-            Scope::Memory => true,
-            Scope::Geometry => !matches!(self, Key::Medium | Key::Seed | Key::Timing),
-            Scope::Image => matches!(self, Key::Seed | Key::Timing),
+            Scope::Memory => self != Key::Sync,
+            Scope::Geometry => !matches!(self, Key::Medium | Key::Seed | Key::Timing | Key::Sync),
+            Scope::Image => matches!(self, Key::Seed | Key::Timing | Key::Sync),
         }
     }
 }
@@ -305,7 +309,8 @@ impl Options {
         if !key.allowed(scope) {
             let what = match scope {
                 Scope::Image => format!("`{name}` cannot be changed: the image says it"),
-                _ => format!("`{name}` is not part of a drive's geometry"),
+                Scope::Memory => format!("`{name}` is of images: memory has no file"),
+                Scope::Geometry => format!("`{name}` is not part of a drive's geometry"),
             };
             return Err(Complaint::new(name_at, what, keys()));
         }
@@ -341,6 +346,10 @@ impl Options {
             Some(Value::Timing(timing)) => timing,
             _ => Timing::default(),
         }
+    }
+
+    pub fn sync(&self) -> bool {
+        matches!(self.value(Key::Sync), Some(Value::Switch(true)))
     }
 
     pub fn medium(&self) -> Medium {

@@ -1,0 +1,423 @@
+//! `furrow device`: make an emulated drive's image, look at drives, give them faults.
+//!
+//! Tables are for people; `--json` is for programs and carries its version. Nothing here knows
+//! more of an image than the library says.
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use furrow_emu::{Emulator, Identity, OpenMode};
+use furrow_rt::{Config, Rt};
+use furrow_zone::spec::{self, DeviceSpec};
+use furrow_zone::{BlockCount, ByteLen, Geometry, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+mod fault;
+
+/// Version of everything `--json` prints here.
+const JSON_VERSION: u32 = 1;
+
+const AFTER_HELP: &str = "\
+Examples:
+  furrow device create disk.zns --preset pm1731a -o capacity=8GiB
+  furrow device show disk.zns
+  furrow device report mem:zn540-1t --json
+  furrow device fault disk.zns add write-error --zone 3 --times 1";
+
+/// Make and look at zoned drives.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct DeviceArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Create(Create),
+    Show(Show),
+    Report(Report),
+    Fault(fault::FaultArgs),
+}
+
+/// Make an emulated drive in a sparse file.
+#[derive(Args)]
+struct Create {
+    /// The file to make.
+    image: PathBuf,
+    /// Start from a known drive; 'furrow device create --help' lists them.
+    #[arg(long, value_name = "NAME", long_help = preset_help())]
+    preset: Option<String>,
+    /// What differs from the preset: key=value, joined by commas or given several times.
+    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE,...", long_help = option_help())]
+    options: Vec<String>,
+    /// Replace a file that exists, and lose what is in it.
+    #[arg(long)]
+    force: bool,
+}
+
+/// Say what a drive is like and how it is used.
+#[derive(Args)]
+struct Show {
+    /// The drive: an image (disk.zns) or one in memory (mem:...).
+    device: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// List zones: state, write pointer, capacity.
+///
+/// Neighbouring zones that are equal are one line, unless --all.
+#[derive(Args)]
+struct Report {
+    /// The drive: an image (disk.zns) or one in memory (mem:...).
+    device: String,
+    /// First zone to list.
+    #[arg(long, value_name = "ZONE", default_value_t = 0)]
+    first: u32,
+    /// How many zones to list.
+    #[arg(long, value_name = "N")]
+    count: Option<u32>,
+    /// A line for each zone.
+    #[arg(long)]
+    all: bool,
+    /// Print JSON: one object per zone.
+    #[arg(long)]
+    json: bool,
+}
+
+fn preset_help() -> String {
+    let mut help = String::from("Start from a known drive:\n");
+    for name in furrow_zone::presets::NAMES {
+        let what = furrow_zone::presets::describe(name).unwrap_or_default();
+        help.push_str(&format!("  {name:<13} {what}\n"));
+    }
+    help.push_str("Without one: 256 zones of 16 MiB.");
+    help
+}
+
+fn option_help() -> String {
+    let image = |key: &&spec::Key| {
+        use spec::Key::{Medium, Seed, Sync, Timing};
+        !matches!(key, Medium | Seed | Sync | Timing)
+    };
+    let keys: Vec<&str> = spec::Key::ALL.iter().filter(image).map(|key| key.name()).collect();
+    format!(
+        "What differs from the preset: key=value, joined by commas or given several times.\n\
+         Sizes are whole numbers with a unit (96MiB); limits may be 'none'; switches are on or \
+         off.\nKeys: {}.",
+        keys.join(", ")
+    )
+}
+
+/// Runs `furrow device`; prints to `out`.
+///
+/// # Errors
+/// If the device is not what it should be, or cannot be used.
+pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
+    match args.action {
+        Action::Create(args) => create(&args, out)?,
+        Action::Show(args) => show(&args, out)?,
+        Action::Report(args) => report(&args, out)?,
+        Action::Fault(args) => fault::run(&args, out)?,
+    }
+    Ok(0)
+}
+
+fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
+    let parts = args.preset.iter().chain(&args.options).map(String::as_str);
+    let geometry = spec::parse_geometry(&parts.collect::<Vec<_>>().join(","))?;
+    let identity = Identity::fresh(args.preset.as_deref().unwrap_or_default())?;
+    furrow_emu::create_image_as(&args.image, &geometry, &identity, args.force)?;
+    let Geometry { zones, zone_capacity, .. } = geometry;
+    writeln!(
+        out,
+        "{}: {} in {zones} zones of {}, UUID {}",
+        args.image.display(),
+        size(geometry.capacity()),
+        size(geometry.bytes(zone_capacity)),
+        uuid(identity.uuid)
+    )?;
+    Ok(())
+}
+
+/// Opens `device` and warns of damage that was survived.
+fn open(device: &str, mode: OpenMode) -> anyhow::Result<(Rt, Rc<Emulator>)> {
+    let spec: DeviceSpec = device.parse()?;
+    let rt = Rt::new(Config::real());
+    let drive = furrow_emu::open(&rt, &spec, mode)?;
+    for warning in drive.warnings() {
+        eprintln!("furrow: warning: {warning}");
+    }
+    Ok((rt, drive))
+}
+
+fn zones_of(drive: &Emulator, first: u32, count: u32) -> anyhow::Result<Vec<ZoneReport>> {
+    drive
+        .report(ZoneId(first), count)
+        .map_err(|status| anyhow::anyhow!("{}: report zones: {status}", drive.name()))
+}
+
+fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (_rt, drive) = open(&args.device, OpenMode::ReadOnly)?;
+    let geometry = drive.geometry();
+    let zones = zones_of(&drive, 0, geometry.zones)?;
+    let image = drive.with_image(|image| {
+        (uuid(image.uuid()), image.preset().to_owned(), image.allocated_bytes())
+    });
+    if args.json {
+        let value = show_json(&drive, &zones, image.as_ref());
+        return print_json(out, &value);
+    }
+    let mut rows = vec![("device", drive.name())];
+    if let Some((uuid, preset, allocated)) = &image {
+        rows.push(("UUID", uuid.clone()));
+        if !preset.is_empty() {
+            rows.push(("made from", preset.clone()));
+        }
+        rows.push(("on the host", size(ByteLen(*allocated))));
+    }
+    describe(geometry, &mut rows);
+    rows.push(("zone states", states(geometry, &zones)));
+    let written = written_blocks(geometry, &zones);
+    rows.push(("written", size(geometry.bytes(BlockCount(written)))));
+    rows.push(("faults", drive.faults().len().to_string()));
+    let mut table = plain_table();
+    for (name, value) in rows {
+        table.add_row([name.to_owned(), value]);
+    }
+    writeln!(out, "{}", trimmed(&table))?;
+    Ok(())
+}
+
+fn describe(geometry: &Geometry, rows: &mut Vec<(&'static str, String)>) {
+    let bytes = |blocks| size(geometry.bytes(blocks));
+    let limit = |limit: Option<u32>| limit.map_or("no limit".to_owned(), |l| l.to_string());
+    let transfer = |limit: Option<BlockCount>| {
+        limit.map_or("no limit".to_owned(), |l| size(geometry.bytes(l)))
+    };
+    let known = |n: Option<u16>| n.map_or("unknown".to_owned(), |n| n.to_string());
+    let yes = |yes: bool, a: &str, b: &str| if yes { a.to_owned() } else { b.to_owned() };
+    rows.push(("capacity", size(geometry.capacity())));
+    rows.push(("zones", geometry.zones.to_string()));
+    if geometry.conventional_zones > 0 {
+        rows.push(("conventional zones", geometry.conventional_zones.to_string()));
+    }
+    rows.push(("zone size", bytes(geometry.zone_size)));
+    rows.push(("zone capacity", bytes(geometry.zone_capacity)));
+    rows.push(("block", size(geometry.block_size)));
+    if geometry.oob_bytes > 0 {
+        rows.push(("out-of-band", format!("{} B per block", geometry.oob_bytes)));
+    }
+    rows.push(("most open", limit(geometry.max_open)));
+    rows.push(("most active", limit(geometry.max_active)));
+    rows.push(("largest append", transfer(geometry.append_limit())));
+    rows.push(("largest transfer", transfer(geometry.max_transfer)));
+    rows.push(("reads across zones", yes(geometry.read_across_zones, "allowed", "refused")));
+    rows.push((
+        "unwritten blocks",
+        yes(geometry.unwritten_reads_fail, "reading fails", "read as zeros"),
+    ));
+    rows.push((
+        "write cache",
+        yes(geometry.volatile_cache, "volatile: flush it", "survives a power cut"),
+    ));
+    rows.push((
+        "channels, dies",
+        format!("{}, {}", known(geometry.channels), known(geometry.dies)),
+    ));
+}
+
+fn written_blocks(geometry: &Geometry, zones: &[ZoneReport]) -> u64 {
+    let sequential = zones.iter().filter(|zone| !geometry.is_conventional(zone.zone));
+    sequential.map(|zone| zone.write_pointer.0).sum()
+}
+
+const STATES: [(ZoneState, &str, &str); 7] = [
+    (ZoneState::Empty, "empty", "empty"),
+    (ZoneState::ImplicitlyOpen, "implicitly open", "implicitly-open"),
+    (ZoneState::ExplicitlyOpen, "explicitly open", "explicitly-open"),
+    (ZoneState::Closed, "closed", "closed"),
+    (ZoneState::Full, "full", "full"),
+    (ZoneState::ReadOnly, "read-only", "read-only"),
+    (ZoneState::Offline, "offline", "offline"),
+];
+
+fn state_name(geometry: &Geometry, zone: &ZoneReport, for_json: bool) -> &'static str {
+    if geometry.is_conventional(zone.zone) && zone.state == ZoneState::Full {
+        return "conventional";
+    }
+    let found = STATES.iter().find(|(state, ..)| *state == zone.state);
+    found.map_or("unknown", |(_, people, json)| if for_json { json } else { people })
+}
+
+/// How many zones are in each state, in the order of [`STATES`].
+fn count_states(
+    geometry: &Geometry,
+    zones: &[ZoneReport],
+    for_json: bool,
+) -> Vec<(&'static str, usize)> {
+    let names = STATES.iter().map(|(_, people, json)| if for_json { *json } else { *people });
+    names
+        .chain(["conventional"])
+        .map(|name| {
+            let same = |zone: &&ZoneReport| state_name(geometry, zone, for_json) == name;
+            (name, zones.iter().filter(same).count())
+        })
+        .collect()
+}
+
+fn states(geometry: &Geometry, zones: &[ZoneReport]) -> String {
+    let counts = count_states(geometry, zones, false);
+    let present = counts.into_iter().filter(|(_, count)| *count > 0);
+    present.map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
+}
+
+fn show_json(
+    drive: &Emulator,
+    zones: &[ZoneReport],
+    image: Option<&(String, String, u64)>,
+) -> Value {
+    let geometry = drive.geometry();
+    let states: serde_json::Map<String, Value> = count_states(geometry, zones, true)
+        .into_iter()
+        .map(|(name, count)| (name.to_owned(), json!(count)))
+        .collect();
+    json!({
+        "version": JSON_VERSION,
+        "device": drive.name(),
+        "image": image.map(|(uuid, preset, allocated)| json!({
+            "uuid": uuid,
+            "preset": if preset.is_empty() { Value::Null } else { json!(preset) },
+            "allocated_bytes": allocated,
+        })),
+        "capacity_bytes": geometry.capacity().0,
+        "zones": geometry.zones,
+        "conventional_zones": geometry.conventional_zones,
+        "zone_size_blocks": geometry.zone_size.0,
+        "zone_capacity_blocks": geometry.zone_capacity.0,
+        "block_bytes": geometry.block_size.0,
+        "oob_bytes": geometry.oob_bytes,
+        "max_open": geometry.max_open,
+        "max_active": geometry.max_active,
+        "max_append_blocks": geometry.append_limit().map(|blocks| blocks.0),
+        "max_transfer_blocks": geometry.max_transfer.map(|blocks| blocks.0),
+        "read_across_zones": geometry.read_across_zones,
+        "unwritten_reads_fail": geometry.unwritten_reads_fail,
+        "volatile_cache": geometry.volatile_cache,
+        "channels": geometry.channels,
+        "dies": geometry.dies,
+        "zone_states": states,
+        "written_blocks": written_blocks(geometry, zones),
+        "faults": drive.faults().len(),
+        "warnings": drive.warnings(),
+    })
+}
+
+fn report(args: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (_rt, drive) = open(&args.device, OpenMode::ReadOnly)?;
+    let geometry = drive.geometry();
+    if args.first >= geometry.zones {
+        anyhow::bail!("{}: no zone {}: it has {}", drive.name(), args.first, geometry.zones);
+    }
+    let zones = zones_of(&drive, args.first, args.count.unwrap_or(u32::MAX))?;
+    if args.json {
+        let zones: Vec<Value> = zones
+            .iter()
+            .map(|zone| {
+                json!({
+                    "zone": zone.zone.0,
+                    "start_lba": geometry.start(zone.zone).0,
+                    "state": state_name(geometry, zone, true),
+                    "write_pointer": zone.write_pointer.0,
+                    "capacity": zone.capacity.0,
+                })
+            })
+            .collect();
+        let value = json!({ "version": JSON_VERSION, "device": drive.name(), "zones": zones });
+        return print_json(out, &value);
+    }
+    let mut table = plain_table();
+    table.set_header(["ZONES", "FIRST BLOCK", "STATE", "WRITE POINTER", "CAPACITY"]);
+    let same = |a: &ZoneReport, b: &ZoneReport| {
+        let what = |zone: &ZoneReport| (zone.state, zone.write_pointer, zone.capacity);
+        !args.all
+            && what(a) == what(b)
+            && geometry.is_conventional(a.zone) == geometry.is_conventional(b.zone)
+    };
+    for run in zones.chunk_by(same) {
+        let (first, last) = (&run[0], &run[run.len() - 1]);
+        let name = match run.len() {
+            1 => first.zone.to_string(),
+            _ => format!("{}-{}", first.zone, last.zone),
+        };
+        table.add_row([
+            name,
+            geometry.start(first.zone).to_string(),
+            state_name(geometry, first, false).to_owned(),
+            first.write_pointer.to_string(),
+            first.capacity.to_string(),
+        ]);
+    }
+    for column in [0, 1, 3, 4] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    writeln!(out, "{}", trimmed(&table))?;
+    Ok(())
+}
+
+fn plain_table() -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    table
+}
+
+/// The table without blanks at line ends.
+fn trimmed(table: &Table) -> String {
+    table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+fn print_json(out: &mut dyn Write, value: &Value) -> anyhow::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value).context("JSON cannot be written")?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// An amount for people: in the largest unit that leaves at least one before the point.
+fn size(bytes: ByteLen) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut unit = 0;
+    while unit + 1 < UNITS.len() && bytes.0 >> (10 * (unit + 1)) > 0 {
+        unit += 1;
+    }
+    let whole = bytes.0 as f64 / (1u64 << (10 * unit)) as f64;
+    if bytes.0.is_multiple_of(1 << (10 * unit)) {
+        format!("{whole:.0} {}", UNITS[unit])
+    } else {
+        format!("{whole:.1} {}", UNITS[unit])
+    }
+}
+
+fn uuid(bytes: [u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_and_identities_read_well() {
+        let shown = [0, 512, 4096, 5000, 16 << 20, (8 << 30) + 1].map(|n| size(ByteLen(n)));
+        assert_eq!(shown, ["0 B", "512 B", "4 KiB", "4.9 KiB", "16 MiB", "8.0 GiB"]);
+        let id: [u8; 16] = std::array::from_fn(|i| i as u8 * 17);
+        assert_eq!(uuid(id), "00112233-4455-6677-8899-aabbccddeeff");
+    }
+}

@@ -1,0 +1,250 @@
+//! `furrow device fault`: what an image's drive will suffer the next time it is used.
+
+use super::{JSON_VERSION, open, plain_table, print_json, trimmed};
+use clap::{Args, Subcommand, ValueEnum};
+use furrow_emu::{Fault, FaultKind, OpenMode, When};
+use furrow_zone::{BlockCount, Lba, ZoneId};
+use serde_json::{Value, json};
+use std::io::Write;
+
+const AFTER_HELP: &str = "\
+The image must not be in use. Faults wait in it until it is used, strike there, and are kept until
+they are over or cleared. Commands are counted from when the fault was added.
+
+Examples:
+  furrow device fault disk.zns add zone-read-only --zone 7     at once
+  furrow device fault disk.zns add read-error --lba 4096+8     whenever these blocks are read
+  furrow device fault disk.zns add write-torn --one-in 500     now and then
+  furrow device fault disk.zns add power-cut --nth 1000        at the 1000th command
+  furrow device fault disk.zns list
+  furrow device fault disk.zns clear 0";
+
+/// Give an image's drive faults, list them, clear them.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct FaultArgs {
+    /// The image of an emulated drive.
+    image: String,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Add(Box<Add>),
+    /// List the faults that wait.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take faults away.
+    Clear {
+        /// Number of the fault, as 'list' shows it; all without it.
+        number: Option<usize>,
+    },
+}
+
+/// Add a fault.
+#[derive(Args)]
+struct Add {
+    /// What goes wrong.
+    kind: Kind,
+    /// Only for commands of this zone. A zone-... fault of a zone happens at once.
+    #[arg(long, value_name = "ZONE", conflicts_with = "lba")]
+    zone: Option<u32>,
+    /// Only for commands that touch these blocks; one block without +COUNT. A bit-flip of blocks
+    /// happens at once.
+    #[arg(long, value_name = "FIRST[+COUNT]", value_parser = parse_range)]
+    lba: Option<(u64, u64)>,
+    /// Only at the Nth of these commands.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(conflicts_with_all = ["every", "one_in"])]
+    nth: Option<u64>,
+    /// Only at every Kth of these commands.
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(conflicts_with = "one_in")]
+    every: Option<u64>,
+    /// Only at one in N of these commands, at random.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    one_in: Option<u64>,
+    /// At most so often; 1 unless said for power cuts, zone states, disappearing and bit flips,
+    /// for ever for the others.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    times: Option<u64>,
+    /// disappear: for so many commands; for as long as the drive is in use without it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    commands: Option<u64>,
+    /// slow: how much later the answer comes.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 1000)]
+    delay_us: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// The power goes: commands in flight are done, torn or not started.
+    PowerCut,
+    /// Reads fail.
+    ReadError,
+    /// Writes fail and have written nothing.
+    WriteError,
+    /// Writes fail somewhere in the middle.
+    WriteTorn,
+    /// The zone can be read, never written again.
+    ZoneReadOnly,
+    /// The zone is gone, with what was in it.
+    ZoneOffline,
+    /// The drive finishes an active zone by itself.
+    ZoneFull,
+    /// The drive answers nothing but errors.
+    Disappear,
+    /// Answers come late.
+    Slow,
+    /// Appends of a zone land in another order.
+    ReorderAppends,
+    /// A bit of a stored block changes, silently.
+    BitFlip,
+}
+
+impl Add {
+    fn fault(&self) -> anyhow::Result<Fault> {
+        let kind = match self.kind {
+            Kind::PowerCut => FaultKind::PowerCut,
+            Kind::ReadError => FaultKind::ReadError,
+            Kind::WriteError => FaultKind::WriteError,
+            Kind::WriteTorn => FaultKind::WriteTorn,
+            Kind::ZoneReadOnly => FaultKind::ZoneReadOnly,
+            Kind::ZoneOffline => FaultKind::ZoneOffline,
+            Kind::ZoneFull => FaultKind::ZoneFull,
+            Kind::Disappear => FaultKind::Disappear { commands: self.commands },
+            Kind::Slow => {
+                FaultKind::Slow { polls: 0, nanoseconds: self.delay_us.saturating_mul(1000) }
+            }
+            Kind::ReorderAppends => FaultKind::ReorderAppends,
+            Kind::BitFlip => FaultKind::BitFlip,
+        };
+        if self.commands.is_some() && self.kind != Kind::Disappear {
+            anyhow::bail!("--commands goes with disappear only");
+        }
+        let mut fault = Fault::new(kind);
+        if let Some(zone) = self.zone {
+            fault = fault.at_zone(ZoneId(zone));
+        }
+        if let Some((first, blocks)) = self.lba {
+            fault = fault.at_blocks(Lba(first), BlockCount(blocks));
+        }
+        let when =
+            [self.nth.map(When::Nth), self.every.map(When::Every), self.one_in.map(When::OneIn)];
+        if let Some(when) = when.into_iter().flatten().next() {
+            fault = fault.when(when);
+        }
+        Ok(match self.times {
+            Some(times) => fault.times(times),
+            None => fault,
+        })
+    }
+}
+
+/// `FIRST` or `FIRST+COUNT`.
+fn parse_range(text: &str) -> Result<(u64, u64), String> {
+    let (first, count) = text.split_once('+').unwrap_or((text, "1"));
+    let number = |text: &str| {
+        text.parse::<u64>()
+            .map_err(|_| format!("`{text}` is no block number: expected FIRST+COUNT"))
+    };
+    match (number(first)?, number(count)?) {
+        (_, 0) => Err("a range of 0 blocks".to_owned()),
+        range => Ok(range),
+    }
+}
+
+pub(super) fn run(args: &FaultArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let mode = match args.action {
+        Action::List { .. } => OpenMode::ReadOnly,
+        _ => OpenMode::ReadWrite,
+    };
+    let (_rt, drive) = open(&args.image, mode)?;
+    if drive.with_image(|_| ()).is_none() {
+        anyhow::bail!("{}: a drive in memory keeps no faults: name an image", args.image);
+    }
+    match &args.action {
+        Action::Add(add) => {
+            let fault = add.fault()?;
+            let before = drive.faults().len();
+            drive.inject(fault)?;
+            let place = format!("{} at {}", fault.kind, fault.place);
+            if drive.faults().len() == before {
+                writeln!(out, "{}: {place}: done", args.image)?;
+            } else {
+                writeln!(out, "{}: fault {before}: {place}, {}", args.image, fault.when)?;
+            }
+        }
+        Action::List { json: true } => {
+            let faults: Vec<Value> =
+                drive.faults().iter().enumerate().map(|(n, fault)| as_json(n, fault)).collect();
+            let value = json!({ "version": JSON_VERSION, "device": args.image, "faults": faults });
+            print_json(out, &value)?;
+        }
+        Action::List { json: false } => list(&drive.faults(), &args.image, out)?,
+        Action::Clear { number } => {
+            let before = drive.faults().len();
+            drive.clear_faults(*number)?;
+            let left = drive.faults().len();
+            writeln!(out, "{}: {} cleared, {left} left", args.image, before - left)?;
+        }
+    }
+    Ok(())
+}
+
+fn list(faults: &[Fault], image: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+    if faults.is_empty() {
+        writeln!(out, "{image}: no faults")?;
+        return Ok(());
+    }
+    let mut table = plain_table();
+    table.set_header(["NUMBER", "FAULT", "PLACE", "AT", "STRIKES LEFT", "COMMANDS SEEN"]);
+    for (number, fault) in faults.iter().enumerate() {
+        table.add_row([
+            number.to_string(),
+            fault.kind.to_string(),
+            fault.place.to_string(),
+            fault.when.to_string(),
+            fault.times.map_or("no limit".to_owned(), |times| times.to_string()),
+            fault.seen.to_string(),
+        ]);
+    }
+    writeln!(out, "{}", trimmed(&table))?;
+    Ok(())
+}
+
+fn as_json(number: usize, fault: &Fault) -> Value {
+    let name = fault.kind.to_string();
+    let (commands, delay) = match fault.kind {
+        FaultKind::Disappear { commands } => (commands, None),
+        FaultKind::Slow { nanoseconds, .. } => (None, Some(nanoseconds)),
+        _ => (None, None),
+    };
+    let place = match fault.place {
+        furrow_emu::Place::Anywhere => Value::Null,
+        furrow_emu::Place::Zone(zone) => json!({ "zone": zone.0 }),
+        furrow_emu::Place::Blocks { first, blocks } => {
+            json!({ "first_lba": first.0, "blocks": blocks.0 })
+        }
+    };
+    let when = match fault.when {
+        When::Always => json!("always"),
+        When::Nth(n) => json!({ "nth": n }),
+        When::Every(k) => json!({ "every": k }),
+        When::OneIn(n) => json!({ "one_in": n }),
+    };
+    json!({
+        "number": number,
+        "kind": name.split(' ').next(),
+        "commands": commands,
+        "delay_ns": delay,
+        "place": place,
+        "when": when,
+        "strikes_left": fault.times,
+        "commands_seen": fault.seen,
+    })
+}
