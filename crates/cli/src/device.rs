@@ -3,6 +3,7 @@
 //! Tables are for people; `--json` is for programs and carries its version. Nothing here knows
 //! more of an image than the library says.
 
+use crate::show::{print_table, table as headed};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
@@ -186,12 +187,12 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     let written = written_blocks(geometry, &zones);
     rows.push(("written", size(geometry.bytes(BlockCount(written)))));
     rows.push(("faults", drive.faults().len().to_string()));
-    let mut table = plain_table();
+    let mut table = Table::new();
+    table.load_style(NOTHING);
     for (name, value) in rows {
         table.add_row([name.to_owned(), value]);
     }
-    writeln!(out, "{}", trimmed(&table))?;
-    Ok(())
+    Ok(print_table(out, &table)?)
 }
 
 fn describe(geometry: &Geometry, rows: &mut Vec<(&'static str, String)>) {
@@ -341,8 +342,12 @@ fn report(args: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
         let value = json!({ "version": JSON_VERSION, "device": drive.name(), "zones": zones });
         return print_json(out, &value);
     }
-    let mut table = plain_table();
-    table.set_header(["ZONES", "FIRST BLOCK", "STATE", "WRITE POINTER", "CAPACITY"]);
+    let mut table = headed(&["zones", "first block", "state", "write pointer", "capacity"]);
+    for (column, alignment) in [(0, CellAlignment::Right), (2, CellAlignment::Left)] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(alignment);
+        }
+    }
     let same = |a: &ZoneReport, b: &ZoneReport| {
         let what = |zone: &ZoneReport| (zone.state, zone.write_pointer, zone.capacity);
         !args.all
@@ -363,24 +368,7 @@ fn report(args: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
             first.capacity.to_string(),
         ]);
     }
-    for column in [0, 1, 3, 4] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    writeln!(out, "{}", trimmed(&table))?;
-    Ok(())
-}
-
-fn plain_table() -> Table {
-    let mut table = Table::new();
-    table.load_preset(NOTHING);
-    table
-}
-
-/// The table without blanks at line ends.
-fn trimmed(table: &Table) -> String {
-    table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+    Ok(print_table(out, &table)?)
 }
 
 fn print_json(out: &mut dyn Write, value: &Value) -> anyhow::Result<()> {

@@ -10,8 +10,8 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
 
 mod bench;
-mod show;
 mod device;
+mod show;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};

@@ -224,8 +224,11 @@ impl std::fmt::Display for FaultKind {
         f.write_str(name)?;
         match self {
             FaultKind::Disappear { commands: Some(n) } => write!(f, " for {n} commands"),
+            FaultKind::Slow { polls: 0, nanoseconds } => {
+                write!(f, " by {} µs", *nanoseconds as f64 / 1000.0)
+            }
             FaultKind::Slow { polls, nanoseconds } => {
-                write!(f, " by {polls} polls, {nanoseconds} ns")
+                write!(f, " by {polls} polls and {} µs", *nanoseconds as f64 / 1000.0)
             }
             _ => Ok(()),
         }
@@ -247,8 +250,8 @@ impl std::fmt::Display for When {
         match self {
             When::Always => f.write_str("every command"),
             When::Nth(n) => write!(f, "command {n}"),
-            When::Every(k) => write!(f, "every {k}th command"),
-            When::OneIn(n) => write!(f, "one command in {n}"),
+            When::Every(k) => write!(f, "one command in every {k}"),
+            When::OneIn(n) => write!(f, "one command in {n} at random"),
         }
     }
 }

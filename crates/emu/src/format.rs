@@ -482,3 +482,62 @@ fn decode(record: &FaultRecord) -> Result<Fault, Refusal> {
     let times = (record.flags & 1 != 0).then_some(record.times.get());
     Ok(Fault { kind, place, when, times, seen: record.seen.get() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rows of the document's tables whose first column is an offset, table by table.
+    fn tables(document: &str) -> Vec<Vec<(usize, usize, &str)>> {
+        let mut tables = Vec::new();
+        for line in document.lines() {
+            if line == "| offset | bytes | field |" {
+                tables.push(Vec::new());
+            }
+            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+            if let [offset, bytes, field] = cells[..]
+                && let (Ok(offset), Ok(bytes)) = (offset.parse(), bytes.parse())
+                && let Some(table) = tables.last_mut()
+            {
+                table.push((offset, bytes, field));
+            }
+        }
+        tables
+    }
+
+    macro_rules! fields {
+        ($name:ident: $($field:ident)*) => {
+            [$((std::mem::offset_of!($name, $field), stringify!($field))),*]
+        };
+    }
+
+    fn compare(table: &[(usize, usize, &str)], fields: &[(usize, &str)], size: usize) {
+        let documented: Vec<_> = table.iter().map(|(offset, _, field)| (*offset, *field)).collect();
+        assert_eq!(documented, fields);
+        let ends = table.iter().map(|(offset, bytes, _)| offset + bytes);
+        let starts = table.iter().map(|(offset, ..)| *offset).skip(1).chain([size]);
+        assert!(ends.eq(starts), "{table:?} has gaps");
+    }
+
+    #[test]
+    fn the_document_says_what_the_structs_are() {
+        let document = include_str!("../../../docs/emulated-image.md");
+        let tables = tables(document);
+        assert_eq!(tables.len(), 4);
+        let header = fields!(Header: magic version flags oob_bytes uuid zones conventional_zones
+            zone_size zone_capacity block_size max_open max_active channels dies max_append
+            max_transfer file_bytes preset reserved crc);
+        compare(&tables[0], &header, size_of::<Header>());
+        let slot = fields!(Slot: generation zone state reserved capacity write_pointer durable
+            reserved2 crc);
+        compare(&tables[1], &slot, size_of::<Slot>());
+        let head = fields!(FaultHead: generation count crc);
+        compare(&tables[2], &head, size_of::<FaultHead>());
+        let record = fields!(FaultRecord: kind place when flags polls argument place_first
+            place_blocks when_number times seen reserved);
+        compare(&tables[3], &record, size_of::<FaultRecord>());
+        for (at, region) in [(FAULTS_AT, "2 × 32768"), (TABLE_AT, "zones × 64")] {
+            assert!(document.contains(&format!("| {at} | {region}")), "{region}");
+        }
+    }
+}

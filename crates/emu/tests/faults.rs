@@ -352,6 +352,6 @@ fn places_and_moments_read_as_sentences() {
         .at_blocks(Lba(7), BlockCount(2))
         .when(When::Every(5));
     let shown = format!("{}; {}; {}", fault.kind, fault.place, fault.when);
-    assert_eq!(shown, "disappear for 3 commands; blocks 7+2; every 5th command");
+    assert_eq!(shown, "disappear for 3 commands; blocks 7+2; one command in every 5");
     assert_eq!(Place::Zone(ZoneId(3)).to_string(), "zone 3");
 }

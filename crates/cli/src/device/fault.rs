@@ -1,7 +1,9 @@
 //! `furrow device fault`: what an image's drive will suffer the next time it is used.
 
-use super::{JSON_VERSION, open, plain_table, print_json, trimmed};
+use super::{JSON_VERSION, open, print_json};
+use crate::show::{print_table, table};
 use clap::{Args, Subcommand, ValueEnum};
+use comfy_table::CellAlignment;
 use furrow_emu::{Fault, FaultKind, OpenMode, When};
 use furrow_zone::{BlockCount, Lba, ZoneId};
 use serde_json::{Value, json};
@@ -172,7 +174,7 @@ pub(super) fn run(args: &FaultArgs, out: &mut dyn Write) -> anyhow::Result<()> {
             let fault = add.fault()?;
             let before = drive.faults().len();
             drive.inject(fault)?;
-            let place = format!("{} at {}", fault.kind, fault.place);
+            let place = format!("{}, {}", fault.kind, fault.place);
             if drive.faults().len() == before {
                 writeln!(out, "{}: {place}: done", args.image)?;
             } else {
@@ -201,8 +203,12 @@ fn list(faults: &[Fault], image: &str, out: &mut dyn Write) -> anyhow::Result<()
         writeln!(out, "{image}: no faults")?;
         return Ok(());
     }
-    let mut table = plain_table();
-    table.set_header(["NUMBER", "FAULT", "PLACE", "AT", "STRIKES LEFT", "COMMANDS SEEN"]);
+    let mut table = table(&["number", "fault", "place", "at", "strikes left", "commands seen"]);
+    for column in 1..4 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Left);
+        }
+    }
     for (number, fault) in faults.iter().enumerate() {
         table.add_row([
             number.to_string(),
@@ -213,8 +219,7 @@ fn list(faults: &[Fault], image: &str, out: &mut dyn Write) -> anyhow::Result<()
             fault.seen.to_string(),
         ]);
     }
-    writeln!(out, "{}", trimmed(&table))?;
-    Ok(())
+    Ok(print_table(out, &table)?)
 }
 
 fn as_json(number: usize, fault: &Fault) -> Value {

@@ -1,0 +1,137 @@
+//! `furrow device` as a user meets it: what it prints, its exit statuses, its one-line errors.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+struct Ran {
+    status: i32,
+    out: String,
+    error: String,
+}
+
+fn furrow(args: &[&str]) -> Ran {
+    let directory = env!("CARGO_TARGET_TMPDIR");
+    let output = Command::new(env!("CARGO_BIN_EXE_furrow"))
+        .args(args)
+        .current_dir(directory)
+        .output()
+        .expect("the command runs");
+    Ran {
+        status: output.status.code().expect("it exits"),
+        out: String::from_utf8(output.stdout).expect("text"),
+        error: String::from_utf8(output.stderr).expect("text"),
+    }
+}
+
+fn done(args: &[&str]) -> String {
+    let ran = furrow(args);
+    assert_eq!((ran.status, ran.error.as_str()), (0, ""), "{args:?}");
+    ran.out
+}
+
+/// Refused with `status`, in one line that holds every one of `says`.
+fn refused(args: &[&str], status: i32, says: &[&str]) {
+    let ran = furrow(args);
+    assert_eq!((ran.status, ran.out.as_str()), (status, ""), "{args:?}: {}", ran.error);
+    assert_eq!(ran.error.lines().count(), 1, "{}", ran.error);
+    for part in says {
+        assert!(ran.error.contains(part), "{args:?}: {}", ran.error);
+    }
+}
+
+fn json(args: &[&str]) -> serde_json::Value {
+    let value: serde_json::Value = serde_json::from_str(&done(args)).expect("JSON");
+    assert_eq!(value["version"], 1);
+    value
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+#[test]
+fn an_image_is_made_shown_and_given_faults() {
+    scratch("device.zns");
+    let options = "zones=9,zone-size=1MiB,zone-capacity=768KiB,conventional=1,max-open=4";
+    let made = done(&["device", "create", "device.zns", "-o", options, "-o", "max-active=6"]);
+    assert!(made.starts_with("device.zns: 6.8 MiB in 9 zones of 768 KiB, UUID "), "{made}");
+    let show = json(&["device", "show", "device.zns", "--json"]);
+    assert_eq!(show["zones"], 9);
+    assert_eq!(show["zone_capacity_blocks"], 192);
+    assert_eq!((&show["max_open"], &show["max_active"]), (&4.into(), &6.into()));
+    assert_eq!(show["zone_states"]["empty"], 8);
+    let text = done(&["device", "show", "device.zns"]);
+    assert!(text.contains("zone states         8 empty, 1 conventional\n"), "{text}");
+
+    let at_once = done(&["device", "fault", "device.zns", "add", "zone-offline", "--zone", "3"]);
+    assert_eq!(at_once, "device.zns: zone-offline, zone 3: done\n");
+    let fault = ["add", "read-error", "--lba", "256+8", "--nth", "5", "--times", "2"];
+    let added = done(&[&["device", "fault", "device.zns"][..], &fault[..]].concat());
+    assert_eq!(added, "device.zns: fault 0: read-error, blocks 256+8, command 5\n");
+    done(&["device", "fault", "device.zns", "add", "slow", "--delay-us", "1500"]);
+    let faults = json(&["device", "fault", "device.zns", "list", "--json"]);
+    assert_eq!(faults["faults"][0]["kind"], "read-error");
+    assert_eq!(faults["faults"][0]["place"]["blocks"], 8);
+    assert_eq!(faults["faults"][0]["when"]["nth"], 5);
+    assert_eq!(faults["faults"][1]["delay_ns"], 1_500_000);
+    let list = done(&["device", "fault", "device.zns", "list"]);
+    assert!(list.contains("slow by 1500 µs  anywhere"), "{list}");
+    assert_eq!(
+        done(&["device", "fault", "device.zns", "clear"]),
+        "device.zns: 2 cleared, 0 left\n"
+    );
+    assert_eq!(done(&["device", "fault", "device.zns", "list"]), "device.zns: no faults\n");
+
+    let report = done(&["device", "report", "device.zns"]);
+    let lines: Vec<Vec<&str>> =
+        report.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[1], ["0", "0", "conventional", "192", "192"]);
+    assert_eq!(lines[2], ["1-2", "256", "empty", "0", "192"]);
+    assert_eq!(lines[3], ["3", "768", "offline", "0", "192"]);
+    assert_eq!(lines[4], ["4-8", "1024", "empty", "0", "192"]);
+    assert_eq!(done(&["device", "report", "device.zns", "--all"]).lines().count(), 10);
+    let report = json(&["device", "report", "device.zns", "--json", "--first", "3"]);
+    assert_eq!(report["zones"][0]["state"], "offline");
+    assert_eq!(report["zones"].as_array().expect("zones").len(), 6);
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line() {
+    let image = scratch("refused.zns");
+    done(&["device", "create", "refused.zns", "-o", "capacity=64MiB"]);
+    refused(&["device", "create", "refused.zns"], 1, &["refused.zns: exists already", "--force"]);
+    done(&["device", "create", "refused.zns", "--force", "-o", "capacity=32MiB"]);
+    refused(&["device", "create", "x.zns", "--preset", "zn541"], 1, &["unknown preset", "zn540"]);
+    refused(&["device", "create", "x.zns", "-o", "size=1"], 1, &["unknown key `size`"]);
+    assert!(!Path::new(env!("CARGO_TARGET_TMPDIR")).join("x.zns").exists(), "nothing is made");
+    refused(&["device", "show", "missing.zns"], 1, &["missing.zns: no such file", "create"]);
+    refused(&["device", "show", "/dev/nvme0n2"], 1, &["real drives are not supported by this"]);
+    refused(&["device", "show", "mem:zn541"], 1, &["unknown preset"]);
+    refused(&["device", "report", "refused.zns", "--first", "99"], 1, &["no zone 99: it has 2"]);
+    refused(&["device", "fault", "refused.zns", "clear", "4"], 1, &["no fault 4"]);
+    refused(&["device", "fault", "mem:", "list"], 1, &["a drive in memory keeps no faults"]);
+    refused(
+        &["device", "fault", "refused.zns", "add", "read-error", "--zone", "77"],
+        1,
+        &["no zone 77: the drive has 2 zones"],
+    );
+    refused(&["device", "fault", "refused.zns", "add", "explode"], 2, &["explode", "--help"]);
+    refused(
+        &["device", "fault", "refused.zns", "add", "slow", "--lba", "3+"],
+        2,
+        &["'3+'", "expected FIRST+COUNT"],
+    );
+    refused(&["device", "show"], 2, &["<DEVICE>"]);
+
+    let held = std::fs::File::open(&image).expect("the image");
+    held.lock().expect("a lock");
+    let busy = "refused.zns: already in use by another process (mounted?): unmount it first";
+    refused(&["device", "show", "refused.zns"], 1, &[busy]);
+    refused(&["device", "create", "refused.zns", "--force"], 1, &[busy]);
+    drop(held);
+    std::fs::write(&image, "no image at all").expect("a file");
+    refused(&["device", "show", "refused.zns"], 1, &["not an emulated drive's image"]);
+}
