@@ -1,0 +1,106 @@
+//! An executor on the real clock by itself: timers, descriptors, wakes from other threads.
+
+#![allow(clippy::unwrap_used)]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
+
+use furrow_rt::{Config, Nanos, Rt};
+use std::cell::Cell;
+use std::future::Future;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::time::Instant;
+
+#[test]
+fn sleeps_take_at_least_their_time() {
+    let rt = Rt::new(Config::real());
+    for nanoseconds in [0, 1, 50_000, 3 * Nanos::MILLI] {
+        let start = Instant::now();
+        rt.block_on(rt.sleep(nanoseconds));
+        assert!(start.elapsed().as_nanos() >= u128::from(nanoseconds));
+    }
+    assert!(rt.wall().0 > 1_577_836_800, "the time of day is after the year 2020");
+}
+
+/// The waiting executor has no timer and no descriptor: only the other thread can end the wait,
+/// before, while or after it goes to sleep.
+#[test]
+fn a_wake_from_another_thread_ends_the_wait() {
+    let rt = Rt::new(Config::real());
+    for round in 0..300 {
+        let shared: Arc<Mutex<(bool, Option<Waker>)>> = Arc::default();
+        let theirs = shared.clone();
+        let other = std::thread::spawn(move || {
+            (0..round % 50).for_each(|_| std::thread::yield_now());
+            let mut shared = theirs.lock().unwrap();
+            shared.0 = true;
+            shared.1.take().into_iter().for_each(Waker::wake);
+        });
+        rt.block_on(std::future::poll_fn(move |context| {
+            let mut shared = shared.lock().unwrap();
+            if shared.0 {
+                return Poll::Ready(());
+            }
+            shared.1 = Some(context.waker().clone());
+            Poll::Pending
+        }));
+        other.join().unwrap();
+    }
+}
+
+#[test]
+fn a_descriptor_wakes_all_who_wait_for_it_and_none_who_stopped() {
+    let rt = Rt::new(Config::real());
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    let descriptor = Arc::new(OwnedFd::from(reader.try_clone().unwrap()));
+    let woken = Rc::new(Cell::new(0));
+    for _ in 0..2 {
+        let (readable, woken) = (rt.readable(descriptor.clone()), woken.clone());
+        rt.spawn_detached(async move {
+            readable.await;
+            woken.set(woken.get() + 1);
+        });
+    }
+    let mut stopped = Box::pin(rt.readable(descriptor.clone()));
+    assert!(stopped.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())).is_pending());
+    drop(stopped);
+    rt.run_ready();
+    assert_eq!(woken.get(), 0);
+    writer.write_all(b"x").unwrap();
+    assert!(rt.advance(), "something to wait for");
+    rt.run_ready();
+    assert_eq!(woken.get(), 2);
+    assert!(!rt.advance(), "nothing is left to wait for");
+    assert_eq!(Arc::strong_count(&descriptor), 1, "the driver keeps no descriptor");
+    reader.read_exact(&mut [0]).unwrap();
+}
+
+#[test]
+fn a_timer_ends_the_wait_for_a_silent_descriptor() {
+    let rt = Rt::new(Config::real());
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let (readable, limit) = (rt.readable(Arc::new(reader.into())), rt.sleep(2 * Nanos::MILLI));
+    let first = rt.block_on(async move {
+        let (mut readable, mut limit) = (pin!(readable), pin!(limit));
+        std::future::poll_fn(|context| {
+            if readable.as_mut().poll(context).is_ready() {
+                return Poll::Ready("readable");
+            }
+            limit.as_mut().poll(context).map(|()| "limit")
+        })
+        .await
+    });
+    assert_eq!(first, "limit");
+}
+
+/// A closed writer is readiness, too: the reader must come to see the end.
+#[test]
+fn a_hang_up_counts_as_readable() {
+    let rt = Rt::new(Config::real());
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(writer);
+    rt.block_on(rt.readable(Arc::new(reader.into())));
+}
