@@ -233,13 +233,11 @@ layout! {
 
 layout! {
     /// Owner of a block, in a summary. `node` 0: the block holds nothing.
-    pub struct SummaryEntry: 8 {
+    pub struct SummaryEntry: 6 {
         /// Data: the node whose pointer names the block. Node: the node itself.
         pub node: U32,
         /// Data: slot of the pointer in that node. Node: all ones.
         pub slot: U16,
-        /// Zero.
-        pub reserved: U16,
     }
 }
 
@@ -267,6 +265,8 @@ layout! {
         pub object: U64,
     }
 }
+
+const _: () = assert!(SummaryHeader::SIZE + 511 * SummaryEntry::SIZE <= BLOCK);
 
 /// "FRWS".
 pub const SUMMARY_MAGIC: u32 = 0x5357_5246;

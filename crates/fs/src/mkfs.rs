@@ -230,7 +230,6 @@ fn first_checkpoint(
     let owner = crate::format::SummaryEntry {
         node: ROOT_NODE.into(),
         slot: crate::place::NODE_SLOT.into(),
-        reserved: 0.into(),
     };
     out.extend(owner.as_bytes());
     out

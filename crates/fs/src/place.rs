@@ -217,11 +217,7 @@ impl Core {
         let superzone = self.streams[stream].superzone.expect("invariant: opened just now");
         let kind = if block.slot == NODE_SLOT { WriteKind::Node } else { WriteKind::Data };
         let addr = self.write_at(superzone, self.streams[stream].next, page, kind);
-        let owner = SummaryEntry {
-            node: block.node.into(),
-            slot: block.slot.into(),
-            ..SummaryEntry::new_zeroed()
-        };
+        let owner = SummaryEntry { node: block.node.into(), slot: block.slot.into() };
         self.streams[stream].summary.push(owner);
         self.streams[stream].next += 1;
         self.set_valid(addr, true, stream as u8);

@@ -899,7 +899,7 @@ async fn replay_nodes(
         let mut own = |core: &mut Core, addr: u32, slot: u16| {
             let stream = stream(core, addr);
             core.set_valid(addr, true, stream);
-            let owner = SummaryEntry { node: nid.into(), slot: slot.into(), reserved: 0.into() };
+            let owner = SummaryEntry { node: nid.into(), slot: slot.into() };
             owners.insert(addr, owner);
         };
         own(core, entry.addr.get(), NODE_SLOT);

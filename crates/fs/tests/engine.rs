@@ -254,3 +254,24 @@ fn drives_that_do_not_fit_are_refused_with_the_sum() {
         assert!(error.to_string().contains(what), "{spec}: {error}");
     }
 }
+
+/// Whole segments of 512 blocks, eight zones wide: sizes the small drives never reach.
+#[test]
+fn full_size_segments_striped_over_zones_survive_a_crash() {
+    let spec = "zones=320,zone-size=4MiB,max-active=128,channels=8";
+    on_drive(spec, |rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?;
+        for part in 0..40u64 {
+            write(&fs, file.ino, part << 20, &pattern(part, 1 << 20)).await?;
+        }
+        fs.fsync(file.ino, false).await?;
+        drop(fs);
+        let fs = mount(&rt, &drive).await?;
+        for part in 0..40u64 {
+            let read = fs.read(file.ino, part << 20, 1 << 20).await?.to_vec();
+            assert!(read == pattern(part, 1 << 20), "{part}");
+        }
+        fs.unmount().await
+    });
+}
