@@ -184,3 +184,55 @@ impl<S, R> Arrivals<'_, S, R> {
         (batch.drain(..).map(|entry| entry.request), horizon >= limit)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn drain(served: &mut Vec<u64>, arrivals: &mut Arrivals<'_, Vec<u64>, u64>) -> bool {
+        let (requests, all) = arrivals.take(arrivals.drawn());
+        served.extend(requests);
+        !all
+    }
+
+    #[test]
+    fn a_hold_is_bounded_and_the_order_is_that_of_the_tickets() {
+        let hub = Hub::new(Vec::new());
+        let mut rings = [hub.join(), hub.join(), hub.join()];
+        let count = 3 * BATCH + 5;
+        for request in 0..count {
+            hub.push(&mut rings[(request * request % 3) as usize], request);
+        }
+        assert_eq!(hub.serve(1, drain), Served::Left);
+        assert_eq!(hub.hold(|served, _| served.len() as u64).unwrap().0, BATCH);
+        assert_eq!(hub.serve(2, drain), Served::Left);
+        assert_eq!(hub.serve(2, drain), Served::Done);
+        let (served, _) = hub.hold(|served, _| std::mem::take(served)).unwrap();
+        assert_eq!(served, (0..count).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn rings_are_reclaimed_once_their_threads_have_ended_and_all_is_served() {
+        let hub = Hub::new(Vec::new());
+        for request in 0..100 {
+            hub.push(&mut hub.join(), request);
+        }
+        let kept = hub.join();
+        let rings = || hub.hold(|_, arrivals| arrivals.rings.len()).unwrap().0;
+        assert_eq!(hub.serve(1, drain), Served::Left);
+        assert_eq!(rings() as u64, 100 - BATCH + 1, "those not yet served are kept");
+        assert_eq!(hub.serve(9, drain), Served::Done);
+        assert_eq!(rings(), 1);
+        drop(kept);
+        hub.serve(1, drain);
+        assert_eq!(rings(), 0);
+    }
+
+    #[test]
+    fn a_hold_inside_a_hold_is_refused() {
+        let hub = Hub::<u64, u64>::new(0);
+        let (inner, _) = hub.hold(|_, _| hub.hold(|_, _| ()).is_none()).unwrap();
+        assert!(inner);
+        assert_eq!(hub.serve(1, |_, _| false), Served::Done);
+    }
+}

@@ -114,6 +114,7 @@ impl<E> std::fmt::Debug for Port<E> {
 
 impl<E: 'static> Port<E> {
     /// Builds the engine on the calling thread, inside its ownership, and starts its reactor.
+    /// `build` may run the executor, by [`Rt::block_on`], to open what the engine works on.
     ///
     /// # Errors
     /// What `build` returns.

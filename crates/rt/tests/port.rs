@@ -301,3 +301,60 @@ fn a_virtual_clock_moves_while_a_call_waits() {
     assert_eq!(now, Nanos(3600 * Nanos::SECOND));
     assert!(start.elapsed().as_secs() < 600);
 }
+
+/// Opening an engine takes waits of its own, before there is a reactor.
+#[test]
+fn an_engine_may_wait_while_it_is_built() {
+    let port = Port::start(Config::real(), |rt| {
+        let start = rt.now();
+        rt.block_on(rt.sleep(2 * Nanos::MILLI));
+        Ok::<_, ()>(rt.now().since(start))
+    })
+    .unwrap();
+    assert!(port.call(|_, waited| std::future::ready(*waited)) >= 2 * Nanos::MILLI);
+}
+
+/// Mechanism: a caller that serves others runs their tasks, too. Tasks that never come to rest
+/// must not keep it: the reactor takes over.
+#[test]
+fn a_caller_is_not_trapped_by_a_busy_engine() {
+    let port = start();
+    let over = Arc::new(AtomicBool::new(false));
+    let ends = over.clone();
+    port.submit(move |rt, engine| {
+        for _ in 0..10 {
+            let (rt2, engine, ends) = (rt.clone(), engine.clone(), ends.clone());
+            rt.spawn_detached(async move {
+                while !ends.load(Ordering::Relaxed) {
+                    engine.count.set(engine.count.get() + 1);
+                    rt2.yield_now().await;
+                }
+            });
+        }
+    });
+    for _ in 0..100 {
+        port.call(|_, _| async {});
+    }
+    let before = port.call(|_, engine| std::future::ready(engine.count.get()));
+    while port.call(|_, engine| std::future::ready(engine.count.get())) < before + 1_000 {
+        std::thread::yield_now();
+    }
+    over.store(true, Ordering::Relaxed);
+    while port.call(|rt, _| std::future::ready(rt.task_count())) > 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// Threads come and go: requests they leave behind are served.
+#[test]
+fn requests_of_threads_that_have_ended_are_served() {
+    let port = start();
+    for round in 0..200 {
+        let theirs = port.clone();
+        let submit = move || theirs.submit(move |_, engine| engine.count.set(round + 1));
+        let other = std::thread::spawn(submit);
+        port.submit(|_, _| {});
+        other.join().unwrap();
+        assert_eq!(port.call(|_, engine| std::future::ready(engine.count.get())), round + 1);
+    }
+}
