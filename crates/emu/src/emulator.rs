@@ -1,10 +1,10 @@
 //! The drive: queues in front of the state machine and the medium, and faults between.
 //!
 //! `submit` only puts a command in its queue; the executor polls the drive, which then carries
-//! commands out, when it has nothing else to do. So in simulation ([`Step::One`]) an engine runs between any
-//! two commands and many stay in flight; for speed ([`Step::All`]) everything waiting is done at
-//! once. The state machine decides, the medium stores; neither knows of the other, nor of time: a
-//! timing engine belongs here, between the choice of a command and its completion.
+//! commands out, when it has nothing else to do. So in simulation ([`Step::One`]) an engine runs
+//! between any two commands and many stay in flight; for speed ([`Step::All`]) everything waiting
+//! is done at once. The state machine decides, the medium stores; neither knows of the other, nor
+//! of time: a timing engine belongs here, between the choice of a command and its completion.
 //!
 //! Invariants: commands of one queue start in the order submitted; a command is answered exactly
 //! once, after its effect; with one seed a run is the same.

@@ -2,17 +2,37 @@
 //!
 //! | fault | what happens | who must survive it, and how |
 //! |---|---|---|
-//! | [`PowerCut`](FaultKind::PowerCut) | each command in flight is done, torn at a block or not started; unflushed blocks stay or go by [`Geometry::volatile_cache`](furrow_zone::Geometry); the drive answers nothing until [`power_on`](crate::Emulator::power_on) | the engine: what was flushed is found again at the next mount |
-//! | [`ReadError`](FaultKind::ReadError) | 281h, no data | the engine: this read fails with an I/O error, others go on; cleaning skips the block |
-//! | [`WriteError`](FaultKind::WriteError) | 280h, nothing written, write pointer as before | the ordered writer: drains, writes elsewhere, acknowledges only then |
-//! | [`WriteTorn`](FaultKind::WriteTorn) | 280h, the write pointer anywhere inside the write's range | the ordered writer, after asking the drive where the pointer is |
-//! | [`ZoneReadOnly`](FaultKind::ZoneReadOnly) | the zone can be read, never written (1BAh) | the pool: retires the zone, its blocks are moved out |
-//! | [`ZoneOffline`](FaultKind::ZoneOffline) | the zone is gone with what was in it (1BBh) | the engine: files without blocks there go on; `fsck` names the others |
-//! | [`ZoneFull`](FaultKind::ZoneFull) | the drive finishes the zone by itself (Zone Active Excursion) | the ordered writer: goes on in another zone; the budget gets its permit back |
-//! | [`Disappear`](FaultKind::Disappear) | every command answers 006h, for so many commands or for good | the engine: read-only with an error; after a return, a new mount |
-//! | [`Slow`](FaultKind::Slow) | the effect is there, the answer comes late | nobody may rely on an answer to be next; nothing waits for ever |
-//! | [`ReorderAppends`](FaultKind::ReorderAppends) | outstanding appends of a zone land in another order | whoever appends: uses the address in the answer, not the order of submission |
-//! | [`BitFlip`](FaultKind::BitFlip) | one bit of a stored block changes, nothing is said | readers: the CRC32C in the pointer; cleaning carries the CRC, never launders |
+//! | [`PowerCut`] | each command in flight done, torn or not started; see 1 | engine: 2 |
+//! | [`ReadError`] | 281h, no data | engine: that read fails, others go on |
+//! | [`WriteError`] | 280h, nothing written, write pointer as before | ordered writer: 3 |
+//! | [`WriteTorn`] | 280h, write pointer anywhere in the write's range | ordered writer: 3 |
+//! | [`ZoneReadOnly`] | the zone can be read, never written (1BAh) | pool: retires it, moves out |
+//! | [`ZoneOffline`] | the zone is gone with its blocks (1BBh) | engine: files elsewhere go on |
+//! | [`ZoneFull`] | the drive finishes the zone (Zone Active Excursion) | ordered writer: 4 |
+//! | [`Disappear`] | every command answers 006h, for a while or for good | engine: 5 |
+//! | [`Slow`] | the effect is there, the answer comes late | all: no order of answers counts |
+//! | [`ReorderAppends`] | appends in flight to a zone swap places | who appends: by the answer |
+//! | [`BitFlip`] | one bit of a stored block changes, nothing is said | readers: 6 |
+//!
+//! 1. Blocks that were not flushed stay or go by [`furrow_zone::Geometry::volatile_cache`]; the
+//!    drive answers nothing but errors until [`power_on`](crate::Emulator::power_on).
+//! 2. What was flushed is found again at the next mount.
+//! 3. Drains, asks where the write pointer is, writes elsewhere, and only then acknowledges.
+//! 4. Goes on in another zone; the budget gets its permit back.
+//! 5. Read-only with an error; after the drive's return, a new mount.
+//! 6. By the CRC32C in the pointer; cleaning carries that CRC, so it never launders a flip.
+//!
+//! [`PowerCut`]: FaultKind::PowerCut
+//! [`ReadError`]: FaultKind::ReadError
+//! [`WriteError`]: FaultKind::WriteError
+//! [`WriteTorn`]: FaultKind::WriteTorn
+//! [`ZoneReadOnly`]: FaultKind::ZoneReadOnly
+//! [`ZoneOffline`]: FaultKind::ZoneOffline
+//! [`ZoneFull`]: FaultKind::ZoneFull
+//! [`Disappear`]: FaultKind::Disappear
+//! [`Slow`]: FaultKind::Slow
+//! [`ReorderAppends`]: FaultKind::ReorderAppends
+//! [`BitFlip`]: FaultKind::BitFlip
 //!
 //! A fault has a place (anywhere, a range of blocks, a zone), a moment among the commands that
 //! touch that place (always, the Nth, every Kth, one in N by the seed) and a number of times. A

@@ -175,7 +175,11 @@ fn exercise(path: &Path) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        ..Default::default()
+    })]
     #[test]
     fn no_bytes_make_it_panic(
         flips in prop::collection::vec((0usize..75_000, any::<u8>()), 1..6),
@@ -209,7 +213,9 @@ proptest! {
 
     #[test]
     fn a_header_is_what_was_made_or_refused(
-        values in any::<[u32; 6]>(), limits in any::<[Option<u32>; 2]>(), flags in any::<[bool; 4]>(),
+        values in any::<[u32; 6]>(),
+        limits in any::<[Option<u32>; 2]>(),
+        flags in any::<[bool; 4]>(),
     ) {
         let geometry = Geometry {
             zones: values[0] % 70_000,

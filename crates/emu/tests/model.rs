@@ -241,7 +241,11 @@ fn image_rig(path: &std::path::Path, mode: OpenMode) -> Rig {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 160, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 160,
+        failure_persistence: None,
+        ..Default::default()
+    })]
     #[test]
     fn every_medium_agrees_with_the_model(
         geometry in geometries(),
