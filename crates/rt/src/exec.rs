@@ -6,7 +6,7 @@
 //! order drawn from the seed when [`Config::shuffle`] is set.
 //!
 //! Devices that do their work inside this thread register a [`Source`]; it is polled when no task
-//! is ready, before the clock moves, and after every [`ROUND`] tasks that were.
+//! is ready, before the clock moves, and after every 256 tasks that were.
 //!
 //! Invariants:
 //! - Virtual time moves only when no task is ready and no source has work.

@@ -9,7 +9,7 @@
 //!
 //! Invariants:
 //! - Requests are served in the order they were submitted, across threads as well.
-//! - A hold is bounded: after [`ROUNDS`] of work for others a caller leaves the rest to the
+//! - A hold is bounded: after a few rounds of work for others a caller leaves the rest to the
 //!   reactor. Nobody is trapped serving.
 //! - Work never waits without somebody responsible: the holder, or the reactor, which was rung or
 //!   has yet to look before it sleeps.
