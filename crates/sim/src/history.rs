@@ -11,8 +11,9 @@
 //! prefix of its own operations, and if operation B of one client began after operation A of
 //! another had been answered, B never survives without A. The oracle checks exactly this.
 
-use crate::model::{Content, Namespace};
+use crate::model::{Content, Model, Namespace};
 use crate::op::{Ino, Object, Op};
+use furrow_rt::Nanos;
 use furrow_zone::ErrorKind;
 use std::collections::BTreeMap;
 
@@ -28,10 +29,14 @@ struct Entry {
 /// The log of a run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Submissions and answers so far.
-    events: usize,
+    /// When each submission and answer was.
+    times: Vec<Nanos>,
     entries: Vec<Entry>,
     inos: BTreeMap<Object, Ino>,
+    /// What was there at the beginning, durable.
+    base: BTreeMap<u8, Model>,
+    /// Nanoseconds after which a change is durable without an fsync.
+    commit_interval: Option<u64>,
 }
 
 /// An operation's place in the history.
@@ -46,18 +51,28 @@ impl History {
         history
     }
 
+    /// A history that goes on where a recovery ended: all of `base` is durable.
+    pub fn resume(base: BTreeMap<u8, Model>, inos: BTreeMap<Object, Ino>) -> History {
+        History { base, inos, ..History::default() }
+    }
+
+    /// From now on, changes are durable after this many nanoseconds without an fsync.
+    pub fn promise_commits(&mut self, interval: u64) {
+        self.commit_interval = Some(interval);
+    }
+
     /// An operation is submitted.
-    pub fn begin(&mut self, client: u8, op: Op) -> OpId {
+    pub fn begin(&mut self, now: Nanos, client: u8, op: Op) -> OpId {
         let id = self.entries.len();
-        self.entries.push(Entry { client, op, begin: self.events, end: None });
-        self.events += 1;
+        self.entries.push(Entry { client, op, begin: self.times.len(), end: None });
+        self.times.push(now);
         OpId(id)
     }
 
     /// It is answered.
-    pub fn end(&mut self, id: OpId, result: Result<(), ErrorKind>) {
-        self.entries[id.0].end = Some((self.events, result));
-        self.events += 1;
+    pub fn end(&mut self, now: Nanos, id: OpId, result: Result<(), ErrorKind>) {
+        self.entries[id.0].end = Some((self.times.len(), result));
+        self.times.push(now);
     }
 
     /// The engine calls `object` by this number.
@@ -77,7 +92,7 @@ impl History {
 
     /// How long the log is: a mark that [`History::cut`] takes.
     pub fn mark(&self) -> usize {
-        self.events
+        self.times.len()
     }
 
     /// Operations submitted so far.
@@ -90,6 +105,38 @@ impl History {
         self.entries.is_empty()
     }
 
+    /// Up to which event the commit interval alone makes everything durable.
+    ///
+    /// In virtual time the clock moves only when no command is left to carry out, so a commit
+    /// that was due before the last event is over at the last event.
+    fn committed(&self, mark: usize) -> usize {
+        let (Some(interval), Some(last)) = (self.commit_interval, self.times[..mark].last()) else {
+            return 0;
+        };
+        self.times.partition_point(|time| time.after(interval) < *last)
+    }
+
+    fn expected_base(&self) -> Expected {
+        let mut expected = Expected {
+            clients: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            inos: self.inos.clone(),
+        };
+        for (&client, model) in &self.base {
+            let steps = ClientSteps { base: model.names.clone(), ..ClientSteps::default() };
+            expected.clients.insert(client, steps);
+            for (&object, &mode) in &model.modes {
+                let steps = ObjectSteps {
+                    base: model.content(object),
+                    later: Vec::new(),
+                    modes: vec![mode],
+                };
+                expected.objects.insert(object, steps);
+            }
+        }
+        expected
+    }
+
     /// What a crash when the log had `mark` events leaves to expect.
     ///
     /// Operations that failed later are known never to have been applied: an operation that
@@ -99,13 +146,9 @@ impl History {
         let ended = |entry: &Entry| matches!(entry.end, Some((at, _)) if at < mark);
         let failed = |entry: &Entry| matches!(entry.end, Some((_, Err(_))));
 
-        let mut expected = Expected {
-            clients: BTreeMap::new(),
-            objects: BTreeMap::new(),
-            inos: self.inos.clone(),
-        };
+        let mut expected = self.expected_base();
         // Up to which event an answered fsync or sync covers name changes; per object for content.
-        let (mut names_floor, mut all_floor) = (0, 0);
+        let (mut names_floor, mut all_floor) = (0, self.committed(mark));
         let mut content_floors: BTreeMap<Object, usize> = BTreeMap::new();
         let mut mode_floors: BTreeMap<Object, usize> = BTreeMap::new();
         let acknowledged = |e: &&Entry| begun(e) && ended(e) && !failed(e);
@@ -161,10 +204,31 @@ impl History {
         expected
     }
 
-    /// The operations, for printing: client, operation, answer.
-    pub fn operations(&self) -> impl Iterator<Item = (u8, &Op, Option<Result<(), ErrorKind>>)> {
-        self.entries.iter().map(|e| (e.client, &e.op, e.end.map(|end| end.1)))
+    /// The operations, for printing.
+    pub fn operations(&self) -> impl Iterator<Item = Line<'_>> {
+        self.entries.iter().map(|entry| Line {
+            begin: self.times[entry.begin],
+            end: entry.end.map(|end| self.times[end.0]),
+            client: entry.client,
+            op: &entry.op,
+            result: entry.end.map(|end| end.1),
+        })
     }
+}
+
+/// One operation of a history.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    /// When it was submitted.
+    pub begin: Nanos,
+    /// When it was answered, if it was.
+    pub end: Option<Nanos>,
+    /// Who submitted it.
+    pub client: u8,
+    /// What it is.
+    pub op: &'a Op,
+    /// The answer.
+    pub result: Option<Result<(), ErrorKind>>,
 }
 
 /// One name change that may have been applied.
@@ -176,9 +240,11 @@ pub(crate) struct Step {
     pub end: Option<usize>,
 }
 
-/// What is expected of one client's names: some prefix of `steps`, at least `durable` long.
+/// What is expected of one client's names: `base` and some prefix of `steps`, at least `durable`
+/// long.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientSteps {
+    pub base: Namespace,
     pub steps: Vec<Step>,
     pub durable: usize,
 }
@@ -219,9 +285,25 @@ pub struct Expected {
 }
 
 impl Expected {
+    /// The same, if nothing may be lost.
+    #[must_use]
+    pub fn all_durable(mut self) -> Expected {
+        for client in self.clients.values_mut() {
+            client.durable = client.steps.len();
+        }
+        for object in self.objects.values_mut() {
+            for op in object.later.drain(..) {
+                object.base.apply(&op);
+            }
+            let last = object.modes.len().saturating_sub(1);
+            object.modes.drain(..last);
+        }
+        self
+    }
+
     /// The names after the first `count` name changes of `client`.
     pub(crate) fn names_after(&self, client: u8, count: usize) -> Namespace {
-        let mut names = Namespace::new();
+        let mut names = self.clients.get(&client).map_or_else(Namespace::new, |c| c.base.clone());
         if let Some(steps) = self.clients.get(&client) {
             for step in &steps.steps[..count.min(steps.steps.len())] {
                 // Opens are not replayed: an object without names is gone after a crash.

@@ -1,10 +1,13 @@
 //! Whole-stack simulation: crash sweeps, models, canaries.
 
+pub mod client;
 pub mod crash;
 pub mod fates;
+pub mod files;
 pub mod generate;
 pub mod history;
 pub mod model;
+pub mod observe;
 pub mod op;
 pub mod oracle;
 pub mod sweep;

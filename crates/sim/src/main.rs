@@ -4,7 +4,9 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
+use furrow_fs::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, Subject, replay};
+use furrow_sim::files::Files;
 use furrow_sim::sweep::{Goal, sweep};
 use furrow_sim::toy::{self, Toy};
 use std::io::{IsTerminal, Write};
@@ -29,8 +31,8 @@ enum Task {
 
 #[derive(Args)]
 struct CrashArgs {
-    /// What to crash: toy, or toy:CANARY for one of its built-in defects.
-    #[arg(long, default_value = "toy")]
+    /// What to crash: fs or toy, or fs:CANARY, toy:CANARY for one of their built-in defects.
+    #[arg(long, default_value = "fs")]
     subject: String,
     /// First seed.
     #[arg(long, default_value_t = 1)]
@@ -58,7 +60,7 @@ struct CrashArgs {
 #[derive(Args)]
 struct ReplayArgs {
     /// What to crash, as for `crash`.
-    #[arg(long, default_value = "toy")]
+    #[arg(long, default_value = "fs")]
     subject: String,
     /// The drive loses what was not flushed.
     #[arg(long)]
@@ -72,7 +74,16 @@ struct ReplayArgs {
 /// What runs on the drive.
 enum Chosen {
     Toy(Toy),
+    Files(Files),
 }
+
+const FS_CANARIES: [Canary; 5] = [
+    Canary::SkippedFlush,
+    Canary::EarlyAck,
+    Canary::DroppedCrc,
+    Canary::IgnoredExtent,
+    Canary::ReuseBeforeRelease,
+];
 
 impl Chosen {
     fn parse(name: &str) -> Result<Chosen> {
@@ -82,7 +93,8 @@ impl Chosen {
         };
         match kind {
             "toy" => Ok(Chosen::Toy(Toy { canary: canary_of(canary, &toy::Canary::ALL)? })),
-            _ => bail!("no subject {kind:?}: there is toy"),
+            "fs" => Ok(Chosen::Files(Files { canary: canary_of(canary, &FS_CANARIES)? })),
+            _ => bail!("no subject {kind:?}: there are toy and fs"),
         }
     }
 }
@@ -114,6 +126,7 @@ fn crash(args: &CrashArgs) -> Result<ExitCode> {
     std::panic::set_hook(Box::new(|_| {}));
     match Chosen::parse(&args.subject)? {
         Chosen::Toy(toy) => Ok(crash_subject(&toy, args)),
+        Chosen::Files(files) => Ok(crash_subject(&files, args)),
     }
 }
 
@@ -157,6 +170,7 @@ fn again(args: &ReplayArgs) -> Result<ExitCode> {
     let case = Case { seed: args.seed, volatile: args.volatile };
     let result = match Chosen::parse(&args.subject)? {
         Chosen::Toy(toy) => replay(&toy, case, &args.cuts),
+        Chosen::Files(files) => replay(&files, case, &args.cuts),
     };
     match result {
         Ok(()) => {

@@ -105,6 +105,13 @@ impl Namespace {
         }
     }
 
+    fn close_all(&mut self) {
+        self.nodes.retain(|_, node| {
+            node.opens = 0;
+            node.names > 0
+        });
+    }
+
     fn can_hold(&self, dir: Object) -> Result<(), ErrorKind> {
         // A removed directory that is still open holds no new names.
         if self.directory(dir)?.names == 0 { Err(ErrorKind::NotFound) } else { Ok(()) }
@@ -251,6 +258,11 @@ pub struct Content {
 }
 
 impl Content {
+    /// No content yet, and no end of it.
+    pub(crate) fn endless() -> Content {
+        Content { size: u64::MAX, sectors: BTreeMap::new() }
+    }
+
     /// Writes `count` sectors.
     pub fn write(&mut self, first: u64, count: u32, version: u32) {
         for sector in first..first + u64::from(count) {
@@ -300,6 +312,16 @@ impl Content {
         std::array::from_fn(|index| self.sectors.get(&(first + index as u64)).copied())
     }
 
+    /// Takes block `block` over from `other`.
+    pub fn adopt_block(&mut self, other: &Content, block: u64) {
+        for (sector, held) in (block * SECTORS_PER_BLOCK..).zip(other.block(block)) {
+            match held {
+                Some(held) => drop(self.sectors.insert(sector, held)),
+                None => drop(self.sectors.remove(&sector)),
+            }
+        }
+    }
+
     /// The blocks that are no holes.
     pub fn blocks(&self) -> BTreeSet<u64> {
         self.sectors.keys().map(|sector| sector / SECTORS_PER_BLOCK).collect()
@@ -346,6 +368,11 @@ impl Model {
             _ => self.names.apply(op)?,
         }
         Ok(())
+    }
+
+    /// Ends all opens, as an unmount or a crash does: what has no name is gone.
+    pub fn close_all(&mut self) {
+        self.names.close_all();
     }
 
     /// Content of `object`; empty if nothing was written.

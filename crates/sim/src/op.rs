@@ -33,6 +33,11 @@ impl Object {
         Object::SHARED.contains(&self)
     }
 
+    /// The client that made it; `None` of shared directories.
+    pub fn client(self) -> Option<u8> {
+        (self.0 >> 24).checked_sub(1).map(|client| client as u8)
+    }
+
     /// Name of a shared directory below the root.
     pub fn shared_name(self) -> Option<&'static [u8]> {
         match self.0 {

@@ -12,7 +12,7 @@
 //! Not checked after a crash: times (the harness does not know when the engine took them).
 
 use crate::history::Expected;
-use crate::model::{BLOCK, Namespace};
+use crate::model::{BLOCK, Content, Namespace};
 use crate::op::{Ino, Kind, Make, Name, Object, SECTOR, describe, symlink_target};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,6 +89,15 @@ fn kind_of(make: Make) -> Kind {
 
 /// Which inode each object of the model is.
 pub type Matching = BTreeMap<Object, Ino>;
+
+/// Which of the allowed names were found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// Which inode each object is.
+    pub matching: Matching,
+    /// How many name changes of each client are there.
+    pub prefixes: BTreeMap<u8, usize>,
+}
 
 /// Compares `client`'s names with those found; on success adds its objects to `matching`.
 fn compare_names(
@@ -203,7 +212,7 @@ impl Expected {
     ///
     /// # Errors
     /// Says what no allowed prefix explains.
-    pub fn check_names(&self, observed: &Observed) -> Result<Matching, String> {
+    pub fn check_names(&self, observed: &Observed) -> Result<Names, String> {
         for found in observed.nodes.values() {
             for (bytes, ino) in &found.entries {
                 let shared = Object::SHARED.iter().any(|o| o.shared_name() == Some(bytes));
@@ -234,7 +243,7 @@ impl Expected {
     }
 
     /// The least choice of prefixes in which nothing is there without what came before it.
-    fn choose_prefixes(&self, all: &[Candidates]) -> Result<Matching, String> {
+    fn choose_prefixes(&self, all: &[Candidates]) -> Result<Names, String> {
         let mut chosen = vec![0; all.len()];
         loop {
             let mut changed = false;
@@ -269,10 +278,13 @@ impl Expected {
             .filter(|(object, _)| object.is_shared())
             .map(|(&object, &ino)| (object, ino))
             .collect();
+        let mut prefixes = BTreeMap::new();
         for (candidates, &at) in all.iter().zip(&chosen) {
-            matching.extend(candidates.matches[at].1.iter().map(|(&o, &i)| (o, i)));
+            let (count, objects) = &candidates.matches[at];
+            prefixes.insert(candidates.client, *count);
+            matching.extend(objects.iter().map(|(&object, &ino)| (object, ino)));
         }
-        Ok(matching)
+        Ok(Names { matching, prefixes })
     }
 
     /// The blocks of `object` to look at: all that were ever written, and some that never were.
@@ -291,7 +303,8 @@ impl Expected {
     }
 
     /// Checks a file's size, permission bits and the blocks of
-    /// [`blocks_of_interest`](Expected::blocks_of_interest) (each cut off at the size).
+    /// [`blocks_of_interest`](Expected::blocks_of_interest) (each cut off at the size). Returns
+    /// the content found, in terms of the model.
     ///
     /// # Errors
     /// Says which block holds what, and what it may hold.
@@ -300,25 +313,29 @@ impl Expected {
         object: Object,
         found: &Found,
         blocks: &BTreeMap<u64, Vec<u8>>,
-    ) -> Result<(), String> {
-        let Some(steps) = self.objects.get(&object) else { return Ok(()) };
+    ) -> Result<Content, String> {
+        let mut adopted = Content::endless();
+        let Some(steps) = self.objects.get(&object) else { return Ok(Content::default()) };
         if found.kind != Kind::Symlink && !steps.modes.contains(&found.mode) {
             let modes: Vec<String> = steps.modes.iter().map(|m| format!("{m:o}")).collect();
             return Err(format!("{object} has mode {:o}, not {}", found.mode, modes.join(" or ")));
         }
         if found.kind != Kind::File {
-            return Ok(());
+            return Ok(Content::default());
         }
         let mut content = steps.base.clone();
         let mut sizes = BTreeSet::from([content.size]);
-        let mut wrong: BTreeMap<u64, &Vec<u8>> =
-            blocks.iter().map(|(&b, bytes)| (b, bytes)).collect();
+        let mut wrong: BTreeMap<u64, &Vec<u8>> = blocks.iter().map(|(&b, v)| (b, v)).collect();
         let mut want = [0; BLOCK as usize];
-        let mut strike = |content: &crate::model::Content, wrong: &mut BTreeMap<u64, &Vec<u8>>| {
+        let mut strike = |content: &Content, wrong: &mut BTreeMap<u64, &Vec<u8>>| {
             wrong.retain(|&block, bytes| {
                 let want = &mut want[..bytes.len()];
                 content.read(object, block * BLOCK, want);
-                want != bytes.as_slice()
+                let differs = want != bytes.as_slice();
+                if !differs {
+                    adopted.adopt_block(content, block);
+                }
+                differs
             });
         };
         strike(&content, &mut wrong);
@@ -331,7 +348,11 @@ impl Expected {
             return Err(format!("{object} has {} bytes, not one of {sizes:?}", found.size));
         }
         match wrong.first_key_value() {
-            None => Ok(()),
+            None => {
+                // What a block may hold behind the end of the file is cut off for good.
+                adopted.truncate(found.size);
+                Ok(adopted)
+            }
             Some((&block, bytes)) => Err(self.explain(object, block, bytes)),
         }
     }

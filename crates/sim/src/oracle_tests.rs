@@ -4,6 +4,7 @@ use super::*;
 use crate::history::History;
 use crate::model::Model;
 use crate::op::{Op, fill};
+use furrow_rt::Nanos;
 use furrow_zone::ErrorKind;
 
 /// A run of clients on a perfect file system in memory.
@@ -23,13 +24,13 @@ impl Run {
     }
 
     fn op(&mut self, client: u8, op: Op) {
-        let id = self.history.begin(client, op);
+        let id = self.history.begin(Nanos(0), client, op);
         let result = self.models.entry(client).or_default().apply(&op);
         if let (Op::Create { object, .. }, Ok(())) = (op, result) {
             self.inos += 1;
             self.history.know(object, Ino(self.inos));
         }
-        self.history.end(id, result);
+        self.history.end(Nanos(0), id, result);
     }
 
     fn create(&mut self, client: u8, index: u32, dir: Object, make: Make) -> Object {
@@ -94,7 +95,7 @@ impl Run {
         observed
     }
 
-    fn check(&self, counts: &[(u8, usize)]) -> Result<Matching, String> {
+    fn check(&self, counts: &[(u8, usize)]) -> Result<Names, String> {
         self.history.cut(self.history.mark()).check_names(&self.tree(counts))
     }
 }
@@ -186,12 +187,12 @@ fn nothing_survives_without_what_was_answered_before_it_began() {
         name: Name { client, index: 0 },
         mode: 0o644,
     };
-    let first = run.history.begin(0, create(a, 0));
-    let second = run.history.begin(1, create(b, 1));
+    let first = run.history.begin(Nanos(0), 0, create(a, 0));
+    let second = run.history.begin(Nanos(0), 1, create(b, 1));
     run.history.know(a, Ino(4));
     run.history.know(b, Ino(5));
-    run.history.end(first, Ok(()));
-    run.history.end(second, Ok(()));
+    run.history.end(Nanos(0), first, Ok(()));
+    run.history.end(Nanos(0), second, Ok(()));
     run.check(&[(0, 1)]).unwrap();
     run.check(&[(1, 1)]).unwrap();
 }
@@ -286,11 +287,11 @@ fn an_operation_in_flight_may_have_happened_and_a_failed_one_has_not() {
     let one = run.create(0, 0, Object::ROOT, Make::File);
     run.fsync(0, one);
     let unlink = Op::Unlink { dir: Object::ROOT, name: Name { client: 0, index: 0 } };
-    let id = run.history.begin(0, unlink);
+    let id = run.history.begin(Nanos(0), 0, unlink);
     run.check(&[(0, 1)]).unwrap();
     run.check(&[(0, 2)]).unwrap();
     let mark = run.history.mark();
-    run.history.end(id, Err(ErrorKind::NoSpace));
+    run.history.end(Nanos(0), id, Err(ErrorKind::NoSpace));
     let kept = run.tree(&[(0, 1)]);
     run.history.cut(mark).check_names(&kept).unwrap();
     assert!(run.history.cut(mark).check_names(&run.tree(&[])).is_err());
@@ -312,4 +313,42 @@ fn permission_bits_follow_fsync_but_not_fdatasync() {
     run.fsync(0, one);
     check(&run, 0o644).unwrap_err();
     check(&run, 0o600).unwrap();
+}
+
+#[test]
+fn the_commit_interval_makes_changes_durable() {
+    let mut run = Run::new();
+    run.history.promise_commits(1000);
+    run.create(0, 0, Object::ROOT, Make::File);
+    run.check(&[]).unwrap();
+    let late = run.history.begin(Nanos(1001), 0, Op::Sleep(1));
+    run.history.end(Nanos(1001), late, Ok(()));
+    assert!(run.check(&[]).is_err());
+    run.check(&[(0, 1)]).unwrap();
+}
+
+#[test]
+fn a_history_goes_on_where_a_recovery_ended() {
+    let mut run = Run::new();
+    let one = run.create(0, 0, Object::ROOT, Make::File);
+    run.write(one, 0, 8, 1);
+    run.write(one, 0, 4, 2);
+    let expected = run.history.cut(run.history.mark());
+    let names = expected.check_names(&run.tree(&[(0, 1)])).unwrap();
+    let block = payload(one, 0, &[1; 8]);
+    let blocks = BTreeMap::from([(0, block.clone())]);
+    let content = expected.check_content(one, &file(4096), &blocks).unwrap();
+    let model = Model {
+        names: expected.names_after(0, names.prefixes[&0]),
+        contents: BTreeMap::from([(one, content)]),
+        modes: BTreeMap::from([(one, 0o644)]),
+    };
+    let mut inos = run.history.inos().clone();
+    inos.insert(one, names.matching[&one]);
+    run.history = History::resume(BTreeMap::from([(0, model)]), inos);
+    let expected = run.history.cut(0);
+    expected.check_names(&run.tree(&[(0, 0)])).unwrap();
+    expected.check_content(one, &file(4096), &blocks).unwrap();
+    let later = BTreeMap::from([(0, payload(one, 0, &[2, 2, 2, 2, 1, 1, 1, 1]))]);
+    expected.check_content(one, &file(4096), &later).unwrap_err();
 }

@@ -1,0 +1,333 @@
+//! The file system under the crash harness: random clients on a small random drive, the
+//! durability contract as oracle.
+//!
+//! A run mounts, lets several clients work at once, unmounts, mounts again, works on, and ends
+//! with a sync: so power is also cut in a mount, an unmount and a checkpoint. A reopened file
+//! system is compared with what is expected, used a little, unmounted and checked by fsck; some
+//! are then mounted and compared once more.
+
+use crate::client::{Client, SharedHistory};
+use crate::crash::{Case, Subject};
+use crate::generate::Generator;
+use crate::history::{Expected, History};
+use crate::model::Model;
+use crate::observe::{PROBE, check};
+use crate::op::{Ino, Object, Op};
+use furrow_fs::{Canary, Fs, MkfsOptions, MountOptions, NewNode, WriteData};
+use furrow_rt::{Nanos, Rng, Rt};
+use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, ZonedDevice};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The file system as a subject.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Files {
+    /// The defect it has, if any.
+    pub canary: Option<Canary>,
+}
+
+/// What a case draws besides its operations.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The drive.
+    pub geometry: Geometry,
+    /// How it is formatted.
+    pub format: MkfsOptions,
+    /// How it is mounted.
+    pub mount: MountOptions,
+    /// Clients at once.
+    pub clients: u8,
+    /// Operations of each client, between mounts.
+    pub operations: u32,
+    /// Mounts in the run.
+    pub mounts: u32,
+}
+
+impl Setup {
+    /// The setup of `case`: odd capacities, zones larger than their capacity, few permits.
+    pub fn draw(case: Case, canary: Option<Canary>) -> Setup {
+        let mut rng = Rng::new(case.seed ^ 0x5e70_9000);
+        let capacity = 41 + rng.below(24);
+        // Permits, and the widest superzone they allow.
+        let (max_active, widest) =
+            [(6, 1), (8, 1), (14, 1), (16, 2), (22, 3)][rng.below(5) as usize];
+        let width = 1 + rng.below(widest) as u32;
+        let geometry = Geometry {
+            zones: 36 + rng.below(20) as u32,
+            zone_size: BlockCount(capacity + [0, 1, 23][rng.below(3) as usize]),
+            zone_capacity: BlockCount(capacity),
+            block_size: ByteLen(4096),
+            oob_bytes: 0,
+            conventional_zones: 0,
+            max_open: Some(max_active),
+            max_active: Some(max_active),
+            max_append: None,
+            max_transfer: Some(BlockCount([4, 16, 64][rng.below(3) as usize])),
+            read_across_zones: false,
+            unwritten_reads_fail: rng.one_in(2),
+            volatile_cache: case.volatile,
+            channels: Some(width as u16),
+            dies: None,
+        };
+        let format = MkfsOptions {
+            label: "simulated".to_owned(),
+            uuid: None,
+            width: if rng.one_in(4) { None } else { Some(width) },
+            segment_blocks: if rng.one_in(2) { None } else { Some(5 + rng.below(30) as u32) },
+            force: false,
+        };
+        let mount = MountOptions {
+            read_only: false,
+            commit_interval: [Nanos::MILLI, Nanos::SECOND, 5 * Nanos::SECOND]
+                [rng.below(3) as usize],
+            cache_pages: [64, 256, 4096][rng.below(3) as usize],
+            canary,
+        };
+        Setup {
+            geometry,
+            format,
+            mount,
+            clients: 1 + rng.below(3) as u8,
+            operations: [20, 40, 80][rng.below(3) as usize],
+            mounts: 1 + rng.below(2) as u32,
+        }
+    }
+}
+
+/// An engine error as a sentence that says what was asked.
+fn told(what: &str) -> impl FnOnce(furrow_zone::Error) -> String {
+    move |error| format!("{what}: {error}")
+}
+
+/// Formats the drive and makes the directories all clients share.
+///
+/// # Errors
+/// If the engine fails.
+pub async fn prepare(rt: Rt, device: Rc<dyn ZonedDevice>, setup: Setup) -> Result<(), String> {
+    Fs::format(&rt, device.clone(), &setup.format).await.map_err(told("mkfs"))?;
+    let fs = Fs::mount(&rt, device, setup.mount).await.map_err(told("mount"))?;
+    for object in Object::SHARED {
+        if let Some(name) = object.shared_name() {
+            fs.create(furrow_fs::Ino::ROOT, name, &NewNode::directory())
+                .await
+                .map_err(told("mkdir"))?;
+        }
+    }
+    fs.unmount().await.map_err(told("unmount"))
+}
+
+/// Learns the numbers of the shared directories.
+///
+/// # Errors
+/// If one is not there.
+pub async fn learn_shared(fs: &Fs, history: &SharedHistory) -> Result<(), String> {
+    history.borrow_mut().know(Object::ROOT, Ino::ROOT);
+    for object in Object::SHARED {
+        if let Some(name) = object.shared_name() {
+            let attr =
+                fs.lookup(furrow_fs::Ino::ROOT, name).await.map_err(told("shared directory"))?;
+            history.borrow_mut().know(object, Ino(attr.ino.0));
+        }
+    }
+    Ok(())
+}
+
+/// Generators and models of clients between mounts.
+pub type Idle = BTreeMap<u8, (Generator, Model)>;
+
+/// Clients that have done nothing yet.
+pub fn fresh_clients(seed: u64, clients: u8) -> Idle {
+    (0..clients).map(|n| (n, (Generator::new(seed, n), Model::default()))).collect()
+}
+
+/// Lets all clients work at once, `operations` each; false if the drive gave up on a tolerant
+/// run.
+///
+/// # Errors
+/// With the first thing that is wrong.
+pub async fn work(
+    rt: &Rt,
+    fs: &Fs,
+    clients: Idle,
+    operations: u32,
+    history: &SharedHistory,
+    tolerant: bool,
+) -> Result<Idle, String> {
+    let tasks: Vec<_> = clients
+        .into_iter()
+        .map(|(number, (generator, model))| {
+            let client = Client::new(rt, fs, number, generator, model, history.clone());
+            let client = if tolerant { client.tolerant() } else { client };
+            (number, rt.spawn(client.run(operations)))
+        })
+        .collect();
+    let mut idle = Idle::new();
+    for (number, task) in tasks {
+        idle.insert(number, task.await?);
+    }
+    Ok(idle)
+}
+
+/// Everything answered so far becomes durable by `work`; told to the history as a sync.
+async fn durably<T>(
+    rt: &Rt,
+    history: &SharedHistory,
+    work: impl Future<Output = furrow_zone::Result<T>>,
+) -> Result<T, furrow_zone::Error> {
+    let id = history.borrow_mut().begin(rt.now(), u8::MAX, Op::Sync);
+    let result = work.await;
+    let kind = result.as_ref().map(|_| ()).map_err(furrow_zone::Error::kind);
+    history.borrow_mut().end(rt.now(), id, kind);
+    result
+}
+
+async fn run(
+    rt: Rt,
+    device: Rc<dyn ZonedDevice>,
+    case: Case,
+    setup: Setup,
+    history: SharedHistory,
+) -> Result<(), String> {
+    history.borrow_mut().promise_commits(setup.mount.commit_interval);
+    let mut clients = fresh_clients(case.seed, setup.clients);
+    for mount in 0..setup.mounts {
+        let fs =
+            Fs::mount(&rt, device.clone(), setup.mount.clone()).await.map_err(told("mount"))?;
+        if mount == 0 {
+            learn_shared(&fs, &history).await?;
+        } else {
+            exactly(&fs, &history).await.map_err(|why| format!("after a clean remount: {why}"))?;
+        }
+        clients = work(&rt, &fs, clients, setup.operations, &history, false).await?;
+        if mount + 1 == setup.mounts {
+            match durably(&rt, &history, fs.sync()).await {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::NoSpace => {}
+                Err(error) => return Err(format!("sync: {error}")),
+            }
+            // The last thing: a power cut now finds everything.
+            return exactly(&fs, &history).await.map_err(|why| format!("at the end: {why}"));
+        }
+        durably(&rt, &history, fs.unmount()).await.map_err(told("unmount"))?;
+        for (_, model) in clients.values_mut() {
+            model.close_all();
+        }
+    }
+    Ok(())
+}
+
+/// Compares with the end of the history, all of it durable.
+async fn exactly(fs: &Fs, history: &SharedHistory) -> Result<(), String> {
+    let expected = {
+        let history = history.borrow();
+        history.cut(history.mark()).all_durable()
+    };
+    check(fs, &expected).await.map(|_| ())
+}
+
+/// Uses a recovered file system a little: it must not only be readable.
+async fn probe(fs: &Fs, seed: u64) -> Result<(), String> {
+    let full = |error: &furrow_zone::Error| error.kind() == ErrorKind::NoSpace;
+    let root = furrow_fs::Ino::ROOT;
+    match fs.lookup(root, PROBE).await {
+        Ok(_) => fs.unlink(root, PROBE).await.map_err(told("unlink of an old probe"))?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(format!("lookup of the probe: {error}")),
+    }
+    let attr = match fs.create(root, PROBE, &NewNode::file()).await {
+        Err(error) if full(&error) => return Ok(()),
+        other => other.map_err(told("create after recovery"))?,
+    };
+    let bytes: Vec<u8> = (0..5000u64).map(|at| (at.wrapping_mul(seed | 1) >> 3) as u8).collect();
+    match fs.write(attr.ino, WriteData::copy(fs.pool(), 0, &bytes)).await {
+        Err(error) if full(&error) => return Ok(()),
+        other => other.map_err(told("write after recovery"))?,
+    }
+    match fs.fsync(attr.ino, false).await {
+        Err(error) if full(&error) => return Ok(()),
+        other => other.map_err(told("fsync after recovery"))?,
+    }
+    let found = fs.read(attr.ino, 0, bytes.len()).await.map_err(told("read after recovery"))?;
+    if found.to_vec() != bytes {
+        return Err("a file written after recovery reads back wrong".to_owned());
+    }
+    if seed.is_multiple_of(2) {
+        fs.unlink(root, PROBE).await.map_err(told("unlink after recovery"))?;
+    }
+    Ok(())
+}
+
+async fn reopen(
+    rt: Rt,
+    device: Rc<dyn ZonedDevice>,
+    case: Case,
+    setup: Setup,
+    expected: Expected,
+) -> Result<(), String> {
+    let fs = Fs::mount(&rt, device.clone(), setup.mount.clone()).await.map_err(told("mount"))?;
+    let recovered = check(&fs, &expected).await?;
+    let choice = rt.random();
+    probe(&fs, choice ^ case.seed).await?;
+    match fs.unmount().await {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::NoSpace => {}
+        Err(error) => return Err(format!("unmount after recovery: {error}")),
+    }
+    drop(fs);
+    if choice.is_multiple_of(4) {
+        let fs = Fs::mount(&rt, device, setup.mount).await.map_err(told("second mount"))?;
+        let history = History::resume(recovered.models, recovered.inos);
+        check(&fs, &history.cut(0)).await.map_err(|why| format!("at the second mount: {why}"))?;
+    }
+    Ok(())
+}
+
+impl Subject for Files {
+    type History = History;
+    type Expected = Expected;
+
+    fn name(&self) -> String {
+        match self.canary {
+            None => "fs".to_owned(),
+            Some(canary) => format!("fs:{canary:?}"),
+        }
+    }
+
+    fn drive(&self, case: Case) -> Geometry {
+        Setup::draw(case, self.canary).geometry
+    }
+
+    fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String> {
+        rt.block_on(prepare(rt.clone(), device, Setup::draw(case, None)))
+    }
+
+    fn run(
+        &self,
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        case: Case,
+        history: Rc<RefCell<History>>,
+    ) -> Result<(), String> {
+        rt.block_on(run(rt.clone(), device, case, Setup::draw(case, self.canary), history))
+    }
+
+    fn mark(history: &History) -> usize {
+        history.mark()
+    }
+
+    fn expect(&self, history: &History, mark: usize) -> Expected {
+        history.cut(mark)
+    }
+
+    fn reopen(
+        &self,
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        case: Case,
+        expected: &Expected,
+    ) -> Result<(), String> {
+        let setup = Setup::draw(case, self.canary);
+        rt.block_on(reopen(rt.clone(), device, case, setup, expected.clone()))
+    }
+}

@@ -1,0 +1,166 @@
+//! Looks at a mounted file system through its interface, and has the oracle judge what it sees.
+
+use crate::history::Expected;
+use crate::model::{BLOCK, Model};
+use crate::op::{Ino, Kind, Object};
+use crate::oracle::{Found, Names, Observed};
+use furrow_fs::Fs;
+use furrow_zone::Error;
+use std::collections::BTreeMap;
+
+/// A name the harness itself uses in the root, to see that an engine works after a recovery.
+pub const PROBE: &[u8] = b"probe";
+/// Entries asked for at once: few, so that listings go on in the middle of directories.
+const LISTING: usize = 7;
+
+fn kind(kind: furrow_fs::Kind) -> Kind {
+    match kind {
+        furrow_fs::Kind::File => Kind::File,
+        furrow_fs::Kind::Directory => Kind::Directory,
+        furrow_fs::Kind::Symlink => Kind::Symlink,
+        furrow_fs::Kind::Fifo => Kind::Fifo,
+        _ => Kind::Other,
+    }
+}
+
+/// An engine error as a sentence that says what was asked.
+fn told(what: impl std::fmt::Display) -> impl FnOnce(Error) -> String {
+    move |error| format!("{what}: {error}")
+}
+
+/// All entries of a directory.
+///
+/// # Errors
+/// If the engine fails, lists a name twice, or does not come to an end.
+pub async fn list(fs: &Fs, ino: Ino) -> Result<BTreeMap<Vec<u8>, (Ino, Kind)>, String> {
+    let mut entries = BTreeMap::new();
+    let mut cookie = 0;
+    loop {
+        let listed = fs
+            .readdir(furrow_fs::Ino(ino.0), cookie, LISTING)
+            .await
+            .map_err(told(format_args!("readdir of inode {ino}")))?;
+        let Some(last) = listed.last() else { return Ok(entries) };
+        if last.cookie == cookie {
+            return Err(format!("readdir of inode {ino}: the listing stays at cookie {cookie}"));
+        }
+        cookie = last.cookie;
+        for entry in listed {
+            let found = (Ino(entry.ino.0), kind(entry.kind));
+            if entries.insert(entry.name.clone(), found).is_some() {
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                return Err(format!("readdir of inode {ino} lists {name:?} twice"));
+            }
+        }
+    }
+}
+
+async fn look_at(fs: &Fs, ino: Ino, expected: Kind) -> Result<Found, String> {
+    let engine_ino = furrow_fs::Ino(ino.0);
+    let attr = fs.getattr(engine_ino).await.map_err(told(format_args!("getattr of {ino}")))?;
+    let kind = kind(attr.kind);
+    if kind != expected || attr.ino.0 != ino.0 {
+        return Err(format!(
+            "inode {ino} says it is inode {}, a {kind:?}; its name says {expected:?}",
+            attr.ino
+        ));
+    }
+    let target = match kind {
+        Kind::Symlink => {
+            fs.readlink(engine_ino).await.map_err(told(format_args!("readlink of {ino}")))?
+        }
+        _ => Vec::new(),
+    };
+    let entries = BTreeMap::new();
+    Ok(Found { kind, mode: attr.mode, links: attr.links, size: attr.size, target, entries })
+}
+
+/// The whole tree, without [`PROBE`].
+///
+/// # Errors
+/// If the engine fails or contradicts itself.
+pub async fn observe(fs: &Fs) -> Result<Observed, String> {
+    let mut observed = Observed::default();
+    let mut unseen = vec![(Ino::ROOT, Kind::Directory)];
+    while let Some((ino, kind)) = unseen.pop() {
+        if observed.nodes.contains_key(&ino) {
+            continue;
+        }
+        let mut found = look_at(fs, ino, kind).await?;
+        if kind == Kind::Directory {
+            for (name, (child, kind)) in list(fs, ino).await? {
+                if ino == Ino::ROOT && name == PROBE {
+                    continue;
+                }
+                let attr = fs
+                    .lookup(furrow_fs::Ino(ino.0), &name)
+                    .await
+                    .map_err(told(format_args!("lookup of a listed name in {ino}")))?;
+                if attr.ino.0 != child.0 {
+                    return Err(format!("in {ino}, readdir says {child}, lookup {}", attr.ino));
+                }
+                found.entries.insert(name, child);
+                unseen.push((child, kind));
+            }
+        }
+        observed.nodes.insert(ino, found);
+    }
+    Ok(observed)
+}
+
+/// Reads one block of a file, cut off at its size.
+async fn read_block(fs: &Fs, ino: Ino, block: u64, size: u64) -> Result<Vec<u8>, String> {
+    let offset = block * BLOCK;
+    let length = size.saturating_sub(offset).min(BLOCK) as usize;
+    let data = fs
+        .read(furrow_fs::Ino(ino.0), offset, length)
+        .await
+        .map_err(told(format_args!("read of inode {ino} block {block}")))?;
+    let bytes = data.to_vec();
+    if bytes.len() != length {
+        return Err(format!("inode {ino} block {block}: {} bytes of {length}", bytes.len()));
+    }
+    Ok(bytes)
+}
+
+/// What a recovery found, in terms of the models of the clients.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// Each client's names and contents.
+    pub models: BTreeMap<u8, Model>,
+    /// Which inode each object is.
+    pub inos: BTreeMap<Object, Ino>,
+}
+
+/// Checks names, permission bits and contents of everything there is.
+///
+/// # Errors
+/// Says what the contract does not allow.
+pub async fn check(fs: &Fs, expected: &Expected) -> Result<Recovered, String> {
+    let observed = observe(fs).await?;
+    let Names { matching, prefixes } = expected.check_names(&observed)?;
+    let mut models: BTreeMap<u8, Model> = prefixes
+        .iter()
+        .map(|(&client, &count)| {
+            let names = expected.names_after(client, count);
+            (client, Model { names, ..Model::default() })
+        })
+        .collect();
+    for (&object, &ino) in &matching {
+        let Some(found) = observed.nodes.get(&ino) else { continue };
+        let mut blocks = BTreeMap::new();
+        if found.kind == Kind::File {
+            for block in expected.blocks_of_interest(object, found.size) {
+                blocks.insert(block, read_block(fs, ino, block, found.size).await?);
+            }
+        }
+        let content = expected
+            .check_content(object, found, &blocks)
+            .map_err(|why| format!("{why} (inode {ino})"))?;
+        if let Some(model) = object.client().and_then(|client| models.get_mut(&client)) {
+            model.modes.insert(object, found.mode);
+            model.contents.insert(object, content);
+        }
+    }
+    Ok(Recovered { models, inos: matching })
+}
