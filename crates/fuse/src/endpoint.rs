@@ -112,9 +112,11 @@ fn mount_help(errno: Errno) -> String {
 
 /// Checks that `directory` can be mounted on; its mode.
 fn mountable(directory: &Path) -> Result<u32> {
+    if is_dead(directory) {
+        bail!(dead_mount(directory));
+    }
     let stat = match rustix::fs::stat(directory) {
         Ok(stat) => stat,
-        Err(Errno::NOTCONN) => bail!(dead_mount(directory)),
         Err(Errno::NOENT) => {
             bail!("{0}: no such directory: make it (mkdir {0})", directory.display())
         }
@@ -137,7 +139,8 @@ pub fn dead_mount(directory: &Path) -> String {
 
 /// True if `directory` is a mount whose daemon has died ("Transport endpoint is not connected").
 pub fn is_dead(directory: &Path) -> bool {
-    matches!(rustix::fs::stat(directory), Err(Errno::NOTCONN))
+    // Not stat: the kernel may still answer that from its cache.
+    matches!(rustix::fs::statfs(directory), Err(Errno::NOTCONN))
 }
 
 /// How hard to unmount.

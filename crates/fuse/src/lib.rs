@@ -1,17 +1,23 @@
 //! The FUSE face: a mounted Furrow file system.
 //!
-//! [`Session`] mounts a FUSE server and runs it until it is unmounted; [`endpoint`] is the kernel's
-//! side of it. The `fuser` crate is wrapped here and named nowhere else. Works as root with nothing
-//! but `/dev/fuse`.
+//! [`Face`] serves an engine behind a [`furrow_rt::Port`]; [`Session`] mounts it and runs until it
+//! is unmounted; [`report`] is how tools ask a running mount. The `fuser` crate is wrapped here and
+//! named nowhere else. Works as root with nothing but `/dev/fuse`.
 //!
 //! Deliberately not here: opening devices, mount options, processes (the command does that), and
 //! caching of writes (the engine's).
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
 
+mod convert;
 pub mod endpoint;
+mod face;
 pub mod null;
+mod ops;
+pub mod report;
 mod session;
 
 pub use endpoint::{Endpoint, Mounted, Unmount};
+pub use face::Face;
+pub use report::Info;
 pub use session::{Background, Session, Signals};

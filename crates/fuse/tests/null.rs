@@ -1,6 +1,7 @@
 //! The endpoint and the session, on the server that does nothing.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 

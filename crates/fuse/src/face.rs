@@ -1,0 +1,777 @@
+//! The file system as the kernel's FUSE driver sees it.
+//!
+//! One thread reads requests; each callback copies its arguments (payload into pages, checksummed)
+//! and submits one task to the engine. A task that needs no device I/O is answered before
+//! `submit` returns, on the same thread; any other is answered by whoever completes it.
+//!
+//! Invariants: a request is answered exactly once (a reply that is dropped answers EIO); an inode
+//! whose last name goes is kept alive ([`Shared::pinned`]) until the kernel forgets it, so a
+//! removed working directory or an `O_PATH` descriptor still answers stat; no callback panics,
+//! whatever the kernel sends.
+//!
+//! What the kernel does, not this file: permission checks and the sticky bit
+//! (`default_permissions`), the umask, advisory locks, page cache, `O_APPEND`, `O_SYNC` (it sends
+//! an fsync after the write). What neither offers yet: extended attributes and ACLs, atime
+//! (behaves as `noatime`), fallocate, SEEK_HOLE/SEEK_DATA (a file looks like one piece of data),
+//! file flags (chattr). `syncfs` does not reach a FUSE server: see `furrow sync`.
+
+use crate::convert::{attributes, errno, file_type, generation, ino, kind_of_mode, node, time_in};
+use crate::endpoint::MAX_WRITE;
+use crate::ops::Call;
+use crate::report::{self, Info};
+use furrow_fs::{Attr, Fs, Ino, Kind, RenameMode, SetAttr, WriteData};
+use furrow_rt::{Pool, Port};
+use furrow_zone::ErrorKind;
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::future::Future;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Requests the kernel may have waiting for read-ahead and the like.
+const MAX_BACKGROUND: u16 = 64;
+/// Entries fetched at a time.
+const LISTING: usize = 128;
+const LISTING_PLUS: usize = 32;
+/// Listing offsets: 1 comes after `.`, 2 after `..`, and an entry's cookie is moved up by this.
+pub(crate) const DOTS: u64 = 2;
+
+/// What the callbacks and the tasks they start share.
+pub(crate) struct Shared {
+    /// How long the kernel may believe names and attributes.
+    pub ttl: Duration,
+    /// What to say about this mount.
+    pub info: Info,
+    /// Inodes without a name that the kernel still knows, each opened once more for it.
+    pinned: Mutex<BTreeSet<Ino>>,
+    /// Size of `pinned`, to look at without the lock.
+    pins: AtomicUsize,
+    /// Where messages for the operator go.
+    pub log: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Shared {
+    fn pinned(&self) -> std::sync::MutexGuard<'_, BTreeSet<Ino>> {
+        // A set of numbers is whole whatever panicked while it was held.
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that `ino` was opened for the kernel. False if it was already.
+    pub(crate) fn pin(&self, ino: Ino) -> bool {
+        let mut pinned = self.pinned();
+        let new = pinned.insert(ino);
+        self.pins.store(pinned.len(), Ordering::Release);
+        new
+    }
+
+    /// Takes the note back. False if there was none.
+    pub(crate) fn unpin(&self, ino: Ino) -> bool {
+        if self.pins.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut pinned = self.pinned();
+        let known = pinned.remove(&ino);
+        self.pins.store(pinned.len(), Ordering::Release);
+        known
+    }
+
+    fn take_pins(&self) -> Vec<Ino> {
+        let pinned = std::mem::take(&mut *self.pinned());
+        self.pins.store(0, Ordering::Release);
+        pinned.into_iter().collect()
+    }
+}
+
+/// The FUSE server of one mounted file system.
+pub struct Face {
+    port: Port<Fs>,
+    pool: Pool,
+    shared: Arc<Shared>,
+}
+
+/// A reply that can be an error.
+trait Fail: Send + 'static {
+    fn fail(self, errno: Errno);
+}
+
+macro_rules! fail {
+    ($($reply:ty),*) => {
+        $(impl Fail for $reply {
+            fn fail(self, errno: Errno) {
+                self.error(errno);
+            }
+        })*
+    };
+}
+
+fail!(ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty);
+fail!(ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr);
+
+impl Face {
+    /// A server for the file system behind `port`. `pool` gives the pages payload is copied to;
+    /// `log` gets a line for every device error and corruption.
+    pub fn new(
+        port: Port<Fs>,
+        pool: Pool,
+        ttl: Duration,
+        info: Info,
+        log: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> Face {
+        let pins = AtomicUsize::new(0);
+        let shared = Shared { ttl, info, pinned: Mutex::default(), pins, log };
+        Face { port, pool, shared: Arc::new(shared) }
+    }
+
+    /// Runs `operation` on the engine and answers with `answer`, or its error.
+    fn run<R, T, F>(
+        &self,
+        reply: R,
+        operation: impl FnOnce(Call) -> F + Send + 'static,
+        answer: impl FnOnce(R, T, &Shared) + Send + 'static,
+    ) where
+        R: Fail,
+        T: 'static,
+        F: Future<Output = furrow_zone::Result<T>> + 'static,
+    {
+        let shared = self.shared.clone();
+        self.port.submit(move |rt, fs| {
+            let call = Call { rt: rt.clone(), fs: fs.clone(), shared: shared.clone() };
+            rt.run_now(async move {
+                match operation(call).await {
+                    Ok(value) => answer(reply, value, &shared),
+                    Err(error) => {
+                        if matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) {
+                            (shared.log)(&error.to_string());
+                        }
+                        reply.fail(errno(&error));
+                    }
+                }
+            });
+        });
+    }
+
+    /// As [`Face::run`], for answers that are a name's inode.
+    fn entry<F>(&self, reply: ReplyEntry, operation: impl FnOnce(Call) -> F + Send + 'static)
+    where
+        F: Future<Output = furrow_zone::Result<Attr>> + 'static,
+    {
+        self.run(reply, operation, |reply, attr, shared| {
+            reply.entry(&shared.ttl, &attributes(&attr), generation(&attr));
+        });
+    }
+
+    /// As [`Face::run`], for answers that say nothing.
+    fn empty<F>(&self, reply: ReplyEmpty, operation: impl FnOnce(Call) -> F + Send + 'static)
+    where
+        F: Future<Output = furrow_zone::Result<()>> + 'static,
+    {
+        self.run(reply, operation, |reply, (), _| reply.ok());
+    }
+
+    /// The kernel's last look at `node` is over.
+    fn forgotten(&self, node: INodeNo) {
+        let Some(ino) = ino(node) else { return };
+        if self.shared.unpin(ino) {
+            let shared = self.shared.clone();
+            self.port.submit(move |rt, fs| {
+                let fs = fs.clone();
+                rt.run_now(async move {
+                    if let Err(error) = fs.release(ino).await {
+                        (shared.log)(&error.at(format!("inode {ino}")).to_string());
+                    }
+                });
+            });
+        }
+    }
+}
+
+/// Turns the kernel's inode number into ours, or answers ESTALE.
+macro_rules! known {
+    ($node:expr, $reply:expr) => {
+        match ino($node) {
+            Some(ino) => ino,
+            None => return $reply.error(Errno::ESTALE),
+        }
+    };
+}
+
+/// An entry that says: there is no such name, and you may believe it for the TTL.
+fn absent() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: SystemTime::UNIX_EPOCH,
+        mtime: SystemTime::UNIX_EPOCH,
+        ctime: SystemTime::UNIX_EPOCH,
+        crtime: SystemTime::UNIX_EPOCH,
+        kind: fuser::FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+impl Filesystem for Face {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // What this kernel does not know stays off: none is needed for correctness but
+        // KILLPRIV_V2, without which the kernel clears set-id bits itself.
+        for wish in [
+            InitFlags::FUSE_ASYNC_READ,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_BIG_WRITES,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            // Spares a getxattr(security.capability) per write.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        ] {
+            let _ = config.add_capabilities(wish);
+        }
+        let _ = config.set_max_write(MAX_WRITE);
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        // The kernel sends no forgets at the end of a mount.
+        let pins = self.shared.take_pins();
+        let shared = self.shared.clone();
+        let done = self.port.try_call(move |_, fs| {
+            let fs = fs.clone();
+            async move {
+                for ino in pins {
+                    if let Err(error) = fs.release(ino).await {
+                        (shared.log)(&error.at(format!("inode {ino}")).to_string());
+                    }
+                }
+            }
+        });
+        if done.is_err() {
+            (self.shared.log)("the engine stopped before the mount ended");
+        }
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let parent = known!(parent, reply);
+        let name = name.as_bytes().to_vec();
+        self.run(
+            reply,
+            move |call| async move {
+                match call.fs.lookup(parent, &name).await {
+                    Ok(attr) => Ok(Some(attr)),
+                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                    Err(error) => Err(error),
+                }
+            },
+            |reply, found, shared| match found {
+                Some(attr) => reply.entry(&shared.ttl, &attributes(&attr), generation(&attr)),
+                None => reply.entry(&shared.ttl, &absent(), Generation(0)),
+            },
+        );
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, _nlookup: u64) {
+        self.forgotten(ino);
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let ino = known!(ino, reply);
+        self.run(
+            reply,
+            move |call| async move { call.fs.getattr(ino).await },
+            |reply, attr, shared| reply.attr(&shared.ttl, &attributes(&attr)),
+        );
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let ino = known!(ino, reply);
+        let privileged = req.uid() == 0;
+        self.run(
+            reply,
+            move |call| async move {
+                let time = |time: TimeOrNow| match time {
+                    TimeOrNow::SpecificTime(at) => time_in(at),
+                    TimeOrNow::Now => call.now(),
+                };
+                let changes = SetAttr {
+                    mode: mode.map(|mode| (mode & 0o7777) as u16),
+                    uid,
+                    gid,
+                    size,
+                    atime: atime.map(time),
+                    mtime: mtime.map(time),
+                };
+                call.setattr(ino, changes, privileged).await
+            },
+            |reply, attr, shared| reply.attr(&shared.ttl, &attributes(&attr)),
+        );
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        let ino = known!(ino, reply);
+        self.run(
+            reply,
+            move |call| async move { call.fs.readlink(ino).await },
+            |reply, target, _| reply.data(&target),
+        );
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let parent = known!(parent, reply);
+        let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
+        let (name, owner) = (name.as_bytes().to_vec(), (req.uid(), req.gid()));
+        self.entry(reply, move |call| async move {
+            call.create(parent, &name, kind, mode, owner, rdev, &[]).await
+        });
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let parent = known!(parent, reply);
+        let (name, owner) = (name.as_bytes().to_vec(), (req.uid(), req.gid()));
+        self.entry(reply, move |call| async move {
+            call.create(parent, &name, Kind::Directory, mode, owner, 0, &[]).await
+        });
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let parent = known!(parent, reply);
+        let name = name.as_bytes().to_vec();
+        self.empty(reply, move |call| async move { call.unlink(parent, &name).await });
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let parent = known!(parent, reply);
+        let name = name.as_bytes().to_vec();
+        self.empty(reply, move |call| async move { call.rmdir(parent, &name).await });
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let parent = known!(parent, reply);
+        let (name, owner) = (name.as_bytes().to_vec(), (req.uid(), req.gid()));
+        let target = target.as_os_str().as_bytes().to_vec();
+        self.entry(reply, move |call| async move {
+            call.create(parent, &name, Kind::Symlink, 0o777, owner, 0, &target).await
+        });
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (from, to) = (known!(parent, reply), known!(newparent, reply));
+        let mode = if flags.is_empty() {
+            RenameMode::Replace
+        } else if flags == RenameFlags::RENAME_NOREPLACE {
+            RenameMode::NoReplace
+        } else if flags == RenameFlags::RENAME_EXCHANGE {
+            RenameMode::Exchange
+        } else {
+            // RENAME_WHITEOUT serves overlay file systems.
+            return reply.error(Errno::EINVAL);
+        };
+        let (name, newname) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
+        self.empty(reply, move |call| async move {
+            call.rename((from, &name), (to, &newname), mode).await
+        });
+    }
+
+    fn link(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let (ino, parent) = (known!(ino, reply), known!(newparent, reply));
+        let name = newname.as_bytes().to_vec();
+        self.entry(reply, move |call| async move { call.fs.link(ino, parent, &name).await });
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let ino = known!(ino, reply);
+        self.run(
+            reply,
+            move |call| async move { call.fs.open(ino).await },
+            // Every change goes through this kernel: what it caches stays right.
+            |reply, _, _| reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+        );
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let parent = known!(parent, reply);
+        let (name, owner) = (name.as_bytes().to_vec(), (req.uid(), req.gid()));
+        self.run(
+            reply,
+            move |call| async move {
+                let attr = call.create(parent, &name, Kind::File, mode, owner, 0, &[]).await?;
+                call.fs.open(attr.ino).await
+            },
+            |reply, attr, shared| {
+                let (fh, flags) = (FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+                reply.created(&shared.ttl, &attributes(&attr), generation(&attr), fh, flags);
+            },
+        );
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let ino = known!(ino, reply);
+        self.run(
+            reply,
+            move |call| async move { call.fs.read(ino, offset, size as usize).await },
+            |reply, data, _| {
+                let mut pieces = data.chunks();
+                match (pieces.next(), pieces.next()) {
+                    (None, _) => reply.data(&[]),
+                    (Some(only), None) => reply.data(only),
+                    // fuser takes one slice.
+                    (Some(_), Some(_)) => {
+                        let mut whole = Vec::with_capacity(data.len());
+                        data.chunks().for_each(|piece| whole.extend_from_slice(piece));
+                        reply.data(&whole);
+                    }
+                }
+            },
+        );
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let ino = known!(ino, reply);
+        let strip = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let size = data.len() as u32;
+        let data = WriteData::copy(&self.pool, offset, data);
+        self.run(
+            reply,
+            move |call| async move {
+                if strip {
+                    call.strip_set_id(ino).await?;
+                }
+                call.fs.write(ino, data).await
+            },
+            move |reply, (), _| reply.written(size),
+        );
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        // "Nothing to do at close": the kernel then stops asking. A write's errors are its own or
+        // fsync's.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let ino = known!(ino, reply);
+        self.empty(reply, move |call| async move { call.fs.release(ino).await });
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        let ino = known!(ino, reply);
+        self.empty(reply, move |call| async move { call.fs.fsync(ino, datasync).await });
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        // A listing needs no state: its cookies stay valid, and a removed directory stays alive
+        // while the kernel knows it.
+        reply.opened(FileHandle(0), FopenFlags::empty());
+    }
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let ino = known!(ino, reply);
+        let shared = self.shared.clone();
+        self.port.submit(move |rt, fs| {
+            let call = Call { rt: rt.clone(), fs: fs.clone(), shared };
+            rt.run_now(async move {
+                let listed = call
+                    .list(ino, offset, LISTING, |entry| {
+                        reply.add(node(entry.ino), entry.offset, file_type(entry.kind), entry.name)
+                    })
+                    .await;
+                match listed {
+                    Ok(()) => reply.ok(),
+                    Err(error) => reply.error(errno(&error)),
+                }
+            });
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let ino = known!(ino, reply);
+        let shared = self.shared.clone();
+        self.port.submit(move |rt, fs| {
+            let call = Call { rt: rt.clone(), fs: fs.clone(), shared };
+            rt.run_now(async move {
+                let ttl = call.shared.ttl;
+                let listed = call
+                    .list_plus(ino, offset, LISTING_PLUS, |name, offset, attr| {
+                        let (ino, known) = (node(attr.ino), attributes(attr));
+                        reply.add(
+                            ino,
+                            offset,
+                            OsStr::from_bytes(name),
+                            &ttl,
+                            &known,
+                            generation(attr),
+                        )
+                    })
+                    .await;
+                match listed {
+                    Ok(()) => reply.ok(),
+                    Err(error) => reply.error(errno(&error)),
+                }
+            });
+        });
+    }
+
+    fn fsyncdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        let ino = known!(ino, reply);
+        self.empty(reply, move |call| async move { call.fs.fsync(ino, datasync).await });
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.run(
+            reply,
+            move |call| async move { Ok(call.fs.statfs()) },
+            |reply, s, _| {
+                reply.statfs(
+                    s.blocks,
+                    s.blocks_free,
+                    s.blocks_available,
+                    s.inodes,
+                    s.inodes_free,
+                    s.block_size,
+                    s.name_max,
+                    s.block_size,
+                );
+            },
+        );
+    }
+
+    fn setxattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _name: &OsStr,
+        _value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::EOPNOTSUPP);
+    }
+
+    fn getxattr(&self, _req: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let Some(question) = report::Question::parse(name.as_bytes()) else {
+            return reply.error(Errno::ENODATA);
+        };
+        if ino(node) != Some(Ino::ROOT) {
+            return reply.error(Errno::ENODATA);
+        }
+        if size == 0 {
+            // "How long is it?" Answering must not ask the question itself (it may be a sync).
+            return reply.size(report::MAX_ANSWER as u32);
+        }
+        self.run(
+            reply,
+            move |call| async move { report::answer(&call.fs, &call.shared.info, question).await },
+            move |reply, text: String, _| {
+                if text.len() > size as usize {
+                    reply.error(Errno::ERANGE);
+                } else {
+                    reply.data(text.as_bytes());
+                }
+            },
+        );
+    }
+
+    fn listxattr(&self, _req: &Request, _ino: INodeNo, size: u32, reply: ReplyXattr) {
+        // The control attributes are not listed, so that copying tools do not copy them.
+        if size == 0 {
+            reply.size(0);
+        } else {
+            reply.data(&[]);
+        }
+    }
+
+    fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::ENODATA);
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        // The kernel tells callers EOPNOTSUPP and asks no more; libc then writes zeros.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _offset: i64,
+        _whence: i32,
+        reply: ReplyLseek,
+    ) {
+        // The kernel then does it alone: the whole file counts as data.
+        reply.error(Errno::ENOSYS);
+    }
+}

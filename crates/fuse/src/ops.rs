@@ -1,0 +1,245 @@
+//! What POSIX asks beyond the engine's operations: owners and modes of new inodes, set-id bits
+//! that changes take away, names that outlive their last link, `.` and `..`.
+
+use crate::face::{DOTS, Shared};
+use furrow_fs::{Attr, Fs, Ino, Kind, NewNode, RenameMode, SetAttr, Time};
+use furrow_rt::Rt;
+use furrow_zone::{ErrorKind, Result};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+const SET_UID: u16 = 0o4000;
+const SET_GID: u16 = 0o2000;
+const GROUP_EXEC: u16 = 0o0010;
+
+/// One request on the engine.
+pub(crate) struct Call {
+    pub rt: Rt,
+    pub fs: Fs,
+    pub shared: Arc<Shared>,
+}
+
+/// An entry as the kernel lists it.
+pub(crate) struct Listed<'a> {
+    pub ino: Ino,
+    pub kind: Kind,
+    pub name: &'a OsStr,
+    /// Where the listing goes on after it.
+    pub offset: u64,
+}
+
+/// `mode` after someone without privilege wrote the file or its owner changed. Set-group-id
+/// without group execution is the mark of mandatory locking, no privilege.
+fn stripped(mode: u16) -> u16 {
+    let lost = if mode & GROUP_EXEC != 0 { SET_UID | SET_GID } else { SET_UID };
+    mode & !lost
+}
+
+impl Call {
+    /// The time of day.
+    pub fn now(&self) -> Time {
+        let (seconds, nanoseconds) = self.rt.wall();
+        Time { seconds, nanoseconds }
+    }
+
+    /// Makes an inode as the kernel asks: in a directory with the set-group-id bit it gets the
+    /// directory's group, and a new directory the bit too. `owner` is (uid, gid).
+    #[allow(clippy::too_many_arguments)]
+    pub async fn create(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        kind: Kind,
+        mode: u32,
+        owner: (u32, u32),
+        rdev: u32,
+        target: &[u8],
+    ) -> Result<Attr> {
+        let directory = self.fs.getattr(parent).await?;
+        let mut mode = (mode & 0o7777) as u16;
+        let (uid, mut gid) = owner;
+        if directory.mode & SET_GID != 0 {
+            gid = directory.gid;
+            if kind == Kind::Directory {
+                mode |= SET_GID;
+            }
+        }
+        let node = NewNode { kind, mode, uid, gid, rdev, target: target.to_vec() };
+        self.fs.create(parent, name, &node).await
+    }
+
+    /// Changes attributes. A change of owner takes set-id bits from everything but directories, a
+    /// change of size does unless the caller is `privileged`.
+    pub async fn setattr(&self, ino: Ino, mut changes: SetAttr, privileged: bool) -> Result<Attr> {
+        // No change at all is chown(-1, -1): the kernel sends nothing else without a change.
+        let owner = changes.uid.is_some() || changes.gid.is_some() || changes == SetAttr::default();
+        if changes.mode.is_none() && (owner || (changes.size.is_some() && !privileged)) {
+            let attr = self.fs.getattr(ino).await?;
+            if attr.kind != Kind::Directory && stripped(attr.mode) != attr.mode {
+                changes.mode = Some(stripped(attr.mode));
+            }
+        }
+        self.fs.setattr(ino, changes).await
+    }
+
+    /// Takes the set-id bits from `ino` before someone without privilege writes it.
+    pub async fn strip_set_id(&self, ino: Ino) -> Result<()> {
+        let mode = self.fs.getattr(ino).await?.mode;
+        if stripped(mode) != mode {
+            let changes = SetAttr { mode: Some(stripped(mode)), ..SetAttr::default() };
+            self.fs.setattr(ino, changes).await?;
+        }
+        Ok(())
+    }
+
+    /// Opens what `name` names once more if it is about to lose its last name: the kernel knows
+    /// the inode and may go on using it until it forgets it.
+    async fn keep(&self, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        let attr = self.fs.lookup(parent, name).await?;
+        if attr.kind != Kind::Directory && attr.links > 1 {
+            return Ok(None);
+        }
+        self.fs.open(attr.ino).await?;
+        Ok(Some(attr.ino))
+    }
+
+    /// Ends what [`Call::keep`] began: until the kernel forgets the inode, or at once if the
+    /// name did not go after all.
+    async fn kept(&self, ino: Option<Ino>, result: Result<()>) -> Result<()> {
+        if let Some(ino) = ino
+            && (result.is_err() || !self.shared.pin(ino))
+        {
+            self.fs.release(ino).await?;
+        }
+        result
+    }
+
+    /// unlink(2).
+    pub async fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let kept = self.keep(parent, name).await?;
+        let result = self.fs.unlink(parent, name).await;
+        self.kept(kept, result).await
+    }
+
+    /// rmdir(2).
+    pub async fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let kept = self.keep(parent, name).await?;
+        let result = self.fs.rmdir(parent, name).await;
+        self.kept(kept, result).await
+    }
+
+    /// renameat2(2).
+    pub async fn rename(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        let kept = match mode {
+            RenameMode::Replace if from != to => match self.keep(to.0, to.1).await {
+                Ok(kept) => kept,
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            },
+            _ => None,
+        };
+        let result = self.fs.rename(from, to, mode).await;
+        self.kept(kept, result).await
+    }
+
+    /// The directory that holds directory `ino`; itself if it has been removed.
+    async fn parent(&self, ino: Ino) -> Result<Ino> {
+        match self.fs.parent(ino).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(ino),
+            parent => parent,
+        }
+    }
+
+    /// Lists directory `ino` from `offset` on, `batch` entries at a time, until `add` says that
+    /// it is full.
+    pub async fn list(
+        &self,
+        ino: Ino,
+        offset: u64,
+        batch: usize,
+        mut add: impl FnMut(Listed<'_>) -> bool,
+    ) -> Result<()> {
+        if offset < 1 && add(dot(ino, ".", 1)) {
+            return Ok(());
+        }
+        if offset < DOTS && add(dot(self.parent(ino).await?, "..", DOTS)) {
+            return Ok(());
+        }
+        let mut cookie = offset.saturating_sub(DOTS);
+        loop {
+            let entries = self.fs.readdir(ino, cookie, batch).await?;
+            for entry in &entries {
+                cookie = entry.cookie;
+                let name = OsStr::from_bytes(&entry.name);
+                let offset = cookie.saturating_add(DOTS);
+                if add(Listed { ino: entry.ino, kind: entry.kind, name, offset }) {
+                    return Ok(());
+                }
+            }
+            if entries.len() < batch {
+                return Ok(());
+            }
+        }
+    }
+
+    /// As [`Call::list`], with the attributes of each entry; an entry removed in between is left
+    /// out.
+    pub async fn list_plus(
+        &self,
+        ino: Ino,
+        offset: u64,
+        batch: usize,
+        mut add: impl FnMut(&[u8], u64, &Attr) -> bool,
+    ) -> Result<()> {
+        if offset < 1 && add(b".", 1, &self.fs.getattr(ino).await?) {
+            return Ok(());
+        }
+        if offset < DOTS {
+            let parent = self.parent(ino).await?;
+            if add(b"..", DOTS, &self.fs.getattr(parent).await?) {
+                return Ok(());
+            }
+        }
+        let mut cookie = offset.saturating_sub(DOTS);
+        loop {
+            let entries = self.fs.readdir(ino, cookie, batch).await?;
+            for entry in &entries {
+                cookie = entry.cookie;
+                let attr = match self.fs.getattr(entry.ino).await {
+                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                    attr => attr?,
+                };
+                if add(&entry.name, cookie.saturating_add(DOTS), &attr) {
+                    return Ok(());
+                }
+            }
+            if entries.len() < batch {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn dot(ino: Ino, name: &'static str, offset: u64) -> Listed<'static> {
+    Listed { ino, kind: Kind::Directory, name: OsStr::new(name), offset }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stripped;
+
+    #[test]
+    fn set_id_bits_go_but_the_mark_of_mandatory_locking_stays() {
+        assert_eq!(stripped(0o6755), 0o755);
+        assert_eq!(stripped(0o4711), 0o711);
+        assert_eq!(stripped(0o2644), 0o2644);
+        assert_eq!(stripped(0o6644), 0o2644);
+        assert_eq!(stripped(0o1777), 0o1777);
+    }
+}

@@ -1,0 +1,367 @@
+//! What a mounted file system says of itself, and how it is asked.
+//!
+//! The questions are extended attributes of the mount's root directory, so that whoever can reach
+//! the mount can ask, with no socket beside it:
+//!
+//! | attribute | answer |
+//! |---|---|
+//! | `furrow.status` | a [`Status`] as JSON |
+//! | `furrow.map.N` | a [`MapPage`] as JSON: zones from N on |
+//! | `furrow.sync` | `ok`, when everything is durable |
+//!
+//! They are not listed. An answer is at most [`MAX_ANSWER`] bytes, the kernel's limit.
+
+use crate::endpoint;
+use anyhow::{Context as _, Result, anyhow};
+use furrow_fs::{Counters, Fs, StatFs, ZoneInfo, ZoneUse};
+use furrow_zone::{Error, ErrorKind};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Version of the JSON documents.
+pub const VERSION: u32 = 1;
+/// Longest answer in bytes (XATTR_SIZE_MAX).
+pub const MAX_ANSWER: usize = 65_536;
+/// Zones on one page of the map: each takes at most about 85 bytes.
+const PAGE: usize = 600;
+
+const STATUS: &str = "furrow.status";
+const MAP: &str = "furrow.map.";
+const SYNC: &str = "furrow.sync";
+
+/// What does not change while a file system is mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Info {
+    /// The device.
+    pub device: String,
+    /// Process that serves the mount.
+    pub pid: u32,
+    /// Refuses changes.
+    pub read_only: bool,
+    /// Blocks a zone holds.
+    pub zone_blocks: u64,
+}
+
+/// Space, inodes and counters of a file system.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of this document.
+    pub version: u32,
+    /// What does not change.
+    #[serde(flatten)]
+    pub info: Info,
+    /// Volume label, empty if there is none.
+    pub label: String,
+    /// UUID of the file system.
+    pub uuid: String,
+    /// Space and inodes.
+    pub space: Space,
+    /// Traffic since the mount.
+    pub counters: Traffic,
+}
+
+/// [`StatFs`] as JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are StatFs's")]
+pub struct Space {
+    pub block_size: u32,
+    pub blocks: u64,
+    pub blocks_free: u64,
+    pub blocks_available: u64,
+    pub blocks_stale: u64,
+    pub inodes: u64,
+    pub inodes_free: u64,
+}
+
+impl From<StatFs> for Space {
+    fn from(s: StatFs) -> Space {
+        Space {
+            block_size: s.block_size,
+            blocks: s.blocks,
+            blocks_free: s.blocks_free,
+            blocks_available: s.blocks_available,
+            blocks_stale: s.blocks_stale,
+            inodes: s.inodes,
+            inodes_free: s.inodes_free,
+        }
+    }
+}
+
+/// [`Counters`] as JSON, and what follows from them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are Counters'")]
+pub struct Traffic {
+    pub user_bytes: u64,
+    pub host_bytes: u64,
+    pub data_bytes: u64,
+    pub node_bytes: u64,
+    pub summary_bytes: u64,
+    pub checkpoint_bytes: u64,
+    pub delta_bytes: u64,
+    pub table_bytes: u64,
+    pub sync_bytes: u64,
+    pub padding_bytes: u64,
+    pub zone_resets: u64,
+    pub write_commands: u64,
+    pub checkpoints: u64,
+    pub fsyncs: u64,
+    pub cache_hits: u64,
+    pub cache_misses: u64,
+    /// Bytes written to the drive per byte users wrote; absent while they wrote nothing.
+    pub write_amplification: Option<f64>,
+}
+
+impl From<Counters> for Traffic {
+    fn from(c: Counters) -> Traffic {
+        let host_bytes = c.host_bytes();
+        Traffic {
+            user_bytes: c.user_bytes,
+            host_bytes,
+            data_bytes: c.data_bytes,
+            node_bytes: c.node_bytes,
+            summary_bytes: c.summary_bytes,
+            checkpoint_bytes: c.checkpoint_bytes,
+            delta_bytes: c.delta_bytes,
+            table_bytes: c.table_bytes,
+            sync_bytes: c.sync_bytes,
+            padding_bytes: c.padding_bytes,
+            zone_resets: c.zone_resets,
+            write_commands: c.write_commands,
+            checkpoints: c.checkpoints,
+            fsyncs: c.fsyncs,
+            cache_hits: c.cache_hits,
+            cache_misses: c.cache_misses,
+            write_amplification: (c.user_bytes > 0)
+                .then(|| host_bytes as f64 / c.user_bytes as f64),
+        }
+    }
+}
+
+/// One zone of the map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Zone {
+    /// Number.
+    pub zone: u64,
+    /// What it is used for: the names of [`use_name`].
+    #[serde(rename = "use")]
+    pub usage: String,
+    /// A stream or log writes to it now.
+    pub open: bool,
+    /// Blocks written.
+    pub written: u64,
+    /// Blocks that hold something valid.
+    pub valid: u64,
+}
+
+/// Zones of a drive, from some zone on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapPage {
+    /// Version of this document.
+    pub version: u32,
+    /// The device.
+    pub device: String,
+    /// Blocks a zone holds.
+    pub zone_blocks: u64,
+    /// Zones of the drive.
+    pub total: u64,
+    /// The zones of this page.
+    pub zones: Vec<Zone>,
+}
+
+/// The name of a use in reports.
+pub fn use_name(usage: ZoneUse) -> &'static str {
+    match usage {
+        ZoneUse::Checkpoint => "checkpoint",
+        ZoneUse::DeltaLog => "delta-log",
+        ZoneUse::Tables => "tables",
+        ZoneUse::SyncLog => "sync-log",
+        ZoneUse::Free => "free",
+        ZoneUse::Data(0) => "data-hot",
+        ZoneUse::Data(1) => "data-warm",
+        ZoneUse::Data(_) => "data-cold",
+        ZoneUse::Node(0) => "node-hot",
+        ZoneUse::Node(1) => "node-warm",
+        ZoneUse::Node(_) => "node-cold",
+        ZoneUse::Unused => "unused",
+        ZoneUse::Retired => "retired",
+    }
+}
+
+/// The status of a mounted file system.
+pub fn status(fs: &Fs, info: &Info) -> Status {
+    let (label, uuid) = fs.identity();
+    Status {
+        version: VERSION,
+        info: info.clone(),
+        label,
+        uuid,
+        space: fs.statfs().into(),
+        counters: fs.counters().into(),
+    }
+}
+
+/// At most `count` zones from `first` on.
+///
+/// # Errors
+/// If the drive does not report its zones.
+pub fn map(fs: &Fs, info: &Info, first: usize, count: usize) -> Result<MapPage, Error> {
+    let all: Vec<ZoneInfo> = fs.zone_map()?;
+    let zones = all.iter().enumerate().skip(first).take(count).map(|(zone, z)| Zone {
+        zone: zone as u64,
+        usage: use_name(z.usage).to_owned(),
+        open: z.open,
+        written: u64::from(z.written),
+        valid: u64::from(z.valid),
+    });
+    Ok(MapPage {
+        version: VERSION,
+        device: info.device.clone(),
+        zone_blocks: info.zone_blocks,
+        total: all.len() as u64,
+        zones: zones.collect(),
+    })
+}
+
+/// What an attribute's name asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    Status,
+    Map(usize),
+    Sync,
+}
+
+impl Question {
+    pub fn parse(name: &[u8]) -> Option<Question> {
+        match std::str::from_utf8(name).ok()? {
+            STATUS => Some(Question::Status),
+            SYNC => Some(Question::Sync),
+            other => other.strip_prefix(MAP)?.parse().ok().map(Question::Map),
+        }
+    }
+}
+
+pub(crate) async fn answer(fs: &Fs, info: &Info, question: Question) -> Result<String, Error> {
+    let text = match question {
+        Question::Sync => {
+            fs.sync().await?;
+            return Ok("ok".to_owned());
+        }
+        Question::Status => serde_json::to_string(&status(fs, info)),
+        Question::Map(first) => serde_json::to_string(&map(fs, info, first, PAGE)?),
+    };
+    text.map_err(|error| Error::new(ErrorKind::Invalid, format!("report: {error}")))
+}
+
+fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
+    let mut value = vec![0; MAX_ANSWER];
+    match rustix::fs::getxattr(directory, attribute, value.as_mut_slice()) {
+        Ok(length) => {
+            value.truncate(length);
+            Ok(value)
+        }
+        Err(Errno::NOTCONN) => Err(anyhow!(endpoint::dead_mount(directory))),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => {
+            Err(anyhow!("{}: not the root of a mounted Furrow file system", directory.display()))
+        }
+        Err(errno) => Err(anyhow!("{}: {errno}", directory.display())),
+    }
+}
+
+/// Asks the file system mounted at `directory` for its status.
+///
+/// # Errors
+/// If nothing of ours is mounted there, or it is dead.
+pub fn ask_status(directory: &Path) -> Result<Status> {
+    let bytes = ask(directory, STATUS)?;
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{}: status of another version", directory.display()))
+}
+
+/// Asks the file system mounted at `directory` for the map of its drive. Zones of a large drive
+/// come in several pages, each as of when it was asked for.
+///
+/// # Errors
+/// As [`ask_status`].
+pub fn ask_map(directory: &Path) -> Result<MapPage> {
+    let page = |first: usize| -> Result<MapPage> {
+        let bytes = ask(directory, &format!("{MAP}{first}"))?;
+        serde_json::from_slice(&bytes)
+            .with_context(|| format!("{}: map of another version", directory.display()))
+    };
+    let mut map = page(0)?;
+    while (map.zones.len() as u64) < map.total {
+        let more = page(map.zones.len())?.zones;
+        if more.is_empty() {
+            break;
+        }
+        map.zones.extend(more);
+    }
+    Ok(map)
+}
+
+/// Makes everything of the file system mounted at `directory` durable.
+///
+/// # Errors
+/// As [`ask_status`], and if the device fails.
+pub fn ask_sync(directory: &Path) -> Result<()> {
+    ask(directory, SYNC).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_attribute_names() {
+        assert_eq!(Question::parse(b"furrow.status"), Some(Question::Status));
+        assert_eq!(Question::parse(b"furrow.sync"), Some(Question::Sync));
+        assert_eq!(Question::parse(b"furrow.map.70"), Some(Question::Map(70)));
+        for other in [&b"furrow.map."[..], b"furrow.map.-1", b"furrow.map.x", b"user.x", b"\xff"] {
+            assert_eq!(Question::parse(other), None);
+        }
+    }
+
+    #[test]
+    fn a_page_of_the_map_fits_an_attribute() {
+        let zone = Zone {
+            zone: u64::from(u32::MAX),
+            usage: use_name(ZoneUse::Checkpoint).to_owned(),
+            open: false,
+            written: u64::from(u32::MAX),
+            valid: u64::from(u32::MAX),
+        };
+        let page = MapPage {
+            version: VERSION,
+            device: "x".repeat(4096),
+            zone_blocks: u64::MAX,
+            total: u64::MAX,
+            zones: vec![zone; PAGE],
+        };
+        let length = serde_json::to_string(&page).expect("serializable").len();
+        assert!(length <= MAX_ANSWER, "{length} bytes");
+    }
+
+    #[test]
+    fn a_status_survives_its_own_json() {
+        let status = Status {
+            version: VERSION,
+            info: Info { device: "d.zns".into(), pid: 7, read_only: true, zone_blocks: 9 },
+            label: "l".into(),
+            uuid: "u".into(),
+            space: Space { blocks: 3, ..Space::default() },
+            counters: Counters { user_bytes: 2, data_bytes: 5, ..Counters::default() }.into(),
+        };
+        let text = serde_json::to_string(&status).expect("serializable");
+        let back: Status = serde_json::from_str(&text).expect("its own");
+        assert_eq!(back, status);
+        assert_eq!(back.counters.write_amplification, Some(2.5));
+        assert!(text.contains("\"device\":\"d.zns\""), "{text}");
+    }
+
+    #[test]
+    fn asking_what_is_no_mount_of_ours_says_so() {
+        let error = ask_status(Path::new("/")).expect_err("not ours").to_string();
+        assert!(error.contains("not the root of a mounted Furrow file system"), "{error}");
+    }
+}

@@ -1,0 +1,80 @@
+//! A file system on an emulated drive, mounted by this process.
+
+use furrow_emu::{OpenMode, create_image};
+use furrow_fs::{Fs, MkfsOptions, MountOptions};
+use furrow_fuse::{Background, Endpoint, Face, Info, Session};
+use furrow_rt::{Config, Port, Rt};
+use furrow_zone::spec::{DeviceSpec, parse_geometry};
+use furrow_zone::{Error, ZonedDevice};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Drives of the tests: small zones, so that many of them come into use.
+pub const GEOMETRY: &str = "capacity=512MiB,zone-size=4MiB,max-active=32";
+
+/// Opens the drive `spec` names.
+pub fn open(rt: &Rt, spec: &str) -> Result<Rc<dyn ZonedDevice>, Error> {
+    let spec: DeviceSpec = spec.parse()?;
+    Ok(furrow_emu::open(rt, &spec, OpenMode::ReadWrite)?)
+}
+
+/// A new image with a file system on it.
+pub fn image(path: &Path) -> String {
+    let geometry = parse_geometry(GEOMETRY).unwrap();
+    create_image(path, &geometry, false).unwrap();
+    let name = path.to_str().unwrap().to_owned();
+    let rt = Rt::new(Config::real());
+    let device = open(&rt, &name).unwrap();
+    let engine = rt.clone();
+    rt.block_on(async move { Fs::format(&engine, device, &MkfsOptions::default()).await }).unwrap();
+    rt.clear();
+    name
+}
+
+/// A mounted file system and its engine.
+pub struct Mounted {
+    pub port: Port<Fs>,
+    served: Background,
+}
+
+impl Mounted {
+    /// Mounts the image at `directory`.
+    pub fn new(image: &str, directory: &Path, ttl: Duration) -> Mounted {
+        let (sender, receiver) = channel();
+        let name = image.to_owned();
+        let port = Port::start(Config::real(), move |rt| {
+            let device = open(rt, &name)?;
+            let info = Info {
+                device: name,
+                pid: std::process::id(),
+                read_only: false,
+                zone_blocks: device.geometry().zone_capacity.0,
+            };
+            let engine = rt.clone();
+            let mounting = async move { Fs::mount(&engine, device, MountOptions::default()).await };
+            let fs = rt.block_on(mounting)?;
+            sender.send((fs.pool().clone(), info)).unwrap();
+            Ok::<Fs, Error>(fs)
+        })
+        .unwrap();
+        let (pool, info) = receiver.recv().unwrap();
+        let log = Box::new(|line: &str| eprintln!("{line}"));
+        let face = Face::new(port.clone(), pool, ttl, info, log);
+        let endpoint = Endpoint { source: image.to_owned(), ..Endpoint::default() };
+        let served = Session::mount(face, &endpoint, directory).unwrap().spawn().unwrap();
+        Mounted { port, served }
+    }
+
+    /// Unmounts, with the last checkpoint.
+    pub fn end(self) {
+        self.served.unmount().unwrap();
+        self.port
+            .stop(|_, fs| {
+                let fs = fs.clone();
+                async move { fs.unmount().await }
+            })
+            .unwrap();
+    }
+}

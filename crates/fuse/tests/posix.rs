@@ -1,0 +1,478 @@
+//! What programs expect of a file system, asked of a mount through the kernel.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::engine::{Mounted, image};
+use common::{Scratch, skip};
+use furrow_fuse::report;
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, RenameFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{
+    DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink,
+};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A mounted file system of its own and the directory it is at.
+struct Place {
+    scratch: Scratch,
+    image: String,
+    mounted: Option<Mounted>,
+}
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let scratch = Scratch::new(name);
+        let image = image(&scratch.file("disk.zns"));
+        let mounted = Some(Mounted::new(&image, &scratch.mount_point(), Duration::from_secs(1)));
+        Place { scratch, image, mounted }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.scratch.mount_point().join(name)
+    }
+
+    fn remount(&mut self) {
+        self.mounted.take().unwrap().end();
+        let directory = self.scratch.mount_point();
+        self.mounted = Some(Mounted::new(&self.image, &directory, Duration::from_secs(1)));
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(mounted) = self.mounted.take()
+            && !std::thread::panicking()
+        {
+            mounted.end();
+        }
+    }
+}
+
+fn errno<T>(result: std::io::Result<T>) -> Errno {
+    match result {
+        Ok(_) => panic!("should fail"),
+        Err(error) => Errno::from_io_error(&error).expect("an errno"),
+    }
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Bytes that are different everywhere.
+fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut out = Vec::with_capacity(length + 8);
+    while out.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(length);
+    out
+}
+
+#[test]
+fn files_are_written_read_and_truncated() {
+    if skip("files_are_written_read_and_truncated") {
+        return;
+    }
+    let mut place = Place::new("files");
+    let path = place.at("file");
+    for (length, seed) in [(0, 1), (1, 2), (4095, 3), (4096, 4), (4097, 5), (3 << 20, 6)] {
+        let bytes = pattern(length, seed);
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), length as u64);
+        assert!(fs::read(&path).unwrap() == bytes, "{length} bytes");
+    }
+    let mut file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    // Overwrite across blocks, unaligned; a hole past the end; append.
+    let mut expected = pattern(3 << 20, 6);
+    let patch = pattern(10_000, 7);
+    file.write_all_at(&patch, 5_001).unwrap();
+    expected[5_001..15_001].copy_from_slice(&patch);
+    file.write_all_at(b"end", 5 << 20).unwrap();
+    expected.resize(5 << 20, 0);
+    expected.extend_from_slice(b"end");
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut found = Vec::new();
+    file.read_to_end(&mut found).unwrap();
+    assert!(found == expected, "overwritten");
+    let metadata = file.metadata().unwrap();
+    assert!(metadata.blocks() * 512 < metadata.len(), "the hole takes no space");
+    assert_eq!(metadata.blksize(), 4096);
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(b"!").unwrap();
+    expected.push(b'!');
+    for length in [4 << 20, 6_000, 4_096, 1, 0, 70_000] {
+        file.set_len(length).unwrap();
+        expected.resize(length as usize, 0);
+        assert!(fs::read(&path).unwrap() == expected, "truncated to {length}");
+    }
+    file.sync_all().unwrap();
+    file.sync_data().unwrap();
+    drop(file);
+    place.remount();
+    assert!(fs::read(&path).unwrap() == expected, "after a remount");
+}
+
+#[test]
+fn names_come_and_go() {
+    if skip("names_come_and_go") {
+        return;
+    }
+    let mut place = Place::new("names");
+    let (a, b, sub) = (place.at("a"), place.at("b"), place.at("sub"));
+    fs::create_dir(&sub).unwrap();
+    fs::write(&a, "a").unwrap();
+    assert_eq!(errno(fs::create_dir(&sub)), Errno::EXIST);
+    assert_eq!(errno(fs::read(place.at("none"))), Errno::NOENT);
+    assert_eq!(errno(fs::read(a.join("x"))), Errno::NOTDIR);
+    assert_eq!(errno(File::create_new(&a)), Errno::EXIST);
+    assert_eq!(errno(fs::write(place.at(&"n".repeat(256)), "")), Errno::NAMETOOLONG);
+    fs::write(place.at(&"n".repeat(255)), "").unwrap();
+
+    // Hard links.
+    fs::hard_link(&a, &b).unwrap();
+    assert_eq!(fs::metadata(&a).unwrap().nlink(), 2);
+    assert_eq!(fs::metadata(&a).unwrap().ino(), fs::metadata(&b).unwrap().ino());
+    assert_eq!(errno(fs::hard_link(&a, &b)), Errno::EXIST);
+    assert_eq!(errno(fs::hard_link(&sub, place.at("x"))), Errno::PERM);
+    fs::rename(&a, &b).unwrap();
+    assert!(a.exists(), "two names of one file: rename does nothing");
+    fs::remove_file(&a).unwrap();
+    assert_eq!(fs::metadata(&b).unwrap().nlink(), 1);
+
+    // Directories: link counts, not empty, into itself.
+    assert_eq!(fs::metadata(&sub).unwrap().nlink(), 2);
+    fs::create_dir(sub.join("deep")).unwrap();
+    assert_eq!(fs::metadata(&sub).unwrap().nlink(), 3);
+    assert_eq!(errno(fs::remove_dir(&sub)), Errno::NOTEMPTY);
+    assert_eq!(errno(fs::remove_dir(&b)), Errno::NOTDIR);
+    assert_eq!(errno(fs::remove_file(&sub)), Errno::ISDIR);
+    assert_eq!(errno(fs::rename(&sub, sub.join("deep/sub"))), Errno::INVAL);
+    assert_eq!(errno(fs::rename(&b, &sub)), Errno::ISDIR);
+    assert_eq!(errno(fs::rename(&sub, &b)), Errno::NOTDIR);
+    fs::create_dir(place.at("empty")).unwrap();
+    fs::rename(&sub, place.at("empty")).unwrap();
+    assert!(place.at("empty/deep").is_dir());
+
+    // Rename with flags.
+    fs::write(&a, "new").unwrap();
+    let flagged = |flags| rustix::fs::renameat_with(CWD, &a, CWD, &b, flags);
+    assert_eq!(flagged(RenameFlags::NOREPLACE), Err(Errno::EXIST));
+    flagged(RenameFlags::EXCHANGE).unwrap();
+    assert_eq!((fs::read(&a).unwrap(), fs::read(&b).unwrap()), (b"a".into(), b"new".into()));
+    fs::rename(&a, &b).unwrap();
+    assert_eq!(fs::read(&b).unwrap(), b"a");
+    assert_eq!(errno(fs::read(&a)), Errno::NOENT);
+    place.remount();
+    assert_eq!(names(&place.at("")), ["b", "empty", &"n".repeat(255)]);
+    assert_eq!(names(&place.at("empty")), ["deep"]);
+}
+
+#[test]
+fn links_and_special_files_survive_a_remount() {
+    if skip("links_and_special_files_survive_a_remount") {
+        return;
+    }
+    let mut place = Place::new("special");
+    for target in ["x", &"long/".repeat(800), "../up"] {
+        let _ = fs::remove_file(place.at("link"));
+        symlink(target, place.at("link")).unwrap();
+        assert_eq!(fs::read_link(place.at("link")).unwrap(), Path::new(target));
+    }
+    let link = fs::symlink_metadata(place.at("link")).unwrap();
+    assert_eq!((link.len(), link.mode() & 0o7777), (5, 0o777));
+    let make = |name: &str, kind, device| {
+        rustix::fs::mknodat(CWD, place.at(name), kind, Mode::from_raw_mode(0o600), device).unwrap();
+    };
+    make("fifo", rustix::fs::FileType::Fifo, 0);
+    make("null", rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 3));
+    make("disk", rustix::fs::FileType::BlockDevice, rustix::fs::makedev(259, 300));
+    make("plain", rustix::fs::FileType::RegularFile, 0);
+    let socket = std::os::unix::net::UnixListener::bind(place.at("socket")).unwrap();
+    drop(socket);
+    place.remount();
+    let kind = |name: &str| fs::symlink_metadata(place.at(name)).unwrap();
+    assert_eq!(fs::read_link(place.at("link")).unwrap(), Path::new("../up"));
+    assert!(kind("fifo").file_type().is_fifo());
+    assert!(kind("socket").file_type().is_socket());
+    assert!(kind("plain").is_file());
+    assert!(kind("null").file_type().is_char_device());
+    assert_eq!(kind("null").rdev(), rustix::fs::makedev(1, 3));
+    assert!(kind("disk").file_type().is_block_device());
+    assert_eq!(kind("disk").rdev(), rustix::fs::makedev(259, 300));
+    // A device node is the device.
+    fs::write(place.at("null"), "gone").unwrap();
+    assert!(fs::read(place.at("null")).unwrap().is_empty());
+}
+
+#[test]
+fn attributes_are_kept() {
+    if skip("attributes_are_kept") {
+        return;
+    }
+    let mut place = Place::new("attributes");
+    let path = place.at("file");
+    fs::write(&path, "x").unwrap();
+    let before = fs::metadata(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4711)).unwrap();
+    std::os::unix::fs::chown(&path, Some(1000), Some(2_000_000_000)).unwrap();
+    let now = fs::metadata(&path).unwrap();
+    assert_eq!((now.uid(), now.gid()), (1000, 2_000_000_000));
+    assert_eq!(now.mode() & 0o7777, 0o711, "a change of owner clears set-user-id");
+    assert_eq!((now.mtime(), now.mtime_nsec()), (before.mtime(), before.mtime_nsec()));
+    assert!((now.ctime(), now.ctime_nsec()) > (before.ctime(), before.ctime_nsec()));
+
+    // Times: before 1970, past 2038, to the nanosecond; one left alone, one now.
+    let times = |atime: Timespec, mtime: Timespec| {
+        let times = Timestamps { last_access: atime, last_modification: mtime };
+        rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty()).unwrap();
+        let m = fs::metadata(&path).unwrap();
+        ((m.atime(), m.atime_nsec()), (m.mtime(), m.mtime_nsec()))
+    };
+    let at = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+    let (early, late) = (at(-2, 800_000_000), at(20_000_000_000, 999_999_999));
+    assert_eq!(times(early, late), ((-2, 800_000_000), (20_000_000_000, 999_999_999)));
+    let omit = at(0, rustix::fs::UTIME_OMIT as _);
+    assert_eq!(times(omit, early), ((-2, 800_000_000), (-2, 800_000_000)));
+    let (atime, mtime) = times(at(0, rustix::fs::UTIME_NOW as _), omit);
+    assert!(atime.0 >= before.mtime() && mtime == (-2, 800_000_000));
+    // The kernel's smallest time must not take the mount down.
+    times(at(i64::MIN, 0), at(i64::MIN, 999_999_999));
+    times(atime_of(atime), early);
+    place.remount();
+    let after = fs::metadata(&path).unwrap();
+    assert_eq!((after.atime(), after.atime_nsec()), atime);
+    assert_eq!((after.mtime(), after.mtime_nsec()), (-2, 800_000_000));
+    assert_eq!((after.uid(), after.gid(), after.mode() & 0o7777), (1000, 2_000_000_000, 0o711));
+}
+
+fn atime_of((tv_sec, tv_nsec): (i64, i64)) -> Timespec {
+    Timespec { tv_sec, tv_nsec: tv_nsec as _ }
+}
+
+#[test]
+fn set_group_id_directories_pass_on_their_group() {
+    if skip("set_group_id_directories_pass_on_their_group") {
+        return;
+    }
+    let place = Place::new("setgid");
+    let directory = place.at("d");
+    fs::DirBuilder::new().mode(0o755).create(&directory).unwrap();
+    std::os::unix::fs::chown(&directory, None, Some(4321)).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o2775)).unwrap();
+    fs::create_dir(directory.join("sub")).unwrap();
+    fs::write(directory.join("file"), "").unwrap();
+    symlink("x", directory.join("link")).unwrap();
+    let of = |name: &str| fs::symlink_metadata(directory.join(name)).unwrap();
+    assert_eq!((of("sub").gid(), of("sub").mode() & 0o7000), (4321, 0o2000));
+    assert_eq!((of("file").gid(), of("file").mode() & 0o7000), (4321, 0));
+    assert_eq!(of("link").gid(), 4321);
+    assert_eq!(fs::metadata(place.at("")).unwrap().gid(), 0);
+}
+
+#[test]
+fn a_file_without_a_name_lives_while_it_is_known() {
+    if skip("a_file_without_a_name_lives_while_it_is_known") {
+        return;
+    }
+    let mut place = Place::new("orphan");
+    let path = place.at("file");
+    let mut file =
+        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path).unwrap();
+    file.write_all(b"before").unwrap();
+    fs::remove_file(&path).unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    file.write_all(b" and after").unwrap();
+    file.sync_all().unwrap();
+    file.set_len(12).unwrap();
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "before and a");
+
+    // Known by an O_PATH descriptor only, and replaced rather than removed.
+    fs::write(&path, "old").unwrap();
+    fs::write(place.at("new"), "new").unwrap();
+    let known = rustix::fs::open(&path, rustix::fs::OFlags::PATH, Mode::empty()).unwrap();
+    fs::rename(place.at("new"), &path).unwrap();
+    std::thread::sleep(Duration::from_millis(1100)); // Past the attribute TTL.
+    let stat = rustix::fs::fstat(&known).unwrap();
+    assert_eq!((stat.st_nlink, stat.st_size), (0, 3));
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+
+    // A removed directory that is still somebody's: empty, and nothing can be made in it.
+    fs::create_dir(place.at("d")).unwrap();
+    let directory = File::open(place.at("d")).unwrap();
+    fs::remove_dir(place.at("d")).unwrap();
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(directory.metadata().unwrap().nlink(), 0);
+    let listed = rustix::fs::Dir::read_from(&directory).unwrap().count();
+    assert!(listed <= 2, "only . and ..");
+    let made = rustix::fs::mkdirat(&directory, "x", Mode::RWXU);
+    assert_eq!(made, Err(Errno::NOENT));
+    drop((file, known, directory));
+    place.remount();
+    assert_eq!(names(&place.at("")), ["file"]);
+}
+
+#[test]
+fn large_directories_are_listed_whole() {
+    if skip("large_directories_are_listed_whole") {
+        return;
+    }
+    let mut place = Place::new("listing");
+    let directory = place.at("d");
+    fs::create_dir(&directory).unwrap();
+    let name = |n: usize| format!("entry-{n:05}-{}", "x".repeat(n % 90));
+    for n in 0..2_500 {
+        File::create(directory.join(name(n))).unwrap();
+    }
+    let expected: Vec<String> = {
+        let mut all: Vec<String> = (0..2_500).map(name).collect();
+        all.sort();
+        all
+    };
+    assert_eq!(names(&directory), expected);
+    // Removing while listing: every name is seen once.
+    let mut seen = 0;
+    for entry in fs::read_dir(&directory).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+        seen += 1;
+    }
+    assert_eq!(seen, 2_500);
+    assert_eq!(names(&directory), Vec::<String>::new());
+    File::create(directory.join("left")).unwrap();
+    place.remount();
+    assert_eq!(names(&directory), ["left"]);
+    let all: Vec<Vec<u8>> = rustix::fs::Dir::read_from(File::open(&directory).unwrap())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_bytes().to_vec())
+        .collect();
+    assert!(all.contains(&b".".to_vec()) && all.contains(&b"..".to_vec()));
+}
+
+#[test]
+fn clients_at_the_same_time_do_not_disturb_each_other() {
+    if skip("clients_at_the_same_time_do_not_disturb_each_other") {
+        return;
+    }
+    let mut place = Place::new("clients");
+    let root = place.at("");
+    std::thread::scope(|scope| {
+        for client in 0..6u64 {
+            let directory = root.join(format!("client-{client}"));
+            scope.spawn(move || {
+                fs::create_dir(&directory).unwrap();
+                for round in 0..20u64 {
+                    let path = directory.join(format!("f{}", round % 7));
+                    let bytes =
+                        pattern(1 + (client * 7919 + round * 104_729) as usize % 300_000, round);
+                    let mut file = File::create(&path).unwrap();
+                    file.write_all(&bytes).unwrap();
+                    if round % 3 == 0 {
+                        file.sync_all().unwrap();
+                    }
+                    assert!(fs::read(&path).unwrap() == bytes);
+                    fs::rename(&path, directory.join(format!("g{round}"))).unwrap();
+                }
+            });
+        }
+    });
+    let check = |root: &Path| {
+        for client in 0..6u64 {
+            let directory = root.join(format!("client-{client}"));
+            assert_eq!(names(&directory).len(), 20);
+            for round in 0..20u64 {
+                let length = 1 + (client * 7919 + round * 104_729) as usize % 300_000;
+                let found = fs::read(directory.join(format!("g{round}"))).unwrap();
+                assert!(found == pattern(length, round), "client {client} round {round}");
+            }
+        }
+    };
+    check(&root);
+    place.remount();
+    check(&root);
+}
+
+#[test]
+fn memory_maps_read_and_write() {
+    if skip("memory_maps_read_and_write") {
+        return;
+    }
+    // Through programs of the system, which map files: no unsafe code here.
+    let mut place = Place::new("programs");
+    let copy = place.at("sh");
+    fs::copy("/bin/sh", &copy).unwrap();
+    let run = |path: &Path| {
+        std::process::Command::new(path).args(["-c", "echo works"]).output().unwrap().stdout
+    };
+    assert_eq!(run(&copy), b"works\n");
+    place.remount();
+    assert_eq!(run(&copy), b"works\n");
+}
+
+#[test]
+fn what_is_not_offered_says_so() {
+    if skip("what_is_not_offered_says_so") {
+        return;
+    }
+    let place = Place::new("missing");
+    let path = place.at("file");
+    fs::write(&path, "x").unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let punched =
+        rustix::fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 1);
+    assert_eq!(punched, Err(Errno::OPNOTSUPP));
+    let set = rustix::fs::setxattr(&path, "user.x", b"1", rustix::fs::XattrFlags::empty());
+    assert_eq!(set, Err(Errno::OPNOTSUPP));
+    let mut value = [0u8; 16];
+    assert_eq!(rustix::fs::getxattr(&path, "user.x", &mut value[..]), Err(Errno::NODATA));
+    assert_eq!(rustix::fs::listxattr(&path, &mut value[..]), Ok(0));
+}
+
+#[test]
+fn the_mount_reports_on_itself() {
+    if skip("the_mount_reports_on_itself") {
+        return;
+    }
+    let place = Place::new("report");
+    let root = place.at("");
+    let before = report::ask_status(&root).unwrap();
+    assert_eq!(before.info.device, place.image);
+    assert_eq!(before.info.pid, std::process::id());
+    let mut file = File::create(place.at("file")).unwrap();
+    file.write_all(&pattern(1 << 20, 9)).unwrap();
+    file.sync_all().unwrap();
+    report::ask_sync(&root).unwrap();
+    let after = report::ask_status(&root).unwrap();
+    assert!(after.counters.user_bytes >= before.counters.user_bytes + (1 << 20));
+    assert!(after.counters.host_bytes > after.counters.user_bytes);
+    assert_eq!(after.counters.fsyncs, before.counters.fsyncs + 1);
+    assert!(after.counters.checkpoints > before.counters.checkpoints);
+    assert!(after.space.blocks_free + 256 <= before.space.blocks_free);
+    assert_eq!(after.space.inodes_free + 1, before.space.inodes_free);
+    let map = report::ask_map(&root).unwrap();
+    assert_eq!(map.zones.len() as u64, map.total);
+    assert!(map.zones.iter().map(|zone| zone.valid).sum::<u64>() >= 256);
+    assert!(map.zones.iter().all(|zone| zone.written <= map.zone_blocks));
+    // The questions are the root's, and are not listed.
+    assert!(report::ask_status(&place.at("file")).is_err());
+    assert_eq!(rustix::fs::listxattr(&root, &mut [0u8; 64][..]), Ok(0));
+    let statfs = rustix::fs::statvfs(&root).unwrap();
+    assert_eq!((statfs.f_bsize, statfs.f_namemax), (4096, 255));
+    assert_eq!(statfs.f_blocks, after.space.blocks);
+}
