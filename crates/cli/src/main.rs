@@ -11,7 +11,14 @@
 
 mod bench;
 mod device;
+mod df;
+mod map;
+mod mkfs;
+mod mount;
 mod show;
+mod sync;
+mod target;
+mod umount;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -34,6 +41,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Mkfs(mkfs::Args),
+    Mount(mount::Args),
+    Umount(umount::Args),
+    Df(df::Args),
+    Map(map::Args),
+    Sync(sync::Args),
     Bench(bench::Args),
     Device(device::DeviceArgs),
 }
@@ -41,6 +54,12 @@ enum Command {
 impl Command {
     fn run(self, out: &mut dyn Write) -> anyhow::Result<u8> {
         match self {
+            Command::Mkfs(args) => mkfs::run(args, out),
+            Command::Mount(args) => mount::run(&args, out),
+            Command::Umount(args) => umount::run(&args, out),
+            Command::Df(args) => df::run(&args, out),
+            Command::Map(args) => map::run(&args, out),
+            Command::Sync(args) => sync::run(&args, out),
             Command::Bench(args) => bench::run(&args, out),
             Command::Device(args) => device::run(args, out),
         }
@@ -69,6 +88,7 @@ impl Statuses {
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
+    let arguments = mount::helper(&arguments).unwrap_or(arguments);
     let subcommand = arguments
         .iter()
         .skip(1)
@@ -95,10 +115,15 @@ fn run(cli: Cli, statuses: Statuses) -> u8 {
         // Whoever read the output has seen enough (`furrow map | head`).
         Err(error) if is_broken_pipe(&error) => 0,
         Err(error) => {
-            eprintln!("furrow: {}", one_line(&format!("{error:#}")));
+            complain(&format!("{error:#}"));
             statuses.failure
         }
     }
+}
+
+/// Says, in one line, what went wrong.
+fn complain(message: &str) {
+    eprintln!("furrow: {}", one_line(message));
 }
 
 /// Answers a command line that does not parse, or that asks for help.

@@ -1,8 +1,37 @@
-//! How the commands print.
+//! How the commands print: amounts, tables, colour, the width of the terminal.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
+use rustix::io::Errno;
 use std::io::Write;
+
+/// Bytes for people: three digits and a binary unit.
+pub fn bytes(amount: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if amount < 1024 {
+        return format!("{amount} B");
+    }
+    let mut value = amount as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.5 would be shown as 1024.
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if value < 9.995 {
+        2
+    } else if value < 99.95 {
+        1
+    } else {
+        0
+    };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// `part` of `whole` in percent, rounded up as df does; `-` of nothing.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".to_owned() } else { format!("{}%", (part * 100).div_ceil(whole)) }
+}
 
 /// A plain table: `head` above columns, the first aligned left, the others right.
 pub fn table(head: &[&str]) -> Table {
@@ -22,9 +51,59 @@ pub fn print_table(out: &mut dyn Write, table: &Table) -> std::io::Result<()> {
     Ok(())
 }
 
+/// What standard output can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Screen {
+    /// Columns.
+    pub width: usize,
+    /// Colours are understood and wanted.
+    pub colour: bool,
+}
+
+impl Screen {
+    /// Standard output as it is now: 80 columns and no colour if it is no terminal; no colour with
+    /// NO_COLOR (any value but the empty one) or TERM=dumb. COLUMNS overrides the width.
+    pub fn of_stdout() -> Screen {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout());
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let width = set("COLUMNS")
+            .and_then(|columns| columns.parse().ok())
+            .or_else(|| size.as_ref().ok().map(|size| usize::from(size.ws_col)))
+            .filter(|width| *width >= 20)
+            .unwrap_or(80);
+        let terminal = !matches!(size, Err(Errno::NOTTY) | Err(_));
+        let dumb = set("TERM").is_none_or(|term| term == "dumb");
+        Screen { width, colour: terminal && !dumb && set("NO_COLOR").is_none() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_have_three_digits() {
+        for (amount, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (10_239, "10.0 KiB"),
+            (1_048_575, "1.00 MiB"),
+            (96 << 20, "96.0 MiB"),
+            (4 << 40, "4.00 TiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(bytes(amount), text);
+        }
+    }
+
+    #[test]
+    fn percent_rounds_up_and_survives_nothing() {
+        assert_eq!(percent(1, 1000), "1%");
+        assert_eq!(percent(0, 1000), "0%");
+        assert_eq!(percent(1000, 1000), "100%");
+        assert_eq!(percent(0, 0), "-");
+    }
 
     #[test]
     fn tables_end_where_their_text_ends() {

@@ -1,0 +1,111 @@
+//! `furrow df`: space, inodes and what was written.
+
+use crate::show;
+use crate::target::Target;
+use furrow_fuse::report::Status;
+use std::ffi::OsString;
+use std::io::Write;
+
+/// Show space, inodes and write counters
+///
+/// Of a mounted file system (its directory or device) or of a device that is not mounted.
+/// Counters count since the mount.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Mount point, or device
+    #[arg(value_name = "DIR|DEVICE")]
+    target: OsString,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let target = Target::find(&args.target)?;
+    let status = target.status()?;
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &status)?;
+        writeln!(out)?;
+        return Ok(0);
+    }
+    let place = match &target {
+        Target::Mounted(directory) => directory.display().to_string(),
+        Target::Device(_) => "(not mounted)".to_owned(),
+    };
+    print_space(out, &status, &place)?;
+    if matches!(target, Target::Mounted(_)) {
+        writeln!(out)?;
+        print_traffic(out, &status)?;
+    }
+    Ok(0)
+}
+
+fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Result<()> {
+    let space = &status.space;
+    let block = u64::from(space.block_size);
+    let used = space.blocks.saturating_sub(space.blocks_free);
+    let mut table = show::table(&[
+        "device",
+        "size",
+        "used",
+        "available",
+        "use",
+        "stale",
+        "inodes",
+        "iused",
+        "iuse",
+        "on",
+    ]);
+    let inodes = space.inodes.saturating_sub(space.inodes_free);
+    table.add_row([
+        status.info.device.clone(),
+        show::bytes(space.blocks * block),
+        show::bytes(used * block),
+        show::bytes(space.blocks_available * block),
+        show::percent(used, used + space.blocks_available),
+        show::bytes(space.blocks_stale * block),
+        space.inodes.to_string(),
+        inodes.to_string(),
+        show::percent(inodes, space.inodes),
+        place.to_owned(),
+    ]);
+    show::print_table(out, &table)
+}
+
+fn print_traffic(out: &mut dyn Write, status: &Status) -> std::io::Result<()> {
+    let t = &status.counters;
+    let mut table = show::table(&["written since the mount", "bytes", "share"]);
+    let share = |bytes: u64| match t.host_bytes {
+        0 => "-".to_owned(),
+        host => format!("{:.1}%", bytes as f64 * 100.0 / host as f64),
+    };
+    for (what, bytes) in [
+        ("data", t.data_bytes),
+        ("nodes", t.node_bytes),
+        ("summaries", t.summary_bytes),
+        ("checkpoints", t.checkpoint_bytes),
+        ("delta log", t.delta_bytes),
+        ("tables", t.table_bytes),
+        ("sync log", t.sync_bytes),
+        ("padding", t.padding_bytes),
+    ] {
+        table.add_row([what.to_owned(), show::bytes(bytes), share(bytes)]);
+    }
+    table.add_row(["to the drive".to_owned(), show::bytes(t.host_bytes), share(t.host_bytes)]);
+    table.add_row(["by users".to_owned(), show::bytes(t.user_bytes), String::new()]);
+    show::print_table(out, &table)?;
+    let amplification =
+        t.write_amplification.map_or_else(|| "-".to_owned(), |factor| format!("{factor:.2}"));
+    writeln!(
+        out,
+        "\nwrite amplification {amplification}, write commands {}, zone resets {}, checkpoints {}, \
+         fsyncs {}, cache hits {} of {} pages",
+        t.write_commands,
+        t.zone_resets,
+        t.checkpoints,
+        t.fsyncs,
+        t.cache_hits,
+        t.cache_hits + t.cache_misses,
+    )
+}

@@ -1,0 +1,192 @@
+//! `furrow mount`: a file system in the tree.
+
+mod daemon;
+mod options;
+
+use crate::target::{mount_at, source_name};
+use anyhow::{Result, anyhow};
+use daemon::Plan;
+pub use daemon::config;
+use furrow_fuse::{Mounted, endpoint};
+use furrow_zone::spec::DeviceSpec;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Statuses of mount(8).
+const USAGE: u8 = 1;
+const FAILURE: u8 = 32;
+
+/// Mount a file system
+///
+/// Returns once the mount works; a daemon serves it until it is unmounted (furrow umount,
+/// umount(8), or SIGTERM to the daemon). Needs root and /dev/fuse. As /sbin/mount.fuse.furrow (a
+/// link to this program) it serves mount -t fuse.furrow and fstab.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device
+    device: String,
+    /// Mount point
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Options, separated by commas: ro, commit=SECONDS (default 5), cache=SIZE (default
+    /// 256MiB), attr_timeout=SECONDS (default 1), and those of mount(8)
+    #[arg(short, value_name = "OPTIONS", allow_hyphen_values = true)]
+    options: Vec<String>,
+    /// Stay in the foreground, messages on standard error
+    #[arg(short, long)]
+    foreground: bool,
+    /// Append the daemon's messages to FILE instead of the journal
+    #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
+    log: Option<PathBuf>,
+    /// Say on standard output when the mount works: how the daemon is started.
+    #[arg(long, hide = true, requires = "foreground")]
+    ready: bool,
+    /// Check the arguments only (mount -f).
+    #[arg(long, hide = true)]
+    fake: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
+    if args.ready {
+        // A session of its own: a signal to the terminal is none to the daemon.
+        let _ = rustix::process::setsid();
+    }
+    let refuse = |status: u8, error: anyhow::Error| {
+        let message = format!("{error:#}");
+        if args.ready {
+            daemon::say_failed(status, &message);
+        }
+        crate::complain(&message);
+        status
+    };
+    let plan = match plan(args) {
+        Ok(plan) => plan,
+        Err(error) => return Ok(refuse(USAGE, error)),
+    };
+    if let Err(error) = check(&plan) {
+        return Ok(refuse(FAILURE, error));
+    }
+    if args.fake {
+        return Ok(0);
+    }
+    if !args.foreground {
+        let (status, message) = daemon::start(&again(args), args.log.as_deref())?;
+        if status != 0 {
+            crate::complain(&message);
+        }
+        return Ok(status);
+    }
+    let ready = || if args.ready { daemon::say_ready() } else { Ok(()) };
+    match daemon::serve(plan, ready) {
+        Ok(()) => Ok(0),
+        // After `ready` nobody reads the pipe any more, and standard output is /dev/null.
+        Err(error) => Ok(refuse(FAILURE, error)),
+    }
+}
+
+fn plan(args: &Args) -> Result<Plan> {
+    let options =
+        options::parse(args.options.iter().map(String::as_str)).map_err(|why| anyhow!(why))?;
+    args.device.parse::<DeviceSpec>()?;
+    let source = options.fsname.clone().unwrap_or_else(|| source_name(&args.device));
+    // The daemon leaves this directory.
+    let directory = std::path::absolute(&args.directory)?;
+    Ok(Plan { device: args.device.clone(), source, directory, options })
+}
+
+/// Finds what can be said at once and would be said less well later.
+fn check(plan: &Plan) -> Result<()> {
+    let directory = plan.directory.display();
+    if endpoint::is_dead(&plan.directory) {
+        return Err(anyhow!(endpoint::dead_mount(&plan.directory)));
+    }
+    let mounted = endpoint::mounted()?;
+    if let Some(mount) = mount_at(&mounted, &plan.directory) {
+        return Err(anyhow!("{directory}: busy: {} is mounted there", mount.source));
+    }
+    // A drive in memory is another one each time.
+    let same = |mount: &&Mounted| mount.source == plan.source && !plan.device.starts_with("mem:");
+    if let Some(mount) = mounted.iter().find(same) {
+        let at = mount.directory.display();
+        if endpoint::is_dead(&mount.directory) {
+            return Err(anyhow!(endpoint::dead_mount(&mount.directory)));
+        }
+        return Err(anyhow!(
+            "{}: already mounted on {at}: unmount it first (furrow umount {at})",
+            plan.source
+        ));
+    }
+    Ok(())
+}
+
+/// The arguments for the daemon.
+fn again(args: &Args) -> Vec<OsString> {
+    let mut again: Vec<OsString> =
+        ["mount", "--foreground", "--ready"].into_iter().map(OsString::from).collect();
+    for options in &args.options {
+        again.extend([OsString::from("-o"), OsString::from(options)]);
+    }
+    again.push("--".into());
+    again.push((&args.device).into());
+    again.push((&args.directory).into());
+    again
+}
+
+/// Turns the call of a mount helper, `mount.fuse.furrow DEVICE DIR [-sfnvrw] [-o OPTIONS]
+/// [-t TYPE] [-N NAMESPACE]`, into that of this command. `None` if the program was called by
+/// another name.
+pub fn helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
+    let name = Path::new(arguments.first()?).file_name()?.to_str()?;
+    if !matches!(name, "mount.furrow" | "mount.fuse.furrow") {
+        return None;
+    }
+    let mut call: Vec<OsString> = vec!["furrow".into(), "mount".into()];
+    let mut places = Vec::new();
+    let mut rest = arguments.iter().skip(1);
+    while let Some(argument) = rest.next() {
+        match argument.to_str() {
+            Some("-o") => {
+                call.push("-o".into());
+                call.extend(rest.next().cloned());
+            }
+            Some("-t" | "-N") => drop(rest.next()),
+            Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
+                for flag in flags.chars().skip(1) {
+                    match flag {
+                        'f' => call.push("--fake".into()),
+                        'r' => call.extend(["-o".into(), "ro".into()]),
+                        'w' => call.extend(["-o".into(), "rw".into()]),
+                        // Sloppy, no mtab, verbose: nothing to do.
+                        's' | 'n' | 'v' => {}
+                        other => call.push(format!("-{other}").into()),
+                    }
+                }
+            }
+            _ => places.push(argument.clone()),
+        }
+    }
+    call.push("--".into());
+    call.extend(places);
+    Some(call)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn a_helper_call_becomes_a_mount() {
+        let call = helper(&words("/sbin/mount.fuse.furrow d.zns /mnt -o rw,noatime -sn -t fuse.x"));
+        assert_eq!(call.unwrap(), words("furrow mount -o rw,noatime -- d.zns /mnt"));
+        let call = helper(&words("mount.furrow d.zns /mnt -fr"));
+        assert_eq!(call.unwrap(), words("furrow mount --fake -o ro -- d.zns /mnt"));
+        assert_eq!(helper(&words("/usr/bin/furrow mount d.zns /mnt")), None);
+        assert_eq!(helper(&[]), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! Mount options: `-o ro,commit=10,cache=1GiB`.
+
+use furrow_fs::MountOptions;
+use furrow_fuse::Endpoint;
+use furrow_rt::{Nanos, PAGE_SIZE};
+use furrow_zone::size;
+use std::time::Duration;
+
+const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, fsname=NAME, and \
+                   the usual ones of mount(8)";
+/// Smallest cache in bytes: below it the engine has no room for one large request.
+const MIN_CACHE: u64 = 16 << 20;
+
+/// What `-o` says.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// For the engine.
+    pub engine: MountOptions,
+    /// For the kernel; the source is filled in later.
+    pub endpoint: Endpoint,
+    /// How long the kernel may believe names and attributes.
+    pub ttl: Duration,
+    /// What the mount table is to name as the source instead of the device.
+    pub fsname: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            engine: MountOptions::default(),
+            endpoint: Endpoint::default(),
+            ttl: Duration::from_secs(1),
+            fsname: None,
+        }
+    }
+}
+
+/// Reads options as they stand after `-o`, several times or separated by commas; later ones win.
+///
+/// # Errors
+/// A sentence that names the option that is wrong.
+pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Options, String> {
+    let mut options = Options::default();
+    for option in texts.into_iter().flat_map(|text| text.split(',')).filter(|o| !o.is_empty()) {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        apply(&mut options, name, value)?;
+    }
+    options.engine.read_only = options.endpoint.read_only;
+    Ok(options)
+}
+
+fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), String> {
+    let endpoint = &mut options.endpoint;
+    match (name, value) {
+        ("ro", None) => endpoint.read_only = true,
+        ("rw", None) => endpoint.read_only = false,
+        ("nosuid", None) => endpoint.no_suid = true,
+        ("suid", None) => endpoint.no_suid = false,
+        ("nodev", None) => endpoint.no_dev = true,
+        ("dev", None) => endpoint.no_dev = false,
+        ("noexec", None) => endpoint.no_exec = true,
+        ("exec", None) => endpoint.no_exec = false,
+        ("defaults", None) => {
+            (endpoint.read_only, endpoint.no_suid) = (false, false);
+            (endpoint.no_dev, endpoint.no_exec) = (false, false);
+        }
+        // Access times are not kept, whatever is asked for; the others are always on, or are for
+        // mount(8) and the tools that read fstab.
+        (
+            "atime"
+            | "noatime"
+            | "relatime"
+            | "norelatime"
+            | "strictatime"
+            | "nostrictatime"
+            | "lazytime"
+            | "nolazytime"
+            | "diratime"
+            | "nodiratime"
+            | "async"
+            | "auto"
+            | "noauto"
+            | "user"
+            | "nouser"
+            | "users"
+            | "owner"
+            | "group"
+            | "_netdev"
+            | "nofail"
+            | "allow_other"
+            | "default_permissions"
+            | "silent"
+            | "loud"
+            | "_rnetdev",
+            None,
+        ) => {}
+        ("subtype" | "comment", Some(_)) => {}
+        (name, _) if name.starts_with("x-") || name.starts_with("X-") => {}
+        ("fsname", Some(source)) if !source.is_empty() => options.fsname = Some(source.to_owned()),
+        ("commit", Some(value)) => options.engine.commit_interval = nanoseconds(name, value, 1)?,
+        ("attr_timeout", Some(value)) => {
+            options.ttl = Duration::from_nanos(nanoseconds(name, value, 0)?);
+        }
+        ("cache", Some(value)) => options.engine.cache_pages = pages(value)?,
+        ("commit" | "attr_timeout" | "cache" | "fsname", _) => {
+            return Err(format!("mount option {name} needs a value: {name}=…"));
+        }
+        (name, Some(_)) if apply(&mut options.clone(), name, None).is_ok() => {
+            return Err(format!("mount option {name} takes no value"));
+        }
+        _ => return Err(format!("unknown mount option '{name}'; known: {OWN}")),
+    }
+    Ok(())
+}
+
+/// Seconds, also with a fraction, of at most a day; `least` is 1 if 0 makes no sense.
+fn nanoseconds(name: &str, value: &str, least: u8) -> Result<u64, String> {
+    let range = if least == 0 { "0 to 86400" } else { "0.001 to 86400" };
+    let seconds = value
+        .parse::<f64>()
+        .ok()
+        .filter(|s| (0.0..=86_400.0).contains(s) && (least == 0 || *s >= 0.001));
+    match seconds {
+        Some(seconds) => Ok((seconds * Nanos::SECOND as f64) as u64),
+        None => Err(format!("mount option {name}={value}: expected {range} seconds")),
+    }
+}
+
+fn pages(value: &str) -> Result<usize, String> {
+    let bytes = size::parse(value).map_err(|why| format!("mount option cache: '{value}' {why}"))?.0;
+    if bytes < MIN_CACHE {
+        return Err(format!("mount option cache={value}: too small, at least 16MiB"));
+    }
+    usize::try_from(bytes / PAGE_SIZE as u64)
+        .map_err(|_| format!("mount option cache={value}: larger than the address space"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        parse([text]).expect_err(text)
+    }
+
+    #[test]
+    fn what_mount_and_fstab_pass_is_accepted() {
+        let usual = "rw,suid,dev,exec,auto,nouser,async,relatime,noatime,user,noauto,_netdev,\
+                     x-systemd.automount,defaults,allow_other,default_permissions,subtype=furrow";
+        let options = parse([usual]).unwrap();
+        assert!(!options.engine.read_only && !options.endpoint.no_suid);
+        assert_eq!(options.ttl, Duration::from_secs(1));
+        assert_eq!(options.engine.commit_interval, 5 * Nanos::SECOND);
+    }
+
+    #[test]
+    fn later_options_win_and_reach_engine_and_kernel() {
+        let options = parse(["ro,nosuid,nodev", "noexec,,commit=0.5", "dev,cache=1GiB"]).unwrap();
+        assert!(options.engine.read_only && options.endpoint.read_only);
+        assert!(options.endpoint.no_suid && !options.endpoint.no_dev && options.endpoint.no_exec);
+        assert_eq!(options.engine.commit_interval, Nanos::SECOND / 2);
+        assert_eq!(options.engine.cache_pages, 262_144);
+        let options = parse(["attr_timeout=0,fsname=a b,ro,rw"]).unwrap();
+        assert_eq!((options.ttl, options.fsname.as_deref()), (Duration::ZERO, Some("a b")));
+        assert!(!options.engine.read_only);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert!(refused("ro,comit=5").contains("unknown mount option 'comit'"));
+        assert!(refused("commit").contains("commit needs a value"));
+        assert!(refused("ro=1").contains("ro takes no value"));
+        assert!(refused("x=1").contains("unknown mount option 'x'"));
+        assert!(refused("fsname=").contains("fsname needs a value"));
+        for wrong in ["commit=0", "commit=-1", "commit=NaN", "commit=inf", "commit=x", "commit=1e9"]
+        {
+            assert!(refused(wrong).contains("seconds"), "{wrong}");
+        }
+        assert!(refused("cache=1KiB").contains("at least 16MiB"));
+        assert!(refused("cache=lots").contains("'lots' is no size"));
+    }
+}

@@ -1,0 +1,137 @@
+//! What DIR or DEVICE means: a mounted file system, or a drive that is opened here.
+
+use anyhow::{Result, anyhow};
+use furrow_emu::OpenMode;
+use furrow_fs::{Fs, MountOptions};
+use furrow_fuse::report::{self, Info, MapPage, Status};
+use furrow_fuse::{Mounted, endpoint};
+use furrow_rt::{Config, Rt};
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Error, ZonedDevice as _};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// A file system to ask.
+pub enum Target {
+    /// Mounted here.
+    Mounted(PathBuf),
+    /// On this device, not mounted.
+    Device(String),
+}
+
+impl Target {
+    /// What `name` means: a directory, a device that is mounted, or a device.
+    ///
+    /// # Errors
+    /// If the mount table cannot be read, or a mount is dead.
+    pub fn find(name: &OsStr) -> Result<Target> {
+        let path = Path::new(name);
+        let mounted = endpoint::mounted()?;
+        if let Some(mount) = mount_at(&mounted, path) {
+            if endpoint::is_dead(&mount.directory) {
+                return Err(anyhow!(endpoint::dead_mount(&mount.directory)));
+            }
+            return Ok(Target::Mounted(mount.directory.clone()));
+        }
+        if path.is_dir() {
+            return Ok(Target::Mounted(path.to_owned()));
+        }
+        let source = source_name(&text(name)?);
+        Ok(match mounted.into_iter().rfind(|mount| mount.source == source) {
+            Some(mount) => Target::Mounted(mount.directory),
+            None => Target::Device(text(name)?),
+        })
+    }
+
+    /// Its status.
+    ///
+    /// # Errors
+    /// If it is no file system of ours, or cannot be read.
+    pub fn status(&self) -> Result<Status> {
+        match self {
+            Target::Mounted(directory) => report::ask_status(directory),
+            Target::Device(device) => inspect(device, |fs, info| Ok(report::status(fs, info))),
+        }
+    }
+
+    /// Its zones.
+    ///
+    /// # Errors
+    /// As [`Target::status`].
+    pub fn map(&self) -> Result<MapPage> {
+        match self {
+            Target::Mounted(directory) => report::ask_map(directory),
+            Target::Device(device) => {
+                inspect(device, |fs, info| report::map(fs, info, 0, usize::MAX))
+            }
+        }
+    }
+}
+
+/// The mount at `directory`, the newest if there are several, found without asking the mount
+/// itself: it may be dead.
+pub fn mount_at<'a>(mounted: &'a [Mounted], directory: &Path) -> Option<&'a Mounted> {
+    let full = without_touching(directory);
+    mounted.iter().rfind(|mount| mount.directory == full)
+}
+
+/// `path` made absolute and free of links, except that its last part is not looked at.
+fn without_touching(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => {
+            parent.canonicalize().unwrap_or_else(|_| parent.to_owned()).join(name)
+        }
+        _ => absolute,
+    }
+}
+
+/// How the mount table names `device`: an image by the full path of its file, anything else as
+/// given.
+pub fn source_name(device: &str) -> String {
+    let path = match device.parse() {
+        Ok(DeviceSpec::Image(image)) => PathBuf::from(image.path),
+        Ok(DeviceSpec::Node(path)) => PathBuf::from(path),
+        _ => return device.to_owned(),
+    };
+    match path.canonicalize() {
+        Ok(path) => path.to_str().map_or_else(|| device.to_owned(), str::to_owned),
+        Err(_) => device.to_owned(),
+    }
+}
+
+/// `name` as text.
+///
+/// # Errors
+/// If it is not UTF-8.
+pub fn text(name: &OsStr) -> Result<String> {
+    name.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| anyhow!("{}: a device's name must be UTF-8", name.display()))
+}
+
+/// Opens `device` read-only in this thread, looks at its file system, and lets it go.
+fn inspect<T: 'static>(
+    device: &str,
+    look: impl FnOnce(&Fs, &Info) -> Result<T, Error> + 'static,
+) -> Result<T> {
+    let spec: DeviceSpec = device.parse()?;
+    let rt = Rt::new(Config::real());
+    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadOnly)?;
+    let info = Info {
+        device: device.to_owned(),
+        pid: std::process::id(),
+        read_only: true,
+        zone_blocks: drive.geometry().zone_capacity.0,
+    };
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let engine = rt.clone();
+    let found = rt.block_on(async move {
+        let fs = Fs::mount(&engine, drive, options).await?;
+        let found = look(&fs, &info);
+        fs.unmount().await?;
+        found
+    });
+    rt.clear();
+    Ok(found?)
+}

@@ -1,0 +1,107 @@
+//! `furrow umount`: end a mount and see it end.
+
+use crate::target::{mount_at, source_name};
+use anyhow::{Context as _, Result, anyhow, bail};
+use furrow_fuse::{Unmount, endpoint, report};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// How long the daemon may take for its last checkpoint, in seconds.
+const PATIENCE: i64 = 300;
+
+/// Unmount a file system
+///
+/// Returns when the daemon has ended: everything is durable and the device is free. Also takes
+/// off a dead mount that a crashed daemon left behind. umount(8) works too, but does not wait for
+/// the daemon.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Mount point, or the device mounted
+    #[arg(value_name = "DIR|DEVICE")]
+    target: PathBuf,
+    /// Take it off the tree now; it ends when its last user is gone
+    #[arg(short, long)]
+    lazy: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
+    let directory = find(&args.target)?;
+    if endpoint::is_dead(&directory) {
+        unmount(&directory, Unmount::Lazy)?;
+        return Ok(0);
+    }
+    // Errors must be said while somebody can still hear them.
+    let synced = report::ask_sync(&directory);
+    if !args.lazy {
+        synced.as_ref().map_err(|error| {
+            anyhow!(
+                "{error:#}; still mounted, as not everything is durable: to give that up run: \
+                 furrow umount -l {}",
+                directory.display()
+            )
+        })?;
+    }
+    let daemon = report::ask_status(&directory).ok().and_then(|status| watch(status.info.pid));
+    unmount(&directory, if args.lazy { Unmount::Lazy } else { Unmount::Plain })?;
+    match daemon {
+        Some(daemon) if !args.lazy => wait(&daemon, &directory)?,
+        _ => {}
+    }
+    synced?;
+    Ok(0)
+}
+
+fn find(target: &Path) -> Result<PathBuf> {
+    let mounted = endpoint::mounted()?;
+    if let Some(mount) = mount_at(&mounted, target) {
+        return Ok(mount.directory.clone());
+    }
+    // A directory reached through links, or a device.
+    let full = target.canonicalize().ok();
+    let source = target.to_str().map(source_name);
+    mounted
+        .iter()
+        .rfind(|mount| {
+            Some(&mount.directory) == full.as_ref() || Some(&mount.source) == source.as_ref()
+        })
+        .map(|mount| mount.directory.clone())
+        .ok_or_else(|| anyhow!("{}: no Furrow file system is mounted there", target.display()))
+}
+
+fn unmount(directory: &Path, how: Unmount) -> Result<()> {
+    endpoint::unmount(directory, how).map_err(|errno| match errno {
+        Errno::BUSY => anyhow!(
+            "{0}: in use: close its files and leave its directories (fuser -vm {0} lists who), \
+             or unmount with -l",
+            directory.display()
+        ),
+        Errno::PERM => anyhow!("{}: unmounting needs root", directory.display()),
+        _ => anyhow!("{}: {errno}", directory.display()),
+    })
+}
+
+fn watch(pid: u32) -> Option<OwnedFd> {
+    let pid = i32::try_from(pid).ok().filter(|pid| *pid as u32 != std::process::id())?;
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+}
+
+fn wait(daemon: &OwnedFd, directory: &Path) -> Result<()> {
+    let mut fds = [PollFd::new(daemon, PollFlags::IN)];
+    let limit = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
+    loop {
+        match poll(&mut fds, Some(&limit)) {
+            Err(Errno::INTR) => {}
+            Ok(0) => bail!(
+                "{}: unmounted, but its daemon has not ended after {PATIENCE} s: see its log",
+                directory.display()
+            ),
+            Ok(_) => return Ok(()),
+            Err(errno) => return Err(errno).context("waiting for the daemon"),
+        }
+    }
+}

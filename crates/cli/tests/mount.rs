@@ -1,0 +1,349 @@
+//! The command, on mounts: daemon, signals, crash, errors and their statuses.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// True if mounts cannot be tested and the tests were told so.
+fn skip(test: &str) -> bool {
+    let usable = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
+    if !usable && std::env::var("FURROW_WITHOUT_FUSE").is_ok_and(|v| v == "1") {
+        eprintln!("SKIPPED {test}: no /dev/fuse or not root, and FURROW_WITHOUT_FUSE=1");
+        return true;
+    }
+    assert!(usable, "{test} needs /dev/fuse and root; FURROW_WITHOUT_FUSE=1 skips it");
+    false
+}
+
+/// An image with a file system on it, and a directory to mount it on.
+struct Place(PathBuf);
+
+impl Place {
+    fn empty(name: &str) -> Place {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("furrow-cli-{name}-{}-{next}", std::process::id()));
+        fs::create_dir_all(path.join("mnt")).unwrap();
+        Place(path)
+    }
+
+    fn new(name: &str) -> Place {
+        let place = Place::empty(name);
+        let geometry = furrow_zone::spec::parse_geometry("capacity=256MiB,zone-size=4MiB").unwrap();
+        furrow_emu::create_image(&place.0.join("disk.zns"), &geometry, false).unwrap();
+        let made = furrow(&["mkfs", "-L", "test", &place.image()]);
+        assert!(made.status.success(), "{}", said(&made));
+        place
+    }
+
+    fn image(&self) -> String {
+        self.0.join("disk.zns").to_str().unwrap().to_owned()
+    }
+
+    fn dir(&self) -> String {
+        self.0.join("mnt").to_str().unwrap().to_owned()
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join("mnt").join(name)
+    }
+
+    fn log(&self) -> String {
+        self.0.join("log").to_str().unwrap().to_owned()
+    }
+
+    fn mount(&self) {
+        let out = furrow(&["mount", &self.image(), &self.dir(), "--log", &self.log()]);
+        assert!(out.status.success(), "{}", said(&out));
+    }
+
+    fn pid(&self) -> u32 {
+        let out = furrow(&["df", "--json", &self.dir()]);
+        assert!(out.status.success(), "{}", said(&out));
+        let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(json["version"], 1);
+        json["pid"].as_u64().unwrap() as u32
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = furrow(&["umount", "-l", &self.dir()]);
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn furrow(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_furrow")).args(arguments).output().unwrap()
+}
+
+fn said(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+/// Runs the command, which must fail with `status` and one line that contains `text`.
+fn refused(arguments: &[&str], status: i32, text: &str) {
+    let out = furrow(arguments);
+    let said = said(&out);
+    assert_eq!(out.status.code(), Some(status), "{arguments:?}: {said}");
+    assert!(said.contains(text), "{arguments:?}: {said}");
+    assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+    assert!(said.starts_with("furrow: "), "{said}");
+}
+
+fn kill(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_mounted(directory: &str) -> bool {
+    fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&format!(" {directory} "))
+}
+
+#[test]
+fn a_mount_works_when_the_command_returns_and_is_whole_when_unmounted() {
+    if skip("a_mount_works_when_the_command_returns_and_is_whole_when_unmounted") {
+        return;
+    }
+    let place = Place::new("round");
+    for round in 0..5 {
+        place.mount();
+        for earlier in 0..round {
+            let text = fs::read_to_string(place.file(&format!("f{earlier}"))).unwrap();
+            assert_eq!(text, format!("round {earlier}"));
+        }
+        fs::write(place.file(&format!("f{round}")), format!("round {round}")).unwrap();
+        // By the directory, and by the device.
+        let target = if round % 2 == 0 { place.dir() } else { place.image() };
+        let out = furrow(&["umount", &target]);
+        assert!(out.status.success(), "{}", said(&out));
+        assert!(!is_mounted(&place.dir()));
+    }
+    // umount(8) does not wait for the daemon; the next mount does.
+    place.mount();
+    assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
+    place.mount();
+    assert_eq!(fs::read_dir(place.dir()).unwrap().count(), 5);
+    refused(&["mount", &place.image(), "/mnt"], 32, "already mounted on");
+    refused(&["mount", "mem:", &place.dir()], 32, "busy");
+    let log = fs::read_to_string(place.log()).unwrap();
+    assert!(log.contains("mounted on") && log.contains("unmounted"), "{log}");
+}
+
+#[test]
+fn reports_of_a_mount_and_of_the_device_agree() {
+    if skip("reports_of_a_mount_and_of_the_device_agree") {
+        return;
+    }
+    let place = Place::new("reports");
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let out = furrow(arguments);
+        assert!(out.status.success(), "{arguments:?}: {}", said(&out));
+        serde_json::from_slice(&out.stdout).unwrap()
+    };
+    place.mount();
+    fs::write(place.file("file"), vec![7; 3 << 20]).unwrap();
+    assert!(furrow(&["sync", &place.dir()]).status.success());
+    let mounted = json(&["df", "--json", &place.dir()]);
+    assert_eq!(mounted, json(&["df", "--json", &place.image()]), "by its device");
+    assert_eq!(mounted["device"], place.image().as_str());
+    assert!(mounted["counters"]["user_bytes"].as_u64().unwrap() >= 3 << 20);
+    let map = json(&["map", "--json", &place.dir()]);
+    assert_eq!(map["zones"].as_array().unwrap().len(), 64);
+    let picture = furrow(&["map", &place.dir()]);
+    let text = String::from_utf8(picture.stdout).unwrap();
+    assert!(text.contains("checkpoint") && text.contains("free") && !text.contains('\x1b'));
+    let table = String::from_utf8(furrow(&["df", &place.dir()]).stdout).unwrap();
+    assert!(table.contains("write amplification") && table.contains(&place.dir()), "{table}");
+
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    let unmounted = json(&["df", "--json", &place.image()]);
+    assert_eq!(unmounted["space"]["inodes_free"], mounted["space"]["inodes_free"]);
+    assert_eq!(unmounted["read_only"], true);
+    assert_eq!(json(&["map", "--json", &place.image()])["total"], 64);
+    let table = String::from_utf8(furrow(&["df", &place.image()]).stdout).unwrap();
+    assert!(table.contains("(not mounted)"), "{table}");
+}
+
+#[test]
+fn a_killed_daemon_is_said_and_nothing_fsynced_is_lost() {
+    if skip("a_killed_daemon_is_said_and_nothing_fsynced_is_lost") {
+        return;
+    }
+    let place = Place::new("kill");
+    for round in 0..3u32 {
+        place.mount();
+        for earlier in 0..round {
+            let path = place.file(&format!("f{earlier}"));
+            assert_eq!(fs::read(path).unwrap(), vec![earlier as u8; 100_000 + earlier as usize]);
+        }
+        let mut file = File::create(place.file(&format!("f{round}"))).unwrap();
+        file.write_all(&vec![round as u8; 100_000 + round as usize]).unwrap();
+        file.sync_all().unwrap();
+        fs::write(place.file("unsynced"), "may go").unwrap();
+        kill(place.pid(), rustix::process::Signal::KILL);
+        let dead = "is a dead mount";
+        let probe = || said(&furrow(&["df", &place.dir()])).contains(dead);
+        wait_until("the mount dies", probe);
+        refused(&["df", &place.dir()], 1, dead);
+        refused(&["sync", &place.dir()], 1, dead);
+        refused(&["mount", &place.image(), &place.dir()], 32, dead);
+        refused(&["mount", "mem:", &place.dir()], 32, "furrow umount");
+        let out = furrow(&["umount", &place.dir()]);
+        assert!(out.status.success(), "{}", said(&out));
+        assert!(!is_mounted(&place.dir()));
+    }
+    place.mount();
+    assert!(place.file("f2").exists());
+}
+
+fn foreground(place: &Place) -> Child {
+    let child = Command::new(env!("CARGO_BIN_EXE_furrow"))
+        .args(["mount", "-f", &place.image(), &place.dir()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the mount appears", || is_mounted(&place.dir()));
+    child
+}
+
+#[test]
+fn a_signal_unmounts_cleanly_also_when_in_use() {
+    if skip("a_signal_unmounts_cleanly_also_when_in_use") {
+        return;
+    }
+    let place = Place::new("signal");
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let child = foreground(&place);
+        fs::write(place.file("file"), "content").unwrap();
+        kill(child.id(), signal);
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{}", said(&out));
+        assert!(!is_mounted(&place.dir()));
+    }
+    let child = foreground(&place);
+    assert_eq!(fs::read_to_string(place.file("file")).unwrap(), "content");
+    let mut held = File::create(place.file("held")).unwrap();
+    held.write_all(b"written").unwrap();
+    refused(&["umount", &place.dir()], 1, "in use");
+    kill(child.id(), rustix::process::Signal::TERM);
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", said(&out));
+    assert!(said(&out).contains("cutting off its users"), "{}", said(&out));
+    assert!(held.write_all(b"more").is_err());
+    drop(held);
+    let child = foreground(&place);
+    assert_eq!(fs::read_to_string(place.file("held")).unwrap(), "written");
+    assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
+}
+
+#[test]
+fn read_only_mounts_change_nothing() {
+    if skip("read_only_mounts_change_nothing") {
+        return;
+    }
+    let place = Place::new("ro");
+    place.mount();
+    fs::write(place.file("file"), "x").unwrap();
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    let before = fs::read(place.image()).unwrap();
+    let out = furrow(&["mount", &place.image(), &place.dir(), "-o", "ro,noatime"]);
+    assert!(out.status.success(), "{}", said(&out));
+    assert_eq!(fs::read(place.file("file")).unwrap(), b"x");
+    let error = fs::write(place.file("other"), "x").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(30), "{error}");
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    assert!(before == fs::read(place.image()).unwrap(), "the image has changed");
+}
+
+#[test]
+fn wrong_input_is_one_line_with_the_status_of_mount() {
+    if skip("wrong_input_is_one_line_with_the_status_of_mount") {
+        return;
+    }
+    let place = Place::new("wrong");
+    let (image, dir) = (place.image(), place.dir());
+    refused(&["mount", &image], 1, "DIR");
+    refused(&["mount", &image, &dir, "-o", "comit=1"], 1, "unknown mount option 'comit'");
+    refused(&["mount", "mem:nosuch", &dir], 1, "unknown preset");
+    refused(&["mount", &image, &format!("{dir}/none")], 32, "no such directory");
+    refused(&["mount", &image, &image], 32, "not a directory");
+    refused(&["mount", "/dev/nvme9n9", &dir], 32, "/dev/nvme9n9");
+    refused(&["mount", &format!("{image}.none"), &dir], 32, "no such file");
+    refused(&["mount", "mem:", &dir], 32, "mem:");
+    let rubbish = place.0.join("rubbish");
+    fs::write(&rubbish, vec![0x55; 1 << 20]).unwrap();
+    let rubbish = rubbish.to_str().unwrap();
+    for command in ["mount", "mkfs", "df", "map"] {
+        let status = if command == "mount" { 32 } else { 1 };
+        let arguments: Vec<&str> =
+            if command == "mount" { vec![command, rubbish, &dir] } else { vec![command, rubbish] };
+        refused(&arguments, status, "not an emulated drive's image");
+    }
+    assert_eq!(fs::read(rubbish).unwrap(), vec![0x55; 1 << 20], "nothing is written to it");
+    refused(&["mkfs", &image], 1, "-f");
+    refused(&["mkfs", &image, "-L", &"x".repeat(64), "-f"], 1, "label");
+    refused(&["umount", &dir], 1, "no Furrow file system is mounted there");
+    refused(&["df", &dir], 1, "not the root of a mounted Furrow file system");
+    place.mount();
+    refused(&["mkfs", "-f", &image], 1, "in use");
+}
+
+#[test]
+fn a_missing_fuse_device_is_said() {
+    if skip("a_missing_fuse_device_is_said") {
+        return;
+    }
+    let place = Place::new("nodev");
+    // In a mount namespace of its own, /dev has nothing but what the command needs otherwise.
+    let script = "mount -t tmpfs none /dev && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9 \
+                  && exec \"$@\"";
+    let out = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_furrow"), "mount"])
+        .args([place.image(), place.dir()])
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(32), "{}", said(&out));
+    assert!(said(&out).contains("/dev/fuse is missing"), "{}", said(&out));
+    assert!(said(&out).contains("modprobe fuse"), "{}", said(&out));
+}
+
+#[test]
+fn it_serves_mount_8() {
+    if skip("it_serves_mount_8") {
+        return;
+    }
+    let place = Place::new("helper");
+    let helper = place.0.join("mount.fuse.furrow");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_furrow"), &helper).unwrap();
+    // As mount(8) calls a helper for `mount -t fuse.furrow`.
+    let out = Command::new(&helper)
+        .args([place.image(), place.dir()])
+        .args(["-o", "rw,nosuid,x-systemd.automount,_netdev", "-t", "fuse.furrow"])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(&place.dir())).expect("mounted");
+    assert!(line.contains("nosuid") && line.contains(" fuse.furrow "), "{line}");
+    assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
+    let out = Command::new(&helper).args([&place.image(), &place.dir(), "-f"]).output().unwrap();
+    assert!(out.status.success(), "fake: {}", said(&out));
+    assert!(!is_mounted(&place.dir()));
+}
