@@ -10,12 +10,27 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures real time")]
 
 mod bench;
+mod fuse;
+mod library;
 mod reach;
 
 pub use bench::{Bench, Contestant, Effort, Row, compare};
 
 /// All benchmarks, in the order they run.
-pub const BENCHES: &[Bench] = &[reach::REACH];
+pub const BENCHES: &[Bench] = &[
+    Bench {
+        name: "fuse",
+        about: "getattr and cached 4 KiB read through FUSE, against a server that does nothing",
+        run: fuse::run,
+    },
+    Bench {
+        name: "library",
+        about: "4 KiB writes and reads through the library, against the untimed drive alone and \
+                copying with a checksum",
+        run: library::run,
+    },
+    reach::REACH,
+];
 
 /// The benchmarks called `names`, all if there are none.
 ///
@@ -31,6 +46,17 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Bench>, String> {
         .collect()
 }
 
+/// Bytes that do not compress and differ from block to block.
+pub(crate) fn noise(length: usize, seed: u64) -> Vec<u8> {
+    let mut rng = furrow_rt::Rng::new(seed);
+    let mut out = Vec::with_capacity(length + 8);
+    while out.len() < length {
+        out.extend_from_slice(&rng.next().to_le_bytes());
+    }
+    out.truncate(length);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,6 +64,7 @@ mod tests {
     #[test]
     fn benchmarks_are_found_by_name() {
         assert_eq!(select(&[]).unwrap().len(), BENCHES.len());
-        assert_eq!(select(&["none".into()]).unwrap_err(), "none");
+        assert_eq!(select(&["library".into()]).unwrap()[0].name, "library");
+        assert_eq!(select(&["fuse".into(), "none".into()]).unwrap_err(), "none");
     }
 }

@@ -1,0 +1,155 @@
+//! FUSE: what the engine adds to a request that the kernel does not answer itself.
+//!
+//! fstat with attributes that are never believed, and 4 KiB reads past the kernel's page cache
+//! (O_DIRECT) of a file that is in the engine's cache. Client and server are threads of one
+//! process.
+
+use crate::{Contestant, Effort, Row, compare, noise};
+use anyhow::{Context as _, Result};
+use furrow_emu::OpenMode;
+use furrow_fs::{Fs, MkfsOptions, MountOptions};
+use furrow_fuse::null::{self, Null};
+use furrow_fuse::{Background, Endpoint, Face, Info, Session};
+use furrow_rt::{Config, Port};
+use furrow_zone::Error;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+const DEVICE: &str = "mem:capacity=1GiB";
+const BLOCK: usize = 4096;
+/// Requests between looks at the clock.
+const BATCH: u32 = 64;
+
+/// Runs the benchmark.
+pub fn run(effort: Effort) -> Result<Vec<Row>> {
+    let null = Mount::null()?;
+    let engine = Mount::engine()?;
+    let (null_file, engine_file) = (null.open()?, engine.open()?);
+    let mut rows = compare(
+        effort,
+        "getattr",
+        &mut [
+            Contestant::new("getattr, null server", |slice| getattrs(&null_file, slice)),
+            Contestant::new("getattr, furrow", |slice| getattrs(&engine_file, slice)),
+        ],
+    )?;
+    rows.extend(compare(
+        effort,
+        "read",
+        &mut [
+            Contestant::new("4 KiB read, null server", |slice| reads(&null_file, slice)),
+            Contestant::new("4 KiB read, furrow", |slice| reads(&engine_file, slice)),
+        ],
+    )?);
+    drop((null_file, engine_file));
+    null.end()?;
+    engine.end()?;
+    Ok(rows)
+}
+
+/// One of the two servers, mounted.
+struct Mount {
+    served: Background,
+    directory: PathBuf,
+    port: Option<Port<Fs>>,
+}
+
+impl Mount {
+    fn null() -> Result<Mount> {
+        let directory = directory("null")?;
+        let session =
+            Session::mount(Null::new(Duration::ZERO), &endpoint("furrow-null"), &directory)?;
+        Ok(Mount { served: session.spawn()?, directory, port: None })
+    }
+
+    fn engine() -> Result<Mount> {
+        let directory = directory("engine")?;
+        let (sender, receiver) = channel();
+        let port = Port::start(Config::real(), move |rt| {
+            let device = furrow_emu::open(rt, &DEVICE.parse()?, OpenMode::ReadWrite)?;
+            let engine = rt.clone();
+            let fs = rt.block_on(async move {
+                Fs::format(&engine, device.clone(), &MkfsOptions::default()).await?;
+                Fs::mount(&engine, device, MountOptions::default()).await
+            })?;
+            // Its other end waits below.
+            let _ = sender.send(fs.pool().clone());
+            Ok::<Fs, Error>(fs)
+        })?;
+        let pool = receiver.recv().context("the engine did not start")?;
+        let log = Box::new(|line: &str| eprintln!("{line}"));
+        let face = Face::new(port.clone(), pool, Duration::ZERO, Info::default(), log);
+        let session = Session::mount(face, &endpoint("furrow-bench"), &directory)?;
+        let mount = Mount { served: session.spawn()?, directory, port: Some(port) };
+        std::fs::write(mount.file(), noise(BLOCK, 1)).context("cannot write the file to read")?;
+        Ok(mount)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.join(null::FILE)
+    }
+
+    fn open(&self) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+        let file = self.file();
+        rustix::fs::open(&file, flags, Mode::empty()).with_context(|| file.display().to_string())
+    }
+
+    fn end(self) -> Result<()> {
+        self.served.unmount()?;
+        if let Some(port) = self.port {
+            port.stop(|_, fs| {
+                let fs = fs.clone();
+                async move { fs.unmount().await }
+            })?;
+        }
+        std::fs::remove_dir(&self.directory).context("cannot remove the mount point")
+    }
+}
+
+fn endpoint(source: &str) -> Endpoint {
+    Endpoint { source: source.to_owned(), ..Endpoint::default() }
+}
+
+fn directory(name: &str) -> Result<PathBuf> {
+    let unique = format!("furrow-bench-{}-{name}", std::process::id());
+    let path: PathBuf = Path::new(&std::env::temp_dir()).join(unique);
+    std::fs::create_dir(&path).with_context(|| path.display().to_string())?;
+    Ok(path)
+}
+
+fn getattrs(file: &OwnedFd, slice: Duration) -> Result<f64> {
+    repeat(slice, || rustix::fs::fstat(file).map(drop).context("fstat"))
+}
+
+fn reads(file: &OwnedFd, slice: Duration) -> Result<f64> {
+    let mut block = Aligned([0; BLOCK]);
+    repeat(slice, || {
+        let length = rustix::io::pread(file, &mut block.0[..], 0).context("pread")?;
+        anyhow::ensure!(length == BLOCK, "read {length} bytes of {BLOCK}");
+        Ok(())
+    })
+}
+
+/// What O_DIRECT asks for on some kernels.
+#[repr(align(4096))]
+struct Aligned([u8; BLOCK]);
+
+/// Does `one` for about `slice`; how many a second.
+fn repeat(slice: Duration, mut one: impl FnMut() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    let mut done = 0u64;
+    loop {
+        for _ in 0..BATCH {
+            one()?;
+        }
+        done += u64::from(BATCH);
+        let elapsed = start.elapsed();
+        if elapsed >= slice {
+            return Ok(done as f64 / elapsed.as_secs_f64());
+        }
+    }
+}

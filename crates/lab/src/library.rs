@@ -1,0 +1,282 @@
+//! The library: what the file system costs above the drive, and above the least it must do with
+//! every block, copying it once and checksumming it.
+//!
+//! In place on one executor, no thread in between. The drive is in memory and untimed, so all of
+//! this is processor time. Writes include getting the blocks to the drive: each turn ends with an
+//! fsync.
+
+use crate::{Contestant, Effort, Row, compare, noise};
+use anyhow::{Result, anyhow};
+use furrow_emu::{Emulator, OpenMode};
+use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
+use furrow_rt::{Config, Pages, Pool, Rng, Rt};
+use furrow_zone::{
+    Action, BlockCount, Command, Error, Lba, QueueId, Request, Status, Target, ZonedDevice,
+};
+use std::hint::black_box;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+const BLOCK: usize = 4096;
+const DEVICE: &str = "mem:capacity=2GiB,zone-size=16MiB";
+/// Blocks of the file written and read: 64 MiB.
+const FILE_BLOCKS: u64 = 16_384;
+/// Blocks of different content to write: more than the processor caches hold.
+const NOISE_BLOCKS: usize = 8_192;
+/// Pages of the cache when reads are to miss it: 1 MiB and some.
+const SMALL_CACHE: usize = 4_096;
+/// Operations between looks at the clock.
+const BATCH: u64 = 256;
+/// Blocks in the large commands of the drive alone: what an engine merges to.
+const LARGE: u64 = 32;
+
+/// Runs the benchmark.
+pub fn run(effort: Effort) -> Result<Vec<Row>> {
+    let bytes: Rc<[u8]> = noise(NOISE_BLOCKS * BLOCK, 7).into();
+    let mut rows = writes(effort, &bytes)?;
+    rows.extend(reads(effort, &bytes)?);
+    Ok(rows)
+}
+
+fn writes(effort: Effort, bytes: &Rc<[u8]>) -> Result<Vec<Row>> {
+    let fs = Library::new(MountOptions::default())?;
+    let drive = Drive::new()?;
+    let pool = Pool::new(1024);
+    let rows = compare(
+        effort,
+        "4 KiB block",
+        &mut [
+            Contestant::new("write: copy and checksum only", |slice| Ok(copy(&pool, bytes, slice))),
+            Contestant::new("write: drive alone, 4 KiB commands", |slice| {
+                drive.write(bytes, 1, slice)
+            }),
+            Contestant::new("write: drive alone, 128 KiB commands", |slice| {
+                drive.write(bytes, LARGE, slice)
+            }),
+            Contestant::new("write: library", |slice| fs.write(bytes, slice)),
+        ],
+    );
+    drive.end();
+    fs.end()?;
+    rows
+}
+
+fn reads(effort: Effort, bytes: &Rc<[u8]>) -> Result<Vec<Row>> {
+    let cached = Library::new(MountOptions::default())?;
+    cached.fill(bytes)?;
+    let small = MountOptions { cache_pages: SMALL_CACHE, ..MountOptions::default() };
+    let missing = Library::new(small)?;
+    missing.fill(bytes)?;
+    let drive = Drive::new()?;
+    drive.fill(bytes)?;
+    let pool = Pool::new(1024);
+    let rows = compare(
+        effort,
+        "4 KiB block",
+        &mut [
+            Contestant::new("read: copy and checksum only", |slice| Ok(copy(&pool, bytes, slice))),
+            Contestant::new("read: drive alone, 4 KiB commands", |slice| drive.read(slice)),
+            Contestant::new("read: library, cached, copied out", |slice| cached.read(slice)),
+            Contestant::new("read: library, random, mostly not cached", |slice| {
+                missing.read(slice)
+            }),
+        ],
+    );
+    drive.end();
+    cached.end()?;
+    missing.end()?;
+    rows
+}
+
+fn block(bytes: &[u8], index: u64) -> &[u8] {
+    let at = (index as usize % NOISE_BLOCKS) * BLOCK;
+    &bytes[at..at + BLOCK]
+}
+
+/// The least: each block copied into a page once and checksummed.
+fn copy(pool: &Pool, bytes: &[u8], slice: Duration) -> f64 {
+    let start = Instant::now();
+    let mut done = 0;
+    while start.elapsed() < slice {
+        for index in done..done + BATCH {
+            black_box(WriteData::copy(pool, index * BLOCK as u64, block(bytes, index)));
+        }
+        done += BATCH;
+    }
+    done as f64 / start.elapsed().as_secs_f64()
+}
+
+/// A file system on a drive in memory, with one file.
+struct Library {
+    rt: Rt,
+    fs: Fs,
+    file: Ino,
+}
+
+impl Library {
+    fn new(options: MountOptions) -> Result<Library> {
+        let rt = Rt::new(Config::real());
+        let device = furrow_emu::open(&rt, &DEVICE.parse()?, OpenMode::ReadWrite)?;
+        let engine = rt.clone();
+        let (fs, file) = rt.block_on(async move {
+            Fs::format(&engine, device.clone(), &MkfsOptions::default()).await?;
+            let fs = Fs::mount(&engine, device, options).await?;
+            let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
+            Ok::<_, Error>((fs, file))
+        })?;
+        Ok(Library { rt, fs, file })
+    }
+
+    /// Rewrites the file from its start, over and over; ends durable.
+    fn write(&self, bytes: &Rc<[u8]>, slice: Duration) -> Result<f64> {
+        let (fs, file, bytes) = (self.fs.clone(), self.file, bytes.clone());
+        Ok(self.rt.block_on(async move {
+            let start = Instant::now();
+            let mut done = 0;
+            while start.elapsed() < slice {
+                for index in done..done + BATCH {
+                    let offset = index % FILE_BLOCKS * BLOCK as u64;
+                    let data = WriteData::copy(fs.pool(), offset, block(&bytes, index));
+                    fs.write(file, data).await?;
+                }
+                done += BATCH;
+            }
+            fs.fsync(file, false).await?;
+            Ok::<f64, Error>(done as f64 / start.elapsed().as_secs_f64())
+        })?)
+    }
+
+    fn fill(&self, bytes: &Rc<[u8]>) -> Result<()> {
+        let (fs, file, bytes) = (self.fs.clone(), self.file, bytes.clone());
+        Ok(self.rt.block_on(async move {
+            for index in 0..FILE_BLOCKS {
+                let offset = index * BLOCK as u64;
+                let data = WriteData::copy(fs.pool(), offset, block(&bytes, index));
+                fs.write(file, data).await?;
+            }
+            fs.sync().await
+        })?)
+    }
+
+    /// Reads random blocks and copies them out.
+    fn read(&self, slice: Duration) -> Result<f64> {
+        let (fs, file) = (self.fs.clone(), self.file);
+        Ok(self.rt.block_on(async move {
+            let mut rng = Rng::new(11);
+            let mut out = [0; BLOCK];
+            let start = Instant::now();
+            let mut done = 0;
+            while start.elapsed() < slice {
+                for _ in 0..BATCH {
+                    let offset = rng.below(FILE_BLOCKS) * BLOCK as u64;
+                    fs.read(file, offset, BLOCK).await?.copy_to(&mut out);
+                    black_box(&out);
+                }
+                done += BATCH;
+            }
+            Ok::<f64, Error>(done as f64 / start.elapsed().as_secs_f64())
+        })?)
+    }
+
+    fn end(self) -> Result<()> {
+        let fs = self.fs.clone();
+        let ended = self.rt.block_on(async move { fs.unmount().await });
+        drop(self.fs);
+        self.rt.clear();
+        Ok(ended?)
+    }
+}
+
+/// The drive alone: commands in order, many in flight, zone after zone.
+struct Drive {
+    rt: Rt,
+    device: Rc<Emulator>,
+    pool: Pool,
+}
+
+impl Drive {
+    fn new() -> Result<Drive> {
+        let rt = Rt::new(Config::real());
+        let device = furrow_emu::open(&rt, &DEVICE.parse()?, OpenMode::ReadWrite)?;
+        Ok(Drive { rt, device, pool: Pool::new(1024) })
+    }
+
+    /// Writes zone 0 with commands of `blocks`, resetting it when full.
+    fn write(&self, bytes: &Rc<[u8]>, blocks: u64, slice: Duration) -> Result<f64> {
+        let (device, pool, bytes) = (self.device.clone(), self.pool.clone(), bytes.clone());
+        let rate = self.rt.block_on(async move {
+            let capacity = device.geometry().zone_capacity.0;
+            let start = Instant::now();
+            let mut done = 0;
+            while start.elapsed() < slice {
+                let reset = Command::Manage { target: Target::Zone(Lba(0)), action: Action::Reset };
+                expect(device.submit(QueueId(0), Request::bare(reset)).await.status)?;
+                let mut at = 0;
+                while at + LARGE <= capacity {
+                    let mut flying = Vec::with_capacity((LARGE / blocks) as usize);
+                    for first in (at..at + LARGE).step_by(blocks as usize) {
+                        let data: Pages = (first..first + blocks)
+                            .map(|index| {
+                                let mut page = pool.take_dirty();
+                                page.make_mut().copy_from_slice(block(&bytes, done + index));
+                                page
+                            })
+                            .collect();
+                        let write = Command::Write { lba: Lba(first), blocks: BlockCount(blocks) };
+                        flying.push(device.submit(QueueId(0), Request::with_data(write, data)));
+                    }
+                    for answer in flying {
+                        expect(answer.await.status)?;
+                    }
+                    at += LARGE;
+                }
+                done += at;
+            }
+            Ok::<f64, String>(done as f64 / start.elapsed().as_secs_f64())
+        });
+        rate.map_err(|why| anyhow!(why))
+    }
+
+    /// Fills zone 0.
+    fn fill(&self, bytes: &Rc<[u8]>) -> Result<()> {
+        self.write(bytes, LARGE, Duration::from_nanos(1)).map(drop)
+    }
+
+    /// Reads random blocks of zone 0, as many in flight as one large write has blocks.
+    fn read(&self, slice: Duration) -> Result<f64> {
+        let (device, pool) = (self.device.clone(), self.pool.clone());
+        let rate = self.rt.block_on(async move {
+            let mut rng = Rng::new(13);
+            let written = device.geometry().zone_capacity.0 / LARGE * LARGE;
+            let start = Instant::now();
+            let mut done = 0;
+            while start.elapsed() < slice {
+                let flying: Vec<_> = (0..LARGE)
+                    .map(|_| {
+                        let lba = Lba(rng.below(written));
+                        let read = Command::Read { lba, blocks: BlockCount(1) };
+                        let page = Pages::from_iter([pool.take_dirty()]);
+                        device.submit(QueueId(0), Request::with_data(read, page))
+                    })
+                    .collect();
+                for answer in flying {
+                    let outcome = answer.await;
+                    expect(outcome.status)?;
+                    black_box(outcome.data);
+                }
+                done += LARGE;
+            }
+            Ok::<f64, String>(done as f64 / start.elapsed().as_secs_f64())
+        });
+        rate.map_err(|why| anyhow!(why))
+    }
+
+    fn end(self) {
+        drop(self.device);
+        self.rt.clear();
+    }
+}
+
+fn expect(status: Status) -> Result<(), String> {
+    if status.is_ok() { Ok(()) } else { Err(format!("the drive refused: {status}")) }
+}
