@@ -77,12 +77,14 @@ impl Core {
         let old = self.layout.sync_half(self.sync.half);
         let new = self.layout.sync_half(other);
         for (zone, previous) in new.iter().zip(&old) {
-            if !self.writer.is_open(*previous) {
-                self.writer.open_zone(*previous, 0);
+            if self.writer.is_open(*previous) {
+                // Full zones give their permit back.
+                drop(self.writer.fill(*previous, self.layout.capacity));
+                self.writer.open_zone_after(*zone, *previous);
+            } else {
+                // Not begun, or found full by recovery: it holds no permit.
+                self.writer.open_zone(*zone, 0);
             }
-            // Full zones give their permit back.
-            drop(self.writer.fill(*previous, self.layout.capacity));
-            self.writer.open_zone_after(*zone, *previous);
         }
         self.sync.half = other;
         self.sync.next = 0;
