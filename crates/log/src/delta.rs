@@ -431,11 +431,17 @@ impl DeltaLog {
         let others: Vec<ZoneReport> = other.collect::<Result<_>>()?;
         let written = |report: &ZoneReport| report.state != ZoneState::Empty;
         let current = reports.iter().rposition(written).unwrap_or(0);
+        let mut short = None;
         for report in reports[..current].iter().filter(|report| report.state.is_active()) {
             writer.open_reported(report);
             drop(writer.fill(report.zone, layout.capacity));
+            short = Some(report.zone);
         }
         let at = writer.open_reported(&reports[current]);
+        if let Some(short) = short {
+            // The next zone must not become active while one before is: a permit is for one.
+            writer.follow(reports[current].zone, short);
+        }
         writer.keep_permit(reports[current].zone);
         if let Some(permit) = permit {
             writer.attach(reports[current].zone, permit);

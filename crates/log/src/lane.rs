@@ -178,18 +178,16 @@ impl Lane {
 
     /// Whether all blocks below `end` are durable as asked.
     pub(crate) fn poll_reached(&self, end: u32, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let mut state = self.state.borrow_mut();
-        if end <= state.done {
-            return Poll::Ready(Ok(()));
+        {
+            let state = self.state.borrow();
+            if end <= state.done {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(error) = &state.failed {
+                return Poll::Ready(Err(error.clone()));
+            }
         }
-        if let Some(error) = &state.failed {
-            return Poll::Ready(Err(error.clone()));
-        }
-        let at = state.waiters.partition_point(|(other, _)| *other <= end);
-        let mut same = state.waiters.range(..at).rev().take_while(|(other, _)| *other == end);
-        if !same.any(|(_, waker)| waker.will_wake(cx.waker())) {
-            state.waiters.insert(at, (end, cx.waker().clone()));
-        }
+        self.wake_at(end, cx.waker());
         Poll::Pending
     }
 
@@ -232,7 +230,21 @@ impl Lane {
         if self.state.borrow().gone {
             return Poll::Ready(Ok(()));
         }
+        if self.state.borrow().gate.is_some() {
+            // Full since long ago, perhaps, but the lane before it may not be.
+            self.wake_at(self.capacity, cx.waker());
+            return Poll::Pending;
+        }
         self.poll_reached(self.capacity, cx)
+    }
+
+    fn wake_at(&self, end: u32, waker: &Waker) {
+        let mut state = self.state.borrow_mut();
+        let at = state.waiters.partition_point(|(other, _)| *other <= end);
+        let mut same = state.waiters.range(..at).rev().take_while(|(other, _)| *other == end);
+        if !same.any(|(_, other)| other.will_wake(waker)) {
+            state.waiters.insert(at, (end, waker.clone()));
+        }
     }
 
     fn advance(&self, state: &mut State, done: u32) {
@@ -264,7 +276,8 @@ impl Future for Pump {
         }
         let mut state = self.lane.state.borrow_mut();
         state.wake_idle();
-        let over = state.gone || state.failed.is_some() || state.done == self.lane.capacity;
+        let full = state.done == self.lane.capacity && state.gate.is_none();
+        let over = state.gone || state.failed.is_some() || full;
         if over && state.is_idle() {
             state.pump = None;
             return Poll::Ready(());
@@ -290,6 +303,7 @@ impl Pump {
             if state.permit.is_none() {
                 state.permit = permit;
             }
+            state.wake_reached();
         }
         if let Err(error) = result {
             self.fail(error);

@@ -360,6 +360,11 @@ impl Writer {
         self.start(zone, 0, 0, gate);
     }
 
+    /// Holds back what is written to the open `zone` until `previous` is full.
+    pub(crate) fn follow(&self, zone: ZoneId, previous: ZoneId) {
+        self.open_lane(zone).follow(self.open_lane(previous));
+    }
+
     /// Ties `permit` to the open `zone`: it is given back when the zone is full, finished or
     /// reset.
     ///
@@ -558,6 +563,26 @@ impl Writer {
             Ok(())
         });
         task.await
+    }
+
+    /// At recovery, when the zones to go on in are open: finishes every zone that is active on the
+    /// drive and not open here. A power cut leaves such zones: begun after the last checkpoint,
+    /// or full but for what a volatile cache lost. They hold resources no permit accounts for,
+    /// and may not be reset before the next checkpoint; a finished zone keeps its blocks. Answers
+    /// how many there were.
+    ///
+    /// # Errors
+    /// As [`Writer::finish`].
+    pub async fn finish_strays(&self, reports: &[ZoneReport]) -> Result<u32> {
+        let mut strays = 0;
+        for report in reports {
+            if report.state.is_active() && !self.is_open(report.zone) {
+                self.open_reported(report);
+                self.finish(report.zone).await?;
+                strays += 1;
+            }
+        }
+        Ok(strays)
     }
 
     /// Takes `zone` out of use: it was reset, or is full and needs no bookkeeping. Gives back its

@@ -6,6 +6,7 @@ pub mod fates;
 pub mod files;
 pub mod generate;
 pub mod history;
+pub mod ledger;
 pub mod model;
 pub mod observe;
 pub mod op;

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use furrow_fs::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, Subject, replay};
 use furrow_sim::files::Files;
+use furrow_sim::ledger::{self, LedgerSubject};
 use furrow_sim::sweep::{Goal, sweep};
 use furrow_sim::toy::{self, Toy};
 use std::io::{IsTerminal, Write};
@@ -31,7 +32,8 @@ enum Task {
 
 #[derive(Args)]
 struct CrashArgs {
-    /// What to crash: fs or toy, or fs:CANARY, toy:CANARY for one of their built-in defects.
+    /// What to crash: fs, ledger (the log crate alone) or toy; or fs:CANARY and so on for one of
+    /// their built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
     /// First seed.
@@ -75,6 +77,7 @@ struct ReplayArgs {
 enum Chosen {
     Toy(Toy),
     Files(Files),
+    Ledger(LedgerSubject),
 }
 
 const FS_CANARIES: [Canary; 5] = [
@@ -94,7 +97,10 @@ impl Chosen {
         match kind {
             "toy" => Ok(Chosen::Toy(Toy { canary: canary_of(canary, &toy::Canary::ALL)? })),
             "fs" => Ok(Chosen::Files(Files { canary: canary_of(canary, &FS_CANARIES)? })),
-            _ => bail!("no subject {kind:?}: there are toy and fs"),
+            "ledger" => {
+                Ok(Chosen::Ledger(LedgerSubject { canary: canary_of(canary, &ledger::CANARIES)? }))
+            }
+            _ => bail!("no subject {kind:?}: there are fs, ledger and toy"),
         }
     }
 }
@@ -127,6 +133,7 @@ fn crash(args: &CrashArgs) -> Result<ExitCode> {
     match Chosen::parse(&args.subject)? {
         Chosen::Toy(toy) => Ok(crash_subject(&toy, args)),
         Chosen::Files(files) => Ok(crash_subject(&files, args)),
+        Chosen::Ledger(ledger) => Ok(crash_subject(&ledger, args)),
     }
 }
 
@@ -171,6 +178,7 @@ fn again(args: &ReplayArgs) -> Result<ExitCode> {
     let result = match Chosen::parse(&args.subject)? {
         Chosen::Toy(toy) => replay(&toy, case, &args.cuts),
         Chosen::Files(files) => replay(&files, case, &args.cuts),
+        Chosen::Ledger(ledger) => replay(&ledger, case, &args.cuts),
     };
     match result {
         Ok(()) => {

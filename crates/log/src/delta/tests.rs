@@ -373,6 +373,29 @@ fn recovery_fills_what_a_power_cut_left_short() {
     rt.clear();
 }
 
+/// The drive allows one active zone, and a power cut left one short before one that is full: the
+/// log's next zone waits until the short one is filled.
+#[test]
+fn recovery_keeps_to_one_active_zone() {
+    let rt = Rt::new(Config::shuffled(7));
+    let mut shape = geometry(6, 12);
+    (shape.max_open, shape.max_active) = (Some(1), Some(1));
+    let toy = Toy::on(&rt, shape, 7);
+    for (lba, blocks) in [(16, 8), (24, 4), (0, 5)] {
+        let command = Command::Write { lba: Lba(lba), blocks: BlockCount(blocks) };
+        toy.machine(|machine| machine.apply(&command).map(drop)).unwrap();
+    }
+    let writer = Writer::new(&rt, toy.clone(), Order::Queued, 4);
+    let halves = [(0..3).map(ZoneId).collect(), (3..6).map(ZoneId).collect()];
+    let layout = DeltaLayout::new(toy.geometry(), halves, &TABLES, KIND).unwrap();
+    let mut log = DeltaLog::recover(&writer, layout, &Pool::new(4), None, 0).unwrap();
+    assert_eq!(log.position(), (0, 24));
+    let mut list = Vec::new();
+    append(&rt, &mut log, id(2, 1), &[(0, 1, vec![1; 12])], &mut list);
+    assert_eq!((list[0].first, toy.machine(|machine| machine.active_zones())), (24, 1));
+    rt.clear();
+}
+
 #[test]
 fn a_layout_that_makes_no_sense_is_refused() {
     let shape = geometry(4, 12);
