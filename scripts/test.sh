@@ -64,6 +64,7 @@ elif [ -n "$problem" ]; then
     failed+=("mounts: $problem; FURROW_WITHOUT_FUSE=1 skips what needs a mount")
 fi
 step tests cargo test --quiet --workspace --locked
+[ -n "$problem" ] || step fsx scripts/fsx.sh
 # Every interleaving of the port's threads: crates/rt/src/loom_tests.rs. Its own target folder,
 # because the flag rebuilds everything.
 step interleavings env RUSTFLAGS="--cfg loom" \

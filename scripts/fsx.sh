@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# fsx, a judge of file systems, on a mount: scripts/fsx.sh [OPERATIONS] [SEED...]
+#
+# Each seed is a run on a file system of its own, with syncs, reopened files, mapped reads and
+# writes and dropped caches among the operations; fsx checks every read. Then the file must have
+# the same hash after a remount, and again after the daemon was killed and the device mounted.
+. "$(dirname "$0")/lib.sh"
+
+operations="${1:-50000}"
+shift || true
+[ $# -gt 0 ] || set -- 1 2
+
+problem="$(fuse_problem)"
+[ -z "$problem" ] || fail "no mount is possible: $problem"
+have fsx || fail "missing: fsx. Run: cargo install --locked --version $FSX_VERSION fsx"
+cargo build --quiet --locked -p furrow-cli
+furrow="$target_dir/debug/furrow"
+
+work="$(mktemp -d)"
+mount="$work/mnt"
+mkdir "$mount"
+cleanup() {
+    "$furrow" umount -l "$mount" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap cleanup EXIT
+
+# What neither the kernel nor this version offers on a mount is left out: fallocate, punch_hole,
+# posix_fadvise's effects, SEEK_HOLE.
+configuration() {
+    cat <<END
+flen = $1
+[weights]
+close_open = 1
+invalidate = 0.3
+truncate = 1
+read = 10
+write = 10
+mapread = 5
+mapwrite = 5
+fsync = 0.1
+fdatasync = 0.1
+sendfile = 1
+copy_file_range = 1
+END
+}
+
+hash_of() { sha256sum "$mount/file" | cut -d ' ' -f 1; }
+
+number=0
+for seed in "$@"; do
+    number=$((number + 1))
+    # Odd runs in a small file, where operations overlap; even ones in one of many nodes.
+    if [ $((number % 2)) -eq 1 ]; then length=262144; else length=16777216; fi
+    configuration "$length" >"$work/fsx.toml"
+    rm -f "$work/disk.zns"
+    "$furrow" device create "$work/disk.zns" -o capacity=2GiB,zone-size=8MiB >/dev/null
+    "$furrow" mkfs "$work/disk.zns" >/dev/null
+    "$furrow" mount "$work/disk.zns" "$mount" --log "$work/log"
+    started=$SECONDS
+    fsx -q -f "$work/fsx.toml" -N "$operations" -S "$seed" -P "$work" "$mount/file" ||
+        fail "fsx found a difference: seed $seed, $operations operations, flen $length"
+    seconds=$((SECONDS - started))
+    first="$(hash_of)"
+    "$furrow" umount "$mount"
+    "$furrow" mount "$work/disk.zns" "$mount" --log "$work/log"
+    second="$(hash_of)"
+    [ "$first" = "$second" ] || fail "seed $seed: hash $first, after a remount $second"
+    pid="$("$furrow" df --json "$mount" | sed -n 's/^ *"pid": *\([0-9]*\).*/\1/p')"
+    kill -9 "$pid"
+    while [ -e "/proc/$pid" ]; do sleep 0.05; done
+    "$furrow" umount "$mount"
+    "$furrow" mount "$work/disk.zns" "$mount" --log "$work/log"
+    third="$(hash_of)"
+    [ "$first" = "$third" ] || fail "seed $seed: hash $first, after a crash $third"
+    "$furrow" umount "$mount"
+    say "fsx: $operations operations, seed $seed, file up to $length bytes: no difference," \
+        "$seconds s; hash ${first:0:16} equal across a remount and a kill"
+done
