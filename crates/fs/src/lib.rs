@@ -44,6 +44,7 @@ mod core;
 pub mod dirent;
 mod file;
 pub mod format;
+mod fsck;
 mod layout;
 mod mkfs;
 mod names;
@@ -59,6 +60,7 @@ mod table;
 pub mod tree;
 pub mod types;
 
+pub use fsck::{FINDINGS_MAX, Finding, FsckOptions, FsckReport, FsckStatistics, fsck};
 use furrow_log::writer::Kind as WriteKind;
 use furrow_rt::{Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};

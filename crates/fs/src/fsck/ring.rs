@@ -1,0 +1,492 @@
+//! Superblock copies, the checkpoint ring, and the newest whole checkpoint.
+
+use super::{Fsck, Plan, RING_ZONES, Superzone, Volume, state};
+use crate::format::{
+    self, CheckpointBody, INCOMPAT_KNOWN, RO_COMPAT_KNOWN, StreamState, SummaryEntry,
+    SuperblockBody, UnitRef, kind,
+};
+use crate::stripe::Stripe;
+use furrow_log::format::{Descriptor, ExtentEntry};
+use furrow_log::record::{self, Expect, RecordHeader};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+const SUPERBLOCK: &str = "superblock";
+const CHECKPOINT: &str = "checkpoint";
+
+/// Reads superblock and checkpoint; `None` if damage found makes going on impossible.
+pub(super) async fn read(fsck: &mut Fsck) -> Result<Option<Volume>> {
+    let Some(plan) = superblocks(fsck).await? else { return Ok(None) };
+    fsck.report.uuid = plan.uuid.to_string();
+    let mut best: Option<(RecordHeader, Vec<u8>)> = None;
+    for ring in 0..RING_ZONES {
+        let newest = scan(fsck, &plan, ZoneId(plan.ring_start + ring)).await;
+        if let Some(newest) = newest
+            && best.as_ref().is_none_or(|b| newest.0.checkpoint > b.0.checkpoint)
+        {
+            best = Some(newest);
+        }
+    }
+    let Some((header, body)) = best else {
+        let place = format!("ring, zones {} and {}", plan.ring_start, plan.ring_start + 1);
+        fsck.add(CHECKPOINT, place, "a whole one", "none");
+        return Ok(None);
+    };
+    fsck.report.checkpoint = header.checkpoint.get();
+    Ok(decode(fsck, plan, header, &body))
+}
+
+/// The plan by the superblock copies in the ring.
+async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
+    let first = fsck.geometry.conventional_zones;
+    let mut copies: Vec<(ZoneId, RecordHeader, SuperblockBody)> = Vec::new();
+    let mut traces = false;
+    for zone in (first..fsck.geometry.zones).take(RING_ZONES as usize).map(ZoneId) {
+        if fsck.written(zone) == 0 {
+            continue;
+        }
+        match superblock(fsck, zone).await {
+            Ok((header, body)) => copies.push((zone, header, body)),
+            Err(error) if error.kind() == ErrorKind::WrongFormat => return Err(error),
+            Err(error) => {
+                traces |= has_records(fsck, zone).await;
+                fsck.add(SUPERBLOCK, format!("copy in zone {zone}"), "a whole one", error);
+            }
+        }
+    }
+    let Some((zone, header, body)) = copies.first().copied() else {
+        if traces {
+            let name = fsck.device.name();
+            fsck.report.notes.push(format!("{name}: no whole superblock: nothing else is checked"));
+            return Ok(None);
+        }
+        let message = format!(
+            "{}: no Furrow file system found: check the device, or make one with `furrow mkfs`",
+            fsck.device.name()
+        );
+        return Err(Error::new(ErrorKind::WrongFormat, message));
+    };
+    for (other, other_header, other_body) in &copies[1..] {
+        let same = (&header.object, &header.device, &body)
+            == (&other_header.object, &other_header.device, other_body);
+        if !same {
+            let place = format!("copies in zones {zone} and {other}");
+            fsck.add(SUPERBLOCK, place, "equal copies", "different ones");
+        }
+    }
+    check_superblock(fsck, zone, &header, &body)
+}
+
+async fn superblock(fsck: &Fsck, zone: ZoneId) -> Result<(RecordHeader, SuperblockBody)> {
+    let block = fsck.read_one(fsck.addr(zone, 0)).await?;
+    let corrupt = |what: &str| Error::new(ErrorKind::Corrupt, what);
+    let expect = Expect { kind: kind::SUPERBLOCK, ..Expect::default() };
+    let newer = |header: &RecordHeader| header.version.get() > record_version();
+    let opened = record::open(block.bytes(), &expect).map_err(|error| {
+        // A whole record of another kind is damage here; one of a newer version is not.
+        let header = record::peek(block.bytes());
+        if error.kind() == ErrorKind::WrongFormat && header.as_ref().is_some_and(newer) {
+            return error.at(format!("{}: superblock", fsck.device.name()));
+        }
+        corrupt(&error.to_string())
+    });
+    let (header, bytes) = opened?;
+    let (body, rest) = SuperblockBody::read_from_prefix(bytes)
+        .map_err(|_| corrupt(&format!("a body of {} bytes", bytes.len())))?;
+    if !rest.is_empty() {
+        return Err(corrupt(&format!("a body of {} bytes", bytes.len())));
+    }
+    let unknown = body.incompat.get() & !INCOMPAT_KNOWN;
+    if unknown != 0 {
+        let message = format!(
+            "{}: features {unknown:#x} unknown to this version: use a newer furrow",
+            fsck.device.name()
+        );
+        return Err(Error::new(ErrorKind::WrongFormat, message));
+    }
+    Ok((header, body))
+}
+
+fn record_version() -> u16 {
+    furrow_log::format::RECORD_VERSION
+}
+
+/// Whether the first blocks of `zone` hold any record of a file system: then a missing superblock
+/// is damage, and not the wrong device.
+async fn has_records(fsck: &Fsck, zone: ZoneId) -> bool {
+    for offset in 0..fsck.written(zone).min(64) {
+        let Ok(block) = fsck.read_one(fsck.addr(zone, offset)).await else { continue };
+        let kinds = [kind::SUPERBLOCK, kind::CHECKPOINT];
+        if record::peek(block.bytes()).is_some_and(|h| kinds.contains(&h.kind.get())) {
+            return true;
+        }
+    }
+    false
+}
+
+fn check_superblock(
+    fsck: &mut Fsck,
+    zone: ZoneId,
+    header: &RecordHeader,
+    body: &SuperblockBody,
+) -> Result<Option<Plan>> {
+    let plan = Plan {
+        uuid: header.object,
+        device: header.device,
+        hash_seed: body.hash_seed.get(),
+        capacity: body.zone_capacity.get(),
+        zones: body.zones.get(),
+        ring_start: body.ring_start.get(),
+        delta_start: body.delta_start.get(),
+        delta_zones: body.delta_zones.get(),
+        table_start: body.table_start.get(),
+        table_zones: body.table_zones.get(),
+        sync_start: body.sync_start.get(),
+        sync_zones: body.sync_zones.get(),
+        main_start: body.main_start.get(),
+        superzones: body.superzones.get(),
+        width: body.width.get(),
+        segment_blocks: body.segment_blocks.get(),
+        sub: body.subsegment_blocks.get(),
+        unit_blocks: body.unit_blocks.get(),
+        nodes: body.nodes.get(),
+        streams: body.streams.get(),
+    };
+    let at = format!("copy in zone {zone}");
+    let end = body.label.iter().position(|b| *b == 0).unwrap_or(body.label.len());
+    match std::str::from_utf8(&body.label[..end]) {
+        Ok(label) => fsck.report.label = label.to_string(),
+        Err(_) => fsck.add(SUPERBLOCK, format!("{at}: label"), "UTF-8", "other bytes"),
+    }
+    fsck.expect_zero(SUPERBLOCK, || format!("{at}: after the label"), &body.label[end..]);
+    fsck.expect_zero(SUPERBLOCK, || format!("{at}: reserved"), &body.reserved.to_bytes());
+    fsck.expect_zero(SUPERBLOCK, || format!("{at}: header, reserved"), &header.reserved);
+    let unknown = body.ro_compat.get() & !RO_COMPAT_KNOWN;
+    if unknown != 0 || body.compat.get() != 0 {
+        let compat = body.compat.get();
+        fsck.report.notes.push(format!(
+            "features unknown to this version: compatible {compat:#x}, read-only {unknown:#x}; \
+             what they add is not checked"
+        ));
+    }
+    let problems = plan_problems(fsck, body, &plan);
+    let possible = problems.is_empty();
+    for (field, expected, found) in problems {
+        fsck.add(SUPERBLOCK, format!("{at}: {field}"), expected, found);
+    }
+    Ok(possible.then_some(plan))
+}
+
+/// What makes a superblock impossible: (field, expected, found).
+fn plan_problems(
+    fsck: &Fsck,
+    body: &SuperblockBody,
+    plan: &Plan,
+) -> Vec<(&'static str, String, u64)> {
+    let mut problems = Vec::new();
+    let mut range = |field: &'static str, value: u64, low: u64, high: u64| {
+        if !(low..=high).contains(&value) {
+            let expected = if low == high { low.to_string() } else { format!("{low} to {high}") };
+            problems.push((field, expected, value));
+        }
+    };
+    let zones = u64::from(fsck.geometry.zones);
+    let capacity = u64::from(fsck.capacity());
+    range("zones", u64::from(plan.zones), zones, zones);
+    let size = fsck.geometry.zone_size.0;
+    range("zone_size", body.zone_size.get(), size, size);
+    range("zone_capacity", u64::from(plan.capacity), capacity, capacity);
+    range("width", u64::from(plan.width), 1, u64::from(format::WIDTH_MAX));
+    let mut start = u64::from(fsck.geometry.conventional_zones);
+    for (field, value, count, length) in [
+        ("ring_start", plan.ring_start, "", RING_ZONES),
+        ("delta_start", plan.delta_start, "delta_zones", plan.delta_zones),
+        ("table_start", plan.table_start, "table_zones", plan.table_zones),
+        ("sync_start", plan.sync_start, "sync_zones", plan.sync_zones),
+        ("main_start", plan.main_start, "", 0),
+    ] {
+        range(field, u64::from(value), start, start);
+        if count.is_empty() {
+            start = u64::from(value) + u64::from(length);
+        } else {
+            range(count, u64::from(length), 1, zones);
+            start = u64::from(value) + 2 * u64::from(length);
+        }
+    }
+    let main = u64::from(plan.superzones) * u64::from(plan.width);
+    let room = zones.saturating_sub(u64::from(plan.main_start));
+    range("superzones × width", main, 1, room.max(1));
+    let space = (u64::from(plan.width) * capacity).min(u64::from(u32::MAX));
+    range("segment_blocks", u64::from(plan.segment_blocks), 2, space.clamp(2, 512));
+    range("subsegment_blocks", u64::from(plan.sub), 1, capacity);
+    range("unit_blocks", u64::from(plan.unit_blocks), 1, capacity.min(1024));
+    range("nodes", u64::from(plan.nodes), 2, (zones * capacity).max(64));
+    if ![2, 4, 6].contains(&plan.streams) {
+        problems.push(("streams", "2, 4 or 6".into(), u64::from(plan.streams)));
+    }
+    if problems.is_empty() {
+        for width in 1..=plan.width {
+            let fits = Stripe::new(width, plan.capacity, plan.sub, plan.segment_blocks);
+            if fits.is_err() || (width == plan.width && plan.segments() == 0) {
+                problems.push(("width", "a superzone below 2^32 blocks".into(), width.into()));
+                break;
+            }
+        }
+    }
+    problems
+}
+
+/// Scans one zone of the ring: every record in it must be whole or torn. The newest whole
+/// checkpoint.
+async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Option<(RecordHeader, Vec<u8>)> {
+    let end = fsck.written(zone);
+    let mut newest: Option<(RecordHeader, Vec<u8>)> = None;
+    // Block 0 is the superblock. In a zone just entered nothing else may be there yet.
+    let mut at = 1;
+    while at < end {
+        let place = format!("zone {zone} offset {at}");
+        match judge(fsck, plan, zone, at, end).await {
+            Found::Whole(header, body) => {
+                if let Some((older, _)) = &newest
+                    && header.checkpoint <= older.checkpoint
+                {
+                    let expected = format!("a number above {}", older.checkpoint);
+                    fsck.add(CHECKPOINT, place, expected, header.checkpoint);
+                }
+                at += header.blocks();
+                newest = Some((header, body));
+                continue;
+            }
+            Found::Padding => return newest,
+            Found::Torn => {}
+            Found::Damaged(why) => fsck.add(CHECKPOINT, place, "a whole record", why),
+        }
+        // Whatever blocks it has or had: go on at the next header.
+        at += 1;
+        while at < end && !has_header(fsck, zone, at).await {
+            at += 1;
+        }
+    }
+    newest
+}
+
+enum Found {
+    Whole(RecordHeader, Vec<u8>),
+    /// Begun, and cut off by a crash.
+    Torn,
+    /// Zeros: the zone was filled when the other one was entered.
+    Padding,
+    Damaged(String),
+}
+
+async fn has_header(fsck: &Fsck, zone: ZoneId, at: u32) -> bool {
+    let block = fsck.read_one(fsck.addr(zone, at)).await;
+    block.is_ok_and(|block| record::peek(block.bytes()).is_some())
+}
+
+/// The whole checkpoint at block `at` of a zone written up to `end`, or why there is none.
+async fn whole(
+    fsck: &Fsck,
+    plan: &Plan,
+    zone: ZoneId,
+    at: u32,
+    end: u32,
+) -> Result<(RecordHeader, Vec<u8>), String> {
+    let read = async |blocks| {
+        let pages = fsck.read(fsck.addr(zone, at), blocks).await;
+        pages.map_err(|error| error.to_string())
+    };
+    let first = read(1).await?;
+    let header = record::peek(first[0].bytes()).ok_or("no record header")?;
+    let blocks = header.blocks();
+    if blocks > end - at {
+        return Err(format!("{blocks} blocks by its length, {} are written", end - at));
+    }
+    let bytes = concat(&read(blocks).await?);
+    let expect =
+        Expect { kind: kind::CHECKPOINT, device: Some(plan.device), object: Some(plan.uuid) };
+    let (header, body) = record::open(&bytes, &expect).map_err(|error| error.to_string())?;
+    Ok((header, body.to_vec()))
+}
+
+/// Judges what is at block `at` of a ring zone written up to `end`.
+async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Found {
+    let why = match whole(fsck, plan, zone, at, end).await {
+        Ok((header, body)) => return Found::Whole(header, body),
+        Err(why) => why,
+    };
+    let Ok(block) = fsck.read_one(fsck.addr(zone, at)).await else { return Found::Damaged(why) };
+    let Some(header) = record::peek(block.bytes()) else {
+        let zeros = block.bytes().iter().all(|b| *b == 0);
+        return if zeros { Found::Padding } else { Found::Damaged(why) };
+    };
+    // A crash cut it off if it needs, by its own counts, more blocks than there are before the
+    // next whole record or the end. Where its counts make no sense, its length decides.
+    let needed = needed_blocks(block.bytes()).unwrap_or_else(|| header.blocks());
+    if needed > end - at {
+        return Found::Torn;
+    }
+    for next in at + 1..at + needed {
+        if whole(fsck, plan, zone, next, end).await.is_ok() {
+            return Found::Torn;
+        }
+    }
+    Found::Damaged(why)
+}
+
+/// Blocks the checkpoint that begins with `block` takes by its own counts, as far as they are in
+/// this block.
+fn needed_blocks(block: &[u8]) -> Option<u32> {
+    let (_, rest) = RecordHeader::read_from_prefix(block).ok()?;
+    let (body, mut rest) = CheckpointBody::read_from_prefix(rest).ok()?;
+    let mut bytes = size_of::<RecordHeader>() + size_of::<CheckpointBody>();
+    for _ in 0..body.streams.get() {
+        let (stream, later) = StreamState::read_from_prefix(rest).ok()?;
+        let entries = (stream.summary.get() as usize).checked_mul(size_of::<SummaryEntry>())?;
+        bytes = bytes.checked_add(size_of::<StreamState>())?.checked_add(entries)?;
+        rest = later;
+    }
+    for (count, size) in [
+        (body.extents, size_of::<ExtentEntry>()),
+        (body.units, size_of::<UnitRef>()),
+        (body.superzones, size_of::<Descriptor>()),
+        (body.orphans, 4),
+    ] {
+        bytes = bytes.checked_add((count.get() as usize).checked_mul(size)?)?;
+    }
+    u32::try_from(bytes.div_ceil(format::BLOCK)).ok()
+}
+
+pub(super) fn concat(pages: &furrow_rt::Pages) -> Vec<u8> {
+    pages.iter().flat_map(|page| page.bytes().iter().copied()).collect()
+}
+
+/// Takes `count` of `T` from the front of `rest`.
+fn section<T: FromBytes + Immutable + KnownLayout>(rest: &mut &[u8], count: u32) -> Option<Vec<T>> {
+    let size = size_of::<T>().checked_mul(count as usize)?;
+    let (now, later) = rest.split_at_checked(size)?;
+    *rest = later;
+    now.chunks_exact(size_of::<T>()).map(|chunk| T::read_from_bytes(chunk).ok()).collect()
+}
+
+fn decode(fsck: &mut Fsck, plan: Plan, header: RecordHeader, bytes: &[u8]) -> Option<Volume> {
+    let sections = (|| {
+        let (body, mut rest) = CheckpointBody::read_from_prefix(bytes).ok()?;
+        let streams: Vec<StreamState> = section(&mut rest, body.streams.get())?;
+        let extents: Vec<ExtentEntry> = section(&mut rest, body.extents.get())?;
+        let units: Vec<UnitRef> = section(&mut rest, body.units.get())?;
+        let descriptors: Vec<Descriptor> = section(&mut rest, body.superzones.get())?;
+        let orphans: Vec<U32> = section(&mut rest, body.orphans.get())?;
+        let summaries: Option<Vec<Vec<SummaryEntry>>> =
+            streams.iter().map(|stream| section(&mut rest, stream.summary.get())).collect();
+        let whole = rest.is_empty();
+        whole.then_some((body, streams, extents, units, descriptors, orphans, summaries?))
+    })();
+    let Some((body, streams, extents, units, descriptors, orphans, summaries)) = sections else {
+        let found = format!("{} bytes that its counts do not add up to", bytes.len());
+        fsck.add(CHECKPOINT, "sections", "sections that fit its length", found);
+        return None;
+    };
+    let superzones = check_descriptors(fsck, &plan, &descriptors);
+    let orphans = orphans.into_iter().map(U32::get).collect();
+    fsck.report.clean = body.flags.get() & 1 == 1;
+    let volume =
+        Volume { plan, header, body, streams, extents, units, superzones, orphans, summaries };
+    check_body(fsck, &volume).then_some(volume)
+}
+
+/// Checks the checkpoint's own fields; false if going on is impossible.
+fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
+    let Volume { plan, header, body, .. } = volume;
+    let place = |field: &'static str| move || field.to_string();
+    let mut ok = true;
+    fsck.expect_zero(CHECKPOINT, place("header, reserved"), &header.reserved);
+    fsck.expect(CHECKPOINT, place("header, sequence"), header.checkpoint, header.sequence);
+    fsck.expect_zero(CHECKPOINT, place("reserved"), &body.reserved.to_bytes());
+    fsck.expect(CHECKPOINT, place("flags"), body.flags.get() & 1, body.flags.get());
+    ok &= fsck.expect(CHECKPOINT, place("streams"), plan.streams, body.streams.get());
+    let units = plan.nodes.div_ceil(plan.per_unit(size_of::<format::NatEntry>()))
+        + plan.segment_count().div_ceil(plan.per_unit(size_of::<format::SitEntry>()));
+    ok &= fsck.expect(CHECKPOINT, place("units"), units, body.units.get());
+    ok &= fsck.expect(CHECKPOINT, place("superzones"), plan.superzones, body.superzones.get());
+    let mut range = |field: &'static str, value: u32, high: u32| {
+        if value > high {
+            fsck.add(CHECKPOINT, field, format!("at most {high}"), value);
+            ok = false;
+        }
+    };
+    range("delta_half", body.delta_half.get(), 1);
+    range("table_half", body.table_half.get(), 1);
+    range("sync_half", body.sync_half.get(), 1);
+    range("sync_next", body.sync_next.get(), plan.stripe(plan.sync_zones).blocks());
+    let (epoch, sync_epoch) = (header.epoch, body.sync_epoch);
+    let unlimited = body.sync_limit.get() == u64::MAX;
+    // A limit is set only by a recovery, which has an epoch of its own already.
+    if (unlimited && sync_epoch != epoch) || (!unlimited && sync_epoch >= epoch) {
+        let expected = if unlimited { format!("{epoch}") } else { format!("below {epoch}") };
+        fsck.add(CHECKPOINT, "sync_epoch", expected, sync_epoch);
+    }
+    if body.sync_limit < body.sync_sequence {
+        let expected = format!("{} or more", body.sync_sequence);
+        fsck.add(CHECKPOINT, "sync_limit", expected, body.sync_limit);
+    }
+    if body.written.get() < 0 {
+        fsck.add(CHECKPOINT, "written", "a time after 1970", body.written);
+    }
+    let mut last = 0;
+    for (index, orphan) in volume.orphans.iter().enumerate() {
+        if *orphan <= last || *orphan >= plan.nodes {
+            let expected = format!("inodes up to {}, ascending", plan.nodes - 1);
+            fsck.add(CHECKPOINT, format!("orphan {index}"), expected, orphan);
+        }
+        last = *orphan;
+    }
+    ok
+}
+
+/// Checks the descriptors: disjoint, within the main area, in possible states.
+fn check_descriptors(fsck: &mut Fsck, plan: &Plan, descriptors: &[Descriptor]) -> Vec<Superzone> {
+    const DESCRIPTOR: &str = "superzone descriptor";
+    let mut superzones = Vec::with_capacity(descriptors.len());
+    for (index, descriptor) in descriptors.iter().enumerate() {
+        let place = |field: &'static str| move || format!("superzone {index}: {field}");
+        let first = u64::from(plan.main_start) + index as u64 * u64::from(plan.width);
+        let found = u64::from(descriptor.first.get());
+        fsck.expect(DESCRIPTOR, place("first"), first, found);
+        fsck.expect(DESCRIPTOR, place("width"), plan.width, u32::from(descriptor.width));
+        fsck.expect_zero(DESCRIPTOR, place("reserved"), &descriptor.reserved);
+        let missing = u64::from(descriptor.missing.get());
+        if missing >> plan.width != 0 {
+            let expected = format!("bits below {}", plan.width);
+            fsck.add(DESCRIPTOR, place("missing")(), expected, format!("{missing:#x}"));
+        }
+        let zones: Vec<ZoneId> = (0..plan.width)
+            .filter(|i| missing >> i & 1 == 0)
+            .map(|i| ZoneId(first as u32 + i))
+            .filter(|zone| zone.0 < fsck.geometry.zones)
+            .collect();
+        let bad = |zone: ZoneId| {
+            use furrow_zone::ZoneState::{Offline, ReadOnly};
+            matches!(fsck.reports[zone.0 as usize].state, Offline | ReadOnly)
+        };
+        let dead = (0..plan.width).filter(|i| missing >> i & 1 == 1);
+        let healthy: Vec<u32> = dead
+            .map(|i| first as u32 + i)
+            .filter(|zone| *zone < fsck.geometry.zones && !bad(ZoneId(*zone)))
+            .collect();
+        if !healthy.is_empty() {
+            // A zone that could not be reset is left out though the drive may call it healthy.
+            fsck.report.notes.push(format!("superzone {index} leaves out zones {healthy:?}"));
+        }
+        if descriptor.state > state::RETIRED
+            || zones.is_empty() != (descriptor.state == state::RETIRED)
+        {
+            let expected = format!("a state that fits {} zones", zones.len());
+            fsck.add(DESCRIPTOR, place("state")(), expected, descriptor.state);
+        }
+        let (generation, state) = (descriptor.generation.get(), descriptor.state);
+        superzones.push(Superzone { zones, generation, state });
+    }
+    superzones
+}

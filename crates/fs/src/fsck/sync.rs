@@ -1,0 +1,480 @@
+//! The sync log behind the checkpoint: what the next mount will replay.
+
+use super::tree::{head_of, inode_of, leaf_of, read_node};
+use super::{Fsck, Plan, Volume};
+use crate::dirent;
+use crate::format::{HOLE, LEVEL_INODE, NatEntry, Pointer, item, kind};
+use crate::types::Kind;
+use furrow_log::record::{self, Expect, RecordHeader, crc32c, crc32c_append};
+use furrow_zone::ZoneId;
+use std::collections::BTreeMap;
+use zerocopy::{FromZeros, IntoBytes};
+
+const RECORD: &str = "sync record";
+
+/// Where the log is being read, and what it has said so far.
+struct Log {
+    half: u32,
+    next: u32,
+    sequence: u64,
+    /// Number the next namespace operation must have, once one was seen.
+    number: Option<u64>,
+    /// Generations of superzones, as records changed them.
+    generations: Vec<u32>,
+    /// Nodes as records left them: `None` is freed.
+    nodes: BTreeMap<u32, Option<NatEntry>>,
+}
+
+/// What is where a record should be.
+enum Found {
+    Whole(RecordHeader, Vec<u8>),
+    /// The log ends here, or goes on in the other half.
+    End,
+    Damaged(String),
+}
+
+/// Checks every record that counts, and what it leads to.
+pub(super) async fn check(fsck: &mut Fsck, volume: &Volume) {
+    let body = &volume.body;
+    let mut log = Log {
+        half: body.sync_half.get(),
+        next: body.sync_next.get(),
+        sequence: body.sync_sequence.get(),
+        number: None,
+        generations: volume.superzones.iter().map(|s| s.generation).collect(),
+        nodes: BTreeMap::new(),
+    };
+    let mut turned = false;
+    while log.sequence < body.sync_limit.get() {
+        match record_at(fsck, volume, log.half, log.next).await {
+            Found::Whole(header, bytes) if is_next(volume, &header, log.sequence) => {
+                turned = false;
+                log.next += header.blocks();
+                log.sequence += 1;
+                if !accept(fsck, volume, &mut log, &header, &bytes) {
+                    break;
+                }
+                fsck.report.statistics.sync_records += 1;
+            }
+            Found::Damaged(why) => {
+                fsck.add(RECORD, place(fsck, volume, &log), "a whole record", why);
+                break;
+            }
+            Found::Whole(header, _) if !turned && log.next > 0 => {
+                let found = format!("sequence {} of epoch {}", header.sequence, header.epoch);
+                let expected = format!("sequence {} of epoch {}", log.sequence, body.sync_epoch);
+                fsck.add(RECORD, place(fsck, volume, &log), expected, found);
+                break;
+            }
+            // Older records at the front of the other half, or nothing.
+            _ if turned => break,
+            _ => {
+                turned = true;
+                (log.half, log.next) = (1 - log.half, 0);
+            }
+        }
+    }
+    let records = fsck.report.statistics.sync_records;
+    if volume.body.flags.get() & 1 == 1 {
+        check_clean(fsck, volume, records);
+    } else {
+        fsck.report.notes.push(format!(
+            "not unmounted cleanly: the next mount replays {records} sync records, whose names are \
+             not checked here"
+        ));
+    }
+    check_nodes(fsck, volume, log.nodes).await;
+}
+
+fn is_next(volume: &Volume, header: &RecordHeader, sequence: u64) -> bool {
+    header.sequence.get() == sequence && header.epoch == volume.body.sync_epoch
+}
+
+fn place(fsck: &Fsck, volume: &Volume, log: &Log) -> String {
+    let at = block_addr(fsck, volume, log.half, log.next);
+    let at = at.map_or("past the log's end".into(), |addr| fsck.at(addr));
+    format!("{} at {at}", log.sequence)
+}
+
+/// Address of a block of a half of the log.
+fn block_addr(fsck: &Fsck, volume: &Volume, half: u32, block: u32) -> Option<u32> {
+    let plan = &volume.plan;
+    let stripe = plan.stripe(plan.sync_zones);
+    if block >= stripe.blocks() {
+        return None;
+    }
+    let (column, offset) = stripe.place(block);
+    let first = Plan::half(plan.sync_start, plan.sync_zones, half).start;
+    Some(fsck.addr(ZoneId(first + column), offset))
+}
+
+async fn record_at(fsck: &Fsck, volume: &Volume, half: u32, at: u32) -> Found {
+    let mut bytes: Vec<u8> = Vec::new();
+    let mut header = None;
+    let mut blocks = 1;
+    let mut read = 0;
+    while read < blocks {
+        let addr = block_addr(fsck, volume, half, at.saturating_add(read));
+        let Some(addr) = addr.filter(|addr| fsck.is_written(*addr)) else {
+            // Not all of it was written: torn, if its content really goes on.
+            return match header.and_then(|header| length_by_items(&header, &bytes)) {
+                Some(length) => Found::Damaged(format!("a length other than its {length} bytes")),
+                None => Found::End,
+            };
+        };
+        let page = match fsck.read_one(addr).await {
+            Ok(page) => page,
+            Err(error) => return Found::Damaged(error.to_string()),
+        };
+        if read == 0 {
+            let Some(first) = record::peek(page.bytes()) else {
+                let zeros = page.bytes().iter().all(|b| *b == 0);
+                return if zeros { Found::End } else { Found::Damaged("no record header".into()) };
+            };
+            blocks = first.blocks();
+            header = Some(first);
+        }
+        bytes.extend_from_slice(page.bytes());
+        read += 1;
+    }
+    let plan = &volume.plan;
+    let expect = Expect { kind: kind::SYNC, device: Some(plan.device), object: Some(plan.uuid) };
+    match record::open(&bytes, &expect) {
+        Ok((header, body)) => Found::Whole(header, body.to_vec()),
+        Err(error) => Found::Damaged(error.to_string()),
+    }
+}
+
+/// The length with which the record's checksum holds, found by its items: a header whose length
+/// alone is damaged.
+fn length_by_items(header: &RecordHeader, bytes: &[u8]) -> Option<usize> {
+    let body = bytes.get(size_of::<RecordHeader>()..)?;
+    let mut input = Input(body);
+    while let Some(Some(_)) = input.0.first().filter(|tag| **tag != 0).map(|_| input.item()) {}
+    let length = bytes.len() - input.0.len();
+    let mut bare = *header;
+    bare.crc = 0.into();
+    bare.length = (length as u32).into();
+    let body = &bytes[size_of::<RecordHeader>()..length];
+    (crc32c_append(crc32c(bare.as_bytes()), body) == header.crc.get()).then_some(length)
+}
+
+/// One item of a record.
+enum Item {
+    /// Namespace operation: number, inodes it names, kind if it makes one, names.
+    Name {
+        number: u64,
+        inodes: Vec<u32>,
+        kind: Option<u8>,
+        names: Vec<Vec<u8>>,
+    },
+    Node(u32, NatEntry),
+    Freed(u32),
+    Allocated {
+        stream: u8,
+        superzone: u32,
+        generation: u32,
+    },
+    Depends {
+        zone: u32,
+        generation: u32,
+        end: u32,
+    },
+    Attributes {
+        ino: u32,
+        nanoseconds: [u32; 3],
+    },
+    Range {
+        ino: u32,
+        first: u32,
+        count: u32,
+    },
+}
+
+/// Reads packed fields; `None` past the end.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (now, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*now)
+    }
+    fn u8(&mut self) -> Option<u8> {
+        Some(self.take::<1>()?[0])
+    }
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+    /// A time's nanoseconds.
+    fn time(&mut self) -> Option<u32> {
+        self.u64()?;
+        self.u32()
+    }
+    fn text(&mut self) -> Option<Vec<u8>> {
+        let len = usize::from(self.u16()?);
+        let (now, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(now.to_vec())
+    }
+
+    /// The next item: tag and fields as `docs/format.md` lists them.
+    fn item(&mut self) -> Option<Item> {
+        let before = self.0;
+        let item = self.read_item();
+        if item.is_none() {
+            self.0 = before;
+        }
+        item
+    }
+
+    fn read_item(&mut self) -> Option<Item> {
+        Some(match self.u8()? {
+            item::CREATE => {
+                let (number, parent, ino) = (self.u64()?, self.u32()?, self.u32()?);
+                let _generation = self.u32()?;
+                let kind = Some(self.u8()?);
+                let _mode_uid_gid_rdev = (self.u16()?, self.u32()?, self.u32()?, self.u32()?);
+                self.time()?;
+                let name = self.text()?;
+                let _target = self.text()?;
+                Item::Name { number, inodes: vec![parent, ino], kind, names: vec![name] }
+            }
+            item::LINK => {
+                let (number, ino, parent) = (self.u64()?, self.u32()?, self.u32()?);
+                self.time()?;
+                let names = vec![self.text()?];
+                Item::Name { number, inodes: vec![ino, parent], kind: None, names }
+            }
+            item::REMOVE => {
+                let (number, parent) = (self.u64()?, self.u32()?);
+                self.time()?;
+                let names = vec![self.text()?];
+                Item::Name { number, inodes: vec![parent], kind: None, names }
+            }
+            item::RENAME => {
+                let (number, from, to) = (self.u64()?, self.u32()?, self.u32()?);
+                if self.u8()? > 2 {
+                    return None;
+                }
+                self.time()?;
+                let names = vec![self.text()?, self.text()?];
+                Item::Name { number, inodes: vec![from, to], kind: None, names }
+            }
+            item::NODE => {
+                let nid = self.u32()?;
+                let mut entry = NatEntry::new_zeroed();
+                entry.ino = self.u32()?.into();
+                entry.addr = self.u32()?.into();
+                entry.crc = self.u32()?.into();
+                Item::Node(nid, entry)
+            }
+            item::FREED => {
+                let (nid, _ino) = (self.u32()?, self.u32()?);
+                Item::Freed(nid)
+            }
+            item::ALLOCATED => Item::Allocated {
+                stream: self.u8()?,
+                superzone: self.u32()?,
+                generation: self.u32()?,
+            },
+            item::DEPENDS => {
+                Item::Depends { zone: self.u32()?, generation: self.u32()?, end: self.u32()? }
+            }
+            item::ATTRIBUTES => {
+                let ino = self.u32()?;
+                let _mode_uid_gid = (self.u16()?, self.u32()?, self.u32()?);
+                Item::Attributes { ino, nanoseconds: [self.time()?, self.time()?, self.time()?] }
+            }
+            item::RANGE => Item::Range { ino: self.u32()?, first: self.u32()?, count: self.u32()? },
+            _ => return None,
+        })
+    }
+}
+
+/// Checks a record's items and takes what they say; false if what it depends on never reached the
+/// drive, which ends the log.
+fn accept(
+    fsck: &mut Fsck,
+    volume: &Volume,
+    log: &mut Log,
+    header: &RecordHeader,
+    body: &[u8],
+) -> bool {
+    let place = format!("{}", header.sequence);
+    fsck.expect_zero(RECORD, || format!("{place}: header, reserved"), &header.reserved);
+    if header.checkpoint > volume.header.checkpoint {
+        let expected = format!("at most {}", volume.header.checkpoint);
+        fsck.add(RECORD, format!("{place}: checkpoint"), expected, header.checkpoint);
+    }
+    let mut items = Vec::new();
+    let mut input = Input(body);
+    while !input.0.is_empty() {
+        let Some(item) = input.item() else {
+            let tag = input.0[0];
+            fsck.add(RECORD, place, "items up to its end", format!("tag {tag} and its fields"));
+            return false;
+        };
+        items.push(item);
+    }
+    for item in &items {
+        if let Item::Allocated { superzone, generation, .. } = item
+            && let Some(known) = log.generations.get_mut(*superzone as usize)
+        {
+            *known = *generation;
+        }
+    }
+    for item in &items {
+        if let Item::Depends { zone, generation, end } = item
+            && !holds(fsck, volume, log, (*zone, *generation, *end), &place)
+        {
+            return false;
+        }
+    }
+    for item in items {
+        check_item(fsck, volume, log, &place, item);
+    }
+    true
+}
+
+/// Whether the drive has what a record depends on.
+fn holds(
+    fsck: &mut Fsck,
+    volume: &Volume,
+    log: &Log,
+    (zone, generation, end): (u32, u32, u32),
+    place: &str,
+) -> bool {
+    let superzone = zone.checked_sub(volume.plan.main_start).map(|z| z / volume.plan.width);
+    let known = superzone.and_then(|index| log.generations.get(index as usize)).copied();
+    if known != Some(generation) || end > volume.plan.capacity {
+        let known = known.map_or("none: no zone of the main area".into(), |g| g.to_string());
+        let found = format!("generation {generation}, block {end} of zone {zone}");
+        let expected = format!("generation {known}, at most {} blocks", volume.plan.capacity);
+        fsck.add(RECORD, format!("{place}: depends"), expected, found);
+        return false;
+    }
+    fsck.written(ZoneId(zone)) >= end
+}
+
+fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item: Item) {
+    let nodes = volume.plan.nodes;
+    let inode = |fsck: &mut Fsck, what: &str, ino: u32| {
+        if ino == 0 || ino >= nodes {
+            fsck.add(RECORD, format!("{place}: {what}"), format!("inode 1 to {}", nodes - 1), ino);
+        }
+    };
+    match item {
+        Item::Name { number, inodes, kind, names } => {
+            inodes.into_iter().for_each(|ino| inode(fsck, "namespace operation", ino));
+            if let Some(expected) = log.number.replace(number.wrapping_add(1)) {
+                fsck.expect(RECORD, || format!("{place}: number"), expected, number);
+            }
+            if kind.is_some_and(|kind| Kind::from_code(kind).is_none()) {
+                fsck.add(RECORD, format!("{place}: kind"), "1 to 7", kind.unwrap_or(0));
+            }
+            for name in names {
+                if let Err(error) = dirent::validate_name(&name) {
+                    fsck.add(RECORD, format!("{place}: name"), "a name", error);
+                }
+            }
+        }
+        Item::Node(nid, entry) => {
+            inode(fsck, "node", nid);
+            inode(fsck, "node's inode", entry.ino.get());
+            log.nodes.insert(nid, Some(entry));
+        }
+        Item::Freed(nid) => {
+            inode(fsck, "freed", nid);
+            log.nodes.insert(nid, None);
+        }
+        Item::Allocated { stream, superzone, .. } => {
+            if u32::from(stream) >= volume.plan.streams || superzone >= volume.plan.superzones {
+                let found = format!("stream {stream}, superzone {superzone}");
+                fsck.add(RECORD, format!("{place}: allocated"), "ones that exist", found);
+            }
+        }
+        Item::Depends { .. } => {}
+        Item::Attributes { ino, nanoseconds } => {
+            inode(fsck, "attributes", ino);
+            if nanoseconds.iter().any(|ns| *ns >= 1_000_000_000) {
+                let found = format!("{nanoseconds:?}");
+                fsck.add(RECORD, format!("{place}: attributes"), "nanoseconds below 10^9", found);
+            }
+        }
+        Item::Range { ino, first, count } => {
+            inode(fsck, "range", ino);
+            if count == 0 || first.checked_add(count).is_none() {
+                let found = format!("{count} blocks from {first}");
+                fsck.add(RECORD, format!("{place}: range"), "blocks of a file", found);
+            }
+        }
+    }
+}
+
+/// Checks nodes as the records leave them, and the blocks they lead to.
+async fn check_nodes(fsck: &mut Fsck, volume: &Volume, nodes: BTreeMap<u32, Option<NatEntry>>) {
+    for (nid, entry) in nodes {
+        let Some(entry) = entry else { continue };
+        let ino = entry.ino.get();
+        let Some(page) = read_node(fsck, volume, entry, nid, ino).await else { continue };
+        let pointers: Vec<Pointer> = match head_of(&page).level {
+            LEVEL_INODE if inode_of(&page).head.height == 0 => inode_of(&page).slots.to_vec(),
+            0 => leaf_of(&page).slots.to_vec(),
+            _ => Vec::new(),
+        };
+        if !fsck.options.verify_data {
+            continue;
+        }
+        for (slot, pointer) in pointers.iter().enumerate() {
+            if pointer.addr.get() != HOLE {
+                check_pointer(fsck, volume, (nid, slot), pointer).await;
+            }
+        }
+    }
+}
+
+async fn check_pointer(
+    fsck: &mut Fsck,
+    volume: &Volume,
+    (nid, slot): (u32, usize),
+    pointer: &Pointer,
+) {
+    let addr = pointer.addr.get();
+    let place = format!("node {nid} slot {slot} at {}", fsck.at(addr));
+    if volume.locate(addr).is_none() || !fsck.is_written(addr) {
+        return fsck.add("pointer", place, "a written block of a segment", addr);
+    }
+    match fsck.read_one(addr).await {
+        Ok(page) => {
+            let (expected, found) = (pointer.crc.get(), crc32c(page.bytes()));
+            if expected != found {
+                let expected = format!("checksum {expected:08x}");
+                fsck.add("data", place, expected, format!("{found:08x}"));
+            }
+        }
+        Err(error) => fsck.add("data", place, "a block that can be read", error),
+    }
+}
+
+/// After a clean unmount the log holds nothing that counts, and is written up to where it goes on.
+fn check_clean(fsck: &mut Fsck, volume: &Volume, records: u64) {
+    fsck.expect(RECORD, || "count after a clean unmount".into(), 0, records);
+    let (plan, body) = (&volume.plan, &volume.body);
+    let stripe = plan.stripe(plan.sync_zones);
+    let zones = Plan::half(plan.sync_start, plan.sync_zones, body.sync_half.get());
+    for (column, zone) in zones.enumerate() {
+        let least = stripe.fill(column as u32, body.sync_next.get());
+        let found = fsck.written(ZoneId(zone));
+        if found < least {
+            let expected = format!("at most what is written of zone {zone}, {found}");
+            fsck.add("checkpoint", "sync_next", expected, least);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! fsck finds nothing wrong with what the engine leaves, cleanly or not.
+
+#![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
+
+use furrow_emu::{Emulator, Fates, Medium, Options, Snapshot};
+use furrow_fs::{
+    Fs, FsckOptions, FsckReport, Ino, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr,
+    WriteData, fsck,
+};
+use furrow_rt::{Config, Rng, Rt};
+use furrow_zone::{ErrorKind, Result, ZonedDevice};
+use std::rc::Rc;
+
+const SMALL: &str = "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=2";
+
+/// A formatted drive.
+fn formatted(rt: &Rt, spec: &str, options: &MkfsOptions) -> Emulator {
+    let geometry = furrow_zone::spec::parse_geometry(spec).unwrap();
+    let medium = Medium::memory(&geometry);
+    let drive = Emulator::new(rt, geometry, medium, Options::simulated()).unwrap();
+    let (on, device): (Rt, Rc<dyn ZonedDevice>) = (rt.clone(), Rc::new(drive.clone()));
+    let options = options.clone();
+    rt.block_on(async move { Fs::format(&on, device, &options).await }).unwrap();
+    drive
+}
+
+fn check(rt: &Rt, drive: &Emulator) -> FsckReport {
+    let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+    rt.block_on(async move { fsck(device, &FsckOptions::default()).await }).unwrap()
+}
+
+fn assert_ok(report: &FsckReport, what: &str) {
+    let findings: Vec<String> = report.findings.iter().map(|f| f.to_string()).collect();
+    assert!(findings.is_empty(), "{what}: {report:#?}");
+}
+
+/// Random changes of all kinds; errors that random choices provoke are part of it.
+async fn churn(fs: &Fs, rng: &mut Rng, steps: u32) -> Result<()> {
+    let mut dirs = vec![Ino::ROOT];
+    let mut names: Vec<(Ino, Vec<u8>)> = Vec::new();
+    for step in 0..steps {
+        let dir = dirs[rng.below(dirs.len() as u64) as usize];
+        let name = format!("n{}-{}", step, "x".repeat(rng.below(60) as usize)).into_bytes();
+        let old =
+            (!names.is_empty()).then(|| names[rng.below(names.len() as u64) as usize].clone());
+        let result = match (rng.below(14), old) {
+            (0, _) => fs.create(dir, &name, &NewNode::directory()).await.map(|a| {
+                dirs.push(a.ino);
+                names.push((dir, name));
+            }),
+            (1, _) => fs.create(dir, &name, &NewNode::symlink(b"some/target")).await.map(|_| {
+                names.push((dir, name));
+            }),
+            (2..6, _) | (_, None) => match fs.create(dir, &name, &NewNode::file()).await {
+                Ok(file) => {
+                    names.push((dir, name));
+                    let bytes: Vec<u8> = (0..rng.below(60_000)).map(|_| rng.next() as u8).collect();
+                    let at = if rng.below(8) == 0 { 5 << 20 } else { rng.below(9000) };
+                    fs.write(file.ino, WriteData::copy(fs.pool(), at, &bytes)).await
+                }
+                Err(error) => Err(error),
+            },
+            (6, Some((parent, old))) => match fs.rmdir(parent, &old).await {
+                Err(error) if error.kind() == ErrorKind::NotDirectory => {
+                    fs.unlink(parent, &old).await
+                }
+                other => other,
+            },
+            (7, Some((parent, old))) => {
+                names.push((dir, name.clone()));
+                fs.rename((parent, &old), (dir, &name), RenameMode::Replace).await
+            }
+            (8, Some((parent, old))) => match fs.lookup(parent, &old).await {
+                Ok(attr) => fs.link(attr.ino, dir, &name).await.map(|_| names.push((dir, name))),
+                Err(error) => Err(error),
+            },
+            (9, Some((parent, old))) => {
+                let (other, new) = names[rng.below(names.len() as u64) as usize].clone();
+                fs.rename((parent, &old), (other, &new), RenameMode::Exchange).await
+            }
+            (10..12, Some((parent, old))) => match fs.lookup(parent, &old).await {
+                Ok(attr) => {
+                    let size = rng.below(80_000);
+                    let change = SetAttr { size: Some(size), ..SetAttr::default() };
+                    fs.setattr(attr.ino, change).await.map(drop)
+                }
+                Err(error) => Err(error),
+            },
+            (12, Some((parent, old))) => match fs.lookup(parent, &old).await {
+                Ok(attr) => fs.fsync(attr.ino, false).await,
+                Err(error) => Err(error),
+            },
+            _ if rng.below(4) == 0 => fs.sync().await,
+            _ => Ok(()),
+        };
+        use ErrorKind::{Exists, Invalid, IsDirectory, NoSpace, NotDirectory, NotEmpty, NotFound};
+        let expected = [Exists, Invalid, IsDirectory, NoSpace, NotDirectory, NotEmpty, NotFound];
+        match result {
+            Err(error) if !expected.contains(&error.kind()) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_new_file_system_is_clean() {
+    let rt = Rt::new(Config::simulated(1));
+    let drive = formatted(&rt, SMALL, &MkfsOptions { label: "fresh".into(), ..Default::default() });
+    let report = check(&rt, &drive);
+    assert_ok(&report, "fresh");
+    assert!(report.clean && report.label == "fresh" && report.exit_code() == 0);
+    assert_eq!((report.statistics.inodes, report.statistics.directories), (1, 1));
+}
+
+#[test]
+fn what_the_engine_leaves_is_clean() {
+    for seed in 0..12 {
+        let rt = Rt::new(Config::shuffled(seed));
+        let segment = [None, Some(16), Some(100)][(seed % 3) as usize];
+        let drive =
+            formatted(&rt, SMALL, &MkfsOptions { segment_blocks: segment, ..Default::default() });
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        let on = rt.clone();
+        rt.block_on(async move {
+            let mut rng = Rng::new(seed);
+            for _ in 0..3 {
+                let fs = Fs::mount(&on, device.clone(), MountOptions::default()).await?;
+                churn(&fs, &mut rng, 250).await?;
+                fs.unmount().await?;
+                let report = fsck(device.clone(), &FsckOptions::default()).await?;
+                assert_ok(&report, &format!("seed {seed}"));
+                assert!(report.clean && report.statistics.inodes > 1);
+            }
+            Ok::<(), furrow_zone::Error>(())
+        })
+        .unwrap();
+        rt.clear();
+    }
+}
+
+/// Power cuts at random moments: fsck is content before the next mount and after it.
+#[test]
+fn what_a_power_cut_leaves_is_no_damage() {
+    let mut replayed = 0;
+    for seed in 100..130 {
+        let rt = Rt::new(Config::shuffled(seed));
+        let drive = formatted(&rt, SMALL, &MkfsOptions::default());
+        let (on, live) = (rt.clone(), drive.clone());
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        let cut: Snapshot = rt.block_on(async move {
+            let fs = Fs::mount(&on, device, MountOptions::default()).await.unwrap();
+            let mut rng = Rng::new(seed);
+            let before = 20 + rng.below(300) as u32;
+            churn(&fs, &mut rng, before).await.unwrap();
+            // Leave an fsync in the middle, if that is where it is.
+            let file = fs.create(Ino::ROOT, b"last", &NewNode::file()).await.unwrap();
+            let bytes = vec![7; 100_000];
+            fs.write(file.ino, WriteData::copy(fs.pool(), 0, &bytes)).await.unwrap();
+            let syncing = fs.clone();
+            let task = on.spawn(async move { syncing.fsync(file.ino, false).await });
+            for _ in 0..rng.below(40) {
+                on.yield_now().await;
+            }
+            let cut = live.snapshot().power_cut(&Fates::seeded(seed));
+            drop(task);
+            cut
+        });
+        rt.clear();
+
+        let rt = Rt::new(Config::shuffled(seed + 1));
+        let drive = Emulator::from_snapshot(&rt, &cut, Options::simulated());
+        let report = check(&rt, &drive);
+        assert_ok(&report, &format!("seed {seed}, after the cut"));
+        replayed += report.statistics.sync_records;
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        let on = rt.clone();
+        rt.block_on(async move {
+            let fs = Fs::mount(&on, device, MountOptions::default()).await.unwrap();
+            let mut rng = Rng::new(seed);
+            churn(&fs, &mut rng, 40).await.unwrap();
+            fs.unmount().await.unwrap();
+        });
+        assert_ok(&check(&rt, &drive), &format!("seed {seed}, after recovery"));
+        rt.clear();
+    }
+    assert!(replayed > 20, "{replayed} sync records seen");
+}
