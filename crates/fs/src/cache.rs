@@ -68,6 +68,10 @@ type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FixedHasher>
 
 const NIL: u32 = u32::MAX;
 
+/// Evictable pages that stay even beyond the capacity, unless that is less than four times as
+/// much: more than any one operation needs at once.
+const EVICTABLE_MIN: usize = 64;
+
 /// A page with what the cache knows of it.
 #[derive(Debug, Clone)]
 pub struct Entry {
@@ -179,6 +183,10 @@ pub struct Cache {
     free: Vec<u32>,
     coldest: u32,
     warmest: u32,
+    /// Pages on the eviction list.
+    evictable: usize,
+    /// See [`Cache::hold`].
+    held: bool,
     /// By owner and whether they are nodes.
     families: Map<u64, Family>,
     dirty_data: BTreeSet<(u32, u32)>,
@@ -197,6 +205,8 @@ impl Cache {
             free: Vec::new(),
             coldest: NIL,
             warmest: NIL,
+            evictable: 0,
+            held: false,
             families: Map::default(),
             dirty_data: BTreeSet::new(),
             dirty_nodes: BTreeSet::new(),
@@ -305,7 +315,21 @@ impl Cache {
         self.index.insert(key, at);
         self.join_family(at);
         self.set_dirty(at, dirty);
-        self.shrink(at);
+        if !self.held {
+            self.shrink(at);
+        }
+    }
+
+    /// From now on nothing is evicted, until [`Cache::unhold`]: an operation that has found every
+    /// page it needs must find them again while it applies, whatever it puts in.
+    pub fn hold(&mut self) {
+        self.held = true;
+    }
+
+    /// Ends [`Cache::hold`], and evicts beyond the capacity.
+    pub fn unhold(&mut self) {
+        self.held = false;
+        self.shrink(NIL);
     }
 
     /// Takes the page of `key` out, dirty or not.
@@ -517,6 +541,7 @@ impl Cache {
         let warmest = self.warmest;
         let slot = self.slot_mut(at);
         (slot.listed, slot.colder, slot.warmer) = (true, warmest, NIL);
+        self.evictable += 1;
         match warmest {
             NIL => self.coldest = at,
             other => self.slot_mut(other).warmer = at,
@@ -531,6 +556,7 @@ impl Cache {
         }
         slot.listed = false;
         let (colder, warmer) = (slot.colder, slot.warmer);
+        self.evictable -= 1;
         match colder {
             NIL => self.coldest = warmer,
             other => self.slot_mut(other).warmer = warmer,
@@ -541,9 +567,12 @@ impl Cache {
         }
     }
 
-    /// Evicts down to the capacity, but never `keep` (the page just inserted).
+    /// Evicts down to the capacity, but never `keep` (the page just inserted), and never the last
+    /// evictable pages: where nearly everything is dirty, an operation that needs several clean
+    /// pages would lose one by loading the next.
     fn shrink(&mut self, keep: u32) {
-        while self.index.len() > self.capacity && self.coldest != NIL {
+        let floor = if self.capacity >= 4 * EVICTABLE_MIN { EVICTABLE_MIN } else { 0 };
+        while self.index.len() > self.capacity && self.evictable > floor {
             let at = self.coldest;
             let slot = self.slot_mut(at);
             if slot.marked || at == keep {

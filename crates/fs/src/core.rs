@@ -288,7 +288,14 @@ impl Inner {
         let mut asked_for_space = 0;
         loop {
             self.check_ended()?;
-            let stop = match operation(&mut self.core.borrow_mut()) {
+            let done = {
+                let core = &mut *self.core.borrow_mut();
+                core.cache.hold();
+                let done = operation(core);
+                core.cache.unhold();
+                done
+            };
+            let stop = match done {
                 Ok(value) => return Ok(value),
                 Err(stop) => stop,
             };

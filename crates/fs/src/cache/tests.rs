@@ -236,3 +236,32 @@ proptest! {
         prop_assert!(cache.len() <= capacity);
     }
 }
+
+/// An operation finds what it needs, then puts new pages in: what it found must still be there,
+/// even where all else is dirty and every clean page was just used.
+#[test]
+fn nothing_is_evicted_while_held_and_the_last_clean_pages_stay() {
+    let mut cache = Cache::new(256);
+    for block in 0..256 {
+        cache.insert(Key::Data(2, block), Entry::dirty(Page::zeroed()));
+    }
+    cache.insert(Key::Node(1), Entry::clean(Page::zeroed(), None));
+    assert!(cache.get(&Key::Node(1)).is_some());
+    cache.insert(Key::Node(3), Entry::clean(Page::zeroed(), None));
+    assert!(cache.contains(&Key::Node(1)), "loading one page drops the other");
+    for node in 100..200 {
+        cache.insert(Key::Node(node), Entry::clean(Page::zeroed(), None));
+    }
+    assert!(cache.len() <= 256 + 64);
+    cache.hold();
+    let here: Vec<u32> = (1..200).filter(|node| cache.contains(&Key::Node(*node))).collect();
+    for node in 200..300 {
+        cache.insert(Key::Node(node), Entry::dirty(Page::zeroed()));
+    }
+    assert!(here.iter().all(|node| cache.contains(&Key::Node(*node))));
+    for block in 0..256 {
+        cache.mark_clean(&Key::Data(2, block));
+    }
+    cache.unhold();
+    assert!(cache.len() <= 256);
+}
