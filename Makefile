@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint
+.PHONY: help build test lint demo
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -20,3 +20,7 @@ test: ## everything that must hold: lints and tests
 lint: ## formatting, clippy, licences (the quick part of `make test`)
 	@scripts/setup.sh lint
 	@scripts/test.sh lint
+
+demo: ## a source tree on an emulated zoned drive, killed five times, checked
+	@scripts/setup.sh demo
+	@scripts/demo.sh

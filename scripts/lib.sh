@@ -40,3 +40,10 @@ can_mount() {
     effective="$(awk '/^CapEff:/ { print $2 }' /proc/self/status)"
     [ $(((0x$effective >> 21) & 1)) -eq 1 ]
 }
+
+# The newest archive of kernel sources that a linux-source package put here, if any.
+kernel_archive() {
+    local found
+    found="$(find -L /usr/src -maxdepth 2 -type f -name 'linux-source-*.tar.*' 2>/dev/null)"
+    printf '%s' "$found" | sort -V | tail -n 1
+}

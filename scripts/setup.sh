@@ -75,6 +75,26 @@ load_fuse() {
     [ -e /dev/fuse ] || ! have modprobe || as_root modprobe fuse 2>/dev/null || true
 }
 
+# A tree of about 80,000 files to copy: the kernel's sources, a package everywhere.
+need_sources() {
+    [ -z "${FURROW_DEMO_SOURCE:-}" ] || return 0
+    if [ -z "$(kernel_archive)" ]; then
+        have apt-get ||
+            fail "missing: kernel sources, which are a package on Debian and Ubuntu only." \
+                "Set FURROW_DEMO_SOURCE to any tree of files, run again."
+        # Debian 12 has it by this name; elsewhere the newest.
+        if apt-cache show linux-source-6.1 >/dev/null 2>&1; then
+            install_package linux-source-6.1 "80,000 files to copy"
+        else
+            install_package linux-source "80,000 files to copy"
+        fi
+    fi
+    case "$(kernel_archive)" in
+    *.xz) have xz || install_package xz-utils "to unpack kernel sources" ;;
+    *.bz2) have bzip2 || install_package bzip2 "to unpack kernel sources" ;;
+    esac
+}
+
 need_rust
 case "$goal" in
 build) ;;
@@ -84,6 +104,9 @@ test)
     need_tool fsx "$FSX_VERSION" "a judge of file systems, run on a mount"
     load_fuse
     ;;
-demo) load_fuse ;;
+demo)
+    need_sources
+    load_fuse
+    ;;
 *) fail "unknown goal '$goal': build, lint, test or demo" ;;
 esac

@@ -2,7 +2,7 @@
 
 use crate::show;
 use crate::target::Target;
-use furrow_fuse::report::Status;
+use furrow_fuse::report::{Status, Traffic};
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -36,7 +36,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     print_space(out, &status, &place)?;
     if matches!(target, Target::Mounted(_)) {
         writeln!(out)?;
-        print_traffic(out, &status)?;
+        print_traffic(out, &status.counters)?;
     }
     Ok(0)
 }
@@ -73,8 +73,8 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
     show::print_table(out, &table)
 }
 
-fn print_traffic(out: &mut dyn Write, status: &Status) -> std::io::Result<()> {
-    let t = &status.counters;
+/// Prints what was written since a mount.
+pub fn print_traffic(out: &mut dyn Write, t: &Traffic) -> std::io::Result<()> {
     let mut table = show::table(&["written since the mount", "bytes", "share"]);
     let share = |bytes: u64| match t.host_bytes {
         0 => "-".to_owned(),

@@ -10,6 +10,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
 
 mod bench;
+mod demo;
 mod device;
 mod df;
 mod map;
@@ -49,6 +50,7 @@ enum Command {
     Sync(sync::Args),
     Bench(bench::Args),
     Device(device::DeviceArgs),
+    Demo(demo::Args),
 }
 
 impl Command {
@@ -62,6 +64,7 @@ impl Command {
             Command::Sync(args) => sync::run(&args, out),
             Command::Bench(args) => bench::run(&args, out),
             Command::Device(args) => device::run(args, out),
+            Command::Demo(args) => demo::run(args, out),
         }
     }
 }

@@ -1,0 +1,275 @@
+//! How the demo runs the file system: as a daemon behind a mount, or through the library. Either
+//! way what dies under load is another process, killed with SIGKILL.
+
+use super::Places;
+use super::files::{Files, Mounted};
+use super::library::Library;
+use super::load::Load;
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the load may take for its first fsync, and the kernel for a kill.
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(5);
+
+/// Runs the file system.
+pub trait Host {
+    /// Makes the file system reachable; after a crash this recovers it.
+    fn start(&mut self) -> anyhow::Result<()>;
+    /// The file system while it is reachable.
+    fn files(&self) -> anyhow::Result<&dyn Files>;
+    /// Makes everything durable.
+    fn sync(&self) -> anyhow::Result<()>;
+    /// Prints space used and what was written since the start.
+    fn print_counters(&self, out: &mut dyn Write) -> anyhow::Result<()>;
+    /// Ends it in order.
+    fn stop(&mut self) -> anyhow::Result<()>;
+    /// Starts the load of `round`, kills the process that serves the file system `after` its first
+    /// acknowledged fsync, and leaves the file system unreachable.
+    fn kill_under_load(&mut self, round: &Round, after: Duration) -> anyhow::Result<()>;
+}
+
+/// One load and its journal.
+pub struct Round<'a> {
+    pub number: u32,
+    pub journal: &'a Path,
+    /// The load, on a file system reached some way.
+    pub load: &'a dyn for<'b> Fn(&'b dyn Files) -> Load<'b>,
+}
+
+impl Round<'_> {
+    /// Runs the load, its journal appended to outside of the file system under test.
+    pub fn run(&self, files: &dyn Files) -> anyhow::Result<()> {
+        let mut journal = open_journal(self.journal)?;
+        (self.load)(files).run(&mut journal, &AtomicBool::new(false))
+    }
+
+    /// Waits until an fsync was acknowledged. False if `ended` says there will be none.
+    fn wait_for_fsync(&self, mut ended: impl FnMut() -> bool) -> anyhow::Result<bool> {
+        let since = Instant::now();
+        loop {
+            if std::fs::metadata(self.journal).is_ok_and(|found| found.len() > 0) {
+                return Ok(true);
+            }
+            if ended() {
+                return Ok(false);
+            }
+            if since.elapsed() > PATIENCE {
+                bail!("no fsync returned within {} s", PATIENCE.as_secs());
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+fn open_journal(path: &Path) -> anyhow::Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .with_context(|| format!("{}: cannot write the journal", path.display()))
+}
+
+/// Runs a subcommand of this program and shows it.
+pub fn furrow(out: &mut dyn Write, arguments: &[&str]) -> anyhow::Result<()> {
+    writeln!(out, "$ furrow {}", arguments.join(" "))?;
+    out.flush()?;
+    let result = command(arguments)?.output().context("cannot start furrow")?;
+    out.write_all(&result.stdout)?;
+    writeln!(out)?;
+    if !result.status.success() {
+        let message = String::from_utf8_lossy(&result.stderr);
+        bail!("furrow {}: {}: {}", arguments.join(" "), result.status, message.trim_end());
+    }
+    Ok(())
+}
+
+fn command(arguments: &[&str]) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    command.args(arguments).stdin(Stdio::null());
+    Ok(command)
+}
+
+/// A daemon behind a mount.
+pub struct MountHost<'a> {
+    places: &'a Places,
+    files: Mounted,
+}
+
+impl<'a> MountHost<'a> {
+    pub fn new(places: &'a Places) -> MountHost<'a> {
+        MountHost { places, files: Mounted::at(places.mount_point.clone()) }
+    }
+
+    fn mount_point(&self) -> &'a str {
+        &self.places.mount_name
+    }
+
+    /// Waits until the kernel has noticed: a process killed is still there for a moment.
+    fn wait_for_death(&self) -> anyhow::Result<()> {
+        let since = Instant::now();
+        while std::fs::symlink_metadata(&self.places.mount_point).is_ok() {
+            if since.elapsed() > PATIENCE {
+                bail!("the daemon survived SIGKILL for {} s", PATIENCE.as_secs());
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    fn daemon(&self) -> anyhow::Result<Pid> {
+        let output = command(&["df", "--json", self.mount_point()])?.output()?;
+        let status: serde_json::Value =
+            serde_json::from_slice(&output.stdout).context("furrow df --json")?;
+        let pid = status["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+        pid.and_then(Pid::from_raw).context("furrow df --json names no daemon")
+    }
+}
+
+impl Host for MountHost<'_> {
+    fn start(&mut self) -> anyhow::Result<()> {
+        let log = self.places.daemon_log.as_str();
+        let image = self.places.image_name.as_str();
+        furrow(&mut io::sink(), &["mount", "--log", log, image, self.mount_point()])
+    }
+
+    fn files(&self) -> anyhow::Result<&dyn Files> {
+        Ok(&self.files)
+    }
+
+    fn sync(&self) -> anyhow::Result<()> {
+        furrow(&mut io::sink(), &["sync", self.mount_point()])
+    }
+
+    fn print_counters(&self, out: &mut dyn Write) -> anyhow::Result<()> {
+        furrow(out, &["df", self.mount_point()])
+    }
+
+    fn stop(&mut self) -> anyhow::Result<()> {
+        furrow(&mut io::sink(), &["umount", self.mount_point()])
+    }
+
+    fn kill_under_load(&mut self, round: &Round, after: Duration) -> anyhow::Result<()> {
+        let daemon = self.daemon()?;
+        let journal = open_journal(round.journal)?;
+        let load = (round.load)(&self.files);
+        let killed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| {
+                let mut journal = journal;
+                let result = load.run(&mut journal, &AtomicBool::new(false));
+                // Errors after the kill are what a kill looks like.
+                if killed.load(Ordering::SeqCst) { Ok(()) } else { result }
+            });
+            if round.wait_for_fsync(|| running.is_finished())? {
+                std::thread::sleep(after);
+            }
+            if !running.is_finished() {
+                killed.store(true, Ordering::SeqCst);
+                kill_process(daemon, Signal::KILL).context("killing the daemon")?;
+            }
+            match running.join() {
+                Ok(result) => result.context("the load failed before the daemon was killed")?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+            if !killed.load(Ordering::SeqCst) {
+                bail!("the load ended before the daemon was killed");
+            }
+            Ok(())
+        })?;
+        self.wait_for_death()?;
+        // Takes the dead mount off the tree.
+        self.stop()
+    }
+}
+
+/// The library in this process, and in a child of it while there is load.
+pub struct LibraryHost<'a> {
+    places: &'a Places,
+    library: Option<Library>,
+    /// Arguments that make this program run the load of a round in a child.
+    child_arguments: &'a dyn Fn(u32) -> Vec<String>,
+}
+
+impl<'a> LibraryHost<'a> {
+    pub fn new(
+        places: &'a Places,
+        child_arguments: &'a dyn Fn(u32) -> Vec<String>,
+    ) -> LibraryHost<'a> {
+        LibraryHost { places, library: None, child_arguments }
+    }
+
+    fn library(&self) -> anyhow::Result<&Library> {
+        self.library.as_ref().context("the file system is closed")
+    }
+}
+
+impl Host for LibraryHost<'_> {
+    fn start(&mut self) -> anyhow::Result<()> {
+        self.library = Some(Library::open(&self.places.image)?);
+        Ok(())
+    }
+
+    fn files(&self) -> anyhow::Result<&dyn Files> {
+        Ok(self.library()?)
+    }
+
+    fn sync(&self) -> anyhow::Result<()> {
+        Ok(self.library()?.sync()?)
+    }
+
+    fn print_counters(&self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let counters = self.library()?.look(furrow_fs::Fs::counters)?;
+        crate::df::print_traffic(out, &counters.into())?;
+        writeln!(out)?;
+        Ok(())
+    }
+
+    fn stop(&mut self) -> anyhow::Result<()> {
+        self.library.take().map_or(Ok(()), Library::close)
+    }
+
+    fn kill_under_load(&mut self, round: &Round, after: Duration) -> anyhow::Result<()> {
+        self.stop()?;
+        let arguments = (self.child_arguments)(round.number);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut child = command(&arguments)?.spawn().context("starting the load")?;
+        let waited = round.wait_for_fsync(|| has_ended(&mut child));
+        if matches!(waited, Ok(true)) {
+            std::thread::sleep(after);
+        }
+        let ended = has_ended(&mut child);
+        child.kill().context("killing the load")?;
+        child.wait().context("waiting for the load")?;
+        waited?;
+        if ended {
+            bail!("the load ended before it was killed");
+        }
+        Ok(())
+    }
+}
+
+fn has_ended(child: &mut Child) -> bool {
+    !matches!(child.try_wait(), Ok(None))
+}
+
+/// Why nothing can be mounted here; `None` if it can.
+pub fn mount_problem() -> Option<String> {
+    if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        return Some(format!("/dev/fuse: {error}"));
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Some("mounting needs root".to_owned());
+    }
+    // CAP_SYS_ADMIN, which root of a container may lack.
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    let capabilities = u64::from_str_radix(line.trim(), 16).ok()?;
+    (capabilities >> 21 & 1 == 0).then(|| "root lacks CAP_SYS_ADMIN here".to_owned())
+}

@@ -1,0 +1,331 @@
+//! `furrow demo`: a tree of files on an emulated zoned drive, killed under load and checked.
+//!
+//! Makes a small-zone drive as an image, a file system on it, copies a tree, compares every byte
+//! after a fresh mount, then repeatedly kills the process that serves the file system with
+//! SIGKILL at a random instant under load, and holds what is found against every fsync that had
+//! been acknowledged. It is a demonstration and a test: any difference ends it with status 1.
+
+mod files;
+mod host;
+mod library;
+mod load;
+mod plan;
+mod progress;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use anyhow::{Context, bail};
+use files::{Files, Mounted};
+use furrow_rt::Rng;
+use host::{Host, LibraryHost, MountHost, Round, furrow, mount_problem};
+use library::Library;
+use load::{Load, Report};
+use plan::Plan;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tree::Tree;
+
+/// The drive: small zones, striped over eight channels.
+const DRIVE: &str = "capacity=10GiB,zone-size=16MiB,channels=8,dies=8,max-active=96,max-open=96";
+/// Where the tree is copied to.
+const COPY: &str = "tree";
+/// Threads that copy and compare.
+const THREADS: usize = 2;
+/// Threads of the load.
+const WRITERS: u32 = 4;
+/// What the load writes at most, in bytes per second: the drive is not to run full.
+const LOAD_RATE_MAX: u64 = 64 << 20;
+/// The kill comes this long after the first acknowledged fsync, in milliseconds.
+const KILL_AFTER_MS: (u64, u64) = (200, 3000);
+
+/// Show a tree of files on an emulated zoned drive surviving kill -9
+///
+/// Makes a drive image, a file system on it, copies DIR, compares every file, then kills the
+/// daemon under load and checks every fsync that had been acknowledged. Through a mount where
+/// there is FUSE, through the library where there is none. `make demo` runs it on a source tree.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Tree of files to copy
+    #[arg(value_name = "DIR")]
+    source: PathBuf,
+    /// Folder for the drive's image, the mount point and the journals (up to 6 GiB)
+    #[arg(long, value_name = "DIR")]
+    work: PathBuf,
+    /// How often to kill
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    kills: u32,
+    /// Seed of the load and of the instants; drawn if absent
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Go through the library even where a mount would work
+    #[arg(long)]
+    library: bool,
+    /// Run the load of one round until killed: what the demo starts to have something to kill.
+    #[arg(long, hide = true, value_name = "ROUND")]
+    load: Option<u32>,
+}
+
+/// Where the demo keeps its things, all below its work folder.
+pub struct Places {
+    work: PathBuf,
+    image: PathBuf,
+    /// The image as a device spec.
+    image_name: String,
+    mount_point: PathBuf,
+    mount_name: String,
+    daemon_log: String,
+}
+
+impl Places {
+    fn below(work: &Path) -> anyhow::Result<Places> {
+        let name = |path: &Path| {
+            let name = path.to_str().map(str::to_owned);
+            name.with_context(|| format!("{}: must be UTF-8", path.display()))
+        };
+        let (image, mount_point) = (work.join("disk.zns"), work.join("mnt"));
+        Ok(Places {
+            image_name: spec_of(&image)?,
+            mount_name: name(&mount_point)?,
+            daemon_log: name(&work.join("daemon.log"))?,
+            work: work.to_owned(),
+            image,
+            mount_point,
+        })
+    }
+
+    fn journal(&self, round: u32) -> PathBuf {
+        self.work.join(format!("fsyncs-{round}.log"))
+    }
+
+    /// Makes the work folder and takes away what an earlier demo left there, and nothing else.
+    fn clear(&self) -> anyhow::Result<()> {
+        fs::create_dir_all(&self.work).with_context(|| self.work.display().to_string())?;
+        // A demo that was interrupted may have left its mount.
+        let _ = furrow(&mut io::sink(), &["umount", &self.mount_name]);
+        let journals = (1..=u32::MAX).map(|round| self.journal(round)).take_while(|j| j.exists());
+        for file in journals.chain([self.image.clone(), PathBuf::from(&self.daemon_log)]) {
+            match fs::remove_file(&file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| file.display().to_string());
+                }
+                _ => {}
+            }
+        }
+        match fs::create_dir(&self.mount_point) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(error).with_context(|| self.mount_name.clone())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The device spec of an image: its path, with what the grammar would read escaped.
+fn spec_of(image: &Path) -> anyhow::Result<String> {
+    let path = image.to_str().with_context(|| format!("{}: must be UTF-8", image.display()))?;
+    let mut spec = String::with_capacity(path.len());
+    for letter in path.chars() {
+        if matches!(letter, '\\' | '+' | ',') {
+            spec.push('\\');
+        }
+        spec.push(letter);
+    }
+    Ok(spec)
+}
+
+/// Runs the command.
+pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let places = Places::below(&args.work)?;
+    let seed = args.seed.unwrap_or(crate::mount::config()?.seed);
+    if let Some(round) = args.load {
+        let library = Library::open(&places.image)?;
+        Round { number: round, journal: &places.journal(round), load: &load(seed, round) }
+            .run(&library)?;
+        bail!("the load ended");
+    }
+    let source = Mounted::at(args.source.clone());
+    let tree = Tree::list(&source).with_context(|| args.source.display().to_string())?;
+    if tree.counts().files == 0 {
+        bail!("{}: no files to copy", args.source.display());
+    }
+    places.clear()?;
+    writeln!(out, "seed {seed}")?;
+    let problem = if args.library { Some("asked to".to_owned()) } else { mount_problem() };
+    let child_arguments = |round: u32| {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let (round, seed) = (round.to_string(), seed.to_string());
+        let mut words = vec!["demo".to_owned(), text(&args.source), "--work".to_owned()];
+        words.extend([text(&args.work), "--library".to_owned(), "--load".to_owned(), round]);
+        words.extend(["--seed".to_owned(), seed]);
+        words
+    };
+    let mut host: Box<dyn Host + '_> = match &problem {
+        None => Box::new(MountHost::new(&places)),
+        Some(why) => {
+            writeln!(out, "no mount ({why}): everything goes through the library instead")?;
+            Box::new(LibraryHost::new(&places, &child_arguments))
+        }
+    };
+    let demo = Demo { places: &places, tree: &tree, seed, kills: args.kills };
+    let result = demo.run(&mut *host, out);
+    if result.is_err() {
+        // Not to leave a mount behind; the error that counts is the first.
+        let _ = host.stop();
+    }
+    result.map(|()| 0)
+}
+
+/// The load of a round.
+fn load(seed: u64, round: u32) -> impl for<'b> Fn(&'b dyn Files) -> Load<'b> {
+    let folder = format!("load-{round}");
+    let plan = Plan { seed: seed ^ u64::from(round).rotate_left(48) };
+    move |files| Load {
+        files,
+        folder: folder.clone(),
+        plan,
+        writers: WRITERS,
+        rate_max: LOAD_RATE_MAX,
+    }
+}
+
+struct Demo<'a> {
+    places: &'a Places,
+    tree: &'a Tree<'a>,
+    seed: u64,
+    kills: u32,
+}
+
+impl Demo<'_> {
+    fn run(&self, host: &mut dyn Host, out: &mut dyn Write) -> anyhow::Result<()> {
+        let since = Instant::now();
+        let counts = self.tree.counts();
+        let image = &self.places.image_name;
+        furrow(out, &["device", "create", image, "--option", DRIVE])?;
+        furrow(out, &["mkfs", "--label", "demo", image])?;
+        host.start()?;
+        self.copy(host, out)?;
+        host.print_counters(out)?;
+        // A fresh start, so that the files come from the drive and not from a cache.
+        host.stop()?;
+        host.start()?;
+        self.compare(host, out)?;
+
+        let mut fsyncs = 0;
+        for round in 1..=self.kills {
+            fsyncs += self.kill(round, host, out)?.fsyncs;
+        }
+        writeln!(out, "after the last kill, everything once more:")?;
+        let mut again = 0;
+        for round in 1..=self.kills {
+            again += self.check(round, host)?.fsyncs;
+        }
+        self.compare(host, out)?;
+        self.remove_loads(host, out)?;
+        host.stop()?;
+        furrow(out, &["map", image])?;
+        for (what, value) in [
+            ("files verified", format!("{}, twice", counts.files + counts.symlinks)),
+            ("bytes verified", format!("{} MiB, twice", counts.bytes >> 20)),
+            ("kills", self.kills.to_string()),
+            ("fsyncs acknowledged", fsyncs.to_string()),
+            ("fsyncs checked", format!("{again}, twice, none lost")),
+            ("seconds", format!("{:.0}", since.elapsed().as_secs_f64())),
+        ] {
+            writeln!(out, "{what:<20} {value}")?;
+        }
+        Ok(())
+    }
+
+    fn copy(&self, host: &mut dyn Host, out: &mut dyn Write) -> anyhow::Result<()> {
+        let counts = self.tree.counts();
+        let files = host.files()?;
+        files.make_folder(COPY, 0o755).with_context(|| format!("mkdir {COPY}"))?;
+        out.flush()?;
+        let (copied, seconds) = progress::shown("copied", counts.files + counts.symlinks, |p| {
+            self.tree.copy(files, COPY, THREADS, p)?;
+            host.sync()
+        });
+        copied?;
+        writeln!(
+            out,
+            "copied {} files, {} links and {} folders, {} MiB, and synced: {seconds:.1} s",
+            counts.files,
+            counts.symlinks,
+            counts.folders,
+            counts.bytes >> 20,
+        )?;
+        Ok(())
+    }
+
+    fn compare(&self, host: &mut dyn Host, out: &mut dyn Write) -> anyhow::Result<()> {
+        let counts = self.tree.counts();
+        let files = host.files()?;
+        out.flush()?;
+        let (compared, seconds) =
+            progress::shown("compared", counts.files + counts.symlinks, |progress| {
+                self.tree.compare(files, COPY, THREADS, progress)
+            });
+        compared?;
+        writeln!(out, "every file is as it was copied: {seconds:.1} s")?;
+        Ok(())
+    }
+
+    /// Removes what the loads left, so that whole zones are free again, and shows the counters.
+    fn remove_loads(&self, host: &dyn Host, out: &mut dyn Write) -> anyhow::Result<()> {
+        let files = host.files()?;
+        let mut removed = 0;
+        for round in 1..=self.kills {
+            let folder = load(self.seed, round)(files).folder;
+            for writer in files.list(&folder)? {
+                for name in files.list(&format!("{folder}/{writer}"))? {
+                    files.remove(&format!("{folder}/{writer}/{name}"))?;
+                    removed += 1;
+                }
+            }
+        }
+        host.sync()?;
+        writeln!(out, "removed the {removed} files of the loads, and synced")?;
+        host.print_counters(out)
+    }
+
+    /// Kills once under load and checks what is found.
+    fn kill(&self, round: u32, host: &mut dyn Host, out: &mut dyn Write) -> anyhow::Result<Report> {
+        let journal = self.places.journal(round);
+        let load = load(self.seed, round);
+        let folder = load(host.files()?).folder;
+        host.files()?.make_folder(&folder, 0o755).with_context(|| format!("mkdir {folder}"))?;
+        let (least, most) = KILL_AFTER_MS;
+        let mut rng = Rng::new(self.seed.wrapping_add(u64::from(round)));
+        let after = Duration::from_millis(least + rng.below(most - least));
+        host.kill_under_load(&Round { number: round, journal: &journal, load: &load }, after)?;
+        let since = Instant::now();
+        host.start().context("after the kill")?;
+        let recovered = since.elapsed().as_secs_f64();
+        let report = self.check(round, host)?;
+        let Report { fsyncs, files, unsynced_files, blocks, .. } = report;
+        writeln!(
+            out,
+            "kill {round} of {}, {} ms into the load: usable again after {recovered:.2} s; \
+             {fsyncs} fsyncs acknowledged, all kept ({files} files, {blocks} blocks; \
+             {unsynced_files} files never fsynced)",
+            self.kills,
+            after.as_millis(),
+        )?;
+        out.flush()?;
+        Ok(report)
+    }
+
+    /// Holds the folder of a round against its journal.
+    fn check(&self, round: u32, host: &dyn Host) -> anyhow::Result<Report> {
+        let path = self.places.journal(round);
+        let journal = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let report = load(self.seed, round)(host.files()?).check(&journal)?;
+        if let Some(first) = report.problems.first() {
+            bail!("{} files are not as fsynced; the first: {first}", report.problems.len());
+        }
+        Ok(report)
+    }
+}
