@@ -1,8 +1,8 @@
 //! Completion tables: how a device answers a command without allocating for each.
 //!
 //! The submitter gets a [`Completion`], a future that names a slot of the table; the device
-//! fills the slot with [`CompletionTable::complete`]. Buffers in flight belong to the device or the table,
-//! never to the waiting task: a dropped `Completion` loses only the answer.
+//! fills the slot with [`CompletionTable::complete`]. Buffers in flight belong to the device or the
+//! table, never to the waiting task: a dropped `Completion` loses only the answer.
 
 use slab::Slab;
 use std::cell::RefCell;
