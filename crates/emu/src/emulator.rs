@@ -476,6 +476,30 @@ impl Emulator {
         true
     }
 
+    /// Carries out all that wait, if nothing has to be looked at before each and their order is
+    /// that of one line. Nothing can come between them, for nobody is called.
+    fn sweep(&self) -> bool {
+        let inner = &*self.0;
+        if !inner.plain.get() {
+            return false;
+        }
+        let Some(mut line) = inner.queues.borrow_mut().take_line() else { return false };
+        {
+            let core = &mut *inner.core.borrow_mut();
+            for mut waiting in line.drain(..) {
+                let command = waiting.request.command;
+                let mut outcome = core.execute(&mut waiting.request, waiting.barrier.as_ref());
+                if inner.traced {
+                    self.trace(waiting.queue, &command, &outcome);
+                }
+                return_pages(&mut outcome, &mut waiting.request);
+                inner.table.complete(waiting.ticket, outcome);
+            }
+        }
+        inner.queues.borrow_mut().give_back(line);
+        true
+    }
+
     /// What a drive that is away answers.
     fn refuse(&self) -> Option<Status> {
         let power = &self.0.power;
@@ -604,7 +628,6 @@ impl Emulator {
         let inner = &*self.0;
         let Some(mut waiting) = inner.queues.borrow_mut().take(position) else { return };
         let command = waiting.request.command;
-        let flips_before = matches!(command, Command::Read { .. });
         if let (Some(random), Command::Read { lba, blocks }) = (verdict.flip, command) {
             self.flip_one(lba, blocks, random);
         }
@@ -617,9 +640,7 @@ impl Emulator {
                 (None, None) => core.execute(request, waiting.barrier.as_ref()),
             }
         };
-        if flips_before && outcome.data.is_empty() {
-            outcome.data = std::mem::take(&mut waiting.request.data);
-        }
+        return_pages(&mut outcome, &mut waiting.request);
         if let (Some(random), Command::Write { blocks, .. } | Command::Append { blocks, .. }) =
             (verdict.flip, command)
             && outcome.status.is_ok()
@@ -696,6 +717,14 @@ impl Emulator {
     }
 }
 
+/// Gives the pages of a read that failed back to who brought them.
+#[inline]
+fn return_pages(outcome: &mut Outcome, request: &mut Request) {
+    if matches!(request.command, Command::Read { .. }) && outcome.data.is_empty() {
+        outcome.data = std::mem::take(&mut request.data);
+    }
+}
+
 /// Whether a fault looks at such a command at all.
 fn applies(kind: FaultKind, command: &Command) -> bool {
     let writes = matches!(command, Command::Write { .. } | Command::Append { .. });
@@ -723,10 +752,16 @@ impl Source for Worker {
         let Some(inner) = self.0.upgrade() else { return false };
         let drive = Emulator(inner);
         let waited = drive.ripen();
-        let worked = drive.step();
-        if worked && drive.0.options.step == Step::All {
-            while drive.step() {}
-        }
+        let worked = match drive.0.options.step {
+            Step::One => drive.step(),
+            Step::All => {
+                let mut worked = drive.sweep();
+                while drive.step() {
+                    worked = true;
+                }
+                worked
+            }
+        };
         worked || waited
     }
 }

@@ -1,6 +1,6 @@
 //! The image medium: an emulated drive in a sparse file that survives the process, kill -9 too.
 //!
-//! Its bytes are in [`format`], the story in `docs/emulated-image.md`.
+//! Its bytes are in [`mod@format`], the story in `docs/emulated-image.md`.
 //!
 //! Invariants:
 //! - **Data before the write pointer.** A write's blocks are in the file before the zone's record

@@ -119,6 +119,23 @@ impl Queues {
         taken
     }
 
+    /// Takes all commands out, if they are in one line, in their order. The line is to be given
+    /// back empty, for its memory.
+    #[inline]
+    pub fn take_line(&mut self) -> Option<VecDeque<Waiting>> {
+        let [line] = self.busy[..] else { return None };
+        self.busy.clear();
+        self.waiting = 0;
+        Some(std::mem::take(&mut self.lines[line as usize]))
+    }
+
+    /// See [`Queues::take_line`].
+    pub fn give_back(&mut self, emptied: VecDeque<Waiting>) {
+        if let Some(line) = self.lines.iter_mut().find(|line| line.capacity() == 0) {
+            *line = emptied;
+        }
+    }
+
     /// Where the outstanding appends to the zone of the append at `first` are that may overtake
     /// it: those of the same line with only appends before them.
     pub fn appends(&self, first: Position) -> Vec<Position> {

@@ -1,7 +1,7 @@
 //! The emulator against a model, on every medium at once.
 //!
 //! The model is the state machine for the answers and a map of blocks for the contents. Random
-//! commands go to it and to the drive in memory, in an image and discarding; all must agree on
+//! commands go to it and to the drive in memory, in an image and discarding, step by step and at once; all must agree on
 //! every status, every block and every zone, and the image still after it is closed and opened.
 #![allow(clippy::disallowed_methods, reason = "images are files")]
 
@@ -254,10 +254,16 @@ proptest! {
         let path = scratch("model.zns");
         create_image(&path, &geometry, true).expect("an image");
         let mut rigs = vec![image_rig(&path, OpenMode::ReadWrite)];
-        for medium in [Medium::memory(&geometry), Medium::discard(&geometry)] {
+        let memory = || Medium::memory(&geometry);
+        let media = [
+            (memory(), Options::simulated()),
+            (memory(), Options::fast()),
+            (Medium::discard(&geometry), Options::fast()),
+        ];
+        for (medium, options) in media {
             let keeps_payload = matches!(medium, Medium::Memory(_));
             let rt = Rt::new(Config::simulated(3));
-            let drive = Emulator::new(&rt, geometry.clone(), medium, Options::simulated()).unwrap();
+            let drive = Emulator::new(&rt, geometry.clone(), medium, options).unwrap();
             rigs.push(Rig { rt, drive, keeps_payload });
         }
         let machine = Machine::new(geometry.clone()).unwrap();

@@ -10,6 +10,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures real time")]
 
 mod bench;
+mod emulator;
 mod fuse;
 mod library;
 mod reach;
@@ -29,6 +30,7 @@ pub const BENCHES: &[Bench] = &[
                 copying with a checksum",
         run: library::run,
     },
+    emulator::EMULATOR,
     reach::REACH,
 ];
 
