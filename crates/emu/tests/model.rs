@@ -1,8 +1,9 @@
 //! The emulator against a model, on every medium at once.
 //!
 //! The model is the state machine for the answers and a map of blocks for the contents. Random
-//! commands go to it and to the drive in memory, in an image and discarding, step by step and at once; all must agree on
-//! every status, every block and every zone, and the image still after it is closed and opened.
+//! commands go to it and to the drive in memory, in an image and discarding, step by step and at
+//! once; all must agree on every status, every block and every zone, and the image still after it
+//! is closed and opened.
 #![allow(clippy::disallowed_methods, reason = "images are files")]
 
 mod common;
