@@ -18,7 +18,8 @@
 //!
 //! let rt = Rt::new(Config::simulated(1));
 //! let geometry = furrow_zone::spec::parse_geometry("zones=64,zone-size=1MiB,max-active=14")?;
-//! let drive = Emulator::new(&rt, geometry, Medium::memory(), Options::default())?;
+//! let medium = Medium::memory(&geometry);
+//! let drive = Emulator::new(&rt, geometry, medium, Options::fast())?;
 //! let drive: Rc<dyn furrow_zone::ZonedDevice> = Rc::new(drive);
 //! let on = rt.clone();
 //! rt.block_on(async move {

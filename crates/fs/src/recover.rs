@@ -833,7 +833,11 @@ async fn replay_name(inner: &Rc<Inner>, op: &NameOp) -> Result<()> {
             }
         })
         .await
-        .map_err(|error| error.at(what()))
+        .map_err(|error| match error.kind() {
+            ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupt => error.at(what()),
+            // It succeeded when it was logged: what it is replayed on is not what it was.
+            _ => Error::new(ErrorKind::Corrupt, error.at(what()).to_string()),
+        })
 }
 
 /// Reads a node block and checks it.

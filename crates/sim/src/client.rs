@@ -219,7 +219,7 @@ impl Client {
 
     async fn list(&self, object: Object) -> Result<(), Refusal> {
         let ino = self.ino(object)?;
-        let listed = list(&self.fs, Ino(ino.0)).await?;
+        let listed = list(&self.fs, Ino(ino.0)).await.map_err(|trouble| trouble.to_string())?;
         let mine: Vec<Name> = listed
             .keys()
             .filter_map(|bytes| Name::parse(bytes))

@@ -64,6 +64,9 @@ pub trait Subject: Sync {
     /// What must hold after a crash when the history had `mark` events.
     fn expect(&self, history: &Self::History, mark: usize) -> Self::Expected;
 
+    /// Does something to a drive before it is reopened, as the seed says.
+    fn disturb(&self, _: &Emulator, _: u64) {}
+
     /// Recovers what a crash left and compares.
     ///
     /// # Errors
@@ -329,6 +332,7 @@ fn reopen<S: Subject>(
     let seed = case.seed.rotate_left(32) ^ cut.fates.seed ^ cut.at;
     let opened = on_executor(Config::shuffled(seed), |rt| {
         let emulator = Emulator::from_snapshot(rt, snapshot, Options::simulated());
+        subject.disturb(&emulator, seed);
         let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
         let (commands, rng) = (Cell::new(0), RefCell::new(Rng::new(seed)));
         let taken = fork.clone();

@@ -11,11 +11,12 @@ use crate::crash::{Case, Subject};
 use crate::generate::Generator;
 use crate::history::{Expected, History};
 use crate::model::Model;
-use crate::observe::{PROBE, check};
+use crate::observe::{PROBE, Trouble, check, told};
 use crate::op::{Ino, Object, Op};
+use furrow_emu::{Emulator, Fault, FaultKind};
 use furrow_fs::{Canary, Fs, MkfsOptions, MountOptions, NewNode, WriteData};
 use furrow_rt::{Nanos, Rng, Rt};
-use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, ZonedDevice};
+use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, Lba, ZoneId, ZonedDevice};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -25,6 +26,8 @@ use std::rc::Rc;
 pub struct Files {
     /// The defect it has, if any.
     pub canary: Option<Canary>,
+    /// Bits flip on the drive before it is reopened: errors are fine then, wrong answers are not.
+    pub rot: bool,
 }
 
 /// What a case draws besides its operations.
@@ -95,16 +98,11 @@ impl Setup {
     }
 }
 
-/// An engine error as a sentence that says what was asked.
-fn told(what: &str) -> impl FnOnce(furrow_zone::Error) -> String {
-    move |error| format!("{what}: {error}")
-}
-
 /// Formats the drive and makes the directories all clients share.
 ///
 /// # Errors
 /// If the engine fails.
-pub async fn prepare(rt: Rt, device: Rc<dyn ZonedDevice>, setup: Setup) -> Result<(), String> {
+pub async fn prepare(rt: Rt, device: Rc<dyn ZonedDevice>, setup: Setup) -> Result<(), Trouble> {
     Fs::format(&rt, device.clone(), &setup.format).await.map_err(told("mkfs"))?;
     let fs = Fs::mount(&rt, device, setup.mount).await.map_err(told("mount"))?;
     for object in Object::SHARED {
@@ -121,7 +119,7 @@ pub async fn prepare(rt: Rt, device: Rc<dyn ZonedDevice>, setup: Setup) -> Resul
 ///
 /// # Errors
 /// If one is not there.
-pub async fn learn_shared(fs: &Fs, history: &SharedHistory) -> Result<(), String> {
+pub async fn learn_shared(fs: &Fs, history: &SharedHistory) -> Result<(), Trouble> {
     history.borrow_mut().know(Object::ROOT, Ino::ROOT);
     for object in Object::SHARED {
         if let Some(name) = object.shared_name() {
@@ -153,7 +151,7 @@ pub async fn work(
     operations: u32,
     history: &SharedHistory,
     tolerant: bool,
-) -> Result<Idle, String> {
+) -> Result<Idle, Trouble> {
     let tasks: Vec<_> = clients
         .into_iter()
         .map(|(number, (generator, model))| {
@@ -188,7 +186,7 @@ async fn run(
     case: Case,
     setup: Setup,
     history: SharedHistory,
-) -> Result<(), String> {
+) -> Result<(), Trouble> {
     history.borrow_mut().promise_commits(setup.mount.commit_interval);
     let mut clients = fresh_clients(case.seed, setup.clients);
     for mount in 0..setup.mounts {
@@ -197,17 +195,17 @@ async fn run(
         if mount == 0 {
             learn_shared(&fs, &history).await?;
         } else {
-            exactly(&fs, &history).await.map_err(|why| format!("after a clean remount: {why}"))?;
+            exactly(&fs, &history).await.map_err(|why| why.at("after a clean remount"))?;
         }
         clients = work(&rt, &fs, clients, setup.operations, &history, false).await?;
         if mount + 1 == setup.mounts {
             match durably(&rt, &history, fs.sync()).await {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::NoSpace => {}
-                Err(error) => return Err(format!("sync: {error}")),
+                Err(error) => return Err(told("sync")(error)),
             }
             // The last thing: a power cut now finds everything.
-            return exactly(&fs, &history).await.map_err(|why| format!("at the end: {why}"));
+            return exactly(&fs, &history).await.map_err(|why| why.at("at the end"));
         }
         durably(&rt, &history, fs.unmount()).await.map_err(told("unmount"))?;
         for (_, model) in clients.values_mut() {
@@ -218,7 +216,7 @@ async fn run(
 }
 
 /// Compares with the end of the history, all of it durable.
-async fn exactly(fs: &Fs, history: &SharedHistory) -> Result<(), String> {
+async fn exactly(fs: &Fs, history: &SharedHistory) -> Result<(), Trouble> {
     let expected = {
         let history = history.borrow();
         history.cut(history.mark()).all_durable()
@@ -227,13 +225,13 @@ async fn exactly(fs: &Fs, history: &SharedHistory) -> Result<(), String> {
 }
 
 /// Uses a recovered file system a little: it must not only be readable.
-async fn probe(fs: &Fs, seed: u64) -> Result<(), String> {
+async fn probe(fs: &Fs, seed: u64) -> Result<(), Trouble> {
     let full = |error: &furrow_zone::Error| error.kind() == ErrorKind::NoSpace;
     let root = furrow_fs::Ino::ROOT;
     match fs.lookup(root, PROBE).await {
         Ok(_) => fs.unlink(root, PROBE).await.map_err(told("unlink of an old probe"))?,
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(format!("lookup of the probe: {error}")),
+        Err(error) => return Err(told("lookup of the probe")(error)),
     }
     let attr = match fs.create(root, PROBE, &NewNode::file()).await {
         Err(error) if full(&error) => return Ok(()),
@@ -250,7 +248,7 @@ async fn probe(fs: &Fs, seed: u64) -> Result<(), String> {
     }
     let found = fs.read(attr.ino, 0, bytes.len()).await.map_err(told("read after recovery"))?;
     if found.to_vec() != bytes {
-        return Err("a file written after recovery reads back wrong".to_owned());
+        return Err("a file written after recovery reads back wrong".to_owned().into());
     }
     if seed.is_multiple_of(2) {
         fs.unlink(root, PROBE).await.map_err(told("unlink after recovery"))?;
@@ -264,7 +262,7 @@ async fn reopen(
     case: Case,
     setup: Setup,
     expected: Expected,
-) -> Result<(), String> {
+) -> Result<(), Trouble> {
     let fs = Fs::mount(&rt, device.clone(), setup.mount.clone()).await.map_err(told("mount"))?;
     let recovered = check(&fs, &expected).await?;
     let choice = rt.random();
@@ -272,15 +270,50 @@ async fn reopen(
     match fs.unmount().await {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::NoSpace => {}
-        Err(error) => return Err(format!("unmount after recovery: {error}")),
+        Err(error) => return Err(told("unmount after recovery")(error)),
     }
     drop(fs);
     if choice.is_multiple_of(4) {
         let fs = Fs::mount(&rt, device, setup.mount).await.map_err(told("second mount"))?;
         let history = History::resume(recovered.models, recovered.inos);
-        check(&fs, &history.cut(0)).await.map_err(|why| format!("at the second mount: {why}"))?;
+        check(&fs, &history.cut(0)).await.map_err(|why| why.at("at the second mount"))?;
     }
     Ok(())
+}
+
+/// Flips a bit in each of a few written blocks.
+fn flip_bits(emulator: &Emulator, rng: &mut Rng) {
+    let geometry = emulator.geometry().clone();
+    let Ok(report) = emulator.report(ZoneId(0), geometry.zones) else { return };
+    let written: Vec<_> = report.iter().filter(|zone| zone.write_pointer.0 > 0).collect();
+    for _ in 0..1 + rng.below(6) {
+        let zone = written[rng.below(written.len() as u64) as usize];
+        let offset = rng.below(zone.write_pointer.0);
+        let block = Lba(geometry.start(zone.zone).0 + offset);
+        let fault = Fault::new(FaultKind::BitFlip).at_blocks(block, BlockCount(1));
+        emulator.inject(fault).expect("invariant: the block is on the drive");
+    }
+}
+
+/// Reopens a drive that has rotted: it may refuse, but what it shows must be true.
+async fn reopen_rotten(
+    rt: Rt,
+    device: Rc<dyn ZonedDevice>,
+    setup: Setup,
+    expected: Expected,
+) -> Result<(), Trouble> {
+    let looked = async {
+        let fs = Fs::mount(&rt, device.clone(), setup.mount).await.map_err(told("mount"))?;
+        check(&fs, &expected).await?;
+        fs.unmount().await.map_err(told("unmount"))
+    };
+    match looked.await {
+        Ok(()) => Ok(()),
+        Err(Trouble::Refused(_, ErrorKind::Corrupt | ErrorKind::WrongFormat)) => Ok(()),
+        // No room for what recovery writes is an answer too.
+        Err(Trouble::Refused(_, ErrorKind::NoSpace)) => Ok(()),
+        Err(other) => Err(other),
+    }
 }
 
 impl Subject for Files {
@@ -288,9 +321,10 @@ impl Subject for Files {
     type Expected = Expected;
 
     fn name(&self) -> String {
+        let name = if self.rot { "rot" } else { "fs" };
         match self.canary {
-            None => "fs".to_owned(),
-            Some(canary) => format!("fs:{canary:?}"),
+            None => name.to_owned(),
+            Some(canary) => format!("{name}:{canary:?}"),
         }
     }
 
@@ -299,7 +333,7 @@ impl Subject for Files {
     }
 
     fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String> {
-        rt.block_on(prepare(rt.clone(), device, Setup::draw(case, None)))
+        Ok(rt.block_on(prepare(rt.clone(), device, Setup::draw(case, None)))?)
     }
 
     fn run(
@@ -309,7 +343,8 @@ impl Subject for Files {
         case: Case,
         history: Rc<RefCell<History>>,
     ) -> Result<(), String> {
-        rt.block_on(run(rt.clone(), device, case, Setup::draw(case, self.canary), history))
+        let setup = Setup::draw(case, self.canary);
+        Ok(rt.block_on(run(rt.clone(), device, case, setup, history))?)
     }
 
     fn mark(history: &History) -> usize {
@@ -317,7 +352,13 @@ impl Subject for Files {
     }
 
     fn expect(&self, history: &History, mark: usize) -> Expected {
-        history.cut(mark)
+        if self.rot { history.cut_unpromised(mark) } else { history.cut(mark) }
+    }
+
+    fn disturb(&self, emulator: &Emulator, seed: u64) {
+        if self.rot {
+            flip_bits(emulator, &mut Rng::new(seed));
+        }
     }
 
     fn reopen(
@@ -328,6 +369,9 @@ impl Subject for Files {
         expected: &Expected,
     ) -> Result<(), String> {
         let setup = Setup::draw(case, self.canary);
-        rt.block_on(reopen(rt.clone(), device, case, setup, expected.clone()))
+        if self.rot {
+            return Ok(rt.block_on(reopen_rotten(rt.clone(), device, setup, expected.clone()))?);
+        }
+        Ok(rt.block_on(reopen(rt.clone(), device, case, setup, expected.clone()))?)
     }
 }

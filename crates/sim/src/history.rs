@@ -142,16 +142,28 @@ impl History {
     /// Operations that failed later are known never to have been applied: an operation that
     /// fails has changed nothing.
     pub fn cut(&self, mark: usize) -> Expected {
+        self.cut_with(mark, true)
+    }
+
+    /// The same, if no promise holds: any state there ever was, but no other.
+    pub fn cut_unpromised(&self, mark: usize) -> Expected {
+        self.cut_with(mark, false)
+    }
+
+    fn cut_with(&self, mark: usize, promised: bool) -> Expected {
         let begun = |entry: &Entry| entry.begin < mark;
         let ended = |entry: &Entry| matches!(entry.end, Some((at, _)) if at < mark);
         let failed = |entry: &Entry| matches!(entry.end, Some((_, Err(_))));
 
         let mut expected = self.expected_base();
         // Up to which event an answered fsync or sync covers name changes; per object for content.
-        let (mut names_floor, mut all_floor) = (0, self.committed(mark));
+        let (mut names_floor, mut all_floor) = (0, 0);
+        if promised {
+            all_floor = self.committed(mark);
+        }
         let mut content_floors: BTreeMap<Object, usize> = BTreeMap::new();
         let mut mode_floors: BTreeMap<Object, usize> = BTreeMap::new();
-        let acknowledged = |e: &&Entry| begun(e) && ended(e) && !failed(e);
+        let acknowledged = |e: &&Entry| promised && begun(e) && ended(e) && !failed(e);
         for entry in self.entries.iter().filter(acknowledged) {
             let raise = |floors: &mut BTreeMap<Object, usize>, object| {
                 let floor = floors.entry(object).or_insert(0);

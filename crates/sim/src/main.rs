@@ -96,7 +96,10 @@ impl Chosen {
         };
         match kind {
             "toy" => Ok(Chosen::Toy(Toy { canary: canary_of(canary, &toy::Canary::ALL)? })),
-            "fs" => Ok(Chosen::Files(Files { canary: canary_of(canary, &FS_CANARIES)? })),
+            "fs" | "rot" => Ok(Chosen::Files(Files {
+                canary: canary_of(canary, &FS_CANARIES)?,
+                rot: kind == "rot",
+            })),
             "ledger" => {
                 Ok(Chosen::Ledger(LedgerSubject { canary: canary_of(canary, &ledger::CANARIES)? }))
             }

@@ -5,7 +5,7 @@ use crate::model::{BLOCK, Model};
 use crate::op::{Ino, Kind, Object};
 use crate::oracle::{Found, Names, Observed};
 use furrow_fs::Fs;
-use furrow_zone::Error;
+use furrow_zone::{Error, ErrorKind};
 use std::collections::BTreeMap;
 
 /// A name the harness itself uses in the root, to see that an engine works after a recovery.
@@ -23,16 +23,56 @@ fn kind(kind: furrow_fs::Kind) -> Kind {
     }
 }
 
-/// An engine error as a sentence that says what was asked.
-fn told(what: impl std::fmt::Display) -> impl FnOnce(Error) -> String {
-    move |error| format!("{what}: {error}")
+/// What went wrong when a file system was looked at.
+#[derive(Clone, Debug)]
+pub enum Trouble {
+    /// The engine refused, and says why.
+    Refused(String, ErrorKind),
+    /// The engine answered, and the answer is wrong.
+    Wrong(String),
+}
+
+impl Trouble {
+    /// The same, with where it happened.
+    #[must_use]
+    pub fn at(self, place: &str) -> Trouble {
+        match self {
+            Trouble::Refused(why, kind) => Trouble::Refused(format!("{place}: {why}"), kind),
+            Trouble::Wrong(why) => Trouble::Wrong(format!("{place}: {why}")),
+        }
+    }
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Trouble::Refused(why, _) | Trouble::Wrong(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Trouble {
+        Trouble::Wrong(why)
+    }
+}
+
+impl From<Trouble> for String {
+    fn from(trouble: Trouble) -> String {
+        trouble.to_string()
+    }
+}
+
+/// An engine's error as a sentence that says what was asked.
+pub fn told(what: impl std::fmt::Display) -> impl FnOnce(Error) -> Trouble {
+    move |error| Trouble::Refused(format!("{what}: {error}"), error.kind())
 }
 
 /// All entries of a directory.
 ///
 /// # Errors
 /// If the engine fails, lists a name twice, or does not come to an end.
-pub async fn list(fs: &Fs, ino: Ino) -> Result<BTreeMap<Vec<u8>, (Ino, Kind)>, String> {
+pub async fn list(fs: &Fs, ino: Ino) -> Result<BTreeMap<Vec<u8>, (Ino, Kind)>, Trouble> {
     let mut entries = BTreeMap::new();
     let mut cookie = 0;
     loop {
@@ -42,20 +82,21 @@ pub async fn list(fs: &Fs, ino: Ino) -> Result<BTreeMap<Vec<u8>, (Ino, Kind)>, S
             .map_err(told(format_args!("readdir of inode {ino}")))?;
         let Some(last) = listed.last() else { return Ok(entries) };
         if last.cookie == cookie {
-            return Err(format!("readdir of inode {ino}: the listing stays at cookie {cookie}"));
+            let why = format!("the listing stays at cookie {cookie}");
+            return Err(Trouble::Wrong(format!("readdir of inode {ino}: {why}")));
         }
         cookie = last.cookie;
         for entry in listed {
             let found = (Ino(entry.ino.0), kind(entry.kind));
             if entries.insert(entry.name.clone(), found).is_some() {
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
-                return Err(format!("readdir of inode {ino} lists {name:?} twice"));
+                return Err(format!("readdir of inode {ino} lists {name:?} twice").into());
             }
         }
     }
 }
 
-async fn look_at(fs: &Fs, ino: Ino, expected: Kind) -> Result<Found, String> {
+async fn look_at(fs: &Fs, ino: Ino, expected: Kind) -> Result<Found, Trouble> {
     let engine_ino = furrow_fs::Ino(ino.0);
     let attr = fs.getattr(engine_ino).await.map_err(told(format_args!("getattr of {ino}")))?;
     let kind = kind(attr.kind);
@@ -63,7 +104,8 @@ async fn look_at(fs: &Fs, ino: Ino, expected: Kind) -> Result<Found, String> {
         return Err(format!(
             "inode {ino} says it is inode {}, a {kind:?}; its name says {expected:?}",
             attr.ino
-        ));
+        )
+        .into());
     }
     let target = match kind {
         Kind::Symlink => {
@@ -79,7 +121,7 @@ async fn look_at(fs: &Fs, ino: Ino, expected: Kind) -> Result<Found, String> {
 ///
 /// # Errors
 /// If the engine fails or contradicts itself.
-pub async fn observe(fs: &Fs) -> Result<Observed, String> {
+pub async fn observe(fs: &Fs) -> Result<Observed, Trouble> {
     let mut observed = Observed::default();
     let mut unseen = vec![(Ino::ROOT, Kind::Directory)];
     while let Some((ino, kind)) = unseen.pop() {
@@ -97,7 +139,8 @@ pub async fn observe(fs: &Fs) -> Result<Observed, String> {
                     .await
                     .map_err(told(format_args!("lookup of a listed name in {ino}")))?;
                 if attr.ino.0 != child.0 {
-                    return Err(format!("in {ino}, readdir says {child}, lookup {}", attr.ino));
+                    let why = format!("in {ino}, readdir says {child}, lookup {}", attr.ino);
+                    return Err(why.into());
                 }
                 found.entries.insert(name, child);
                 unseen.push((child, kind));
@@ -109,7 +152,7 @@ pub async fn observe(fs: &Fs) -> Result<Observed, String> {
 }
 
 /// Reads one block of a file, cut off at its size.
-async fn read_block(fs: &Fs, ino: Ino, block: u64, size: u64) -> Result<Vec<u8>, String> {
+async fn read_block(fs: &Fs, ino: Ino, block: u64, size: u64) -> Result<Vec<u8>, Trouble> {
     let offset = block * BLOCK;
     let length = size.saturating_sub(offset).min(BLOCK) as usize;
     let data = fs
@@ -118,7 +161,8 @@ async fn read_block(fs: &Fs, ino: Ino, block: u64, size: u64) -> Result<Vec<u8>,
         .map_err(told(format_args!("read of inode {ino} block {block}")))?;
     let bytes = data.to_vec();
     if bytes.len() != length {
-        return Err(format!("inode {ino} block {block}: {} bytes of {length}", bytes.len()));
+        let why = format!("inode {ino} block {block}: {} bytes of {length}", bytes.len());
+        return Err(why.into());
     }
     Ok(bytes)
 }
@@ -136,7 +180,7 @@ pub struct Recovered {
 ///
 /// # Errors
 /// Says what the contract does not allow.
-pub async fn check(fs: &Fs, expected: &Expected) -> Result<Recovered, String> {
+pub async fn check(fs: &Fs, expected: &Expected) -> Result<Recovered, Trouble> {
     let observed = observe(fs).await?;
     let Names { matching, prefixes } = expected.check_names(&observed)?;
     let mut models: BTreeMap<u8, Model> = prefixes
