@@ -384,7 +384,8 @@ impl Core {
             zones.extend(self.layout.table_half(other));
         }
         let other = 1 - self.sync.half;
-        if sync_half == self.sync.half && std::mem::take(&mut self.sync.used[usize::from(other)]) {
+        if sync_half == self.sync.half && self.sync.used[usize::from(other)] {
+            // It counts as used until it is empty: see `sync_released`.
             zones.extend(self.layout.sync_half(other));
         }
         zones
@@ -395,6 +396,15 @@ impl Core {
         let other = 1 - self.delta.position().0;
         if self.checkpoint.extents.iter().all(|extent| extent.half != other) {
             self.delta.half_released(other);
+        }
+    }
+
+    /// Zones of the sync log were reset: a half may be written again once all of it was.
+    fn sync_released(&mut self, zones: &[ZoneId]) {
+        for half in [0, 1] {
+            if self.layout.sync_half(half).iter().all(|zone| zones.contains(zone)) {
+                self.sync.used[usize::from(half)] = false;
+            }
         }
     }
 
@@ -412,6 +422,13 @@ impl Core {
 impl Inner {
     /// Makes everything so far durable and gives back what that frees. `clean` marks an unmount.
     pub(crate) async fn checkpoint(self: &Rc<Self>, clean: bool) -> Result<()> {
+        // A task of its own: once begun it must end, whoever asked for it may go away.
+        let inner = self.clone();
+        let task = self.rt.spawn(async move { inner.checkpoint_whole(clean).await });
+        task.await
+    }
+
+    async fn checkpoint_whole(self: &Rc<Self>, clean: bool) -> Result<()> {
         let _one = self.checkpoint_lock.acquire(1).await;
         if !clean && !self.core.borrow().needs_checkpoint() {
             // What is dispatched already may still be on its way.
@@ -502,9 +519,10 @@ impl Inner {
         zones: Vec<ZoneId>,
     ) -> Result<()> {
         let pool = self.core.borrow().zones.clone();
-        for zone in zones {
-            pool.release_zone(zone, ReleaseProof::by(id)).await?;
+        for zone in &zones {
+            pool.release_zone(*zone, ReleaseProof::by(id)).await?;
         }
+        self.core.borrow_mut().sync_released(&zones);
         for superzone in superzones {
             pool.release(*superzone, ReleaseProof::by(id)).await?;
         }

@@ -279,6 +279,24 @@ impl Core {
     }
 }
 
+/// Pages pinned for an operation that waits.
+struct Pins {
+    inner: Rc<Inner>,
+    tickets: Vec<Ticket>,
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        // An operation is never dropped while it is applied; if the whole engine is, nothing is
+        // left to evict from.
+        if let Ok(mut core) = self.inner.core.try_borrow_mut() {
+            for ticket in self.tickets.drain(..) {
+                core.cache.unpin(ticket);
+            }
+        }
+    }
+}
+
 impl Inner {
     /// Runs `operation` until it is applied or fails.
     pub(crate) async fn run<T>(
@@ -286,6 +304,8 @@ impl Inner {
         mut operation: impl FnMut(&mut Core) -> Result<T, Stop>,
     ) -> Result<T> {
         let mut asked_for_space = 0;
+        // What was loaded for this operation stays until it is applied, or it might never be.
+        let mut pins = Pins { inner: self.clone(), tickets: Vec::new() };
         loop {
             self.check_ended()?;
             let done = {
@@ -301,7 +321,7 @@ impl Inner {
             };
             match stop {
                 Stop::Fail(error) => return Err(error),
-                Stop::Load(fetches) => self.load(fetches).await?,
+                Stop::Load(fetches) => self.load(fetches, &mut pins).await?,
                 Stop::Throttle => {
                     self.start_write_back();
                     self.progress.wait().await;
@@ -326,7 +346,11 @@ impl Inner {
     }
 
     /// Reads blocks into the cache, neighbours in one command.
-    pub(crate) async fn load(self: &Rc<Self>, mut fetches: SmallVec<[Fetch; 4]>) -> Result<()> {
+    async fn load(
+        self: &Rc<Self>,
+        mut fetches: SmallVec<[Fetch; 4]>,
+        pins: &mut Pins,
+    ) -> Result<()> {
         let (device, geometry, zones) = {
             let core = self.core.borrow();
             (core.device.clone(), core.geometry.clone(), core.zones.clone())
@@ -365,21 +389,22 @@ impl Inner {
         if let [_] = flights[..] {
             let (now, read) = flights.pop().expect("invariant: one flight");
             let pages = read.await?;
-            return self.take_in(&now, pages);
+            return self.take_in(&now, pages, pins);
         }
         // Several runs: all in flight at once.
         let tasks: Vec<_> =
             flights.into_iter().map(|(now, read)| (now, self.rt.spawn(read))).collect();
         for (now, task) in tasks {
-            self.take_in(&now, task.await?)?;
+            self.take_in(&now, task.await?, pins)?;
         }
         Ok(())
     }
 
-    fn take_in(&self, fetches: &[Fetch], pages: furrow_rt::Pages) -> Result<()> {
+    fn take_in(&self, fetches: &[Fetch], pages: furrow_rt::Pages, pins: &mut Pins) -> Result<()> {
         let mut core = self.core.borrow_mut();
         for (fetch, page) in fetches.iter().zip(pages) {
             core.arrived(fetch, page)?;
+            pins.tickets.extend(core.cache.pin(&fetch.key));
         }
         Ok(())
     }

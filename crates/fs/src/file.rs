@@ -19,8 +19,8 @@ impl Core {
         Ok(attr(&self.inode(ino)?.head))
     }
 
-    /// See [`crate::Fs::setattr`], without a smaller size, which [`Core::shrink`] does first.
-    pub(crate) fn setattr(&mut self, ino: Ino, changes: &SetAttr) -> Result<Attr, Stop> {
+    /// See [`crate::Fs::setattr`]. `None`: a step of a truncation was applied, more are to come.
+    pub(crate) fn setattr(&mut self, ino: Ino, changes: &SetAttr) -> Result<Option<Attr>, Stop> {
         self.writable()?;
         self.throttle()?;
         let old = attr(&self.inode(ino)?.head);
@@ -28,7 +28,12 @@ impl Core {
             check_regular(&old)?;
             self.check_size(size)?;
         }
-        self.reserve(0, 1, true)?;
+        self.reserve(1, 4, true)?;
+        if let Some(size) = changes.size
+            && !self.shrink(ino, size)?
+        {
+            return Ok(None);
+        }
         // Apply.
         let now = stamp(self.now());
         let head = &mut self.inode_mut(ino).head;
@@ -52,16 +57,7 @@ impl Core {
             head.mtime = stamp(time);
         }
         head.ctime = now;
-        Ok(attr(head))
-    }
-
-    /// Checks that `ino` can be truncated to `size`.
-    pub(crate) fn check_truncate(&mut self, ino: Ino, size: u64) -> Result<(), Stop> {
-        self.writable()?;
-        let old = attr(&self.inode(ino)?.head);
-        check_regular(&old)?;
-        self.check_size(size)?;
-        self.reserve(1, 4, true)
+        Ok(Some(attr(head)))
     }
 
     /// See [`crate::Fs::readlink`].

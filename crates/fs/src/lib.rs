@@ -149,11 +149,12 @@ impl Fs {
     /// `NotFound`, `IsDirectory` or `Invalid` for the size of what has none, `TooLarge`,
     /// `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
     pub async fn setattr(&self, ino: Ino, changes: SetAttr) -> Result<Attr> {
-        if let Some(size) = changes.size {
-            self.0.run(|core| core.check_truncate(ino, size)).await?;
-            while !self.0.run(|core| core.shrink(ino, size)).await? {}
+        loop {
+            // One step at a time; the last one and the rest of the change are one.
+            if let Some(attr) = self.0.run(|core| core.setattr(ino, &changes)).await? {
+                return Ok(attr);
+            }
         }
-        self.0.run(|core| core.setattr(ino, &changes)).await
     }
 
     /// Makes an inode of any kind (create, mkdir, symlink, mknod).

@@ -29,8 +29,9 @@ pub(crate) struct Stream {
     pub(crate) next: u32,
     /// Owners of the blocks of the open segment.
     pub(crate) summary: Vec<SummaryEntry>,
-    /// The superzone before, whose zones hand their permits on.
-    pub(crate) previous: Option<u32>,
+    /// The superzone before and its generation: its zones hand their permits on. By the time
+    /// the next one is opened it may have been released, and be another stream's.
+    pub(crate) previous: Option<(u32, u32)>,
 }
 
 /// Slot number that says "the block is the node itself".
@@ -233,7 +234,11 @@ impl Core {
             self.failed.get_or_insert(error.clone());
             return Err(Stop::Fail(error));
         };
-        let previous = self.streams[stream].previous.map(|s| self.zones.get(SuperzoneId(s)).zones);
+        let previous = self.streams[stream]
+            .previous
+            .map(|(superzone, generation)| (SuperzoneId(superzone), generation))
+            .filter(|(id, generation)| self.zones.generation(*id) == *generation)
+            .map(|(id, _)| self.zones.get(id).zones);
         for (column, zone) in self.zones.get(id).zones.into_iter().enumerate() {
             let before = previous.as_ref().and_then(|zones| zones.get(column));
             match before {
@@ -257,8 +262,10 @@ impl Core {
             let stripe = self.stripe(superzone);
             let next = self.streams[stream].next;
             if next == stripe.blocks() {
-                self.zones.mark_full(SuperzoneId(superzone));
-                self.streams[stream] = Stream { previous: Some(superzone), ..Stream::default() };
+                let id = SuperzoneId(superzone);
+                self.zones.mark_full(id);
+                let previous = Some((superzone, self.zones.generation(id)));
+                self.streams[stream] = Stream { previous, ..Stream::default() };
                 return;
             }
             let page = if stripe.is_summary(next) {

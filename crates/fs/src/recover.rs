@@ -479,8 +479,15 @@ fn accept(geometry: &Geometry, found: &Found, roll: &mut Roll, body: &[u8]) -> O
         }
     }
     for (zone, generation, end) in depends {
-        let superzone = layout.superzone_of(ZoneId(zone))?;
-        let known = descriptors[superzone as usize].generation.get();
+        let superzone = layout.superzone_of(ZoneId(zone))? as usize;
+        // What was full at the checkpoint's cut was durable before it; so was what has been
+        // released since. The zone may be empty by now, or hold something else.
+        let then = &found.image.descriptors[superzone];
+        let full = then.state == SuperzoneState::Full as u8;
+        if then.generation.get() > generation || (full && then.generation.get() == generation) {
+            continue;
+        }
+        let known = descriptors[superzone].generation.get();
         if known != generation || written(&found.reports[zone as usize], geometry) < end {
             return None;
         }
@@ -755,7 +762,15 @@ fn stale_zones(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> (Vec<SuperzoneI
     for index in 0..layout.superzones {
         let id = SuperzoneId(index);
         let zones = core.zones.get(id).zones;
-        if core.zones.state(id) == SuperzoneState::Free && zones.iter().any(|z| end(*z) > 0) {
+        let full = found.image.descriptors[index as usize].state == SuperzoneState::Full as u8;
+        let empty = if roll.chains.iter().flatten().any(|superzone| *superzone == index) {
+            false
+        } else {
+            // Full at the checkpoint with nothing valid: released since, or about to be.
+            core.zones.state(id) == SuperzoneState::Free
+                || full && core.superzone_valid[index as usize] == 0
+        };
+        if empty && zones.iter().any(|z| end(*z) > 0) {
             superzones.push(id);
         }
     }
@@ -788,7 +803,17 @@ async fn replay(
     owners: &mut BTreeMap<u32, SummaryEntry>,
 ) -> Result<()> {
     let read_only = std::mem::replace(&mut inner.core.borrow_mut().options.read_only, false);
-    inner.core.borrow_mut().replaying = true;
+    {
+        let core = &mut *inner.core.borrow_mut();
+        core.replaying = true;
+        // What replay allocates itself must not take an id that a record names.
+        let created = records.iter().flat_map(|r| &r.names).filter_map(|(_, op)| match op {
+            NameOp::Create { ino, .. } => Some(*ino),
+            _ => None,
+        });
+        let moved = records.iter().flat_map(|r| &r.nodes).map(|(nid, _)| *nid);
+        core.ids.hold(created.chain(moved));
+    }
     for record in records {
         for (number, op) in &record.names {
             if *number < inner.core.borrow().names.next() {
@@ -814,6 +839,7 @@ async fn replay(
     let core = &mut *inner.core.borrow_mut();
     core.options.read_only = read_only;
     core.replaying = false;
+    core.ids.unhold();
     Ok(())
 }
 
@@ -1000,7 +1026,8 @@ async fn settle(
     } else {
         core.zones.mark_full(id);
         if last {
-            core.streams[stream] = Stream { previous: Some(superzone), ..Stream::default() };
+            let previous = Some((superzone, core.zones.generation(id)));
+            core.streams[stream] = Stream { previous, ..Stream::default() };
         }
     }
     Ok(())

@@ -227,9 +227,14 @@ impl Inner {
         if shared {
             return self.share_record(ino).await;
         }
-        let result = self.sync_now(&[ino]).await;
-        self.record_done();
-        result
+        // A task of its own: those who share the next record wait for it.
+        let inner = self.clone();
+        let task = self.rt.spawn(async move {
+            let result = inner.sync_now(&[ino]).await;
+            inner.record_done();
+            result
+        });
+        task.await
     }
 
     /// A record is done: who waits shares the next.

@@ -136,6 +136,8 @@ pub(crate) struct NodeIds {
     len: u32,
     free: u32,
     next: u32,
+    /// Free, but not to be handed out: see [`NodeIds::hold`].
+    held: BTreeSet<u32>,
     /// Freed since the last cut.
     waiting: Vec<u32>,
     /// Freed before the cut of the checkpoint under way.
@@ -146,8 +148,15 @@ impl NodeIds {
     /// Ids `1..len`, those in `used` taken.
     pub(crate) fn new(len: u32, used: impl Iterator<Item = u32>) -> NodeIds {
         let words = vec![0; (len as usize).div_ceil(64)];
-        let mut ids =
-            NodeIds { used: words, len, free: len - 1, next: 1, waiting: vec![], cut: vec![] };
+        let mut ids = NodeIds {
+            used: words,
+            len,
+            free: len - 1,
+            next: 1,
+            held: BTreeSet::new(),
+            waiting: vec![],
+            cut: vec![],
+        };
         for id in used {
             ids.claim(id);
         }
@@ -168,14 +177,29 @@ impl NodeIds {
         true
     }
 
+    /// Hands `ids` out only to who claims them by name, until [`NodeIds::unhold`].
+    pub(crate) fn hold(&mut self, ids: impl Iterator<Item = u32>) {
+        self.held.extend(ids);
+    }
+
+    /// Ends [`NodeIds::hold`].
+    pub(crate) fn unhold(&mut self) {
+        self.held.clear();
+    }
+
     /// Takes a free id.
     pub(crate) fn take(&mut self) -> Option<u32> {
         if self.free == 0 {
             return None;
         }
+        let mut passes = 0;
         loop {
             if self.next >= self.len {
                 self.next = 1;
+                passes += 1;
+                if passes > 2 {
+                    return None;
+                }
             }
             let id = self.next;
             if id.is_multiple_of(64) && self.used[(id / 64) as usize] == u64::MAX {
@@ -183,7 +207,7 @@ impl NodeIds {
                 continue;
             }
             self.next += 1;
-            if self.claim(id) {
+            if !self.held.contains(&id) && self.claim(id) {
                 return Some(id);
             }
         }
