@@ -188,6 +188,8 @@ impl Rig {
         request.oob = oob.to_vec();
         if let Command::Read { blocks, .. } = command {
             request.data = pages(geometry, blocks.0);
+            // Whatever the caller's buffers held must be gone.
+            request.oob = vec![0xee; blocks.0.min(64) as usize * usize::from(geometry.oob_bytes)];
         }
         let outcome = run(&self.rt, &self.drive, request);
         if let (Command::Read { lba, blocks }, Status::Success) = (command, outcome.status) {
@@ -318,6 +320,30 @@ fn a_read_only_image_stays_as_it_is() {
     rig.rt.clear();
     drop(rig);
     assert!(before == std::fs::read(&path).unwrap());
+}
+
+/// With `sync=on` flushes and forced writes reach the file's disk, and say so if they do.
+#[test]
+fn a_synced_image_takes_flushes_and_forced_writes() {
+    let geometry = Geometry { volatile_cache: true, ..geometry() };
+    let path = scratch("synced.zns");
+    create_image(&path, &geometry, true).unwrap();
+    let rt = Rt::new(Config::simulated(3));
+    let spec: DeviceSpec = format!("{},sync=on", path.display()).parse().unwrap();
+    let drive = open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+    assert!(put(&rt, &drive, 0, 2, 10).is_ok());
+    assert!(run(&rt, &drive, Request::bare(Command::Flush)).status.is_ok());
+    let mut forced = Request::with_data(write(2, 2), payload(&geometry, 20, 2));
+    forced.fua = true;
+    assert!(run(&rt, &drive, forced).status.is_ok());
+    assert!(put(&rt, &drive, 4, 2, 30).is_ok());
+    drop(drive);
+    // Four blocks are durable, as the image knows when it is opened again.
+    let rig = image_rig(&path, OpenMode::ReadWrite);
+    let lost =
+        furrow_emu::Fates { commands: None, unflushed: furrow_emu::Unflushed::Lost, seed: 0 };
+    assert_eq!(rig.drive.snapshot().power_cut(&lost).report()[0].write_pointer.0, 4);
+    assert_eq!(pointer(&rig.drive, 0), 6);
 }
 
 /// A snapshot of an image holds what the image held.
