@@ -74,6 +74,7 @@ for seed in "$@"; do
     third="$(hash_of)"
     [ "$first" = "$third" ] || fail "seed $seed: hash $first, after a crash $third"
     "$furrow" umount "$mount"
+    "$furrow" fsck "$work/disk.zns" >"$work/fsck" || fail "seed $seed: $(cat "$work/fsck")"
     say "fsx: $operations operations, seed $seed, file up to $length bytes: no difference," \
-        "$seconds s; hash ${first:0:16} equal across a remount and a kill"
+        "$seconds s; hash ${first:0:16} equal across a remount and a kill, fsck clean"
 done

@@ -13,6 +13,7 @@ mod bench;
 mod demo;
 mod device;
 mod df;
+mod fsck;
 mod map;
 mod mkfs;
 mod mount;
@@ -45,6 +46,7 @@ enum Command {
     Mkfs(mkfs::Args),
     Mount(mount::Args),
     Umount(umount::Args),
+    Fsck(fsck::Args),
     Df(df::Args),
     Map(map::Args),
     Sync(sync::Args),
@@ -59,6 +61,7 @@ impl Command {
             Command::Mkfs(args) => mkfs::run(args, out),
             Command::Mount(args) => mount::run(&args, out),
             Command::Umount(args) => umount::run(&args, out),
+            Command::Fsck(args) => fsck::run(&args, out),
             Command::Df(args) => df::run(&args, out),
             Command::Map(args) => map::run(&args, out),
             Command::Sync(args) => sync::run(&args, out),

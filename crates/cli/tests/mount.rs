@@ -325,6 +325,53 @@ fn a_missing_fuse_device_is_said() {
 }
 
 #[test]
+fn fsck_tells_clean_from_crashed_from_damaged() {
+    if skip("fsck_tells_clean_from_crashed_from_damaged") {
+        return;
+    }
+    let place = Place::new("fsck");
+    place.mount();
+    for n in 0..40 {
+        fs::write(place.file(&format!("f{n}")), vec![n as u8 ^ 0xa5; 30_000]).unwrap();
+    }
+    refused(&["fsck", &place.image()], 8, "unmount it first");
+    kill(place.pid(), rustix::process::Signal::KILL);
+    wait_until("the mount dies", || said(&furrow(&["df", &place.dir()])).contains("dead"));
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    let check = |arguments: &[&str]| {
+        let out = furrow(&[&["fsck", &place.image()], arguments].concat());
+        (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
+    };
+    let (status, text) = check(&[]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("not unmounted"), "{text}");
+    place.mount();
+    fs::write(place.file("last"), vec![0xa5; 30_000]).unwrap();
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    let (status, text) = check(&["-v"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains(": clean: ") && text.contains("label 'test'"), "{text}");
+
+    // One flipped bit in a block of content.
+    let mut image = fs::read(place.image()).unwrap();
+    let at = image.windows(4096).step_by(4096).position(|block| block == [0xa5; 4096]).unwrap();
+    image[at * 4096 + 17] ^= 4;
+    fs::write(place.image(), &image).unwrap();
+    let (status, text) = check(&[]);
+    assert_eq!(status, Some(4), "{text}");
+    assert!(text.contains("1 ERROR,"), "{text}");
+    let (status, text) = check(&["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, json["version"].as_u64()), (Some(4), Some(1)));
+    assert_eq!(json["findings"].as_array().unwrap().len(), 1);
+    assert_eq!(check(&["--metadata-only"]).0, Some(0));
+    assert!(fs::read(place.image()).unwrap() == image, "nothing was changed");
+    refused(&["fsck"], 16, "DEVICE");
+    refused(&["fsck", "/dev/nvme9n9"], 8, "/dev/nvme9n9");
+    refused(&["fsck", "mem:"], 8, "mem:");
+}
+
+#[test]
 fn it_serves_mount_8() {
     if skip("it_serves_mount_8") {
         return;

@@ -1,0 +1,243 @@
+//! `furrow fsck`: is everything as it must be?
+
+use crate::target::{Target, source_name};
+use anyhow::{anyhow, bail};
+use furrow_emu::OpenMode;
+use furrow_fs::{Finding, FsckOptions, FsckReport, fsck};
+use furrow_rt::{Completion, Config, Rt};
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Command, Geometry, Outcome, QueueId, Request, Status, ZoneId, ZoneReport};
+use furrow_zone::{Error, ZonedDevice};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, Write};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Findings printed without -v.
+const SHOWN: usize = 20;
+
+/// Check a file system
+///
+/// Reads everything and changes nothing; the file system must not be mounted. Exit status as of
+/// fsck(8): 0 no errors, 4 errors left, 8 the check could not be made, 16 wrong usage.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device
+    device: String,
+    /// Print every finding, and what was seen
+    #[arg(short, long)]
+    verbose: bool,
+    /// Do not read the content of files
+    #[arg(long)]
+    metadata_only: bool,
+    /// Change nothing: always so, as other checkers take it
+    #[arg(short)]
+    n: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    if let Ok(Target::Mounted(directory)) = Target::find(args.device.as_ref()) {
+        bail!("{}: mounted on {}: unmount it first", args.device, directory.display());
+    }
+    let report = check(args)?;
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &document(&source_name(&args.device), &report))?;
+        writeln!(out)?;
+    } else {
+        print(out, &source_name(&args.device), &report, args.verbose)?;
+    }
+    Ok(report.exit_code())
+}
+
+fn check(args: &Args) -> anyhow::Result<FsckReport> {
+    let spec: DeviceSpec = args.device.parse()?;
+    let rt = Rt::new(Config::real());
+    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadOnly)?;
+    let watched = Rc::new(Watched { drive, progress: progress(args) });
+    let progress = watched.progress.clone();
+    let options = FsckOptions { verify_data: !args.metadata_only };
+    let report = rt.block_on(async move { fsck(watched, &options).await });
+    progress.finish_and_clear();
+    rt.clear();
+    report.map_err(|error: Error| anyhow!(error))
+}
+
+/// On a terminal, how much has been read.
+fn progress(args: &Args) -> ProgressBar {
+    if args.json || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
+    // A style that does not parse would be shown as the default one.
+    if let Ok(style) = ProgressStyle::with_template("checking: {bytes} read, {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// A drive whose reads are counted.
+struct Watched {
+    drive: Rc<dyn ZonedDevice>,
+    progress: ProgressBar,
+}
+
+impl ZonedDevice for Watched {
+    fn geometry(&self) -> &Geometry {
+        self.drive.geometry()
+    }
+
+    fn submit(&self, queue: QueueId, request: Request) -> Completion<Outcome> {
+        if let Command::Read { blocks, .. } = request.command {
+            self.progress.inc(blocks.0 * self.geometry().block_size.0);
+        }
+        self.drive.submit(queue, request)
+    }
+
+    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
+        self.drive.report(first, count)
+    }
+
+    fn name(&self) -> String {
+        self.drive.name()
+    }
+}
+
+fn print(
+    out: &mut dyn Write,
+    device: &str,
+    report: &FsckReport,
+    verbose: bool,
+) -> std::io::Result<()> {
+    let shown = if verbose { report.findings.len() } else { SHOWN };
+    for finding in report.findings.iter().take(shown) {
+        writeln!(out, "{device}: {finding}")?;
+    }
+    let hidden = report.findings.len().saturating_sub(shown) as u64 + report.more_findings;
+    if hidden > 0 {
+        let hint = if verbose { "" } else { " (-v shows more)" };
+        writeln!(out, "{device}: and {hidden} more findings{hint}")?;
+    }
+    for note in &report.notes {
+        writeln!(out, "{device}: note: {note}")?;
+    }
+    let s = &report.statistics;
+    if verbose {
+        writeln!(
+            out,
+            "{device}: label '{}', UUID {}, checkpoint {}; {} nodes, {} of {} data blocks read and \
+             compared, {} summaries, {} table blocks, {} sync records",
+            report.label,
+            report.uuid,
+            report.checkpoint,
+            s.nodes,
+            s.verified_blocks,
+            s.data_blocks,
+            s.summaries,
+            s.table_blocks,
+            s.sync_records,
+        )?;
+    }
+    let state = match (report.is_ok(), report.clean) {
+        (true, true) => "clean".to_owned(),
+        (true, false) => "no errors; not unmounted, the next mount recovers it".to_owned(),
+        (false, _) => {
+            let count = report.findings.len() as u64 + report.more_findings;
+            let noun = if count == 1 { "ERROR" } else { "ERRORS" };
+            format!("{count} {noun}, nothing was changed")
+        }
+    };
+    let others = s.inodes.saturating_sub(s.directories);
+    writeln!(
+        out,
+        "{device}: {state}: {others} files, {} directories, {} names, {} of content",
+        s.directories,
+        s.entries,
+        crate::show::bytes(s.data_blocks * 4096),
+    )
+}
+
+fn document(device: &str, report: &FsckReport) -> serde_json::Value {
+    let finding = |f: &Finding| {
+        serde_json::json!({
+            "structure": f.structure,
+            "place": f.place,
+            "expected": f.expected,
+            "found": f.found,
+        })
+    };
+    let s = &report.statistics;
+    serde_json::json!({
+        "version": 1,
+        "device": device,
+        "label": report.label,
+        "uuid": report.uuid,
+        "checkpoint": report.checkpoint,
+        "ok": report.is_ok(),
+        "clean": report.clean,
+        "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
+        "more_findings": report.more_findings,
+        "notes": report.notes,
+        "statistics": {
+            "inodes": s.inodes,
+            "directories": s.directories,
+            "entries": s.entries,
+            "nodes": s.nodes,
+            "data_blocks": s.data_blocks,
+            "verified_blocks": s.verified_blocks,
+            "summaries": s.summaries,
+            "table_blocks": s.table_blocks,
+            "sync_records": s.sync_records,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn damaged(count: usize) -> FsckReport {
+        let finding = |index: usize| Finding {
+            structure: "inode",
+            place: format!("inode {index}, links"),
+            expected: "2".into(),
+            found: "3".into(),
+        };
+        FsckReport {
+            findings: (0..count).map(finding).collect(),
+            more_findings: 5,
+            ..FsckReport::default()
+        }
+    }
+
+    fn printed(report: &FsckReport, verbose: bool) -> String {
+        let mut out = Vec::new();
+        print(&mut out, "d.zns", report, verbose).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn findings_are_printed_up_to_a_limit_and_counted_beyond() {
+        let text = printed(&damaged(30), false);
+        assert!(text.starts_with("d.zns: inode: inode 0, links: expected 2, found 3\n"), "{text}");
+        assert!(text.contains("and 15 more findings (-v shows more)"), "{text}");
+        assert!(text.contains("35 ERRORS"), "{text}");
+        let text = printed(&damaged(30), true);
+        assert!(text.contains("inode 29") && text.contains("and 5 more findings\n"), "{text}");
+        let json = document("d.zns", &damaged(2));
+        assert_eq!((&json["ok"], &json["more_findings"]), (&false.into(), &5.into()));
+        assert_eq!(json["findings"][1]["place"], "inode 1, links");
+    }
+
+    #[test]
+    fn an_unclean_end_is_no_error() {
+        let mut report = FsckReport::default();
+        assert!(printed(&report, false).contains("the next mount recovers it"));
+        report.clean = true;
+        assert!(printed(&report, false).starts_with("d.zns: clean: 0 files"));
+    }
+}
