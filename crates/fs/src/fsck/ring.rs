@@ -97,10 +97,15 @@ async fn superblock(fsck: &Fsck, zone: ZoneId) -> Result<(RecordHeader, Superblo
     if !rest.is_empty() {
         return Err(corrupt(&format!("a body of {} bytes", bytes.len())));
     }
-    let unknown = body.incompat.get() & !INCOMPAT_KNOWN;
-    if unknown != 0 {
+    let unknown = [
+        ("incompatible", body.incompat.get() & !INCOMPAT_KNOWN),
+        ("read-only compatible", body.ro_compat.get() & !RO_COMPAT_KNOWN),
+        // Harmless to who mounts, but what they add would be judged wrongly here.
+        ("compatible", body.compat.get()),
+    ];
+    if let Some((what, bits)) = unknown.iter().find(|(_, bits)| *bits != 0) {
         let message = format!(
-            "{}: features {unknown:#x} unknown to this version: use a newer furrow",
+            "{}: {what} features {bits:#x} unknown to this version: use a newer furrow",
             fsck.device.name()
         );
         return Err(Error::new(ErrorKind::WrongFormat, message));
@@ -162,14 +167,7 @@ fn check_superblock(
     fsck.expect_zero(SUPERBLOCK, || format!("{at}: after the label"), &body.label[end..]);
     fsck.expect_zero(SUPERBLOCK, || format!("{at}: reserved"), &body.reserved.to_bytes());
     fsck.expect_zero(SUPERBLOCK, || format!("{at}: header, reserved"), &header.reserved);
-    let unknown = body.ro_compat.get() & !RO_COMPAT_KNOWN;
-    if unknown != 0 || body.compat.get() != 0 {
-        let compat = body.compat.get();
-        fsck.report.notes.push(format!(
-            "features unknown to this version: compatible {compat:#x}, read-only {unknown:#x}; \
-             what they add is not checked"
-        ));
-    }
+    fsck.expect(SUPERBLOCK, || format!("{at}: header, sequence"), 0, header.sequence.get());
     let problems = plan_problems(fsck, body, &plan);
     let possible = problems.is_empty();
     for (field, expected, found) in problems {
@@ -321,9 +319,9 @@ async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Fou
         let zeros = block.bytes().iter().all(|b| *b == 0);
         return if zeros { Found::Padding } else { Found::Damaged(why) };
     };
-    // A crash cut it off if it needs, by its own counts, more blocks than there are before the
-    // next whole record or the end. Where its counts make no sense, its length decides.
-    let needed = needed_blocks(block.bytes()).unwrap_or_else(|| header.blocks());
+    // A crash cut it off if there are fewer blocks before the next whole record, or the end, than
+    // it needs: by its length and by its own counts, as damage may have changed one of them.
+    let needed = needed_blocks(block.bytes()).unwrap_or(u32::MAX).min(header.blocks());
     if needed > end - at {
         return Found::Torn;
     }

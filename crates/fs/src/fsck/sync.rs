@@ -60,7 +60,7 @@ pub(super) async fn check(fsck: &mut Fsck, volume: &Volume) {
                 fsck.add(RECORD, place(fsck, volume, &log), "a whole record", why);
                 break;
             }
-            Found::Whole(header, _) if !turned && log.next > 0 => {
+            Found::Whole(header, _) if !turned => {
                 let found = format!("sequence {} of epoch {}", header.sequence, header.epoch);
                 let expected = format!("sequence {} of epoch {}", log.sequence, body.sync_epoch);
                 fsck.add(RECORD, place(fsck, volume, &log), expected, found);
@@ -410,6 +410,10 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item
         }
         Item::Range { ino, first, count } => {
             inode(fsck, "range", ino);
+            let of_file = |e: &Option<NatEntry>| e.is_some_and(|entry| entry.ino.get() == ino);
+            if !log.nodes.values().any(of_file) {
+                fsck.add(RECORD, format!("{place}: range"), "a file with nodes in the log", ino);
+            }
             if count == 0 || first.checked_add(count).is_none() {
                 let found = format!("{count} blocks from {first}");
                 fsck.add(RECORD, format!("{place}: range"), "blocks of a file", found);
