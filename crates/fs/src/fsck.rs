@@ -332,6 +332,7 @@ struct Superzone {
 mod state {
     pub const FREE: u8 = 0;
     pub const ACTIVE: u8 = 1;
+    pub const FULL: u8 = 3;
     pub const RETIRED: u8 = 4;
 }
 

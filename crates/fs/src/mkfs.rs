@@ -11,7 +11,7 @@ use crate::types::{Kind, MkfsOptions, MkfsReport, Time};
 use furrow_log::BlockAddr;
 use furrow_log::delta::{DeltaLayout, DeltaLog};
 use furrow_log::format::Descriptor;
-use furrow_log::pool::{ReleaseProof, ZonePool};
+use furrow_log::pool::{ReleaseProof, SuperzoneState, ZonePool, describe};
 use furrow_log::record::{RecordId, Uuid, blocks_for, crc32c, peek, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind, Order, Writer};
 use furrow_rt::{Pool, Rt};
@@ -38,10 +38,10 @@ pub(crate) async fn format(
     layout.hash_seed = rng.next();
     layout.created = rt.wall().0;
     let pages = Pool::new(256);
-    refuse_used(&*device, options, &pages).await?;
+    refuse_used(&*device, &layout, options, &pages).await?;
     // Nothing is written before here.
     let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
-    empty(&writer, &layout).await?;
+    empty(&writer).await?;
     write(rt, &writer, &layout, &pages).await?;
     Ok(MkfsReport {
         uuid: layout.uuid.to_string(),
@@ -57,9 +57,23 @@ pub(crate) async fn format(
 }
 
 /// Refuses a drive with content, unless forced.
-async fn refuse_used(device: &dyn ZonedDevice, options: &MkfsOptions, pages: &Pool) -> Result<()> {
+async fn refuse_used(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    options: &MkfsOptions,
+    pages: &Pool,
+) -> Result<()> {
     let reports = report(device)?;
-    let broken = |s: ZoneState| matches!(s, ZoneState::ReadOnly | ZoneState::Offline);
+    let logs = layout.ring_start..layout.main_start;
+    if let Some(bad) = reports.iter().find(|r| broken(r.state) && logs.contains(&r.zone.0)) {
+        let message = format!(
+            "{}: zone {} is {:?}, and the logs need it: this drive cannot be used",
+            device.name(),
+            bad.zone,
+            bad.state
+        );
+        return Err(Error::new(ErrorKind::Io, message));
+    }
     if options.force {
         return Ok(());
     }
@@ -76,35 +90,26 @@ async fn refuse_used(device: &dyn ZonedDevice, options: &MkfsOptions, pages: &Po
     Err(Error::new(ErrorKind::Busy, message))
 }
 
-fn descriptors(layout: &Layout) -> Vec<Descriptor> {
-    let descriptor = |index| Descriptor {
-        first: layout.superzone_start(index).into(),
-        generation: 0.into(),
-        width: layout.width as u8,
-        state: 0,
-        reserved: [0; 2],
-        missing: 0.into(),
-    };
-    (0..layout.superzones).map(descriptor).collect()
+/// The superzones, without the zones that cannot be written.
+fn descriptors(device: &dyn ZonedDevice, layout: &Layout) -> Result<Vec<Descriptor>> {
+    let bad: Vec<ZoneId> =
+        report(device)?.iter().filter(|r| broken(r.state)).map(|r| r.zone).collect();
+    let first = ZoneId(layout.main_start);
+    let mut all = describe(device.geometry(), first, layout.width as u8, &bad)?;
+    all.truncate(layout.superzones as usize);
+    Ok(all)
+}
+
+fn broken(state: ZoneState) -> bool {
+    matches!(state, ZoneState::ReadOnly | ZoneState::Offline)
 }
 
 /// Resets every zone that is not empty. A stale write pointer would spoil a later mount.
-async fn empty(writer: &Writer, layout: &Layout) -> Result<()> {
+async fn empty(writer: &Writer) -> Result<()> {
     let device = writer.device().clone();
     // A pool without superzones: zones are released one by one, by the one path that resets.
     let pool = ZonePool::new(writer, &[], 1)?;
-    let broken = |s: ZoneState| matches!(s, ZoneState::ReadOnly | ZoneState::Offline);
     for zone in report(&*device)? {
-        let log = zone.zone.0 >= layout.ring_start && zone.zone.0 < layout.main_start;
-        if broken(zone.state) && log {
-            let message = format!(
-                "{}: zone {} is {:?}, and the logs need it: this drive cannot be used",
-                device.name(),
-                zone.zone,
-                zone.state
-            );
-            return Err(Error::new(ErrorKind::Io, message));
-        }
         let conventional = device.geometry().is_conventional(zone.zone);
         if !conventional && !broken(zone.state) && zone.state != ZoneState::Empty {
             pool.release_zone(zone.zone, ReleaseProof::by(0)).await?;
@@ -139,7 +144,12 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
         4 => 2,
         _ => 1,
     };
-    let zone = ZoneId(layout.superzone_start(0));
+    let mut all = descriptors(&**writer.device(), layout)?;
+    let Some(home) = all.iter().position(|d| d.missing.get() == 0) else {
+        let message = "every superzone has a zone that cannot be written";
+        return Err(Error::new(ErrorKind::Io, message));
+    };
+    let zone = ZoneId(layout.superzone_start(home as u32));
     writer.open_zone(zone, 0);
     let pages_of = smallvec::smallvec![root];
     drop(writer.write(zone, WriteKind::Node, pages_of, Durability::Cached));
@@ -156,17 +166,28 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
     let delta = DeltaLayout::new(writer.geometry(), halves, &sizes, kind::DELTA)?;
     let mut delta = DeltaLog::new(writer, delta, pages, None);
     let mut extents = Vec::new();
-    let entries = [(table::NAT, ROOT_NODE, nat.as_bytes()), (table::SIT, 0, sit.as_bytes())];
+    let entries = [
+        (table::NAT, ROOT_NODE, nat.as_bytes()),
+        (table::SIT, home as u32 * layout.segments, sit.as_bytes()),
+    ];
     delta.append(&id, entries.into_iter(), &mut extents)?.written().await?;
     writer.drain().await?;
     writer.flush().await?;
-    let mut all = descriptors(layout);
-    all[0].state = 1;
-    let body = first_checkpoint(layout, stream, &all, &extents, delta.position().1, seconds);
+    all[home].state = SuperzoneState::Active as u8;
+    let body = first_checkpoint(
+        layout,
+        (stream, home as u32),
+        &all,
+        &extents,
+        delta.position().1,
+        seconds,
+    );
     let ring = ZoneId(layout.ring_start);
     let room = layout.capacity - 1;
     // A checkpoint of a busy file system also has open summaries and orphans.
-    let most = body.len() + layout.streams as usize * 8 * layout.segment_blocks as usize + 8192;
+    let most = body.len()
+        + layout.streams as usize * 8 * layout.segment_blocks as usize
+        + 4 * layout.orphans_max();
     if blocks_for(most) > room {
         let message = format!(
             "zones of {} blocks are too small for checkpoints of {} blocks",
@@ -188,7 +209,7 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
 
 fn first_checkpoint(
     layout: &Layout,
-    stream: usize,
+    (stream, home): (usize, u32),
     descriptors: &[Descriptor],
     extents: &[furrow_log::delta::Extent],
     delta_next: u32,
@@ -213,7 +234,7 @@ fn first_checkpoint(
     for index in 0..layout.streams as usize {
         let first = index == stream;
         let state = StreamState {
-            superzone: if first { 0 } else { u32::MAX }.into(),
+            superzone: if first { home } else { u32::MAX }.into(),
             next: u32::from(first).into(),
             summary: u32::from(first).into(),
             reserved: 0.into(),

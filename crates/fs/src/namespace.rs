@@ -305,6 +305,7 @@ impl Core {
         if !directory && is_directory {
             return fail(ErrorKind::IsDirectory, format!("inode {} is a directory", victim.ino));
         }
+        self.reserve_orphan(victim.ino)?;
         let entries = self.inode(victim.ino)?.head.entries.get();
         if is_directory && entries > 0 {
             let message = format!("directory {} has {entries} entries", victim.ino);

@@ -324,8 +324,11 @@ impl Core {
     fn raise(&mut self, ino: Ino) {
         let height = self.inode_mut(ino).head.height;
         let old = self.inode_mut(ino).slots;
-        // Blocks that wait to be written have no address yet, but count.
-        let empty = self.inode_mut(ino).head.blocks.get() == 0;
+        let empty = match height {
+            // Blocks that wait to be written have no address yet, but count.
+            0 => self.inode_mut(ino).head.blocks.get() == 0,
+            _ => old.as_bytes().iter().all(|byte| *byte == 0),
+        };
         let child = if empty { NO_NODE } else { self.add_node(ino, 0, height) };
         if !empty {
             let bytes = self.node_mut(child);

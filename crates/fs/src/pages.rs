@@ -161,7 +161,11 @@ impl Core {
             }
         }
         let mut missing: SmallVec<[Fetch; 4]> = SmallVec::new();
+        let mut seen = std::collections::BTreeSet::new();
         while let Some((nid, level, base)) = queue.pop() {
+            if !seen.insert(nid) {
+                return Err(self.corrupt(format!("node {nid} is twice in inode {ino}")));
+            }
             match self.node(nid) {
                 Ok(page) => {
                     let head = header(page);

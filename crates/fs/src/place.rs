@@ -132,7 +132,8 @@ impl Core {
         let node = fullest(self, half..self.streams.len(), &pages);
         pages[node] += nodes;
         let need = |(s, &p): (usize, &u32)| p.saturating_sub(self.room_in(s)).div_ceil(per);
-        pages.iter().enumerate().map(need).sum()
+        // One operation can go to two streams of a class: another superzone may be begun.
+        pages.iter().enumerate().map(need).sum::<u32>() + 1
     }
 
     /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if the drive
@@ -147,6 +148,16 @@ impl Core {
         let keep = if removal { 0 } else { RESERVE };
         if self.superzones_needed(data, nodes) + keep > self.zones.free_count() {
             return Err(Stop::Space("no space left on the drive"));
+        }
+        Ok(())
+    }
+
+    /// Refuses to keep another inode without names: a checkpoint has room for so many only.
+    pub(crate) fn reserve_orphan(&self, ino: Ino) -> Result<(), Stop> {
+        let most = self.layout.orphans_max();
+        if self.open.contains_key(&ino) && self.orphans.len() >= most {
+            let message = format!("{most} removed files are still open");
+            return Err(Stop::Fail(Error::new(ErrorKind::NoSpace, message)));
         }
         Ok(())
     }

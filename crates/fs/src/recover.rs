@@ -262,12 +262,17 @@ fn check_image(
             return bad(format!("superzone {index} is {width} zones from {first}"));
         }
     }
+    let mut open = BTreeSet::new();
     for stream in &image.streams {
         let Some(superzone) = stream.superzone else { continue };
-        let ok = superzone < layout.superzones
-            && stream.next <= layout.width * layout.capacity
-            && stream.summary.len() < layout.segment_blocks as usize;
-        if !ok {
+        let descriptor = image.descriptors.get(superzone as usize);
+        let ok = descriptor.is_some_and(|descriptor| {
+            let width = layout.width - descriptor.missing.get().count_ones().min(layout.width);
+            descriptor.state == SuperzoneState::Active as u8
+                && stream.next < layout.stripe(width).blocks()
+                && stream.summary.len() as u32 == stream.next % layout.segment_blocks
+        });
+        if !ok || !open.insert(superzone) {
             return bad(format!("stream at block {} of superzone {superzone}", stream.next));
         }
     }
@@ -321,6 +326,14 @@ pub(crate) async fn tables(
         }
     };
     delta.replay(device, pages, &found.id, &found.extents, apply).await?;
+    for segment in 0..sit.len() {
+        let entry = sit.get(segment);
+        let set: u32 = entry.map.iter().map(|byte| byte.count_ones()).sum();
+        if set != u32::from(entry.valid.get()) {
+            let message = format!("segment {segment}: {set} blocks set, {} valid", entry.valid);
+            return Err(corrupt(device, message));
+        }
+    }
     Ok((nat, sit))
 }
 
@@ -375,11 +388,40 @@ async fn roll(device: &dyn ZonedDevice, found: &Found, pages: &Pool) -> Result<R
             continue;
         };
         let Some(record) = accept(device.geometry(), found, &mut roll, &bytes) else { break };
+        if !nodes_hold(device, found, &record, pages).await {
+            break;
+        }
         roll.records.push(record);
         roll.next += blocks;
         roll.cut += 1;
     }
     Ok(roll)
+}
+
+/// Whether the nodes a record names are in the zones whose write pointer says nothing: a power
+/// cut may have moved a zone to full, and a read-only one has none.
+async fn nodes_hold(
+    device: &dyn ZonedDevice,
+    found: &Found,
+    record: &Record,
+    pages: &Pool,
+) -> bool {
+    for (nid, entry) in &record.nodes {
+        let addr = BlockAddr(entry.addr.get());
+        let Some((zone, _)) = addr.locate(device.geometry()) else { return false };
+        let state = found.reports[zone.0 as usize].state;
+        if !matches!(state, ZoneState::Full | ZoneState::ReadOnly) {
+            continue;
+        }
+        let Ok(block) = read_blocks(device, QueueId(0), addr, 1, pages).await else {
+            return false;
+        };
+        let whole = record::crc32c(block[0].bytes()) == entry.crc.get();
+        if !whole || node::check(&block[0], *nid, entry.ino.get()).is_err() {
+            return false;
+        }
+    }
+    true
 }
 
 /// The whole record with `sequence` at that place, if there is one.
@@ -452,6 +494,12 @@ fn accept(geometry: &Geometry, found: &Found, roll: &mut Roll, body: &[u8]) -> O
                 let (stream, superzone) = (input.u8()?, input.u32()?);
                 let generation = input.u32()?;
                 let descriptor = descriptors.get_mut(superzone as usize)?;
+                // The checkpoint has it already, and perhaps let it be released since.
+                let then = &found.image.descriptors[superzone as usize];
+                let free = then.state == SuperzoneState::Free as u8;
+                if then.generation.get() == generation && !free {
+                    continue;
+                }
                 descriptor.generation = generation.into();
                 descriptor.state = SuperzoneState::Active as u8;
                 let chain = chains.get_mut(usize::from(stream))?;
@@ -719,6 +767,7 @@ async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> Result<
     let stale = stale_zones(inner, found, roll);
     inner.release(id, &stale.0, stale.1).await?;
     inner.core.borrow_mut().delta_released();
+    pool.adopt_reports(&found.reports);
     trace(&inner.rt, 5);
     Ok(())
 }
@@ -775,6 +824,10 @@ fn stale_zones(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> (Vec<SuperzoneI
         }
     }
     let mut zones = Vec::new();
+    let other = 1 - core.checkpoint.ring;
+    if std::mem::take(&mut core.checkpoint.ring_used[usize::from(other)]) {
+        zones.push(ZoneId(layout.ring_start + u32::from(other)));
+    }
     let mut add = |zones_of: Vec<ZoneId>| {
         zones.extend(zones_of.into_iter().filter(|zone| end(*zone) > 0));
     };

@@ -129,11 +129,11 @@ impl Core {
             return Ok(None);
         }
         let mut out = Encoder::default();
-        self.names.take_unlogged(&mut out);
         let mut changed = false;
         for ino in inos {
             changed |= self.sync_file(*ino, &mut out)?;
         }
+        self.names.take_unlogged(&mut out);
         if !changed && out.0.is_empty() {
             return Ok(Some(self.stamp));
         }

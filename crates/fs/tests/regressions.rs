@@ -528,3 +528,42 @@ fn what_was_promised_on_a_full_drive_finds_its_place() {
         });
     }
 }
+
+#[test]
+fn a_record_behind_a_cut_does_not_bring_back_what_the_checkpoint_released() {
+    let spec = "zones=64,zone-size=1MiB,zone-capacity=772KiB,max-active=6,max-open=6,channels=1";
+    on_drive(spec, |rt, drive| async move {
+        let fs = mount(&rt, &drive, 512).await?;
+        let kept = file(&fs, "kept").await?;
+        for _ in 0..150 {
+            write(&fs, kept, 0, b"old").await?;
+            fs.sync().await?;
+        }
+        let temp = file(&fs, "temp").await?;
+        for i in 0..16 {
+            write(&fs, temp, i * 64 * 4096, &vec![5; 64 * 4096]).await?;
+        }
+        fs.unlink(Ino::ROOT, b"temp").await?;
+        // All of it is durable: no record depends on it any more.
+        fs.fsync(kept, false).await?;
+        write(&fs, kept, 0, b"mid").await?;
+        fs.fsync(kept, false).await?;
+        let mut syncing = Box::pin(fs.sync());
+        std::future::poll_fn(|cx| {
+            assert!(syncing.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        write(&fs, kept, 0, b"new").await?;
+        fs.fsync(kept, false).await?;
+        syncing.await?;
+        let free = fs.zone_map()?.iter().filter(|z| z.usage == ZoneUse::Free).count();
+        drop(fs);
+        let fs = mount(&rt, &drive, 512).await?;
+        assert_eq!(fs.read(kept, 0, 3).await?.to_vec(), b"new");
+        let padding = fs.counters().padding_bytes / 4096;
+        println!("{free} free before, padded {padding} blocks");
+        assert!(padding < 193, "recovery padded {padding} blocks");
+        fs.unmount().await
+    });
+}

@@ -352,6 +352,13 @@ fn holds(
     place: &str,
 ) -> bool {
     let superzone = zone.checked_sub(volume.plan.main_start).map(|z| z / volume.plan.width);
+    // What was full at the cut was durable before it, also if it was released since.
+    if let Some(then) = superzone.and_then(|index| volume.superzones.get(index as usize))
+        && (then.generation > generation
+            || then.state == super::state::FULL && then.generation == generation)
+    {
+        return true;
+    }
     let known = superzone.and_then(|index| log.generations.get(index as usize)).copied();
     if known != Some(generation) || end > volume.plan.capacity {
         let known = known.map_or("none: no zone of the main area".into(), |g| g.to_string());
