@@ -1,0 +1,304 @@
+//! Reading what a drive holds: superblock, newest whole checkpoint, tables. Nothing is changed.
+
+use crate::checkpoint::{Image, decode_image};
+use crate::format::{HOLE, NatEntry, SitEntry, SuperblockBody, UnitRef, kind, table};
+use crate::layout::{Layout, RING_ZONES};
+use crate::table::Table;
+use furrow_log::address::{BlockAddr, blocks_per_zone, read_blocks};
+use furrow_log::delta::{DeltaLayout, Extent};
+use furrow_log::format::ExtentEntry;
+use furrow_log::pool::SuperzoneState;
+use furrow_log::record::{self, Expect, RecordHeader, RecordId};
+use furrow_rt::{Pages, Pool};
+use furrow_zone::{
+    Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
+};
+use std::collections::BTreeSet;
+use zerocopy::FromBytes;
+
+/// A drive as it was found: what mount and fsck both begin with.
+pub(crate) struct Found {
+    pub(crate) layout: Layout,
+    pub(crate) reports: Vec<ZoneReport>,
+    pub(crate) id: RecordId,
+    pub(crate) ring: u8,
+    pub(crate) image: Image,
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) units: Vec<UnitRef>,
+}
+
+pub(crate) fn corrupt(device: &dyn ZonedDevice, message: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{}: {message}", device.name()))
+}
+
+/// Blocks written in a zone, as far as they can be read.
+pub(crate) fn written(report: &ZoneReport, geometry: &Geometry) -> u32 {
+    let sectors = furrow_log::address::sectors_per_block(geometry).max(1);
+    match report.state {
+        ZoneState::Offline => 0,
+        ZoneState::Full | ZoneState::ReadOnly => blocks_per_zone(geometry),
+        _ => (report.write_pointer.0 / sectors).min(u64::from(blocks_per_zone(geometry))) as u32,
+    }
+}
+
+/// Every zone's report.
+pub(crate) fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+    let zones = device.geometry().zones;
+    let reports = device
+        .report(ZoneId(0), zones)
+        .map_err(|status| Error::device(&device.name(), "report zones", status))?;
+    if reports.len() != zones as usize {
+        let message = format!("reported {} of {zones} zones", reports.len());
+        return Err(Error::new(ErrorKind::Io, format!("{}: {message}", device.name())));
+    }
+    Ok(reports)
+}
+
+/// The superblock copy in `zone`, if there is a whole one.
+pub(crate) async fn superblock(
+    device: &dyn ZonedDevice,
+    zone: ZoneId,
+    pages: &Pool,
+) -> Result<Option<Layout>> {
+    let geometry = device.geometry();
+    let addr = BlockAddr::new(geometry, zone, 0);
+    let Ok(block) = read_blocks(device, QueueId(0), addr, 1, pages).await else {
+        return Ok(None);
+    };
+    let Some(header) = record::peek(block[0].bytes()) else { return Ok(None) };
+    if header.kind.get() != kind::SUPERBLOCK {
+        return Ok(None);
+    }
+    let expect = Expect { kind: kind::SUPERBLOCK, ..Expect::default() };
+    let (header, body) = match record::open(block[0].bytes(), &expect) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == ErrorKind::WrongFormat => {
+            return Err(error.at(format!("{}: superblock", device.name())));
+        }
+        Err(_) => return Ok(None),
+    };
+    let Ok((body, _)) = SuperblockBody::read_from_prefix(body) else { return Ok(None) };
+    let unknown = body.incompat.get() & !crate::format::INCOMPAT_KNOWN;
+    if unknown != 0 {
+        let message = format!(
+            "{}: the file system has features {unknown:#x} that this version does not know: use a \
+             newer furrow",
+            device.name()
+        );
+        return Err(Error::new(ErrorKind::WrongFormat, message));
+    }
+    let layout = Layout::decode(&body, header.object, header.device, geometry)
+        .map_err(|error| error.at(device.name()))?;
+    Ok(Some(layout))
+}
+
+/// Reads the superblock and the newest whole checkpoint.
+pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found> {
+    let geometry = device.geometry();
+    BlockAddr::check(geometry)?;
+    let reports = report(device)?;
+    let first = geometry.conventional_zones;
+    let mut layout = None;
+    for zone in (first..geometry.zones).take(RING_ZONES as usize) {
+        if written(&reports[zone as usize], geometry) > 0 && layout.is_none() {
+            layout = superblock(device, ZoneId(zone), pages).await?;
+        }
+    }
+    let Some(layout) = layout else {
+        let message = format!(
+            "{}: no Furrow file system found: make one with `furrow mkfs`, or check the device",
+            device.name()
+        );
+        return Err(Error::new(ErrorKind::WrongFormat, message));
+    };
+    let mut best: Option<(RecordHeader, Vec<u8>, u8)> = None;
+    for ring in 0..RING_ZONES {
+        let zone = ZoneId(layout.ring_start + ring);
+        let end = written(&reports[zone.0 as usize], geometry);
+        let newest = newest_checkpoint(device, &layout, zone, end, pages).await;
+        if let Some((header, body)) = newest
+            && best.as_ref().is_none_or(|b| header.checkpoint.get() > b.0.checkpoint.get())
+        {
+            best = Some((header, body, ring as u8));
+        }
+    }
+    let Some((header, body, ring)) = best else {
+        return Err(corrupt(device, "no whole checkpoint in the ring; run furrow fsck"));
+    };
+    let parsed = decode_image(&body)
+        .ok_or_else(|| corrupt(device, "checkpoint: sections do not fit its length"))?;
+    let (image, extents, units) = parsed;
+    let extents = check_image(device, &layout, &image, &extents, &units)?;
+    let id = header.id();
+    Ok(Found { layout, reports, id, ring, image, extents, units })
+}
+
+pub(crate) async fn newest_checkpoint(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    zone: ZoneId,
+    end: u32,
+    pages: &Pool,
+) -> Option<(RecordHeader, Vec<u8>)> {
+    let expect =
+        Expect { kind: kind::CHECKPOINT, device: Some(layout.device), object: Some(layout.uuid) };
+    let mut newest = None;
+    let mut at = 1;
+    while at < end {
+        let addr = BlockAddr::new(device.geometry(), zone, at);
+        let read = |blocks| read_blocks(device, QueueId(0), addr, blocks, pages);
+        let Ok(block) = read(1).await else {
+            at += 1;
+            continue;
+        };
+        let blocks = match record::peek(block[0].bytes()) {
+            Some(header) if header.kind.get() == kind::CHECKPOINT => header.blocks(),
+            _ => 0,
+        };
+        if blocks == 0 || blocks > end - at {
+            at += 1;
+            continue;
+        }
+        let Ok(all) = read(blocks).await else {
+            at += 1;
+            continue;
+        };
+        let bytes = concat(&all);
+        match record::open(&bytes, &expect) {
+            Ok((header, body)) => {
+                newest = Some((header, body.to_vec()));
+                at += blocks;
+            }
+            Err(_) => at += 1,
+        }
+    }
+    newest
+}
+
+pub(crate) fn concat(pages: &Pages) -> Vec<u8> {
+    pages.iter().flat_map(|page| page.bytes().iter().copied()).collect()
+}
+
+/// Checks what a checkpoint says against the layout, so that nothing later can go out of range.
+pub(crate) fn check_image(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    image: &Image,
+    extents: &[ExtentEntry],
+    units: &[UnitRef],
+) -> Result<Vec<Extent>> {
+    let bad = |message: String| Err(corrupt(device, format!("checkpoint: {message}")));
+    if image.streams.len() != layout.streams as usize {
+        return bad(format!("{} streams, expected {}", image.streams.len(), layout.streams));
+    }
+    let expected = (layout.nat_units() + layout.sit_units()) as usize;
+    if units.len() != expected {
+        return bad(format!("{} table units, expected {expected}", units.len()));
+    }
+    if image.descriptors.len() != layout.superzones as usize {
+        let found = image.descriptors.len();
+        return bad(format!("{found} superzones, expected {}", layout.superzones));
+    }
+    for (index, descriptor) in image.descriptors.iter().enumerate() {
+        let (first, width) = (descriptor.first.get(), u32::from(descriptor.width));
+        let expected = layout.superzone_start(index as u32);
+        if (first, width) != (expected, layout.width) {
+            return bad(format!("superzone {index} is {width} zones from {first}"));
+        }
+    }
+    let mut open = BTreeSet::new();
+    for stream in &image.streams {
+        let Some(superzone) = stream.superzone else { continue };
+        let descriptor = image.descriptors.get(superzone as usize);
+        let ok = descriptor.is_some_and(|descriptor| {
+            let width = layout.width - descriptor.missing.get().count_ones().min(layout.width);
+            descriptor.state == SuperzoneState::Active as u8
+                && stream.next < layout.stripe(width).blocks()
+                && stream.summary.len() as u32 == stream.next % layout.segment_blocks
+        });
+        if !ok || !open.insert(superzone) {
+            return bad(format!("stream at block {} of superzone {superzone}", stream.next));
+        }
+    }
+    let sync_blocks = layout.sync_stripe().blocks();
+    if image.body.sync_half.get() > 1 || image.body.sync_next.get() > sync_blocks {
+        return bad("sync log position out of range".into());
+    }
+    if image.body.delta_half.get() > 1 || image.body.table_half.get() > 1 {
+        return bad("half of delta log or tables out of range".into());
+    }
+    if image.orphans.iter().any(|ino| *ino == 0 || *ino >= layout.nodes) {
+        return bad("orphan out of range".into());
+    }
+    extents.iter().map(Extent::parse).collect()
+}
+
+/// Reads the tables: units, then deltas by extent.
+pub(crate) async fn tables(
+    device: &dyn ZonedDevice,
+    found: &Found,
+    pages: &Pool,
+    delta: &DeltaLayout,
+) -> Result<(Table<NatEntry>, Table<SitEntry>)> {
+    let layout = &found.layout;
+    let mut nat = Table::<NatEntry>::new(layout.nodes, layout.nat_per_unit());
+    let mut sit = Table::<SitEntry>::new(layout.segment_count(), layout.sit_per_unit());
+    for (index, unit) in found.units.iter().enumerate() {
+        if unit.addr.get() == HOLE {
+            continue;
+        }
+        let bytes = read_unit(device, layout, index, unit, pages).await?;
+        let nat_units = layout.nat_units() as usize;
+        let ok = match index.checked_sub(nat_units) {
+            None => nat.restore_unit(index as u32, &bytes),
+            Some(unit) => sit.restore_unit(unit as u32, &bytes),
+        };
+        if !ok {
+            return Err(corrupt(device, format!("table unit {index} is too short")));
+        }
+    }
+    let apply = |which: u8, index: u32, payload: &[u8]| {
+        let ok = match which {
+            table::NAT => nat.restore(index, payload),
+            table::SIT => sit.restore(index, payload),
+            _ => false,
+        };
+        if ok {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::Corrupt, format!("entry {index} of table {which}")))
+        }
+    };
+    delta.replay(device, pages, &found.id, &found.extents, apply).await?;
+    for segment in 0..sit.len() {
+        let entry = sit.get(segment);
+        let set: u32 = entry.map.iter().map(|byte| byte.count_ones()).sum();
+        if set != u32::from(entry.valid.get()) {
+            let message = format!("segment {segment}: {set} blocks set, {} valid", entry.valid);
+            return Err(corrupt(device, message));
+        }
+    }
+    Ok((nat, sit))
+}
+
+pub(crate) async fn read_unit(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    index: usize,
+    unit: &UnitRef,
+    pages: &Pool,
+) -> Result<Vec<u8>> {
+    let addr = BlockAddr(unit.addr.get());
+    let place = format!("{}: table unit {index} at block {addr}", device.name());
+    let blocks = read_blocks(device, QueueId(0), addr, layout.unit_blocks, pages).await;
+    let bytes = concat(&blocks.map_err(|error| error.at(&place))?);
+    let expect =
+        Expect { kind: kind::UNIT, device: Some(layout.device), object: Some(layout.uuid) };
+    let (header, body) = record::open(&bytes, &expect).map_err(|error| error.at(&place))?;
+    if header.crc != unit.crc || header.sequence.get() != index as u64 {
+        let (expected, found) = (unit.crc.get(), header.crc.get());
+        let message = format!("{place}: expected CRC {expected:08x}, found {found:08x}");
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    Ok(body.to_vec())
+}
