@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint demo
+.PHONY: help build test lint demo bench
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -24,3 +24,6 @@ lint: ## formatting, clippy, licences (the quick part of `make test`)
 demo: ## a source tree on an emulated zoned drive, killed five times, checked
 	@scripts/setup.sh demo
 	@scripts/demo.sh
+
+bench: build ## every layer against what limits it; ratios within one run
+	@"$${CARGO_TARGET_DIR:-target}/release/furrow" bench

@@ -8,10 +8,10 @@ use furrow_rt::{Completion, Config, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Command, Geometry, Outcome, QueueId, Request, Status, ZoneId, ZoneReport};
 use furrow_zone::{Error, ZonedDevice};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::cell::Cell;
 use std::io::{IsTerminal, Write};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Findings printed without -v.
 const SHOWN: usize = 20;
@@ -57,33 +57,54 @@ fn check(args: &Args) -> anyhow::Result<FsckReport> {
     let spec: DeviceSpec = args.device.parse()?;
     let rt = Rt::new(Config::real());
     let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadOnly)?;
-    let watched = Rc::new(Watched { drive, progress: progress(args) });
-    let progress = watched.progress.clone();
+    let watched = Rc::new(Watched { drive, progress: Progress::new(args) });
+    let device = watched.clone();
     let options = FsckOptions { verify_data: !args.metadata_only };
-    let report = rt.block_on(async move { fsck(watched, &options).await });
-    progress.finish_and_clear();
+    let report = rt.block_on(async move { fsck(device, &options).await });
+    watched.progress.end();
     rt.clear();
     report.map_err(|error: Error| anyhow!(error))
 }
 
-/// On a terminal, how much has been read.
-fn progress(args: &Args) -> ProgressBar {
-    if args.json || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
+/// On a terminal, a line that says how much has been read.
+struct Progress {
+    shown: bool,
+    read: Cell<u64>,
+    next: Cell<Instant>,
+}
+
+impl Progress {
+    const EVERY: Duration = Duration::from_millis(200);
+
+    fn new(args: &Args) -> Progress {
+        let shown = !args.json && std::io::stderr().is_terminal();
+        Progress { shown, read: Cell::new(0), next: Cell::new(Instant::now() + Self::EVERY) }
     }
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
-    // A style that does not parse would be shown as the default one.
-    if let Ok(style) = ProgressStyle::with_template("checking: {bytes} read, {elapsed}") {
-        bar.set_style(style);
+
+    fn add(&self, bytes: u64) {
+        self.read.set(self.read.get() + bytes);
+        if self.shown && Instant::now() >= self.next.get() {
+            self.next.set(Instant::now() + Self::EVERY);
+            self.say(&format!("checking: {} read", crate::show::bytes(self.read.get())));
+        }
     }
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
+
+    fn end(&self) {
+        if self.shown {
+            self.say("");
+        }
+    }
+
+    fn say(&self, line: &str) {
+        // A terminal that went away is no reason to stop.
+        let _ = std::io::stderr().write_all(format!("\r{line}\x1b[K").as_bytes());
+    }
 }
 
 /// A drive whose reads are counted.
 struct Watched {
     drive: Rc<dyn ZonedDevice>,
-    progress: ProgressBar,
+    progress: Progress,
 }
 
 impl ZonedDevice for Watched {
@@ -93,7 +114,7 @@ impl ZonedDevice for Watched {
 
     fn submit(&self, queue: QueueId, request: Request) -> Completion<Outcome> {
         if let Command::Read { blocks, .. } = request.command {
-            self.progress.inc(blocks.0 * self.geometry().block_size.0);
+            self.progress.add(blocks.0 * self.geometry().block_size.0);
         }
         self.drive.submit(queue, request)
     }

@@ -36,8 +36,10 @@ impl Place {
 
     fn new(name: &str) -> Place {
         let place = Place::empty(name);
-        let geometry = furrow_zone::spec::parse_geometry("capacity=256MiB,zone-size=4MiB").unwrap();
-        furrow_emu::create_image(&place.0.join("disk.zns"), &geometry, false).unwrap();
+        // By the command: a lock taken in this process would live on in whatever other tests
+        // are starting at that moment.
+        let drive = ["device", "create", &place.image(), "-o", "capacity=256MiB,zone-size=4MiB"];
+        assert!(furrow(&drive).status.success());
         let made = furrow(&["mkfs", "-L", "test", &place.image()]);
         assert!(made.status.success(), "{}", said(&made));
         place

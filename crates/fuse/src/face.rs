@@ -20,7 +20,7 @@ use crate::endpoint::MAX_WRITE;
 use crate::ops::Call;
 use crate::report::{self, Info};
 use furrow_fs::{Attr, Fs, Ino, Kind, RenameMode, SetAttr, WriteData};
-use furrow_rt::{Pool, Port};
+use furrow_rt::{Pool, Port, Rt};
 use furrow_zone::ErrorKind;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
@@ -33,7 +33,7 @@ use std::ffi::OsStr;
 use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pinned: Mutex<BTreeSet<Ino>>,
     /// Size of `pinned`, to look at without the lock.
     pins: AtomicUsize,
+    /// That the engine is no more has been said.
+    ended: AtomicBool,
     /// Where messages for the operator go.
     pub log: Box<dyn Fn(&str) + Send + Sync>,
 }
@@ -127,8 +129,19 @@ impl Face {
         log: Box<dyn Fn(&str) + Send + Sync>,
     ) -> Face {
         let pins = AtomicUsize::new(0);
-        let shared = Shared { ttl, info, pinned: Mutex::default(), pins, log };
+        let ended = AtomicBool::new(false);
+        let shared = Shared { ttl, info, pinned: Mutex::default(), pins, ended, log };
         Face { port, pool, shared: Arc::new(shared) }
+    }
+
+    /// Hands `request` to the engine; if that is no more, it is dropped, which answers EIO.
+    fn submit(&self, request: impl FnOnce(&Rt, &Fs) + Send + 'static) {
+        self.port.submit(request);
+        if let Some(stopped) = self.port.stopped()
+            && !self.shared.ended.swap(true, Ordering::Relaxed)
+        {
+            (self.shared.log)(&format!("every request now fails: {stopped}"));
+        }
     }
 
     /// Runs `operation` on the engine and answers with `answer`, or its error.
@@ -143,7 +156,7 @@ impl Face {
         F: Future<Output = furrow_zone::Result<T>> + 'static,
     {
         let shared = self.shared.clone();
-        self.port.submit(move |rt, fs| {
+        self.submit(move |rt, fs| {
             let call = Call { rt: rt.clone(), fs: fs.clone(), shared: shared.clone() };
             rt.run_now(async move {
                 match operation(call).await {
@@ -182,7 +195,7 @@ impl Face {
         let Some(ino) = ino(node) else { return };
         if self.shared.unpin(ino) {
             let shared = self.shared.clone();
-            self.port.submit(move |rt, fs| {
+            self.submit(move |rt, fs| {
                 let fs = fs.clone();
                 rt.run_now(async move {
                     if let Err(error) = fs.release(ino).await {
@@ -602,7 +615,7 @@ impl Filesystem for Face {
     ) {
         let ino = known!(ino, reply);
         let shared = self.shared.clone();
-        self.port.submit(move |rt, fs| {
+        self.submit(move |rt, fs| {
             let call = Call { rt: rt.clone(), fs: fs.clone(), shared };
             rt.run_now(async move {
                 let listed = call
@@ -628,7 +641,7 @@ impl Filesystem for Face {
     ) {
         let ino = known!(ino, reply);
         let shared = self.shared.clone();
-        self.port.submit(move |rt, fs| {
+        self.submit(move |rt, fs| {
             let call = Call { rt: rt.clone(), fs: fs.clone(), shared };
             rt.run_now(async move {
                 let ttl = call.shared.ttl;

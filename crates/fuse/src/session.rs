@@ -163,6 +163,10 @@ fn end_mount(directory: &Path, log: &impl Fn(&str)) -> Result<(), Errno> {
             }
             Err(Errno::BUSY) => {
                 log("still in use: cutting off its users");
+                // What they changed through memory maps is only in the kernel so far.
+                if let Ok(root) = std::fs::File::open(directory) {
+                    let _ = rustix::fs::syncfs(&root);
+                }
                 return endpoint::unmount(directory, Unmount::Force);
             }
             // Not mounted any more: somebody else was faster.
