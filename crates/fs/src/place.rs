@@ -296,6 +296,12 @@ impl Core {
     /// The summary of a stream's open segment; the next one is empty.
     pub(crate) fn summary_page(&mut self, stream: usize, superzone: u32, segment: u32) -> Page {
         let entries = std::mem::take(&mut self.streams[stream].summary);
+        // Replay marked blocks valid before it was known which stream had written them.
+        let entry = superzone * self.layout.segments + segment;
+        let said = self.sit.get(entry);
+        if said.valid.get() > 0 && usize::from(said.stream) != stream {
+            self.sit.update(entry, |entry| entry.stream = stream as u8);
+        }
         let generation = self.zones.generation(SuperzoneId(superzone));
         self.build_summary(stream as u8, superzone, segment, generation, &entries)
     }

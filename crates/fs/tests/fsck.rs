@@ -13,6 +13,14 @@ use std::rc::Rc;
 
 const SMALL: &str = "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=2";
 
+/// Drives for power cuts: with and without a volatile cache, wide and narrow.
+const DRIVES: [&str; 4] = [
+    SMALL,
+    "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=2,volatile-cache=on",
+    "zones=200,zone-size=512KiB,zone-capacity=300KiB,max-active=30,channels=3,volatile-cache=on",
+    "zones=64,zone-size=1MiB,max-active=8,channels=1",
+];
+
 /// A formatted drive.
 fn formatted(rt: &Rt, spec: &str, options: &MkfsOptions) -> Emulator {
     let geometry = furrow_zone::spec::parse_geometry(spec).unwrap();
@@ -143,9 +151,11 @@ fn what_the_engine_leaves_is_clean() {
 #[test]
 fn what_a_power_cut_leaves_is_no_damage() {
     let mut replayed = 0;
-    for seed in 100..130 {
+    for seed in 1000..1060 {
         let rt = Rt::new(Config::shuffled(seed));
-        let drive = formatted(&rt, SMALL, &MkfsOptions::default());
+        let spec = DRIVES[(seed % 4) as usize];
+        let segment_blocks = [None, Some(16), Some(100)][(seed % 3) as usize];
+        let drive = formatted(&rt, spec, &MkfsOptions { segment_blocks, ..Default::default() });
         let (on, live) = (rt.clone(), drive.clone());
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
         let cut: Snapshot = rt.block_on(async move {
