@@ -209,6 +209,14 @@ fn a_killed_daemon_is_said_and_nothing_fsynced_is_lost() {
         let out = furrow(&["umount", &place.dir()]);
         assert!(out.status.success(), "{}", said(&out));
         assert!(!is_mounted(&place.dir()));
+        // A read-only mount shows what the next one will recover, and leaves it to that.
+        let before = fs::read(place.image()).unwrap();
+        let out = furrow(&["mount", "-o", "ro", &place.image(), &place.dir()]);
+        assert!(out.status.success(), "{}", said(&out));
+        let expected = vec![round as u8; 100_000 + round as usize];
+        assert!(fs::read(place.file(&format!("f{round}"))).unwrap() == expected);
+        assert!(furrow(&["umount", &place.dir()]).status.success());
+        assert!(fs::read(place.image()).unwrap() == before, "the image has changed");
     }
     place.mount();
     assert!(place.file("f2").exists());

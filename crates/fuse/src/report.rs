@@ -244,7 +244,10 @@ impl Question {
 pub(crate) async fn answer(fs: &Fs, info: &Info, question: Question) -> Result<String, Error> {
     let text = match question {
         Question::Sync => {
-            fs.sync().await?;
+            // A read-only mount has nothing to make durable, and must not recover a crash for good.
+            if !info.read_only {
+                fs.sync().await?;
+            }
             return Ok("ok".to_owned());
         }
         Question::Status => serde_json::to_string(&status(fs, info)),
