@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint demo bench
+.PHONY: help build test lint demo crash crash-full bench
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -13,7 +13,7 @@ build: ## the furrow command, optimised: target/release/furrow
 	@scripts/setup.sh build
 	cargo build --release --locked -p furrow-cli
 
-test: ## everything that must hold: lints and tests
+test: ## everything that must hold: lints, tests, crash sweep, fsx on a mount
 	@scripts/setup.sh test
 	@scripts/test.sh
 
@@ -24,6 +24,14 @@ lint: ## formatting, clippy, licences (the quick part of `make test`)
 demo: ## a source tree on an emulated zoned drive, killed five times, checked
 	@scripts/setup.sh demo
 	@scripts/demo.sh
+
+crash: ## power cuts at every command, the slice CI runs (under 5 minutes)
+	@scripts/setup.sh build
+	@scripts/crash.sh slice
+
+crash-full: ## power cuts at every command, the long form
+	@scripts/setup.sh build
+	@scripts/crash.sh full
 
 bench: build ## every layer against what limits it; ratios within one run
 	@"$${CARGO_TARGET_DIR:-target}/release/furrow" bench

@@ -68,7 +68,8 @@ for seed in "$@"; do
     [ "$first" = "$second" ] || fail "seed $seed: hash $first, after a remount $second"
     pid="$("$furrow" df --json "$mount" | sed -n 's/^ *"pid": *\([0-9]*\).*/\1/p')"
     kill -9 "$pid"
-    while [ -e "/proc/$pid" ]; do sleep 0.05; done
+    # Until the kernel has noticed; the process may stay on as a zombie nobody waits for.
+    while stat "$mount" >/dev/null 2>&1; do sleep 0.05; done
     "$furrow" umount "$mount"
     "$furrow" mount "$work/disk.zns" "$mount" --log "$work/log"
     third="$(hash_of)"

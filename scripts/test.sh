@@ -58,16 +58,19 @@ fi
 # Tests that mount skip themselves if FURROW_WITHOUT_FUSE=1 and fail without FUSE otherwise, so
 # that a machine that lost /dev/fuse is not taken for one where mounts work.
 problem="$(fuse_problem)"
-if [ -n "$problem" ] && [ "${FURROW_WITHOUT_FUSE:-}" = 1 ]; then
-    skip mounts "FURROW_WITHOUT_FUSE=1, and $problem"
-elif [ -n "$problem" ]; then
+if [ -n "$problem" ] && [ "${FURROW_WITHOUT_FUSE:-}" != 1 ]; then
     failed+=("mounts: $problem; FURROW_WITHOUT_FUSE=1 skips what needs a mount")
 fi
+
 step tests cargo test --quiet --workspace --locked
-[ -n "$problem" ] || step fsx scripts/fsx.sh
-# Every interleaving of the port's threads: crates/rt/src/loom_tests.rs. Its own target folder,
-# because the flag rebuilds everything.
-step interleavings env RUSTFLAGS="--cfg loom" \
-    cargo test --quiet --locked -p furrow-rt --lib --target-dir target/loom loom_tests
+# Every interleaving of the code that threads share.
+step interleavings env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" cargo test --quiet --locked \
+    -p furrow-rt --lib --target-dir "$target_dir/loom" loom_tests
+step crashes scripts/crash.sh slice
+if [ -z "$problem" ]; then
+    step fsx scripts/fsx.sh 5000 1
+else
+    skip "mount tests, fsx" "$problem (FURROW_WITHOUT_FUSE=${FURROW_WITHOUT_FUSE:-})"
+fi
 
 summary

@@ -225,6 +225,7 @@ impl Demo<'_> {
         self.compare(host, out)?;
         self.remove_loads(host, out)?;
         host.stop()?;
+        furrow(out, &["fsck", image])?;
         furrow(out, &["map", image])?;
         for (what, value) in [
             ("files verified", format!("{}, twice", counts.files + counts.symlinks)),
