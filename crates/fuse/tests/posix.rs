@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::engine::{Mounted, image};
+use common::engine::{GEOMETRY, Mounted, image};
 use common::{Scratch, skip};
 use furrow_fuse::report;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, RenameFlags, Timespec, Timestamps};
@@ -27,8 +27,12 @@ struct Place {
 
 impl Place {
     fn new(name: &str) -> Place {
+        Place::on(name, GEOMETRY)
+    }
+
+    fn on(name: &str, geometry: &str) -> Place {
         let scratch = Scratch::new(name);
-        let image = image(&scratch.file("disk.zns"));
+        let image = image(&scratch.file("disk.zns"), geometry);
         let mounted = Some(Mounted::new(&image, &scratch.mount_point(), Duration::from_secs(1)));
         Place { scratch, image, mounted }
     }
@@ -423,6 +427,45 @@ fn memory_maps_read_and_write() {
     assert_eq!(run(&copy), b"works\n");
     place.remount();
     assert_eq!(run(&copy), b"works\n");
+}
+
+#[test]
+fn a_full_drive_says_so_and_keeps_what_it_has() {
+    if skip("a_full_drive_says_so_and_keeps_what_it_has") {
+        return;
+    }
+    let mut place = Place::on("full", "capacity=96MiB,zone-size=1MiB,max-active=32");
+    let name = |n: u64| format!("f{n:03}");
+    let size = 1_000_000;
+    let fill = |place: &Place| {
+        let mut n = 0;
+        loop {
+            match fs::write(place.at(&name(n)), pattern(size, n)) {
+                Ok(()) => n += 1,
+                Err(error) => {
+                    assert_eq!(Errno::from_io_error(&error), Some(Errno::NOSPC), "{error}");
+                    return n;
+                }
+            }
+        }
+    };
+    let first = fill(&place);
+    assert!(first > 40, "{first} files of {size} bytes on 96 MiB");
+    let check = |place: &Place| {
+        for n in 0..first {
+            assert!(fs::read(place.at(&name(n))).unwrap() == pattern(size, n), "file {n}");
+        }
+    };
+    check(&place);
+    place.remount();
+    check(&place);
+    // Whole zones come back when what is in them goes.
+    for n in 0..=first {
+        let _ = fs::remove_file(place.at(&name(n)));
+    }
+    report::ask_sync(&place.at("")).unwrap();
+    let second = fill(&place);
+    assert!(second * 10 >= first * 9, "{second} files after {first}");
 }
 
 #[test]

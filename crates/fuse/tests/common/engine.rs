@@ -20,9 +20,9 @@ pub fn open(rt: &Rt, spec: &str) -> Result<Rc<dyn ZonedDevice>, Error> {
     Ok(furrow_emu::open(rt, &spec, OpenMode::ReadWrite)?)
 }
 
-/// A new image with a file system on it.
-pub fn image(path: &Path) -> String {
-    let geometry = parse_geometry(GEOMETRY).unwrap();
+/// A new image of a drive with a file system on it.
+pub fn image(path: &Path, geometry: &str) -> String {
+    let geometry = parse_geometry(geometry).unwrap();
     create_image(path, &geometry, false).unwrap();
     let name = path.to_str().unwrap().to_owned();
     let rt = Rt::new(Config::real());
