@@ -14,6 +14,7 @@ use crate::model::Model;
 use crate::observe::{PROBE, Trouble, check, told};
 use crate::op::{Ino, Object, Op};
 use furrow_emu::{Emulator, Fault, FaultKind};
+use furrow_fs::FsckOptions;
 use furrow_fs::{Canary, Fs, MkfsOptions, MountOptions, NewNode, WriteData};
 use furrow_rt::{Nanos, Rng, Rt};
 use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, Lba, ZoneId, ZonedDevice};
@@ -256,6 +257,17 @@ async fn probe(fs: &Fs, seed: u64) -> Result<(), Trouble> {
     Ok(())
 }
 
+/// Has fsck, which shares no code that reads or recovers, look at the drive.
+async fn fsck(device: &Rc<dyn ZonedDevice>, when: &str) -> Result<(), Trouble> {
+    let options = FsckOptions::default();
+    let report = furrow_fs::fsck(device.clone(), &options).await.map_err(told("fsck"))?;
+    if report.is_ok() {
+        return Ok(());
+    }
+    let findings: Vec<String> = report.findings.iter().take(3).map(|f| f.to_string()).collect();
+    Err(Trouble::Wrong(format!("fsck {when}: {}", findings.join("; "))))
+}
+
 async fn reopen(
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
@@ -263,9 +275,13 @@ async fn reopen(
     setup: Setup,
     expected: Expected,
 ) -> Result<(), Trouble> {
+    let choice = rt.random();
+    if choice.is_multiple_of(3) {
+        // What a crash leaves is no damage.
+        fsck(&device, "after the crash").await?;
+    }
     let fs = Fs::mount(&rt, device.clone(), setup.mount.clone()).await.map_err(told("mount"))?;
     let recovered = check(&fs, &expected).await?;
-    let choice = rt.random();
     probe(&fs, choice ^ case.seed).await?;
     match fs.unmount().await {
         Ok(()) => {}
@@ -273,6 +289,7 @@ async fn reopen(
         Err(error) => return Err(told("unmount after recovery")(error)),
     }
     drop(fs);
+    fsck(&device, "after recovery").await?;
     if choice.is_multiple_of(4) {
         let fs = Fs::mount(&rt, device, setup.mount).await.map_err(told("second mount"))?;
         let history = History::resume(recovered.models, recovered.inos);
