@@ -5,6 +5,7 @@ use super::tree::{NODE_SLOT, Owner, Walk};
 use super::{Fsck, Volume, state};
 use crate::format::{INODE_POINTERS, SUMMARY_MAGIC, SitEntry, SummaryEntry, SummaryHeader};
 use furrow_log::record::crc32c;
+use furrow_zone::ZoneState;
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -228,7 +229,19 @@ async fn check_summary(
     let addr = fsck.addr(superzone.zones[column as usize], offset);
     let place = format!("superzone {index} segment {k} at {}", fsck.at(addr));
     let written = fsck.is_written(addr);
-    let page = match fsck.read_one(addr).await {
+    let segment = index * volume.plan.segments() + k;
+    let read = fsck.read_one(addr).await;
+    // A power cut may leave a zone full though its last blocks, among them a summary, were lost:
+    // the zone cannot be written any more. The nodes still say who owns what.
+    let zone = superzone.zones[column as usize];
+    let full = fsck.reports.get(zone.0 as usize).is_some_and(|r| r.state == ZoneState::Full);
+    if full && read.as_ref().map_or(true, |page| page.bytes().iter().all(|byte| *byte == 0)) {
+        if space.maps.contains_key(&segment) {
+            fsck.report.notes.push(format!("{place}: no summary, lost when the power was cut"));
+        }
+        return;
+    }
+    let page = match read {
         Ok(page) if written => page,
         Ok(_) => return fsck.add(SUMMARY, place, "a written block", "not written"),
         Err(error) => return fsck.add(SUMMARY, place, "a block that can be read", error),
@@ -249,7 +262,6 @@ async fn check_summary(
         move || format!("{place}: {name}")
     };
     let count = stripe.segment_range(k).len() as u32 - 1;
-    let segment = index * volume.plan.segments() + k;
     let object = volume.plan.uuid.0;
     let object = u64::from_le_bytes([
         object[0], object[1], object[2], object[3], object[4], object[5], object[6], object[7],
