@@ -293,7 +293,12 @@ fn config(case: Case) -> Config {
 }
 
 /// Runs the case once and forks before commands as `keep` says.
-fn record<S: Subject>(subject: &S, case: Case, keep: Keep) -> Result<Recorded<S>, String> {
+fn record<S: Subject>(
+    subject: &S,
+    case: Case,
+    keep: Keep,
+    trace: Option<Trace>,
+) -> Result<Recorded<S>, String> {
     let history: Rc<RefCell<S::History>> = Rc::default();
     let forks = Rc::new(RefCell::new(Forks::new(keep, case.seed)));
     let run = on_executor(config(case), |rt| {
@@ -304,7 +309,10 @@ fn record<S: Subject>(subject: &S, case: Case, keep: Keep) -> Result<Recorded<S>
         let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
         subject.prepare(rt, device.clone(), case).map_err(|why| format!("prepare: {why}"))?;
         let (told, taken) = (history.clone(), forks.clone());
-        emulator.set_observer(Rc::new(move |emulator: &Emulator, _: &CommandInfo| {
+        emulator.set_observer(Rc::new(move |emulator: &Emulator, info: &CommandInfo| {
+            if let Some(trace) = &trace {
+                trace(taken.borrow().commands, info);
+            }
             let mark = S::mark(&told.borrow());
             taken.borrow_mut().command(mark, || emulator.snapshot());
         }));
@@ -327,6 +335,7 @@ fn reopen<S: Subject>(
     snapshot: &Snapshot,
     expected: &S::Expected,
     keep: Nested,
+    trace: Option<Trace>,
 ) -> Result<Option<Fork>, String> {
     let fork: Rc<RefCell<Option<Fork>>> = Rc::default();
     let seed = case.seed.rotate_left(32) ^ cut.fates.seed ^ cut.at;
@@ -336,8 +345,11 @@ fn reopen<S: Subject>(
         let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
         let (commands, rng) = (Cell::new(0), RefCell::new(Rng::new(seed)));
         let taken = fork.clone();
-        emulator.set_observer(Rc::new(move |emulator: &Emulator, _: &CommandInfo| {
+        emulator.set_observer(Rc::new(move |emulator: &Emulator, info: &CommandInfo| {
             let at = commands.get();
+            if let Some(trace) = &trace {
+                trace(at, info);
+            }
             assert!(at < COMMANDS_MAX, "{at} commands and no end");
             commands.set(at + 1);
             let wanted = match keep {
@@ -357,6 +369,9 @@ fn reopen<S: Subject>(
     let fork = fork.borrow_mut().take();
     Ok(fork)
 }
+
+/// Told of every command of a replay: its number and what it is.
+pub type Trace = Rc<dyn Fn(u64, &CommandInfo)>;
 
 /// Which command of a recovery to fork before.
 #[derive(Clone, Copy)]
@@ -378,7 +393,7 @@ pub fn sweep_case<S: Subject>(
         figures.failures.push(Failure { subject: subject.name(), case, cuts, why });
     };
     let keep = if effort.cuts_max == 0 { Keep::All } else { Keep::AtMost(effort.cuts_max) };
-    let recorded = match record(subject, case, keep) {
+    let recorded = match record(subject, case, keep, None) {
         Ok(recorded) => recorded,
         Err(why) => {
             fail(&mut figures, Vec::new(), why);
@@ -428,7 +443,7 @@ fn try_cut<S: Subject>(
     let after = fork.snapshot.power_cut(&cut.fates);
     let keep = if nested { Nested::Any } else { Nested::None };
     figures.reopens += 1;
-    let second = reopen(subject, case, &cut, &after, expected, keep)
+    let second = reopen(subject, case, &cut, &after, expected, keep, None)
         .map_err(|why| (vec![cut.clone()], why))?;
     let Some(second) = second else { return Ok(()) };
     let fates: Option<Fates> = choose(&second.snapshot.in_flight(), 1, rng).into_iter().last();
@@ -437,21 +452,27 @@ fn try_cut<S: Subject>(
     let after = second.snapshot.power_cut(&again.fates);
     figures.reopens += 1;
     figures.nested += 1;
-    reopen(subject, case, &again, &after, expected, Nested::None)
+    reopen(subject, case, &again, &after, expected, Nested::None, None)
         .map(|_| ())
         .map_err(|why| (vec![cut, again], why))
 }
 
-/// Repeats one failing case: `cuts` as [`Failure`] prints them (`run` = no power cut).
+/// Repeats one failing case: `cuts` as [`Failure`] prints them (`run` = no power cut). `trace` is
+/// told of every command of the run and of the recoveries, each counted from 0.
 ///
 /// # Errors
 /// With what does not hold, or what is wrong with `cuts`.
-pub fn replay<S: Subject>(subject: &S, case: Case, cuts: &str) -> Result<(), String> {
+pub fn replay<S: Subject>(
+    subject: &S,
+    case: Case,
+    cuts: &str,
+    trace: Option<Trace>,
+) -> Result<(), String> {
     if cuts == "run" {
-        return record(subject, case, Keep::One(u64::MAX)).map(|_| ());
+        return record(subject, case, Keep::One(u64::MAX), trace).map(|_| ());
     }
     let cuts = parse_case(cuts)?;
-    let recorded = record(subject, case, Keep::One(cuts[0].at))?;
+    let recorded = record(subject, case, Keep::One(cuts[0].at), trace.clone())?;
     let missing = |cut: &Cut| format!("there is no command {} in that run", cut.at);
     let mut fork = recorded.forks.into_iter().next().ok_or_else(|| missing(&cuts[0]))?;
     let expected = subject.expect(&recorded.history, fork.mark);
@@ -459,7 +480,7 @@ pub fn replay<S: Subject>(subject: &S, case: Case, cuts: &str) -> Result<(), Str
         let after = fork.snapshot.power_cut(&cut.fates);
         let next = cuts.get(index + 1);
         let keep = next.map_or(Nested::None, |next| Nested::At(next.at));
-        let second = reopen(subject, case, cut, &after, &expected, keep)?;
+        let second = reopen(subject, case, cut, &after, &expected, keep, trace.clone())?;
         match (next, second) {
             (None, _) => break,
             (Some(_), Some(second)) => fork = second,

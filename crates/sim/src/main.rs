@@ -4,14 +4,17 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
+use furrow_emu::CommandInfo;
 use furrow_fs::Canary;
-use furrow_sim::crash::{Case, Effort, Figures, Subject, replay};
+use furrow_sim::crash::{Case, Effort, Figures, Subject, Trace, replay};
 use furrow_sim::files::Files;
 use furrow_sim::ledger::{self, LedgerSubject};
 use furrow_sim::sweep::{Goal, sweep};
 use furrow_sim::toy::{self, Toy};
+use furrow_zone::{Command, Target};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Runs engines on emulated drives, in virtual time, by seed.
@@ -67,6 +70,9 @@ struct ReplayArgs {
     /// The drive loses what was not flushed.
     #[arg(long)]
     volatile: bool,
+    /// Print every command of the run, then of each recovery.
+    #[arg(long)]
+    verbose: bool,
     /// Seed of the run.
     seed: u64,
     /// Where and how the power is cut, as a failing line says; `run` = not at all.
@@ -176,12 +182,29 @@ fn crash_subject<S: Subject>(subject: &S, args: &CrashArgs) -> ExitCode {
     if figures.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+fn show(info: &CommandInfo) -> String {
+    let fua = if info.fua { " FUA" } else { "" };
+    match info.command {
+        Command::Read { lba, blocks } => format!("read   {lba:>6} +{blocks}"),
+        Command::Write { lba, blocks } => format!("write  {lba:>6} +{blocks}{fua}"),
+        Command::Append { zone_start, blocks } => format!("append {zone_start:>6} +{blocks}{fua}"),
+        Command::Flush => "flush".to_owned(),
+        Command::Manage { target: Target::Zone(lba), action } => format!("{action:?} {lba:>6}"),
+        Command::Manage { target: Target::All, action } => format!("{action:?} all"),
+    }
+}
+
 fn again(args: &ReplayArgs) -> Result<ExitCode> {
     let case = Case { seed: args.seed, volatile: args.volatile };
+    let trace: Option<Trace> = args.verbose.then(|| {
+        Rc::new(|at: u64, info: &CommandInfo| {
+            println!("{at:>6} queue {:>2}  {}", info.queue, show(info));
+        }) as Trace
+    });
     let result = match Chosen::parse(&args.subject)? {
-        Chosen::Toy(toy) => replay(&toy, case, &args.cuts),
-        Chosen::Files(files) => replay(&files, case, &args.cuts),
-        Chosen::Ledger(ledger) => replay(&ledger, case, &args.cuts),
+        Chosen::Toy(toy) => replay(&toy, case, &args.cuts, trace),
+        Chosen::Files(files) => replay(&files, case, &args.cuts, trace),
+        Chosen::Ledger(ledger) => replay(&ledger, case, &args.cuts, trace),
     };
     match result {
         Ok(()) => {

@@ -44,7 +44,11 @@ fn what_failed_once_holds() {
         (2144, false, "217:D@L3825235782"),
     ];
     for (seed, volatile, cuts) in cases {
-        assert_eq!(replay(&Files::default(), Case { seed, volatile }, cuts), Ok(()), "{seed}");
+        assert_eq!(
+            replay(&Files::default(), Case { seed, volatile }, cuts, None),
+            Ok(()),
+            "{seed}"
+        );
     }
 }
 
@@ -59,7 +63,7 @@ fn is_caught(canary: Canary, rot: bool) {
         empty if empty.is_empty() => "run".to_owned(),
         cuts => cuts,
     };
-    assert_eq!(replay(&files, failure.case, &cuts), Err(failure.why.clone()));
+    assert_eq!(replay(&files, failure.case, &cuts, None), Err(failure.why.clone()));
 }
 
 #[test]

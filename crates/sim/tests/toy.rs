@@ -37,7 +37,7 @@ fn every_canary_is_caught() {
         println!("{canary:?}: {failure}");
         let cuts = furrow_sim::fates::print_case(&failure.cuts);
         let cuts = if cuts.is_empty() { "run" } else { &cuts };
-        let again = replay(&toy, failure.case, cuts);
+        let again = replay(&toy, failure.case, cuts, None);
         assert_eq!(again, Err(failure.why.clone()));
     }
 }
