@@ -1,0 +1,27 @@
+//! Every benchmark runs to its end and says something, however briefly it measures.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures real time")]
+
+use furrow_lab::{BENCHES, Effort};
+use std::path::Path;
+
+#[test]
+fn every_benchmark_runs() {
+    let mounts = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
+    let told = std::env::var("FURROW_WITHOUT_FUSE").is_ok_and(|value| value == "1");
+    for bench in BENCHES {
+        if bench.name == "fuse" && !mounts {
+            assert!(told, "it needs /dev/fuse and root; FURROW_WITHOUT_FUSE=1 skips it");
+            eprintln!("SKIPPED fuse: no /dev/fuse or not root, and FURROW_WITHOUT_FUSE=1");
+            continue;
+        }
+        let rows = (bench.run)(Effort::glance())
+            .unwrap_or_else(|error| panic!("{}: {error:#}", bench.name));
+        assert!(!rows.is_empty(), "{}", bench.name);
+        for row in rows {
+            assert!(row.rate.is_finite() && row.rate > 0.0, "{row:?}");
+            assert!(row.range.0 <= row.rate && row.rate <= row.range.1, "{row:?}");
+            assert_eq!(row.ratio.is_some(), row.against.is_some(), "{row:?}");
+        }
+    }
+}
