@@ -62,7 +62,7 @@ if [ -n "$problem" ] && [ "${FURROW_WITHOUT_FUSE:-}" != 1 ]; then
     failed+=("mounts: $problem; FURROW_WITHOUT_FUSE=1 skips what needs a mount")
 fi
 
-step tests cargo test --quiet --workspace --locked
+step tests cargo test --quiet --workspace --locked --no-fail-fast
 # Every interleaving of the code that threads share.
 step interleavings env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" cargo test --quiet --locked \
     -p furrow-rt --lib --target-dir "$target_dir/loom" loom_tests

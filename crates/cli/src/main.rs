@@ -33,8 +33,13 @@ A device is a file that holds an emulated drive (disk.zns) or one in memory (mem
 
 Exit status: 0 done, 1 failed, 2 wrong usage; mount follows mount(8), fsck follows fsck(8).";
 
+/// The program's version, and the format of file systems it makes.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (format 1)");
+const _: () = assert!(furrow_fs::format::VERSION == 1, "VERSION names another format");
+
 #[derive(Parser)]
-#[command(name = "furrow", version, about = "A storage stack for zoned flash, in user space")]
+#[command(name = "furrow", version = VERSION)]
+#[command(about = "A storage stack for zoned flash, in user space")]
 #[command(after_help = AFTER_HELP, propagate_version = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
