@@ -34,19 +34,19 @@ fn the_file_system_keeps_the_durability_contract() {
     assert!(figures.reopens > 500 && figures.nested > 30, "{figures}");
 }
 
-/// Seeds that found defects of the engine once, swept whole: which command it was moves whenever
-/// the engine writes a little more or less.
+/// Seeds that found defects of the engine once. They are cut at every command: which command it
+/// was then says nothing, since each change of the engine moves it.
 #[test]
 fn what_failed_once_holds() {
-    let cases = [
+    let seeds = [
         // fsync after a crash with a full zone of the sync log: written to once more.
-        (20, false),
-        // An operation's own new page evicted an inode it had found.
-        (2144, false),
+        20, // An operation's own new page evicted an inode it had found.
+        2144,
     ];
-    for (seed, volatile) in cases {
-        let case = Case { seed, volatile };
-        let figures = sweep_case(&Files::default(), case, &Effort::default(), &|_| false);
+    let effort = Effort { cuts_max: 0, samples: 1, ..Effort::default() };
+    for seed in seeds {
+        let case = Case { seed, volatile: false };
+        let figures = sweep_case(&Files::default(), case, &effort, &|_| false);
         assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
         assert!(figures.reopens > 100, "{figures}");
     }
