@@ -92,9 +92,14 @@ impl Error {
         self.kind
     }
 
-    /// A device's refusal of `what`.
+    /// A device's refusal of `what`. `Io`, but `Corrupt` if the drive is sure that the blocks read
+    /// were never written: to try again would not help.
     pub fn device(name: &str, what: impl std::fmt::Display, status: Status) -> Error {
-        Error::new(ErrorKind::Io, format!("{name}: {what}: {status}"))
+        let kind = match status {
+            Status::Unwritten => ErrorKind::Corrupt,
+            _ => ErrorKind::Io,
+        };
+        Error::new(kind, format!("{name}: {what}: {status}"))
     }
 
     /// The same error, its message prefixed by where it happened.

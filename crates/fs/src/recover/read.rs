@@ -55,6 +55,9 @@ pub(crate) fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
 }
 
 /// The superblock copy in `zone`, if there is a whole one.
+///
+/// # Errors
+/// If the block cannot be read, or is a superblock this version cannot use.
 pub(crate) async fn superblock(
     device: &dyn ZonedDevice,
     zone: ZoneId,
@@ -62,8 +65,10 @@ pub(crate) async fn superblock(
 ) -> Result<Option<Layout>> {
     let geometry = device.geometry();
     let addr = BlockAddr::new(geometry, zone, 0);
-    let Ok(block) = read_blocks(device, QueueId(0), addr, 1, pages).await else {
-        return Ok(None);
+    let block = match read_blocks(device, QueueId(0), addr, 1, pages).await {
+        Ok(block) => block,
+        Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(None),
+        Err(error) => return Err(error.at("superblock")),
     };
     let Some(header) = record::peek(block[0].bytes()) else { return Ok(None) };
     if header.kind.get() != kind::SUPERBLOCK {
@@ -98,11 +103,18 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
     BlockAddr::check(geometry)?;
     let reports = report(device)?;
     let first = geometry.conventional_zones;
-    let mut layout = None;
+    let (mut layout, mut unread) = (None, None);
     for zone in (first..geometry.zones).take(RING_ZONES as usize) {
         if written(&reports[zone as usize], geometry) > 0 && layout.is_none() {
-            layout = superblock(device, ZoneId(zone), pages).await?;
+            match superblock(device, ZoneId(zone), pages).await {
+                // The other copy will do.
+                Err(error) if error.kind() == ErrorKind::Io => unread = Some(error),
+                found => layout = found?,
+            }
         }
+    }
+    if let (None, Some(error)) = (&layout, unread) {
+        return Err(error);
     }
     let Some(layout) = layout else {
         let message = format!(
@@ -111,20 +123,7 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
         );
         return Err(Error::new(ErrorKind::WrongFormat, message));
     };
-    let mut best: Option<(RecordHeader, Vec<u8>, u8)> = None;
-    for ring in 0..RING_ZONES {
-        let zone = ZoneId(layout.ring_start + ring);
-        let end = written(&reports[zone.0 as usize], geometry);
-        let newest = newest_checkpoint(device, &layout, zone, end, pages).await;
-        if let Some((header, body)) = newest
-            && best.as_ref().is_none_or(|b| header.checkpoint.get() > b.0.checkpoint.get())
-        {
-            best = Some((header, body, ring as u8));
-        }
-    }
-    let Some((header, body, ring)) = best else {
-        return Err(corrupt(device, "no whole checkpoint in the ring; run furrow fsck"));
-    };
+    let (header, body, ring) = newest_of_ring(device, &layout, &reports, pages).await?;
     let parsed = decode_image(&body)
         .ok_or_else(|| corrupt(device, "checkpoint: sections do not fit its length"))?;
     let (image, extents, units) = parsed;
@@ -133,46 +132,96 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
     Ok(Found { layout, reports, id, ring, image, extents, units })
 }
 
-pub(crate) async fn newest_checkpoint(
+/// The newest whole checkpoint, and which zone of the ring it is in.
+///
+/// A block that cannot be read may be a newer one: to go on with an older would silently lose
+/// what was acknowledged, so the mount fails instead.
+async fn newest_of_ring(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    reports: &[ZoneReport],
+    pages: &Pool,
+) -> Result<(RecordHeader, Vec<u8>, u8)> {
+    let mut best: Option<(RecordHeader, Vec<u8>, u8)> = None;
+    let mut unread: Option<(Error, u64)> = None;
+    for ring in 0..RING_ZONES {
+        let zone = ZoneId(layout.ring_start + ring);
+        let end = written(&reports[zone.0 as usize], device.geometry());
+        let (newest, error) = newest_checkpoint(device, layout, zone, end, pages).await;
+        let id = newest.as_ref().map_or(u64::MAX, |(header, _)| header.checkpoint.get());
+        if let Some(error) = error {
+            unread = Some((error, id));
+        }
+        if let Some((header, body)) = newest
+            && best.as_ref().is_none_or(|b| id > b.0.checkpoint.get())
+        {
+            best = Some((header, body, ring as u8));
+        }
+    }
+    match (best, unread) {
+        // The zone with the unreadable block is the older one: what it holds is older too.
+        (Some(best), Some((_, id))) if id < best.0.checkpoint.get() => Ok(best),
+        (_, Some((error, _))) => Err(error.at("checkpoint ring")),
+        (Some(best), None) => Ok(best),
+        (None, None) => Err(corrupt(device, "no whole checkpoint in the ring; run furrow fsck")),
+    }
+}
+
+/// The last whole checkpoint of `zone`, and the error of a block behind it that could not be read.
+async fn newest_checkpoint(
     device: &dyn ZonedDevice,
     layout: &Layout,
     zone: ZoneId,
     end: u32,
     pages: &Pool,
-) -> Option<(RecordHeader, Vec<u8>)> {
+) -> (Option<(RecordHeader, Vec<u8>)>, Option<Error>) {
     let expect =
         Expect { kind: kind::CHECKPOINT, device: Some(layout.device), object: Some(layout.uuid) };
-    let mut newest = None;
+    let (mut newest, mut unread) = (None, None);
     let mut at = 1;
     while at < end {
-        let addr = BlockAddr::new(device.geometry(), zone, at);
-        let read = |blocks| read_blocks(device, QueueId(0), addr, blocks, pages);
-        let Ok(block) = read(1).await else {
-            at += 1;
-            continue;
-        };
-        let blocks = match record::peek(block[0].bytes()) {
-            Some(header) if header.kind.get() == kind::CHECKPOINT => header.blocks(),
-            _ => 0,
-        };
-        if blocks == 0 || blocks > end - at {
-            at += 1;
-            continue;
-        }
-        let Ok(all) = read(blocks).await else {
-            at += 1;
-            continue;
-        };
-        let bytes = concat(&all);
-        match record::open(&bytes, &expect) {
-            Ok((header, body)) => {
-                newest = Some((header, body.to_vec()));
-                at += blocks;
+        match checkpoint_at(
+            device,
+            &expect,
+            BlockAddr::new(device.geometry(), zone, at),
+            end - at,
+            pages,
+        )
+        .await
+        {
+            Ok(Some((header, body))) => {
+                at += header.blocks();
+                (newest, unread) = (Some((header, body)), None);
             }
-            Err(_) => at += 1,
+            Ok(None) => at += 1,
+            Err(error) if error.kind() == ErrorKind::Corrupt => at += 1,
+            Err(error) => {
+                unread = Some(error);
+                at += 1;
+            }
         }
     }
-    newest
+    (newest, unread)
+}
+
+/// The whole checkpoint at `addr` and in the `most` blocks from there, if there is one.
+async fn checkpoint_at(
+    device: &dyn ZonedDevice,
+    expect: &Expect,
+    addr: BlockAddr,
+    most: u32,
+    pages: &Pool,
+) -> Result<Option<(RecordHeader, Vec<u8>)>> {
+    let block = read_blocks(device, QueueId(0), addr, 1, pages).await?;
+    let blocks = match record::peek(block[0].bytes()) {
+        Some(header) if header.kind.get() == kind::CHECKPOINT => header.blocks(),
+        _ => 0,
+    };
+    if blocks == 0 || blocks > most {
+        return Ok(None);
+    }
+    let bytes = concat(&read_blocks(device, QueueId(0), addr, blocks, pages).await?);
+    Ok(record::open(&bytes, expect).ok().map(|(header, body)| (header, body.to_vec())))
 }
 
 pub(crate) fn concat(pages: &Pages) -> Vec<u8> {

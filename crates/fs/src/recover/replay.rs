@@ -36,8 +36,14 @@ pub(crate) async fn replay(
     }
     for record in records {
         for (number, op) in &record.names {
-            if *number < inner.core.borrow().names.next() {
+            let next = inner.core.borrow().names.next();
+            if *number < next {
                 continue;
+            }
+            if *number > next {
+                let device = inner.core.borrow().device.clone();
+                let what = format!("name change {next} is in no record, {number} is");
+                return Err(corrupt(&*device, format!("sync log: {what}: run furrow fsck")));
             }
             replay_name(inner, op).await?;
         }

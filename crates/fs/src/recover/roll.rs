@@ -9,12 +9,15 @@ use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::format::Descriptor;
 use furrow_log::pool::SuperzoneState;
 use furrow_log::record::{self, Expect};
-use furrow_rt::Pool;
-use furrow_zone::{Geometry, QueueId, Result, ZoneId, ZoneState, ZonedDevice};
+use furrow_rt::{Page, Pool};
+use furrow_zone::{Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneState, ZonedDevice};
 use zerocopy::FromZeros;
 
 /// A sync record that counts.
+#[derive(Default)]
 pub(crate) struct Record {
+    /// Zones it depends on whose write pointer does not tell what is in them.
+    doubtful: Vec<ZoneId>,
     pub(crate) names: Vec<(u64, NameOp)>,
     pub(crate) nodes: Vec<(u32, NatEntry)>,
     pub(crate) freed: Vec<u32>,
@@ -47,7 +50,7 @@ pub(crate) async fn roll(device: &dyn ZonedDevice, found: &Found, pages: &Pool) 
     };
     let mut turned = false;
     while roll.cut < body.sync_limit.get() {
-        let read = read_record(device, found, roll.half, roll.next, roll.cut, pages).await;
+        let read = read_record(device, found, roll.half, roll.next, roll.cut, pages).await?;
         let Some((blocks, bytes)) = read else {
             if turned {
                 break;
@@ -55,7 +58,7 @@ pub(crate) async fn roll(device: &dyn ZonedDevice, found: &Found, pages: &Pool) 
             // The log goes on at the front of the other half, if this one had no room.
             turned = true;
             let other = 1 - roll.half;
-            let there = read_record(device, found, other, 0, roll.cut, pages).await;
+            let there = read_record(device, found, other, 0, roll.cut, pages).await?;
             if there.is_none() {
                 break;
             }
@@ -63,7 +66,7 @@ pub(crate) async fn roll(device: &dyn ZonedDevice, found: &Found, pages: &Pool) 
             continue;
         };
         let Some(record) = accept(device.geometry(), found, &mut roll, &bytes) else { break };
-        if !nodes_hold(device, found, &record, pages).await {
+        if !holds(device, found, &record, pages).await? {
             break;
         }
         roll.records.push(record);
@@ -73,30 +76,64 @@ pub(crate) async fn roll(device: &dyn ZonedDevice, found: &Found, pages: &Pool) 
     Ok(roll)
 }
 
-/// Whether the nodes a record names are in the zones whose write pointer says nothing: a power
-/// cut may have moved a zone to full, and a read-only one has none.
-pub(crate) async fn nodes_hold(
+/// Whether what a record depends on is in the zones whose write pointer says nothing: a power cut
+/// may leave a zone full though its last blocks were lost, and a read-only zone has no pointer.
+/// There, the nodes the record names and the blocks they point to are read.
+async fn holds(
     device: &dyn ZonedDevice,
     found: &Found,
     record: &Record,
     pages: &Pool,
-) -> bool {
+) -> Result<bool> {
+    if record.doubtful.is_empty() {
+        return Ok(true);
+    }
+    let geometry = device.geometry();
+    let doubtful = |addr: BlockAddr| match addr.locate(geometry) {
+        Some((zone, _)) => record.doubtful.contains(&zone),
+        None => false,
+    };
     for (nid, entry) in &record.nodes {
         let addr = BlockAddr(entry.addr.get());
-        let Some((zone, _)) = addr.locate(device.geometry()) else { return false };
-        let state = found.reports[zone.0 as usize].state;
-        if !matches!(state, ZoneState::Full | ZoneState::ReadOnly) {
-            continue;
+        let Some(page) = read_one(device, addr, pages).await? else { return Ok(false) };
+        let whole = record::crc32c(page.bytes()) == entry.crc.get();
+        if !whole || node::check(&page, *nid, entry.ino.get()).is_err() {
+            return Ok(false);
         }
-        let Ok(block) = read_blocks(device, QueueId(0), addr, 1, pages).await else {
-            return false;
-        };
-        let whole = record::crc32c(block[0].bytes()) == entry.crc.get();
-        if !whole || node::check(&block[0], *nid, entry.ino.get()).is_err() {
-            return false;
+        for (_, pointer) in node::pointers(&page) {
+            let addr = BlockAddr(pointer.addr.get());
+            if !doubtful(addr) || !new_since(found, geometry, addr) {
+                continue;
+            }
+            let Some(page) = read_one(device, addr, pages).await? else { return Ok(false) };
+            if record::crc32c(page.bytes()) != pointer.crc.get() {
+                return Ok(false);
+            }
         }
     }
-    true
+    Ok(true)
+}
+
+/// Whether a block was written behind what the checkpoint knows of its stream: only those may be
+/// lost. A block that was damaged later must not cut the log.
+fn new_since(found: &Found, geometry: &Geometry, addr: BlockAddr) -> bool {
+    let Some((zone, offset)) = addr.locate(geometry) else { return true };
+    let Some(superzone) = found.layout.superzone_of(zone) else { return true };
+    let stream = found.image.streams.iter().find(|s| s.superzone == Some(superzone));
+    let Some(stream) = stream else { return true };
+    let stripe = found.layout.stripe(found.layout.width);
+    let column = zone.0 - found.layout.superzone_start(superzone);
+    stripe.index(column, offset) >= stream.next
+}
+
+/// One block; `None` if the drive says that there is none.
+async fn read_one(device: &dyn ZonedDevice, addr: BlockAddr, pages: &Pool) -> Result<Option<Page>> {
+    match read_blocks(device, QueueId(0), addr, 1, pages).await {
+        Ok(mut block) => Ok(block.pop()),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
+        // It may be there: to go on without it could lose what was acknowledged.
+        Err(error) => Err(error.at("sync log")),
+    }
 }
 
 /// The whole record with `sequence` at that place, if there is one.
@@ -107,7 +144,7 @@ pub(crate) async fn read_record(
     at: u32,
     sequence: u64,
     pages: &Pool,
-) -> Option<(u32, Vec<u8>)> {
+) -> Result<Option<(u32, Vec<u8>)>> {
     let layout = &found.layout;
     let (stripe, zones) = (layout.sync_stripe(), layout.sync_half(half));
     let mut bytes: Vec<u8> = Vec::new();
@@ -115,26 +152,34 @@ pub(crate) async fn read_record(
     let mut read = 0;
     while read < blocks {
         if at + read >= stripe.blocks() {
-            return None;
+            return Ok(None);
         }
         let (column, offset) = stripe.place(at + read);
         let zone = zones[column as usize];
         if offset >= written(&found.reports[zone.0 as usize], device.geometry()) {
-            return None;
+            return Ok(None);
         }
         let addr = BlockAddr::new(device.geometry(), zone, offset);
-        let block = read_blocks(device, QueueId(0), addr, 1, pages).await.ok()?;
+        let Some(block) = read_one(device, addr, pages).await? else { return Ok(None) };
         if read == 0 {
-            blocks = record::peek(block[0].bytes())?.blocks();
+            let Some(header) = record::peek(block.bytes()) else { return Ok(None) };
+            blocks = header.blocks();
         }
-        bytes.extend_from_slice(block[0].bytes());
+        bytes.extend_from_slice(block.bytes());
         read += 1;
     }
     let expect =
         Expect { kind: kind::SYNC, device: Some(layout.device), object: Some(layout.uuid) };
-    let (header, body) = record::open(&bytes, &expect).ok()?;
-    let epoch = found.image.body.sync_epoch;
-    (header.sequence.get() == sequence && header.epoch == epoch).then(|| (blocks, body.to_vec()))
+    let Ok((header, body)) = record::open(&bytes, &expect) else { return Ok(None) };
+    let expected = header.sequence.get() == sequence && header.epoch == found.image.body.sync_epoch;
+    let (behind, newest) = (header.checkpoint.get(), found.id.checkpoint);
+    if expected && behind > newest {
+        let what = format!("written behind checkpoint {behind}, the newest found is {newest}");
+        let message =
+            format!("{}: sync record {sequence} was {what}: run furrow fsck", device.name());
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    Ok(expected.then(|| (blocks, body.to_vec())))
 }
 
 /// Parses a record and checks that all it depends on is there; `None` cuts the log.
@@ -147,7 +192,7 @@ pub(crate) fn accept(
     let layout = &found.layout;
     let mut descriptors = roll.descriptors.clone();
     let mut chains = roll.chains.clone();
-    let mut record = Record { names: vec![], nodes: vec![], freed: vec![], attributes: vec![] };
+    let mut record = Record::default();
     let mut depends = Vec::new();
     let mut input = Decoder(body);
     while !input.0.is_empty() {
@@ -216,8 +261,12 @@ pub(crate) fn accept(
             continue;
         }
         let known = descriptors[superzone].generation.get();
-        if known != generation || written(&found.reports[zone as usize], geometry) < end {
+        let report = &found.reports[zone as usize];
+        if known != generation || written(report, geometry) < end {
             return None;
+        }
+        if matches!(report.state, ZoneState::Full | ZoneState::ReadOnly) {
+            record.doubtful.push(ZoneId(zone));
         }
     }
     roll.descriptors = descriptors;
