@@ -4,13 +4,16 @@
 use crate::generate::Generator;
 use crate::history::History;
 use crate::model::Model;
-use crate::observe::list;
+use crate::observe::{Trouble, list};
 use crate::op::{Ino, Make, Name, Object, Op, SECTOR, fill, symlink_target};
 use furrow_fs::{Fs, NewNode, RenameMode, SetAttr, Time, WriteData};
 use furrow_rt::{JoinHandle, Rt};
 use furrow_zone::{Error, ErrorKind};
 use std::cell::RefCell;
 use std::rc::Rc;
+
+/// Device errors after which a tolerant client gives up.
+const ERRORS_MAX: u32 = 8;
 
 /// Where clients of a run write what they did.
 pub type SharedHistory = Rc<RefCell<History>>;
@@ -26,6 +29,8 @@ pub struct Client {
     history: SharedHistory,
     /// Errors of the device are expected: faults are injected.
     tolerant: bool,
+    /// Device errors met so far.
+    errors: u32,
     background: Vec<JoinHandle<Result<(), String>>>,
 }
 
@@ -47,11 +52,12 @@ impl Client {
             model,
             history,
             tolerant: false,
+            errors: 0,
             background: Vec::new(),
         }
     }
 
-    /// Takes I/O errors and a file system gone read-only for an end, not for a failure.
+    /// Takes I/O errors and a file system gone read-only for bad luck, and gives up after a few.
     #[must_use]
     pub fn tolerant(self) -> Client {
         Client { tolerant: true, ..self }
@@ -87,6 +93,8 @@ impl Client {
         let result = match &answer {
             Ok(()) => Ok(()),
             Err(Refusal::Engine(error)) => Err(error.kind()),
+            Err(Refusal::Looked(Trouble::Refused(_, kind))) => Err(*kind),
+            Err(Refusal::Looked(trouble)) => return Err(format!("{op}: {trouble}")),
             Err(Refusal::Wrong(why)) => return Err(format!("{op}: {why}")),
         };
         self.history.borrow_mut().end(self.rt.now(), id, result);
@@ -97,7 +105,10 @@ impl Client {
             }
             // A full drive refuses what the model, which has no end, allows.
             (Err(ErrorKind::NoSpace), _) => Ok(true),
-            (Err(ErrorKind::Io | ErrorKind::ReadOnly), _) if self.tolerant => Ok(false),
+            (Err(ErrorKind::Io | ErrorKind::ReadOnly), _) if self.tolerant => {
+                self.errors += 1;
+                Ok(self.errors < ERRORS_MAX)
+            }
             (Err(kind), Err(_)) if refusals().contains(&kind) => Ok(true),
             (Err(_), _) => {
                 let why = answer.err().map(Refusal::into_text).unwrap_or_default();
@@ -219,7 +230,7 @@ impl Client {
 
     async fn list(&self, object: Object) -> Result<(), Refusal> {
         let ino = self.ino(object)?;
-        let listed = list(&self.fs, Ino(ino.0)).await.map_err(|trouble| trouble.to_string())?;
+        let listed = list(&self.fs, Ino(ino.0)).await?;
         let mine: Vec<Name> = listed
             .keys()
             .filter_map(|bytes| Name::parse(bytes))
@@ -266,6 +277,8 @@ fn refusals() -> [ErrorKind; 8] {
 enum Refusal {
     /// The engine says so.
     Engine(Error),
+    /// Something looked at was not as it should be.
+    Looked(Trouble),
     /// It was done, but wrongly.
     Wrong(String),
 }
@@ -274,6 +287,7 @@ impl Refusal {
     fn into_text(self) -> String {
         match self {
             Refusal::Engine(error) => error.to_string(),
+            Refusal::Looked(trouble) => trouble.to_string(),
             Refusal::Wrong(why) => why,
         }
     }
@@ -282,6 +296,12 @@ impl Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         Refusal::Engine(error)
+    }
+}
+
+impl From<Trouble> for Refusal {
+    fn from(trouble: Trouble) -> Refusal {
+        Refusal::Looked(trouble)
     }
 }
 

@@ -198,7 +198,7 @@ impl std::fmt::Display for Figures {
 }
 
 /// A message from a panic.
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic
         .downcast_ref::<String>()
         .map(String::as_str)

@@ -11,5 +11,6 @@ pub mod model;
 pub mod observe;
 pub mod op;
 pub mod oracle;
+pub mod simulate;
 pub mod sweep;
 pub mod toy;

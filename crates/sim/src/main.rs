@@ -9,6 +9,7 @@ use furrow_fs::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, Subject, Trace, replay};
 use furrow_sim::files::Files;
 use furrow_sim::ledger::{self, LedgerSubject};
+use furrow_sim::simulate::simulate;
 use furrow_sim::sweep::{Goal, sweep};
 use furrow_sim::toy::{self, Toy};
 use furrow_zone::{Command, Target};
@@ -19,10 +20,25 @@ use std::time::Duration;
 
 /// Runs engines on emulated drives, in virtual time, by seed.
 #[derive(Parser)]
-#[command(name = "furrow-sim", version)]
+#[command(name = "furrow-sim", version, args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
-    command: Task,
+    command: Option<Task>,
+    #[command(flatten)]
+    simulate: SimulateArgs,
+}
+
+#[derive(Args)]
+struct SimulateArgs {
+    /// Simulate a file system, its clients and its faulty drive through several power cuts.
+    #[arg(default_value_t = 1)]
+    seed: u64,
+    /// Simulate so many seeds, from SEED on.
+    #[arg(long, default_value_t = 1)]
+    runs: u64,
+    /// A line per event: life, time and duration (ns), client, operation, answer, arguments.
+    #[arg(long)]
+    verbose: bool,
 }
 
 #[derive(Subcommand)]
@@ -123,9 +139,11 @@ fn canary_of<C: Copy + std::fmt::Debug>(name: Option<&str>, all: &[C]) -> Result
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Task::Crash(args) => crash(&args),
-        Task::Replay(args) => again(&args),
+    let cli = Cli::parse();
+    let result = match cli.command {
+        None => Ok(simulate_seeds(&cli.simulate)),
+        Some(Task::Crash(args)) => crash(&args),
+        Some(Task::Replay(args)) => again(&args),
     };
     match result {
         Ok(code) => code,
@@ -134,6 +152,28 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn simulate_seeds(args: &SimulateArgs) -> ExitCode {
+    if !args.verbose {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    for seed in args.seed..args.seed.saturating_add(args.runs) {
+        let mut print = |line: &str| {
+            if args.verbose {
+                println!("{line}");
+            }
+        };
+        match simulate(seed, &mut print) {
+            Ok(summary) => println!("seed {seed:>6}  {summary}"),
+            Err(why) => {
+                println!("FAILED seed {seed}: {why}");
+                println!("  again: cargo run -p furrow-sim -- {seed} --verbose");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 fn crash(args: &CrashArgs) -> Result<ExitCode> {
