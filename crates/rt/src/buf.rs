@@ -27,12 +27,18 @@ struct Memory([u8; PAGE_SIZE]);
 /// Page memory nobody uses: `'static` because slabs are never freed.
 static SPARE: LazyLock<SegQueue<&'static mut Memory>> = LazyLock::new(SegQueue::new);
 
+/// Pages cut from slabs so far.
+#[cfg(test)]
+static ALLOCATED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
 /// Memory with unspecified contents.
 fn allocate() -> &'static mut Memory {
     if let Some(memory) = SPARE.pop() {
         return memory;
     }
     let slab = vec![Memory([0; PAGE_SIZE]); SLAB_PAGES].into_boxed_slice();
+    #[cfg(test)]
+    ALLOCATED.fetch_add(SLAB_PAGES, std::sync::atomic::Ordering::Relaxed);
     let mut pages = Box::leak(slab).iter_mut();
     let first = pages.next().expect("invariant: a slab has pages");
     pages.for_each(|memory| SPARE.push(memory));
@@ -52,7 +58,16 @@ struct Frame {
     home: Option<Arc<Shelf>>,
 }
 
-type Shelf = ArrayQueue<&'static mut Memory>;
+/// The free pages of a pool. They outlive it: its end passes them on to whoever asks next.
+struct Shelf(ArrayQueue<&'static mut Memory>);
+
+impl Drop for Shelf {
+    fn drop(&mut self) {
+        while let Some(memory) = self.0.pop() {
+            SPARE.push(memory);
+        }
+    }
+}
 
 impl Frame {
     fn memory(&self) -> &Memory {
@@ -68,7 +83,7 @@ impl Drop for Frame {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
         let left_over = match &self.home {
-            Some(home) => home.push(memory).err(),
+            Some(home) => home.0.push(memory).err(),
             None => Some(memory),
         };
         if let Some(memory) = left_over {
@@ -109,7 +124,7 @@ impl Page {
     pub fn make_mut(&mut self) -> &mut [u8; PAGE_SIZE] {
         if Arc::get_mut(&mut self.0).is_none() {
             let home = self.0.home.clone();
-            let memory = home.as_ref().and_then(|shelf| shelf.pop()).unwrap_or_else(allocate);
+            let memory = home.as_ref().and_then(|shelf| shelf.0.pop()).unwrap_or_else(allocate);
             memory.0.copy_from_slice(self.bytes());
             *self = Page::new(memory, home);
         }
@@ -145,37 +160,38 @@ pub struct Pool {
 impl Pool {
     /// A pool that keeps at most `pages` free pages for reuse.
     pub fn new(pages: usize) -> Pool {
-        Pool { shelf: Arc::new(ArrayQueue::new(pages.max(1))) }
+        Pool { shelf: Arc::new(Shelf(ArrayQueue::new(pages.max(1)))) }
     }
 
     /// A page with unspecified contents (of this process's earlier use: overwrite all of it).
     pub fn take_dirty(&self) -> Page {
-        let memory = self.shelf.pop().unwrap_or_else(allocate);
+        let memory = self.shelf.0.pop().unwrap_or_else(allocate);
         Page::new(memory, Some(self.shelf.clone()))
     }
 
     /// A zeroed page.
     pub fn take(&self) -> Page {
-        let memory = self.shelf.pop().unwrap_or_else(allocate);
+        let memory = self.shelf.0.pop().unwrap_or_else(allocate);
         memory.0.fill(0);
         Page::new(memory, Some(self.shelf.clone()))
     }
 
     /// Pages that wait for reuse.
     pub fn free_pages(&self) -> usize {
-        self.shelf.len()
+        self.shelf.0.len()
     }
 }
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pool({} free)", self.shelf.len())
+        write!(f, "Pool({} free)", self.shelf.0.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn shared_page_is_copied_before_a_write_and_memory_is_recycled() {
@@ -192,6 +208,23 @@ mod tests {
         drop(a);
         assert_eq!(pool.free_pages(), 2);
         assert_eq!(pool.take()[0], 0);
+    }
+
+    /// A pool that ends once kept its pages from everyone else for good: a process that mounts
+    /// again and again grew without bound.
+    #[test]
+    fn a_pool_that_ends_passes_its_pages_on() {
+        // Tests that run beside this one borrow a few pages for a moment, not thousands.
+        const PAGES: usize = 8 * 1024;
+        let mut most = 0;
+        for round in 0..8 {
+            let pool = Pool::new(PAGES);
+            let pages: Vec<Page> = (0..PAGES).map(|_| pool.take_dirty()).collect();
+            most = most.max(ALLOCATED.load(Ordering::Relaxed));
+            drop(pages);
+            assert!(pool.free_pages() > 0, "round {round}: the pool keeps them while it lives");
+        }
+        assert!(most < 2 * PAGES, "{most} pages were allocated for {PAGES} in use at once");
     }
 
     #[test]
