@@ -7,8 +7,8 @@
 . "$(dirname "$0")/lib.sh"
 
 case "${1:-slice}" in
-slice) effort="--seconds" fs=90 ledger=30 toy=10 ;;
-full) effort="--reopens" fs=100000 ledger=50000 toy=20000 ;;
+slice) effort="--seconds" fs=80 rot=20 ledger=25 toy=5 ;;
+full) effort="--reopens" fs=100000 rot=50000 ledger=50000 toy=20000 ;;
 *) fail "unknown form '$1': slice or full" ;;
 esac
 threads="$(nproc)"
@@ -39,6 +39,7 @@ canary() {
 }
 
 sweep fs "$fs"
+sweep rot "$rot"
 sweep ledger "$ledger"
 sweep toy "$toy"
 say

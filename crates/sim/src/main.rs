@@ -51,8 +51,8 @@ enum Task {
 
 #[derive(Args)]
 struct CrashArgs {
-    /// What to crash: fs, ledger (the log crate alone) or toy; or fs:CANARY and so on for one of
-    /// their built-in defects.
+    /// What to crash: fs, rot (fs on a drive whose blocks decay), ledger (the log crate alone) or
+    /// toy; or fs:CANARY and so on for one of their built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
     /// First seed.
@@ -125,7 +125,7 @@ impl Chosen {
             "ledger" => {
                 Ok(Chosen::Ledger(LedgerSubject { canary: canary_of(canary, &ledger::CANARIES)? }))
             }
-            _ => bail!("no subject {kind:?}: there are fs, ledger and toy"),
+            _ => bail!("no subject {kind:?}: there are fs, rot, ledger and toy"),
         }
     }
 }

@@ -52,6 +52,20 @@ fn what_failed_once_holds() {
     }
 }
 
+/// The same for drives that rot. A damaged newest checkpoint must not be passed over for an older
+/// one when sync records show that there was a newer: their name changes would be replayed with a
+/// gap. And a block that the drive says was never written is damage, not an error of the moment.
+#[test]
+fn what_failed_once_on_a_drive_that_rots_holds() {
+    let effort = Effort { cuts_max: 0, samples: 2, ..Effort::default() };
+    let rot = Files { rot: true, canary: None };
+    for (seed, volatile) in [(5, false), (5, true), (89, false), (89, true)] {
+        let figures = sweep_case(&rot, Case { seed, volatile }, &effort, &|_| false);
+        assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+        assert!(figures.reopens > 100, "{figures}");
+    }
+}
+
 /// A sweep stops at the first defect it sees; a canary must not get through this many.
 fn is_caught(canary: Canary, rot: bool) {
     let files = Files { canary: Some(canary), rot };

@@ -1,0 +1,168 @@
+//! Devices that are in use: by whom, until when.
+//!
+//! A drive's image is locked by whoever has it open. A mounted one is refused at once, as other
+//! checkers do. One that is locked but not mounted is most often on its way: its daemon is writing
+//! its last checkpoint, which umount(8) does not wait for. So that is waited for, and said.
+
+use anyhow::{Result, bail};
+use furrow_emu::{Emulator, OpenMode};
+use furrow_fuse::endpoint;
+use furrow_rt::Rt;
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Error, ErrorKind};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// How long a locked device is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After so long, who waits is told what for.
+const SILENCE: Duration = Duration::from_secs(1);
+const TRY_EVERY: Duration = Duration::from_millis(20);
+
+/// Opens a device; waits a little if it is locked and not mounted. `say` gets a line if that
+/// takes its time.
+///
+/// # Errors
+/// Those of [`furrow_emu::open`]; `Busy` says who has the device, as far as that can be seen.
+pub fn open(
+    rt: &Rt,
+    spec: &DeviceSpec,
+    mode: OpenMode,
+    say: impl Fn(&str),
+) -> Result<Rc<Emulator>, Error> {
+    let begun = Instant::now();
+    let mut said = false;
+    loop {
+        let error = match furrow_emu::open(rt, spec, mode) {
+            Err(error) if error.kind() == ErrorKind::Busy => error,
+            done => return done,
+        };
+        let DeviceSpec::Image(image) = spec else { return Err(error) };
+        let path = Path::new(&image.path);
+        if let Some(refusal) = mounted(path) {
+            return Err(Error::new(ErrorKind::Busy, refusal));
+        }
+        if begun.elapsed() >= PATIENCE {
+            return Err(Error::new(ErrorKind::Busy, still_in_use(path, PATIENCE)));
+        }
+        if !said && begun.elapsed() >= SILENCE {
+            say(&format!("{}: {}: waiting for it", path.display(), holder(path)));
+            said = true;
+        }
+        std::thread::sleep(TRY_EVERY);
+    }
+}
+
+/// Waits until nobody has the image at `path` open for writing. What is no file is free.
+///
+/// # Errors
+/// If it is not free after `patience`: says who has it.
+pub fn until_free(path: &Path, patience: Duration) -> Result<()> {
+    let begun = Instant::now();
+    let mut said = false;
+    while is_locked(path) {
+        if begun.elapsed() >= patience {
+            bail!(still_in_use(path, patience));
+        }
+        if !said && begun.elapsed() >= SILENCE {
+            crate::complain(&format!("{}: {}: waiting for it", path.display(), holder(path)));
+            said = true;
+        }
+        std::thread::sleep(TRY_EVERY);
+    }
+    Ok(())
+}
+
+fn is_locked(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    // Given back with the descriptor, a moment later; whoever opens the image meanwhile waits.
+    let shared = flock(&file, FlockOperation::NonBlockingLockShared);
+    matches!(shared, Err(rustix::io::Errno::WOULDBLOCK))
+}
+
+/// Where the image at `path` is mounted, as a refusal.
+fn mounted(path: &Path) -> Option<String> {
+    let full = path.canonicalize().ok()?;
+    let mounts = endpoint::mounted().ok()?;
+    let mount = mounts.iter().rfind(|mount| Path::new(&mount.source) == full)?;
+    if endpoint::is_dead(&mount.directory) {
+        return None;
+    }
+    let at = mount.directory.display();
+    Some(format!("{}: in use: mounted on {at}: run: furrow umount {at}", path.display()))
+}
+
+fn still_in_use(path: &Path, waited: Duration) -> String {
+    format!(
+        "{}: {}, still after {} s: end it, or wait, and run this again",
+        path.display(),
+        holder(path),
+        waited.as_secs()
+    )
+}
+
+/// Who has the file locked, as far as the kernel tells.
+fn holder(path: &Path) -> String {
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let Some(pid) = std::fs::metadata(path).ok().and_then(|file| owner(&locks, file.ino())) else {
+        return "in use by another process".to_owned();
+    };
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = line.split(|byte| *byte == 0);
+    let program = words.next().map(|word| String::from_utf8_lossy(word).into_owned());
+    if words.next() == Some(b"mount") {
+        return format!("in use by the daemon of its last mount (process {pid})");
+    }
+    match program.filter(|program| !program.is_empty()) {
+        Some(program) => format!("in use by process {pid} ({program})"),
+        None => format!("in use by process {pid}"),
+    }
+}
+
+/// The process that holds a lock on inode `ino`: lines of `/proc/locks` are
+/// `N: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE FIRST LAST`, those of who waits `N: -> FLOCK …`.
+/// The numbers of the device are not looked at: some file systems give others here than to stat(2).
+fn owner(locks: &str, ino: u64) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if *fields.get(1)? != "FLOCK" {
+            return None;
+        }
+        let inode = fields.get(5)?.rsplit(':').next()?.parse::<u64>().ok()?;
+        let pid = fields.get(4)?.parse::<u32>().ok()?;
+        (inode == ino && pid > 0).then_some(pid)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_lock_is_read_as_the_kernel_writes_it() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 fe:01:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 4711 00:2f:77 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  READ 12 00:2f:78 0 EOF\nrubbish\n";
+        assert_eq!(owner(locks, 77), Some(4711));
+        assert_eq!(owner(locks, 78), None, "it waits");
+        assert_eq!(owner(locks, 79), None);
+        assert_eq!(owner("3: FLOCK ADVISORY", 1), None);
+    }
+
+    #[test]
+    fn a_locked_file_is_in_use_until_it_is_not() {
+        let path = std::env::temp_dir().join(format!("furrow-in-use-{}", std::process::id()));
+        let file = File::create(&path).expect("a file");
+        flock(&file, FlockOperation::NonBlockingLockExclusive).expect("nobody else has it");
+        let error = until_free(&path, Duration::ZERO).expect_err("locked").to_string();
+        assert!(error.contains("in use by process") && error.contains("still after"), "{error}");
+        flock(&file, FlockOperation::Unlock).expect("ours");
+        assert!(until_free(&path, Duration::ZERO).is_ok());
+        std::fs::remove_file(&path).expect("ours");
+        assert!(until_free(&path, Duration::ZERO).is_ok(), "what is no file is free");
+    }
+}
