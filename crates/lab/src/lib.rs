@@ -13,6 +13,7 @@ mod bench;
 mod emulator;
 mod fuse;
 mod library;
+pub mod plot;
 mod reach;
 
 pub use bench::{Bench, Contestant, Effort, Row, compare};

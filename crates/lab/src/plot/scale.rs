@@ -1,0 +1,252 @@
+//! Axes: where a value lies, which ticks are shown and how they are written.
+
+use std::fmt::Write as _;
+
+/// How an axis counts.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scale {
+    /// Evenly.
+    Linear,
+    /// Each step is so many times the last: 2 or 10.
+    Log(f64),
+    /// By name: the value is the number of the name, from 0.
+    Names(Vec<String>),
+}
+
+/// How the ticks of an axis are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Labels {
+    /// As numbers.
+    #[default]
+    Numbers,
+    /// As amounts of bytes: `64K`, `2M`.
+    Bytes,
+}
+
+/// An axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axis {
+    /// What is counted, with its unit.
+    pub label: String,
+    /// How it counts.
+    pub scale: Scale,
+    /// How its ticks are written.
+    pub labels: Labels,
+    /// Lowest and highest value shown; from the data where `None`.
+    pub range: (Option<f64>, Option<f64>),
+}
+
+impl Axis {
+    fn new(label: impl Into<String>, scale: Scale) -> Axis {
+        Axis { label: label.into(), scale, labels: Labels::Numbers, range: (None, None) }
+    }
+
+    /// A linear axis.
+    pub fn linear(label: impl Into<String>) -> Axis {
+        Axis::new(label, Scale::Linear)
+    }
+
+    /// A logarithmic axis of powers of ten.
+    pub fn log(label: impl Into<String>) -> Axis {
+        Axis::new(label, Scale::Log(10.0))
+    }
+
+    /// A logarithmic axis of powers of two.
+    pub fn log2(label: impl Into<String>) -> Axis {
+        Axis::new(label, Scale::Log(2.0))
+    }
+
+    /// An axis of `names`.
+    pub fn names<S: Into<String>>(
+        label: impl Into<String>,
+        names: impl IntoIterator<Item = S>,
+    ) -> Axis {
+        Axis::new(label, Scale::Names(names.into_iter().map(Into::into).collect()))
+    }
+
+    /// With ticks written as amounts of bytes.
+    #[must_use]
+    pub fn bytes(mut self) -> Axis {
+        self.labels = Labels::Bytes;
+        self
+    }
+
+    /// From 0, whatever the data; a logarithmic axis has no 0 and ignores it.
+    #[must_use]
+    pub fn from_zero(mut self) -> Axis {
+        if self.scale == Scale::Linear {
+            self.range.0 = Some(0.0);
+        }
+        self
+    }
+
+    /// From `low` to `high`.
+    #[must_use]
+    pub fn between(mut self, low: f64, high: f64) -> Axis {
+        self.range = (Some(low), Some(high));
+        self
+    }
+
+    /// True if `value` has a place on an axis of this kind.
+    pub(super) fn takes(&self, value: f64) -> bool {
+        value.is_finite() && (!matches!(self.scale, Scale::Log(_)) || value > 0.0)
+    }
+
+    /// Fits the axis to `values`, so that it begins and ends at ticks.
+    pub(super) fn fit(&self, values: impl Iterator<Item = f64>) -> Fitted<'_> {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        let fixed = [self.range.0, self.range.1].into_iter().flatten();
+        for value in values.chain(fixed).filter(|value| self.takes(*value)) {
+            (low, high) = (low.min(value), high.max(value));
+        }
+        if low > high {
+            (low, high) =
+                if matches!(self.scale, Scale::Log(_)) { (1.0, 10.0) } else { (0.0, 1.0) };
+        }
+        match &self.scale {
+            Scale::Linear => self.fit_linear(low, high),
+            Scale::Log(base) => self.fit_log(low, high, *base),
+            Scale::Names(names) => {
+                let ticks = (0..names.len()).map(|at| at as f64).collect();
+                Fitted { axis: self, low: -0.5, high: names.len().max(1) as f64 - 0.5, ticks }
+            }
+        }
+    }
+
+    fn fit_linear(&self, low: f64, high: f64) -> Fitted<'_> {
+        let high = if high - low <= low.abs().max(high.abs()) * 1e-9 {
+            low + if low == 0.0 { 1.0 } else { low.abs() }
+        } else {
+            high
+        };
+        let step = nice_step((high - low) / 6.0);
+        let fixed = |bound: Option<f64>| bound.filter(|value| self.takes(*value));
+        let low = fixed(self.range.0).unwrap_or((low / step).floor() * step);
+        let high = match fixed(self.range.1) {
+            Some(high) => high,
+            // Air above the highest point, unless there is some already.
+            None => ((high + (high - low) * 0.02) / step).ceil() * step,
+        };
+        let (first, last) =
+            ((low / step - 1e-6).ceil() as i64, (high / step + 1e-6).floor() as i64);
+        let ticks = (first..=last.min(first + 100)).map(|at| at as f64 * step).collect();
+        Fitted { axis: self, low, high, ticks }
+    }
+
+    fn fit_log(&self, low: f64, high: f64, base: f64) -> Fitted<'_> {
+        let power = |value: f64| value.ln() / base.ln();
+        let (mut first, mut last) =
+            ((power(low) + 1e-9).floor() as i32, (power(high) - 1e-9).ceil() as i32);
+        if first >= last {
+            (first, last) = (first - i32::from(base < 3.0), first + 1);
+        }
+        let every = ((last - first + 9) / 10).max(1);
+        // One or two decades alone would have hardly a tick.
+        let within: &[f64] =
+            if base > 3.0 && last - first <= 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let ends = (base.powi(first), base.powi(last));
+        let ticks = (first..=last)
+            .step_by(every as usize)
+            .flat_map(|power| within.iter().map(move |part| part * base.powi(power)))
+            .filter(|tick| *tick <= ends.1 * 1.000_001)
+            .collect();
+        Fitted { axis: self, low: ends.0, high: ends.1, ticks }
+    }
+}
+
+/// An axis with its ends and ticks.
+pub(super) struct Fitted<'a> {
+    axis: &'a Axis,
+    low: f64,
+    high: f64,
+    pub ticks: Vec<f64>,
+}
+
+impl Fitted<'_> {
+    /// Where `value` lies: 0 is the lower end, 1 the upper. Never far off the plot.
+    pub fn place(&self, value: f64) -> f64 {
+        let share = match self.axis.scale {
+            Scale::Log(_) => (value / self.low).ln() / (self.high / self.low).ln(),
+            _ => (value - self.low) / (self.high - self.low),
+        };
+        share.clamp(-0.05, 1.05)
+    }
+
+    /// Where bars begin.
+    pub fn foot(&self) -> f64 {
+        if matches!(self.axis.scale, Scale::Log(_)) { self.low } else { self.low.max(0.0) }
+    }
+
+    /// What is written at `tick`.
+    pub fn label(&self, tick: f64) -> String {
+        match (&self.axis.scale, self.axis.labels) {
+            (Scale::Names(names), _) => names.get(tick as usize).cloned().unwrap_or_default(),
+            (_, Labels::Bytes) => amount(tick),
+            (..) => number(tick),
+        }
+    }
+
+    /// `value` as tooltips write it: finer than the ticks.
+    pub fn exact(&self, value: f64) -> String {
+        match (&self.axis.scale, self.axis.labels) {
+            (Scale::Names(_), _) => self.label(value.round()),
+            (_, Labels::Bytes) => amount(value),
+            (..) => number(four_digits(value)),
+        }
+    }
+}
+
+/// The round number nearest above `rough`: 1, 2, 2.5 or 5 times a power of ten.
+fn nice_step(rough: f64) -> f64 {
+    let magnitude = 10f64.powf(rough.log10().floor());
+    let part = rough / magnitude;
+    let nice = [1.0, 2.0, 2.5, 5.0].into_iter().find(|step| part <= step * 1.001).unwrap_or(10.0);
+    nice * magnitude
+}
+
+fn four_digits(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let unit = 10f64.powf(value.abs().log10().floor() - 3.0);
+    (value / unit).round() * unit
+}
+
+/// A number as people write it: no more digits than it has, thousands apart.
+pub(crate) fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "–".to_owned();
+    }
+    let size = value.abs();
+    if size != 0.0 && !(1e-4..1e15).contains(&size) {
+        return format!("{value:.3e}");
+    }
+    // Six digits at most, and none that only rounding has put there.
+    let digits = (5 - size.max(1e-4).log10().floor() as i32).clamp(0, 9) as usize;
+    let text = format!("{size:.digits$}");
+    let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
+    let mut out = String::from(if value < 0.0 { "−" } else { "" });
+    for (at, digit) in whole.chars().enumerate() {
+        // A thin space from five digits on: 2000, but 40 704.
+        if whole.len() > 4 && at > 0 && (whole.len() - at).is_multiple_of(3) {
+            out.push('\u{202f}');
+        }
+        out.push(digit);
+    }
+    let part = part.trim_end_matches('0');
+    if !part.is_empty() {
+        let _ = write!(out, ".{part}");
+    }
+    out
+}
+
+/// Bytes in short: `512`, `4K`, `2M`.
+fn amount(bytes: f64) -> String {
+    const UNITS: [&str; 5] = ["", "K", "M", "G", "T"];
+    let (mut value, mut unit) = (bytes, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{}{}", number((value * 10.0).round() / 10.0), UNITS[unit])
+}
