@@ -13,8 +13,11 @@ mod bench;
 mod emulator;
 mod fuse;
 mod library;
+pub mod measure;
 pub mod plot;
 mod reach;
+pub mod units;
+pub mod workload;
 
 pub use bench::{Bench, Contestant, Effort, Row, compare};
 

@@ -1,0 +1,153 @@
+//! What came of a run: throughput and latencies within a window of the executor's time.
+//!
+//! A [`Meter`] counts operations that *complete* within its window; those that began before it
+//! opened count as well, as they do for any tool that looks at a device from outside. Latencies
+//! are kept at three digits.
+
+use furrow_rt::Nanos;
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Longest latency told apart, in nanoseconds: 1,000 s.
+const LONGEST: u64 = 1_000 * Nanos::SECOND;
+
+/// Counts operations.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    latencies: Histogram<u64>,
+    bytes: u64,
+    open: Nanos,
+    close: Nanos,
+    last: Nanos,
+}
+
+impl Meter {
+    /// A meter for what completes after `open` and not after `close`.
+    pub fn new(open: Nanos, close: Nanos) -> Meter {
+        let latencies = Histogram::new_with_bounds(1, LONGEST, 3)
+            .expect("invariant: three digits from 1 ns are a valid histogram");
+        Meter { latencies, bytes: 0, open, close, last: open }
+    }
+
+    /// Counts an operation of `bytes` that took from `began` to `now`.
+    pub fn count(&mut self, began: Nanos, now: Nanos, bytes: u64) {
+        if now <= self.open || now > self.close {
+            return;
+        }
+        self.latencies.saturating_record(now.since(began).max(1));
+        self.bytes += bytes;
+        self.last = self.last.max(now);
+    }
+
+    /// True if `now` is past the window.
+    pub fn is_over(&self, now: Nanos) -> bool {
+        now >= self.close
+    }
+
+    /// The result. `ended`: when there was nothing left to do, if that was before the window
+    /// closed.
+    pub fn measures(&self, ended: Option<Nanos>) -> Measures {
+        let end = ended.map_or(self.close, |ended| ended.min(self.close)).max(self.last);
+        let nanoseconds = end.since(self.open);
+        let seconds = nanoseconds as f64 / Nanos::SECOND as f64;
+        let per_second = |count: u64| if nanoseconds == 0 { 0.0 } else { count as f64 / seconds };
+        let ops = self.latencies.len();
+        let quantile = |share| self.latencies.value_at_quantile(share);
+        Measures {
+            ops,
+            bytes: self.bytes,
+            nanoseconds,
+            bytes_per_second: per_second(self.bytes),
+            ops_per_second: per_second(ops),
+            mean_ns: self.latencies.mean(),
+            p50_ns: quantile(0.5),
+            p95_ns: quantile(0.95),
+            p99_ns: quantile(0.99),
+            p999_ns: quantile(0.999),
+            max_ns: self.latencies.max(),
+        }
+    }
+}
+
+/// What a run gave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measures {
+    /// Operations completed.
+    pub ops: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Length of the window, in the executor's time.
+    pub nanoseconds: u64,
+    /// Bytes per second of the executor's time.
+    pub bytes_per_second: f64,
+    /// Operations per second of the executor's time.
+    pub ops_per_second: f64,
+    /// Mean latency, in nanoseconds.
+    pub mean_ns: f64,
+    /// Half of the operations took no longer, in nanoseconds.
+    pub p50_ns: u64,
+    /// 95 % took no longer.
+    pub p95_ns: u64,
+    /// 99 % took no longer.
+    pub p99_ns: u64,
+    /// 99.9 % took no longer.
+    pub p999_ns: u64,
+    /// None took longer.
+    pub max_ns: u64,
+}
+
+impl Measures {
+    /// Length of the window in seconds of the executor's time.
+    pub fn seconds(&self) -> f64 {
+        self.nanoseconds as f64 / Nanos::SECOND as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_completes_in_the_window_counts() {
+        let mut meter = Meter::new(Nanos(1_000), Nanos(1_000 + Nanos::SECOND));
+        meter.count(Nanos(0), Nanos(1_000), 4096);
+        meter.count(Nanos(500), Nanos(1_500), 4096);
+        meter.count(Nanos(2_000), Nanos(1_000 + Nanos::SECOND), 4096);
+        meter.count(Nanos(2_000), Nanos(1_001 + Nanos::SECOND), 4096);
+        let measures = meter.measures(None);
+        assert_eq!((measures.ops, measures.bytes), (2, 8192));
+        assert_eq!(measures.nanoseconds, Nanos::SECOND);
+        assert_eq!((measures.bytes_per_second, measures.ops_per_second), (8192.0, 2.0));
+        assert_eq!(measures.p50_ns, 1_000);
+        assert!(meter.is_over(Nanos(1_000 + Nanos::SECOND)) && !meter.is_over(Nanos(5)));
+    }
+
+    #[test]
+    fn quantiles_have_three_digits_and_the_mean_is_the_mean() {
+        let mut meter = Meter::new(Nanos(0), Nanos(u64::MAX));
+        for latency in 1..=100_000u64 {
+            meter.count(Nanos(1), Nanos(1 + latency * 100), 1);
+        }
+        let m = meter.measures(None);
+        for (got, exact) in [
+            (m.mean_ns, 5_000_050.0),
+            (m.p50_ns as f64, 5e6),
+            (m.p95_ns as f64, 9.5e6),
+            (m.p99_ns as f64, 9.9e6),
+            (m.p999_ns as f64, 9.99e6),
+            (m.max_ns as f64, 1e7),
+        ] {
+            assert!((got / exact - 1.0).abs() < 0.002, "{got} for {exact}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_ends_early_is_measured_to_its_end() {
+        let mut meter = Meter::new(Nanos(0), Nanos(10 * Nanos::SECOND));
+        meter.count(Nanos(0), Nanos(Nanos::SECOND), 100);
+        let measures = meter.measures(Some(Nanos(2 * Nanos::SECOND)));
+        assert_eq!((measures.seconds(), measures.bytes_per_second), (2.0, 50.0));
+        let nothing = Meter::new(Nanos(5), Nanos(5)).measures(Some(Nanos(0)));
+        assert_eq!((nothing.bytes_per_second, nothing.ops, nothing.mean_ns), (0.0, 0, 0.0));
+    }
+}

@@ -1,0 +1,459 @@
+//! What clients ask for: streams of operations, drawn from a seed.
+//!
+//! A [`Stream`] says *what* a client does next, one operation at a time; it knows neither time nor
+//! target. Each client (thread) has a stream of its own, seeded from the run's seed and the
+//! client's number, so that adding a client does not change what the others do.
+//!
+//! Offsets are multiples of the request size in a *space* that the target gives a meaning: the
+//! bytes of a file, or of zones laid end to end.
+
+use crate::units::{Bytes, Span};
+use furrow_rt::Rng;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Reads.
+    Read,
+    /// Writes where the writer says.
+    Write,
+    /// Writes where the drive says (Zone Append). Of files the same as a write.
+    Append,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Append => "append",
+        })
+    }
+}
+
+/// In which order offsets come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// One after the other, and again from the start.
+    #[default]
+    Sequential,
+    /// Each as likely as any other.
+    Random,
+    /// By Zipf's law with exponent `theta`; the favourites lie scattered.
+    Zipf,
+}
+
+/// How writes reach a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// A write is over when the engine has it.
+    #[default]
+    Buffered,
+    /// A write is over when the drive has it: the library offers that as fdatasync after each.
+    Direct,
+}
+
+/// Which zone a command to the drive itself goes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pick {
+    /// By the order of offsets, all clients alike.
+    #[default]
+    Shared,
+    /// Each client has its own, by number.
+    Own,
+}
+
+/// A workload, as the data files say it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// What is done.
+    pub op: Kind,
+    /// Of `op` this many in a hundred are reads instead.
+    #[serde(default)]
+    pub read_percent: u8,
+    /// In which order.
+    #[serde(default)]
+    pub order: Order,
+    /// Exponent of [`Order::Zipf`].
+    #[serde(default)]
+    pub theta: f64,
+    /// Bytes of a request.
+    pub size: Bytes,
+    /// Clients at once.
+    pub threads: u32,
+    /// Requests each client keeps outstanding.
+    pub depth: u32,
+    /// How writes reach a file system.
+    #[serde(default)]
+    pub mode: Mode,
+    /// fsync after so many writes of a client; 0: never.
+    #[serde(default)]
+    pub fsync: u32,
+    /// Bytes of each client's file; of a drive the bytes of each zone that are read.
+    pub span: Bytes,
+    /// Of a drive: zones in use at once.
+    #[serde(default = "one")]
+    pub zones: u32,
+    /// Of a drive: distance between them, in zones.
+    #[serde(default = "one")]
+    pub stride: u32,
+    /// Of a drive: which zone a command goes to.
+    #[serde(default)]
+    pub pick: Pick,
+    /// Each client does no more than this; 0: no bound.
+    #[serde(default)]
+    pub bytes: Bytes,
+    /// Time before measuring.
+    #[serde(default)]
+    pub warm: Span,
+    /// Time to measure, if the bytes last as long.
+    pub run: Span,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Workload {
+    /// Says what is wrong with it, if anything is.
+    ///
+    /// # Errors
+    /// One clause.
+    pub fn check(&self) -> Result<(), String> {
+        let positive = [
+            ("size", self.size.0),
+            ("threads", self.threads.into()),
+            ("depth", self.depth.into()),
+            ("span", self.span.0),
+            ("zones", self.zones.into()),
+            ("stride", self.stride.into()),
+            ("run", self.run.0),
+        ];
+        if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
+            return Err(format!("`{name}` is 0"));
+        }
+        let page = furrow_rt::PAGE_SIZE as u64;
+        if !self.size.0.is_multiple_of(page) {
+            return Err(format!("`size` of {} is not a multiple of 4KiB", self.size));
+        }
+        if self.span < self.size {
+            return Err(format!("`span` of {} is below `size` of {}", self.span, self.size));
+        }
+        if self.read_percent > 100 {
+            return Err(format!("`read_percent` of {} is above 100", self.read_percent));
+        }
+        if (self.order == Order::Zipf) != (self.theta != 0.0) {
+            return Err("`theta` and the order `zipf` go together".into());
+        }
+        if !(0.0..=10.0).contains(&self.theta) {
+            return Err(format!("`theta` of {} is not between 0 and 10", self.theta));
+        }
+        let most = u64::from(self.threads) * u64::from(self.depth);
+        if most > 1 << 20 {
+            return Err(format!("{most} requests outstanding are above 1048576"));
+        }
+        Ok(())
+    }
+
+    /// True if nothing is written.
+    pub fn only_reads(&self) -> bool {
+        self.op == Kind::Read || self.read_percent == 100
+    }
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// What.
+    pub kind: Kind,
+    /// Bytes from the start of the space; a multiple of `bytes`.
+    pub at: u64,
+    /// How much.
+    pub bytes: u64,
+    /// fsync afterwards.
+    pub sync: bool,
+}
+
+/// The operations of one client, without end.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    rng: Rng,
+    kind: Kind,
+    read_percent: u64,
+    size: u64,
+    fsync: u32,
+    unsynced: u32,
+    offsets: Offsets,
+}
+
+impl Stream {
+    /// The operations of client `thread` in a space of `space` bytes (at least one request).
+    /// Sequential clients start evenly apart if they `share` the space, else at its start.
+    pub fn new(workload: &Workload, seed: u64, thread: u32, space: u64, share: bool) -> Stream {
+        let mut rng = Rng::new(seed ^ u64::from(thread + 1).wrapping_mul(0x9fb2_1c65_1e98_df25));
+        // One draw, so that neighbouring seeds are strangers.
+        rng = Rng::new(rng.next());
+        let slots = (space / workload.size.0).max(1);
+        let start = if share {
+            (u128::from(slots) * u128::from(thread) / u128::from(workload.threads.max(1))) as u64
+        } else {
+            0
+        };
+        let offsets = match workload.order {
+            Order::Sequential => Offsets::Sequential { next: start % slots, slots },
+            Order::Random => Offsets::Random { slots },
+            Order::Zipf => Offsets::Zipf(Zipf::new(slots, workload.theta, &mut Rng::new(seed))),
+        };
+        Stream {
+            rng,
+            kind: workload.op,
+            read_percent: workload.read_percent.into(),
+            size: workload.size.0,
+            fsync: workload.fsync,
+            unsynced: 0,
+            offsets,
+        }
+    }
+
+    /// The next operation.
+    pub fn draw(&mut self) -> Op {
+        let reads = self.read_percent > 0 && self.rng.below(100) < self.read_percent;
+        let kind = if reads { Kind::Read } else { self.kind };
+        let slot = self.offsets.draw(&mut self.rng);
+        self.unsynced += u32::from(kind != Kind::Read);
+        let sync = self.fsync > 0 && self.unsynced >= self.fsync;
+        if sync {
+            self.unsynced = 0;
+        }
+        Op { kind, at: slot * self.size, bytes: self.size, sync }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Offsets {
+    Sequential { next: u64, slots: u64 },
+    Random { slots: u64 },
+    Zipf(Zipf),
+}
+
+impl Offsets {
+    fn draw(&mut self, rng: &mut Rng) -> u64 {
+        match self {
+            Offsets::Sequential { next, slots } => {
+                let slot = *next;
+                *next = (slot + 1) % *slots;
+                slot
+            }
+            Offsets::Random { slots } => rng.below(*slots),
+            Offsets::Zipf(zipf) => zipf.draw(rng),
+        }
+    }
+}
+
+/// Zipf's law over `n` items: item of rank k is drawn as often as 1 / k^theta.
+///
+/// By rejection from the integral of the law (Hörmann and Derflinger), which needs no tables and
+/// takes any exponent. Ranks are scattered over the items by a permutation, the same for all
+/// clients of a run: they share their favourites.
+#[derive(Clone, Debug)]
+struct Zipf {
+    n: u64,
+    theta: f64,
+    lowest: f64,
+    highest: f64,
+    accept: f64,
+    /// Item of rank k: k × factor + shift, modulo n.
+    factor: u64,
+    shift: u64,
+}
+
+impl Zipf {
+    fn new(n: u64, theta: f64, rng: &mut Rng) -> Zipf {
+        let law = |value| integral(value, theta);
+        let factor = loop {
+            let factor = rng.below(n.max(2)) | 1;
+            if gcd(factor, n) == 1 {
+                break factor;
+            }
+        };
+        Zipf {
+            n,
+            theta,
+            lowest: law(1.5) - 1.0,
+            highest: law(n as f64 + 0.5),
+            accept: 2.0 - inverse(law(2.5) - 2f64.powf(-theta), theta),
+            factor,
+            shift: rng.below(n),
+        }
+    }
+
+    fn draw(&self, rng: &mut Rng) -> u64 {
+        let rank = loop {
+            // 53 bits: as many as a fraction holds.
+            let share = (rng.next() >> 11) as f64 / (1u64 << 53) as f64;
+            let value = self.highest + share * (self.lowest - self.highest);
+            let x = inverse(value, self.theta);
+            let rank = x.round().clamp(1.0, self.n as f64);
+            let close = rank - x <= self.accept;
+            if close || value >= integral(rank + 0.5, self.theta) - rank.powf(-self.theta) {
+                break rank as u64 - 1;
+            }
+        };
+        let scattered = u128::from(rank) * u128::from(self.factor) + u128::from(self.shift);
+        (scattered % u128::from(self.n)) as u64
+    }
+}
+
+/// The integral of x^-theta from 1.
+fn integral(x: f64, theta: f64) -> f64 {
+    let log = x.ln();
+    let power = (1.0 - theta) * log;
+    if power.abs() < 1e-8 { log * (1.0 + power / 2.0) } else { log * power.exp_m1() / power }
+}
+
+fn inverse(value: f64, theta: f64) -> f64 {
+    let t = (value * (1.0 - theta)).max(-1.0);
+    if t.abs() < 1e-8 { (value * (1.0 - t / 2.0)).exp() } else { (value * t.ln_1p() / t).exp() }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn workload(order: Order, theta: f64) -> Workload {
+        Workload {
+            op: Kind::Write,
+            read_percent: 0,
+            order,
+            theta,
+            size: Bytes(4096),
+            threads: 4,
+            depth: 1,
+            mode: Mode::Buffered,
+            fsync: 0,
+            span: Bytes(4096 * 1000),
+            zones: 1,
+            stride: 1,
+            pick: Pick::Shared,
+            bytes: Bytes(0),
+            warm: Span(0),
+            run: Span(1),
+        }
+    }
+
+    fn slots(workload: &Workload, seed: u64, thread: u32, count: usize) -> Vec<u64> {
+        let mut stream = Stream::new(workload, seed, thread, 4096 * 1000, true);
+        (0..count).map(|_| stream.draw().at / 4096).collect()
+    }
+
+    /// How often each rank was drawn, the most frequent first.
+    fn ranks(drawn: &[u64]) -> Vec<usize> {
+        let mut counts = vec![0; 1000];
+        drawn.iter().for_each(|slot| counts[*slot as usize] += 1);
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        counts
+    }
+
+    #[test]
+    fn sequential_clients_share_the_space_and_start_apart() {
+        let sequential = workload(Order::Sequential, 0.0);
+        assert_eq!(slots(&sequential, 1, 0, 3), [0, 1, 2]);
+        assert_eq!(slots(&sequential, 1, 3, 252)[248..], [998, 999, 0, 1]);
+        let mut alone = Stream::new(&sequential, 1, 3, 4096 * 2, false);
+        assert_eq!([0; 3].map(|_| alone.draw().at), [0, 4096, 0]);
+    }
+
+    #[test]
+    fn a_stream_is_a_function_of_seed_and_client() {
+        for order in [workload(Order::Random, 0.0), workload(Order::Zipf, 0.99)] {
+            let first = slots(&order, 7, 1, 100);
+            assert_eq!(first, slots(&order, 7, 1, 100));
+            assert_ne!(first, slots(&order, 8, 1, 100));
+            assert_ne!(first, slots(&order, 7, 2, 100));
+        }
+    }
+
+    #[test]
+    fn random_offsets_are_even() {
+        let drawn = slots(&workload(Order::Random, 0.0), 3, 0, 200_000);
+        let counts = ranks(&drawn);
+        // 200 expected each, standard deviation 14: the extremes of 1000 lie within 5 of those.
+        assert!(counts[0] < 271 && counts[999] > 129, "{} to {}", counts[0], counts[999]);
+    }
+
+    /// Shares of the first ranks against the law itself, for exponents below, at and above 1.
+    #[test]
+    fn zipf_is_as_skewed_as_the_law() {
+        for theta in [0.5, 0.99, 1.0, 1.2, 2.0] {
+            let draws = 400_000;
+            let counts = ranks(&slots(&workload(Order::Zipf, theta), 11, 0, draws));
+            let sum: f64 = (1..=1000).map(|k| f64::from(k).powf(-theta)).sum();
+            for (first, bound) in [(1, 0.02), (10, 0.02), (100, 0.02)] {
+                let law = (1..=first).map(|k| f64::from(k).powf(-theta)).sum::<f64>() / sum;
+                let got = counts[..first as usize].iter().sum::<usize>() as f64 / draws as f64;
+                assert!((got / law - 1.0).abs() < bound + 0.03, "{theta}: {first}: {got}, {law}");
+            }
+        }
+    }
+
+    #[test]
+    fn zipf_favourites_are_scattered_and_the_same_for_all_clients() {
+        let favourites = |thread| {
+            let drawn = slots(&workload(Order::Zipf, 1.2), 5, thread, 50_000);
+            let mut counts = vec![0; 1000];
+            drawn.iter().for_each(|slot| counts[*slot as usize] += 1);
+            let mut order: Vec<usize> = (0..1000).collect();
+            order.sort_unstable_by_key(|slot| std::cmp::Reverse(counts[*slot]));
+            order[..5].to_vec()
+        };
+        let first = favourites(0);
+        assert_eq!(first, favourites(1));
+        assert!(first.windows(2).any(|pair| pair[0].abs_diff(pair[1]) > 10), "{first:?}");
+        let mut tiny = Stream::new(&workload(Order::Zipf, 0.9), 1, 0, 4096, true);
+        assert_eq!(tiny.draw().at, 0);
+        let all: BTreeSet<u64> =
+            slots(&workload(Order::Zipf, 0.1), 2, 0, 50_000).into_iter().collect();
+        assert_eq!(all.len(), 1000, "a permutation reaches every item");
+    }
+
+    #[test]
+    fn reads_and_syncs_come_as_often_as_asked() {
+        let mixed = Workload { read_percent: 30, fsync: 4, ..workload(Order::Random, 0.0) };
+        let mut stream = Stream::new(&mixed, 1, 0, 4096 * 1000, true);
+        let ops: Vec<Op> = (0..100_000).map(|_| stream.draw()).collect();
+        let reads = ops.iter().filter(|op| op.kind == Kind::Read).count();
+        assert!((29_000..31_000).contains(&reads), "{reads}");
+        let syncs = ops.iter().filter(|op| op.sync).count();
+        assert_eq!(syncs, (100_000 - reads) / 4);
+        assert!(ops.iter().all(|op| !op.sync || op.kind == Kind::Write));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        let good = workload(Order::Random, 0.0);
+        assert_eq!(good.check(), Ok(()));
+        for (bad, word) in [
+            (Workload { size: Bytes(0), ..good.clone() }, "size"),
+            (Workload { size: Bytes(5000), ..good.clone() }, "multiple"),
+            (Workload { span: Bytes(512), ..good.clone() }, "span"),
+            (Workload { theta: 0.9, ..good.clone() }, "zipf"),
+            (Workload { order: Order::Zipf, ..good.clone() }, "theta"),
+            (Workload { read_percent: 101, ..good.clone() }, "100"),
+            (Workload { threads: 1 << 15, depth: 1 << 15, ..good.clone() }, "outstanding"),
+        ] {
+            assert!(bad.check().unwrap_err().contains(word), "{bad:?}");
+        }
+    }
+}
