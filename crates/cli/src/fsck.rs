@@ -1,5 +1,6 @@
 //! `furrow fsck`: is everything as it must be?
 
+use crate::in_use;
 use crate::target::{Target, source_name};
 use anyhow::{anyhow, bail};
 use furrow_emu::OpenMode;
@@ -56,7 +57,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
 fn check(args: &Args) -> anyhow::Result<FsckReport> {
     let spec: DeviceSpec = args.device.parse()?;
     let rt = Rt::new(Config::real());
-    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadOnly)?;
+    let drive = in_use::open(&rt, &spec, OpenMode::ReadOnly, crate::complain)?;
     let watched = Rc::new(Watched { drive, progress: Progress::new(args) });
     let device = watched.clone();
     let options = FsckOptions { verify_data: !args.metadata_only };

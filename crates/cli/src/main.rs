@@ -14,6 +14,7 @@ mod demo;
 mod device;
 mod df;
 mod fsck;
+mod in_use;
 mod map;
 mod mkfs;
 mod mount;
@@ -99,7 +100,8 @@ impl Statuses {
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let arguments = mount::helper(&arguments).unwrap_or(arguments);
+    let helped = mount::helper(&arguments).or_else(|| umount::helper(&arguments));
+    let arguments = helped.unwrap_or(arguments);
     let subcommand = arguments
         .iter()
         .skip(1)

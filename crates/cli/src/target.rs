@@ -1,5 +1,6 @@
 //! What DIR or DEVICE means: a mounted file system, or a drive that is opened here.
 
+use crate::in_use;
 use anyhow::{Result, anyhow};
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MountOptions};
@@ -117,7 +118,7 @@ fn inspect<T: 'static>(
 ) -> Result<T> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(Config::real());
-    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadOnly)?;
+    let drive = in_use::open(&rt, &spec, OpenMode::ReadOnly, crate::complain)?;
     let info = Info {
         device: device.to_owned(),
         pid: std::process::id(),
