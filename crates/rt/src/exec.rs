@@ -92,6 +92,12 @@ impl Config {
 pub trait Source {
     /// Does a bounded piece of work. Returns true if it did any.
     fn poll(&self) -> bool;
+
+    /// When it has work again, if nobody asks for more before. A device whose commands take time
+    /// has one answer for all of them, instead of a timer for each.
+    fn next_event(&self) -> Option<Nanos> {
+        None
+    }
 }
 
 /// Ready tasks that run before the sources and the real clock are looked at again. Without a limit
@@ -338,8 +344,13 @@ impl Rt {
         Yield(false)
     }
 
-    /// When the next timer is due.
+    /// When the next timer is due, or a source has work.
     pub fn next_timer(&self) -> Option<Nanos> {
+        let sources = self.0.sources.borrow();
+        sources.iter().filter_map(|source| source.next_event()).chain(self.first_timer()).min()
+    }
+
+    fn first_timer(&self) -> Option<Nanos> {
         self.0.timers.borrow().first_key_value().map(|((at, _), _)| *at)
     }
 
@@ -356,14 +367,14 @@ impl Rt {
 
     /// Wakes the tasks whose timers are due.
     fn fire_timers(&self) {
-        let Some(mut next) = self.next_timer() else { return };
+        let Some(mut next) = self.first_timer() else { return };
         let now = self.now();
         while next <= now {
             let due = self.0.timers.borrow_mut().pop_first();
             if let Some((_, waker)) = due {
                 waker.wake();
             }
-            let Some(at) = self.next_timer() else { return };
+            let Some(at) = self.first_timer() else { return };
             next = at;
         }
     }
@@ -428,7 +439,7 @@ impl Rt {
         worked
     }
 
-    /// Moves a virtual clock to the next timer. A real one waits for it, for a descriptor or for a
+    /// Moves a virtual clock to the next timer or event of a source. A real one waits for it, for a descriptor or for a
     /// wake by another thread. False if there is no timer and no descriptor to wait for.
     pub fn advance(&self) -> bool {
         let next = self.next_timer();
