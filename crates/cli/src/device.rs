@@ -102,10 +102,7 @@ fn preset_help() -> String {
 }
 
 fn option_help() -> String {
-    let image = |key: &&spec::Key| {
-        use spec::Key::{Medium, Seed, Sync, Timing};
-        !matches!(key, Medium | Seed | Sync | Timing)
-    };
+    let image = |key: &&spec::Key| !key.is_of_run() && **key != spec::Key::Medium;
     let keys: Vec<&str> = spec::Key::ALL.iter().filter(image).map(|key| key.name()).collect();
     format!(
         "What differs from the preset: key=value, joined by commas or given several times.\n\

@@ -1,6 +1,5 @@
 //! `furrow fsck`: is everything as it must be?
 
-use crate::in_use;
 use crate::target::{Target, source_name};
 use anyhow::{anyhow, bail};
 use furrow_emu::OpenMode;
@@ -57,7 +56,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
 fn check(args: &Args) -> anyhow::Result<FsckReport> {
     let spec: DeviceSpec = args.device.parse()?;
     let rt = Rt::new(Config::real());
-    let drive = in_use::open(&rt, &spec, OpenMode::ReadOnly, crate::complain)?;
+    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadOnly)?;
     let watched = Rc::new(Watched { drive, progress: Progress::new(args) });
     let device = watched.clone();
     let options = FsckOptions { verify_data: !args.metadata_only };

@@ -14,7 +14,6 @@ mod demo;
 mod device;
 mod df;
 mod fsck;
-mod in_use;
 mod map;
 mod mkfs;
 mod mount;
@@ -100,8 +99,7 @@ impl Statuses {
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let helped = mount::helper(&arguments).or_else(|| umount::helper(&arguments));
-    let arguments = helped.unwrap_or(arguments);
+    let arguments = mount::helper(&arguments).unwrap_or(arguments);
     let subcommand = arguments
         .iter()
         .skip(1)

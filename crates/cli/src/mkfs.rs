@@ -1,6 +1,5 @@
 //! `furrow mkfs`: a new file system.
 
-use crate::in_use;
 use crate::show;
 use crate::target::source_name;
 use furrow_emu::OpenMode;
@@ -75,7 +74,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         ..MkfsOptions::default()
     };
     let rt = Rt::new(crate::mount::config()?);
-    let device = in_use::open(&rt, &spec, OpenMode::ReadWrite, crate::complain)?;
+    let device = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite)?;
     let drive = Drive {
         name: source_name(&args.device),
         zones: u64::from(device.geometry().zones),

@@ -1,6 +1,5 @@
 //! What DIR or DEVICE means: a mounted file system, or a drive that is opened here.
 
-use crate::in_use;
 use anyhow::{Result, anyhow};
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MountOptions};
@@ -118,7 +117,7 @@ fn inspect<T: 'static>(
 ) -> Result<T> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(Config::real());
-    let drive = in_use::open(&rt, &spec, OpenMode::ReadOnly, crate::complain)?;
+    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadOnly)?;
     let info = Info {
         device: device.to_owned(),
         pid: std::process::id(),

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs::{self, File};
-use std::io::{Seek, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -222,61 +222,6 @@ fn a_killed_daemon_is_said_and_nothing_fsynced_is_lost() {
     assert!(place.file("f2").exists());
 }
 
-/// Nothing between the kill and the unmount, nor between the unmount and fsck: the daemon may
-/// still be dying, with requests under way.
-#[test]
-fn unmounting_at_once_after_a_kill_works_and_the_device_is_free() {
-    if skip("unmounting_at_once_after_a_kill_works_and_the_device_is_free") {
-        return;
-    }
-    let place = Place::new("atonce");
-    for round in 0..10 {
-        place.mount();
-        let pid = place.pid();
-        // Through one open file, which dies with the daemon; requests are always under way.
-        let mut file = File::create(place.file("load")).unwrap();
-        let load = std::thread::spawn(move || {
-            while file.write_all(&[round; 128 << 10]).and_then(|()| file.rewind()).is_ok() {}
-        });
-        std::thread::sleep(Duration::from_millis(20 + 13 * u64::from(round)));
-        kill(pid, rustix::process::Signal::KILL);
-        let out = furrow(&["umount", &place.dir()]);
-        assert!(out.status.success(), "round {round}: {}", said(&out));
-        assert!(!is_mounted(&place.dir()));
-        let out = furrow(&["fsck", &place.image()]);
-        assert!(out.status.success(), "round {round}: {}", said(&out));
-        load.join().unwrap();
-    }
-}
-
-/// umount(8) returns before the last checkpoint is written; who comes next waits for it.
-#[test]
-fn a_daemon_that_is_ending_is_waited_for() {
-    if skip("a_daemon_that_is_ending_is_waited_for") {
-        return;
-    }
-    let place = Place::new("ending");
-    for command in ["fsck", "df", "map"] {
-        place.mount();
-        fs::write(place.file("file"), vec![1; 32 << 20]).unwrap();
-        assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
-        let out = furrow(&[command, &place.image()]);
-        assert!(out.status.success(), "{command}: {}", said(&out));
-    }
-    // Locked by something that is no mount.
-    let held = File::open(place.image()).unwrap();
-    rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
-    let release = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(1500));
-        drop(held);
-    });
-    let out = furrow(&["fsck", &place.image()]);
-    assert!(out.status.success(), "{}", said(&out));
-    let waiting = format!("in use by process {}", std::process::id());
-    assert!(said(&out).contains(&waiting) && said(&out).contains("waiting"), "{}", said(&out));
-    release.join().unwrap();
-}
-
 fn foreground(place: &Place) -> Child {
     let child = Command::new(env!("CARGO_BIN_EXE_furrow"))
         .args(["mount", "-f", &place.image(), &place.dir()])
@@ -458,14 +403,4 @@ fn it_serves_mount_8() {
     let out = Command::new(&helper).args([&place.image(), &place.dir(), "-f"]).output().unwrap();
     assert!(out.status.success(), "fake: {}", said(&out));
     assert!(!is_mounted(&place.dir()));
-
-    // As umount(8) calls one, if there is one: it returns when the device is free.
-    place.mount();
-    fs::write(place.file("file"), vec![1; 32 << 20]).unwrap();
-    let helper = place.0.join("umount.fuse.furrow");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_furrow"), &helper).unwrap();
-    let out = Command::new(&helper).args([&place.dir(), "-t", "fuse.furrow"]).output().unwrap();
-    assert!(out.status.success(), "{}", said(&out));
-    let image = File::open(place.image()).unwrap();
-    rustix::fs::flock(&image, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
 }

@@ -14,7 +14,9 @@
 //! char    = "\" any | any but "+" "," "\" ;      a backslash takes the next character as it is
 //! ```
 //!
-//! An image knows its geometry, so of the options only those of a run (`seed`, `timing`, `sync`)
+//! `model.PARAMETER=value` sets a parameter of the timing model; it is the emulator that knows them.
+//!
+//! An image knows its geometry, so of the options only those of a run (`seed`, `timing`, …, `sync`)
 //! go with it. An option may be given once. `docs/device-spec.md` explains each key, with examples.
 //!
 //! Errors point at the offending part: [`SpecError`] is one line with the column, and
@@ -25,10 +27,10 @@
 
 mod options;
 
-pub use options::{Key, Medium, Timing};
+pub use options::{Key, Medium, Run, Timing};
 
 use crate::{Error, ErrorKind, Geometry, presets};
-use options::{Options, Scope, Value};
+use options::{Options, PARAMETER, Scope, Value};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::ops::Range;
@@ -50,10 +52,8 @@ pub enum DeviceSpec {
 pub struct Image {
     /// Path of the file.
     pub path: String,
-    /// Seed of the drive's random choices; `None` if not said.
-    pub seed: Option<u64>,
-    /// How the drive takes time.
-    pub timing: Timing,
+    /// How the drive is run.
+    pub run: Run,
     /// A flush of the drive also syncs the file, so that it outlives the host's power.
     pub sync: bool,
 }
@@ -65,10 +65,8 @@ pub struct Memory {
     pub geometry: Geometry,
     /// What becomes of payload.
     pub medium: Medium,
-    /// Seed of the drive's random choices; `None` if not said.
-    pub seed: Option<u64>,
-    /// How the drive takes time.
-    pub timing: Timing,
+    /// How the drive is run.
+    pub run: Run,
     preset: Option<&'static str>,
     given: BTreeMap<Key, Value>,
 }
@@ -259,8 +257,7 @@ fn parse_one(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint> {
             complaint
         })?;
     }
-    let (seed, timing, sync) = (options.seed(), options.timing(), options.sync());
-    Ok(DeviceSpec::Image(Image { path, seed, timing, sync }))
+    Ok(DeviceSpec::Image(Image { path, run: options.run(), sync: options.sync() }))
 }
 
 fn parse_memory(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint> {
@@ -269,8 +266,7 @@ fn parse_memory(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint>
     Ok(DeviceSpec::Memory(Box::new(Memory {
         geometry: options.geometry(&part)?,
         medium: options.medium(),
-        seed: options.seed(),
-        timing: options.timing(),
+        run: options.run(),
         preset,
         given: options.into_values(),
     })))
@@ -349,12 +345,22 @@ impl fmt::Display for Image {
         // A backslash keeps a path that looks like another kind of spec what it is.
         let guard = if self.path.starts_with("mem:") { "\\" } else { "" };
         write!(f, "{guard}{}", escape(&self.path))?;
-        if let Some(seed) = self.seed {
+        let Run { seed, timing, time_scale, model, parameters } = &self.run;
+        if let Some(seed) = seed {
             write!(f, ",{}={seed}", Key::Seed)?;
         }
-        match self.timing {
+        match timing {
             Timing::Off => {}
             timing => write!(f, ",{}={timing}", Key::Timing)?,
+        }
+        if let Some(scale) = time_scale {
+            write!(f, ",{}={scale}", Key::TimeScale)?;
+        }
+        if let Some(model) = model {
+            write!(f, ",{}={}", Key::Model, escape(model))?;
+        }
+        for (name, value) in parameters {
+            write!(f, ",{PARAMETER}{name}={value}")?;
         }
         if self.sync { write!(f, ",{}=on", Key::Sync) } else { Ok(()) }
     }
@@ -370,6 +376,10 @@ impl fmt::Display for Memory {
         }
         for (key, value) in &self.given {
             write!(f, "{between}{key}={value}")?;
+            between = ",";
+        }
+        for (name, value) in &self.run.parameters {
+            write!(f, "{between}{PARAMETER}{name}={value}")?;
             between = ",";
         }
         Ok(())

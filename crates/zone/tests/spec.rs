@@ -74,13 +74,13 @@ fn kinds_are_told_apart() {
     assert_eq!(image("./mem:x").path, "./mem:x");
     assert_eq!(image("\\mem:x").path, "mem:x");
     assert_eq!(image("a\\,b\\+c\\\\d").path, "a,b+c\\d");
-    assert_eq!(image("d.zns,seed=9,timing=off").seed, Some(9));
-    assert_eq!(image("d.zns").timing, Timing::Off);
+    assert_eq!(image("d.zns,seed=9,timing=off").run.seed, Some(9));
+    assert_eq!(image("d.zns").run.timing, Timing::Off);
     let DeviceSpec::Memory(memory) = "mem:cns,medium=discard,seed=3".parse().unwrap() else {
         panic!("not in memory");
     };
     assert_eq!(
-        (memory.medium, memory.seed, memory.preset()),
+        (memory.medium, memory.run.seed, memory.preset()),
         (Medium::Discard, Some(3), Some("cns"))
     );
     assert_eq!(parse_list("a+b\\+c+mem:").unwrap().len(), 3);
@@ -136,7 +136,11 @@ fn errors_point_at_the_part_at_fault() {
         "mem:oob=[65536]",
         "mem:volatile-cache=[yes]",
         "mem:medium=[disk]",
-        "mem:timing=[realtime]",
+        "mem:time-scale=[fast]",
+        "mem:model=[]",
+        "mem:[model.=1]",
+        "mem:[model.buffer=]",
+        "mem:model.buffer=1MiB,[model.buffer=2MiB]",
         "mem:timing=[fast]",
         "mem:max-open=[unlimited]",
         "mem:zone-size=[1.5GiB]",
@@ -214,6 +218,8 @@ fn option() -> impl Strategy<Value = (usize, String)> {
             }
             Key::Medium => if yes { "memory" } else { "discard" }.into(),
             Key::Timing => "off".into(),
+            Key::TimeScale => "10".into(),
+            Key::Model => "pm1731a".into(),
         };
         (key, format!("{}={value}", Key::ALL[key]))
     })

@@ -5,14 +5,13 @@
 //! `failed STATUS MESSAGE`, and lets it go; the parent waits for that line.
 
 use super::options::Options;
-use crate::in_use;
 use anyhow::{Context as _, Result, anyhow};
 use furrow_emu::OpenMode;
 use furrow_fs::Fs;
 use furrow_fuse::{Face, Info, Session, Signals};
 use furrow_rt::{Config, Pool, Port};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ZonedDevice as _};
+use furrow_zone::{Error, ErrorKind};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write};
@@ -21,9 +20,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const JOURNAL: &str = "/run/systemd/journal/stdout";
+/// How long a device may stay locked by a daemon that is finishing its last checkpoint.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+const TRY_EVERY: Duration = Duration::from_millis(50);
 
 /// A mount to be made.
 pub struct Plan {
@@ -75,8 +77,7 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
     let (sender, receiver) = channel();
     let (source, options) = (plan.source.clone(), plan.options.engine.clone());
     let port = Port::start(config()?, move |rt| {
-        // The daemon of its last mount may still be writing its last checkpoint.
-        let device = in_use::open(rt, &spec, mode, log)?;
+        let device = open_device(rt, &spec, mode)?;
         let info = Info {
             device: source,
             pid: std::process::id(),
@@ -91,6 +92,26 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
     })?;
     let (pool, info) = receiver.recv().map_err(|_| anyhow!("the engine did not start"))?;
     Ok((port, pool, info))
+}
+
+/// Opens the device. One that is locked is waited for: the daemon of its last mount may still be
+/// writing its last checkpoint, which umount(8) does not wait for.
+fn open_device(
+    rt: &furrow_rt::Rt,
+    spec: &DeviceSpec,
+    mode: OpenMode,
+) -> Result<std::rc::Rc<dyn furrow_zone::ZonedDevice>, Error> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match furrow_emu::open(rt, spec, mode) {
+            Err(error) if error.kind() == ErrorKind::Busy && waited < LOCK_PATIENCE => {
+                std::thread::sleep(TRY_EVERY);
+                waited += TRY_EVERY;
+            }
+            Ok(drive) => return Ok(drive),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 fn stop_engine(port: Port<Fs>) -> Result<()> {

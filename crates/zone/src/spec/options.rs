@@ -47,6 +47,10 @@ pub enum Key {
     Seed,
     /// `timing`: how the drive takes time.
     Timing,
+    /// `time-scale`: how many times slower than the drive it models, in real time.
+    TimeScale,
+    /// `model`: a preset whose timing it has, or a file of parameters.
+    Model,
     /// `sync`: whether a flush of the drive also syncs the image's file.
     Sync,
 }
@@ -64,6 +68,7 @@ enum Kind {
     Switch,
     Medium,
     Timing,
+    Text,
 }
 
 /// Where options stand.
@@ -79,7 +84,7 @@ pub(super) enum Scope {
 
 impl Key {
     /// All keys, in the order specs are shown in.
-    pub const ALL: [Key; 20] = [
+    pub const ALL: [Key; 22] = [
         Key::Capacity,
         Key::Zones,
         Key::ZoneSize,
@@ -99,6 +104,8 @@ impl Key {
         Key::Medium,
         Key::Seed,
         Key::Timing,
+        Key::TimeScale,
+        Key::Model,
         Key::Sync,
     ];
 
@@ -124,6 +131,8 @@ impl Key {
             Key::Medium => "medium",
             Key::Seed => "seed",
             Key::Timing => "timing",
+            Key::TimeScale => "time-scale",
+            Key::Model => "model",
             Key::Sync => "sync",
         }
     }
@@ -154,15 +163,22 @@ impl Key {
             Key::ReadAcross | Key::UnwrittenFails | Key::VolatileCache | Key::Sync => Kind::Switch,
             Key::Medium => Kind::Medium,
             Key::Timing => Kind::Timing,
+            Key::TimeScale => Kind::Count(1_000_000),
+            Key::Model => Kind::Text,
         }
     }
 
     fn allowed(self, scope: Scope) -> bool {
         match scope {
             Scope::Memory => self != Key::Sync,
-            Scope::Geometry => !matches!(self, Key::Medium | Key::Seed | Key::Timing | Key::Sync),
-            Scope::Image => matches!(self, Key::Seed | Key::Timing | Key::Sync),
+            Scope::Geometry => !self.is_of_run() && self != Key::Medium,
+            Scope::Image => self.is_of_run(),
         }
+    }
+
+    /// Says how a drive is run, not what it is like.
+    pub fn is_of_run(self) -> bool {
+        matches!(self, Key::Seed | Key::Timing | Key::TimeScale | Key::Model | Key::Sync)
     }
 }
 
@@ -213,9 +229,29 @@ impl fmt::Display for Timing {
     }
 }
 
+/// What an option that begins so sets: a parameter of the timing model, `model.KEY=VALUE`. Which
+/// there are, only the model knows.
+pub(super) const PARAMETER: &str = "model.";
+
+/// How an emulated drive is run: what a spec says besides what the drive is like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// Seed of the drive's random choices; `None` if not said.
+    pub seed: Option<u64>,
+    /// How the drive takes time.
+    pub timing: Timing,
+    /// How many times slower than the drive it models; 1 if not said.
+    pub time_scale: Option<u32>,
+    /// The preset or file of the timing model; `None`: that of the drive's preset.
+    pub model: Option<String>,
+    /// Parameters of the timing model that were given, in order.
+    pub parameters: Vec<(String, String)>,
+}
+
 /// The value of an option.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
+    Text(String),
     Size(ByteLen),
     Count(u64),
     None,
@@ -233,6 +269,7 @@ impl fmt::Display for Value {
             Value::Switch(on) => f.write_str(if *on { "on" } else { "off" }),
             Value::Medium(medium) => medium.fmt(f),
             Value::Timing(timing) => timing.fmt(f),
+            Value::Text(text) => f.write_str(&super::escape(text)),
         }
     }
 }
@@ -268,9 +305,12 @@ fn parse_value(key: Key, text: &str) -> Result<Value, String> {
         },
         Kind::Timing => match text {
             "off" => Ok(Value::Timing(Timing::Off)),
-            "virtual" | "realtime" => Err("is not built in this version: use timing=off".into()),
+            "virtual" => Ok(Value::Timing(Timing::Virtual)),
+            "realtime" => Ok(Value::Timing(Timing::Realtime)),
             _ => Err("is none of off, virtual, realtime".into()),
         },
+        Kind::Text if text.is_empty() => Err("names nothing".into()),
+        Kind::Text => Ok(Value::Text(text.to_owned())),
     }
 }
 
@@ -279,6 +319,7 @@ fn parse_value(key: Key, text: &str) -> Result<Value, String> {
 pub(super) struct Options {
     base: Option<Geometry>,
     given: BTreeMap<Key, (Value, Range<usize>)>,
+    parameters: Vec<(String, String)>,
 }
 
 impl Options {
@@ -303,6 +344,11 @@ impl Options {
             };
             return Err(Complaint::new(part, what, "expected key=value"));
         };
+        if let Some(parameter) = name.strip_prefix(PARAMETER)
+            && Key::Model.allowed(scope)
+        {
+            return self.add_parameter(parameter, value, part);
+        }
         let Some(key) = Key::named(name) else {
             return Err(Complaint::new(name_at, format!("unknown key `{name}`"), keys()));
         };
@@ -315,6 +361,10 @@ impl Options {
             return Err(Complaint::new(name_at, what, keys()));
         }
         let value_at = name_at.end + 1..part.end;
+        let value = match key.kind() {
+            Kind::Text => &super::unescape(text, value_at.clone())?,
+            _ => value,
+        };
         let parsed = parse_value(key, value).map_err(|what| {
             let (what, hint) = what.rsplit_once(": ").unwrap_or((&what, ""));
             let value = match value {
@@ -332,19 +382,44 @@ impl Options {
         Ok(())
     }
 
+    fn add_parameter(
+        &mut self,
+        name: &str,
+        value: &str,
+        part: Range<usize>,
+    ) -> Result<(), Complaint> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.is_empty() || !name.chars().all(plain) || value.is_empty() {
+            let hint = "expected model.PARAMETER=VALUE, as in model.buffer=28MiB";
+            return Err(Complaint::new(part, "no parameter of a model", hint));
+        }
+        if self.parameters.iter().any(|(known, _)| known == name) {
+            let what = format!("`{PARAMETER}{name}` is given twice");
+            return Err(Complaint::new(part, what, "once is enough"));
+        }
+        self.parameters.push((name.to_owned(), value.to_owned()));
+        Ok(())
+    }
+
     /// The options without their places.
     pub fn into_values(self) -> BTreeMap<Key, Value> {
         self.given.into_iter().map(|(key, (value, _))| (key, value)).collect()
     }
 
-    pub fn seed(&self) -> Option<u64> {
-        self.count(Key::Seed)
-    }
-
-    pub fn timing(&self) -> Timing {
-        match self.value(Key::Timing) {
-            Some(Value::Timing(timing)) => timing,
-            _ => Timing::default(),
+    /// How the drive is run.
+    pub fn run(&self) -> Run {
+        Run {
+            seed: self.count(Key::Seed),
+            timing: match self.value(Key::Timing) {
+                Some(Value::Timing(timing)) => timing,
+                _ => Timing::default(),
+            },
+            time_scale: self.count(Key::TimeScale).map(|scale| scale as u32),
+            model: match self.value(Key::Model) {
+                Some(Value::Text(name)) => Some(name),
+                _ => None,
+            },
+            parameters: self.parameters.clone(),
         }
     }
 
@@ -360,7 +435,7 @@ impl Options {
     }
 
     fn value(&self, key: Key) -> Option<Value> {
-        self.given.get(&key).map(|(value, _)| *value)
+        self.given.get(&key).map(|(value, _)| value.clone())
     }
 
     fn count(&self, key: Key) -> Option<u64> {
