@@ -8,6 +8,7 @@
 
 use crate::cache::{Barrier, Cache};
 use crate::medium::{Medium, MediumError, Shape, Span, ZoneRecord};
+use crate::timing::{Opened, Work};
 use furrow_rt::Pages;
 use furrow_zone::{
     Action, BlockCount, Command, Effect, Lba, Machine, Outcome, Request, Status, Zone, ZoneId,
@@ -46,6 +47,9 @@ pub(crate) struct Core {
     pub shape: Shape,
     pub cache: Option<Cache>,
     pub counters: Counters,
+    /// What the last command was, for the timing engine; kept only if `watched`.
+    pub work: Work,
+    pub watched: bool,
 }
 
 type Changes = SmallVec<[(ZoneId, Zone, Zone); 2]>;
@@ -59,7 +63,8 @@ impl Core {
         let geometry = machine.geometry();
         let shape = Shape::of(geometry);
         let cache = geometry.volatile_cache.then(|| Cache::new(geometry.zones));
-        Core { machine, medium, shape, cache, counters: Counters::default() }
+        let counters = Counters::default();
+        Core { machine, medium, shape, cache, counters, work: Work::Nothing, watched: false }
     }
 
     /// A copy that shares what was written.
@@ -71,6 +76,8 @@ impl Core {
             shape: self.shape,
             cache: self.cache.clone(),
             counters: self.counters,
+            work: Work::Nothing,
+            watched: false,
         }
     }
 
@@ -82,6 +89,9 @@ impl Core {
     /// Carries out a command. `barrier` is what a flush covers, `None` = all written so far.
     #[inline]
     pub fn execute(&mut self, request: &mut Request, barrier: Option<&Barrier>) -> Outcome {
+        if self.watched {
+            self.work = self.foresee(request);
+        }
         let outcome = match request.command {
             Command::Write { blocks, .. } => {
                 self.counters.writes += 1;
@@ -104,8 +114,89 @@ impl Core {
                 answer(self.manage(&request.command), Lba(0))
             }
         };
-        self.counters.failed += u64::from(!outcome.status.is_ok());
+        if !outcome.status.is_ok() {
+            self.counters.failed += 1;
+            self.work = Work::Nothing;
+        }
         outcome
+    }
+
+    /// What `request` will be if it is not refused.
+    fn foresee(&self, request: &Request) -> Work {
+        let geometry = self.machine.geometry();
+        let bytes = |blocks: BlockCount| geometry.bytes(blocks).0;
+        match request.command {
+            Command::Write { blocks, .. } | Command::Append { blocks, .. } => {
+                let Some((zone, offset)) = self.target(&request.command) else {
+                    return Work::Nothing;
+                };
+                Work::Write {
+                    zone,
+                    position: bytes(BlockCount(geometry.start(zone).0 + offset)),
+                    bytes: bytes(blocks),
+                    append: matches!(request.command, Command::Append { .. }),
+                    opened: match self.machine.zone(zone).map(|zone| zone.state) {
+                        Some(ZoneState::Empty) => Opened::FromEmpty,
+                        Some(ZoneState::Closed) => Opened::FromClosed,
+                        _ => Opened::No,
+                    },
+                    conventional: geometry.is_conventional(zone),
+                    durable: request.fua && geometry.volatile_cache,
+                }
+            }
+            Command::Read { lba, blocks } => match geometry.locate(lba) {
+                Some((zone, offset)) => {
+                    Work::Read { zone, offset: bytes(offset), bytes: bytes(blocks) }
+                }
+                None => Work::Nothing,
+            },
+            Command::Flush => Work::Flush { volatile: geometry.volatile_cache },
+            // Known when it is done: which zones it concerns.
+            Command::Manage { .. } => Work::Nothing,
+        }
+    }
+
+    /// What a management command was that changed zones so.
+    fn managed(&self, action: Action, changes: &Changes) -> Work {
+        let geometry = self.machine.geometry();
+        let bytes = |blocks: u64| geometry.bytes(BlockCount(blocks)).0;
+        let Some((zone, ..)) = changes.first().copied() else {
+            // Nothing changed: an empty zone was reset, or a zone was what it should become.
+            let reset = Work::Reset { zone: ZoneId(0), empty: 1, zones: 0, bytes: 0, active: 0 };
+            return if action == Action::Reset { reset } else { Work::Nothing };
+        };
+        let zones = changes.len() as u32;
+        let empty =
+            changes.iter().filter(|(_, before, _)| before.state == ZoneState::Empty).count() as u32;
+        match action {
+            // Zones closed to make room for others are part of that command.
+            Action::Open | Action::Close => {
+                let state = match action {
+                    Action::Open => ZoneState::ExplicitlyOpen,
+                    _ => ZoneState::Closed,
+                };
+                let zones = changes.iter().filter(|(.., after)| after.state == state).count();
+                let zones = zones as u32;
+                match action {
+                    Action::Open => Work::Open { zone, zones },
+                    _ => Work::Close { zone, zones },
+                }
+            }
+            Action::Reset => {
+                let held = changes.iter().map(|(_, before, _)| bytes(before.write_pointer.0));
+                let active = changes.iter().filter(|(_, before, _)| before.state.is_active());
+                let active = active.count() as u32;
+                Work::Reset { zone, empty, zones: zones - empty, bytes: held.sum(), active }
+            }
+            Action::Finish => {
+                let lacks = changes
+                    .iter()
+                    .filter(|(_, before, _)| before.state != ZoneState::Empty)
+                    .map(|(_, before, _)| bytes(before.capacity.0 - before.write_pointer.0));
+                Work::Finish { zone, empty, zones: zones - empty, bytes: lacks.sum() }
+            }
+            _ => Work::Nothing,
+        }
     }
 
     /// True if a write's payload is as long as its blocks say.
@@ -282,6 +373,11 @@ impl Core {
         });
         if let Err(status) = applied {
             return status;
+        }
+        if self.watched
+            && let Command::Manage { action, .. } = *command
+        {
+            self.work = self.managed(action, &changes);
         }
         let resets = matches!(command, Command::Manage { action: Action::Reset, .. });
         if resets && let Some(cache) = &mut self.cache {

@@ -4,12 +4,14 @@
 //! commands out, when it has nothing else to do. So in simulation ([`Step::One`]) an engine runs
 //! between any two commands and many stay in flight; for speed ([`Step::All`]) everything waiting
 //! is done at once. The state machine decides, the medium stores; neither knows of the other, nor
-//! of time: a timing engine belongs here, between the choice of a command and its completion.
+//! of time. With a [`Pace`] the timing engine then says when the command is answered: its effect
+//! is there before, as the contract of [`ZonedDevice`] allows.
 //!
 //! Invariants: commands of one queue start in the order submitted; a command is answered exactly
 //! once, after its effect; with one seed a run is the same.
 
 mod faults;
+mod timed;
 
 use crate::core::{Core, Counters, answer};
 use crate::fault::Fault;
@@ -18,6 +20,7 @@ use crate::medium::Medium;
 use crate::power::{Fates, Parcel, cut, share};
 use crate::queue::{Position, Queues, Waiting};
 use crate::snapshot::Snapshot;
+use crate::timing::{Pace, TimingCounters, Work};
 use faults::Verdict;
 use furrow_rt::{Clock, Completion, CompletionTable, Nanos, Rng, Rt, Source, Ticket};
 use furrow_zone::{
@@ -26,6 +29,7 @@ use furrow_zone::{
 };
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
+use timed::Timed;
 
 /// How much is carried out each time the executor has nothing else to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,17 +51,26 @@ pub struct Options {
     pub seed: Option<u64>,
     /// How messages name the drive.
     pub name: String,
+    /// How long commands take; `None`: no time at all.
+    pub pace: Option<Pace>,
 }
 
 impl Options {
     /// One command at a time, order across queues shuffled.
     pub fn simulated() -> Options {
-        Options { step: Step::One, shuffle: true, seed: None, name: "mem:".to_owned() }
+        let name = "mem:".to_owned();
+        Options { step: Step::One, shuffle: true, seed: None, name, pace: None }
     }
 
     /// Everything at once, first come, first served.
     pub fn fast() -> Options {
-        Options { step: Step::All, shuffle: false, seed: None, name: "mem:".to_owned() }
+        let name = "mem:".to_owned();
+        Options { step: Step::All, shuffle: false, seed: None, name, pace: None }
+    }
+
+    /// Commands start when they are submitted and take their time.
+    pub fn timed(pace: Pace) -> Options {
+        Options { pace: Some(pace), ..Options::fast() }
     }
 }
 
@@ -107,6 +120,7 @@ struct Inner {
     rng: RefCell<Rng>,
     faults: RefCell<Vec<Fault>>,
     late: RefCell<Vec<Late>>,
+    timed: Option<RefCell<Timed>>,
     power: Cell<Power>,
     observer: RefCell<Option<Observer>>,
     /// Neither faults, nor an observer, nor anything else to look at before a command.
@@ -164,11 +178,15 @@ impl Emulator {
         Ok(Emulator::start(rt, start, Options { name, ..options }))
     }
 
-    pub(crate) fn start(rt: &Rt, start: Start, options: Options) -> Emulator {
-        let rng = match options.seed {
+    pub(crate) fn start(rt: &Rt, mut start: Start, options: Options) -> Emulator {
+        let mut rng = match options.seed {
             Some(seed) => Rng::new(seed),
             None => rt.fork_rng(),
         };
+        let timed = options.pace.as_ref().map(|pace| {
+            start.core.watched = true;
+            RefCell::new(Timed::new(pace, rt.now(), rng.next()))
+        });
         let emulator = Emulator(Rc::new(Inner {
             rt: rt.clone(),
             geometry: start.core.machine.geometry().clone(),
@@ -180,6 +198,7 @@ impl Emulator {
             rng: RefCell::new(rng),
             faults: RefCell::new(start.faults),
             late: RefCell::new(Vec::new()),
+            timed,
             power: Cell::new(start.power),
             observer: RefCell::new(None),
             plain: Cell::new(false),
@@ -225,6 +244,11 @@ impl Emulator {
     /// Commands and blocks since the drive was opened.
     pub fn counters(&self) -> Counters {
         self.0.core.borrow().counters
+    }
+
+    /// What the stations of the timing engine did; `None` if commands take no time.
+    pub fn timing_counters(&self) -> Option<TimingCounters> {
+        self.0.timed.as_ref().map(|timed| timed.borrow().counters())
     }
 
     /// Damage of the image that was survived when it was opened: sentences for people.
@@ -300,7 +324,11 @@ impl Emulator {
         self.look_again();
         let late = std::mem::take(&mut *inner.late.borrow_mut());
         let late = late.into_iter().map(|late| late.ticket);
-        for ticket in late.chain(tickets) {
+        let under_way = match &inner.timed {
+            Some(timed) => timed.borrow_mut().abandon(),
+            None => Vec::new(),
+        };
+        for ticket in late.chain(under_way).chain(tickets) {
             inner.table.complete(ticket, answer(Status::InternalError, Lba(0)));
         }
     }
@@ -359,7 +387,19 @@ impl Emulator {
                     self.trace(waiting.queue, &command, &outcome);
                 }
                 return_pages(&mut outcome, &mut waiting.request);
-                inner.table.complete(waiting.ticket, outcome);
+                match &inner.timed {
+                    None => inner.table.complete(waiting.ticket, outcome),
+                    Some(timed) => {
+                        let (now, work) = (inner.rt.now(), core.work);
+                        timed.borrow_mut().start(
+                            now,
+                            waiting.queue,
+                            &work,
+                            waiting.ticket,
+                            outcome,
+                        );
+                    }
+                }
             }
         }
         inner.queues.borrow_mut().give_back(line);
@@ -375,14 +415,16 @@ impl Emulator {
         if let (Some(random), Command::Read { lba, blocks }) = (verdict.flip, command) {
             self.flip_one(lba, blocks, random);
         }
-        let mut outcome = {
+        let (mut outcome, work) = {
             let mut core = inner.core.borrow_mut();
+            core.work = Work::Nothing;
             let request = &mut waiting.request;
-            match (verdict.fail, verdict.torn) {
+            let outcome = match (verdict.fail, verdict.torn) {
                 (Some(status), _) => answer(status, Lba(0)),
                 (None, Some(done)) => answer(core.tear(request, done), Lba(0)),
                 (None, None) => core.execute(request, waiting.barrier.as_ref()),
-            }
+            };
+            (outcome, core.work)
         };
         return_pages(&mut outcome, &mut waiting.request);
         if let (Some(random), Command::Write { blocks, .. } | Command::Append { blocks, .. }) =
@@ -400,7 +442,26 @@ impl Emulator {
             inner.late.borrow_mut().push(late);
             return;
         }
-        inner.table.complete(waiting.ticket, outcome);
+        match &inner.timed {
+            None => inner.table.complete(waiting.ticket, outcome),
+            Some(timed) => {
+                let now = inner.rt.now();
+                timed.borrow_mut().start(now, waiting.queue, &work, waiting.ticket, outcome);
+            }
+        }
+    }
+
+    /// Answers what the timing engine says is over. True if there was any.
+    fn ring_out(&self) -> bool {
+        let inner = &*self.0;
+        let Some(timed) = &inner.timed else { return false };
+        let mut over = timed.borrow_mut().advance(inner.rt.now());
+        let any = !over.is_empty();
+        for (ticket, outcome) in over.drain(..) {
+            inner.table.complete(ticket, outcome);
+        }
+        timed.borrow_mut().give_back(over);
+        any
     }
 
     fn trace(&self, queue: QueueId, command: &Command, outcome: &Outcome) {
@@ -481,7 +542,11 @@ impl Source for Worker {
                 worked
             }
         };
-        worked || waited
+        worked | waited | drive.ring_out()
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        self.0.upgrade()?.timed.as_ref()?.borrow().next()
     }
 }
 

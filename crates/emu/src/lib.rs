@@ -1,9 +1,9 @@
 //! An emulated ZNS drive that obeys every rule and can fail in every way.
 //!
 //! Three parts that know nothing of each other: the *state machine* ([`furrow_zone::machine`])
-//! decides what a command may do, the *medium* ([`medium`]) keeps the blocks, and *time*, for now
-//! off: a command is answered as soon as the executor has nothing else to do. The drive
-//! ([`Emulator`]) puts them together, and [faults](fault) and [power cuts](power) between them.
+//! decides what a command may do, the *medium* ([`medium`]) keeps the blocks, and the *timing engine*
+//! ([`timing`]) says when it is answered; without it, as soon as the executor has nothing else to
+//! do. The drive ([`Emulator`]) puts them together, and [faults](fault) and [power cuts](power) between them.
 //!
 //! ```
 //! use furrow_emu::{Emulator, Medium, Options};
@@ -42,6 +42,7 @@ mod open;
 pub mod power;
 mod queue;
 pub mod snapshot;
+pub mod timing;
 
 pub use crate::core::Counters;
 pub use emulator::{CommandInfo, Emulator, Observer, Options, Step};
@@ -52,3 +53,4 @@ pub use memory::Memory;
 pub use open::open;
 pub use power::{Fate, Fates, Unflushed};
 pub use snapshot::Snapshot;
+pub use timing::{Model, Pace, TimingCounters};

@@ -15,6 +15,7 @@ mod fuse;
 mod library;
 pub mod measure;
 pub mod plot;
+pub mod raw;
 mod reach;
 pub mod units;
 pub mod workload;

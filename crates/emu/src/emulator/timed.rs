@@ -1,0 +1,111 @@
+//! The timing engine at work in a drive: its clock, and the answers it keeps back.
+
+use crate::timing::{Engine, Model, Pace, TimingCounters, Work};
+use furrow_rt::{Nanos, Ticket};
+use furrow_zone::{Outcome, QueueId};
+use slab::Slab;
+use std::rc::Rc;
+
+/// Answers that are over.
+type Over = Vec<(Ticket, Outcome)>;
+
+/// The engine, and what it will answer.
+pub(super) struct Timed {
+    engine: Engine,
+    model: Rc<Model>,
+    seed: u64,
+    /// See [`Pace::scale`].
+    scale: u64,
+    /// The executor's clock when the model's was 0.
+    origin: Nanos,
+    kept: Slab<(Ticket, Outcome)>,
+    answered: Vec<usize>,
+    spare: Over,
+}
+
+impl Timed {
+    pub fn new(pace: &Pace, now: Nanos, seed: u64) -> Timed {
+        let model = pace.model.clone();
+        Timed {
+            engine: Engine::new(model.clone(), seed),
+            model,
+            seed,
+            scale: pace.scale.max(1),
+            origin: now,
+            kept: Slab::new(),
+            answered: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    pub fn counters(&self) -> TimingCounters {
+        self.engine.counters()
+    }
+
+    /// The model's time at `now`, in nanoseconds.
+    #[inline]
+    fn model_time(&self, now: Nanos) -> u64 {
+        let elapsed = now.since(self.origin);
+        match self.scale {
+            1_000 => elapsed,
+            scale => (u128::from(elapsed) * 1_000 / u128::from(scale)) as u64,
+        }
+    }
+
+    /// The first instant of the executor's clock at which the model's is `time`.
+    fn executor_time(&self, time: u64) -> Nanos {
+        let elapsed = match self.scale {
+            1_000 => time,
+            scale => (u128::from(time) * u128::from(scale)).div_ceil(1_000) as u64,
+        };
+        self.origin.after(elapsed)
+    }
+
+    /// A command that did `work` starts; it is answered with `outcome` when it is over.
+    #[inline]
+    pub fn start(
+        &mut self,
+        now: Nanos,
+        queue: QueueId,
+        work: &Work,
+        ticket: Ticket,
+        outcome: Outcome,
+    ) {
+        let token = self.kept.insert((ticket, outcome));
+        self.engine.start(self.model_time(now), token, queue, work);
+    }
+
+    /// When something happens next.
+    #[inline]
+    pub fn next(&self) -> Option<Nanos> {
+        self.engine.next().map(|time| self.executor_time(time))
+    }
+
+    /// What is over by `now`, in the order of the answers. To be given back empty, for its memory.
+    #[inline]
+    pub fn advance(&mut self, now: Nanos) -> Over {
+        let time = self.model_time(now);
+        if self.engine.next().is_none_or(|next| next > time) {
+            return Vec::new();
+        }
+        self.engine.advance(time, &mut self.answered);
+        let mut over = std::mem::take(&mut self.spare);
+        over.extend(self.answered.drain(..).map(|token| self.kept.remove(token)));
+        over
+    }
+
+    /// See [`Timed::advance`].
+    pub fn give_back(&mut self, emptied: Over) {
+        if emptied.capacity() > self.spare.capacity() {
+            self.spare = emptied;
+        }
+    }
+
+    /// Forgets all that is under way, as a power cut does. Returns whom nobody has answered.
+    pub fn abandon(&mut self) -> Vec<Ticket> {
+        let counters = self.engine.counters();
+        self.engine = Engine::new(self.model.clone(), self.seed);
+        self.engine.restore(counters);
+        self.kept.drain().map(|(ticket, _)| ticket).collect()
+    }
+}

@@ -1,0 +1,446 @@
+//! The write buffer and the programs that empty it.
+//!
+//! The buffer is counted in units, what a die programs at once. A group gathers what comes for its
+//! zones in one open unit; a full one is programmed as soon as a die of the group is free. A
+//! command waits while its group has no open unit and the buffer no space for one.
+//!
+//! Invariants: bytes enter in the order their policy says and each exactly once; a group never has
+//! more programs than dies; if nothing is being programmed and somebody waits for space, the
+//! fullest open unit is programmed as it is, so nobody waits for ever.
+
+use super::engine::{Event, Kind, Shared};
+use super::model::{BufferPolicy, Model, Release};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Ends of sequential streams that a conventional drive recognises.
+const STREAMS: usize = 64;
+
+/// The load of a group is that of the last one or two windows, in nanoseconds.
+const WINDOW: u64 = 8_000_000;
+
+/// A unit that is full, or programmed as it is.
+#[derive(Clone, Copy, Debug)]
+struct Unit {
+    zone: u32,
+    epoch: u32,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    /// Bytes in the open unit; 0 = none is open.
+    open: u64,
+    /// The zone that opened it.
+    owner: u32,
+    ready: VecDeque<Unit>,
+    programming: u32,
+    /// Slots taken, if each group has a buffer of its own.
+    slots: u64,
+    resets: u32,
+    finishes: u32,
+    load: Load,
+}
+
+/// How busy a group's dies are: die time in this window and in the one before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    window: u64,
+    current: u64,
+    previous: u64,
+}
+
+impl Load {
+    fn turn(&mut self, now: u64) {
+        let window = now / WINDOW;
+        if window != self.window {
+            self.previous = if window == self.window + 1 { self.current } else { 0 };
+            self.current = 0;
+            self.window = window;
+        }
+    }
+}
+
+/// How much of a command could be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Blocked,
+    /// A slot was taken and there is more to come.
+    Part,
+    Whole,
+}
+
+/// The write side of a drive.
+#[derive(Debug)]
+pub(super) struct Writes {
+    groups: Vec<Group>,
+    /// Slots taken, if all share one buffer.
+    slots: u64,
+    /// Slots by zone, where they are limited.
+    by_zone: BTreeMap<u32, u64>,
+    /// Commands that wait, by what takes turns: nothing, group, queue or zone.
+    waiting: BTreeMap<u32, VecDeque<u32>>,
+    /// Whose turn was last.
+    turn: u32,
+    /// Programs under way, in all groups.
+    programming: u32,
+    /// Without a buffer: when each die has programmed what it has.
+    dies: Vec<u64>,
+    streams: VecDeque<u64>,
+    /// Flushes that wait, with the epoch they end.
+    flushes: VecDeque<(u32, u32, u64)>,
+    epoch: u32,
+    /// Units of each epoch from the oldest with any, not programmed yet.
+    outstanding: VecDeque<(u32, u64)>,
+}
+
+impl Writes {
+    pub fn new(model: &Model) -> Writes {
+        let groups = model.groups.0;
+        let dies = if model.is_through() { groups * model.group_dies.0 } else { 0 };
+        Writes {
+            groups: (0..groups).map(|_| Group::default()).collect(),
+            slots: 0,
+            by_zone: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            turn: 0,
+            programming: 0,
+            dies: vec![0; dies as usize],
+            streams: VecDeque::new(),
+            flushes: VecDeque::new(),
+            epoch: 0,
+            outstanding: VecDeque::new(),
+        }
+    }
+
+    /// Whether a write at `position` continues none of the streams the drive remembers.
+    pub fn is_random(&mut self, position: u64, bytes: u64) -> bool {
+        let known = self.streams.iter().position(|end| *end == position);
+        match known {
+            Some(index) => self.streams[index] = position + bytes,
+            None => {
+                if self.streams.len() == STREAMS {
+                    self.streams.pop_front();
+                }
+                self.streams.push_back(position + bytes);
+            }
+        }
+        known.is_none()
+    }
+
+    /// How busy `group` is, in thousandths.
+    pub fn load(&mut self, model: &Model, group: u32, now: u64) -> u64 {
+        let load = &mut self.groups[group as usize].load;
+        load.turn(now);
+        let span = WINDOW + now % WINDOW;
+        let busy = load.previous + load.current;
+        (busy * 1_000 / (span * u64::from(model.group_dies.0))).min(1_000)
+    }
+
+    /// Programs under way in `group`, or what counts as such for its reads.
+    pub fn disturbs_reads(&self, group: u32) -> bool {
+        let group = &self.groups[group as usize];
+        group.programming > 0 || group.finishes > 0
+    }
+
+    /// When `die` of `group` has programmed what it has.
+    pub fn programmed_at(&self, model: &Model, group: u32, die: u32) -> u64 {
+        if !model.is_through() {
+            return 0;
+        }
+        self.dies[(group * model.group_dies.0 + die) as usize]
+    }
+
+    /// A reset or finish of a zone of `group` begins or ends.
+    pub fn interfere(&mut self, group: u32, kind: Kind, begins: bool) {
+        let group = &mut self.groups[group as usize];
+        let count = match kind {
+            Kind::Reset => &mut group.resets,
+            _ => &mut group.finishes,
+        };
+        *count = if begins { *count + 1 } else { count.saturating_sub(1) };
+    }
+
+    /// A command leaves the command stage.
+    pub fn arrive(&mut self, shared: &mut Shared, now: u64, flight: u32) {
+        if shared.model.is_through() {
+            return self.program_through(shared, now, flight);
+        }
+        let line = self.line(shared, flight);
+        if let Some(queue) = self.waiting.get_mut(&line) {
+            shared.counters.buffer_waits += 1;
+            queue.push_back(flight);
+            return;
+        }
+        loop {
+            match self.take(shared, now, flight) {
+                Progress::Part => {}
+                Progress::Blocked => break,
+                Progress::Whole => return,
+            }
+        }
+        shared.counters.buffer_waits += 1;
+        self.waiting.insert(line, VecDeque::from([flight]));
+        self.unblock(shared, now);
+    }
+
+    /// The line a command waits in.
+    fn line(&self, shared: &Shared, flight: u32) -> u32 {
+        let flight = &shared.flights[flight as usize];
+        match shared.model.buffer_policy {
+            BufferPolicy::Group => flight.group,
+            BufferPolicy::PerQueue => u32::from(flight.queue),
+            BufferPolicy::PerZone => flight.zone,
+            BufferPolicy::SharedFifo | BufferPolicy::Through => 0,
+        }
+    }
+
+    /// Takes what fits of a command: the rest of its group's open unit, then at most one more.
+    fn take(&mut self, shared: &mut Shared, now: u64, index: u32) -> Progress {
+        let unit = shared.model.unit.0;
+        let (zone, number) = {
+            let flight = &shared.flights[index as usize];
+            (flight.zone, flight.group)
+        };
+        let open = self.groups[number as usize].open;
+        if open == 0 && shared.flights[index as usize].left > 0 {
+            if !self.take_slot(shared, number, zone) {
+                return Progress::Blocked;
+            }
+            self.groups[number as usize].owner = zone;
+            self.open_unit();
+        }
+        let flight = &mut shared.flights[index as usize];
+        let fits = flight.left.min(unit - open);
+        flight.left -= fits;
+        let (left, at, kind) = (flight.left, flight.at.max(now), flight.kind);
+        self.groups[number as usize].open += fits;
+        if open + fits == unit {
+            self.close(shared, now, number);
+        }
+        if left > 0 {
+            return Progress::Part;
+        }
+        let waits = kind == Kind::Write { durable: true } && !self.flush(shared, now, index, at);
+        if !waits {
+            shared.answer_at(at, index);
+        }
+        Progress::Whole
+    }
+
+    /// Space for a unit of `zone`, if there is.
+    fn take_slot(&mut self, shared: &mut Shared, group: u32, zone: u32) -> bool {
+        let model = &shared.model;
+        let slots = match model.buffer_policy {
+            BufferPolicy::Group => &mut self.groups[group as usize].slots,
+            _ => &mut self.slots,
+        };
+        if *slots >= model.slots() {
+            return false;
+        }
+        if model.buffer_policy == BufferPolicy::PerZone {
+            let own = self.by_zone.entry(zone).or_default();
+            if *own >= model.zone_quota.0 / model.unit.0 {
+                return false;
+            }
+            *own += 1;
+        }
+        *slots += 1;
+        shared.counters.buffer_peak = shared.counters.buffer_peak.max(*slots * model.unit.0);
+        true
+    }
+
+    /// Counts a unit of this epoch.
+    fn open_unit(&mut self) {
+        match self.outstanding.back_mut() {
+            Some((epoch, units)) if *epoch == self.epoch => *units += 1,
+            _ => self.outstanding.push_back((self.epoch, 1)),
+        }
+    }
+
+    /// The open unit of `number` is to be programmed.
+    fn close(&mut self, shared: &mut Shared, now: u64, number: u32) {
+        let epoch = self.epoch;
+        let group = &mut self.groups[number as usize];
+        if group.open < shared.model.unit.0 {
+            shared.counters.partial_programs += 1;
+        }
+        group.open = 0;
+        group.ready.push_back(Unit { zone: group.owner, epoch });
+        self.program(shared, now, number);
+    }
+
+    /// Starts what programs can be started in `number`.
+    fn program(&mut self, shared: &mut Shared, now: u64, number: u32) {
+        loop {
+            let model = &shared.model;
+            let group = &mut self.groups[number as usize];
+            if group.programming == model.group_dies.0 {
+                return;
+            }
+            let Some(unit) = group.ready.pop_front() else { return };
+            let mut time = model.program_time();
+            let mut taken = 0;
+            if group.resets > 0 {
+                taken += model.reset_share.0;
+            }
+            if group.finishes > 0 {
+                taken += model.finish_share.0;
+            }
+            // Both together leave a tenth at least.
+            time = time * 1_000 / u64::from(1_000 - taken.min(900));
+            group.programming += 1;
+            group.load.turn(now);
+            group.load.current += time;
+            self.programming += 1;
+            shared.counters.programs += 1;
+            shared.counters.program += time;
+            let Unit { zone, epoch } = unit;
+            shared.agenda.at(now + time, Event::Programmed { group: number, zone, epoch });
+            if shared.model.buffer_release == Release::Start {
+                self.release(shared, number, zone);
+            }
+        }
+    }
+
+    fn release(&mut self, shared: &Shared, group: u32, zone: u32) {
+        match shared.model.buffer_policy {
+            BufferPolicy::Group => self.groups[group as usize].slots -= 1,
+            BufferPolicy::PerZone => {
+                self.slots -= 1;
+                if let Some(own) = self.by_zone.get_mut(&zone) {
+                    *own -= 1;
+                    if *own == 0 {
+                        self.by_zone.remove(&zone);
+                    }
+                }
+            }
+            _ => self.slots -= 1,
+        }
+    }
+
+    /// A die has programmed a unit.
+    pub fn programmed(&mut self, shared: &mut Shared, now: u64, group: u32, zone: u32, epoch: u32) {
+        self.groups[group as usize].programming -= 1;
+        self.programming -= 1;
+        if shared.model.buffer_release == Release::End {
+            self.release(shared, group, zone);
+        }
+        self.program(shared, now, group);
+        if !self.waiting.is_empty() {
+            self.unblock(shared, now);
+        }
+        if let Some((_, units)) = self.outstanding.iter_mut().find(|(number, _)| *number == epoch) {
+            *units -= 1;
+        }
+        self.end_flushes(shared, now);
+    }
+
+    /// Gives space to those who wait, in turn, until there is none.
+    fn unblock(&mut self, shared: &mut Shared, now: u64) {
+        loop {
+            let mut moved = false;
+            let lines: Vec<u32> = self
+                .waiting
+                .range(self.turn.saturating_add(1)..)
+                .chain(self.waiting.range(..=self.turn))
+                .map(|(line, _)| *line)
+                .collect();
+            for line in lines {
+                let Some(first) = self.waiting.get(&line).and_then(|queue| queue.front().copied())
+                else {
+                    continue;
+                };
+                match self.take(shared, now, first) {
+                    Progress::Blocked => continue,
+                    Progress::Part => {}
+                    Progress::Whole => {
+                        if let Some(queue) = self.waiting.get_mut(&line) {
+                            queue.pop_front();
+                            if queue.is_empty() {
+                                self.waiting.remove(&line);
+                            }
+                        }
+                    }
+                }
+                self.turn = line;
+                moved = true;
+            }
+            if self.waiting.is_empty() {
+                return;
+            }
+            if !moved && !self.force(shared, now) {
+                return;
+            }
+        }
+    }
+
+    /// If no program will free space, programs the fullest open unit as it is. False if there is
+    /// no need to.
+    fn force(&mut self, shared: &mut Shared, now: u64) -> bool {
+        if self.programming > 0 {
+            return false;
+        }
+        let fullest = (0..self.groups.len()).max_by_key(|index| self.groups[*index].open);
+        let Some(fullest) = fullest.filter(|index| self.groups[*index].open > 0) else {
+            return false;
+        };
+        self.close(shared, now, fullest as u32);
+        true
+    }
+
+    /// Everything in the buffer is to be programmed before `flight` is answered, at `at` at the
+    /// earliest. True if there is nothing.
+    pub fn flush(&mut self, shared: &mut Shared, now: u64, flight: u32, at: u64) -> bool {
+        for group in 0..self.groups.len() {
+            if self.groups[group].open > 0 {
+                self.close(shared, now, group as u32);
+            }
+        }
+        if self.outstanding.iter().all(|(_, units)| *units == 0) {
+            return true;
+        }
+        self.flushes.push_back((flight, self.epoch, at));
+        self.epoch += 1;
+        false
+    }
+
+    fn end_flushes(&mut self, shared: &mut Shared, now: u64) {
+        while self.outstanding.front().is_some_and(|(epoch, units)| {
+            *units == 0 && (*epoch != self.epoch || self.flushes.is_empty())
+        }) {
+            self.outstanding.pop_front();
+        }
+        let oldest = self.outstanding.front().map_or(u32::MAX, |(epoch, _)| *epoch);
+        while let Some((flight, epoch, at)) = self.flushes.front().copied()
+            && epoch < oldest
+        {
+            self.flushes.pop_front();
+            shared.answer_at(at.max(now), flight);
+        }
+    }
+
+    /// Without a buffer: each page goes to its die at once; the answer comes with the last.
+    fn program_through(&mut self, shared: &mut Shared, now: u64, index: u32) {
+        let model = shared.model.clone();
+        let (group, left, mut done) = {
+            let flight = &shared.flights[index as usize];
+            (flight.group, flight.left, flight.at)
+        };
+        let dies = model.group_dies.0;
+        let time = model.program_time();
+        let pages = left.div_ceil(model.unit.0).max(1);
+        for _ in 0..pages {
+            let state = &mut self.groups[group as usize];
+            // Pages of a zone follow each other over its dies, whoever writes them.
+            let die = (state.open % u64::from(dies)) as u32;
+            state.open += 1;
+            state.load.turn(now);
+            state.load.current += time;
+            let free = &mut self.dies[(group * dies + die) as usize];
+            *free = (*free).max(now + model.transfer.0) + time;
+            done = done.max(*free);
+            shared.counters.programs += 1;
+            shared.counters.program += time;
+        }
+        shared.answer_at(done, index);
+    }
+}
