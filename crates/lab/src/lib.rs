@@ -10,6 +10,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures real time")]
 
 mod bench;
+pub mod calibrate;
 mod emulator;
 mod fuse;
 mod library;

@@ -163,6 +163,7 @@ parameters! {
     "read-dies" read_dies: Count = "dies of a group that sense independently";
     "channels" channels: Count = "channels; die i is on channel i mod channels";
     "channel-fixed" channel_fixed: Time = "each page holds its channel and die for this";
+    "channel-switch" channel_switch: Time = "added when the channel last served another die";
     "channel-rate" channel_rate: Rate = "and for its bytes at this rate";
     "link-rate" link_rate: Rate = "drive to host, all reads";
     "open" open: Time = "explicit open of a zone";

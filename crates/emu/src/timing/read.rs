@@ -28,6 +28,7 @@ struct Die {
 #[derive(Debug, Default)]
 struct Channel {
     busy: bool,
+    last: Option<u32>,
     waiting: VecDeque<u32>,
 }
 
@@ -133,10 +134,15 @@ impl Reads {
     }
 
     fn transfer(&mut self, shared: &mut Shared, now: u64, channel: u32, die: u32) {
+        let turns =
+            self.channels[channel as usize].last.replace(die).is_some_and(|last| last != die);
         self.channels[channel as usize].busy = true;
         let bytes = self.dies[die as usize].page.map_or(0, |page| u64::from(page.bytes));
         let model = &shared.model;
-        let time = model.channel_fixed.0 + model.channel_rate.time(bytes);
+        let mut time = model.channel_fixed.0 + model.channel_rate.time(bytes);
+        if turns {
+            time += model.channel_switch.0;
+        }
         shared.counters.channel += time;
         shared.agenda.at(now + time, Event::Transferred { channel, die });
     }

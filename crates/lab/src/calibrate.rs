@@ -1,0 +1,375 @@
+//! The timing model held against published measurements.
+//!
+//! Each row of `data/golden.csv` is a measurement; this module drives the emulated drive of its
+//! preset as that measurement was taken, over several seeds, and compares. Rows are of two kinds:
+//! a *gate* has to be within its tolerance; a *miss* is known not to be, and says why.
+//!
+//! Hosts: ZN540 rows come from SPDK, one submitter for each zone with so many requests outstanding.
+//! Small-zone writes come from fio through the kernel: 16 submitters with their share of the
+//! outstanding requests, each request to a random zone, one write per zone under way.
+
+use crate::measure::Measures;
+use crate::raw::{self, Reach};
+use crate::units::{Bytes, Span};
+use crate::workload::{Kind, Mode, Order, Pick, Workload};
+use anyhow::{Context, Result, anyhow, bail};
+use furrow_emu::OpenMode;
+use furrow_rt::{Config, Nanos, PAGE_SIZE, Page, Pages, Rt};
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{
+    Action, BlockCount, Command, Lba, QueueId, Request, Status, Target, ZoneId, ZonedDevice,
+};
+use serde::{Deserialize, Serialize};
+use std::rc::Rc;
+
+/// The measurements.
+const GOLDEN: &str = include_str!("../data/golden.csv");
+
+/// Submitters of the small-zone write measurements.
+const SUBMITTERS: u32 = 16;
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Golden {
+    /// Of which drive.
+    pub preset: String,
+    /// What was done.
+    pub op: String,
+    /// KiB of a request, or the condition of a management command.
+    #[serde(rename = "request_kib_or_condition")]
+    pub condition: String,
+    /// Zones in use.
+    pub zones: u32,
+    /// Requests outstanding for each.
+    #[serde(rename = "queue_depth_per_zone")]
+    pub depth: u32,
+    /// What was measured.
+    pub metric: String,
+    /// In which unit.
+    pub unit: String,
+    /// The figure; 0 if only a relation was published.
+    pub measured: f64,
+    /// How far the model may be from it, in per cent.
+    #[serde(rename = "tolerance_percent")]
+    pub tolerance: f64,
+    /// `gate`, or `miss`: known not to be met.
+    pub status: String,
+    /// Where it was published.
+    pub source: String,
+    /// Anything else; of a miss its reason.
+    pub note: String,
+}
+
+/// How the model does on a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Within the tolerance.
+    Ok,
+    /// A gate that is over it.
+    Over,
+    /// Known not to be met.
+    Miss,
+}
+
+/// A measurement and what the model gives.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The measurement.
+    #[serde(flatten)]
+    pub golden: Golden,
+    /// Mean of the model over the seeds.
+    pub model: f64,
+    /// Smallest and largest.
+    pub range: (f64, f64),
+    /// Model over measurement, less one, in per cent; `None` if there is no figure to compare.
+    pub error: Option<f64>,
+    /// What to make of it.
+    pub verdict: Verdict,
+}
+
+/// The measurements, in the order of the file.
+///
+/// # Errors
+/// If the file is damaged, which a test excludes.
+pub fn golden() -> Result<Vec<Golden>> {
+    let mut reader = csv::Reader::from_reader(GOLDEN.as_bytes());
+    reader.deserialize().map(|row| row.context("golden.csv")).collect()
+}
+
+/// Runs one row with the seeds from 1 to `seeds`.
+///
+/// # Errors
+/// If the row describes no measurement this module knows, or the drive fails.
+pub fn calibrate(golden: &Golden, seeds: u64) -> Result<Row> {
+    let figures: Vec<f64> = (1..=seeds.max(1))
+        .map(|seed| figure(golden, seed))
+        .collect::<Result<_>>()
+        .with_context(|| format!("{} {} {}", golden.preset, golden.op, golden.condition))?;
+    let model = figures.iter().sum::<f64>() / figures.len() as f64;
+    let range = figures
+        .iter()
+        .fold((f64::MAX, f64::MIN), |(low, high), figure| (low.min(*figure), high.max(*figure)));
+    let error = (golden.measured > 0.0).then(|| (model / golden.measured - 1.0) * 100.0);
+    let within = error.is_some_and(|error| error.abs() <= golden.tolerance);
+    let verdict = match golden.status.as_str() {
+        "gate" if within => Verdict::Ok,
+        "gate" => Verdict::Over,
+        _ => Verdict::Miss,
+    };
+    Ok(Row { golden: golden.clone(), model, range, error, verdict })
+}
+
+/// The model's figure for a row, in the row's unit.
+fn figure(golden: &Golden, seed: u64) -> Result<f64> {
+    let unit = golden.unit.as_str();
+    if matches!(golden.op.as_str(), "reset" | "finish" | "open" | "close") {
+        let nanoseconds = management(golden, seed)? as f64;
+        return match unit {
+            "ms" => Ok(nanoseconds / 1e6),
+            "us" => Ok(nanoseconds / 1e3),
+            _ => bail!("unknown unit {unit}"),
+        };
+    }
+    let kib: u64 = golden.condition.parse().context("size of the requests")?;
+    let host = Host::of(golden, kib)?;
+    let run = |host: &Host| host.run(&golden.preset, seed);
+    let rate = |measures: Measures| measures.bytes_per_second;
+    match golden.metric.as_str() {
+        "throughput" => {
+            let rate = rate(run(&host)?);
+            match unit {
+                "MiB/s" => Ok(rate / f64::from(1 << 20)),
+                "MB/s" => Ok(rate / 1e6),
+                "GB/s" => Ok(rate / 1e9),
+                _ => bail!("unknown unit {unit}"),
+            }
+        }
+        "latency" => Ok(run(&host)?.mean_ns / 1e3),
+        "share of 128 KiB peak" => {
+            let peak = rate(run(&host.sized(128))?);
+            Ok(rate(run(&host)?) / peak * 100.0)
+        }
+        "share of peak" => {
+            let peak = rate(run(&host.over(256))?);
+            Ok(rate(run(&host)?) / peak * 100.0)
+        }
+        "loss when the zones share a channel" => {
+            // Neighbours share neither channel nor die, zones 16 apart the channel only.
+            let (apart, together) = (rate(run(&host)?), rate(run(&host.apart(16))?));
+            Ok((1.0 - together / apart) * 100.0)
+        }
+        "loss when the zones share a die" => {
+            let (apart, together) = (rate(run(&host)?), rate(run(&host.apart(128))?));
+            Ok((1.0 - together / apart) * 100.0)
+        }
+        "ratio of 8 channels to 4 channels" => {
+            Ok(rate(run(&host.on_channels(8))?) / rate(run(&host.on_channels(4))?))
+        }
+        "ratio of 8 channels to 2 channels" => {
+            Ok(rate(run(&host.on_channels(8))?) / rate(run(&host.on_channels(2))?))
+        }
+        other => bail!("unknown metric {other:?}"),
+    }
+}
+
+/// A workload, and how its host reaches the drive.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// What is asked for.
+    pub workload: Workload,
+    /// Through what.
+    pub reach: Reach,
+    /// In which zones, if not the first.
+    pub zones: Option<Vec<ZoneId>>,
+}
+
+impl Host {
+    /// As the measurement `golden` was taken.
+    fn of(golden: &Golden, kib: u64) -> Result<Host> {
+        let op = match golden.op.as_str() {
+            "write" => Kind::Write,
+            "append" => Kind::Append,
+            "read" => Kind::Read,
+            other => bail!("unknown operation {other:?}"),
+        };
+        let kernel = op == Kind::Write && golden.preset == "pm1731a" && golden.zones > 1;
+        Ok(match kernel {
+            true => Host::kernel(kib, golden.zones, golden.zones * golden.depth),
+            false => Host::direct(op, kib, golden.zones, golden.depth),
+        })
+    }
+
+    /// One submitter for each zone, `depth` requests outstanding each: SPDK.
+    pub fn direct(op: Kind, kib: u64, zones: u32, depth: u32) -> Host {
+        let size = Bytes(kib << 10);
+        let workload = Workload {
+            op,
+            read_percent: 0,
+            order: if op == Kind::Read { Order::Random } else { Order::Sequential },
+            theta: 0.0,
+            size,
+            threads: zones,
+            depth,
+            mode: Mode::Direct,
+            fsync: 0,
+            span: Bytes((32 << 20).max(size.0)),
+            zones,
+            stride: 1,
+            pick: Pick::Own,
+            bytes: Bytes(0),
+            warm: Span(30 * Nanos::MILLI),
+            run: Span(150 * Nanos::MILLI),
+        };
+        Host { workload, reach: Reach::default(), zones: None }
+    }
+
+    /// fio through the kernel: 16 submitters, `outstanding` in all, a random zone each time, one
+    /// write per zone under way.
+    pub fn kernel(kib: u64, zones: u32, outstanding: u32) -> Host {
+        let mut host = Host::direct(Kind::Write, kib, zones, outstanding.div_ceil(SUBMITTERS));
+        host.workload.threads = SUBMITTERS;
+        host.workload.pick = Pick::Shared;
+        host.workload.order = Order::Random;
+        // Longer than the buffer takes to fill and requests of 2 MiB to come through it.
+        host.workload.warm = Span(250 * Nanos::MILLI);
+        host.workload.run = Span(500 * Nanos::MILLI);
+        host.reach = Reach { zone_lock: true };
+        host
+    }
+
+    fn sized(&self, kib: u64) -> Host {
+        let mut host = self.clone();
+        host.workload.size = Bytes(kib << 10);
+        host
+    }
+
+    fn over(&self, zones: u32) -> Host {
+        let mut host = self.clone();
+        host.workload.zones = zones;
+        if host.workload.pick == Pick::Own {
+            host.workload.threads = zones;
+        }
+        host
+    }
+
+    fn apart(&self, stride: u32) -> Host {
+        let mut host = self.clone();
+        host.workload.stride = stride;
+        host
+    }
+
+    /// Spread evenly over the first `channels` of 16 channels, no two zones on one die.
+    fn on_channels(&self, channels: u32) -> Host {
+        let mut host = self.clone();
+        let zones = (0..self.workload.zones).map(|n| ZoneId(n % channels + 16 * (n / channels)));
+        host.zones = Some(zones.collect());
+        host
+    }
+
+    /// The run on a drive of `preset`, in virtual time.
+    ///
+    /// # Errors
+    /// If the drive fails, or the workload does not fit it.
+    pub fn run(&self, preset: &str, seed: u64) -> Result<Measures> {
+        let (rt, device) = drive(preset, seed)?;
+        let zones = self.zones.as_deref();
+        let measures = raw::run(&rt, device, &self.workload, zones, self.reach, seed);
+        rt.clear();
+        measures
+    }
+}
+
+/// A drive of `preset` that takes its time and keeps no payload.
+fn drive(preset: &str, seed: u64) -> Result<(Rt, Rc<dyn ZonedDevice>)> {
+    let rt = Rt::new(Config::simulated(seed));
+    let spec: DeviceSpec =
+        format!("mem:{preset},medium=discard,timing=virtual,seed={seed}").parse()?;
+    let device = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite)?;
+    Ok((rt, device))
+}
+
+/// Nanoseconds that a management command takes, on an idle drive.
+fn management(golden: &Golden, seed: u64) -> Result<u64> {
+    let (rt, device) = drive(&golden.preset, seed)?;
+    let geometry = device.geometry().clone();
+    let capacity = geometry.zone_capacity.0;
+    let blocks = match golden.condition.as_str() {
+        "occupancy block" => 1,
+        "occupancy empty" => 0,
+        // A zone that lacks one block: a full one would not be finished any more.
+        "occupancy full" => capacity - 1,
+        "" => 1,
+        condition => {
+            let share = condition.strip_prefix("occupancy ").unwrap_or(condition);
+            let (part, whole) = share.split_once('/').unwrap_or((share, "1"));
+            let (part, whole): (u64, u64) = (part.parse()?, whole.parse()?);
+            capacity * part / whole
+        }
+    };
+    let action = match golden.op.as_str() {
+        "reset" => Action::Reset,
+        "finish" => Action::Finish,
+        "open" => Action::Open,
+        _ => Action::Close,
+    };
+    let start = geometry.start(ZoneId(0)).0;
+    let most = geometry.max_transfer.map_or(512, |most| most.0);
+    let clock = rt.clone();
+    let taken = rt.block_on(async move {
+        let page = Page::zeroed();
+        let submit = |command: Command, pages: u64| {
+            let data = Pages::from_iter((0..pages).map(|_| page.clone()));
+            device.submit(QueueId(0), Request::with_data(command, data))
+        };
+        let mut at = 0;
+        while at < blocks && action != Action::Open {
+            let count = (blocks - at).min(most);
+            let command = Command::Write { lba: Lba(start + at), blocks: BlockCount(count) };
+            let pages = count * geometry.block_size.0 / PAGE_SIZE as u64;
+            expect(submit(command, pages).await.status)?;
+            at += count;
+        }
+        // The drive comes to rest.
+        clock.sleep(Nanos::SECOND).await;
+        let began = clock.now();
+        let command = Command::Manage { target: Target::Zone(Lba(start)), action };
+        expect(submit(command, 0).await.status)?;
+        anyhow::Ok(clock.now().since(began))
+    });
+    rt.clear();
+    taken
+}
+
+fn expect(status: Status) -> Result<()> {
+    match status.is_ok() {
+        true => Ok(()),
+        false => Err(anyhow!("the drive answers {status}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The gate: a parameter that is changed must not take the model away from what was measured.
+    #[test]
+    fn every_gate_is_met() {
+        let rows: Vec<Row> =
+            golden().unwrap().iter().map(|row| calibrate(row, 1).unwrap()).collect();
+        let over: Vec<String> = rows
+            .iter()
+            .filter(|row| row.verdict == Verdict::Over)
+            .map(|row| {
+                let Golden { preset, op, condition, zones, depth, metric, .. } = &row.golden;
+                let (model, measured) = (row.model, row.golden.measured);
+                format!(
+                    "{preset} {op} {condition}, {zones} zones, depth {depth}, {metric}: {model:.2} \
+                     for {measured} {}",
+                    row.golden.unit
+                )
+            })
+            .collect();
+        assert!(over.is_empty(), "{} of {} rows:\n{}", over.len(), rows.len(), over.join("\n"));
+    }
+}
