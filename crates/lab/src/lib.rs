@@ -11,13 +11,17 @@
 
 mod bench;
 pub mod calibrate;
+pub mod catalogue;
 mod emulator;
 mod fuse;
+pub mod host;
 mod library;
 pub mod measure;
 pub mod plot;
 pub mod raw;
 mod reach;
+pub mod result;
+pub mod target;
 pub mod units;
 pub mod workload;
 

@@ -23,6 +23,7 @@
 mod draw;
 mod scale;
 
+pub(crate) use scale::number;
 pub use scale::{Axis, Labels, Scale};
 
 /// A place on a plot, with how far it may be off.

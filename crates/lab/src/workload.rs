@@ -86,7 +86,8 @@ pub struct Workload {
     pub theta: f64,
     /// Bytes of a request.
     pub size: Bytes,
-    /// Clients at once.
+    /// Clients at once; 0: one for each zone.
+    #[serde(default)]
     pub threads: u32,
     /// Requests each client keeps outstanding.
     pub depth: u32,
@@ -96,7 +97,9 @@ pub struct Workload {
     /// fsync after so many writes of a client; 0: never.
     #[serde(default)]
     pub fsync: u32,
-    /// Bytes of each client's file; of a drive the bytes of each zone that are read.
+    /// Bytes of each client's file; of a drive the bytes of each zone that are read. Writers of
+    /// zones need none.
+    #[serde(default)]
     pub span: Bytes,
     /// Of a drive: zones in use at once.
     #[serde(default = "one")]
@@ -129,9 +132,7 @@ impl Workload {
     pub fn check(&self) -> Result<(), String> {
         let positive = [
             ("size", self.size.0),
-            ("threads", self.threads.into()),
             ("depth", self.depth.into()),
-            ("span", self.span.0),
             ("zones", self.zones.into()),
             ("stride", self.stride.into()),
             ("run", self.run.0),
@@ -143,7 +144,7 @@ impl Workload {
         if !self.size.0.is_multiple_of(page) {
             return Err(format!("`size` of {} is not a multiple of 4KiB", self.size));
         }
-        if self.span < self.size {
+        if self.span.0 > 0 && self.span < self.size {
             return Err(format!("`span` of {} is below `size` of {}", self.span, self.size));
         }
         if self.read_percent > 100 {
@@ -155,11 +156,16 @@ impl Workload {
         if !(0.0..=10.0).contains(&self.theta) {
             return Err(format!("`theta` of {} is not between 0 and 10", self.theta));
         }
-        let most = u64::from(self.threads) * u64::from(self.depth);
+        let most = u64::from(self.clients()) * u64::from(self.depth);
         if most > 1 << 20 {
             return Err(format!("{most} requests outstanding are above 1048576"));
         }
         Ok(())
+    }
+
+    /// Clients at once.
+    pub fn clients(&self) -> u32 {
+        if self.threads == 0 { self.zones } else { self.threads }
     }
 
     /// True if nothing is written.
@@ -202,7 +208,7 @@ impl Stream {
         rng = Rng::new(rng.next());
         let slots = (space / workload.size.0).max(1);
         let start = if share {
-            (u128::from(slots) * u128::from(thread) / u128::from(workload.threads.max(1))) as u64
+            (u128::from(slots) * u128::from(thread) / u128::from(workload.clients())) as u64
         } else {
             0
         };

@@ -1,0 +1,333 @@
+//! Claims and everything a claim is tried with, as data.
+//!
+//! The data are `data/setup.toml` (devices, profiles, hosts, workloads) and `data/claims.toml`;
+//! `docs/lab.md` explains how to write them. Here they are read, checked (every name a claim uses
+//! exists, every scenario resolves at both sizes) and turned into [`Point`]s: scenarios with
+//! nothing left to look up.
+//!
+//! Not here: running, what the figures come to.
+
+mod claim;
+
+pub use claim::{Claim, Figure, Paper, Relation, Series, SeriesPoint, Take, Trial, Verdict};
+
+use crate::host::Host;
+use crate::workload::Workload;
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use claim::label;
+use furrow_zone::DeviceSpec;
+use furrow_zone::spec::Timing;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use toml::{Table, Value};
+
+const SETUP: &str = include_str!("../data/setup.toml");
+const CLAIMS: &str = include_str!("../data/claims.toml");
+
+/// How large a claim is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Size {
+    /// Small enough to be run every day: seconds.
+    Scaled,
+    /// As published, or as near as makes no difference.
+    Full,
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Size::Scaled => "scaled",
+            Size::Full => "full",
+        })
+    }
+}
+
+/// Where claims come from.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// The work.
+    pub title: String,
+}
+
+/// A drive.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// Its device spec.
+    pub spec: String,
+    /// What it is.
+    pub about: String,
+}
+
+/// What answers the operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// The drive itself.
+    None,
+    /// The file system.
+    Fs,
+}
+
+/// An engine and its policies. Of these the engine has one set so far; a profile names it, so that
+/// a result says what it was taken with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The engine.
+    pub engine: Engine,
+    /// What it is.
+    pub about: String,
+    /// Policy by kind: `placement`, `order`, `sync`, `metadata`.
+    #[serde(default)]
+    pub policy: BTreeMap<String, String>,
+}
+
+/// The policies the file system has.
+const POLICIES: [(&str, &str); 4] = [
+    ("placement", "static"),
+    ("order", "queued"),
+    ("sync", "co-update"),
+    ("metadata", "delta-log"),
+];
+
+/// A scenario, whole: what runs where, on what host. With a seed it is a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// Device spec.
+    pub device: String,
+    /// What answers.
+    pub profile: Profile,
+    /// The host.
+    pub host: Host,
+    /// What is asked.
+    pub workload: Workload,
+}
+
+impl Point {
+    /// The point as text that differs if and only if the point does.
+    pub fn canonical(&self) -> String {
+        serde_json::to_string(self).unwrap_or_else(|_| format!("{self:?}"))
+    }
+}
+
+/// All data.
+#[derive(Clone, Debug)]
+pub struct Catalogue {
+    /// Where claims come from, by name.
+    pub sources: BTreeMap<String, Source>,
+    /// Drives by name.
+    pub devices: BTreeMap<String, Device>,
+    /// Profiles by name.
+    pub profiles: BTreeMap<String, Profile>,
+    /// Hosts by name.
+    pub hosts: BTreeMap<String, Host>,
+    /// Workloads by name: fields of [`Workload`], and tables `scaled` and `full` that replace some.
+    workloads: BTreeMap<String, Table>,
+    /// Claims, in the order of the file.
+    pub claims: Vec<Claim>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetupFile {
+    version: u32,
+    source: BTreeMap<String, Source>,
+    device: BTreeMap<String, Device>,
+    profile: BTreeMap<String, Profile>,
+    host: BTreeMap<String, Host>,
+    workload: BTreeMap<String, Table>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClaimsFile {
+    version: u32,
+    claim: Vec<Claim>,
+}
+
+impl Catalogue {
+    /// The data this program was built with.
+    ///
+    /// # Errors
+    /// If they contradict themselves; a test holds that they do not.
+    pub fn built_in() -> Result<Catalogue> {
+        Catalogue::parse(SETUP, CLAIMS)
+    }
+
+    /// Reads data from the text of the two files.
+    ///
+    /// # Errors
+    /// With the file and the first thing in it that is wrong.
+    pub fn parse(setup: &str, claims: &str) -> Result<Catalogue> {
+        let setup: SetupFile = toml::from_str(setup).context("setup.toml")?;
+        let claims: ClaimsFile = toml::from_str(claims).context("claims.toml")?;
+        for (file, version) in [("setup.toml", setup.version), ("claims.toml", claims.version)] {
+            ensure!(version == 1, "{file}: version {version}, this program reads version 1");
+        }
+        let catalogue = Catalogue {
+            sources: setup.source,
+            devices: setup.device,
+            profiles: setup.profile,
+            hosts: setup.host,
+            workloads: setup.workload,
+            claims: claims.claim,
+        };
+        catalogue.check()?;
+        Ok(catalogue)
+    }
+
+    fn check(&self) -> Result<()> {
+        for (name, device) in &self.devices {
+            check_device(&device.spec).with_context(|| format!("setup.toml: device {name}"))?;
+        }
+        for (name, profile) in &self.profiles {
+            check_profile(profile).with_context(|| format!("setup.toml: profile {name}"))?;
+        }
+        let mut known = BTreeSet::new();
+        for claim in &self.claims {
+            let within = || format!("claims.toml: claim {}", claim.id);
+            ensure!(known.insert(&claim.id), "{}: twice", within());
+            self.check_claim(claim).with_context(within)?;
+        }
+        Ok(())
+    }
+
+    fn check_claim(&self, claim: &Claim) -> Result<()> {
+        find(&self.sources, "source", &claim.source)?;
+        ensure!(!claim.figures.is_empty(), "no figures");
+        claim.check()?;
+        for size in [Size::Scaled, Size::Full] {
+            self.trials(claim, size)?;
+        }
+        Ok(())
+    }
+
+    /// The claim called `id`, in any case.
+    pub fn claim(&self, id: &str) -> Option<&Claim> {
+        self.claims.iter().find(|claim| claim.id.eq_ignore_ascii_case(id))
+    }
+
+    /// The runs and series of `claim` at `size`, resolved. Empty if it cannot be run yet.
+    ///
+    /// # Errors
+    /// If a name does not exist or a scenario makes no sense.
+    pub fn trials(&self, claim: &Claim, size: Size) -> Result<Vec<Series>> {
+        let mut all = Vec::new();
+        for trial in &claim.runs {
+            let within = || format!("run `{}`", trial.name);
+            all.push(self.series(claim, trial, size).with_context(within)?);
+        }
+        Ok(all)
+    }
+
+    fn series(&self, claim: &Claim, trial: &Trial, size: Size) -> Result<Series> {
+        let mut points = Vec::new();
+        match &trial.over {
+            None => {
+                let point = self.point(claim, trial, size, None)?;
+                points.push(SeriesPoint { x: 0.0, label: trial.name.clone(), point });
+            }
+            Some(over) => {
+                ensure!(!trial.values.is_empty(), "no `values` of `{over}`");
+                for value in &trial.values {
+                    let point = self.point(claim, trial, size, Some((over, value)))?;
+                    points.push(SeriesPoint { x: position(value)?, label: label(value), point });
+                }
+            }
+        }
+        Ok(Series { name: trial.name.clone(), over: trial.over.clone(), points })
+    }
+
+    fn point(
+        &self,
+        claim: &Claim,
+        trial: &Trial,
+        size: Size,
+        swept: Option<(&String, &Value)>,
+    ) -> Result<Point> {
+        let setup = claim.setup.as_ref();
+        let name = |what: &str, own: &Option<String>, common: Option<&String>| {
+            let name = own.as_ref().or(common).cloned();
+            name.ok_or_else(|| anyhow!("no {what} is named"))
+        };
+        let device = name("device", &trial.device, setup.map(|s| &s.device))?;
+        let profile = name("profile", &trial.profile, setup.map(|s| &s.profile))?;
+        let host = name("host", &trial.host, setup.map(|s| &s.host))?;
+        let workload = name("workload", &trial.workload, setup.map(|s| &s.workload))?;
+        let mut spec = find(&self.devices, "device", &device)?.spec.clone();
+        if let Some(options) = &trial.device_with {
+            spec = format!("{spec},{options}");
+        }
+        check_device(&spec)?;
+        let mut table = find(&self.workloads, "workload", &workload)?.clone();
+        let (scaled, full) = (table.remove("scaled"), table.remove("full"));
+        let sized = match size {
+            Size::Scaled => scaled,
+            Size::Full => full,
+        };
+        for (name, value) in sized.iter().filter_map(Value::as_table).flatten().chain(&trial.with) {
+            table.insert(name.clone(), value.clone());
+        }
+        if let Some((field, value)) = swept {
+            table.insert(field.clone(), value.clone());
+        }
+        let within = || format!("workload {workload}");
+        let workload: Workload = table.try_into().with_context(within)?;
+        workload.check().map_err(|what| anyhow!(what)).with_context(within)?;
+        Ok(Point {
+            device: spec,
+            profile: find(&self.profiles, "profile", &profile)?.clone(),
+            host: find(&self.hosts, "host", &host)?.clone(),
+            workload,
+        })
+    }
+}
+
+fn find<'a, T>(all: &'a BTreeMap<String, T>, what: &str, name: &str) -> Result<&'a T> {
+    let known = || all.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+    all.get(name).ok_or_else(|| anyhow!("no {what} is called `{name}`: there are {}", known()))
+}
+
+fn check_device(spec: &str) -> Result<()> {
+    match spec.parse::<DeviceSpec>()? {
+        DeviceSpec::Memory(memory) if memory.run.timing == Timing::Virtual => Ok(()),
+        DeviceSpec::Memory(_) => bail!("`{spec}` is not timed: add timing=virtual"),
+        _ => bail!("`{spec}` is no drive in memory: scenarios run in virtual time"),
+    }
+}
+
+fn check_profile(profile: &Profile) -> Result<()> {
+    let known: &[(&str, &str)] = match profile.engine {
+        Engine::None => &[],
+        Engine::Fs => &POLICIES,
+    };
+    for (kind, policy) in &profile.policy {
+        match known.iter().find(|(name, _)| name == kind) {
+            Some((_, has)) if has == policy => {}
+            Some((_, has)) => bail!("{kind} `{policy}`: the engine has `{has}` only, so far"),
+            None => bail!("the engine has no policy of {kind}"),
+        }
+    }
+    Ok(())
+}
+
+/// Where a swept value lies on an axis.
+fn position(value: &Value) -> Result<f64> {
+    match value {
+        Value::Integer(number) => Ok(*number as f64),
+        Value::Float(number) => Ok(*number),
+        Value::String(text) => {
+            let bytes: Result<crate::units::Bytes, String> = text.parse();
+            Ok(bytes.map_err(|what| anyhow!(what))?.0 as f64)
+        }
+        value => bail!("`{}` is neither a number nor an amount of bytes", label(value)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+use super::*;
+
+const SETUP_FILE: &str = r#"
+version = 1
+[source.s]
+title = "a source"
+[device.d]
+spec = "mem:pm1731a,timing=virtual,medium=discard"
+about = "a drive"
+[profile.raw]
+engine = "none"
+about = "no engine"
+[host.h]
+[workload.w]
+op = "write"
+order = "random"
+size = "4KiB"
+threads = 2
+depth = 2
+zones = 4
+run = "1s"
+scaled = { run = "1ms", depth = 1 }
+"#;
+
+const CLAIMS_FILE: &str = r#"
+version = 1
+[[claim]]
+id = "C1"
+source = "s"
+what = "something"
+setup = { device = "d", profile = "raw", host = "h", workload = "w" }
+forecast = "this"
+figures = [{ name = "f", unit = "GB/s", paper = 1, run = "a" }]
+[[claim.runs]]
+name = "a"
+[[claim.runs]]
+name = "b"
+over = "size"
+values = ["4KiB", "2MiB"]
+with = { depth = 7 }
+"#;
+
+#[test]
+fn the_data_of_this_program_are_sound() {
+    let catalogue = Catalogue::built_in().unwrap_or_else(|error| panic!("{error:#}"));
+    let runnable: Vec<&str> = catalogue
+        .claims
+        .iter()
+        .filter(|claim| claim.is_runnable())
+        .map(|claim| claim.id.as_str())
+        .collect();
+    let first = ["Z-raw-peak", "Z-raw-4k", "Z-raw-2m", "Z-raw-read", "Z-chan", "Z-die", "R-raw"];
+    for id in first {
+        assert!(runnable.contains(&id), "{id} cannot be run");
+    }
+    // Every claim of the four sources is listed, runnable or not.
+    let ids: BTreeSet<String> = catalogue.claims.iter().map(|claim| claim.id.clone()).collect();
+    let numbered = [("Z", 23), ("H", 10), ("R", 27), ("V", 9)];
+    for (letter, count) in numbered {
+        for number in 1..=count {
+            assert!(ids.contains(&format!("{letter}{number}")), "{letter}{number} is missing");
+        }
+    }
+    assert_eq!(ids.len(), first.len() + 69);
+    assert_eq!(catalogue.claim("z-RAW-peak").map(|claim| claim.id.as_str()), Some("Z-raw-peak"));
+    assert!(catalogue.claim("Z99").is_none());
+}
+
+/// What is not used is not shown to work: every entry is used by a claim or named here.
+#[test]
+fn every_device_and_workload_has_a_use() {
+    let catalogue = Catalogue::built_in().unwrap();
+    let mut specs = BTreeSet::new();
+    for claim in &catalogue.claims {
+        for series in catalogue.trials(claim, Size::Full).unwrap() {
+            specs.extend(series.points.into_iter().map(|point| point.point.device));
+        }
+    }
+    for (name, device) in &catalogue.devices {
+        assert!(specs.iter().any(|spec| spec.starts_with(&device.spec)), "{name} is not used");
+    }
+}
+
+#[test]
+fn a_point_is_the_workload_with_size_trial_and_value_laid_over() {
+    let catalogue = Catalogue::parse(SETUP_FILE, CLAIMS_FILE).unwrap();
+    let claim = &catalogue.claims[0];
+    let scaled = catalogue.trials(claim, Size::Scaled).unwrap();
+    let full = catalogue.trials(claim, Size::Full).unwrap();
+    let of = |series: &Series, at: usize| series.points[at].point.workload.clone();
+    assert_eq!((of(&scaled[0], 0).depth, of(&scaled[0], 0).run.0), (1, 1_000_000));
+    assert_eq!((of(&full[0], 0).depth, of(&full[0], 0).run.0), (2, 1_000_000_000));
+    assert_eq!((of(&scaled[1], 1).depth, of(&scaled[1], 1).size.0), (7, 2 << 20));
+    assert_eq!(scaled[1].points[0].x, 4096.0);
+    assert_eq!(scaled[1].points[1].label, "2MiB");
+    assert_ne!(scaled[1].points[0].point.canonical(), scaled[1].points[1].point.canonical());
+    let point = &scaled[1].points[1].point;
+    assert_eq!(serde_json::from_str::<Point>(&point.canonical()).unwrap(), *point);
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_place() {
+    for (from, to, words) in [
+        ("source = \"s\"", "source = \"t\"", ["C1", "no source is called `t`"]),
+        ("device = \"d\"", "device = \"e\"", ["C1", "no device is called `e`"]),
+        ("workload = \"w\"", "workload = \"v\"", ["C1", "no workload is called `v`"]),
+        ("depth = 7", "dept = 7", ["run `b`", "dept"]),
+        ("depth = 7", "depth = 0", ["run `b`", "`depth` is 0"]),
+        ("over = \"size\"", "over = \"sizes\"", ["run `b`", "sizes"]),
+        ("\"2MiB\"", "\"2MiBi\"", ["run `b`", "2MiBi"]),
+        ("run = \"a\"", "run = \"z\"", ["figure `f`", "no run is called `z`"]),
+        ("run = \"a\"", "run = \"b\"", ["figure `f`", "without `at`"]),
+        ("run = \"a\"", "run = \"b\", at = \"8KiB\"", ["figure `f`", "no value `8KiB`"]),
+        ("unit = \"GB/s\"", "unit = \"us\"", ["figure `f`", "no metric"]),
+        ("paper = 1", "paper = [2, 1]", ["figure `f`", "a range from 2 to 1"]),
+        ("paper = 1", "paper = nan", ["figure `f`", "a number that is none"]),
+        ("forecast = \"this\"", "", ["C1", "forecast"]),
+        ("what =", "needs = \"x\"\nwhat =", ["C1", "either"]),
+        ("version = 1", "version = 2", ["claims.toml", "version 2"]),
+        ("what =", "wat =", ["claims.toml", "wat"]),
+    ] {
+        let broken = CLAIMS_FILE.replacen(from, to, 1);
+        assert_ne!(broken, CLAIMS_FILE);
+        let error = format!("{:#}", Catalogue::parse(SETUP_FILE, &broken).unwrap_err());
+        assert!(words.iter().all(|word| error.contains(word)), "{from} -> {to}: {error}");
+    }
+    for (from, to, words) in [
+        (",timing=virtual", "", ["device d", "not timed"]),
+        (
+            "mem:pm1731a,timing=virtual,medium=discard",
+            "disk.zns",
+            ["device d", "no drive in memory"],
+        ),
+        ("mem:pm1731a", "mem:pm1731b", ["device d", "pm1731b"]),
+        ("engine = \"none\"", "engine = \"raid\"", ["setup.toml", "raid"]),
+        (
+            "about = \"no engine\"",
+            "about = \"\"\npolicy = { order = \"x\" }",
+            ["profile raw", "order"],
+        ),
+        ("size = \"4KiB\"", "size = \"5000\"", ["workload w", "multiple"]),
+    ] {
+        let broken = SETUP_FILE.replacen(from, to, 1);
+        assert_ne!(broken, SETUP_FILE);
+        let error = format!("{:#}", Catalogue::parse(&broken, CLAIMS_FILE).unwrap_err());
+        assert!(words.iter().all(|word| error.contains(word)), "{from} -> {to}: {error}");
+    }
+}

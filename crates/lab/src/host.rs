@@ -1,0 +1,61 @@
+//! The machine a workload runs on, as far as results depend on it.
+//!
+//! A comparison uses one host for all its runs, and every result is printed with it: buffered
+//! results say as much about the host's memory as about the drive.
+
+use crate::units::{Bytes, Span};
+use serde::{Deserialize, Serialize};
+
+/// A host model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Memory a file system caches in; 0: what it takes by itself.
+    #[serde(default)]
+    pub memory: Bytes,
+    /// Dirty data at which writers are held up; 0: the engine's own limit, the only one it has.
+    #[serde(default)]
+    pub dirty: Bytes,
+    /// Dirty data at which writing back begins; 0: the engine's own limit.
+    #[serde(default)]
+    pub background: Bytes,
+    /// Tasks that write back at once; 0: the engine's own.
+    #[serde(default)]
+    pub flushers: u32,
+    /// Largest command sent to a drive, larger ones go in pieces, one after the other; 0: any.
+    #[serde(default)]
+    pub request_cap: Bytes,
+    /// One write in flight per zone, as a kernel's zone write lock has it (mq-deadline).
+    #[serde(default)]
+    pub zone_lock: bool,
+    /// Time a client's processor takes for each operation, before the operation is sent.
+    #[serde(default)]
+    pub cpu: Span,
+}
+
+impl Host {
+    /// One line for people.
+    pub fn describe(&self) -> String {
+        let own = |bytes: Bytes| match bytes.0 {
+            0 => "the engine's".to_owned(),
+            _ => bytes.to_string(),
+        };
+        let flushers = match self.flushers {
+            0 => "the engine's".to_owned(),
+            count => count.to_string(),
+        };
+        let cap = match self.request_cap.0 {
+            0 => "none".to_owned(),
+            _ => self.request_cap.to_string(),
+        };
+        let lock = if self.zone_lock { "one write in flight per zone" } else { "no zone lock" };
+        format!(
+            "memory {}, dirty limit {}, background limit {}, flushers {flushers}, request cap \
+             {cap}, {lock}, {} of processor per operation",
+            own(self.memory),
+            own(self.dirty),
+            own(self.background),
+            self.cpu
+        )
+    }
+}

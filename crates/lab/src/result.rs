@@ -1,0 +1,311 @@
+//! From measures to figures: what a claim comes to, seed by seed.
+
+use crate::catalogue::{Claim, Figure, Series, Take, Verdict};
+use crate::measure::Measures;
+use serde::{Deserialize, Serialize};
+
+/// A measure in a unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Metric {
+    of: Of,
+    /// How much of the measure's own unit is one of the figure's.
+    scale: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Of {
+    Bytes,
+    Operations,
+    Mean,
+    Quantile(u16),
+}
+
+impl Metric {
+    /// The measure called `name` in `unit`. Units of derived figures (`%`, `x`, `zones`, …) take a
+    /// measure in its own unit.
+    pub fn named(name: &str, unit: &str) -> Option<Metric> {
+        let of = match name {
+            "throughput" => Of::Bytes,
+            "operations" => Of::Operations,
+            "mean" => Of::Mean,
+            "p50" => Of::Quantile(500),
+            "p95" => Of::Quantile(950),
+            "p99" => Of::Quantile(990),
+            "p99.9" => Of::Quantile(999),
+            _ => return None,
+        };
+        let scale = match (of, unit) {
+            (_, "%" | "x" | "zones" | "bytes") => 1.0,
+            (Of::Bytes, "GB/s") => 1e9,
+            (Of::Bytes, "MB/s") => 1e6,
+            (Of::Bytes, "MiB/s") => 1_048_576.0,
+            (Of::Operations, "1/s") => 1.0,
+            (Of::Operations, "k/s") => 1e3,
+            (Of::Mean | Of::Quantile(_), "us") => 1e3,
+            (Of::Mean | Of::Quantile(_), "ms") => 1e6,
+            _ => return None,
+        };
+        Some(Metric { of, scale })
+    }
+
+    /// Its value.
+    pub fn of(self, measures: &Measures) -> f64 {
+        let value = match self.of {
+            Of::Bytes => measures.bytes_per_second,
+            Of::Operations => measures.ops_per_second,
+            Of::Mean => measures.mean_ns,
+            Of::Quantile(500) => measures.p50_ns as f64,
+            Of::Quantile(950) => measures.p95_ns as f64,
+            Of::Quantile(990) => measures.p99_ns as f64,
+            Of::Quantile(_) => measures.p999_ns as f64,
+        };
+        value / self.scale
+    }
+}
+
+/// Several values of one thing, by seed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// One for each seed.
+    pub values: Vec<f64>,
+    /// Their mean.
+    pub mean: f64,
+    /// The lowest.
+    pub low: f64,
+    /// The highest.
+    pub high: f64,
+}
+
+impl Sample {
+    /// Of `values`; `None` if there are none.
+    pub fn of(values: Vec<f64>) -> Option<Sample> {
+        if values.is_empty() {
+            return None;
+        }
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        Some(Sample { values, mean, low, high })
+    }
+
+    /// Half the distance from the lowest to the highest, in percent of the mean.
+    pub fn spread_percent(&self) -> f64 {
+        if self.mean == 0.0 { 0.0 } else { (self.high - self.low) / 2.0 / self.mean.abs() * 100.0 }
+    }
+}
+
+/// Measures of a series: by point, by seed.
+#[derive(Clone, Debug)]
+pub struct SeriesResult {
+    /// What was run.
+    pub series: Series,
+    /// By point, then by seed.
+    pub measures: Vec<Vec<Measures>>,
+}
+
+impl SeriesResult {
+    /// A measure of point `index`, by seed.
+    pub fn sample(&self, index: usize, metric: Metric) -> Option<Sample> {
+        let measures = self.measures.get(index)?;
+        Sample::of(measures.iter().map(|m| metric.of(m)).collect())
+    }
+}
+
+/// A figure with its values.
+#[derive(Clone, Debug)]
+pub struct FigureResult {
+    /// The figure.
+    pub figure: Figure,
+    /// Ours.
+    pub ours: Sample,
+    /// Ours over the published, if that is a number above 0.
+    pub ratio: Option<f64>,
+    /// How they compare.
+    pub verdict: Verdict,
+}
+
+/// A claim that was run.
+#[derive(Clone, Debug)]
+pub struct ClaimResult {
+    /// Its figures, in order.
+    pub figures: Vec<FigureResult>,
+    /// Its runs, in order.
+    pub series: Vec<SeriesResult>,
+}
+
+impl ClaimResult {
+    /// The figures of `claim`, from its runs.
+    ///
+    /// # Errors
+    /// Says which figure cannot be made, and why.
+    pub fn new(claim: &Claim, series: Vec<SeriesResult>) -> Result<ClaimResult, String> {
+        let figures = claim.figures.iter().map(|figure| {
+            let ours = compute(figure, &series)
+                .ok_or_else(|| format!("figure `{}` has no value", figure.name))?;
+            let near = figure.paper.map(|paper| paper.nearest(ours.mean));
+            Ok(FigureResult {
+                ratio: near.filter(|near| *near > 0.0).map(|near| ours.mean / near),
+                verdict: figure.verdict(ours.mean),
+                figure: figure.clone(),
+                ours,
+            })
+        });
+        Ok(ClaimResult { figures: figures.collect::<Result<_, String>>()?, series })
+    }
+
+    /// The worst verdict of its figures.
+    pub fn verdict(&self) -> Verdict {
+        let any = |wanted| self.figures.iter().any(|figure| figure.verdict == wanted);
+        if any(Verdict::Miss) {
+            Verdict::Miss
+        } else if any(Verdict::Hit) {
+            Verdict::Hit
+        } else {
+            Verdict::None
+        }
+    }
+}
+
+/// The figure for each seed.
+fn compute(figure: &Figure, all: &[SeriesResult]) -> Option<Sample> {
+    let metric = Metric::named(&figure.metric, &figure.unit)?;
+    let find = |name: &Option<String>| {
+        let name = name.as_ref()?;
+        all.iter().find(|result| result.series.name == *name)
+    };
+    /// The point at `at`, or the first.
+    fn place(result: &SeriesResult, at: Option<&String>) -> Option<usize> {
+        match at {
+            None => Some(0),
+            Some(at) => result.series.points.iter().position(|point| point.label == *at),
+        }
+    }
+    let run = find(&figure.run)?;
+    let seeds = run.measures.first()?.len();
+    let of = |result: &SeriesResult, seed: usize| -> Option<Vec<f64>> {
+        result.measures.iter().map(|by_seed| Some(metric.of(by_seed.get(seed)?))).collect()
+    };
+    let value = |seed: usize| -> Option<f64> {
+        let own = of(run, seed)?;
+        let best = own.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let first = *own.get(place(run, figure.at.as_ref())?)?;
+        let other = || -> Option<f64> {
+            let per = find(&figure.per)?;
+            let other = *of(per, seed)?.get(place(per, figure.per_at.as_ref())?)?;
+            (other > 0.0).then_some(other)
+        };
+        Some(match figure.take {
+            Take::Value => first,
+            Take::Share => first / other()? * 100.0,
+            Take::Ratio => first / other()?,
+            Take::Loss => (1.0 - first / other()?) * 100.0,
+            Take::Best => best,
+            Take::Spread => {
+                let least = own.iter().copied().fold(f64::INFINITY, f64::min);
+                if best > 0.0 { (1.0 - least / best) * 100.0 } else { 0.0 }
+            }
+            Take::Knee => {
+                let reached = own.iter().position(|value| *value >= best * figure.reach / 100.0)?;
+                run.series.points.get(reached)?.x
+            }
+        })
+    };
+    Sample::of((0..seeds).map(value).collect::<Option<Vec<f64>>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::{Catalogue, Size};
+
+    fn measures(bytes_per_second: f64) -> Measures {
+        Measures {
+            ops: 1,
+            bytes: 1,
+            nanoseconds: 1,
+            bytes_per_second,
+            ops_per_second: 1.0,
+            mean_ns: 2_500.0,
+            p50_ns: 1,
+            p95_ns: 2,
+            p99_ns: 3,
+            p999_ns: 4_000,
+            max_ns: 5,
+        }
+    }
+
+    /// A series of the catalogue that has as many points as `values`, with made-up measures for
+    /// two seeds: the second gives twice the first.
+    fn series(name: &str, values: &[f64]) -> SeriesResult {
+        let catalogue = Catalogue::built_in().unwrap();
+        let claim = catalogue.claim("Z-raw-peak").unwrap();
+        let mut series = catalogue.trials(claim, Size::Scaled).unwrap().swap_remove(0);
+        let template = series.points[0].clone();
+        series.name = name.to_owned();
+        series.points = (1..=values.len())
+            .map(|at| crate::catalogue::SeriesPoint { x: at as f64 * 10.0, ..template.clone() })
+            .collect();
+        let by_seed = |value: &f64| vec![measures(*value), measures(*value * 2.0)];
+        SeriesResult { series, measures: values.iter().map(by_seed).collect() }
+    }
+
+    fn figure(text: &str) -> Figure {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn figures_are_made_as_they_say() {
+        let all = [series("a", &[3e9]), series("b", &[4e9]), series("s", &[1e9, 3e9, 3.9e9, 4e9])];
+        let rest = "name = 'f'\nrun = 's'\n";
+        for (text, first) in [
+            ("name = 'f'\nunit = 'GB/s'\nrun = 'a'", 3.0),
+            ("name = 'f'\nunit = '%'\nrun = 'a'\nper = 'b'\ntake = 'share'", 75.0),
+            ("name = 'f'\nunit = 'x'\nrun = 'b'\nper = 'a'\ntake = 'ratio'", 4.0 / 3.0),
+            ("name = 'f'\nunit = '%'\nrun = 'a'\nper = 'b'\ntake = 'loss'", 25.0),
+            (&format!("{rest}unit = 'zones'\ntake = 'knee'"), 30.0),
+            (&format!("{rest}unit = 'zones'\ntake = 'knee'\nreach = 70"), 20.0),
+            (&format!("{rest}unit = '%'\ntake = 'spread'"), 75.0),
+            (&format!("{rest}unit = 'MB/s'\ntake = 'best'"), 4000.0),
+        ] {
+            let sample = compute(&figure(text), &all).unwrap();
+            assert!((sample.values[0] - first).abs() < 1e-9, "{text}: {sample:?}");
+            assert_eq!(sample.values.len(), 2);
+        }
+        let late = "name = 'f'\nunit = 'us'\nrun = 'a'\nmetric = 'p99.9'";
+        assert_eq!(compute(&figure(late), &all).unwrap().mean, 4.0);
+        assert!(compute(&figure("name = 'f'\nunit = '%'\nrun = 'none'"), &all).is_none());
+    }
+
+    #[test]
+    fn a_sample_knows_its_spread() {
+        let sample = Sample::of(vec![90.0, 100.0, 110.0]).unwrap();
+        assert_eq!((sample.mean, sample.low, sample.high), (100.0, 90.0, 110.0));
+        assert_eq!(sample.spread_percent(), 10.0);
+        assert!(Sample::of(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn verdicts_follow_relation_and_tolerance() {
+        let at =
+            |text: &str, ours| figure(&format!("name = 'f'\nunit = '%'\n{text}")).verdict(ours);
+        assert_eq!(at("paper = 20", 21.9), Verdict::Hit);
+        assert_eq!(at("paper = 20", 22.1), Verdict::Miss);
+        assert_eq!(at("paper = 20\ntolerance = 5", 21.9), Verdict::Miss);
+        assert_eq!(at("paper = 50\nrelation = 'at-least'", 90.0), Verdict::Hit);
+        assert_eq!(at("paper = 50\nrelation = 'at-least'", 44.0), Verdict::Miss);
+        assert_eq!(at("paper = 50\nrelation = 'at-most'", 10.0), Verdict::Hit);
+        assert_eq!(at("paper = [66, 95]", 80.0), Verdict::Hit);
+        assert_eq!(at("paper = [66, 95]", 40.0), Verdict::Miss);
+        assert_eq!(at("", 1.0), Verdict::None);
+    }
+
+    #[test]
+    fn metrics_go_with_their_units() {
+        for (name, unit) in [("throughput", "GB/s"), ("p95", "ms"), ("operations", "k/s")] {
+            assert!(Metric::named(name, unit).is_some(), "{name} {unit}");
+        }
+        for (name, unit) in [("throughput", "us"), ("mean", "GB/s"), ("speed", "GB/s")] {
+            assert!(Metric::named(name, unit).is_none(), "{name} {unit}");
+        }
+    }
+}

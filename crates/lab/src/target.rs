@@ -1,0 +1,145 @@
+//! What clients talk to, and the clients: closed loops in the executor's time.
+//!
+//! Each client (thread) keeps as many operations outstanding as the workload's depth says; when
+//! one is answered the next is drawn from the client's stream. Targets are a drive's zones
+//! ([`Zones`]) and the files of a file system ([`Files`]).
+
+mod files;
+mod zones;
+
+pub use files::Files;
+pub use zones::Zones;
+
+use crate::host::Host;
+use crate::measure::{Measures, Meter};
+use crate::workload::{Op, Stream, Workload};
+use anyhow::{Error, Result};
+use furrow_rt::{Nanos, Rt, Semaphore};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What operations are done to.
+pub trait Target: 'static {
+    /// Bytes of the space that `thread` draws its offsets from, and whether all clients share it.
+    fn space(&self, thread: u32) -> (u64, bool);
+
+    /// Carries out an operation of `thread`; the bytes it moved.
+    fn perform(&self, thread: u32, op: Op) -> impl Future<Output = Result<u64>>;
+}
+
+/// How far a run is, in parts of 1,000, for somebody on another thread to look at.
+#[derive(Debug, Default)]
+pub struct Watch(AtomicU64);
+
+impl Watch {
+    /// Parts of 1,000 done.
+    pub fn done(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, done: u64) {
+        self.0.store(done.min(1_000), Ordering::Relaxed);
+    }
+}
+
+struct Client {
+    stream: RefCell<Stream>,
+    /// Bytes it may still ask for.
+    left: Cell<u64>,
+    /// Its processor.
+    core: Semaphore,
+}
+
+struct Run<T> {
+    rt: Rt,
+    target: Rc<T>,
+    cpu: u64,
+    begin: Nanos,
+    length: u64,
+    meter: RefCell<Meter>,
+    /// When the last operation was answered.
+    last: Cell<Nanos>,
+    failed: RefCell<Option<Error>>,
+}
+
+/// Lets the workload's clients at `target` and measures what they get.
+///
+/// # Errors
+/// The first error of an operation.
+pub async fn drive<T: Target>(
+    rt: &Rt,
+    target: Rc<T>,
+    workload: &Workload,
+    host: &Host,
+    seed: u64,
+    watch: &Watch,
+) -> Result<Measures> {
+    let begin = rt.now();
+    let open = begin.after(workload.warm.0);
+    let run = Rc::new(Run {
+        rt: rt.clone(),
+        target,
+        cpu: host.cpu.0,
+        begin,
+        length: workload.warm.0.saturating_add(workload.run.0).max(1),
+        meter: RefCell::new(Meter::new(open, open.after(workload.run.0))),
+        last: Cell::new(begin),
+        failed: RefCell::new(None),
+    });
+    let mut workers = Vec::new();
+    for thread in 0..workload.clients() {
+        let (space, share) = run.target.space(thread);
+        let client = Rc::new(Client {
+            stream: RefCell::new(Stream::new(workload, seed, thread, space, share)),
+            left: Cell::new(if workload.bytes.0 == 0 { u64::MAX } else { workload.bytes.0 }),
+            core: Semaphore::new(1),
+        });
+        for _ in 0..workload.depth {
+            let (run, client) = (run.clone(), client.clone());
+            workers.push(rt.spawn(async move { run.work(thread, &client).await }));
+        }
+    }
+    for worker in workers {
+        worker.await;
+        watch.set(run.done());
+    }
+    if let Some(error) = run.failed.take() {
+        return Err(error);
+    }
+    let measures = run.meter.borrow().measures(Some(run.last.get()));
+    Ok(measures)
+}
+
+impl<T: Target> Run<T> {
+    /// One of a client's outstanding operations, again and again.
+    async fn work(&self, thread: u32, client: &Client) {
+        while !self.meter.borrow().is_over(self.rt.now()) && self.failed.borrow().is_none() {
+            if client.left.get() == 0 {
+                return;
+            }
+            let op = client.stream.borrow_mut().draw();
+            client.left.set(client.left.get().saturating_sub(op.bytes));
+            let began = self.rt.now();
+            if self.cpu > 0 {
+                let busy = client.core.acquire(1).await;
+                self.rt.sleep(self.cpu).await;
+                drop(busy);
+            }
+            match self.target.perform(thread, op).await {
+                Ok(bytes) => {
+                    let now = self.rt.now();
+                    self.meter.borrow_mut().count(began, now, bytes);
+                    self.last.set(now);
+                }
+                Err(error) => {
+                    self.failed.borrow_mut().get_or_insert(error);
+                }
+            }
+        }
+    }
+
+    fn done(&self) -> u64 {
+        self.rt.now().since(self.begin).saturating_mul(1_000) / self.length
+    }
+}

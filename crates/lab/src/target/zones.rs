@@ -1,0 +1,292 @@
+//! A drive's zones as a target: commands straight to the device, as `fio` sends them to a raw one.
+//!
+//! A workload uses so many zones at once; each has a *slot*. A write goes to a slot's zone at its
+//! write pointer, an append to the zone. When slot `s` of `n` has filled a zone it goes on in the
+//! zone `n` slots further (`s + n`, `s + 2n`, …, times the stride): slots never meet, and what
+//! `n` zones were on different dies stay so. At the end of the drive a slot starts over and resets
+//! each zone before it writes it.
+//!
+//! With the host's zone lock one write is in flight per zone and the others wait for it in turn.
+//! Without it many are, through one queue per zone, so that they start in order. Everything else
+//! goes through the client's queue.
+//!
+//! Not here: reads and writes mixed, reads of what is being written.
+
+use super::Target;
+use crate::host::Host;
+use crate::workload::{Kind, Op, Pick, Workload};
+use anyhow::{Result, bail, ensure};
+use furrow_rt::{Notify, Page, Pages, Rt, Semaphore};
+use furrow_zone::{
+    Action, BlockCount, Command, Geometry, Lba, QueueId, Request, Target as Manage, ZoneId,
+    ZonedDevice,
+};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Bytes of the commands that fill zones before they are read.
+const FILL: u64 = 256 << 10;
+
+/// See the module.
+pub struct Zones {
+    device: Rc<dyn ZonedDevice>,
+    geometry: Geometry,
+    workload: Workload,
+    host: Host,
+    slots: Vec<Slot>,
+    /// What is written.
+    page: Page,
+    /// Buffers of reads that are over.
+    spare: RefCell<Vec<Pages>>,
+}
+
+struct Slot {
+    /// The zone it is at, times the stride: an index from 0.
+    index: Cell<u64>,
+    /// Blocks sent to that zone.
+    sent: Cell<u64>,
+    /// Its zones have been written before.
+    again: Cell<bool>,
+    /// Writes in flight.
+    flying: Cell<u32>,
+    landed: Notify,
+    /// Held while the write pointer is decided; with the zone lock until the write is answered.
+    turn: Semaphore,
+}
+
+impl Zones {
+    /// The zones of `device` that `workload` uses.
+    ///
+    /// # Errors
+    /// If the drive has too few, or the workload makes no sense on a drive.
+    pub fn new(device: Rc<dyn ZonedDevice>, workload: &Workload, host: &Host) -> Result<Zones> {
+        let geometry = device.geometry().clone();
+        let name = device.name();
+        let mixed = workload.read_percent > 0 && !workload.only_reads();
+        ensure!(!mixed, "{name}: reads and writes of zones are not mixed: use two workloads");
+        ensure!(workload.fsync == 0, "{name}: fsync is for files, zones have no such thing");
+        let unspanned = workload.only_reads() && workload.span.0 == 0;
+        ensure!(!unspanned, "{name}: how much of each zone is read? `span` is not set");
+        let zones = u64::from(workload.zones);
+        let last = (zones - 1) * u64::from(workload.stride);
+        ensure!(
+            last < u64::from(geometry.zones),
+            "{name}: {zones} zones {} apart need {} zones, the drive has {}",
+            workload.stride,
+            last + 1,
+            geometry.zones
+        );
+        let active = geometry.max_active.unwrap_or(u32::MAX);
+        ensure!(
+            workload.only_reads() || workload.zones <= active,
+            "{name}: {zones} zones written at once, the drive takes {active}"
+        );
+        let capacity = geometry.bytes(geometry.zone_capacity).0;
+        ensure!(
+            workload.span.0 <= capacity && workload.size.0 <= capacity,
+            "{name}: span {} and size {} must fit a zone of {capacity} bytes",
+            workload.span,
+            workload.size
+        );
+        let slot = |index| Slot {
+            index: Cell::new(index),
+            sent: Cell::new(0),
+            again: Cell::new(false),
+            flying: Cell::new(0),
+            landed: Notify::new(),
+            turn: Semaphore::new(1),
+        };
+        Ok(Zones {
+            slots: (0..zones).map(slot).collect(),
+            geometry,
+            workload: workload.clone(),
+            host: host.clone(),
+            device,
+            page: Page::zeroed(),
+            spare: RefCell::new(Vec::new()),
+        })
+    }
+
+    /// Brings the zones into the state the workload expects: for reads, the span of each written.
+    ///
+    /// # Errors
+    /// If the drive refuses a command.
+    pub async fn prepare(self: &Rc<Zones>, rt: &Rt) -> Result<()> {
+        if !self.workload.only_reads() {
+            return Ok(());
+        }
+        let limit = self.geometry.max_active.unwrap_or(64).min(64);
+        let permits = Semaphore::new(limit.max(1).into());
+        let mut fills = Vec::new();
+        for index in 0..self.slots.len() as u64 {
+            let (this, permits) = (self.clone(), permits.clone());
+            fills.push(rt.spawn(async move {
+                let _permit = permits.acquire(1).await;
+                this.fill(index).await
+            }));
+        }
+        for fill in fills {
+            fill.await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the span of a zone and, where other zones need its permit, finishes it.
+    async fn fill(&self, index: u64) -> Result<()> {
+        let zone = self.zone(index);
+        let queue = QueueId(index as u16);
+        let blocks = self.blocks(self.workload.span.0);
+        let step = self.blocks(FILL.min(self.workload.span.0)).max(1);
+        for offset in (0..blocks).step_by(step as usize) {
+            let count = step.min(blocks - offset);
+            let lba = Lba(self.geometry.start(zone).0 + offset);
+            self.send(queue, Command::Write { lba, blocks: BlockCount(count) }).await?;
+        }
+        let active = self.geometry.max_active.unwrap_or(u32::MAX);
+        if blocks < self.geometry.zone_capacity.0 && self.workload.zones > active {
+            self.manage(queue, zone, Action::Finish).await?;
+        }
+        Ok(())
+    }
+
+    fn zone(&self, index: u64) -> ZoneId {
+        ZoneId((index * u64::from(self.workload.stride)) as u32)
+    }
+
+    fn blocks(&self, bytes: u64) -> u64 {
+        bytes / self.geometry.block_size.0
+    }
+
+    fn payload(&self, command: &Command) -> Pages {
+        let bytes = match command {
+            Command::Write { blocks, .. } | Command::Append { blocks, .. } => {
+                self.geometry.bytes(*blocks).0
+            }
+            Command::Read { .. } | Command::Flush | Command::Manage { .. } => 0,
+        };
+        let pages = bytes.div_ceil(furrow_rt::PAGE_SIZE as u64);
+        (0..pages).map(|_| self.page.clone()).collect()
+    }
+
+    /// Sends a command and waits; its status is success.
+    async fn send(&self, queue: QueueId, command: Command) -> Result<()> {
+        let request = Request::with_data(command, self.payload(&command));
+        let outcome = self.device.submit(queue, request).await;
+        self.expect(&command, outcome.status)
+    }
+
+    fn expect(&self, command: &Command, status: furrow_zone::Status) -> Result<()> {
+        if !status.is_ok() {
+            bail!("{}: {command:?}: {status}", self.device.name());
+        }
+        Ok(())
+    }
+
+    async fn manage(&self, queue: QueueId, zone: ZoneId, action: Action) -> Result<()> {
+        let target = Manage::Zone(self.geometry.start(zone));
+        self.send(queue, Command::Manage { target, action }).await
+    }
+
+    async fn write(&self, thread: u32, slot: usize, op: Op) -> Result<u64> {
+        let most = match self.host.request_cap.0 {
+            0 => u64::MAX,
+            cap => self.blocks(cap).max(1),
+        };
+        let lock = self.host.zone_lock && op.kind == Kind::Write;
+        let queue = match op.kind {
+            Kind::Write if !lock => QueueId(slot as u16),
+            _ => QueueId(thread as u16),
+        };
+        let (slot, wanted) = (&self.slots[slot], self.blocks(op.bytes));
+        let mut done = 0;
+        while done < wanted {
+            let turn = slot.turn.acquire(1).await;
+            let left = self.room(slot, queue).await?;
+            let blocks = (wanted - done).min(left).min(most);
+            let start = self.geometry.start(self.zone(slot.index.get()));
+            let lba = Lba(start.0 + slot.sent.get());
+            let command = match op.kind {
+                Kind::Append => Command::Append { zone_start: start, blocks: BlockCount(blocks) },
+                _ => Command::Write { lba, blocks: BlockCount(blocks) },
+            };
+            slot.sent.set(slot.sent.get() + blocks);
+            slot.flying.set(slot.flying.get() + 1);
+            let request = Request::with_data(command, self.payload(&command));
+            let answer = self.device.submit(queue, request);
+            let turn = lock.then_some(turn);
+            let outcome = answer.await;
+            drop(turn);
+            slot.flying.set(slot.flying.get() - 1);
+            slot.landed.notify_all();
+            self.expect(&command, outcome.status)?;
+            done += blocks;
+            if left == blocks {
+                // A zone's end cuts the request short.
+                break;
+            }
+        }
+        Ok(done * self.geometry.block_size.0)
+    }
+
+    /// Blocks that fit the slot's zone, after going on to the next one if none do.
+    async fn room(&self, slot: &Slot, queue: QueueId) -> Result<u64> {
+        let capacity = self.geometry.zone_capacity.0;
+        if slot.sent.get() < capacity {
+            return Ok(capacity - slot.sent.get());
+        }
+        let count = self.slots.len() as u64;
+        let mut next = slot.index.get() + count;
+        if next * u64::from(self.workload.stride) >= u64::from(self.geometry.zones) {
+            next = slot.index.get() % count;
+            slot.again.set(true);
+        }
+        if slot.again.get() {
+            while slot.flying.get() > 0 {
+                slot.landed.wait().await;
+            }
+            self.manage(queue, self.zone(next), Action::Reset).await?;
+        }
+        slot.index.set(next);
+        slot.sent.set(0);
+        Ok(capacity)
+    }
+
+    async fn read(&self, thread: u32, zone: ZoneId, offset: u64, bytes: u64) -> Result<u64> {
+        let blocks = BlockCount(self.blocks(bytes));
+        let command = Command::Read { lba: Lba(self.geometry.start(zone).0 + offset), blocks };
+        let pages = bytes.div_ceil(furrow_rt::PAGE_SIZE as u64);
+        let spare = self.spare.borrow_mut().pop();
+        let data = spare.unwrap_or_else(|| (0..pages).map(|_| Page::zeroed()).collect());
+        let request = Request::with_data(command, data);
+        let outcome = self.device.submit(QueueId(thread as u16), request).await;
+        self.expect(&command, outcome.status)?;
+        self.spare.borrow_mut().push(outcome.data);
+        Ok(bytes)
+    }
+}
+
+impl Target for Zones {
+    fn space(&self, _thread: u32) -> (u64, bool) {
+        let Workload { size, span, pick, .. } = &self.workload;
+        let each = if self.workload.only_reads() { span.0 / size.0 * size.0 } else { size.0 };
+        match pick {
+            Pick::Own => (each, false),
+            Pick::Shared => (each * self.slots.len() as u64, true),
+        }
+    }
+
+    async fn perform(&self, thread: u32, op: Op) -> Result<u64> {
+        let Workload { size, span, pick, .. } = &self.workload;
+        let request = op.at / size.0;
+        let each = if op.kind == Kind::Read { span.0 / size.0 } else { 1 };
+        let slot = match pick {
+            Pick::Own => u64::from(thread) % self.slots.len() as u64,
+            Pick::Shared => request / each,
+        };
+        if op.kind != Kind::Read {
+            return self.write(thread, slot as usize, op).await;
+        }
+        let offset = self.blocks(request % each * size.0);
+        self.read(thread, self.zone(slot), offset, op.bytes).await
+    }
+}
