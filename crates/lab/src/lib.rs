@@ -12,6 +12,7 @@
 mod bench;
 pub mod calibrate;
 pub mod catalogue;
+mod capacity;
 mod emulator;
 mod fuse;
 pub mod host;
@@ -22,6 +23,7 @@ pub mod raw;
 mod reach;
 pub mod result;
 pub mod target;
+mod timing;
 pub mod units;
 pub mod workload;
 
@@ -42,6 +44,8 @@ pub const BENCHES: &[Bench] = &[
     },
     emulator::EMULATOR,
     reach::REACH,
+    timing::TIMING,
+    capacity::CAPACITY,
 ];
 
 /// The benchmarks called `names`, all if there are none.
