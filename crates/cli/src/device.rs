@@ -1,4 +1,5 @@
-//! `furrow device`: make an emulated drive's image, look at drives, give them faults.
+//! `furrow device`: make an emulated drive's image, look at drives and their models, give them
+//! faults.
 //!
 //! Tables are for people; `--json` is for programs and carries its version. Nothing here knows
 //! more of an image than the library says.
@@ -9,14 +10,16 @@ use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use furrow_emu::{Emulator, Identity, OpenMode};
 use furrow_rt::{Config, Rt};
-use furrow_zone::spec::{self, DeviceSpec};
+use furrow_zone::spec::{self, DeviceSpec, Timing};
 use furrow_zone::{BlockCount, ByteLen, Geometry, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+mod calibrate;
 mod fault;
+mod presets;
 
 /// Version of everything `--json` prints here.
 const JSON_VERSION: u32 = 1;
@@ -26,6 +29,7 @@ Examples:
   furrow device create disk.zns --preset pm1731a -o capacity=8GiB
   furrow device show disk.zns
   furrow device report mem:zn540-1t --json
+  furrow device presets pm1731a
   furrow device fault disk.zns add write-error --zone 3 --times 1";
 
 /// Make and look at zoned drives.
@@ -42,6 +46,8 @@ enum Action {
     Show(Show),
     Report(Report),
     Fault(fault::FaultArgs),
+    Presets(presets::PresetsArgs),
+    Calibrate(calibrate::CalibrateArgs),
 }
 
 /// Make an emulated drive in a sparse file.
@@ -122,6 +128,8 @@ pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         Action::Show(args) => show(&args, out)?,
         Action::Report(args) => report(&args, out)?,
         Action::Fault(args) => fault::run(&args, out)?,
+        Action::Presets(args) => presets::run(&args, out)?,
+        Action::Calibrate(args) => return calibrate::run(&args, out),
     }
     Ok(0)
 }
@@ -146,12 +154,64 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
 /// Opens `device` and warns of damage that was survived.
 fn open(device: &str, mode: OpenMode) -> anyhow::Result<(Rt, Rc<Emulator>)> {
     let spec: DeviceSpec = device.parse()?;
-    let rt = Rt::new(Config::real());
+    // A drive of virtual time can be looked at as well.
+    let config = match how_it_runs(&spec).timing {
+        Timing::Virtual => Config::simulated(0),
+        _ => Config::real(),
+    };
+    let rt = Rt::new(config);
     let drive = furrow_emu::open(&rt, &spec, mode)?;
     for warning in drive.warnings() {
         eprintln!("furrow: warning: {warning}");
     }
     Ok((rt, drive))
+}
+
+/// What `spec` says of how its drive is run.
+fn how_it_runs(spec: &DeviceSpec) -> spec::Run {
+    match spec {
+        DeviceSpec::Memory(memory) => memory.run.clone(),
+        DeviceSpec::Image(image) => image.run.clone(),
+        DeviceSpec::Node(_) => spec::Run::default(),
+    }
+}
+
+/// Whose timing a drive run so has; `preset` is what it was made from, if anything.
+fn model_name<'a>(run: &'a spec::Run, preset: &'a str) -> &'a str {
+    let preset = if preset.is_empty() { "plain" } else { preset };
+    run.model.as_deref().unwrap_or(preset)
+}
+
+/// How a drive takes time, for people.
+fn timing_rows(run: &spec::Run, preset: &str) -> Vec<(&'static str, String)> {
+    let (model, scale) = (model_name(run, preset), run.time_scale.unwrap_or(1));
+    let mut rows = match run.timing {
+        Timing::Off => return vec![("timing", "off: commands take no time".to_owned())],
+        Timing::Virtual => vec![("timing", format!("virtual, as {model}"))],
+        Timing::Realtime if scale == 1 => vec![("timing", format!("realtime, as {model}"))],
+        Timing::Realtime => {
+            vec![("timing", format!("realtime, as {model}, {scale} times slower"))]
+        }
+    };
+    if !run.parameters.is_empty() {
+        let changed = run.parameters.iter().map(|(key, value)| format!("{key}={value}"));
+        rows.push(("but for", changed.collect::<Vec<_>>().join(", ")));
+    }
+    rows
+}
+
+fn timing_json(run: &spec::Run, preset: &str) -> Value {
+    if run.timing == Timing::Off {
+        return Value::Null;
+    }
+    let changed: serde_json::Map<String, Value> =
+        run.parameters.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+    json!({
+        "mode": run.timing.to_string(),
+        "model": model_name(run, preset),
+        "scale": run.time_scale.unwrap_or(1),
+        "changed": changed,
+    })
 }
 
 fn zones_of(drive: &Emulator, first: u32, count: u32) -> anyhow::Result<Vec<ZoneReport>> {
@@ -167,8 +227,16 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     let image = drive.with_image(|image| {
         (uuid(image.uuid()), image.preset().to_owned(), image.allocated_bytes())
     });
+    let spec: DeviceSpec = args.device.parse()?;
+    let run = how_it_runs(&spec);
+    let preset = match (&spec, &image) {
+        (DeviceSpec::Memory(memory), _) => memory.preset().unwrap_or_default(),
+        (_, Some((_, preset, _))) => preset.as_str(),
+        _ => "",
+    };
     if args.json {
-        let value = show_json(&drive, &zones, image.as_ref());
+        let mut value = show_json(&drive, &zones, image.as_ref());
+        value["timing"] = timing_json(&run, preset);
         return print_json(out, &value);
     }
     let mut rows = vec![("device", drive.name())];
@@ -180,6 +248,7 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
         rows.push(("on the host", size(ByteLen(*allocated))));
     }
     describe(geometry, &mut rows);
+    rows.extend(timing_rows(&run, preset));
     rows.push(("zone states", states(geometry, &zones)));
     let written = written_blocks(geometry, &zones);
     rows.push(("written", size(geometry.bytes(BlockCount(written)))));

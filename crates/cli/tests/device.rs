@@ -135,3 +135,51 @@ fn what_cannot_be_is_refused_in_one_line() {
     std::fs::write(&image, "no image at all").expect("a file");
     refused(&["device", "show", "refused.zns"], 1, &["not an emulated drive's image"]);
 }
+
+#[test]
+fn presets_are_listed_with_their_sources_and_read_back() {
+    let list = done(&["device", "presets"]);
+    for name in ["pm1731a", "zn540-1t", "zn540-4t", "j5100", "confzns", "femu-zapraid", "cns"] {
+        assert!(list.lines().any(|line| line.starts_with(name)), "{name}: {list}");
+    }
+    let one = done(&["device", "presets", "pm1731a"]);
+    assert!(one.contains("zones               40704"), "{one}");
+    let line = one.lines().find(|line| line.starts_with("group-rate")).expect("a parameter");
+    assert!(line.contains("45MB/s") && line.contains("measured"), "{line}");
+    let json = json(&["device", "presets", "pm1731a", "--json"]);
+    let parameters = json["parameters"].as_array().expect("parameters");
+    let buffer = parameters.iter().find(|one| one["key"] == "buffer").expect("a parameter");
+    assert_eq!((&buffer["value"], &buffer["source"]), (&"24MiB".into(), &"inferred".into()));
+
+    let file = done(&["device", "presets", "pm1731a", "--toml"]);
+    std::fs::write(scratch("drive.toml"), file.replace("24MiB", "28MiB")).expect("a file");
+    let spec = "mem:pm1731a,zones=8,timing=realtime,time-scale=10,model=drive.toml";
+    let shown = done(&["device", "show", spec]);
+    assert!(shown.contains("realtime, as drive.toml, 10 times slower\n"), "{shown}");
+    let spec = "mem:pm1731a,zones=8,timing=virtual,model.buffer=28MiB";
+    let timing = &self::json(&["device", "show", spec, "--json"])["timing"];
+    assert_eq!((&timing["mode"], &timing["model"]), (&"virtual".into(), &"pm1731a".into()));
+    assert_eq!(timing["changed"]["buffer"], "28MiB");
+    assert!(self::json(&["device", "show", "mem:", "--json"])["timing"].is_null());
+    refused(&["device", "presets", "zn541"], 1, &["unknown preset `zn541`", "zn540-1t"]);
+    std::fs::write(scratch("wrong.toml"), "bufer = \"1MiB\"\n").expect("a file");
+    let spec = "mem:zones=8,timing=realtime,model=wrong.toml";
+    refused(&["device", "show", spec], 1, &["wrong.toml", "unknown model parameter `bufer`"]);
+}
+
+#[test]
+fn a_drive_is_held_against_its_measurements() {
+    let ran = furrow(&["device", "calibrate", "zn540-4t", "--seeds", "1", "--json"]);
+    assert_eq!((ran.status, ran.error.as_str()), (0, ""), "{}", ran.out);
+    let value: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
+    assert_eq!((&value["version"], &value["seeds"]), (&1.into(), &1.into()));
+    let rows = value["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 13);
+    assert!(rows.iter().all(|row| row["preset"] == "zn540-4t" && row["verdict"] == "ok"));
+    assert_eq!(value["summary"][0]["gates"], 13);
+    let table = done(&["device", "calibrate", "zn540-4t", "--seeds", "2"]);
+    assert!(table.contains("13 of 13 rows within tolerance"), "{table}");
+    assert!(table.contains("seeds: 2 seeds of a row lie"), "{table}");
+    refused(&["device", "calibrate", "zn541"], 1, &["nothing was measured on `zn541`"]);
+    refused(&["device", "calibrate", "--seeds", "0"], 2, &["--help"]);
+}

@@ -22,6 +22,8 @@ use furrow_zone::{
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 
+pub mod cores;
+
 /// The measurements.
 const GOLDEN: &str = include_str!("../data/golden.csv");
 
@@ -102,26 +104,131 @@ pub fn golden() -> Result<Vec<Golden>> {
 /// # Errors
 /// If the row describes no measurement this module knows, or the drive fails.
 pub fn calibrate(golden: &Golden, seeds: u64) -> Result<Row> {
-    let figures: Vec<f64> = (1..=seeds.max(1))
-        .map(|seed| figure(golden, seed))
-        .collect::<Result<_>>()
-        .with_context(|| format!("{} {} {}", golden.preset, golden.op, golden.condition))?;
-    let model = figures.iter().sum::<f64>() / figures.len() as f64;
-    let range = figures
+    let figures: Vec<f64> =
+        (1..=seeds.max(1)).map(|seed| figure(golden, seed)).collect::<Result<_>>()?;
+    Ok(Row::new(golden, &figures))
+}
+
+/// Runs `rows` with the seeds from 1 to `seeds`, spread over the cores.
+///
+/// # Errors
+/// As [`calibrate`].
+pub fn calibrate_all(rows: &[Golden], seeds: u64, told: cores::Told<'_>) -> Result<Vec<Row>> {
+    let seeds = seeds.max(1) as usize;
+    let work = |number: usize| figure(&rows[number / seeds], (number % seeds) as u64 + 1);
+    let figures = cores::spread(rows.len() * seeds, &work, told)?;
+    Ok(rows
         .iter()
-        .fold((f64::MAX, f64::MIN), |(low, high), figure| (low.min(*figure), high.max(*figure)));
-    let error = (golden.measured > 0.0).then(|| (model / golden.measured - 1.0) * 100.0);
-    let within = error.is_some_and(|error| error.abs() <= golden.tolerance);
-    let verdict = match golden.status.as_str() {
-        "gate" if within => Verdict::Ok,
-        "gate" => Verdict::Over,
-        _ => Verdict::Miss,
-    };
-    Ok(Row { golden: golden.clone(), model, range, error, verdict })
+        .zip(figures.chunks(seeds))
+        .map(|(row, figures)| Row::new(row, figures))
+        .collect())
+}
+
+impl Row {
+    /// `golden` beside the model's `figures`, one for each seed.
+    fn new(golden: &Golden, figures: &[f64]) -> Row {
+        let model = figures.iter().sum::<f64>() / figures.len() as f64;
+        let range = figures
+            .iter()
+            .fold((f64::MAX, f64::MIN), |(low, high), one| (low.min(*one), high.max(*one)));
+        let error = (golden.measured > 0.0).then(|| (model / golden.measured - 1.0) * 100.0);
+        let within = error.is_some_and(|error| error.abs() <= golden.tolerance);
+        let verdict = match golden.status.as_str() {
+            "gate" if within => Verdict::Ok,
+            "gate" => Verdict::Over,
+            _ => Verdict::Miss,
+        };
+        Row { golden: golden.clone(), model, range, error, verdict }
+    }
+
+    /// How far the seeds lie apart, in per cent of their mean.
+    pub fn spread(&self) -> f64 {
+        if self.model == 0.0 { 0.0 } else { (self.range.1 - self.range.0) / self.model * 100.0 }
+    }
+}
+
+/// How the model does on one drive.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Which drive.
+    pub preset: String,
+    /// Rows.
+    pub rows: usize,
+    /// Of them gates.
+    pub gates: usize,
+    /// Of the gates those over their tolerance.
+    pub over: usize,
+    /// Rows known not to be met.
+    pub misses: usize,
+    /// Mean of the gates' errors without their sign, in per cent.
+    pub mean_error: f64,
+    /// The gates' largest error, in per cent.
+    pub worst_error: f64,
+    /// Which row that is.
+    pub worst: String,
+    /// How far apart the seeds of a row lie at most, in per cent of their mean.
+    pub largest_spread: f64,
+}
+
+/// Sums `rows` up, drive by drive in the order of the rows.
+pub fn summaries(rows: &[Row]) -> Vec<Summary> {
+    let mut summaries: Vec<Summary> = Vec::new();
+    for group in rows.chunk_by(|a, b| a.golden.preset == b.golden.preset) {
+        let errors = || group.iter().filter(|row| row.verdict != Verdict::Miss);
+        let size = |row: &&Row| row.error.unwrap_or(f64::INFINITY).abs();
+        let worst = errors().max_by(|a, b| size(a).total_cmp(&size(b)));
+        let gates = errors().count();
+        summaries.push(Summary {
+            preset: group[0].golden.preset.clone(),
+            rows: group.len(),
+            gates,
+            over: group.iter().filter(|row| row.verdict == Verdict::Over).count(),
+            misses: group.len() - gates,
+            mean_error: errors().map(|row| size(&row)).sum::<f64>() / gates.max(1) as f64,
+            worst_error: worst.and_then(|row| row.error).unwrap_or(0.0),
+            worst: worst.map(|row| row.golden.what()).unwrap_or_default(),
+            largest_spread: group.iter().map(Row::spread).fold(0.0, f64::max),
+        });
+    }
+    summaries
+}
+
+impl Golden {
+    /// What was measured, for people: `write 4 KiB, 6 zones, depth 1`.
+    pub fn what(&self) -> String {
+        let mut what = match self.condition.parse::<u64>() {
+            Ok(kib) if kib >= 1024 && kib.is_multiple_of(1024) => {
+                format!("{} {} MiB", self.op, kib / 1024)
+            }
+            Ok(kib) => format!("{} {kib} KiB", self.op),
+            Err(_) if self.condition.is_empty() => return self.op.clone(),
+            Err(_) => {
+                let share = self.condition.trim_start_matches("occupancy ");
+                return match share {
+                    "block" => format!("{} of a zone with one block", self.op),
+                    "empty" => format!("{} of an empty zone", self.op),
+                    "full" => format!("{} of a zone full but for one block", self.op),
+                    "1" => format!("{} of a full zone", self.op),
+                    share => format!("{} of a zone {share} full", self.op),
+                };
+            }
+        };
+        let plural = if self.zones == 1 { "" } else { "s" };
+        what.push_str(&format!(", {} zone{plural}, depth {}", self.zones, self.depth));
+        if !matches!(self.metric.as_str(), "throughput" | "latency") {
+            what.push_str(&format!(": {}", self.metric));
+        }
+        what
+    }
 }
 
 /// The model's figure for a row, in the row's unit.
 fn figure(golden: &Golden, seed: u64) -> Result<f64> {
+    figure_of(golden, seed)
+        .with_context(|| format!("{}: {}, seed {seed}", golden.preset, golden.what()))
+}
+
+fn figure_of(golden: &Golden, seed: u64) -> Result<f64> {
     let unit = golden.unit.as_str();
     if matches!(golden.op.as_str(), "reset" | "finish" | "open" | "close") {
         let nanoseconds = management(golden, seed)? as f64;
@@ -355,21 +462,52 @@ mod tests {
     /// The gate: a parameter that is changed must not take the model away from what was measured.
     #[test]
     fn every_gate_is_met() {
-        let rows: Vec<Row> =
-            golden().unwrap().iter().map(|row| calibrate(row, 1).unwrap()).collect();
+        let rows = calibrate_all(&golden().unwrap(), 1, &|_, _| {}).unwrap();
         let over: Vec<String> = rows
             .iter()
             .filter(|row| row.verdict == Verdict::Over)
             .map(|row| {
-                let Golden { preset, op, condition, zones, depth, metric, .. } = &row.golden;
-                let (model, measured) = (row.model, row.golden.measured);
-                format!(
-                    "{preset} {op} {condition}, {zones} zones, depth {depth}, {metric}: {model:.2} \
-                     for {measured} {}",
-                    row.golden.unit
-                )
+                let Golden { preset, measured, unit, .. } = &row.golden;
+                format!("{preset} {}: {:.2} for {measured} {unit}", row.golden.what(), row.model)
             })
             .collect();
         assert!(over.is_empty(), "{} of {} rows:\n{}", over.len(), rows.len(), over.join("\n"));
+    }
+
+    #[test]
+    fn a_row_that_is_off_shows() {
+        let golden = golden().unwrap();
+        let row = |measured: f64, status: &str, figures: &[f64]| {
+            let row = Golden { measured, status: status.into(), ..golden[0].clone() };
+            Row::new(&row, figures)
+        };
+        let near = row(100.0, "gate", &[104.0, 105.0]);
+        assert_eq!(
+            (near.verdict, near.range, near.error),
+            (Verdict::Ok, (104.0, 105.0), Some((104.5f64 / 100.0 - 1.0) * 100.0))
+        );
+        let far = row(100.0, "gate", &[94.0]);
+        assert_eq!((far.verdict, far.spread()), (Verdict::Over, 0.0));
+        let unknown = row(0.0, "miss", &[94.0]);
+        assert_eq!((unknown.verdict, unknown.error), (Verdict::Miss, None));
+        let sums = summaries(&[near, far, unknown]);
+        assert_eq!((sums.len(), sums[0].rows, sums[0].gates), (1, 3, 2));
+        assert_eq!((sums[0].over, sums[0].misses), (1, 1));
+        assert!((sums[0].mean_error - 5.25).abs() < 1e-9, "{}", sums[0].mean_error);
+        assert!((sums[0].worst_error + 6.0).abs() < 1e-9 && !sums[0].worst.is_empty());
+    }
+
+    #[test]
+    fn rows_have_names() {
+        let names: Vec<String> = golden().unwrap().iter().map(Golden::what).collect();
+        for name in [
+            "write 4 KiB, 1 zone, depth 1",
+            "write 2 MiB, 128 zones, depth 4: share of 128 KiB peak",
+            "reset of a zone 1/16 full",
+            "finish of a zone full but for one block",
+            "open",
+        ] {
+            assert!(names.iter().any(|known| known == name), "{name}: {names:?}");
+        }
     }
 }

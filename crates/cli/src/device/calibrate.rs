@@ -1,0 +1,220 @@
+//! `furrow device calibrate`: the timing models beside what was measured on real drives.
+
+use super::{JSON_VERSION, print_json};
+use crate::show::{print_table, table as headed};
+use anyhow::{Context, bail};
+use clap::Args;
+use comfy_table::CellAlignment;
+use furrow_lab::calibrate::{self, Golden, Row, Summary, Verdict};
+use serde_json::{Value, json};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Instant;
+
+const AFTER_HELP: &str = "\
+Each row drives the emulated drive as that measurement was taken, in virtual time: the same build
+and seeds give the same figures on every machine. Exit status 1 if a row that has to be within its
+tolerance is not; a row marked 'miss' is known not to be, and says why.
+
+Examples:
+  furrow device calibrate
+  furrow device calibrate pm1731a --seeds 10
+  furrow device calibrate --docs docs          write docs/calibration's plots and tables anew";
+
+/// Hold the timing models against published measurements.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct CalibrateArgs {
+    /// Only these drives.
+    #[arg(value_name = "PRESET")]
+    presets: Vec<String>,
+    /// Runs of each row.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    seeds: u16,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Write plots to DIR/calibration/ and the tables into DIR/calibration.md.
+    #[arg(long, value_name = "DIR", conflicts_with = "presets")]
+    docs: Option<PathBuf>,
+}
+
+/// Runs the command. The status is 1 if a gate is over its tolerance.
+///
+/// # Errors
+/// If a preset has no rows, the model cannot run one, or output cannot be written.
+pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let golden = chosen(&args.presets)?;
+    let began = Instant::now();
+    let rows = told("row", |told| calibrate::calibrate_all(&golden, u64::from(args.seeds), told))?;
+    let seconds = began.elapsed().as_secs_f64();
+    let sums = calibrate::summaries(&rows);
+    if args.json {
+        print_json(out, &document(args.seeds, seconds, &rows, &sums))?;
+    } else {
+        table(out, &rows)?;
+        summary(out, args.seeds, seconds, &rows, &sums)?;
+    }
+    Ok(u8::from(rows.iter().any(|row| row.verdict == Verdict::Over)))
+}
+
+fn chosen(presets: &[String]) -> anyhow::Result<Vec<Golden>> {
+    let golden = calibrate::golden()?;
+    let mut known: Vec<&str> = golden.iter().map(|row| row.preset.as_str()).collect();
+    known.dedup();
+    if let Some(other) = presets.iter().find(|name| !known.contains(&name.as_str())) {
+        bail!("nothing was measured on `{other}`; there are measurements of {}", known.join(", "));
+    }
+    let wanted = |row: &Golden| presets.is_empty() || presets.contains(&row.preset);
+    Ok(golden.iter().filter(|row| wanted(row)).cloned().collect())
+}
+
+/// Runs `work`, which tells how far it is; that is shown if somebody watches.
+fn told<T>(
+    what: &str,
+    work: impl FnOnce(calibrate::cores::Told<'_>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let watched = std::io::stderr().is_terminal();
+    let result = work(&|over, of| {
+        if watched {
+            eprint!("\r{what} {over} of {of}");
+        }
+    });
+    if watched {
+        eprint!("\r\x1b[K");
+    }
+    result
+}
+
+/// A figure with three digits at least.
+pub(super) fn digits(value: f64) -> String {
+    let places = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        v if v >= 0.9995 => 2,
+        v if v >= 0.09995 => 3,
+        0.0 => 0,
+        _ => 4,
+    };
+    format!("{value:.places$}")
+}
+
+fn verdict(row: &Row) -> String {
+    match row.verdict {
+        Verdict::Ok => "ok".to_owned(),
+        Verdict::Over => "OVER".to_owned(),
+        Verdict::Miss => format!("miss: {}", row.golden.note),
+    }
+}
+
+fn percent(value: f64) -> String {
+    format!("{value:+.1} %")
+}
+
+fn table(out: &mut dyn Write, rows: &[Row]) -> anyhow::Result<()> {
+    let head = ["drive", "what", "unit", "model", "measured", "error", "tolerance", "verdict"];
+    let mut table = headed(&head);
+    for column in [1, 2, 7] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Left);
+        }
+    }
+    for row in rows {
+        let golden = &row.golden;
+        let known = golden.measured > 0.0;
+        let none = || "-".to_owned();
+        table.add_row([
+            golden.preset.clone(),
+            golden.what(),
+            golden.unit.clone(),
+            digits(row.model),
+            if known { digits(golden.measured) } else { none() },
+            row.error.map_or_else(none, percent),
+            if golden.status == "gate" { format!("{} %", golden.tolerance) } else { none() },
+            verdict(row),
+        ]);
+    }
+    Ok(print_table(out, &table)?)
+}
+
+fn summary(
+    out: &mut dyn Write,
+    seeds: u16,
+    seconds: f64,
+    rows: &[Row],
+    sums: &[Summary],
+) -> anyhow::Result<()> {
+    writeln!(out)?;
+    for sum in sums {
+        let Summary { preset, gates, over, misses, mean_error, worst_error, worst, .. } = sum;
+        let held = gates - over;
+        writeln!(
+            out,
+            "{preset}: {held} of {gates} rows within tolerance, {misses} known misses; mean error \
+             {mean_error:.1} %, largest {} ({worst})",
+            percent(*worst_error)
+        )?;
+    }
+    let total: usize = sums.iter().map(|sum| sum.gates).sum();
+    let mean = sums.iter().map(|sum| sum.mean_error * sum.gates as f64).sum::<f64>();
+    let over: usize = sums.iter().map(|sum| sum.over).sum();
+    writeln!(
+        out,
+        "all: {} of {total} rows within tolerance, mean error {:.1} %, in {seconds:.1} s",
+        total - over,
+        mean / total.max(1) as f64
+    )?;
+    if seeds > 1 {
+        let widest = rows.iter().max_by(|a, b| a.spread().total_cmp(&b.spread()));
+        let mean = rows.iter().map(Row::spread).sum::<f64>() / rows.len().max(1) as f64;
+        let widest = widest.context("no rows")?;
+        writeln!(
+            out,
+            "seeds: {seeds} seeds of a row lie {mean:.2} % apart on average, at most {:.2} % \
+             ({} {})",
+            widest.spread(),
+            widest.golden.preset,
+            widest.golden.what()
+        )?;
+    }
+    Ok(())
+}
+
+fn document(seeds: u16, seconds: f64, rows: &[Row], sums: &[Summary]) -> Value {
+    let rows: Vec<Value> = rows
+        .iter()
+        .map(|row| {
+            let mut value = json!(row);
+            value["what"] = json!(row.golden.what());
+            value["spread_percent"] = json!(row.spread());
+            value
+        })
+        .collect();
+    json!({
+        "version": JSON_VERSION,
+        "seeds": seeds,
+        "seconds": seconds,
+        "rows": rows,
+        "summary": sums,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits() {
+        let shown = [0.0, 0.014, 0.5, 1.0, 2.613, 14.96, 99.96, 100.4, 2011.2].map(digits);
+        assert_eq!(shown, ["0", "0.0140", "0.500", "1.00", "2.61", "15.0", "100", "100", "2011"]);
+    }
+
+    #[test]
+    fn drives_without_measurements_are_refused() {
+        let error = chosen(&["zn541".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("`zn541`") && error.contains("pm1731a"), "{error}");
+        assert!(chosen(&["pm1731a".to_owned()]).unwrap().iter().all(|row| row.preset == "pm1731a"));
+        assert!(chosen(&[]).unwrap().len() > 90);
+    }
+}
