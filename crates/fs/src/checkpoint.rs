@@ -61,6 +61,13 @@ pub(crate) struct Image {
     pub(crate) orphans: Vec<u32>,
 }
 
+impl Image {
+    /// True if it was written by an unmount: nothing came after it.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.body.flags.get() & 1 == 1
+    }
+}
+
 /// A unit to be written: index in `State::units`, its bytes.
 type UnitBytes = (usize, Vec<u8>);
 

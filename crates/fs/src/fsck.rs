@@ -236,9 +236,26 @@ impl Fsck {
         read_blocks(&*self.device, QueueId(0), BlockAddr(addr), count, &self.pages).await
     }
 
-    /// Reads one block.
+    /// Whether the write pointer of `zone` says nothing of what is in it: it is full, which a power
+    /// cut or the drive itself may have made it, or read-only.
+    fn is_doubtful(&self, zone: ZoneId) -> bool {
+        let report = self.reports.get(zone.0 as usize);
+        report.is_some_and(|r| matches!(r.state, ZoneState::Full | ZoneState::ReadOnly))
+    }
+
+    /// Reads one block; zeros if the drive says that it was never written, in a zone of which the
+    /// write pointer does not tell.
     async fn read_one(&self, addr: u32) -> Result<Page> {
-        let mut pages = self.read(addr, 1).await?;
+        let mut pages = match self.read(addr, 1).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                let zone = BlockAddr(addr).locate(&self.geometry).map(|(zone, _)| zone);
+                match zone.filter(|zone| self.is_doubtful(*zone)) {
+                    Some(_) => Pages::from_iter([Page::zeroed()]),
+                    None => return Err(error),
+                }
+            }
+            read => read?,
+        };
         pages.pop().ok_or_else(|| Error::new(ErrorKind::Io, "the drive answered no data"))
     }
 
@@ -361,5 +378,18 @@ impl Volume {
         let segment = stripe.segment_of(v)?;
         (!stripe.is_summary(v)).then_some(())?;
         Some((index, index * self.plan.segments() + segment, v % stripe.segment))
+    }
+
+    /// Whether a block of the main area lies behind what the checkpoint knows of its stream.
+    fn is_behind(&self, addr: u32) -> bool {
+        let zone = addr / self.plan.capacity;
+        let index = zone.checked_sub(self.plan.main_start).map(|at| at / self.plan.width);
+        let Some(index) = index else { return true };
+        let Some(superzone) = self.superzones.get(index as usize) else { return true };
+        let stream = self.streams.iter().find(|stream| stream.superzone.get() == index);
+        let column = superzone.zones.iter().position(|known| known.0 == zone);
+        let (Some(stream), Some(column)) = (stream, column) else { return true };
+        let stripe = self.plan.stripe(superzone.zones.len() as u32);
+        stripe.index(column as u32, addr % self.plan.capacity) >= stream.next.get()
     }
 }

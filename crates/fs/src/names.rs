@@ -8,6 +8,7 @@
 use crate::format::item;
 use crate::types::{Kind, RenameMode, Time};
 use std::collections::VecDeque;
+use std::fmt;
 
 /// One namespace operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,27 @@ pub(crate) enum NameOp {
         old: Vec<u8>,
         new: Vec<u8>,
     },
+}
+
+impl fmt::Display for NameOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        match self {
+            NameOp::Create { parent, ino, name, .. } => {
+                write!(f, "create of {:?} in inode {parent}, as inode {ino}", text(name))
+            }
+            NameOp::Link { ino, parent, name, .. } => {
+                write!(f, "link of inode {ino} as {:?} in inode {parent}", text(name))
+            }
+            NameOp::Remove { parent, name, .. } => {
+                write!(f, "removal of {:?} from inode {parent}", text(name))
+            }
+            NameOp::Rename { from, to, old, new, .. } => {
+                let (old, new) = (text(old), text(new));
+                write!(f, "rename of {old:?} in inode {from} to {new:?} in inode {to}")
+            }
+        }
+    }
 }
 
 /// Writes the fields of items.

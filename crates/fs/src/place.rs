@@ -296,14 +296,25 @@ impl Core {
     /// The summary of a stream's open segment; the next one is empty.
     pub(crate) fn summary_page(&mut self, stream: usize, superzone: u32, segment: u32) -> Page {
         let entries = std::mem::take(&mut self.streams[stream].summary);
-        // Replay marked blocks valid before it was known which stream had written them.
-        let entry = superzone * self.layout.segments + segment;
-        let said = self.sit.get(entry);
-        if said.valid.get() > 0 && usize::from(said.stream) != stream {
-            self.sit.update(entry, |entry| entry.stream = stream as u8);
-        }
+        self.claim_segment(superzone * self.layout.segments + segment, stream);
         let generation = self.zones.generation(SuperzoneId(superzone));
         self.build_summary(stream as u8, superzone, segment, generation, &entries)
+    }
+
+    /// Notes which stream wrote a segment: replay marked blocks valid before it was known.
+    fn claim_segment(&mut self, segment: u32, stream: usize) {
+        let said = self.sit.get(segment);
+        if said.valid.get() > 0 && usize::from(said.stream) != stream {
+            self.sit.update(segment, |entry| entry.stream = stream as u8);
+        }
+    }
+
+    /// The same for a whole superzone.
+    pub(crate) fn claim_segments(&mut self, superzone: u32, stream: usize) {
+        let first = superzone * self.layout.segments;
+        for segment in first..first + self.layout.segments {
+            self.claim_segment(segment, stream);
+        }
     }
 
     fn build_summary(

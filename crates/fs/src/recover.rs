@@ -407,7 +407,9 @@ async fn settle(
         for zone in zones.iter().filter(|zone| report(zone).state.is_active()) {
             writer.finish(*zone).await?;
         }
-        inner.core.borrow_mut().zones.mark_full(id);
+        let core = &mut *inner.core.borrow_mut();
+        core.zones.mark_full(id);
+        core.claim_segments(superzone, stream);
         return Ok(());
     }
     let goal = if last { row_end(&stripe, &ends) } else { stripe.blocks() };

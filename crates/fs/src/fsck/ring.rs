@@ -291,17 +291,14 @@ async fn whole(
     at: u32,
     end: u32,
 ) -> Result<(RecordHeader, Vec<u8>), String> {
-    let read = async |blocks| {
-        let pages = fsck.read(fsck.addr(zone, at), blocks).await;
-        pages.map_err(|error| error.to_string())
-    };
-    let first = read(1).await?;
-    let header = record::peek(first[0].bytes()).ok_or("no record header")?;
+    let first = fsck.read_one(fsck.addr(zone, at)).await.map_err(|error| error.to_string())?;
+    let header = record::peek(first.bytes()).ok_or("no record header")?;
     let blocks = header.blocks();
     if blocks > end - at {
         return Err(format!("{blocks} blocks by its length, {} are written", end - at));
     }
-    let bytes = concat(&read(blocks).await?);
+    let pages = fsck.read(fsck.addr(zone, at), blocks).await.map_err(|error| error.to_string())?;
+    let bytes = concat(&pages);
     let expect =
         Expect { kind: kind::CHECKPOINT, device: Some(plan.device), object: Some(plan.uuid) };
     let (header, body) = record::open(&bytes, &expect).map_err(|error| error.to_string())?;

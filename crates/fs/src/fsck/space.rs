@@ -5,7 +5,7 @@ use super::tree::{NODE_SLOT, Owner, Walk};
 use super::{Fsck, Volume, state};
 use crate::format::{INODE_POINTERS, SUMMARY_MAGIC, SitEntry, SummaryEntry, SummaryHeader};
 use furrow_log::record::crc32c;
-use furrow_zone::ZoneState;
+use furrow_zone::{ZoneId, ZoneState};
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -231,13 +231,20 @@ async fn check_summary(
     let written = fsck.is_written(addr);
     let segment = index * volume.plan.segments() + k;
     let read = fsck.read_one(addr).await;
-    // A power cut may leave a zone full though its last blocks, among them a summary, were lost:
-    // the zone cannot be written any more. The nodes still say who owns what.
+    // A power cut may leave a zone full though its last blocks, among them a summary, were lost; or
+    // the drive itself made it full or read-only: the zone cannot be written any more. The nodes
+    // still say who owns what.
+    // A superzone with a dead zone is closed as it is.
+    let dead = |zone: &ZoneId| {
+        let report = fsck.reports.get(zone.0 as usize);
+        report.is_some_and(|r| matches!(r.state, ZoneState::ReadOnly | ZoneState::Offline))
+    };
     let zone = superzone.zones[column as usize];
-    let full = fsck.reports.get(zone.0 as usize).is_some_and(|r| r.state == ZoneState::Full);
-    if full && read.as_ref().map_or(true, |page| page.bytes().iter().all(|byte| *byte == 0)) {
+    let closed = fsck.is_doubtful(zone) || superzone.zones.iter().any(dead);
+    if closed && read.as_ref().map_or(true, |page| page.bytes().iter().all(|byte| *byte == 0)) {
         if space.maps.contains_key(&segment) {
-            fsck.report.notes.push(format!("{place}: no summary, lost when the power was cut"));
+            let why = "no summary, lost when the power was cut or a zone failed";
+            fsck.report.notes.push(format!("{place}: {why}"));
         }
         return;
     }

@@ -6,7 +6,8 @@ use crate::dirent;
 use crate::format::{HOLE, LEVEL_INODE, NatEntry, Pointer, item, kind};
 use crate::types::Kind;
 use furrow_log::record::{self, Expect, RecordHeader, crc32c, crc32c_append};
-use furrow_zone::ZoneId;
+use furrow_rt::Page;
+use furrow_zone::{ZoneId, ZoneState};
 use std::collections::BTreeMap;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -51,7 +52,7 @@ pub(super) async fn check(fsck: &mut Fsck, volume: &Volume) {
                 turned = false;
                 log.next += header.blocks();
                 log.sequence += 1;
-                if !accept(fsck, volume, &mut log, &header, &bytes) {
+                if !accept(fsck, volume, &mut log, &header, &bytes).await {
                     break;
                 }
                 fsck.report.statistics.sync_records += 1;
@@ -300,7 +301,7 @@ impl Input<'_> {
 
 /// Checks a record's items and takes what they say; false if what it depends on never reached the
 /// drive, which ends the log.
-fn accept(
+async fn accept(
     fsck: &mut Fsck,
     volume: &Volume,
     log: &mut Log,
@@ -330,12 +331,18 @@ fn accept(
             *known = *generation;
         }
     }
+    let mut doubtful = Vec::new();
     for item in &items {
-        if let Item::Depends { zone, generation, end } = item
-            && !holds(fsck, volume, log, (*zone, *generation, *end), &place)
-        {
-            return false;
+        let Item::Depends { zone, generation, end } = item else { continue };
+        match holds(fsck, volume, log, (*zone, *generation, *end), &place) {
+            Holds::Yes => {}
+            Holds::No => return false,
+            Holds::Perhaps => doubtful.push(*zone),
         }
+    }
+    if !doubtful.is_empty() && !arrived(fsck, volume, &items, &doubtful).await {
+        fsck.report.notes.push(format!("sync record {place}: what it depends on was lost"));
+        return false;
     }
     for item in items {
         check_item(fsck, volume, log, &place, item);
@@ -344,20 +351,28 @@ fn accept(
 }
 
 /// Whether the drive has what a record depends on.
+enum Holds {
+    Yes,
+    No,
+    /// The zone's write pointer does not tell.
+    Perhaps,
+}
+
+/// Whether the drive has what a record depends on, by the zone's write pointer.
 fn holds(
     fsck: &mut Fsck,
     volume: &Volume,
     log: &Log,
     (zone, generation, end): (u32, u32, u32),
     place: &str,
-) -> bool {
+) -> Holds {
     let superzone = zone.checked_sub(volume.plan.main_start).map(|z| z / volume.plan.width);
     // What was full at the cut was durable before it, also if it was released since.
     if let Some(then) = superzone.and_then(|index| volume.superzones.get(index as usize))
         && (then.generation > generation
             || then.state == super::state::FULL && then.generation == generation)
     {
-        return true;
+        return Holds::Yes;
     }
     let known = superzone.and_then(|index| log.generations.get(index as usize)).copied();
     if known != Some(generation) || end > volume.plan.capacity {
@@ -365,9 +380,41 @@ fn holds(
         let found = format!("generation {generation}, block {end} of zone {zone}");
         let expected = format!("generation {known}, at most {} blocks", volume.plan.capacity);
         fsck.add(RECORD, format!("{place}: depends"), expected, found);
-        return false;
+        return Holds::No;
     }
-    fsck.written(ZoneId(zone)) >= end
+    let id = ZoneId(zone);
+    let offline = fsck.reports.get(zone as usize).is_some_and(|r| r.state == ZoneState::Offline);
+    if fsck.is_doubtful(id) {
+        Holds::Perhaps
+    } else if offline || fsck.written(id) >= end {
+        Holds::Yes
+    } else {
+        Holds::No
+    }
+}
+
+/// Whether the nodes that a record names, and the blocks in `doubtful` zones that they point to and
+/// that the checkpoint does not know of, are on the drive.
+async fn arrived(fsck: &Fsck, volume: &Volume, items: &[Item], doubtful: &[u32]) -> bool {
+    for item in items {
+        let Item::Node(_, entry) = item else { continue };
+        let Ok(page) = fsck.read_one(entry.addr.get()).await else { return false };
+        if crc32c(page.bytes()) != entry.crc.get() {
+            return false;
+        }
+        for pointer in pointers(&page) {
+            let addr = pointer.addr.get();
+            let zone = addr / volume.plan.capacity;
+            if addr == HOLE || !doubtful.contains(&zone) || !volume.is_behind(addr) {
+                continue;
+            }
+            let Ok(block) = fsck.read_one(addr).await else { return false };
+            if crc32c(block.bytes()) != pointer.crc.get() {
+                return false;
+            }
+        }
+    }
+    true
 }
 
 fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item: Item) {
@@ -429,17 +476,22 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item
     }
 }
 
+/// A node's pointers to data.
+fn pointers(page: &Page) -> Vec<Pointer> {
+    match head_of(page).level {
+        LEVEL_INODE if inode_of(page).head.height == 0 => inode_of(page).slots.to_vec(),
+        0 => leaf_of(page).slots.to_vec(),
+        _ => Vec::new(),
+    }
+}
+
 /// Checks nodes as the records leave them, and the blocks they lead to.
 async fn check_nodes(fsck: &mut Fsck, volume: &Volume, nodes: BTreeMap<u32, Option<NatEntry>>) {
     for (nid, entry) in nodes {
         let Some(entry) = entry else { continue };
         let ino = entry.ino.get();
         let Some(page) = read_node(fsck, volume, entry, nid, ino).await else { continue };
-        let pointers: Vec<Pointer> = match head_of(&page).level {
-            LEVEL_INODE if inode_of(&page).head.height == 0 => inode_of(&page).slots.to_vec(),
-            0 => leaf_of(&page).slots.to_vec(),
-            _ => Vec::new(),
-        };
+        let pointers = pointers(&page);
         if !fsck.options.verify_data {
             continue;
         }

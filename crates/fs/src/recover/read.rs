@@ -117,6 +117,16 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
         return Err(error);
     }
     let Some(layout) = layout else {
+        let mut ring = reports.iter().skip(first as usize).take(RING_ZONES as usize);
+        if let Some(gone) = ring.find(|report| report.state == ZoneState::Offline) {
+            let message = format!(
+                "{}: zone {} is offline, and with it the superblock, if there is a file system: \
+                 restore from a copy",
+                device.name(),
+                gone.zone
+            );
+            return Err(Error::new(ErrorKind::Io, message));
+        }
         let message = format!(
             "{}: no Furrow file system found: make one with `furrow mkfs`, or check the device",
             device.name()
@@ -158,6 +168,14 @@ async fn newest_of_ring(
             best = Some((header, body, ring as u8));
         }
     }
+    if let Some(zone) = lost_checkpoint(device, layout, reports, best.as_ref().map(|best| best.2)) {
+        let message = format!(
+            "{}: checkpoint ring: zone {zone} is offline and may have held the newest checkpoint: \
+             restore from a copy",
+            device.name()
+        );
+        return Err(Error::new(ErrorKind::Io, message));
+    }
     match (best, unread) {
         // The zone with the unreadable block is the older one: what it holds is older too.
         (Some(best), Some((_, id))) if id < best.0.checkpoint.get() => Ok(best),
@@ -165,6 +183,23 @@ async fn newest_of_ring(
         (Some(best), None) => Ok(best),
         (None, None) => Err(corrupt(device, "no whole checkpoint in the ring; run furrow fsck")),
     }
+}
+
+/// The zone of the ring that is offline, unless the newest checkpoint must be in the other: it is
+/// entered only when this one is full.
+fn lost_checkpoint(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    reports: &[ZoneReport],
+    best: Option<u8>,
+) -> Option<ZoneId> {
+    let report = |ring: u32| &reports[(layout.ring_start + ring) as usize];
+    let offline = (0..RING_ZONES).find(|ring| report(*ring).state == ZoneState::Offline)?;
+    let room = best.is_some_and(|ring| {
+        let report = report(u32::from(ring));
+        report.state.is_active() && written(report, device.geometry()) < layout.capacity
+    });
+    (!room).then_some(ZoneId(layout.ring_start + offline))
 }
 
 /// The last whole checkpoint of `zone`, and the error of a block behind it that could not be read.

@@ -70,7 +70,7 @@ pub(crate) async fn replay(
 }
 
 pub(crate) async fn replay_name(inner: &Rc<Inner>, op: &NameOp) -> Result<()> {
-    let what = || format!("sync log: replay of {op:?}");
+    let what = || format!("sync log: replay of {op}");
     inner
         .run(|core| match op {
             NameOp::Create { .. } => core.create(op).map(|_| ()),

@@ -121,9 +121,12 @@ fn new_since(found: &Found, geometry: &Geometry, addr: BlockAddr) -> bool {
     let Some(superzone) = found.layout.superzone_of(zone) else { return true };
     let stream = found.image.streams.iter().find(|s| s.superzone == Some(superzone));
     let Some(stream) = stream else { return true };
-    let stripe = found.layout.stripe(found.layout.width);
-    let column = zone.0 - found.layout.superzone_start(superzone);
-    stripe.index(column, offset) >= stream.next
+    // Zones that are left out make the stripe narrower.
+    let missing = found.image.descriptors[superzone as usize].missing.get();
+    let at = zone.0 - found.layout.superzone_start(superzone);
+    let before = (missing & ((1 << at) - 1)).count_ones();
+    let width = found.layout.width - missing.count_ones().min(found.layout.width - 1);
+    found.layout.stripe(width).index((at - before).min(width - 1), offset) >= stream.next
 }
 
 /// One block; `None` if the drive says that there is none.
@@ -156,7 +159,17 @@ pub(crate) async fn read_record(
         }
         let (column, offset) = stripe.place(at + read);
         let zone = zones[column as usize];
-        if offset >= written(&found.reports[zone.0 as usize], device.geometry()) {
+        let report = &found.reports[zone.0 as usize];
+        if report.state == ZoneState::Offline && !found.image.is_clean() {
+            // What was acknowledged last is there, or is not: nobody knows.
+            let message = format!(
+                "{}: sync log: zone {zone} is offline, what was synced last is lost: restore from \
+                 a copy",
+                device.name()
+            );
+            return Err(Error::new(ErrorKind::Io, message));
+        }
+        if offset >= written(report, device.geometry()) {
             return Ok(None);
         }
         let addr = BlockAddr::new(device.geometry(), zone, offset);
@@ -262,6 +275,10 @@ pub(crate) fn accept(
         }
         let known = descriptors[superzone].generation.get();
         let report = &found.reports[zone as usize];
+        if known == generation && report.state == ZoneState::Offline {
+            // It was there, for all anybody knows: what else the record tells of may be whole.
+            continue;
+        }
         if known != generation || written(report, geometry) < end {
             return None;
         }

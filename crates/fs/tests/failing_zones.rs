@@ -1,0 +1,206 @@
+//! Zones that fail: what goes on, what is refused, and that nothing older is shown instead.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
+use furrow_fs::{
+    Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, WriteData, ZoneInfo, ZoneUse,
+};
+use furrow_rt::{Config, Nanos, Rt};
+use furrow_zone::{ErrorKind, Result, ZoneId, ZonedDevice};
+use std::future::Future;
+use std::rc::Rc;
+
+const DRIVE: &str = "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=16,channels=2";
+
+fn quiet(read_only: bool) -> MountOptions {
+    let commit_interval = 100_000 * Nanos::SECOND;
+    MountOptions { commit_interval, read_only, ..Default::default() }
+}
+
+/// Runs `work` on a new file system; the drive it leaves, after a power cut, and its zones.
+fn after<F: Future<Output = Result<Fs>> + 'static>(
+    work: impl FnOnce(Fs, Emulator) -> F,
+) -> (Snapshot, Vec<ZoneInfo>) {
+    let rt = Rt::new(Config::shuffled(7));
+    let geometry = furrow_zone::spec::parse_geometry(DRIVE).unwrap();
+    let medium = Medium::memory(&geometry);
+    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap();
+    let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+    let on = rt.clone();
+    let fs = rt
+        .block_on(async move {
+            Fs::format(&on, device.clone(), &MkfsOptions::default()).await?;
+            Fs::mount(&on, device, quiet(false)).await
+        })
+        .unwrap();
+    let fs = rt.block_on(work(fs, drive.clone())).unwrap();
+    // A drive that is away reports nothing.
+    let zones = fs.zone_map().unwrap_or_default();
+    let left = drive.snapshot().power_cut(&Fates::seeded(5));
+    drop(fs);
+    rt.clear();
+    (left, zones)
+}
+
+/// Mounts `snapshot` after `fault` has struck `zone`.
+fn mounted<T: 'static, F: Future<Output = Result<T>> + 'static>(
+    snapshot: &Snapshot,
+    fault: FaultKind,
+    zone: ZoneId,
+    read_only: bool,
+    look: impl FnOnce(Fs, Rc<dyn ZonedDevice>) -> F + 'static,
+) -> Result<T> {
+    let rt = Rt::new(Config::shuffled(3));
+    let drive = Emulator::from_snapshot(&rt, snapshot, Options::simulated());
+    drive.clear_faults(None).unwrap();
+    drive.inject(Fault::new(fault).at_zone(zone)).unwrap();
+    let device: Rc<dyn ZonedDevice> = Rc::new(drive);
+    let on = rt.clone();
+    let result = rt.block_on(async move {
+        let fs = Fs::mount(&on, device.clone(), quiet(read_only)).await?;
+        look(fs, device).await
+    });
+    rt.clear();
+    result
+}
+
+async fn write(fs: &Fs, name: &str, byte: u8, blocks: usize) -> Result<Ino> {
+    let ino = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino;
+    fs.write(ino, WriteData::copy(fs.pool(), 0, &vec![byte; blocks * 4096])).await?;
+    Ok(ino)
+}
+
+async fn holds(fs: &Fs, name: &str, byte: u8, blocks: usize) -> Result<()> {
+    let ino = fs.lookup(Ino::ROOT, name.as_bytes()).await?.ino;
+    let found = fs.read(ino, 0, blocks * 4096).await?.to_vec();
+    assert!(found == vec![byte; blocks * 4096], "{name}");
+    Ok(())
+}
+
+fn first(zones: &[ZoneInfo], usage: ZoneUse) -> ZoneId {
+    ZoneId(zones.iter().position(|zone| zone.usage == usage && zone.written > 0).unwrap() as u32)
+}
+
+/// A warm and a cold file, everything durable by an unmount.
+fn unmounted() -> (Snapshot, Vec<ZoneInfo>) {
+    after(|fs, _| async move {
+        write(&fs, "warm", 1, 40).await?;
+        write(&fs, "cold.jpg", 2, 40).await?;
+        fs.unmount().await?;
+        Ok(fs)
+    })
+}
+
+#[test]
+fn files_elsewhere_go_on_when_a_zone_is_gone() {
+    let (drive, zones) = unmounted();
+    let gone = first(&zones, ZoneUse::Data(2));
+    mounted(&drive, FaultKind::ZoneOffline, gone, false, |fs, _| async move {
+        holds(&fs, "warm", 1, 40).await?;
+        let lost = holds(&fs, "cold.jpg", 2, 40).await.unwrap_err();
+        assert_eq!(lost.kind(), ErrorKind::Io);
+        assert!(lost.to_string().contains("Offline"), "{lost}");
+        // Also new ones, of the class that lost its zone.
+        let new = write(&fs, "new.jpg", 3, 40).await?;
+        fs.fsync(new, false).await?;
+        holds(&fs, "new.jpg", 3, 40).await?;
+        fs.unmount().await
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_read_only_zone_loses_nothing_and_is_written_no_more() {
+    let (drive, zones) = unmounted();
+    let fixed = first(&zones, ZoneUse::Data(2));
+    mounted(&drive, FaultKind::ZoneReadOnly, fixed, false, |fs, device| async move {
+        holds(&fs, "warm", 1, 40).await?;
+        holds(&fs, "cold.jpg", 2, 40).await?;
+        let new = write(&fs, "new.jpg", 3, 40).await?;
+        fs.fsync(new, false).await?;
+        fs.unmount().await?;
+        let report = furrow_fs::fsck(device, &FsckOptions::default()).await?;
+        assert!(report.is_ok(), "{:?}", report.findings);
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// What was fsynced last is in the sync log: without it there is an older state, not this one.
+#[test]
+fn an_older_state_is_never_shown_instead() {
+    let (drive, zones) = after(|fs, _| async move {
+        let ino = write(&fs, "file", 1, 3).await?;
+        fs.sync().await?;
+        fs.write(ino, WriteData::copy(fs.pool(), 0, &[2; 4096])).await?;
+        fs.fsync(ino, false).await?;
+        Ok(fs)
+    });
+    for usage in [ZoneUse::SyncLog, ZoneUse::Checkpoint] {
+        for read_only in [false, true] {
+            let gone = first(&zones, usage);
+            let look = |_, _| async { Ok(()) };
+            let error = mounted(&drive, FaultKind::ZoneOffline, gone, read_only, look).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+            let text = error.to_string();
+            assert!(text.contains(&format!("zone {gone} is offline")), "{text}");
+            assert!(!text.contains("mkfs"), "{text}");
+        }
+    }
+    // Where it only cannot be written, reading shows everything.
+    for usage in [ZoneUse::SyncLog, ZoneUse::Checkpoint] {
+        let fixed = first(&zones, usage);
+        mounted(&drive, FaultKind::ZoneReadOnly, fixed, true, |fs, _| async move {
+            holds(&fs, "file", 2, 1).await
+        })
+        .unwrap();
+    }
+}
+
+/// Zones fail under the engine: it stops acknowledging, and what it had acknowledged is there.
+#[test]
+fn what_was_acknowledged_survives_a_zone_that_fails_in_use() {
+    let mut noticed = 0;
+    for kind in [
+        FaultKind::WriteError,
+        FaultKind::WriteTorn,
+        FaultKind::ZoneReadOnly,
+        FaultKind::ZoneFull,
+        FaultKind::Disappear { commands: Some(7) },
+    ] {
+        for nth in [1, 2, 3, 5, 8, 13, 21] {
+            let acknowledged = Rc::new(std::cell::Cell::new(0));
+            let told = acknowledged.clone();
+            let (drive, _) = after(|fs, drive| async move {
+                drive.inject(Fault::new(kind).when(When::Nth(nth)))?;
+                for n in 0..20u8 {
+                    // Not even read: nothing has happened.
+                    let Ok(ino) = write(&fs, &format!("f{n}"), n, 9).await else { break };
+                    if fs.fsync(ino, false).await.is_err() {
+                        let refused = fs.create(Ino::ROOT, b"later", &NewNode::file()).await;
+                        assert_eq!(
+                            refused.unwrap_err().kind(),
+                            ErrorKind::ReadOnly,
+                            "{kind} {nth}"
+                        );
+                        break;
+                    }
+                    told.set(n + 1);
+                }
+                Ok(fs)
+            });
+            let count = acknowledged.get();
+            // A zone that is not active cannot become full: some strike nothing.
+            noticed += u32::from(count < 20);
+            mounted(&drive, FaultKind::ZoneReadOnly, ZoneId(95), true, move |fs, _| async move {
+                for n in 0..count {
+                    holds(&fs, &format!("f{n}"), n, 9).await?;
+                }
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+    assert!(noticed > 20, "{noticed} of 35");
+}
