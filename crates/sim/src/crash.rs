@@ -12,7 +12,7 @@
 use crate::fates::{Cut, choose, parse_case, print_case};
 use furrow_emu::{CommandInfo, Emulator, Fates, Medium, Options, Snapshot};
 use furrow_rt::{Config, Rng, Rt};
-use furrow_zone::{Geometry, ZonedDevice};
+use furrow_zone::{Command, Geometry, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -64,8 +64,11 @@ pub trait Subject: Sync {
     /// What must hold after a crash when the history had `mark` events.
     fn expect(&self, history: &Self::History, mark: usize) -> Self::Expected;
 
-    /// Does something to a drive before it is reopened, as the seed says.
-    fn disturb(&self, _: &Emulator, _: u64) {}
+    /// Gives the prepared drive the faults that are to strike in the run. By default none.
+    fn provoke(&self, _: &Emulator, _: Case) {}
+
+    /// Does something to a drive before it is reopened, as the case and the seed say.
+    fn disturb(&self, _: &Emulator, _: Case, _: u64) {}
 
     /// Recovers what a crash left and compares.
     ///
@@ -74,7 +77,7 @@ pub trait Subject: Sync {
     fn reopen(
         &self,
         rt: &Rt,
-        device: Rc<dyn ZonedDevice>,
+        drive: &Emulator,
         case: Case,
         expected: &Self::Expected,
     ) -> Result<(), String>;
@@ -226,6 +229,8 @@ fn on_executor<T>(
 /// A fork of the drive before one command.
 struct Fork {
     at: u64,
+    /// Cut points before it.
+    cut: u64,
     mark: usize,
     snapshot: Snapshot,
 }
@@ -244,35 +249,59 @@ struct Forks {
     phase: u64,
     stride: u64,
     commands: u64,
+    /// Of these: points where a cut could find something new.
+    cuts: u64,
     forks: Vec<Fork>,
 }
 
 impl Forks {
     fn new(keep: Keep, seed: u64) -> Forks {
-        Forks { keep, phase: Rng::new(seed).next(), stride: 1, commands: 0, forks: Vec::new() }
+        let phase = Rng::new(seed).next();
+        Forks { keep, phase, stride: 1, commands: 0, cuts: 0, forks: Vec::new() }
     }
 
-    fn command(&mut self, mark: usize, snapshot: impl FnOnce() -> Snapshot) {
+    /// A command is about to be carried out. One that only reads is no cut point of its own when
+    /// nothing but reads is in flight: the drive is what it will be before the next, where no
+    /// less is promised.
+    fn command(&mut self, mark: usize, reads: bool, snapshot: impl FnOnce() -> Snapshot) {
         let at = self.commands;
         assert!(at < COMMANDS_MAX, "{at} commands and no end");
         self.commands += 1;
         let wanted = match self.keep {
             Keep::One(only) => at == only,
-            _ => at % self.stride == self.phase % self.stride,
+            _ => !reads && self.cuts % self.stride == self.phase % self.stride,
         };
-        if !wanted {
-            return;
+        if wanted {
+            self.fork(at, mark, snapshot);
         }
-        self.forks.push(Fork { at, mark, snapshot: snapshot() });
+        self.cuts += u64::from(!reads);
+    }
+
+    /// There are no more commands.
+    fn end(&mut self, mark: usize, snapshot: impl FnOnce() -> Snapshot) {
+        let at = self.commands;
+        if !matches!(self.keep, Keep::One(only) if at != only) {
+            self.fork(at, mark, snapshot);
+        }
+    }
+
+    fn fork(&mut self, at: u64, mark: usize, snapshot: impl FnOnce() -> Snapshot) {
+        self.forks.push(Fork { at, cut: self.cuts, mark, snapshot: snapshot() });
         if let Keep::AtMost(most) = self.keep
             && self.forks.len() >= 2 * most
         {
             // Half of them, evenly: those that a doubled stride would have taken.
             self.stride *= 2;
             let (stride, phase) = (self.stride, self.phase);
-            self.forks.retain(|fork| fork.at % stride == phase % stride);
+            self.forks.retain(|fork| fork.cut % stride == phase % stride);
         }
     }
+}
+
+/// True if nothing in flight changes the drive.
+fn only_reads(emulator: &Emulator, info: &CommandInfo) -> bool {
+    let reads = |info: &CommandInfo| matches!(info.command, Command::Read { .. });
+    reads(info) && emulator.in_flight().iter().all(reads)
 }
 
 /// A run that came to its end, with the forks wanted.
@@ -308,16 +337,20 @@ fn record<S: Subject>(
             .map_err(|error| error.to_string())?;
         let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
         subject.prepare(rt, device.clone(), case).map_err(|why| format!("prepare: {why}"))?;
+        subject.provoke(&emulator, case);
         let (told, taken) = (history.clone(), forks.clone());
         emulator.set_observer(Rc::new(move |emulator: &Emulator, info: &CommandInfo| {
             if let Some(trace) = &trace {
                 trace(taken.borrow().commands, info);
             }
             let mark = S::mark(&told.borrow());
-            taken.borrow_mut().command(mark, || emulator.snapshot());
+            let reads = only_reads(emulator, info);
+            taken.borrow_mut().command(mark, reads, || emulator.snapshot());
         }));
         let done = subject.run(rt, device, case, history.clone());
         emulator.clear_observer();
+        // Power is also cut when all is over.
+        forks.borrow_mut().end(S::mark(&history.borrow()), || emulator.snapshot());
         done.map_err(|why| format!("run: {why}"))
     });
     let ((), (hash, _)) = run?;
@@ -341,9 +374,9 @@ fn reopen<S: Subject>(
     let seed = case.seed.rotate_left(32) ^ cut.fates.seed ^ cut.at;
     let opened = on_executor(Config::shuffled(seed), |rt| {
         let emulator = Emulator::from_snapshot(rt, snapshot, Options::simulated());
-        subject.disturb(&emulator, seed);
-        let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
-        let (commands, rng) = (Cell::new(0), RefCell::new(Rng::new(seed)));
+        subject.disturb(&emulator, case, seed);
+        let (commands, cuts) = (Cell::new(0), Cell::new(0));
+        let rng = RefCell::new(Rng::new(seed));
         let taken = fork.clone();
         emulator.set_observer(Rc::new(move |emulator: &Emulator, info: &CommandInfo| {
             let at = commands.get();
@@ -355,15 +388,19 @@ fn reopen<S: Subject>(
             let wanted = match keep {
                 Nested::None => false,
                 Nested::At(only) => at == only,
-                // Each command is as likely as every other to be the last one taken.
-                Nested::Any => rng.borrow_mut().one_in(at + 1),
+                Nested::Any if only_reads(emulator, info) => false,
+                // Each is as likely as every other to be the last one taken.
+                Nested::Any => {
+                    cuts.set(cuts.get() + 1);
+                    rng.borrow_mut().one_in(cuts.get())
+                }
             };
             if wanted {
                 let snapshot = emulator.snapshot();
-                *taken.borrow_mut() = Some(Fork { at, mark: 0, snapshot });
+                *taken.borrow_mut() = Some(Fork { at, cut: 0, mark: 0, snapshot });
             }
         }));
-        subject.reopen(rt, device, case, expected)
+        subject.reopen(rt, &emulator, case, expected)
     });
     opened?;
     let fork = fork.borrow_mut().take();

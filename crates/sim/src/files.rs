@@ -8,6 +8,7 @@
 
 use crate::client::{Client, SharedHistory};
 use crate::crash::{Case, Subject};
+use crate::faulty;
 use crate::generate::Generator;
 use crate::history::{Expected, History};
 use crate::model::Model;
@@ -22,7 +23,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The file system as a subject.
+/// The file system as a subject. Seeds of which the last two bits say so have a busy setup
+/// ([`Setup::busy`]), or a drive that fails ([`faulty`]), or both.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Files {
     /// The defect it has, if any.
@@ -46,6 +48,8 @@ pub struct Setup {
     pub operations: u32,
     /// Mounts in the run.
     pub mounts: u32,
+    /// Clients sync much.
+    pub busy: bool,
 }
 
 impl Setup {
@@ -95,7 +99,31 @@ impl Setup {
             clients: 1 + rng.below(3) as u8,
             operations: [20, 40, 80][rng.below(3) as usize],
             mounts: 1 + rng.below(2) as u32,
+            busy: false,
         }
+    }
+}
+
+impl Setup {
+    /// The same with many clients that sync much, on a larger drive with short commands and a
+    /// small cache: most power cuts then find many commands in flight.
+    #[must_use]
+    pub fn busy(self, case: Case) -> Setup {
+        let mut rng = Rng::new(case.seed ^ 0xb5_5e70);
+        let wide = 1 + rng.below(3) as u32;
+        let permits = Some(8 + 6 * wide);
+        let geometry = Geometry {
+            zones: 90 + rng.below(40) as u32,
+            max_open: permits,
+            max_active: permits,
+            max_transfer: Some(BlockCount([1, 4, 16][rng.below(3) as usize])),
+            channels: Some(wide as u16),
+            ..self.geometry
+        };
+        let format = MkfsOptions { width: Some(wide), ..self.format };
+        let mount = MountOptions { cache_pages: [64, 256][rng.below(2) as usize], ..self.mount };
+        let (clients, operations) = (5 + rng.below(6) as u8, 10 + rng.below(15) as u32);
+        Setup { geometry, format, mount, clients, operations, busy: true, ..self }
     }
 }
 
@@ -136,8 +164,12 @@ pub async fn learn_shared(fs: &Fs, history: &SharedHistory) -> Result<(), Troubl
 pub type Idle = BTreeMap<u8, (Generator, Model)>;
 
 /// Clients that have done nothing yet.
-pub fn fresh_clients(seed: u64, clients: u8) -> Idle {
-    (0..clients).map(|n| (n, (Generator::new(seed, n), Model::default()))).collect()
+pub fn fresh_clients(seed: u64, setup: &Setup) -> Idle {
+    let generator = |n| match setup.busy {
+        true => Generator::busy(seed, n),
+        false => Generator::new(seed, n),
+    };
+    (0..setup.clients).map(|n| (n, (generator(n), Model::default()))).collect()
 }
 
 /// Lets all clients work at once, `operations` each; false if the drive gave up on a tolerant
@@ -186,19 +218,24 @@ async fn run(
     device: Rc<dyn ZonedDevice>,
     case: Case,
     setup: Setup,
+    faults: bool,
     history: SharedHistory,
 ) -> Result<(), Trouble> {
-    history.borrow_mut().promise_commits(setup.mount.commit_interval);
-    let mut clients = fresh_clients(case.seed, setup.clients);
+    // Slow commands move the clock, and one that fails ends the commits.
+    if !faults {
+        history.borrow_mut().promise_commits(setup.mount.commit_interval);
+    }
+    let mut clients = fresh_clients(case.seed, &setup);
     for mount in 0..setup.mounts {
         let fs =
             Fs::mount(&rt, device.clone(), setup.mount.clone()).await.map_err(told("mount"))?;
         if mount == 0 {
             learn_shared(&fs, &history).await?;
+            history.borrow_mut().know_metadata(faulty::metadata_zones(&fs));
         } else {
             exactly(&fs, &history).await.map_err(|why| why.at("after a clean remount"))?;
         }
-        clients = work(&rt, &fs, clients, setup.operations, &history, false).await?;
+        clients = work(&rt, &fs, clients, setup.operations, &history, faults).await?;
         if mount + 1 == setup.mounts {
             match durably(&rt, &history, fs.sync()).await {
                 Ok(()) => {}
@@ -226,7 +263,7 @@ async fn exactly(fs: &Fs, history: &SharedHistory) -> Result<(), Trouble> {
 }
 
 /// Uses a recovered file system a little: it must not only be readable.
-async fn probe(fs: &Fs, seed: u64) -> Result<(), Trouble> {
+pub(crate) async fn probe(fs: &Fs, seed: u64) -> Result<(), Trouble> {
     let full = |error: &furrow_zone::Error| error.kind() == ErrorKind::NoSpace;
     let root = furrow_fs::Ino::ROOT;
     match fs.lookup(root, PROBE).await {
@@ -337,6 +374,19 @@ async fn reopen_rotten(
     }
 }
 
+impl Files {
+    /// What this subject makes of the case.
+    fn setup(&self, case: Case) -> Setup {
+        let setup = Setup::draw(case, self.canary);
+        if self.rot || case.seed.is_multiple_of(2) { setup } else { setup.busy(case) }
+    }
+
+    /// True if the drive of this case has faults.
+    fn fails(&self, case: Case) -> bool {
+        !self.rot && self.canary.is_none() && faulty::strikes(case)
+    }
+}
+
 impl Subject for Files {
     type History = History;
     type Expected = Expected;
@@ -350,11 +400,14 @@ impl Subject for Files {
     }
 
     fn drive(&self, case: Case) -> Geometry {
-        Setup::draw(case, self.canary).geometry
+        self.setup(case).geometry
     }
 
     fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String> {
-        Ok(rt.block_on(prepare(rt.clone(), device, Setup::draw(case, None)))?)
+        let setup = self.setup(case);
+        let mount = MountOptions { canary: None, ..setup.mount };
+        let whole = Setup { mount, ..setup };
+        Ok(rt.block_on(prepare(rt.clone(), device, whole))?)
     }
 
     fn run(
@@ -364,8 +417,12 @@ impl Subject for Files {
         case: Case,
         history: Rc<RefCell<History>>,
     ) -> Result<(), String> {
-        let setup = Setup::draw(case, self.canary);
-        Ok(rt.block_on(run(rt.clone(), device, case, setup, history))?)
+        let (setup, faults) = (self.setup(case), self.fails(case));
+        match rt.block_on(run(rt.clone(), device, case, setup, faults, history)) {
+            // The drive failed and the engine said so: what it promised before is looked at.
+            Err(Trouble::Refused(_, kind)) if faults && faulty::explains(kind) => Ok(()),
+            done => Ok(done?),
+        }
     }
 
     fn mark(history: &History) -> usize {
@@ -376,20 +433,36 @@ impl Subject for Files {
         if self.rot { history.cut_unpromised(mark) } else { history.cut(mark) }
     }
 
-    fn disturb(&self, emulator: &Emulator, seed: u64) {
+    fn provoke(&self, emulator: &Emulator, case: Case) {
+        if self.fails(case) {
+            for fault in faulty::in_run(case) {
+                // They name no place, so there is nothing to refuse.
+                let _ = emulator.inject(fault);
+            }
+        }
+    }
+
+    fn disturb(&self, emulator: &Emulator, case: Case, seed: u64) {
         if self.rot {
             flip_bits(emulator, &mut Rng::new(seed));
+        } else if self.fails(case) {
+            faulty::at_rest(emulator, seed);
         }
     }
 
     fn reopen(
         &self,
         rt: &Rt,
-        device: Rc<dyn ZonedDevice>,
+        drive: &Emulator,
         case: Case,
         expected: &Expected,
     ) -> Result<(), String> {
-        let setup = Setup::draw(case, self.canary);
+        let setup = self.setup(case);
+        if self.fails(case) {
+            let (rt, drive, expected) = (rt.clone(), drive.clone(), expected.clone());
+            return Ok(rt.clone().block_on(faulty::reopen(rt, drive, case, setup, expected))?);
+        }
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
         if self.rot {
             return Ok(rt.block_on(reopen_rotten(rt.clone(), device, setup, expected.clone()))?);
         }

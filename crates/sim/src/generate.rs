@@ -33,6 +33,12 @@ impl Generator {
         Generator { rng, swarm, client, objects: 0, versions: 0 }
     }
 
+    /// The same, but it writes more at once and syncs more often.
+    pub fn busy(seed: u64, client: u8) -> Generator {
+        let generator = Generator::new(seed, client);
+        Generator { swarm: generator.swarm.busy(), ..generator }
+    }
+
     /// The next operation.
     pub fn draw(&mut self, model: &Model) -> Op {
         // A choice with nothing to choose from is drawn again; creating a file is always possible.

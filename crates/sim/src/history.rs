@@ -14,8 +14,8 @@
 use crate::model::{Content, Model, Namespace};
 use crate::op::{Ino, Object, Op};
 use furrow_rt::Nanos;
-use furrow_zone::ErrorKind;
-use std::collections::BTreeMap;
+use furrow_zone::{ErrorKind, ZoneId};
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug)]
 struct Entry {
@@ -37,6 +37,8 @@ pub struct History {
     base: BTreeMap<u8, Model>,
     /// Nanoseconds after which a change is durable without an fsync.
     commit_interval: Option<u64>,
+    /// Zones of the drive that hold no files.
+    metadata: BTreeSet<ZoneId>,
 }
 
 /// An operation's place in the history.
@@ -80,6 +82,11 @@ impl History {
         self.inos.insert(object, ino);
     }
 
+    /// These zones of the drive hold no files.
+    pub fn know_metadata(&mut self, zones: BTreeSet<ZoneId>) {
+        self.metadata = zones;
+    }
+
     /// The engine's number of `object`, if it was made.
     pub fn ino(&self, object: Object) -> Option<Ino> {
         self.inos.get(&object).copied()
@@ -121,6 +128,7 @@ impl History {
             clients: BTreeMap::new(),
             objects: BTreeMap::new(),
             inos: self.inos.clone(),
+            metadata: self.metadata.clone(),
         };
         for (&client, model) in &self.base {
             let steps = ClientSteps { base: model.names.clone(), ..ClientSteps::default() };
@@ -294,6 +302,8 @@ pub struct Expected {
     pub(crate) clients: BTreeMap<u8, ClientSteps>,
     pub(crate) objects: BTreeMap<Object, ObjectSteps>,
     pub(crate) inos: BTreeMap<Object, Ino>,
+    /// Zones of the drive that hold no files, if it is known which.
+    pub(crate) metadata: BTreeSet<ZoneId>,
 }
 
 impl Expected {

@@ -13,6 +13,7 @@
 //! It relocates nothing, and a run ends when no superzone is free.
 
 use crate::crash::{Case, Subject};
+use furrow_emu::Emulator;
 use furrow_log::delta::{DeltaLayout, DeltaLog, Extent};
 use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool, describe};
@@ -718,10 +719,16 @@ impl Subject for LedgerSubject {
     fn reopen(
         &self,
         rt: &Rt,
-        device: Rc<dyn ZonedDevice>,
+        drive: &Emulator,
         case: Case,
         expected: &Vec<Versions>,
     ) -> Result<(), String> {
-        rt.block_on(check(rt.clone(), device, case.seed, self.canary, expected.clone()))
+        rt.block_on(check(
+            rt.clone(),
+            Rc::new(drive.clone()),
+            case.seed,
+            self.canary,
+            expected.clone(),
+        ))
     }
 }

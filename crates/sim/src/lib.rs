@@ -3,6 +3,7 @@
 pub mod client;
 pub mod crash;
 pub mod fates;
+pub mod faulty;
 pub mod files;
 pub mod generate;
 pub mod history;

@@ -2,11 +2,11 @@
 
 use crate::history::Expected;
 use crate::model::{BLOCK, Model};
-use crate::op::{Ino, Kind, Object};
+use crate::op::{Ino, Kind, Object, SECTOR};
 use crate::oracle::{Found, Names, Observed};
 use furrow_fs::Fs;
 use furrow_zone::{Error, ErrorKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A name the harness itself uses in the root, to see that an engine works after a recovery.
 pub const PROBE: &[u8] = b"probe";
@@ -207,4 +207,67 @@ pub async fn check(fs: &Fs, expected: &Expected) -> Result<Recovered, Trouble> {
         }
     }
     Ok(Recovered { models, inos: matching })
+}
+
+/// True if the engine said that it cannot read something.
+fn unreadable(trouble: &Trouble) -> bool {
+    matches!(trouble, Trouble::Refused(_, ErrorKind::Io))
+}
+
+/// Checks what can be read where zones of the drive are gone: a file that can be read at all is
+/// what it was, block by block as far as it can be read; nothing shows what is not its own. If
+/// nothing was unreadable, everything is checked as by [`check`].
+///
+/// # Errors
+/// Says what is wrong.
+pub async fn check_damaged(fs: &Fs, expected: &Expected) -> Result<(), Trouble> {
+    match check(fs, expected).await {
+        Err(trouble) if unreadable(&trouble) => {}
+        other => return other.map(|_| ()),
+    }
+    let mut seen = BTreeSet::new();
+    let mut unseen = vec![(Ino::ROOT, Kind::Directory)];
+    while let Some((ino, kind)) = unseen.pop() {
+        if !seen.insert(ino) {
+            continue;
+        }
+        let looked = match kind {
+            Kind::Directory => list(fs, ino).await.map(|entries| {
+                unseen.extend(entries.into_values());
+            }),
+            Kind::File => check_readable(fs, ino, expected).await,
+            _ => look_at(fs, ino, kind).await.map(|_| ()),
+        };
+        match looked {
+            Err(trouble) if unreadable(&trouble) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// Checks the blocks of a file that can be read.
+async fn check_readable(fs: &Fs, ino: Ino, expected: &Expected) -> Result<(), Trouble> {
+    let found = look_at(fs, ino, Kind::File).await?;
+    let mut blocks = BTreeMap::new();
+    let mut owner = None;
+    for block in (0..found.size.div_ceil(BLOCK).min(128)).chain([found.size / BLOCK]) {
+        match read_block(fs, ino, block, found.size).await {
+            Err(trouble) if unreadable(&trouble) => {}
+            Err(trouble) => return Err(trouble),
+            Ok(bytes) => {
+                let sectors = (block * BLOCK / SECTOR as u64..).zip(bytes.chunks(SECTOR));
+                let mut owners = sectors.filter_map(|(at, sector)| crate::op::owner(sector, at));
+                owner = owner.or_else(|| owners.next());
+                blocks.insert(block, bytes);
+            }
+        }
+    }
+    // A file of holes says nothing.
+    let Some(object) = owner else { return Ok(()) };
+    if expected.inos.get(&object).is_some_and(|known| *known != ino) {
+        return Err(format!("inode {ino} shows blocks of {object}").into());
+    }
+    let checked = expected.check_content(object, &found, &blocks);
+    checked.map(|_| ()).map_err(|why| format!("{why} (inode {ino})").into())
 }

@@ -367,6 +367,15 @@ pub fn describe(bytes: &[u8]) -> String {
     }
 }
 
+/// Whose payload a sector is, if it is one's at that place; `None` for anything else.
+pub fn owner(bytes: &[u8], sector: u64) -> Option<Object> {
+    let tag = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    let (object, version) = (Object((tag >> 32) as u32), tag as u32);
+    let mut want = vec![0; bytes.len()];
+    fill(&mut want, object, sector, version);
+    (want == bytes && tag != 0).then_some(object)
+}
+
 /// The target of a symbolic link: `length` bytes that name the object.
 pub fn symlink_target(object: Object, length: u16) -> Vec<u8> {
     let mut target = format!("to-{object}-").into_bytes();
@@ -470,6 +479,23 @@ impl Swarm {
             file_blocks: [3, 12, 40][rng.below(3) as usize],
             write_sectors: [1, 8, 24, 120][rng.below(4) as usize],
         }
+    }
+
+    /// The same mix with more writing and many fsyncs, and nobody who waits for everything.
+    #[must_use]
+    pub(crate) fn busy(mut self) -> Swarm {
+        for (choice, weight) in &mut self.weights {
+            match choice {
+                Choice::FsyncFile | Choice::BackgroundFsync => *weight = *weight * 2 + 40,
+                Choice::Write | Choice::Overwrite => *weight += 60,
+                Choice::Sync | Choice::Sleep | Choice::Read | Choice::List => *weight /= 8,
+                _ => {}
+            }
+        }
+        self.total = self.weights.iter().map(|w| u64::from(w.1)).sum();
+        self.file_blocks = self.file_blocks.max(24);
+        self.write_sectors = self.write_sectors.max(64);
+        self
     }
 
     pub(crate) fn choose(&self, rng: &mut Rng) -> Choice {

@@ -134,7 +134,7 @@ fn begin(seed: u64, case: Case) -> Result<World, String> {
         rt.block_on(prepare(rt.clone(), Rc::new(emulator.clone()), setup.clone()))?;
         Ok(emulator.snapshot())
     })?;
-    let clients = fresh_clients(seed, setup.clients);
+    let clients = fresh_clients(seed, &setup);
     Ok(World { setup, drive, history: Rc::new(RefCell::new(History::new())), clients })
 }
 

@@ -9,6 +9,7 @@
 //! Its [`Canary`]s are defects built in on purpose: the harness must catch each. Not for use.
 
 use crate::crash::{Case, Subject};
+use furrow_emu::Emulator;
 use furrow_log::record::crc32c;
 use furrow_rt::{Notify, PAGE_SIZE, Page, Pages, Rng, Rt};
 use furrow_zone::{
@@ -653,10 +654,10 @@ impl Subject for Toy {
     fn reopen(
         &self,
         rt: &Rt,
-        device: Rc<dyn ZonedDevice>,
+        drive: &Emulator,
         case: Case,
         expected: &Expected,
     ) -> Result<(), String> {
-        rt.block_on(check(rt.clone(), device, case.seed, self.canary, *expected))
+        rt.block_on(check(rt.clone(), Rc::new(drive.clone()), case.seed, self.canary, *expected))
     }
 }
