@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint demo crash crash-full bench
+.PHONY: help build test lint demo crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -35,3 +35,7 @@ crash-full: ## power cuts at every command, the long form
 
 bench: build ## every layer against what limits it; ratios within one run
 	@"$${CARGO_TARGET_DIR:-target}/release/furrow" bench
+
+realtime: ## a mount on a drive that takes its time, by fio, against the drive's own figures
+	@scripts/setup.sh realtime
+	@scripts/realtime.sh

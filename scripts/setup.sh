@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a make target needs: scripts/setup.sh build|lint|test|demo
+# Installs what a make target needs: scripts/setup.sh build|lint|test|demo|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
 # are missing. Anywhere else it names what is missing and stops. It never touches what is there.
@@ -108,5 +108,9 @@ demo)
     need_sources
     load_fuse
     ;;
-*) fail "unknown goal '$goal': build, lint, test or demo" ;;
+realtime)
+    have fio || install_package fio "the load on the mount"
+    load_fuse
+    ;;
+*) fail "unknown goal '$goal': build, lint, test, demo or realtime" ;;
 esac

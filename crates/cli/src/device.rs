@@ -20,6 +20,7 @@ use std::rc::Rc;
 mod calibrate;
 mod fault;
 mod presets;
+mod zone;
 
 /// Version of everything `--json` prints here.
 const JSON_VERSION: u32 = 1;
@@ -48,6 +49,7 @@ enum Action {
     Fault(fault::FaultArgs),
     Presets(presets::PresetsArgs),
     Calibrate(calibrate::CalibrateArgs),
+    Zone(zone::ZoneArgs),
 }
 
 /// Make an emulated drive in a sparse file.
@@ -130,6 +132,7 @@ pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         Action::Fault(args) => fault::run(&args, out)?,
         Action::Presets(args) => presets::run(&args, out)?,
         Action::Calibrate(args) => return calibrate::run(&args, out),
+        Action::Zone(args) => zone::run(&args, out)?,
     }
     Ok(0)
 }

@@ -183,3 +183,32 @@ fn a_drive_is_held_against_its_measurements() {
     refused(&["device", "calibrate", "zn541"], 1, &["nothing was measured on `zn541`"]);
     refused(&["device", "calibrate", "--seeds", "0"], 2, &["--help"]);
 }
+
+#[test]
+fn zones_are_commanded_by_hand() {
+    done(&["device", "create", "hand.zns", "--force", "-o", "zones=8,zone-size=1MiB"]);
+    let out = done(&["device", "zone", "hand.zns", "write", "3", "--bytes", "256KiB"]);
+    assert!(out.contains("empty") && out.contains("implicitly open"), "{out}");
+    let out = done(&["device", "zone", "hand.zns", "finish", "3"]);
+    assert!(out.contains("full"), "{out}");
+    let json = done(&["device", "zone", "hand.zns", "reset", "3", "4", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(value["version"], 1);
+    assert_eq!(value["zones"][0]["state"], "empty");
+    // A drive that takes its time: a finish writes what is missing, a reset takes milliseconds.
+    let timed = "hand.zns,timing=realtime,model=zn540-1t";
+    done(&["device", "zone", timed, "write", "3", "--bytes", "4KiB"]);
+    let json = done(&["device", "zone", timed, "reset", "3", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(value["zones"][0]["nanoseconds"].as_u64().unwrap() >= 1_630_000, "{json}");
+    refused(&["device", "zone", "hand.zns", "reset", "8"], 1, &["no zone 8", "the last is 7"]);
+    refused(
+        &["device", "zone", "hand.zns", "write", "1", "--bytes", "2MiB"],
+        1,
+        &["zone 1 takes 1 MiB more, not 2 MiB"],
+    );
+    refused(&["device", "zone", "hand.zns", "close", "1"], 1, &["Close of zone 1"]);
+    let fast = "hand.zns,timing=realtime,model.bufer=1MiB";
+    refused(&["device", "show", fast], 1, &["unknown model parameter `bufer`", "device presets"]);
+    refused(&["device", "show", "hand.zns,timing=virtual"], 1, &["use timing=realtime"]);
+}

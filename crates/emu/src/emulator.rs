@@ -378,6 +378,8 @@ impl Emulator {
             return false;
         }
         let Some(mut line) = inner.queues.borrow_mut().take_line() else { return false };
+        // Before they are carried out: what that takes this host is not the drive's time.
+        let now = if inner.timed.is_some() { inner.rt.now() } else { Nanos(0) };
         {
             let core = &mut *inner.core.borrow_mut();
             for mut waiting in line.drain(..) {
@@ -390,7 +392,7 @@ impl Emulator {
                 match &inner.timed {
                     None => inner.table.complete(waiting.ticket, outcome),
                     Some(timed) => {
-                        let (now, work) = (inner.rt.now(), core.work);
+                        let work = core.work;
                         timed.borrow_mut().start(
                             now,
                             waiting.queue,
@@ -415,6 +417,7 @@ impl Emulator {
         if let (Some(random), Command::Read { lba, blocks }) = (verdict.flip, command) {
             self.flip_one(lba, blocks, random);
         }
+        let now = if inner.timed.is_some() { inner.rt.now() } else { Nanos(0) };
         let (mut outcome, work) = {
             let mut core = inner.core.borrow_mut();
             core.work = Work::Nothing;
@@ -445,7 +448,6 @@ impl Emulator {
         match &inner.timed {
             None => inner.table.complete(waiting.ticket, outcome),
             Some(timed) => {
-                let now = inner.rt.now();
                 timed.borrow_mut().start(now, waiting.queue, &work, waiting.ticket, outcome);
             }
         }

@@ -11,8 +11,8 @@
 
 mod bench;
 pub mod calibrate;
-pub mod catalogue;
 mod capacity;
+pub mod catalogue;
 mod emulator;
 mod fuse;
 pub mod host;

@@ -1,0 +1,201 @@
+//! `furrow device zone`: commands to zones by hand, and how long the drive took.
+
+use super::{JSON_VERSION, open, print_json, state_name};
+use crate::show::{print_table, table};
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use furrow_emu::{Emulator, OpenMode};
+use furrow_rt::{PAGE_SIZE, Page, Pages};
+use furrow_zone::{
+    Action, BlockCount, ByteLen, Command, Geometry, Lba, QueueId, Request, Target, ZoneId,
+    ZoneReport, ZonedDevice, size,
+};
+use serde_json::json;
+use std::collections::VecDeque;
+use std::io::Write;
+use std::rc::Rc;
+
+const AFTER_HELP: &str = "\
+Resetting a zone loses what is in it, also what a file system has there; so does writing into a
+zone that is not yours. The device must not be in use.
+
+With timing=realtime the drive takes its time, and the column 'took' is that of the drive:
+  furrow device zone disk.zns,timing=realtime write 3 --bytes 64MiB
+  furrow device zone disk.zns,timing=realtime finish 3
+  furrow device zone disk.zns,timing=realtime reset 3";
+
+/// Open, close, write, finish or reset zones, one after the other.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct ZoneArgs {
+    /// The drive: an image (disk.zns).
+    device: String,
+    /// What to do.
+    what: What,
+    /// Which zones.
+    #[arg(required = true)]
+    zones: Vec<u32>,
+    /// write: so many bytes of zeros at the write pointer; what the zone holds without it.
+    #[arg(long, value_parser = parse_bytes)]
+    bytes: Option<ByteLen>,
+    /// write: requests outstanding.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    depth: u16,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum What {
+    Open,
+    Close,
+    Write,
+    Finish,
+    Reset,
+}
+
+fn parse_bytes(text: &str) -> Result<ByteLen, String> {
+    size::parse(text).map_err(|what| format!("`{text}` {what}"))
+}
+
+/// Runs the command; prints to `out`.
+pub(super) fn run(args: &ZoneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    if args.bytes.is_some() && args.what != What::Write {
+        bail!("--bytes is for 'write'");
+    }
+    let (rt, drive) = open(&args.device, OpenMode::ReadWrite)?;
+    let mut lines = Vec::new();
+    for zone in &args.zones {
+        let before = report(&drive, *zone)?;
+        let (what, bytes, depth, clock) = (args.what, args.bytes, args.depth, rt.clone());
+        let target = drive.clone();
+        let (nanoseconds, written) = rt.block_on(async move {
+            let began = clock.now();
+            let written = perform(&target, what, &before, bytes, depth).await?;
+            anyhow::Ok((clock.now().since(began), written))
+        })?;
+        lines.push(Line { before, after: report(&drive, *zone)?, nanoseconds, written });
+    }
+    show(args, drive.geometry(), &lines, out)
+}
+
+/// What became of a zone.
+struct Line {
+    before: ZoneReport,
+    after: ZoneReport,
+    nanoseconds: u64,
+    written: ByteLen,
+}
+
+fn report(drive: &Emulator, zone: u32) -> anyhow::Result<ZoneReport> {
+    let zones = drive.geometry().zones;
+    if zone >= zones {
+        bail!("{}: no zone {zone}: it has {zones}, the last is {}", drive.name(), zones - 1);
+    }
+    match drive.report(ZoneId(zone), 1) {
+        Ok(reports) => Ok(reports[0]),
+        Err(status) => bail!("{}: report of zone {zone}: {status}", drive.name()),
+    }
+}
+
+/// Carries `what` out; returns how much was written.
+async fn perform(
+    drive: &Rc<Emulator>,
+    what: What,
+    zone: &ZoneReport,
+    bytes: Option<ByteLen>,
+    depth: u16,
+) -> anyhow::Result<ByteLen> {
+    let target = Target::Zone(drive.geometry().start(zone.zone));
+    let action = match what {
+        What::Open => Action::Open,
+        What::Close => Action::Close,
+        What::Finish => Action::Finish,
+        What::Reset => Action::Reset,
+        What::Write => return fill(drive, zone, bytes, depth).await,
+    };
+    let request = Request::bare(Command::Manage { target, action });
+    let status = drive.submit(QueueId(0), request).await.status;
+    if !status.is_ok() {
+        bail!("{}: {action:?} of zone {}: {status}", drive.name(), zone.zone);
+    }
+    Ok(ByteLen(0))
+}
+
+/// Writes zeros at the write pointer of `zone`, `depth` requests at once.
+async fn fill(
+    drive: &Rc<Emulator>,
+    zone: &ZoneReport,
+    bytes: Option<ByteLen>,
+    depth: u16,
+) -> anyhow::Result<ByteLen> {
+    let geometry = drive.geometry();
+    let block = geometry.block_size.0;
+    let left = zone.capacity.0.saturating_sub(zone.write_pointer.0);
+    let wanted = bytes.map_or(left, |bytes| bytes.0.div_ceil(block));
+    if wanted > left {
+        let (wanted, left) =
+            (super::size(ByteLen(wanted * block)), super::size(ByteLen(left * block)));
+        bail!("{}: zone {} takes {left} more, not {wanted}", drive.name(), zone.zone);
+    }
+    let most = geometry.max_transfer.map_or(32, |most| most.0.min(32));
+    let page = Page::zeroed();
+    let mut waiting = VecDeque::new();
+    let (mut at, end) = (zone.write_pointer.0, zone.write_pointer.0 + wanted);
+    while at < end || !waiting.is_empty() {
+        while at < end && waiting.len() < usize::from(depth) {
+            let blocks = BlockCount((end - at).min(most));
+            let lba = Lba(geometry.start(zone.zone).0 + at);
+            let pages = (blocks.0 * block).div_ceil(PAGE_SIZE as u64);
+            let data = Pages::from_iter((0..pages).map(|_| page.clone()));
+            let request = Request::with_data(Command::Write { lba, blocks }, data);
+            waiting.push_back(drive.submit(QueueId(0), request));
+            at += blocks.0;
+        }
+        if let Some(first) = waiting.pop_front() {
+            let status = first.await.status;
+            if !status.is_ok() {
+                bail!("{}: write to zone {}: {status}", drive.name(), zone.zone);
+            }
+        }
+    }
+    Ok(ByteLen(wanted * block))
+}
+
+fn show(
+    args: &ZoneArgs,
+    geometry: &Geometry,
+    lines: &[Line],
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let state = |zone: &ZoneReport| state_name(geometry, zone, args.json);
+    let pointer = |zone: &ZoneReport| geometry.bytes(zone.write_pointer);
+    if args.json {
+        let zones: Vec<_> = lines
+            .iter()
+            .map(|line| {
+                json!({
+                    "zone": line.before.zone.0,
+                    "state_before": state(&line.before),
+                    "state": state(&line.after),
+                    "write_pointer_bytes": pointer(&line.after).0,
+                    "bytes_written": line.written.0,
+                    "nanoseconds": line.nanoseconds,
+                })
+            })
+            .collect();
+        return print_json(out, &json!({ "version": JSON_VERSION, "zones": zones }));
+    }
+    let mut table = table(&["zone", "was", "is", "write pointer", "took"]);
+    for line in lines {
+        table.add_row([
+            line.before.zone.to_string(),
+            state(&line.before).to_owned(),
+            state(&line.after).to_owned(),
+            super::size(pointer(&line.after)),
+            format!("{:.3} ms", line.nanoseconds as f64 / 1e6),
+        ]);
+    }
+    Ok(print_table(out, &table)?)
+}
