@@ -19,7 +19,8 @@ const AFTER_HELP: &str = "\
 Resetting a zone loses what is in it, also what a file system has there; so does writing into a
 zone that is not yours. The device must not be in use.
 
-With timing=realtime the drive takes its time, and the column 'took' is that of the drive:
+With timing=realtime the drive takes its time, and the column 'took' says how much; timing=virtual
+says the same without waiting:
   furrow device zone disk.zns,timing=realtime write 3 --bytes 64MiB
   furrow device zone disk.zns,timing=realtime finish 3
   furrow device zone disk.zns,timing=realtime reset 3";
