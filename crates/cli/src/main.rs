@@ -14,6 +14,7 @@ mod demo;
 mod device;
 mod df;
 mod fsck;
+mod lab;
 mod map;
 mod mkfs;
 mod mount;
@@ -56,6 +57,7 @@ enum Command {
     Map(map::Args),
     Sync(sync::Args),
     Bench(bench::Args),
+    Lab(lab::Args),
     Device(device::DeviceArgs),
     Demo(demo::Args),
 }
@@ -71,6 +73,7 @@ impl Command {
             Command::Map(args) => map::run(&args, out),
             Command::Sync(args) => sync::run(&args, out),
             Command::Bench(args) => bench::run(&args, out),
+            Command::Lab(args) => lab::run(&args, out),
             Command::Device(args) => device::run(args, out),
             Command::Demo(args) => demo::run(args, out),
         }

@@ -293,7 +293,8 @@ fn find<'a, T>(all: &'a BTreeMap<String, T>, what: &str, name: &str) -> Result<&
     all.get(name).ok_or_else(|| anyhow!("no {what} is called `{name}`: there are {}", known()))
 }
 
-fn check_device(spec: &str) -> Result<()> {
+/// Checks that `spec` names a drive whose time is simulated: on another, time would stand still.
+pub(crate) fn check_device(spec: &str) -> Result<()> {
     match spec.parse::<DeviceSpec>()? {
         DeviceSpec::Memory(memory) if memory.run.timing == Timing::Virtual => Ok(()),
         DeviceSpec::Memory(_) => bail!("`{spec}` is not timed: add timing=virtual"),

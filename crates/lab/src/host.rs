@@ -34,28 +34,33 @@ pub struct Host {
 }
 
 impl Host {
-    /// One line for people.
-    pub fn describe(&self) -> String {
-        let own = |bytes: Bytes| match bytes.0 {
-            0 => "the engine's".to_owned(),
+    /// One line for people: what matters to commands sent to a drive and, of an `engine`, what
+    /// matters to that.
+    pub fn describe(&self, engine: bool) -> String {
+        let or = |none: &str, bytes: Bytes| match bytes.0 {
+            0 => none.to_owned(),
             _ => bytes.to_string(),
         };
-        let flushers = match self.flushers {
-            0 => "the engine's".to_owned(),
-            count => count.to_string(),
-        };
-        let cap = match self.request_cap.0 {
-            0 => "none".to_owned(),
-            _ => self.request_cap.to_string(),
-        };
+        let cap = or("of any size", self.request_cap);
         let lock = if self.zone_lock { "one write in flight per zone" } else { "no zone lock" };
-        format!(
-            "memory {}, dirty limit {}, background limit {}, flushers {flushers}, request cap \
-             {cap}, {lock}, {} of processor per operation",
-            own(self.memory),
-            own(self.dirty),
-            own(self.background),
-            self.cpu
-        )
+        let cpu = match self.cpu.0 {
+            0 => "none".to_owned(),
+            _ => self.cpu.to_string(),
+        };
+        let mut text = format!("requests {cap}, {lock}, processor time per operation {cpu}");
+        if engine {
+            let flushers = match self.flushers {
+                0 => "the engine's own".to_owned(),
+                count => count.to_string(),
+            };
+            let own = |bytes| or("the engine's own", bytes);
+            text.push_str(&format!(
+                ", memory {}, dirty limit {}, background limit {}, flushers {flushers}",
+                own(self.memory),
+                own(self.dirty),
+                own(self.background)
+            ));
+        }
+        text
     }
 }

@@ -10,9 +10,11 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures real time")]
 
 mod bench;
+pub mod cache;
 pub mod calibrate;
 mod capacity;
 pub mod catalogue;
+pub mod document;
 mod emulator;
 mod fuse;
 pub mod host;
@@ -21,8 +23,12 @@ pub mod measure;
 pub mod plot;
 pub mod raw;
 mod reach;
+pub mod report;
 pub mod result;
+pub mod runner;
+pub mod scenario;
 pub mod target;
+pub mod text;
 mod timing;
 pub mod units;
 pub mod workload;

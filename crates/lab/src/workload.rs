@@ -104,7 +104,7 @@ pub struct Workload {
     /// Of a drive: zones in use at once.
     #[serde(default = "one")]
     pub zones: u32,
-    /// Of a drive: distance between them, in zones.
+    /// Of a drive: distance between them, in zones; 0: anywhere, drawn from the seed.
     #[serde(default = "one")]
     pub stride: u32,
     /// Of a drive: which zone a command goes to.
@@ -134,7 +134,6 @@ impl Workload {
             ("size", self.size.0),
             ("depth", self.depth.into()),
             ("zones", self.zones.into()),
-            ("stride", self.stride.into()),
             ("run", self.run.0),
         ];
         if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
@@ -166,6 +165,43 @@ impl Workload {
     /// Clients at once.
     pub fn clients(&self) -> u32 {
         if self.threads == 0 { self.zones } else { self.threads }
+    }
+
+    /// One line for people.
+    pub fn describe(&self) -> String {
+        let Workload { size, depth, zones, stride, warm, run, span, .. } = self;
+        let mut text = format!("{} clients, {depth} outstanding each: ", self.clients());
+        let order = match self.order {
+            Order::Sequential => "one after the other".to_owned(),
+            Order::Random => "random".to_owned(),
+            Order::Zipf => format!("zipf {}", self.theta),
+        };
+        text.push_str(&format!("{} of {size}, {order}", self.op));
+        if self.read_percent > 0 {
+            text.push_str(&format!(", {} % reads", self.read_percent));
+        }
+        if self.fsync > 0 {
+            text.push_str(&format!(", fsync after every {}", self.fsync));
+        }
+        let pick = match self.pick {
+            Pick::Shared => "shared by all",
+            Pick::Own => "one for each",
+        };
+        let zones = if *zones == 1 { "1 zone".to_owned() } else { format!("{zones} zones") };
+        let place = match stride {
+            0 => "anywhere".to_owned(),
+            1 => "side by side".to_owned(),
+            stride => format!("{stride} apart"),
+        };
+        text.push_str(&format!("; {zones}, {place}, {pick}"));
+        if span.0 > 0 {
+            text.push_str(&format!(", {span} of each"));
+        }
+        text.push_str(&format!("; {warm} before measuring, {run} measured"));
+        if self.bytes.0 > 0 {
+            text.push_str(&format!(", at most {} of a client", self.bytes));
+        }
+        text
     }
 
     /// True if nothing is written.

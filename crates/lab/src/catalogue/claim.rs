@@ -239,20 +239,6 @@ impl fmt::Display for Verdict {
 }
 
 impl Figure {
-    /// The published number as people write it.
-    pub fn published(&self) -> String {
-        let number = crate::plot::number;
-        match self.paper {
-            None => "–".to_owned(),
-            Some(Paper::Range(low, high)) => format!("{} to {}", number(low), number(high)),
-            Some(Paper::One(value)) => match self.relation {
-                Relation::About => number(value),
-                Relation::AtLeast => format!("≥ {}", number(value)),
-                Relation::AtMost => format!("≤ {}", number(value)),
-            },
-        }
-    }
-
     /// Compares `ours` with the published number.
     pub fn verdict(&self, ours: f64) -> Verdict {
         let Some(paper) = self.paper else { return Verdict::None };

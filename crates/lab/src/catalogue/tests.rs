@@ -1,3 +1,5 @@
+//! What the data may say, and what is refused.
+
 use super::*;
 
 const SETUP_FILE: &str = r#"

@@ -64,7 +64,7 @@ pub(super) fn svg(plot: &Plot) -> String {
     canvas.head(width, height);
     canvas.legend(&entries, title);
     canvas.axes(height, tilt);
-    plot.marks.iter().enumerate().for_each(|(index, mark)| canvas.mark(index, mark));
+    (0..plot.marks.len()).for_each(|index| canvas.mark(index));
     (0..plot.series.len()).for_each(|index| canvas.series(index));
     canvas.out.push_str("</svg>\n");
     canvas.out
@@ -125,6 +125,12 @@ fn legend(plot: &Plot, left: f64, right: f64) -> Vec<Entry> {
     entries
 }
 
+/// How reference `index` is broken: as the one before if it has no name of its own.
+fn dash(plot: &Plot, index: usize) -> &'static str {
+    let named = plot.marks[..=index].iter().filter(|mark| !mark.name().is_empty()).count();
+    DASHES[named.saturating_sub(1) % DASHES.len()]
+}
+
 impl Canvas<'_> {
     fn across(&self, value: f64) -> f64 {
         self.frame.left + self.x.place(value) * (self.frame.right - self.frame.left)
@@ -149,8 +155,9 @@ impl Canvas<'_> {
     fn head(&mut self, width: f64, height: f64) {
         let title = escape(&self.plot.title);
         self.put(format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fp\" viewBox=\"0 0 {width} {height}\" \
-             width=\"{width}\" height=\"{height}\" role=\"img\" aria-label=\"{title}\">"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fp\" \
+             viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
+             role=\"img\" aria-label=\"{title}\">"
         ));
         self.out.push_str(&style());
         if !self.plot.title.is_empty() {
@@ -187,7 +194,7 @@ impl Canvas<'_> {
                     self.cross(x + 11.0, y, "");
                 }
                 Err(index) => {
-                    let dash = DASHES[index % DASHES.len()];
+                    let dash = dash(self.plot, index);
                     self.put(format_args!(
                         "<path d=\"M{x:.1} {y:.1}h22\" class=\"fp-ref\" {dash}/>"
                     ));
@@ -199,8 +206,10 @@ impl Canvas<'_> {
 
     fn axes(&mut self, height: f64, tilt: bool) {
         let Frame { left, right, top, bottom } = self.frame;
+        let mut widest = 0.0f64;
         for tick in std::mem::take(&mut self.y.ticks) {
             let (y, label) = (self.up(tick), self.y.label(tick));
+            widest = widest.max(label.chars().count() as f64 * CHARACTER);
             self.put(format_args!("<path d=\"M{left:.1} {y:.1}H{right:.1}\" class=\"fp-grid\"/>"));
             self.text(left - 7.0, y + 4.0, "fp-text", " text-anchor=\"end\"", &label);
         }
@@ -224,12 +233,14 @@ impl Canvas<'_> {
         let middle = (left + right) / 2.0;
         self.text(middle, height - 12.0, "fp-name", " text-anchor=\"middle\"", &across);
         let half = (top + bottom) / 2.0;
-        let turn = format!(" text-anchor=\"middle\" transform=\"rotate(-90 14 {half:.1})\"");
-        self.text(14.0, half, "fp-name", &turn, &up);
+        let beside = (left - widest - 18.0).max(14.0);
+        let turn =
+            format!(" text-anchor=\"middle\" transform=\"rotate(-90 {beside:.1} {half:.1})\"");
+        self.text(beside, half, "fp-name", &turn, &up);
     }
 
-    fn mark(&mut self, index: usize, mark: &Mark) {
-        let dash = DASHES[index % DASHES.len()];
+    fn mark(&mut self, index: usize) {
+        let (mark, dash) = (&self.plot.marks[index], dash(self.plot, index));
         let Frame { left, right, top, bottom } = self.frame;
         let (x, y) = (&self.plot.x, &self.plot.y);
         match mark {

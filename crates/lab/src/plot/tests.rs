@@ -1,3 +1,5 @@
+//! Plots read back as XML.
+
 use super::scale::number;
 use super::*;
 

@@ -6,6 +6,9 @@
 //! `n` zones were on different dies stay so. At the end of the drive a slot starts over and resets
 //! each zone before it writes it.
 //!
+//! Scattered, the zones of the drive are shuffled first; everything else is by their place in that
+//! order.
+//!
 //! With the host's zone lock one write is in flight per zone and the others wait for it in turn.
 //! Without it many are, through one queue per zone, so that they start in order. Everything else
 //! goes through the client's queue.
@@ -16,7 +19,7 @@ use super::Target;
 use crate::host::Host;
 use crate::workload::{Kind, Op, Pick, Workload};
 use anyhow::{Result, bail, ensure};
-use furrow_rt::{Notify, Page, Pages, Rt, Semaphore};
+use furrow_rt::{Notify, Page, Pages, Rng, Rt, Semaphore};
 use furrow_zone::{
     Action, BlockCount, Command, Geometry, Lba, QueueId, Request, Target as Manage, ZoneId,
     ZonedDevice,
@@ -25,7 +28,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Bytes of the commands that fill zones before they are read.
-const FILL: u64 = 256 << 10;
+const FILL: u64 = 128 << 10;
 
 /// See the module.
 pub struct Zones {
@@ -34,6 +37,8 @@ pub struct Zones {
     workload: Workload,
     host: Host,
     slots: Vec<Slot>,
+    /// The zones in their order, if that is not by number.
+    order: Vec<u32>,
     /// What is written.
     page: Page,
     /// Buffers of reads that are over.
@@ -55,11 +60,16 @@ struct Slot {
 }
 
 impl Zones {
-    /// The zones of `device` that `workload` uses.
+    /// The zones of `device` that `workload` uses; `seed` scatters them, if that is wanted.
     ///
     /// # Errors
     /// If the drive has too few, or the workload makes no sense on a drive.
-    pub fn new(device: Rc<dyn ZonedDevice>, workload: &Workload, host: &Host) -> Result<Zones> {
+    pub fn new(
+        device: Rc<dyn ZonedDevice>,
+        workload: &Workload,
+        host: &Host,
+        seed: u64,
+    ) -> Result<Zones> {
         let geometry = device.geometry().clone();
         let name = device.name();
         let mixed = workload.read_percent > 0 && !workload.only_reads();
@@ -68,11 +78,11 @@ impl Zones {
         let unspanned = workload.only_reads() && workload.span.0 == 0;
         ensure!(!unspanned, "{name}: how much of each zone is read? `span` is not set");
         let zones = u64::from(workload.zones);
-        let last = (zones - 1) * u64::from(workload.stride);
+        let stride = workload.stride.max(1);
+        let last = (zones - 1) * u64::from(stride);
         ensure!(
             last < u64::from(geometry.zones),
-            "{name}: {zones} zones {} apart need {} zones, the drive has {}",
-            workload.stride,
+            "{name}: {zones} zones {stride} apart need {} zones, the drive has {}",
             last + 1,
             geometry.zones
         );
@@ -97,6 +107,7 @@ impl Zones {
             turn: Semaphore::new(1),
         };
         Ok(Zones {
+            order: if workload.stride == 0 { shuffled(geometry.zones, seed) } else { Vec::new() },
             slots: (0..zones).map(slot).collect(),
             geometry,
             workload: workload.clone(),
@@ -136,7 +147,7 @@ impl Zones {
         let zone = self.zone(index);
         let queue = QueueId(index as u16);
         let blocks = self.blocks(self.workload.span.0);
-        let step = self.blocks(FILL.min(self.workload.span.0)).max(1);
+        let step = self.blocks(FILL).min(self.most(Kind::Write)).max(1);
         for offset in (0..blocks).step_by(step as usize) {
             let count = step.min(blocks - offset);
             let lba = Lba(self.geometry.start(zone).0 + offset);
@@ -150,11 +161,27 @@ impl Zones {
     }
 
     fn zone(&self, index: u64) -> ZoneId {
-        ZoneId((index * u64::from(self.workload.stride)) as u32)
+        match self.order.get(index as usize) {
+            Some(zone) => ZoneId(*zone),
+            None => ZoneId((index * u64::from(self.workload.stride)) as u32),
+        }
     }
 
     fn blocks(&self, bytes: u64) -> u64 {
         bytes / self.geometry.block_size.0
+    }
+
+    /// Blocks of the largest command of a kind.
+    fn most(&self, kind: Kind) -> u64 {
+        let drive = match kind {
+            Kind::Append => self.geometry.append_limit(),
+            Kind::Read | Kind::Write => self.geometry.max_transfer,
+        };
+        let host = match self.host.request_cap.0 {
+            0 => u64::MAX,
+            cap => self.blocks(cap).max(1),
+        };
+        drive.map_or(host, |drive| drive.0.min(host))
     }
 
     fn payload(&self, command: &Command) -> Pages {
@@ -188,10 +215,7 @@ impl Zones {
     }
 
     async fn write(&self, thread: u32, slot: usize, op: Op) -> Result<u64> {
-        let most = match self.host.request_cap.0 {
-            0 => u64::MAX,
-            cap => self.blocks(cap).max(1),
-        };
+        let most = self.most(op.kind);
         let lock = self.host.zone_lock && op.kind == Kind::Write;
         let queue = match op.kind {
             Kind::Write if !lock => QueueId(slot as u16),
@@ -236,7 +260,7 @@ impl Zones {
         }
         let count = self.slots.len() as u64;
         let mut next = slot.index.get() + count;
-        if next * u64::from(self.workload.stride) >= u64::from(self.geometry.zones) {
+        if next * u64::from(self.workload.stride.max(1)) >= u64::from(self.geometry.zones) {
             next = slot.index.get() % count;
             slot.again.set(true);
         }
@@ -252,17 +276,34 @@ impl Zones {
     }
 
     async fn read(&self, thread: u32, zone: ZoneId, offset: u64, bytes: u64) -> Result<u64> {
-        let blocks = BlockCount(self.blocks(bytes));
-        let command = Command::Read { lba: Lba(self.geometry.start(zone).0 + offset), blocks };
-        let pages = bytes.div_ceil(furrow_rt::PAGE_SIZE as u64);
-        let spare = self.spare.borrow_mut().pop();
-        let data = spare.unwrap_or_else(|| (0..pages).map(|_| Page::zeroed()).collect());
-        let request = Request::with_data(command, data);
-        let outcome = self.device.submit(QueueId(thread as u16), request).await;
-        self.expect(&command, outcome.status)?;
-        self.spare.borrow_mut().push(outcome.data);
+        let start = self.geometry.start(zone).0 + offset;
+        let (wanted, most) = (self.blocks(bytes), self.most(Kind::Read));
+        let mut done = 0;
+        while done < wanted {
+            let blocks = (wanted - done).min(most);
+            let command = Command::Read { lba: Lba(start + done), blocks: BlockCount(blocks) };
+            let pages = self.geometry.bytes(BlockCount(blocks)).0 / furrow_rt::PAGE_SIZE as u64;
+            let spare = self.spare.borrow_mut().pop().filter(|data| data.len() as u64 == pages);
+            let data = spare.unwrap_or_else(|| (0..pages).map(|_| Page::zeroed()).collect());
+            let request = Request::with_data(command, data);
+            let outcome = self.device.submit(QueueId(thread as u16), request).await;
+            self.expect(&command, outcome.status)?;
+            self.spare.borrow_mut().push(outcome.data);
+            done += blocks;
+        }
         Ok(bytes)
     }
+}
+
+/// The numbers below `count`, in an order drawn from `seed`.
+fn shuffled(count: u32, seed: u64) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..count).collect();
+    // A stream of its own: that of the clients begins at the seed.
+    let mut rng = Rng::new(seed ^ 0x5ca7_7e2e);
+    for at in (1..order.len()).rev() {
+        order.swap(at, rng.below(at as u64 + 1) as usize);
+    }
+    order
 }
 
 impl Target for Zones {

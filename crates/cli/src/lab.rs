@@ -1,0 +1,202 @@
+//! `furrow lab`: what was claimed, tried on the timed drive.
+//!
+//! Claims, scenarios and how figures are made of them are `furrow-lab`'s; here they are asked for,
+//! printed and written to a file.
+
+mod print;
+
+use anyhow::{Context as _, bail};
+use furrow_lab::cache::{Build, Cache};
+use furrow_lab::catalogue::{Catalogue, Claim, Size};
+use furrow_lab::document::Document;
+use furrow_lab::runner::{self, Order, Outcome};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Try what has been claimed of zoned drives and of systems on them
+///
+/// Claims, drives, hosts and workloads are data (docs/lab.md). Runs are in virtual time and depend
+/// on their seed alone. Results are kept by commit, unless the build differs from its commit.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// List the claims: source, what they say, whether they can be run, what is in the cache
+    List(List),
+    /// Run claims and compare with what was published
+    Run(Run),
+    /// Run all claims, those not in the cache, and write a report
+    Report(Report),
+}
+
+#[derive(clap::Args)]
+struct List {
+    #[command(flatten)]
+    common: Common,
+    /// Only claims that can be run
+    #[arg(long)]
+    runnable: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct Run {
+    /// Claims to run, by ID
+    #[arg(value_name = "ID", required_unless_present = "all")]
+    ids: Vec<String>,
+    /// All claims that can be run
+    #[arg(long, conflicts_with = "ids")]
+    all: bool,
+    #[command(flatten)]
+    common: Common,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct Report {
+    /// The file to write, HTML that needs no other
+    #[arg(short, long, value_name = "FILE", default_value = "furrow-report.html")]
+    output: PathBuf,
+    /// Only these claims
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// The small size, seconds for each claim (this is the default)
+    #[arg(long, conflicts_with = "full")]
+    scaled: bool,
+    /// The published size, or as near as makes no difference
+    #[arg(long)]
+    full: bool,
+    /// Seeds 1 to N
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
+    /// Runs at once; as many as there are processors if not said
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// Where results are kept; a folder in the user's cache if not said
+    #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
+    cache: Option<PathBuf>,
+    /// Run everything again and keep nothing
+    #[arg(long)]
+    no_cache: bool,
+}
+
+impl Common {
+    fn order(&self) -> Order {
+        let size = if self.full { Size::Full } else { Size::Scaled };
+        let order = Order::new(size, self.seeds);
+        Order { threads: self.jobs.map_or(order.threads, usize::from), ..order }
+    }
+
+    fn cache(&self) -> Cache {
+        match self.folder().filter(|_| !self.no_cache) {
+            Some(folder) => Cache::new(&folder, Build::this()),
+            None => Cache::none(Build::this()),
+        }
+    }
+
+    /// `--cache`, or a folder by the rules of freedesktop.org; `None` for somebody without a home.
+    fn folder(&self) -> Option<PathBuf> {
+        let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+        let users = || set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+        self.cache.clone().or_else(|| Some(users()?.join("furrow").join("lab")))
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let catalogue = Catalogue::built_in()?;
+    match &args.command {
+        Command::List(list) => {
+            let claims: Vec<&Claim> = catalogue.claims.iter().collect();
+            let claims = claims.into_iter().filter(|c| c.is_runnable() || !list.runnable);
+            let (order, cache) = (list.common.order(), list.common.cache());
+            let lines = claims.map(|claim| print::Line::new(&catalogue, claim, &order, &cache));
+            let lines: Vec<print::Line> = lines.collect();
+            if list.json {
+                print::list_json(out, &lines)?
+            } else {
+                print::list(out, &lines)?
+            }
+            Ok(0)
+        }
+        Command::Run(run) => {
+            let claims = chosen(&catalogue, &run.ids)?;
+            let (order, cache) = (run.common.order(), run.common.cache());
+            let outcome = execute(&catalogue, &claims, &order, &cache)?;
+            if run.json {
+                let document = Document::new(&outcome, &order, cache.build());
+                serde_json::to_writer_pretty(&mut *out, &document)?;
+                writeln!(out)?;
+            } else {
+                print::outcome(out, &outcome, &order, &cache)?;
+            }
+            Ok(status(&outcome))
+        }
+        Command::Report(report) => {
+            let claims = chosen(&catalogue, &report.ids)?;
+            let (order, cache) = (report.common.order(), report.common.cache());
+            let outcome = execute(&catalogue, &claims, &order, &cache)?;
+            let html = furrow_lab::report::html(&catalogue, &outcome, &order, cache.build());
+            std::fs::write(&report.output, &html)
+                .with_context(|| format!("cannot write {}", report.output.display()))?;
+            print::outcome(out, &outcome, &order, &cache)?;
+            writeln!(out, "written: {}", report.output.display())?;
+            Ok(status(&outcome))
+        }
+    }
+}
+
+/// The claims called `ids`, all that can be run if there are none.
+fn chosen<'a>(catalogue: &'a Catalogue, ids: &[String]) -> anyhow::Result<Vec<&'a Claim>> {
+    if ids.is_empty() {
+        return Ok(catalogue.claims.iter().filter(|claim| claim.is_runnable()).collect());
+    }
+    let mut claims: Vec<&Claim> = Vec::new();
+    for id in ids {
+        let Some(claim) = catalogue.claim(id) else {
+            bail!("no claim is called '{id}': see 'furrow lab list'");
+        };
+        if let Some(needs) = &claim.needs {
+            bail!("{} cannot be run yet, it needs {needs}", claim.id);
+        }
+        if !claims.iter().any(|known| known.id == claim.id) {
+            claims.push(claim);
+        }
+    }
+    Ok(claims)
+}
+
+fn execute<'a>(
+    catalogue: &Catalogue,
+    claims: &[&'a Claim],
+    order: &Order,
+    cache: &Cache,
+) -> anyhow::Result<Outcome<'a>> {
+    let screen = print::Screen::new();
+    let outcome = runner::run(catalogue, claims, order, cache, &|progress| screen.show(progress))?;
+    screen.end();
+    if let Some(why) = &outcome.not_kept {
+        eprintln!("furrow: {why}");
+    }
+    Ok(outcome)
+}
+
+/// 1 if a run failed; a claim that misses is a result.
+fn status(outcome: &Outcome<'_>) -> u8 {
+    u8::from(outcome.claims.iter().any(|finished| finished.result.is_err()))
+}

@@ -1,0 +1,201 @@
+//! What `furrow lab` shows: tables, and one line while it runs.
+
+use crate::show;
+use comfy_table::{CellAlignment, ContentArrangement};
+use furrow_lab::cache::Cache;
+use furrow_lab::catalogue::{Catalogue, Claim};
+use furrow_lab::runner::{self, Order, Outcome, Progress};
+use furrow_lab::text;
+use std::io::{self, IsTerminal, Write};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// A claim in the list.
+#[derive(serde::Serialize)]
+pub struct Line {
+    id: String,
+    source: String,
+    what: String,
+    /// What must be built before it can be run.
+    needs: Option<String>,
+    /// All its runs are in the cache.
+    cached: bool,
+}
+
+#[derive(serde::Serialize)]
+struct ListDocument<'a> {
+    version: u32,
+    claims: &'a [Line],
+}
+
+impl Line {
+    /// The line of `claim`; whether it is cached depends on size and seeds.
+    pub fn new(catalogue: &Catalogue, claim: &Claim, order: &Order, cache: &Cache) -> Line {
+        Line {
+            id: claim.id.clone(),
+            source: claim.source.clone(),
+            what: claim.what.clone(),
+            needs: claim.needs.clone(),
+            cached: runner::is_cached(catalogue, claim, order, cache),
+        }
+    }
+}
+
+/// Prints the list for machines.
+pub fn list_json(out: &mut dyn Write, lines: &[Line]) -> anyhow::Result<()> {
+    let document = ListDocument { version: 1, claims: lines };
+    serde_json::to_writer_pretty(&mut *out, &document)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// Prints the list for people.
+pub fn list(out: &mut dyn Write, lines: &[Line]) -> io::Result<()> {
+    let mut table = show::table(&["claim", "source", "what", "state"]);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(show::Screen::of_stdout().width.max(60) as u16);
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Left);
+    }
+    for line in lines {
+        let state = match (&line.needs, line.cached) {
+            (Some(needs), _) => format!("needs {needs}"),
+            (None, true) => "can be run, cached".to_owned(),
+            (None, false) => "can be run".to_owned(),
+        };
+        table.add_row([line.id.clone(), line.source.clone(), line.what.clone(), state]);
+    }
+    show::print_table(out, &table)?;
+    let runnable = lines.iter().filter(|line| line.needs.is_none()).count();
+    writeln!(out, "\n{} claims, {runnable} can be run", lines.len())
+}
+
+/// Prints what came of runs.
+pub fn outcome(
+    out: &mut dyn Write,
+    outcome: &Outcome<'_>,
+    order: &Order,
+    cache: &Cache,
+) -> io::Result<()> {
+    for finished in &outcome.claims {
+        let claim = finished.claim;
+        writeln!(out, "{}: {} ({})", claim.id, claim.what, claim.source)?;
+        let result = match &finished.result {
+            Ok(result) => result,
+            Err(why) => {
+                writeln!(out, "  failed: {why}\n")?;
+                continue;
+            }
+        };
+        let head = ["", "ours", "±", "unit", "published", "ratio", "expected", "verdict"];
+        let mut table = show::table(&head);
+        for figure in &result.figures {
+            table.add_row([
+                figure.figure.name.clone(),
+                text::quantity(figure.ours.mean),
+                text::spread(&figure.ours),
+                text::unit(&figure.figure.unit).to_owned(),
+                text::published(&figure.figure),
+                text::ratio(figure.ratio),
+                text::forecast(&figure.figure),
+                figure.verdict.to_string(),
+            ]);
+        }
+        show::print_table(out, &table)?;
+        writeln!(out)?;
+    }
+    let seeds = order.seeds.len();
+    writeln!(
+        out,
+        "{} size, {seeds} {}, {} runs and {} from the cache, commit {}",
+        order.size,
+        if seeds == 1 { "seed" } else { "seeds" },
+        outcome.run,
+        outcome.cached,
+        cache.build()
+    )?;
+    if cache.build().changed {
+        writeln!(
+            out,
+            "the build differs from its commit: nothing was taken from the cache or kept"
+        )?;
+    }
+    Ok(())
+}
+
+/// One line on standard error that says how far the runs are: redrawn on a terminal, repeated
+/// every ten seconds in a log.
+pub struct Screen {
+    terminal: bool,
+    /// When a line was printed last, since the runs began.
+    last: Mutex<Option<Duration>>,
+}
+
+impl Screen {
+    /// For standard error as it is.
+    pub fn new() -> Screen {
+        Screen { terminal: io::stderr().is_terminal(), last: Mutex::new(None) }
+    }
+
+    /// Shows `progress`, if it is time.
+    pub fn show(&self, progress: Progress) {
+        let Ok(mut last) = self.last.lock() else { return };
+        let every = Duration::from_secs(if self.terminal { 0 } else { 10 });
+        let since = progress.elapsed.saturating_sub(last.unwrap_or_default());
+        if since < every || (progress.done == 0 && !self.terminal) {
+            return;
+        }
+        *last = Some(progress.elapsed);
+        if self.terminal {
+            eprint!("\r{}\x1b[K", line(progress));
+            // A terminal that went away is no reason to stop.
+            let _ = io::stderr().flush();
+        } else {
+            eprintln!("{}", line(progress));
+        }
+    }
+
+    /// Leaves the line.
+    pub fn end(&self) {
+        let shown = self.last.lock().is_ok_and(|last| last.is_some());
+        if self.terminal && shown {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn line(progress: Progress) -> String {
+    let left = match progress.left {
+        Some(left) => format!("{} left", clock(left)),
+        None => "time left not known yet".to_owned(),
+    };
+    let Progress { done, of, elapsed, .. } = progress;
+    format!("{done} of {of} runs, {} gone, {left}", clock(elapsed))
+}
+
+/// Minutes and seconds.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs_f64().round() as u64;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        _ => format!("{} min {:02} s", seconds / 60, seconds % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_one_line_with_the_time_left() {
+        let progress = Progress {
+            done: 3,
+            of: 20,
+            elapsed: Duration::from_millis(61_400),
+            left: Some(Duration::from_secs(7)),
+        };
+        assert_eq!(line(progress), "3 of 20 runs, 1 min 01 s gone, 7 s left");
+        let unknown = Progress { left: None, ..progress };
+        assert!(line(unknown).ends_with("not known yet"));
+    }
+}

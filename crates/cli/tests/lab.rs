@@ -1,0 +1,134 @@
+//! `furrow lab` from outside: what it prints, what it keeps, how it ends.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "runs the command")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder that is gone at the end of the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("furrow-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder can be made");
+        Folder(folder)
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn lab(arguments: &[&str], cache: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_furrow"));
+    command.arg("lab").args(arguments).env("XDG_CACHE_HOME", cache).env("COLUMNS", "100");
+    command.output().expect("furrow runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn the_list_has_every_claim_and_its_state() {
+    let cache = Folder::new("lab-list");
+    let output = lab(&["list"], cache.path());
+    let shown = text(&output.stdout);
+    let line = |id: &str| {
+        let found = shown.lines().find(|line| line.starts_with(&format!("{id} ")));
+        found.unwrap_or_else(|| panic!("{id} is not in\n{shown}")).to_owned()
+    };
+    assert!(line("Z-raw-peak").contains("can be run"), "{}", line("Z-raw-peak"));
+    assert!(line("R12").contains("needs"), "{}", line("R12"));
+    assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
+    let list = json(&lab(&["list", "--json"], cache.path()));
+    assert_eq!(list["version"], 1);
+    assert_eq!(list["claims"].as_array().map(Vec::len), Some(76));
+    let runnable = json(&lab(&["list", "--json", "--runnable"], cache.path()));
+    let ids: Vec<&str> =
+        runnable["claims"].as_array().unwrap().iter().filter_map(|c| c["id"].as_str()).collect();
+    assert!(ids.contains(&"R-raw") && !ids.contains(&"R1"), "{ids:?}");
+}
+
+#[test]
+fn a_run_is_the_same_twice_and_says_what_it_compared() {
+    let cache = Folder::new("lab-run");
+    let arguments = ["run", "z-die", "--seeds", "1", "--json"];
+    let first = lab(&arguments, cache.path());
+    let document = json(&first);
+    // From the cache, if this build keeps results; run again, if not.
+    let again = lab(&arguments, cache.path());
+    let anew = lab(&[&arguments[..], &["--no-cache"]].concat(), cache.path());
+    for other in [again, anew] {
+        for (one, two) in text(&first.stdout).lines().zip(text(&other.stdout).lines()) {
+            assert_eq!(one, two);
+        }
+        assert_eq!(first.stdout.len(), other.stdout.len());
+    }
+    assert_eq!((&document["version"], &document["seeds"][0]), (&Value::from(1), &Value::from(1)));
+    let claim = &document["claims"][0];
+    assert_eq!(claim["id"], "Z-die");
+    let figure = &claim["figures"][0];
+    assert_eq!((&figure["paper"], &figure["unit"]), (&Value::from(50.0), &Value::from("%")));
+    let ours = figure["ours"]["mean"].as_f64().unwrap();
+    assert!((50.0..60.0).contains(&ours), "two readers of a die lose {ours} %");
+    let scenario = &claim["runs"][0]["points"][0]["scenario"];
+    assert_eq!(scenario["workload"]["size"], "4KiB");
+    assert_eq!(scenario["device"], "mem:pm1731a,timing=virtual,medium=discard");
+
+    let shown = text(&lab(&["run", "Z-die", "--seeds", "1"], cache.path()).stdout);
+    assert!(shown.contains("loss at distance 128") && shown.contains("hit"), "{shown}");
+    assert!(shown.contains("scaled size, 1 seed, "), "{shown}");
+    let kept = cache.path().join("furrow").join("lab").exists();
+    assert_eq!(kept, !shown.contains("nothing was taken from the cache"), "{shown}");
+}
+
+#[test]
+fn a_report_is_one_file_that_needs_no_other() {
+    let cache = Folder::new("lab-report");
+    let file = cache.path().join("report.html");
+    let file = file.to_str().expect("a path in UTF-8");
+    let output = lab(&["report", "Z-die", "-o", file, "--seeds", "1", "--no-cache"], cache.path());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).ends_with(&format!("written: {file}\n")));
+    let html = std::fs::read_to_string(file).expect("the report was written");
+    for part in ["<!doctype html>", "id=\"z-die\"", "<svg", "furrow lab run Z-die --scaled"] {
+        assert!(html.contains(part), "{part} is missing");
+    }
+    assert!(!html.contains("<script") && !html.contains(" src="), "something is loaded");
+    let nowhere = lab(&["report", "Z-die", "-o", "/dev/null/x", "--seeds", "1"], cache.path());
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(text(&nowhere.stderr).contains("cannot write /dev/null/x"));
+}
+
+#[test]
+fn what_cannot_be_run_is_one_line_and_a_status() {
+    let cache = Folder::new("lab-wrong");
+    for (arguments, status, words) in [
+        (&["run", "Z99"][..], 1, "no claim is called 'Z99': see 'furrow lab list'"),
+        (&["run", "R12"], 1, "R12 cannot be run yet, it needs"),
+        (&["run"], 2, "required"),
+        (&["run", "Z-die", "--all"], 2, "cannot be used with"),
+        (&["run", "Z-die", "--full", "--scaled"], 2, "cannot be used with"),
+        (&["run", "Z-die", "--seeds", "0"], 2, "not in 1..=1000"),
+    ] {
+        let output = lab(arguments, cache.path());
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {error}");
+        assert!(error.contains(words) && error.lines().count() == 1, "{arguments:?}: {error}");
+        assert!(output.stdout.is_empty());
+    }
+}

@@ -1,0 +1,358 @@
+//! The report: one HTML file that needs no other, with a page for each claim.
+//!
+//! Everything that comes from data is escaped; plots are SVG within the page; there is no script
+//! and nothing is loaded. The same outcome gives the same bytes.
+
+mod plots;
+
+use crate::cache::Build;
+use crate::catalogue::{Catalogue, Claim, Engine, Point, Verdict};
+use crate::plot::escape;
+use crate::result::{ClaimResult, FigureResult};
+use crate::runner::{Finished, Order, Outcome};
+use crate::text;
+use crate::workload::Workload;
+use std::fmt::Write as _;
+
+const STYLE: &str = include_str!("report/style.css");
+
+/// The report on `outcome`.
+pub fn html(catalogue: &Catalogue, outcome: &Outcome<'_>, order: &Order, build: &Build) -> String {
+    let mut page = Page { out: String::new(), catalogue, order };
+    page.head();
+    page.summary(outcome, build);
+    outcome.claims.iter().for_each(|finished| page.claim(finished));
+    page.others();
+    page.out.push_str("</main>\n</body>\n</html>\n");
+    page.out
+}
+
+struct Page<'a> {
+    out: String,
+    catalogue: &'a Catalogue,
+    order: &'a Order,
+}
+
+/// Writes to the page; every argument is escaped.
+macro_rules! put {
+    ($page:expr, $form:literal $(, $argument:expr)* $(,)?) => {{
+        let _ = writeln!($page.out, $form $(, escape(&$argument.to_string()))*);
+    }};
+}
+
+fn anchor(claim: &Claim) -> String {
+    claim.id.to_ascii_lowercase()
+}
+
+fn class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Hit => "hit",
+        Verdict::Miss => "miss",
+        Verdict::None => "none",
+    }
+}
+
+impl Page<'_> {
+    fn head(&mut self) {
+        put!(self, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">");
+        put!(self, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
+        put!(self, "<meta name=\"color-scheme\" content=\"light dark\">");
+        put!(self, "<title>Furrow: claims tried</title>");
+        let _ = writeln!(self.out, "<style>\n{STYLE}</style>\n</head>\n<body>\n<main>");
+    }
+
+    fn summary(&mut self, outcome: &Outcome<'_>, build: &Build) {
+        let seeds: Vec<String> = self.order.seeds.iter().map(u64::to_string).collect();
+        put!(self, "<header>\n<h1>Claims tried</h1>");
+        put!(
+            self,
+            "<p class=\"lead\">{} claims of {} papers, on an emulated drive in virtual time. Size \
+             {}, seeds {}, commit <code>{}</code>.</p>",
+            outcome.claims.len(),
+            self.papers(outcome),
+            self.order.size,
+            seeds.join(", "),
+            build,
+        );
+        if build.changed {
+            put!(self, "<p class=\"warning\">The build differs from its commit.</p>");
+        }
+        put!(
+            self,
+            "<p>Ours is the mean over the seeds, ± half of the range. A figure is a hit if it is \
+             within its tolerance of what was published. What was expected was written down \
+             before the first run.</p>\n</header>"
+        );
+        self.overview(outcome);
+        if let Some(plot) = plots::ratios(outcome) {
+            let _ = writeln!(self.out, "<figure>{}</figure>", plot.svg());
+        }
+    }
+
+    fn papers(&self, outcome: &Outcome<'_>) -> usize {
+        let mut sources: Vec<&str> = outcome.claims.iter().map(|f| &*f.claim.source).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        sources.len()
+    }
+
+    fn overview(&mut self, outcome: &Outcome<'_>) {
+        put!(self, "<div class=\"wide\"><table class=\"overview\">\n<thead><tr><th>claim</th>");
+        put!(self, "<th>figure</th><th class=\"n\">ours</th><th class=\"n\">±</th><th>unit</th>");
+        put!(self, "<th class=\"n\">published</th><th class=\"n\">ratio</th>");
+        put!(self, "<th class=\"n\">expected</th><th>verdict</th></tr></thead>\n<tbody>");
+        for finished in &outcome.claims {
+            let claim = finished.claim;
+            let rows = finished.result.as_ref().map_or(1, |result| result.figures.len().max(1));
+            put!(
+                self,
+                "<tr class=\"first\"><td rowspan=\"{}\"><a href=\"#{}\">{}</a></td>",
+                rows,
+                anchor(claim),
+                claim.id,
+            );
+            match &finished.result {
+                Ok(result) => {
+                    for (at, figure) in result.figures.iter().enumerate() {
+                        if at > 0 {
+                            put!(self, "<tr>");
+                        }
+                        self.figure_cells(figure);
+                    }
+                }
+                Err(_) => put!(
+                    self,
+                    "<td colspan=\"7\">not run</td><td><span class=\"miss\">failed</span></td></tr>"
+                ),
+            }
+        }
+        put!(self, "</tbody></table></div>");
+    }
+
+    fn figure_cells(&mut self, figure: &FigureResult) {
+        let data = &figure.figure;
+        put!(
+            self,
+            "<td>{}</td><td class=\"n\"><b>{}</b></td><td class=\"n\">{}</td><td>{}</td>\
+             <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td><span class=\"{}\">{}</span></td></tr>",
+            data.name,
+            text::quantity(figure.ours.mean),
+            text::spread(&figure.ours),
+            text::unit(&data.unit),
+            text::published(data),
+            text::ratio(figure.ratio),
+            text::forecast(data),
+            class(figure.verdict),
+            figure.verdict,
+        );
+    }
+
+    fn claim(&mut self, finished: &Finished<'_>) {
+        let claim = finished.claim;
+        let source = self.catalogue.sources.get(&claim.source);
+        put!(self, "<section id=\"{}\">\n<h2>{}</h2>", anchor(claim), claim.id);
+        put!(self, "<p class=\"lead\">{}</p>", claim.what);
+        put!(
+            self,
+            "<p class=\"source\">{}</p>",
+            source.map_or(claim.source.as_str(), |source| source.title.as_str())
+        );
+        match &finished.result {
+            Ok(result) => self.result(claim, result),
+            Err(why) => put!(self, "<p class=\"warning\">Failed: {}</p>", why),
+        }
+        put!(self, "</section>");
+    }
+
+    fn result(&mut self, claim: &Claim, result: &ClaimResult) {
+        put!(self, "<div class=\"wide\"><table>\n<thead><tr><th>figure</th>");
+        put!(self, "<th class=\"n\">ours</th><th class=\"n\">±</th><th>unit</th>");
+        put!(self, "<th class=\"n\">published</th><th class=\"n\">ratio</th>");
+        put!(self, "<th class=\"n\">expected</th><th>verdict</th></tr></thead>\n<tbody>");
+        for figure in &result.figures {
+            put!(self, "<tr>");
+            self.figure_cells(figure);
+        }
+        put!(self, "</tbody></table></div>");
+        for figure in &result.figures {
+            if let Some(note) = &figure.figure.note {
+                put!(self, "<p class=\"note\">{}: {}.</p>", figure.figure.name, note);
+            }
+        }
+        for plot in plots::of_claim(claim, result) {
+            let _ = writeln!(self.out, "<figure>{}</figure>", plot.svg());
+        }
+        if let Some(forecast) = &claim.forecast {
+            put!(self, "<h3>Expected beforehand</h3>\n<p>{}</p>", forecast);
+        }
+        let missed = result.verdict() == Verdict::Miss;
+        match &claim.explanation {
+            Some(text) => {
+                put!(self, "<h3>{}</h3>", if missed { "Why it misses" } else { "What was found" });
+                for paragraph in text.split("\n\n") {
+                    put!(self, "<p>{}</p>", paragraph);
+                }
+            }
+            None if missed => {
+                put!(self, "<h3>Why it misses</h3>\n<p>Not explained yet.</p>");
+            }
+            None => {}
+        }
+        self.scenario(result);
+        self.repeat(claim);
+        self.runs(result);
+    }
+
+    fn scenario(&mut self, result: &ClaimResult) {
+        let points = || result.series.iter().flat_map(|r| r.series.points.iter().map(|p| &p.point));
+        let Some(first) = points().next() else { return };
+        put!(self, "<h3>Scenario</h3>\n<dl>");
+        let all = |of: fn(&Point) -> String| {
+            let mut found: Vec<String> = Vec::new();
+            for text in points().map(of) {
+                if !found.contains(&text) {
+                    found.push(text);
+                }
+            }
+            found
+        };
+        for device in all(|point| point.device.clone()) {
+            put!(self, "<dt>drive</dt><dd><code>{}</code></dd>", device);
+        }
+        for engine in all(|point| {
+            let policies: Vec<String> = point
+                .profile
+                .policy
+                .iter()
+                .map(|(kind, policy)| format!("{kind} {policy}"))
+                .collect();
+            match point.profile.engine {
+                Engine::None => point.profile.about.clone(),
+                Engine::Fs => format!("{}: {}", point.profile.about, policies.join(", ")),
+            }
+        }) {
+            put!(self, "<dt>engine</dt><dd>{}</dd>", engine);
+        }
+        for host in all(|point| point.host.describe(point.profile.engine != Engine::None)) {
+            put!(self, "<dt>host</dt><dd>{}</dd>", host);
+        }
+        put!(self, "<dt>workload</dt><dd>{}</dd>", first.workload.describe());
+        for result in &result.series {
+            let Some(own) = result.series.points.first() else { continue };
+            let over = result.series.over.as_deref();
+            let mut says = differences(&first.workload, &own.point.workload, over);
+            if own.point.device != first.device {
+                says.push("another drive".to_owned());
+            }
+            if own.point.host != first.host {
+                says.push(own.point.host.describe(own.point.profile.engine != Engine::None));
+            }
+            if let Some(over) = over {
+                let labels: Vec<&str> =
+                    result.series.points.iter().map(|p| p.label.as_str()).collect();
+                says.push(format!("{over} {}", labels.join(", ")));
+            }
+            let says = if says.is_empty() { "as said".to_owned() } else { says.join("; ") };
+            put!(self, "<dt>{}</dt><dd>{}</dd>", result.series.name, says);
+        }
+        put!(self, "</dl>");
+    }
+
+    fn repeat(&mut self, claim: &Claim) {
+        put!(self, "<h3>To repeat it</h3>");
+        put!(
+            self,
+            "<pre><code>furrow lab run {} --{} --seeds {}</code></pre>",
+            claim.id,
+            self.order.size,
+            self.order.seeds.len(),
+        );
+    }
+
+    fn runs(&mut self, result: &ClaimResult) {
+        put!(self, "<details>\n<summary>All runs</summary>\n<div class=\"wide\"><table>");
+        put!(self, "<thead><tr><th>run</th><th>at</th><th class=\"n\">seed</th>");
+        put!(self, "<th class=\"n\">MB/s</th><th class=\"n\">operations/s</th>");
+        put!(self, "<th class=\"n\">mean µs</th><th class=\"n\">p50</th><th class=\"n\">p95</th>");
+        put!(self, "<th class=\"n\">p99</th><th class=\"n\">p99.9</th></tr></thead>\n<tbody>");
+        for series in &result.series {
+            for (point, measures) in series.series.points.iter().zip(&series.measures) {
+                for (seed, m) in self.order.seeds.iter().zip(measures) {
+                    let micro = |nanoseconds: u64| text::quantity(nanoseconds as f64 / 1e3);
+                    let cells = [
+                        text::quantity(m.bytes_per_second / 1e6),
+                        text::quantity(m.ops_per_second),
+                        text::quantity(m.mean_ns / 1e3),
+                        micro(m.p50_ns),
+                        micro(m.p95_ns),
+                        micro(m.p99_ns),
+                        micro(m.p999_ns),
+                    ];
+                    let at = if series.series.over.is_some() { &*point.label } else { "" };
+                    put!(
+                        self,
+                        "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td>",
+                        series.series.name,
+                        at,
+                        seed
+                    );
+                    cells.iter().for_each(|cell| put!(self, "<td class=\"n\">{}</td>", cell));
+                    put!(self, "</tr>");
+                }
+            }
+        }
+        put!(self, "</tbody></table></div>\n</details>");
+    }
+
+    /// Claims that cannot be run yet.
+    fn others(&mut self) {
+        let waiting: Vec<&Claim> =
+            self.catalogue.claims.iter().filter(|claim| !claim.is_runnable()).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        put!(self, "<section id=\"others\">\n<h2>Claims that cannot be tried yet</h2>");
+        put!(self, "<div class=\"wide\"><table><thead><tr><th>claim</th><th>what</th>");
+        put!(self, "<th>published</th><th>needs</th></tr></thead>\n<tbody>");
+        for claim in waiting {
+            let figures: Vec<String> = claim
+                .figures
+                .iter()
+                .map(|figure| {
+                    let (value, unit) = (text::published(figure), text::unit(&figure.unit));
+                    format!("{}: {value} {unit}", figure.name)
+                })
+                .collect();
+            put!(
+                self,
+                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+                claim.id,
+                claim.what,
+                figures.join("; "),
+                claim.needs.as_deref().unwrap_or_default(),
+            );
+        }
+        put!(self, "</tbody></table></div>\n</section>");
+    }
+}
+
+/// Fields in which `other` is not like `base`, but for `over`.
+fn differences(base: &Workload, other: &Workload, over: Option<&str>) -> Vec<String> {
+    let fields = |workload| match serde_json::to_value(workload) {
+        Ok(serde_json::Value::Object(fields)) => fields,
+        _ => serde_json::Map::new(),
+    };
+    let base = fields(base);
+    let changed = fields(other)
+        .into_iter()
+        .filter(|(name, value)| base.get(name) != Some(value) && Some(name.as_str()) != over);
+    let text = |value: serde_json::Value| match value {
+        serde_json::Value::String(text) => text,
+        value => value.to_string(),
+    };
+    changed.map(|(name, value)| format!("{name} {}", text(value))).collect()
+}
+
+#[cfg(test)]
+mod tests;

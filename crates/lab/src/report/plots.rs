@@ -1,0 +1,187 @@
+//! Which plots a result deserves: curves where something was varied, bars where there are many
+//! figures of one unit, and one that shows all figures beside what was published.
+
+use crate::catalogue::{Claim, Figure, Paper, Take};
+use crate::plot::{Axis, Form, Mark, Plot, Point, Series};
+use crate::result::{ClaimResult, Metric, SeriesResult};
+use crate::runner::Outcome;
+use crate::text;
+
+/// Figures of one unit from which on they get bars.
+const BARS: usize = 5;
+
+/// All figures that were published as a number above 0: ours over that.
+pub fn ratios(outcome: &Outcome<'_>) -> Option<Plot> {
+    let (mut names, mut points) = (Vec::new(), Vec::new());
+    for finished in &outcome.claims {
+        for figure in finished.result.iter().flat_map(|result| &result.figures) {
+            let Some(paper) = figure.figure.paper else { continue };
+            if figure.ratio.is_none() {
+                continue;
+            }
+            let over = |value: f64| value / paper.nearest(value).max(f64::MIN_POSITIVE);
+            let ours = &figure.ours;
+            let place = names.len() as f64;
+            names.push(format!("{}: {}", finished.claim.id, short(&figure.figure.name)));
+            points.push(Point::new(place, over(ours.mean)).range(over(ours.low), over(ours.high)));
+        }
+    }
+    let tall = 420 + 60;
+    let plot = Plot::new(
+        "Ours over published",
+        Axis::names("", names),
+        Axis::linear("ours / published").from_zero(),
+    );
+    let plot = plot.sized(1040, tall).scatter("figures, with the range of the seeds", points);
+    let any = !plot.series[0].points.is_empty();
+    any.then(|| plot.level("as published", 1.0))
+}
+
+/// A name of at most 30 characters.
+fn short(name: &str) -> String {
+    if name.chars().count() <= 30 {
+        return name.to_owned();
+    }
+    let cut: String = name.chars().take(29).collect();
+    format!("{}…", cut.trim_end_matches([' ', ',']))
+}
+
+/// The plots of a claim.
+pub fn of_claim(claim: &Claim, result: &ClaimResult) -> Vec<Plot> {
+    let mut fields: Vec<&str> = Vec::new();
+    for over in result.series.iter().filter_map(|result| result.series.over.as_deref()) {
+        if !fields.contains(&over) {
+            fields.push(over);
+        }
+    }
+    let mut plots: Vec<Plot> =
+        fields.into_iter().filter_map(|field| curves(claim, result, field)).collect();
+    plots.extend(bars(claim, result));
+    plots
+}
+
+/// The unit a measure is drawn in, and the measure.
+fn measure(claim: &Claim) -> Option<(Metric, String)> {
+    let figures = &claim.figures;
+    let name = figures.first().map_or("throughput", |figure| figure.metric.as_str());
+    let plain = |figure: &&Figure| figure.take == Take::Value && figure.metric == name;
+    let own = figures.iter().find(plain).map(|figure| figure.unit.as_str());
+    let unit = own.unwrap_or(match name {
+        "throughput" => "MB/s",
+        "operations" => "k/s",
+        _ => "us",
+    });
+    Some((Metric::named(name, unit)?, unit.to_owned()))
+}
+
+fn curves(claim: &Claim, result: &ClaimResult, field: &str) -> Option<Plot> {
+    let (metric, unit) = measure(claim)?;
+    let drawn = |result: &&SeriesResult| result.series.over.as_deref() == Some(field);
+    let series: Vec<&SeriesResult> = result.series.iter().filter(drawn).collect();
+    let all = || series.iter().flat_map(|result| result.series.points.iter().map(|point| point.x));
+    let (low, high) =
+        all().fold((f64::INFINITY, 0.0f64), |(low, high), x| (low.min(x), high.max(x)));
+    let label = match field {
+        "size" => "request",
+        "zones" => "zones in use",
+        "stride" => "distance of the zones",
+        field => field,
+    };
+    let x = if low > 0.0 && high / low > 8.0 { Axis::log2(label) } else { Axis::linear(label) };
+    let x = if field == "size" { x.bytes() } else { x };
+    let y = Axis::linear(text::unit(&unit)).from_zero();
+    let mut plot = Plot::new(format!("{}: by {label}", claim.id), x, y).sized(820, 430);
+    for result in &series {
+        let points = result.series.points.iter().enumerate().filter_map(|(at, point)| {
+            let sample = result.sample(at, metric)?;
+            Some(Point::new(point.x, sample.mean).range(sample.low, sample.high))
+        });
+        plot = plot.line(result.series.name.clone(), points);
+    }
+    let (mut crosses, mut uprights) = (Vec::new(), Vec::new());
+    for mark in claim.figures.iter().flat_map(|figure| marks(figure, &series, metric)) {
+        match mark {
+            Mark::Crosses(_, points) => crosses.extend(points),
+            Mark::Upright(_, at) if uprights.contains(&at) => {}
+            Mark::Upright(_, at) => uprights.push(at),
+            mark => plot = plot.mark(mark),
+        }
+    }
+    for (index, at) in uprights.into_iter().enumerate() {
+        // One entry in the legend for all.
+        let name = if index == 0 { "published: saturates" } else { "" };
+        plot = plot.mark(Mark::Upright(name.to_owned(), at));
+    }
+    if !crosses.is_empty() {
+        plot = plot.mark(Mark::Crosses("published".to_owned(), crosses));
+    }
+    Some(plot)
+}
+
+/// Where a published figure lies among the curves. A share or a loss is taken of our own value,
+/// because that is what it was published of.
+fn marks(figure: &Figure, series: &[&SeriesResult], metric: Metric) -> Vec<Mark> {
+    let find = |name: &Option<String>| {
+        series.iter().find(|result| Some(&result.series.name) == name.as_ref())
+    };
+    let place = |result: &SeriesResult, at: &Option<String>| {
+        result.series.points.iter().position(|point| Some(&point.label) == at.as_ref())
+    };
+    let own = || -> Option<f64> {
+        let result = find(&figure.per)?;
+        Some(result.sample(place(result, &figure.per_at)?, metric)?.mean)
+    };
+    let (Some(paper), Some(result)) = (figure.paper, find(&figure.run)) else { return Vec::new() };
+    let name = format!("published: {}", short(&figure.name));
+    let numbers = match paper {
+        Paper::One(number) => vec![number],
+        Paper::Range(low, high) => vec![low, high],
+    };
+    let height = |number: f64| match figure.take {
+        Take::Value => Some(number),
+        Take::Share => Some(own()? * number / 100.0),
+        Take::Ratio => Some(own()? * number),
+        Take::Loss => Some(own()? * (1.0 - number / 100.0)),
+        Take::Knee | Take::Spread | Take::Best => None,
+    };
+    match figure.take {
+        Take::Knee => {
+            numbers.into_iter().map(|number| Mark::Upright(String::new(), number)).collect()
+        }
+        Take::Best => numbers.into_iter().map(|number| Mark::Level(name.clone(), number)).collect(),
+        _ => {
+            let Some(at) = place(result, &figure.at) else { return Vec::new() };
+            let x = result.series.points[at].x;
+            let points = numbers.into_iter().filter_map(|number| {
+                Some(Point::new(x, height(number)?).note(figure.name.clone()))
+            });
+            vec![Mark::Crosses(name, points.collect())]
+        }
+    }
+}
+
+fn bars(claim: &Claim, result: &ClaimResult) -> Option<Plot> {
+    let unit = result.figures.first()?.figure.unit.clone();
+    let alike: Vec<_> = result.figures.iter().filter(|f| f.figure.unit == unit).collect();
+    if alike.len() < BARS {
+        return None;
+    }
+    let names = alike.iter().map(|figure| figure.figure.name.clone());
+    let y = Axis::linear(text::unit(&unit)).from_zero();
+    let mut plot = Plot::new(format!("{}: figures", claim.id), Axis::names("", names), y);
+    plot = plot.sized(1040, 470);
+    let ours = alike.iter().enumerate().map(|(at, figure)| {
+        Point::new(at as f64, figure.ours.mean).range(figure.ours.low, figure.ours.high)
+    });
+    let published =
+        alike.iter().enumerate().filter_map(|(at, figure)| match figure.figure.paper? {
+            Paper::One(number) => Some(Point::new(at as f64, number)),
+            Paper::Range(low, high) => {
+                Some(Point::new(at as f64, (low + high) / 2.0).range(low, high))
+            }
+        });
+    let series = |name: &str, points| Series { name: name.to_owned(), form: Form::Bars, points };
+    plot.series.push(series("ours", ours.collect()));
+    plot.series.push(series("published", published.collect()));
+    Some(plot)
+}

@@ -1,0 +1,136 @@
+//! The report read back as XML, from data full of what HTML must not take as its own.
+
+use super::*;
+use crate::cache::Cache;
+use crate::catalogue::Size;
+use crate::runner;
+
+const SETUP: &str = r#"
+version = 1
+[source.s]
+title = "A <source> & more"
+[device.d]
+spec = "mem:pm1731a,timing=virtual,medium=discard"
+about = "a drive"
+[profile.raw]
+engine = "none"
+about = "no <engine>"
+[host.h]
+zone_lock = true
+[workload.w]
+op = "write"
+order = "random"
+size = "64KiB"
+threads = 2
+depth = 4
+zones = 4
+warm = "20ms"
+run = "20ms"
+"#;
+
+/// A claim whose every text holds what HTML must not take as its own.
+const CLAIMS: &str = r#"
+version = 1
+[[claim]]
+id = "N-1"
+source = "s"
+what = "<script>alert('what')</script>"
+setup = { device = "d", profile = "raw", host = "h", workload = "w" }
+forecast = "forecast <b>"
+explanation = "first <i>\n\nsecond & last"
+figures = [
+  { name = "best <u>", unit = "MB/s", paper = 10, take = "best", run = "all <s>", note = "<note>" },
+  { name = "knee", unit = "zones", paper = [2, 4], take = "knee", run = "all <s>" },
+  { name = "share", unit = "%", paper = 50, take = "share", run = "all <s>", at = "2",
+    per = "all <s>", per_at = "4" },
+]
+[[claim.runs]]
+name = "all <s>"
+over = "zones"
+values = [1, 2, 4]
+[[claim]]
+id = "N-2"
+source = "s"
+what = "fails"
+setup = { device = "d", profile = "raw", host = "h", workload = "w" }
+forecast = "nothing"
+figures = [{ name = "f", unit = "MB/s", paper = 1, run = "r" }]
+[[claim.runs]]
+name = "r"
+with = { zones = 5000 }
+[[claim]]
+id = "N-3"
+source = "s"
+what = "cannot be <tried>"
+needs = "<more>"
+figures = [{ name = "f", unit = "x", paper = 7.5, relation = "at-most" }]
+"#;
+
+fn report() -> String {
+    let catalogue = Catalogue::parse(SETUP, CLAIMS).unwrap();
+    let claims: Vec<&Claim> = catalogue.claims.iter().collect();
+    let order = Order { size: Size::Scaled, seeds: vec![1, 2], threads: 2 };
+    let build = Build { commit: "abc123".to_owned(), changed: true };
+    let cache = Cache::none(build.clone());
+    let outcome = runner::run(&catalogue, &claims, &order, &cache, &|_| {}).unwrap();
+    html(&catalogue, &outcome, &order, &build)
+}
+
+/// The report as XML: void elements closed, the rest is written to be both.
+fn xml(html: &str) -> String {
+    let body = html.replacen("<!doctype html>", "", 1);
+    let lines = body.lines().map(|line| {
+        if line.starts_with("<meta") { line.replace('>', "/>") } else { line.to_owned() }
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn whatever_the_data_hold_the_report_is_well_formed_and_says_it() {
+    let html = report();
+    for raw in ["<script", "<b>\n", "<i>", "<u>", "<s>", "<note>", "<tried>", "<more>", "<engine>"]
+    {
+        assert!(!html.contains(raw), "{raw} was not escaped");
+    }
+    let text = xml(&html);
+    let document = roxmltree::Document::parse(&text).unwrap_or_else(|error| {
+        let line = text.lines().nth(error.pos().row as usize - 1).unwrap_or_default();
+        panic!("{error}: {line}")
+    });
+    let said: String = document.descendants().filter_map(|node| node.text()).collect();
+    for wanted in [
+        "<script>alert('what')</script>",
+        "A <source> & more",
+        "forecast <b>",
+        "second & last",
+        "best <u>: <note>.",
+        "needs",
+        "<more>",
+        "f: ≤ 7.5 ×",
+        "The build differs from its commit",
+        "furrow lab run N-1 --scaled --seeds 2",
+        "5000 zones",
+        "2 to 4",
+    ] {
+        assert!(said.contains(wanted), "{wanted} is not said");
+    }
+    // Curves of N-1 and the plot of all; N-2 has none.
+    assert_eq!(document.descendants().filter(|node| node.has_tag_name("svg")).count(), 2);
+}
+
+#[test]
+fn every_link_leads_somewhere_and_nothing_is_loaded() {
+    let text = xml(&report());
+    let document = roxmltree::Document::parse(&text).unwrap();
+    let ids: Vec<&str> = document.descendants().filter_map(|node| node.attribute("id")).collect();
+    let links: Vec<&str> =
+        document.descendants().filter_map(|node| node.attribute("href")).collect();
+    assert_eq!(links, ["#n-1", "#n-2"]);
+    assert!(links.iter().all(|link| ids.contains(&link.trim_start_matches('#'))), "{ids:?}");
+    assert!(!text.contains(" src=") && !text.contains("url(") && !text.contains("@import"));
+}
+
+#[test]
+fn the_same_outcome_gives_the_same_report() {
+    assert_eq!(report(), report());
+}

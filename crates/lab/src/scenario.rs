@@ -1,0 +1,236 @@
+//! Running one scenario with one seed: an executor, a drive, a target, clients.
+
+use crate::catalogue::{Engine, Point};
+use crate::measure::Measures;
+use crate::target::{Files, Watch, Zones, drive};
+use anyhow::{Context as _, Result};
+use furrow_emu::OpenMode;
+use furrow_rt::{Config, Rt};
+use furrow_zone::{DeviceSpec, ZonedDevice};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Runs `point` with `seed` in virtual time. The same point and seed give the same measures.
+///
+/// # Errors
+/// If the point makes no sense or the drive refuses a command.
+pub fn run(point: &Point, seed: u64, watch: &Arc<Watch>) -> Result<Measures> {
+    let spec: DeviceSpec = point.device.parse()?;
+    crate::catalogue::check_device(&point.device)?;
+    let rt = Rt::new(Config::simulated(seed));
+    let device: Rc<dyn ZonedDevice> = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite)?;
+    let (on, point, watch) = (rt.clone(), point.clone(), watch.clone());
+    let measured = rt.block_on(async move {
+        let (workload, host) = (&point.workload, &point.host);
+        match point.profile.engine {
+            Engine::None => {
+                let zones = Rc::new(Zones::new(device, workload, host, seed)?);
+                zones.prepare(&on).await.context("before measuring")?;
+                drive(&on, zones, workload, host, seed, &watch).await
+            }
+            Engine::Fs => {
+                let files = Files::new(&on, device, workload, host).await;
+                let files = Rc::new(files.context("before measuring")?);
+                let measures = drive(&on, files.clone(), workload, host, seed, &watch).await;
+                files.end().await?;
+                measures
+            }
+        }
+    });
+    // Executor, tasks and drive refer to each other.
+    rt.clear();
+    measured
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Profile;
+    use crate::host::Host;
+    use crate::units::{Bytes, Span};
+    use crate::workload::{Kind, Mode, Order, Pick, Workload};
+    use furrow_rt::Nanos;
+
+    const PM1731A: &str = "mem:pm1731a,timing=virtual,medium=discard";
+
+    fn profile(engine: Engine) -> Profile {
+        Profile { engine, about: String::new(), policy: Default::default() }
+    }
+
+    fn point(device: &str, workload: Workload) -> Point {
+        let host = Host { zone_lock: true, ..Host::default() };
+        Point { device: device.to_owned(), profile: profile(Engine::None), host, workload }
+    }
+
+    fn writes() -> Workload {
+        Workload {
+            op: Kind::Write,
+            read_percent: 0,
+            order: Order::Random,
+            theta: 0.0,
+            size: Bytes(128 << 10),
+            threads: 4,
+            depth: 8,
+            mode: Mode::Buffered,
+            fsync: 0,
+            span: Bytes(0),
+            zones: 8,
+            stride: 1,
+            pick: Pick::Shared,
+            bytes: Bytes(0),
+            warm: Span(20 * Nanos::MILLI),
+            run: Span(100 * Nanos::MILLI),
+        }
+    }
+
+    fn run(point: &Point, seed: u64) -> Measures {
+        super::run(point, seed, &Arc::default()).unwrap_or_else(|error| panic!("{error:#}"))
+    }
+
+    #[test]
+    fn a_seed_twice_is_the_same_to_the_last_digit_and_another_is_not() {
+        for order in [Order::Random, Order::Zipf] {
+            let theta = if order == Order::Zipf { 0.9 } else { 0.0 };
+            let point = point(PM1731A, Workload { order, theta, ..writes() });
+            let text = |seed| serde_json::to_string(&run(&point, seed)).unwrap();
+            assert_eq!(text(1), text(1));
+            assert_ne!(text(1), text(2));
+        }
+    }
+
+    /// Eight dies of 45 MB/s each, all busy.
+    #[test]
+    fn a_zone_is_as_fast_as_its_die() {
+        let measures = run(&point(PM1731A, writes()), 1);
+        let each = measures.bytes_per_second / 8.0 / 1e6;
+        assert!((44.0..46.0).contains(&each), "{each} MB/s");
+        assert_eq!(measures.seconds(), 0.1);
+        // 32 outstanding at 8 × 45 MB/s.
+        let mean = measures.mean_ns / 1e6;
+        assert!((11.0..12.5).contains(&mean), "{mean} ms");
+    }
+
+    /// Zones are left for the next ones when they are full, and reset when all have been.
+    #[test]
+    fn writers_go_round_a_small_drive_again_and_again() {
+        let device = "mem:pm1731a,zones=24,zone-size=1MiB,timing=virtual,medium=discard";
+        for (zone_lock, op) in [(true, Kind::Write), (false, Kind::Write), (false, Kind::Append)] {
+            // 768 KiB do not divide a zone: the end of each cuts a request short.
+            let size = Bytes(768 << 10);
+            let host = Host { zone_lock, ..Host::default() };
+            let run_time = Span(Nanos::SECOND);
+            let workload = Workload { op, size, run: run_time, ..writes() };
+            let measures = run(&Point { host, ..point(device, workload) }, 1);
+            assert!(measures.bytes > 5 * (24 << 20), "{op} {zone_lock}: {}", measures.bytes);
+            assert!(measures.bytes < measures.ops * (700 << 10), "{op} {zone_lock}: none was cut");
+        }
+    }
+
+    /// 64 zones anywhere fall on some 50 of 128 dies, and the seed says on which.
+    #[test]
+    fn scattered_zones_share_dies_by_chance() {
+        let base = Workload { zones: 64, threads: 16, depth: 32, ..writes() };
+        let even = run(&point(PM1731A, base.clone()), 1);
+        let scattered = point(PM1731A, Workload { stride: 0, ..base });
+        let (one, two) = (run(&scattered, 1), run(&scattered, 2));
+        assert!(one.bytes_per_second < even.bytes_per_second * 0.9, "{one:?} {even:?}");
+        assert_ne!(one.bytes, two.bytes);
+    }
+
+    #[test]
+    fn a_request_cap_cuts_and_a_processor_takes_its_time() {
+        // No more than the drive's buffer takes.
+        let (bytes, warm) = (Bytes(8 << 20), Span(0));
+        let base = Workload { threads: 1, depth: 1, bytes, warm, ..writes() };
+        let with = |host: Host, size: u64| {
+            let workload = Workload { size: Bytes(size), ..base.clone() };
+            run(&Point { host, ..point(PM1731A, workload) }, 1)
+        };
+        // Commands cost at least 8.35 µs each, so 64 small ones cost more than a large one.
+        let whole = with(Host::default(), 256 << 10);
+        let cut = with(Host { request_cap: Bytes(4 << 10), ..Host::default() }, 256 << 10);
+        assert!(cut.mean_ns > whole.mean_ns * 3.0, "{} {}", cut.mean_ns, whole.mean_ns);
+        let small = with(Host::default(), 4096);
+        let slow = with(Host { cpu: Span(50_000), ..Host::default() }, 4096);
+        assert!(slow.p50_ns >= small.p50_ns + 49_000, "{} {}", slow.p50_ns, small.p50_ns);
+    }
+
+    #[test]
+    fn readers_of_more_zones_than_may_be_active_find_them_written() {
+        let device = "mem:zn540-1t,zones=32,zone-size=8MiB,timing=virtual,medium=discard";
+        let reads = Workload {
+            op: Kind::Read,
+            size: Bytes(4096),
+            span: Bytes(64 << 10),
+            zones: 32,
+            threads: 2,
+            ..writes()
+        };
+        let measures = run(&point(device, reads), 1);
+        // A read that no die has to answer would take far less.
+        assert!(measures.p50_ns > 40_000, "{}", measures.p50_ns);
+    }
+
+    #[test]
+    fn a_bound_of_bytes_ends_a_run_early() {
+        let workload = Workload {
+            bytes: Bytes(1 << 20),
+            warm: Span(0),
+            run: Span(1_000 * Nanos::SECOND),
+            ..writes()
+        };
+        let measures = run(&point(PM1731A, workload), 1);
+        assert_eq!(measures.bytes, 4 << 20);
+        assert!(measures.seconds() < 1.0, "{}", measures.seconds());
+    }
+
+    #[test]
+    fn files_are_written_and_read_through_the_library() {
+        let device = "mem:pm1731a,zones=256,timing=virtual";
+        let files = |workload: Workload| Point {
+            device: device.to_owned(),
+            profile: profile(Engine::Fs),
+            host: Host { memory: Bytes(8 << 20), cpu: Span(1_000), ..Host::default() },
+            workload: Workload {
+                zones: 1,
+                span: Bytes(16 << 20),
+                threads: 2,
+                depth: 1,
+                ..workload
+            },
+        };
+        let size = Bytes(16 << 10);
+        let buffered = run(&files(Workload { size, ..writes() }), 1);
+        let synced = run(&files(Workload { size, fsync: 1, ..writes() }), 1);
+        let direct = run(&files(Workload { size, mode: Mode::Direct, ..writes() }), 1);
+        assert!(buffered.p50_ns < synced.p50_ns, "{buffered:?} {synced:?}");
+        assert_eq!(synced, direct);
+        let read = files(Workload { op: Kind::Read, size, ..writes() });
+        // Most of it is not in a cache of 8 MiB: the drive is asked.
+        assert!(run(&read, 1).mean_ns > 30_000.0);
+        assert_eq!(run(&read, 1), run(&read, 1));
+    }
+
+    #[test]
+    fn what_cannot_be_is_said_before_anything_runs() {
+        let host = |host| Point { host, ..point(PM1731A, writes()) };
+        let fs = |mut point: Point| {
+            point.profile = profile(Engine::Fs);
+            point.workload.span = Bytes(1 << 20);
+            point
+        };
+        for (point, word) in [
+            (point(PM1731A, Workload { zones: 385, ..writes() }), "384"),
+            (point(PM1731A, Workload { zones: 300, stride: 200, ..writes() }), "40704"),
+            (point(PM1731A, Workload { op: Kind::Read, ..writes() }), "span"),
+            (point(PM1731A, Workload { read_percent: 50, ..writes() }), "mixed"),
+            (point(PM1731A, Workload { fsync: 1, ..writes() }), "fsync"),
+            (point("mem:pm1731a,timing=off", writes()), "time"),
+            (fs(host(Host { dirty: Bytes(1), ..Host::default() })), "dirty"),
+            (fs(host(Host { zone_lock: true, ..Host::default() })), "zone lock"),
+        ] {
+            let error = super::run(&point, 1, &Arc::default()).unwrap_err();
+            assert!(format!("{error:#}").contains(word), "{word}: {error:#}");
+        }
+    }
+}

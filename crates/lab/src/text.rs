@@ -1,0 +1,78 @@
+//! Figures as people read them.
+
+use crate::catalogue::{Figure, Paper, Relation};
+use crate::plot::number;
+use crate::result::Sample;
+
+/// A value at four digits.
+pub fn quantity(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return number(value);
+    }
+    let unit = 10f64.powf(value.abs().log10().floor() - 3.0);
+    number((value / unit).round() * unit)
+}
+
+/// How far seeds are apart: half the range, in percent of the mean.
+pub fn spread(sample: &Sample) -> String {
+    match sample.values.len() {
+        0 | 1 => "–".to_owned(),
+        _ => format!("{:.1} %", sample.spread_percent()),
+    }
+}
+
+/// A ratio at three decimals.
+pub fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.3}"))
+}
+
+/// What was expected.
+pub fn forecast(figure: &Figure) -> String {
+    figure.forecast.map_or_else(|| "–".to_owned(), number)
+}
+
+/// What was published.
+pub fn published(figure: &Figure) -> String {
+    match figure.paper {
+        None => "–".to_owned(),
+        Some(Paper::Range(low, high)) => format!("{} to {}", number(low), number(high)),
+        Some(Paper::One(value)) => match figure.relation {
+            Relation::About => number(value),
+            Relation::AtLeast => format!("≥ {}", number(value)),
+            Relation::AtMost => format!("≤ {}", number(value)),
+        },
+    }
+}
+
+/// A unit with the sign people use for it.
+pub fn unit(unit: &str) -> &str {
+    match unit {
+        "x" => "×",
+        "us" => "µs",
+        unit => unit,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_the_digits_they_deserve() {
+        assert_eq!(quantity(2.438_912), "2.439");
+        assert_eq!(quantity(337.62), "337.6");
+        assert_eq!(quantity(0.0), "0");
+        assert_eq!(quantity(64.0), "64");
+        assert_eq!(ratio(Some(1.0161)), "1.016");
+        assert_eq!(ratio(None), "–");
+        assert_eq!(spread(&Sample::of(vec![99.0, 101.0]).unwrap()), "1.0 %");
+        assert_eq!(spread(&Sample::of(vec![99.0]).unwrap()), "–");
+        let figure = |text: &str| -> Figure {
+            toml::from_str(&format!("name = 'f'\nunit = '%'\n{text}")).unwrap()
+        };
+        assert_eq!(published(&figure("paper = 50\nrelation = 'at-least'")), "≥ 50");
+        assert_eq!(published(&figure("paper = [128, 256]")), "128 to 256");
+        assert_eq!(published(&figure("")), "–");
+        assert_eq!(forecast(&figure("forecast = 2.44")), "2.44");
+    }
+}
