@@ -2,13 +2,16 @@
 
 use crate::cache::{Entry, Key};
 use crate::core::{Core, Fetch, Stop};
-use crate::format::{FILE_MAX, HOLE, INODE_CHILDREN, LEAF_POINTERS, NO_NODE, Pointer};
+use crate::format::{
+    FILE_MAX, HOLE, INODE_CHILDREN, INODE_POINTERS, LEAF_POINTERS, NO_NODE, Pointer,
+};
 use crate::node::{as_index, as_index_mut, as_leaf, as_leaf_mut, children, children_mut, header};
 use crate::tree::Shape;
 use crate::types::Ino;
 use furrow_rt::{PAGE_SIZE, Page};
 use furrow_zone::{Error, ErrorKind};
 use smallvec::SmallVec;
+use zerocopy::little_endian::U32;
 
 /// Leaves one step of a truncation takes at most, so that a step never needs more cache than
 /// there is. A crash between two steps of a longer truncation shows a size in between.
@@ -112,7 +115,9 @@ impl Core {
         if current <= size {
             return Ok(true);
         }
-        let target = Core::step_size(current, size);
+        // What no node reaches is hole: a sparse file gives that up in one step.
+        let reached = self.reach(ino, height)?.saturating_mul(PAGE_SIZE as u64);
+        let target = Core::step_size(current.min(reached.max(size)), size);
         let from = target.div_ceil(PAGE_SIZE as u64);
         let tail = (target % PAGE_SIZE as u64) as usize;
         // Prepare.
@@ -139,6 +144,30 @@ impl Core {
             inode.slots.fill(Pointer::HOLE);
         }
         Ok(target == size)
+    }
+
+    /// First block behind everything that nodes of `ino` reach.
+    fn reach(&mut self, ino: Ino, height: u8) -> Result<u64, Stop> {
+        fn last(slots: &[U32]) -> Option<(u64, u32)> {
+            let slot = slots.iter().rposition(|child| child.get() != NO_NODE)?;
+            Some((slot as u64, slots[slot].get()))
+        }
+        if height == 0 {
+            return Ok(INODE_POINTERS as u64);
+        }
+        let mut level = height - 1;
+        let Some((slot, mut nid)) = last(children(self.inode(ino)?)) else { return Ok(0) };
+        let mut base = slot.saturating_mul(Shape::REAL.span(level));
+        while level > 0 {
+            // An earlier step may have left one with nothing below it.
+            let Some((slot, child)) = last(&as_index(self.node(nid)?).slots) else {
+                return Ok(base);
+            };
+            level -= 1;
+            nid = child;
+            base = base.saturating_add(slot.saturating_mul(Shape::REAL.span(level)));
+        }
+        Ok(base.saturating_add(Shape::REAL.span(level)))
     }
 
     /// Nodes that reach blocks from `from` on, parents first; all of them in the cache.

@@ -396,25 +396,37 @@ fn holds(
 /// Whether the nodes that a record names, and the blocks in `doubtful` zones that they point to and
 /// that the checkpoint does not know of, are on the drive.
 async fn arrived(fsck: &Fsck, volume: &Volume, items: &[Item], doubtful: &[u32]) -> bool {
+    let is_doubtful = |addr: u32| doubtful.contains(&(addr / volume.plan.capacity));
     for item in items {
         let Item::Node(_, entry) = item else { continue };
-        let Ok(page) = fsck.read_one(entry.addr.get()).await else { return false };
+        let addr = entry.addr.get();
+        // What cannot be read at all is told of where nodes are checked.
+        let Ok(page) = fsck.read_one(addr).await else { continue };
         if crc32c(page.bytes()) != entry.crc.get() {
-            return false;
+            // And so is anything else than nothing.
+            if is_doubtful(addr) && never_written(fsck, &page) {
+                return false;
+            }
+            continue;
         }
         for pointer in pointers(&page) {
             let addr = pointer.addr.get();
-            let zone = addr / volume.plan.capacity;
-            if addr == HOLE || !doubtful.contains(&zone) || !volume.is_behind(addr) {
+            if addr == HOLE || !is_doubtful(addr) || !volume.is_behind(addr) {
                 continue;
             }
-            let Ok(block) = fsck.read_one(addr).await else { return false };
-            if crc32c(block.bytes()) != pointer.crc.get() {
+            let Ok(block) = fsck.read_one(addr).await else { continue };
+            if crc32c(block.bytes()) != pointer.crc.get() && never_written(fsck, &block) {
                 return false;
             }
         }
     }
     true
+}
+
+/// True if the block's last sector is zeros: a write is torn between sectors.
+fn never_written(fsck: &Fsck, block: &Page) -> bool {
+    let sector = (fsck.geometry.block_size.0 as usize).min(block.bytes().len());
+    block.bytes()[block.bytes().len() - sector..].iter().all(|byte| *byte == 0)
 }
 
 fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item: Item) {
