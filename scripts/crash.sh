@@ -7,20 +7,24 @@
 . "$(dirname "$0")/lib.sh"
 
 case "${1:-slice}" in
-slice) effort="--seconds" fs=80 rot=20 ledger=25 toy=5 ;;
-full) effort="--reopens" fs=100000 rot=50000 ledger=50000 toy=20000 ;;
+# Many seeds, each cut at up to so many commands.
+slice) effort="--cuts 150 --seconds" fs=90 rot=20 ledger=25 toy=5 ;;
+# Every command of every run.
+full) effort="--reopens" fs=300000 rot=50000 ledger=50000 toy=20000 ;;
 *) fail "unknown form '$1': slice or full" ;;
 esac
 threads="$(nproc)"
 
-cargo build --quiet --release --locked -p furrow-sim
+say "building the simulator, optimised (a few minutes the first time)"
+cargo build --release --locked -p furrow-sim
 sim="$target_dir/release/furrow-sim"
 failed=0
 
 # $1: subject, $2: seconds or reopens
 sweep() {
     say
-    "$sim" crash --subject "$1" "$effort" "$2" --threads "$threads" || failed=1
+    # shellcheck disable=SC2086 # an option and the name of another
+    "$sim" crash --subject "$1" $effort "$2" --threads "$threads" || failed=1
 }
 
 # $1: subject with its defect

@@ -31,6 +31,7 @@ if [ -z "$source_tree" ]; then
     fi
 fi
 
-cargo build --quiet --release --locked -p furrow-cli
+say "building furrow, optimised (a few minutes the first time)"
+cargo build --release --locked -p furrow-cli
 export PATH="$target_dir/release:$PATH"
 exec furrow demo "$source_tree" --work "$work" "$@"
