@@ -103,7 +103,8 @@ impl Page<'_> {
         put!(self, "<th class=\"n\">expected</th><th>verdict</th></tr></thead>\n<tbody>");
         for finished in &outcome.claims {
             let claim = finished.claim;
-            let rows = finished.result.as_ref().map_or(1, |result| result.figures.len().max(1));
+            let main = |result: &&ClaimResult| result.main().count().max(1);
+            let rows = finished.result.as_ref().ok().as_ref().map_or(1, main);
             put!(
                 self,
                 "<tr class=\"first\"><td rowspan=\"{}\"><a href=\"#{}\">{}</a></td>",
@@ -113,7 +114,7 @@ impl Page<'_> {
             );
             match &finished.result {
                 Ok(result) => {
-                    for (at, figure) in result.figures.iter().enumerate() {
+                    for (at, figure) in result.main().enumerate() {
                         if at > 0 {
                             put!(self, "<tr>");
                         }
@@ -170,7 +171,7 @@ impl Page<'_> {
         put!(self, "<th class=\"n\">ours</th><th class=\"n\">±</th><th>unit</th>");
         put!(self, "<th class=\"n\">published</th><th class=\"n\">ratio</th>");
         put!(self, "<th class=\"n\">expected</th><th>verdict</th></tr></thead>\n<tbody>");
-        for figure in &result.figures {
+        for figure in result.main() {
             put!(self, "<tr>");
             self.figure_cells(figure);
         }
@@ -199,9 +200,34 @@ impl Page<'_> {
             }
             None => {}
         }
+        self.tried(claim, result);
         self.scenario(result);
         self.repeat(claim);
         self.runs(result);
+    }
+
+    /// Figures of our own that show what moves the others.
+    fn tried(&mut self, claim: &Claim, result: &ClaimResult) {
+        if result.figures.iter().all(|figure| !figure.figure.is_trial()) {
+            return;
+        }
+        put!(self, "<h3>What was tried</h3>\n<div class=\"wide\"><table>\n<thead><tr>");
+        put!(self, "<th>figure</th><th class=\"n\">ours</th><th class=\"n\">±</th>");
+        put!(self, "<th>unit</th></tr></thead>\n<tbody>");
+        for figure in result.figures.iter().filter(|figure| figure.figure.is_trial()) {
+            put!(
+                self,
+                "<tr><td>{}</td><td class=\"n\"><b>{}</b></td><td class=\"n\">{}</td><td>{}</td></tr>",
+                figure.figure.name,
+                text::quantity(figure.ours.mean),
+                text::spread(&figure.ours),
+                text::unit(&figure.figure.unit),
+            );
+        }
+        put!(self, "</tbody></table></div>");
+        for plot in plots::of_trials(claim, result) {
+            let _ = writeln!(self.out, "<figure>{}</figure>", plot.svg());
+        }
     }
 
     fn scenario(&mut self, result: &ClaimResult) {

@@ -153,6 +153,11 @@ impl ClaimResult {
         Ok(ClaimResult { figures: figures.collect::<Result<_, String>>()?, series })
     }
 
+    /// The figures that were published or expected.
+    pub fn main(&self) -> impl Iterator<Item = &FigureResult> {
+        self.figures.iter().filter(|figure| !figure.figure.is_trial())
+    }
+
     /// The worst verdict of its figures.
     pub fn verdict(&self) -> Verdict {
         let any = |wanted| self.figures.iter().any(|figure| figure.verdict == wanted);

@@ -239,6 +239,11 @@ impl fmt::Display for Verdict {
 }
 
 impl Figure {
+    /// True if it shows what moves the others: nothing was published of it, or expected.
+    pub fn is_trial(&self) -> bool {
+        self.paper.is_none() && self.forecast.is_none()
+    }
+
     /// Compares `ours` with the published number.
     pub fn verdict(&self, ours: f64) -> Verdict {
         let Some(paper) = self.paper else { return Verdict::None };

@@ -3,7 +3,7 @@
 
 use crate::catalogue::{Claim, Figure, Paper, Take};
 use crate::plot::{Axis, Form, Mark, Plot, Point, Series};
-use crate::result::{ClaimResult, Metric, SeriesResult};
+use crate::result::{ClaimResult, FigureResult, Metric, SeriesResult};
 use crate::runner::Outcome;
 use crate::text;
 
@@ -46,18 +46,52 @@ fn short(name: &str) -> String {
     format!("{}…", cut.trim_end_matches([' ', ',']))
 }
 
-/// The plots of a claim.
+/// The plots of a claim, without what was only tried.
 pub fn of_claim(claim: &Claim, result: &ClaimResult) -> Vec<Plot> {
+    let main = |series: &&SeriesResult| !is_trial(claim, series);
+    let series: Vec<&SeriesResult> = result.series.iter().filter(main).collect();
+    let mut plots = by_field(claim, &series, "");
+    plots.extend(bars(claim, result));
+    plots
+}
+
+/// The plots of what was tried, each beside the claim's own first series.
+pub fn of_trials(claim: &Claim, result: &ClaimResult) -> Vec<Plot> {
+    let trials: Vec<&SeriesResult> =
+        result.series.iter().filter(|series| is_trial(claim, series)).collect();
+    let field = |series: &SeriesResult| series.series.over.clone();
+    let mut shown: Vec<&SeriesResult> = Vec::new();
+    for trial in &trials {
+        let own = result.series.iter().find(|own| {
+            !is_trial(claim, own) && own.series.over.is_some() && field(own) == field(trial)
+        });
+        if let Some(own) = own
+            && !shown.iter().any(|known| known.series.name == own.series.name)
+        {
+            shown.push(own);
+        }
+    }
+    shown.extend(trials);
+    by_field(claim, &shown, ", what was tried")
+}
+
+/// True if only figures that show what moves the others are made of `series`.
+fn is_trial(claim: &Claim, series: &SeriesResult) -> bool {
+    let name = Some(&series.series.name);
+    let uses = |figure: &&Figure| figure.run.as_ref() == name || figure.per.as_ref() == name;
+    let mut users = claim.figures.iter().filter(uses).peekable();
+    users.peek().is_some() && users.all(Figure::is_trial)
+}
+
+/// One plot for each field that was varied.
+fn by_field(claim: &Claim, all: &[&SeriesResult], more: &str) -> Vec<Plot> {
     let mut fields: Vec<&str> = Vec::new();
-    for over in result.series.iter().filter_map(|result| result.series.over.as_deref()) {
+    for over in all.iter().filter_map(|result| result.series.over.as_deref()) {
         if !fields.contains(&over) {
             fields.push(over);
         }
     }
-    let mut plots: Vec<Plot> =
-        fields.into_iter().filter_map(|field| curves(claim, result, field)).collect();
-    plots.extend(bars(claim, result));
-    plots
+    fields.into_iter().filter_map(|field| curves(claim, all, field, more)).collect()
 }
 
 /// The unit a measure is drawn in, and the measure.
@@ -74,10 +108,10 @@ fn measure(claim: &Claim) -> Option<(Metric, String)> {
     Some((Metric::named(name, unit)?, unit.to_owned()))
 }
 
-fn curves(claim: &Claim, result: &ClaimResult, field: &str) -> Option<Plot> {
+fn curves(claim: &Claim, all: &[&SeriesResult], field: &str, more: &str) -> Option<Plot> {
     let (metric, unit) = measure(claim)?;
     let drawn = |result: &&SeriesResult| result.series.over.as_deref() == Some(field);
-    let series: Vec<&SeriesResult> = result.series.iter().filter(drawn).collect();
+    let series: Vec<&SeriesResult> = all.iter().copied().filter(drawn).collect();
     let all = || series.iter().flat_map(|result| result.series.points.iter().map(|point| point.x));
     let (low, high) =
         all().fold((f64::INFINITY, 0.0f64), |(low, high), x| (low.min(x), high.max(x)));
@@ -90,7 +124,7 @@ fn curves(claim: &Claim, result: &ClaimResult, field: &str) -> Option<Plot> {
     let x = if low > 0.0 && high / low > 8.0 { Axis::log2(label) } else { Axis::linear(label) };
     let x = if field == "size" { x.bytes() } else { x };
     let y = Axis::linear(text::unit(&unit)).from_zero();
-    let mut plot = Plot::new(format!("{}: by {label}", claim.id), x, y).sized(820, 430);
+    let mut plot = Plot::new(format!("{}: by {label}{more}", claim.id), x, y).sized(820, 430);
     for result in &series {
         let points = result.series.points.iter().enumerate().filter_map(|(at, point)| {
             let sample = result.sample(at, metric)?;
@@ -162,11 +196,13 @@ fn marks(figure: &Figure, series: &[&SeriesResult], metric: Metric) -> Vec<Mark>
 
 fn bars(claim: &Claim, result: &ClaimResult) -> Option<Plot> {
     let unit = result.figures.first()?.figure.unit.clone();
-    let alike: Vec<_> = result.figures.iter().filter(|f| f.figure.unit == unit).collect();
+    let alike =
+        |figure: &&FigureResult| figure.figure.unit == unit && figure.figure.paper.is_some();
+    let alike: Vec<&FigureResult> = result.figures.iter().filter(alike).collect();
     if alike.len() < BARS {
         return None;
     }
-    let names = alike.iter().map(|figure| figure.figure.name.clone());
+    let names = alike.iter().map(|figure| short(&figure.figure.name));
     let y = Axis::linear(text::unit(&unit)).from_zero();
     let mut plot = Plot::new(format!("{}: figures", claim.id), Axis::names("", names), y);
     plot = plot.sized(1040, 470);

@@ -43,11 +43,17 @@ figures = [
   { name = "knee", unit = "zones", paper = [2, 4], take = "knee", run = "all <s>" },
   { name = "share", unit = "%", paper = 50, take = "share", run = "all <s>", at = "2",
     per = "all <s>", per_at = "4" },
+  { name = "best of <slow>", unit = "MB/s", take = "best", run = "slower" },
 ]
 [[claim.runs]]
 name = "all <s>"
 over = "zones"
 values = [1, 2, 4]
+[[claim.runs]]
+name = "slower"
+over = "zones"
+values = [1, 4]
+device_with = "model.group-rate=20MB/s"
 [[claim]]
 id = "N-2"
 source = "s"
@@ -114,8 +120,14 @@ fn whatever_the_data_hold_the_report_is_well_formed_and_says_it() {
     ] {
         assert!(said.contains(wanted), "{wanted} is not said");
     }
-    // Curves of N-1 and the plot of all; N-2 has none.
-    assert_eq!(document.descendants().filter(|node| node.has_tag_name("svg")).count(), 2);
+    // The plot of all, curves of N-1 and of what was tried for it; N-2 has none.
+    assert_eq!(document.descendants().filter(|node| node.has_tag_name("svg")).count(), 3);
+    // What was only tried is no figure of the overview.
+    let cells = |wanted: &str| {
+        let cells = document.descendants().filter(|node| node.has_tag_name("td"));
+        cells.filter(|node| node.text() == Some(wanted)).count()
+    };
+    assert_eq!((cells("best <u>"), cells("best of <slow>")), (2, 1));
 }
 
 #[test]
