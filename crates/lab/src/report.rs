@@ -217,7 +217,8 @@ impl Page<'_> {
         for figure in result.figures.iter().filter(|figure| figure.figure.is_trial()) {
             put!(
                 self,
-                "<tr><td>{}</td><td class=\"n\"><b>{}</b></td><td class=\"n\">{}</td><td>{}</td></tr>",
+                "<tr><td>{}</td><td class=\"n\"><b>{}</b></td><td class=\"n\">{}</td>\
+                 <td>{}</td></tr>",
                 figure.figure.name,
                 text::quantity(figure.ours.mean),
                 text::spread(&figure.ours),

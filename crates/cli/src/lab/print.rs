@@ -142,7 +142,7 @@ impl Screen {
         let Ok(mut last) = self.last.lock() else { return };
         let every = Duration::from_secs(if self.terminal { 0 } else { 10 });
         let since = progress.elapsed.saturating_sub(last.unwrap_or_default());
-        if since < every || (progress.done == 0 && !self.terminal) {
+        if since < every {
             return;
         }
         *last = Some(progress.elapsed);
