@@ -91,6 +91,10 @@ pub(super) enum Event {
         channel: u32,
         die: u32,
     },
+    /// The finish under way in a group has come further.
+    Finishing {
+        group: u32,
+    },
 }
 
 /// Events whose times never fall: no heap is needed.
@@ -293,10 +297,14 @@ impl Engine {
             }
             Work::Finish { zone, empty, zones, bytes } => {
                 let time = model.finish_fixed.0 * u64::from(zones) + model.finish_rate.time(bytes);
-                self.shared.counters.finish += time;
-                self.manage(now, token, queue, zone, Kind::Finish, zones, time, {
-                    model.finish_empty.0 * u64::from(empty)
-                });
+                let empty = model.finish_empty.0 * u64::from(empty);
+                if zones > 0 && model.finish_share.0 > 0 {
+                    let flight = self.flight(token, queue, zone, Kind::Finish);
+                    self.writes.finish(&mut self.shared, now, flight, time + empty);
+                } else {
+                    self.shared.counters.finish += time;
+                    self.manage(now, token, queue, zone, Kind::Finish, zones, time, empty);
+                }
             }
         }
     }
@@ -387,6 +395,9 @@ impl Engine {
                 Due::Event(Event::Answer { flight }) => self.answer(flight, answered),
                 Due::Event(Event::Programmed { group, zone, epoch }) => {
                     self.writes.programmed(&mut self.shared, time, group, zone, epoch);
+                }
+                Due::Event(Event::Finishing { group }) => {
+                    self.writes.finishing(&mut self.shared, time, group);
                 }
                 Due::Event(Event::Sensed { die }) => self.reads.sensed(&mut self.shared, time, die),
                 Due::Event(Event::Transferred { channel, die }) => {

@@ -158,7 +158,7 @@ parameters! {
     "slow-share" slow_share: Share = "pages of the slow kind";
     "sense-spread" sense_spread: Share = "share of that time which is exponential";
     "sense-switch" sense_switch: Time = "added when the die last sensed for another zone";
-    "suspend" suspend: Time = "added while the page's group programs";
+    "suspend" suspend: Time = "added if all dies of its group program; else their share of it";
     "reads-wait" reads_wait: Switch = "on: a read waits for a program on its die to end";
     "read-dies" read_dies: Count = "dies of a group that sense independently";
     "channels" channels: Count = "channels; die i is on channel i mod channels";
@@ -180,7 +180,7 @@ parameters! {
     "finish-empty" finish_empty: Time = "finish of an empty zone";
     "finish-fixed" finish_fixed: Time = "finish of any other zone";
     "finish-rate" finish_rate: Rate = "and for the bytes that lack to its capacity";
-    "finish-share" finish_share: Share = "of a group's program rate, taken by finishes under way";
+    "finish-share" finish_share: Share = "of a group's program rate: what finishes have at least, and take from writes";
 }
 
 fn unknown(key: &str) -> Error {

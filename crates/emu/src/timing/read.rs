@@ -109,8 +109,8 @@ impl Reads {
             time += model.sense_switch.0;
         }
         let (group, of_group) = (number / model.read_dies.0, number % model.read_dies.0);
-        if model.suspend.0 > 0 && writes.disturbs_reads(group) {
-            time += model.suspend.0;
+        if model.suspend.0 > 0 {
+            time += model.suspend.0 * writes.disturbs_reads(model, group) / 1_000;
         }
         if model.reads_wait.0 {
             time += writes.programmed_at(model, group, of_group).saturating_sub(now);

@@ -37,6 +37,10 @@ struct Group {
     slots: u64,
     resets: u32,
     finishes: u32,
+    /// The finishes that wait for each other: who, and nanoseconds left if nobody wrote.
+    finishing: VecDeque<(u32, u64)>,
+    /// How long the first goes on as it does, and at how many thousandths of its rate.
+    pace: (u64, u64),
     load: Load,
 }
 
@@ -135,10 +139,52 @@ impl Writes {
         (busy * 1_000 / (span * u64::from(model.group_dies.0))).min(1_000)
     }
 
-    /// Programs under way in `group`, or what counts as such for its reads.
-    pub fn disturbs_reads(&self, group: u32) -> bool {
+    /// How many of the group's dies program, in thousandths: as often a read finds its die busy.
+    pub fn disturbs_reads(&self, model: &Model, group: u32) -> u64 {
         let group = &self.groups[group as usize];
-        group.programming > 0 || group.finishes > 0
+        match group.finishes {
+            0 => u64::from(group.programming * 1_000 / model.group_dies.0),
+            _ => 1_000,
+        }
+    }
+
+    /// A finish starts that takes `time` on an idle drive. It programs what lacks, as writes do:
+    /// after the finishes before it, with what writes leave of the group, but with its share at
+    /// least.
+    pub fn finish(&mut self, shared: &mut Shared, now: u64, flight: u32, time: u64) {
+        let number = shared.flights[flight as usize].group;
+        self.interfere(number, Kind::Finish, true);
+        let waiting = &mut self.groups[number as usize].finishing;
+        waiting.push_back((flight, time));
+        if waiting.len() == 1 {
+            self.go_on(shared, now, number);
+        }
+    }
+
+    /// Lets the first finish of `number` go on for a window, or to its end.
+    fn go_on(&mut self, shared: &mut Shared, now: u64, number: u32) {
+        let load = self.load(&shared.model, number, now);
+        let rate = (1_000 - load).max(u64::from(shared.model.finish_share.0));
+        let group = &mut self.groups[number as usize];
+        let Some((_, left)) = group.finishing.front() else { return };
+        let span = (left * 1_000).div_ceil(rate).min(WINDOW);
+        group.pace = (span, rate);
+        shared.agenda.at(now + span, Event::Finishing { group: number });
+    }
+
+    /// The first finish of `number` has gone on as it was to.
+    pub fn finishing(&mut self, shared: &mut Shared, now: u64, number: u32) {
+        let group = &mut self.groups[number as usize];
+        let (span, rate) = group.pace;
+        shared.counters.finish += span;
+        if let Some((flight, left)) = group.finishing.front_mut() {
+            *left = left.saturating_sub(span * rate / 1_000);
+            if *left == 0 {
+                shared.answer_at(now, *flight);
+                group.finishing.pop_front();
+            }
+        }
+        self.go_on(shared, now, number);
     }
 
     /// When `die` of `group` has programmed what it has.
@@ -390,6 +436,10 @@ impl Writes {
     /// Everything in the buffer is to be programmed before `flight` is answered, at `at` at the
     /// earliest. True if there is nothing.
     pub fn flush(&mut self, shared: &mut Shared, now: u64, flight: u32, at: u64) -> bool {
+        if shared.model.is_through() {
+            // What was answered is programmed.
+            return true;
+        }
         for group in 0..self.groups.len() {
             if self.groups[group].open > 0 {
                 self.close(shared, now, group as u32);
