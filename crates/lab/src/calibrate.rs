@@ -23,6 +23,9 @@ use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 
 pub mod cores;
+pub mod figures;
+pub mod interference;
+pub mod markdown;
 
 /// The measurements.
 const GOLDEN: &str = include_str!("../data/golden.csv");
@@ -300,7 +303,8 @@ impl Host {
             "read" => Kind::Read,
             other => bail!("unknown operation {other:?}"),
         };
-        let kernel = op == Kind::Write && golden.preset == "pm1731a" && golden.zones > 1;
+        let several = golden.zones * golden.depth > 1;
+        let kernel = op == Kind::Write && golden.preset == "pm1731a" && several;
         Ok(match kernel {
             true => Host::kernel(kib, golden.zones, golden.zones * golden.depth),
             false => Host::direct(op, kib, golden.zones, golden.depth),

@@ -5,10 +5,10 @@ use crate::show::{print_table, table as headed};
 use anyhow::{Context, bail};
 use clap::Args;
 use comfy_table::CellAlignment;
-use furrow_lab::calibrate::{self, Golden, Row, Summary, Verdict};
+use furrow_lab::calibrate::{self, Golden, Row, Summary, Verdict, figures, interference, markdown};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const AFTER_HELP: &str = "\
@@ -29,14 +29,14 @@ pub struct CalibrateArgs {
     #[arg(value_name = "PRESET")]
     presets: Vec<String>,
     /// Runs of each row.
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = markdown::SEEDS as u16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     seeds: u16,
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Write plots to DIR/calibration/ and the tables into DIR/calibration.md.
-    #[arg(long, value_name = "DIR", conflicts_with = "presets")]
+    /// Write plots to DIR/calibration/ and the tables into DIR/calibration.md. Three seeds.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["presets", "seeds"])]
     docs: Option<PathBuf>,
 }
 
@@ -55,6 +55,9 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     } else {
         table(out, &rows)?;
         summary(out, args.seeds, seconds, &rows, &sums)?;
+    }
+    if let Some(folder) = &args.docs {
+        write_docs(folder, &rows, &sums)?;
     }
     Ok(u8::from(rows.iter().any(|row| row.verdict == Verdict::Over)))
 }
@@ -87,55 +90,40 @@ fn told<T>(
     result
 }
 
-/// A figure with three digits at least.
-pub(super) fn digits(value: f64) -> String {
-    let places = match value.abs() {
-        v if v >= 99.95 => 0,
-        v if v >= 9.995 => 1,
-        v if v >= 0.9995 => 2,
-        v if v >= 0.09995 => 3,
-        0.0 => 0,
-        _ => 4,
-    };
-    format!("{value:.places$}")
-}
-
-fn verdict(row: &Row) -> String {
-    match row.verdict {
-        Verdict::Ok => "ok".to_owned(),
-        Verdict::Over => "OVER".to_owned(),
-        Verdict::Miss => format!("miss: {}", row.golden.note),
-    }
-}
-
-fn percent(value: f64) -> String {
-    format!("{value:+.1} %")
-}
-
 fn table(out: &mut dyn Write, rows: &[Row]) -> anyhow::Result<()> {
-    let head = ["drive", "what", "unit", "model", "measured", "error", "tolerance", "verdict"];
-    let mut table = headed(&head);
+    let mut table = headed(&markdown::HEAD);
     for column in [1, 2, 7] {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Left);
         }
     }
     for row in rows {
-        let golden = &row.golden;
-        let known = golden.measured > 0.0;
-        let none = || "-".to_owned();
-        table.add_row([
-            golden.preset.clone(),
-            golden.what(),
-            golden.unit.clone(),
-            digits(row.model),
-            if known { digits(golden.measured) } else { none() },
-            row.error.map_or_else(none, percent),
-            if golden.status == "gate" { format!("{} %", golden.tolerance) } else { none() },
-            verdict(row),
-        ]);
+        table.add_row(markdown::cells(row));
     }
     Ok(print_table(out, &table)?)
+}
+
+/// Plots to `folder`/calibration, tables into `folder`/calibration.md.
+fn write_docs(folder: &Path, rows: &[Row], sums: &[Summary]) -> anyhow::Result<()> {
+    let document = folder.join("calibration.md");
+    let name = document.display().to_string();
+    let mut text = std::fs::read_to_string(&document).with_context(|| name.clone())?;
+    let beside = told("interference", |told| interference::interference(1, told))?;
+    for (part, new) in [
+        ("summary", markdown::summary(sums, rows)),
+        ("rows", markdown::rows(rows)),
+        ("interference", markdown::interference(&beside)),
+    ] {
+        text = markdown::with_part(&text, part, &new).with_context(|| name.clone())?;
+    }
+    let pictures = folder.join("calibration");
+    std::fs::create_dir_all(&pictures).with_context(|| pictures.display().to_string())?;
+    for figure in told("plot", |told| figures::figures(rows, told))? {
+        let path = pictures.join(figure.file);
+        let svg = figure.plot.svg();
+        std::fs::write(&path, svg).with_context(|| path.display().to_string())?;
+    }
+    std::fs::write(&document, text).with_context(|| name)
 }
 
 fn summary(
@@ -153,7 +141,7 @@ fn summary(
             out,
             "{preset}: {held} of {gates} rows within tolerance, {misses} known misses; mean error \
              {mean_error:.1} %, largest {} ({worst})",
-            percent(*worst_error)
+            markdown::percent(*worst_error)
         )?;
     }
     let total: usize = sums.iter().map(|sum| sum.gates).sum();
@@ -203,12 +191,6 @@ fn document(seeds: u16, seconds: f64, rows: &[Row], sums: &[Summary]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_have_three_digits() {
-        let shown = [0.0, 0.014, 0.5, 1.0, 2.613, 14.96, 99.96, 100.4, 2011.2].map(digits);
-        assert_eq!(shown, ["0", "0.0140", "0.500", "1.00", "2.61", "15.0", "100", "100", "2011"]);
-    }
 
     #[test]
     fn drives_without_measurements_are_refused() {
