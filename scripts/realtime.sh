@@ -15,9 +15,9 @@ cargo build --release --locked -p furrow-cli
 furrow="$target_dir/release/furrow"
 
 mkdir -p "$target_dir"
-work="$(mktemp -d "$target_dir/realtime.XXXXXX")"
+work="$target_dir/realtime.$$"
 mount="$work/mnt"
-mkdir "$mount"
+mkdir -p "$mount"
 cleanup() {
     "$furrow" umount -l "$mount" >/dev/null 2>&1 || true
     rm -rf "$work"

@@ -1,9 +1,10 @@
 //! An emulated ZNS drive that obeys every rule and can fail in every way.
 //!
 //! Three parts that know nothing of each other: the *state machine* ([`furrow_zone::machine`])
-//! decides what a command may do, the *medium* ([`medium`]) keeps the blocks, and the *timing engine*
-//! ([`timing`]) says when it is answered; without it, as soon as the executor has nothing else to
-//! do. The drive ([`Emulator`]) puts them together, and [faults](fault) and [power cuts](power) between them.
+//! decides what a command may do, the *medium* ([`medium`]) keeps the blocks, and the *timing
+//! engine* ([`timing`]) says when it is answered; without it, as soon as the executor has nothing
+//! else to do. The drive ([`Emulator`]) puts them together, and [faults](fault) and
+//! [power cuts](power) between them.
 //!
 //! ```
 //! use furrow_emu::{Emulator, Medium, Options};

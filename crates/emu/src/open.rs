@@ -10,9 +10,9 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::path::Path;
 use std::rc::Rc;
 
-/// Opens the device that `spec` names, on the executor `rt`: with timing, as its model says; without,
-/// in simulation one command at a time with the order across queues shuffled, in real time as fast
-/// as it goes.
+/// Opens the device that `spec` names, on the executor `rt`: with timing, as its model says;
+/// without, in simulation one command at a time with the order across queues shuffled, in real time
+/// as fast as it goes.
 ///
 /// # Errors
 /// If there is no such device, it is in use, damaged, of a newer format, or not supported, or its

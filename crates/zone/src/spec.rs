@@ -14,7 +14,7 @@
 //! char    = "\" any | any but "+" "," "\" ;      a backslash takes the next character as it is
 //! ```
 //!
-//! `model.PARAMETER=value` sets a parameter of the timing model; it is the emulator that knows them.
+//! `model.PARAMETER=value` sets a parameter of the timing model; the emulator knows them.
 //!
 //! An image knows its geometry, so of the options only those of a run (`seed`, `timing`, …, `sync`)
 //! go with it. An option may be given once. `docs/device-spec.md` explains each key, with examples.

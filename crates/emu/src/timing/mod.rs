@@ -8,7 +8,7 @@
 //! and every random one a hash of seed, zone and command number:
 //!
 //! ```text
-//! writes, appends   command stage (one, random) → write buffer (policies) → programs of a die group
+//! writes, appends   command stage (one, random) → write buffer (policies) → programs of a group
 //!                   answered when all bytes are in the buffer, and not before the measured latency
 //! reads             command stage (one) → dies, page by page, readers in turn → channel (die held)
 //!                   → link → answered with the last page

@@ -140,11 +140,14 @@ parameters! {
     "open-write" open_write: Time = "added to the write that opens an empty zone";
     "open-append" open_append: Time = "added to the append that opens an empty zone";
     "reopen" reopen: Time = "added to the write that opens a closed zone";
-    "random-cost" random_cost: Share = "drain cost of writes to conventional zones that continue none of the last 64 streams";
-    "buffer-policy" buffer_policy: BufferPolicy = "group, shared-fifo, per-queue, per-zone or through: who shares the write buffer";
+    "random-cost" random_cost: Share =
+        "drain cost of writes to conventional zones that continue none of 64 streams";
+    "buffer-policy" buffer_policy: BufferPolicy =
+        "group, shared-fifo, per-queue, per-zone or through: who shares the write buffer";
     "buffer" buffer: Bytes = "the write buffer; of each group if they have their own";
     "zone-quota" zone_quota: Bytes = "most that one zone has of the buffer, if per-zone";
-    "buffer-release" buffer_release: Release = "start or end: of the program that frees a unit's space";
+    "buffer-release" buffer_release: Release =
+        "start or end: of the program that frees a unit's space";
     "groups" groups: Count = "die groups; zone i belongs to group i mod groups";
     "group-dies" group_dies: Count = "units a group programs at once";
     "unit" unit: Bytes = "what one program takes";
@@ -173,14 +176,16 @@ parameters! {
     "reset-empty" reset_empty: Time = "reset of an empty zone";
     "reset-fixed" reset_fixed: Time = "reset of any other zone";
     "reset-rate" reset_rate: Rate = "and for the bytes it held";
-    "reset-active" reset_active: Time = "and if it was active, with more than reset-active-above in it";
+    "reset-active" reset_active: Time =
+        "and if it was active, with more than reset-active-above in it";
     "reset-active-above" reset_active_above: Bytes = "see reset-active";
     "reset-stretch" reset_stretch: Share = "longer by this share of the group's load";
     "reset-share" reset_share: Share = "of a group's program rate, taken by resets under way";
     "finish-empty" finish_empty: Time = "finish of an empty zone";
     "finish-fixed" finish_fixed: Time = "finish of any other zone";
     "finish-rate" finish_rate: Rate = "and for the bytes that lack to its capacity";
-    "finish-share" finish_share: Share = "of a group's program rate: what finishes have at least, and take from writes";
+    "finish-share" finish_share: Share =
+        "of a group's program rate: what finishes have at least, and take from writes";
 }
 
 fn unknown(key: &str) -> Error {
