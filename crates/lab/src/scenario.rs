@@ -110,6 +110,17 @@ mod tests {
         assert!((11.0..12.5).contains(&mean), "{mean} ms");
     }
 
+    /// Whatever stands beside it: the zone after a full one is on the same die.
+    #[test]
+    fn a_writer_stays_on_its_die() {
+        let device = "mem:pm1731a,zone-size=16MiB,timing=virtual,medium=discard";
+        let run_time = Span(4 * Nanos::SECOND);
+        let warm = Span(Nanos::SECOND);
+        let workload = Workload { zones: 1, stride: 1, warm, run: run_time, ..writes() };
+        let rate = run(&point(device, workload), 1).bytes_per_second / 1e6;
+        assert!((44.0..46.0).contains(&rate), "{rate} MB/s over eleven zones");
+    }
+
     /// Zones are left for the next ones when they are full, and reset when all have been.
     #[test]
     fn writers_go_round_a_small_drive_again_and_again() {

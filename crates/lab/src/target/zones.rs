@@ -1,13 +1,12 @@
 //! A drive's zones as a target: commands straight to the device, as `fio` sends them to a raw one.
 //!
 //! A workload uses so many zones at once; each has a *slot*. A write goes to a slot's zone at its
-//! write pointer, an append to the zone. When slot `s` of `n` has filled a zone it goes on in the
-//! zone `n` slots further (`s + n`, `s + 2n`, …, times the stride): slots never meet, and what
-//! `n` zones were on different dies stay so. At the end of the drive a slot starts over and resets
+//! write pointer, an append to the zone. A slot that has filled its zone goes on in the zone a
+//! *lap* further: the first multiple of the drive's dies and channels that leads past all slots. So
+//! slots never meet and a slot stays on its die. At the end of the drive it starts over and resets
 //! each zone before it writes it.
 //!
-//! Scattered, the zones of the drive are shuffled first; everything else is by their place in that
-//! order.
+//! Scattered, the zones of the drive are shuffled first, and a lap is as many as there are slots.
 //!
 //! With the host's zone lock one write is in flight per zone and the others wait for it in turn.
 //! Without it many are, through one queue per zone, so that they start in order. Everything else
@@ -37,6 +36,8 @@ pub struct Zones {
     workload: Workload,
     host: Host,
     slots: Vec<Slot>,
+    /// How much further a slot goes on, in indexes.
+    lap: u64,
     /// The zones in their order, if that is not by number.
     order: Vec<u32>,
     /// What is written.
@@ -46,7 +47,9 @@ pub struct Zones {
 }
 
 struct Slot {
-    /// The zone it is at, times the stride: an index from 0.
+    /// The zone it began with: a number, or a place in the order.
+    first: u64,
+    /// The zone it is at.
     index: Cell<u64>,
     /// Blocks sent to that zone.
     sent: Cell<u64>,
@@ -98,8 +101,9 @@ impl Zones {
             workload.span,
             workload.size
         );
-        let slot = |index| Slot {
-            index: Cell::new(index),
+        let slot = |number| Slot {
+            first: number * u64::from(stride),
+            index: Cell::new(number * u64::from(stride)),
             sent: Cell::new(0),
             again: Cell::new(false),
             flying: Cell::new(0),
@@ -107,6 +111,7 @@ impl Zones {
             turn: Semaphore::new(1),
         };
         Ok(Zones {
+            lap: if workload.stride == 0 { zones } else { lap(&geometry, last + 1) },
             order: if workload.stride == 0 { shuffled(geometry.zones, seed) } else { Vec::new() },
             slots: (0..zones).map(slot).collect(),
             geometry,
@@ -129,7 +134,7 @@ impl Zones {
         let limit = self.geometry.max_active.unwrap_or(64).min(64);
         let permits = Semaphore::new(limit.max(1).into());
         let mut fills = Vec::new();
-        for index in 0..self.slots.len() as u64 {
+        for index in self.slots.iter().map(|slot| slot.first) {
             let (this, permits) = (self.clone(), permits.clone());
             fills.push(rt.spawn(async move {
                 let _permit = permits.acquire(1).await;
@@ -161,10 +166,7 @@ impl Zones {
     }
 
     fn zone(&self, index: u64) -> ZoneId {
-        match self.order.get(index as usize) {
-            Some(zone) => ZoneId(*zone),
-            None => ZoneId((index * u64::from(self.workload.stride)) as u32),
-        }
+        ZoneId(self.order.get(index as usize).copied().unwrap_or(index as u32))
     }
 
     fn blocks(&self, bytes: u64) -> u64 {
@@ -258,10 +260,9 @@ impl Zones {
         if slot.sent.get() < capacity {
             return Ok(capacity - slot.sent.get());
         }
-        let count = self.slots.len() as u64;
-        let mut next = slot.index.get() + count;
-        if next * u64::from(self.workload.stride.max(1)) >= u64::from(self.geometry.zones) {
-            next = slot.index.get() % count;
+        let mut next = slot.index.get() + self.lap;
+        if next >= u64::from(self.geometry.zones) {
+            next = slot.first;
             slot.again.set(true);
         }
         if slot.again.get() {
@@ -293,6 +294,14 @@ impl Zones {
         }
         Ok(bytes)
     }
+}
+
+/// The first multiple of the drive's dies and channels that is not below `zones`.
+fn lap(geometry: &Geometry, zones: u64) -> u64 {
+    let known = |count: Option<u16>| u64::from(count.unwrap_or(1).max(1));
+    let (dies, channels) = (known(geometry.dies), known(geometry.channels));
+    let common = if dies.is_multiple_of(channels) { dies } else { dies * channels };
+    zones.next_multiple_of(common)
 }
 
 /// The numbers below `count`, in an order drawn from `seed`.
@@ -328,6 +337,7 @@ impl Target for Zones {
             return self.write(thread, slot as usize, op).await;
         }
         let offset = self.blocks(request % each * size.0);
-        self.read(thread, self.zone(slot), offset, op.bytes).await
+        let zone = self.zone(self.slots[slot as usize].first);
+        self.read(thread, zone, offset, op.bytes).await
     }
 }
