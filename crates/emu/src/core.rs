@@ -305,7 +305,9 @@ impl Core {
         outcome.status = match self.machine.apply(&request.command) {
             _ if outcome.data.len() as u64 != self.shape.pages(blocks.0) => Status::InvalidField,
             Ok(Effect::Read { zone, offset }) => {
-                outcome.oob.resize(blocks.0 as usize * self.shape.oob_bytes, 0);
+                if self.shape.oob_bytes > 0 {
+                    outcome.oob.resize(blocks.0 as usize * self.shape.oob_bytes, 0);
+                }
                 match self.fetch(zone, offset.0, blocks.0, &mut outcome) {
                     Ok(()) => Status::Success,
                     Err(MediumError) => Status::UnrecoveredRead,

@@ -14,6 +14,10 @@ use crate::image::Image;
 use crate::memory::Memory;
 use furrow_rt::{PAGE_SIZE, Page};
 use furrow_zone::{Geometry, Zone, ZoneId};
+use std::sync::LazyLock;
+
+/// A block of nothing.
+static ZEROS: LazyLock<Page> = LazyLock::new(Page::zeroed);
 
 /// The medium did not do what it was asked: reads fail, or the host's file system refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +176,11 @@ impl Shape {
     /// Makes blocks `from..from + count` of a transfer zeros.
     pub(crate) fn zero(self, pages: &mut [Page], from: usize, count: usize, oob: &mut [u8]) {
         for at in (from..from + count).map(|block| block * self.block_size) {
+            if self.block_size == PAGE_SIZE {
+                // Shared by all: a page is frozen while it is.
+                pages[at / PAGE_SIZE] = ZEROS.clone();
+                continue;
+            }
             pages[at / PAGE_SIZE].make_mut()[at % PAGE_SIZE..][..self.block_size].fill(0);
         }
         if !oob.is_empty() {

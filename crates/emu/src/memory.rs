@@ -1,9 +1,10 @@
 //! The memory medium: what was written, packed, with copy-on-write snapshots.
 //!
 //! A 4 KiB block without zero sub-blocks and without out-of-band bytes is kept as the very page
-//! it came in, shared, not copied: pages are frozen while shared. Any other block is stored as its
-//! 512-byte sub-blocks that are not all zero, under a bit mask, followed by its out-of-band bytes
-//! up to the last one that is not zero. A block of zeros costs its tag.
+//! it came in, and read as that page again, shared, not copied: pages are frozen while shared. Any
+//! other block is stored as its 512-byte sub-blocks that are not all zero, under a bit mask,
+//! followed by its out-of-band bytes up to the last one that is not zero. A block of zeros costs
+//! its tag.
 //!
 //! ```text
 //! Memory ── Arc<Blocks> per zone ── Arc<Chunk> per 64 blocks ── Entry: a tag and a reference
@@ -205,11 +206,20 @@ impl Memory {
     ) -> Result<(), MediumError> {
         for i in 0..span.blocks as usize {
             let at = (into + i) * self.block_size;
-            let page = pages[at / PAGE_SIZE].make_mut();
-            let block = &mut page[at % PAGE_SIZE..][..self.block_size];
             let from = (into + i) * self.oob_bytes;
             let oob = oob.get_mut(from..from + self.oob_bytes).unwrap_or(&mut []);
-            match self.entry(span.zone.0 as usize, span.offset as usize + i) {
+            let entry = self.entry(span.zone.0 as usize, span.offset as usize + i);
+            if let Some(Entry::Whole(page)) = entry {
+                // The very page, as it came in: it is frozen while shared.
+                pages[at / PAGE_SIZE] = page.clone();
+                if !oob.is_empty() {
+                    oob.fill(0);
+                }
+                continue;
+            }
+            let page = pages[at / PAGE_SIZE].make_mut();
+            let block = &mut page[at % PAGE_SIZE..][..self.block_size];
+            match entry {
                 Some(entry) => entry.unpack(block, oob)?,
                 None => {
                     block.fill(0);
@@ -268,5 +278,31 @@ impl Memory {
 impl std::fmt::Debug for Memory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Memory({} zones)", self.zones.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_zone::{ZoneId, presets};
+
+    /// Pages are shared with who writes and who reads: neither can change what is stored.
+    #[test]
+    fn a_page_read_is_the_readers_own_once_it_is_changed() {
+        let mut memory = Memory::new(&presets::plain());
+        let span = Span { zone: ZoneId(3), offset: 7, blocks: 1 };
+        let mut written = Page::from_slice(&[5; PAGE_SIZE]);
+        memory.write(span, std::slice::from_ref(&written), &[]);
+        written.make_mut()[0] = 6;
+        let read = || {
+            let mut pages = [Page::zeroed()];
+            memory.read(span, &mut pages, 0, &mut []).expect("it was written");
+            let [page] = pages;
+            page
+        };
+        let mut first = read();
+        assert!(first.is_shared() && first.iter().all(|byte| *byte == 5));
+        first.make_mut()[1] = 7;
+        assert!(read().iter().all(|byte| *byte == 5));
     }
 }

@@ -99,6 +99,11 @@ impl Entry {
         Entry { owner: ino, ..self }
     }
 
+    /// The same, its CRC32C known already.
+    pub fn with_crc(self, crc: Option<u32>) -> Entry {
+        Entry { crc, ..self }
+    }
+
     /// The page. Clone it to freeze it.
     pub fn page(&self) -> &Page {
         &self.page
@@ -137,6 +142,10 @@ pub struct Ticket {
     slot: u32,
     generation: u32,
 }
+
+/// Where a page is in the cache, until the next change of the cache.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place(u32);
 
 /// Counters since the cache was made, in pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -250,6 +259,19 @@ impl Cache {
                 None
             }
         }
+    }
+
+    /// Where the page of `key` is, for [`Cache::at`]: one look-up where borrows need two.
+    pub(crate) fn find(&self, key: &Key) -> Option<Place> {
+        self.index.get(key).copied().map(Place)
+    }
+
+    /// The page at a place found just now, which counts as used.
+    pub(crate) fn at(&mut self, place: Place) -> &Entry {
+        self.stats.hits += 1;
+        let slot = self.slot_mut(place.0);
+        slot.marked = true;
+        &slot.entry
     }
 
     /// The page of `key`, without counting as used.

@@ -146,6 +146,7 @@ impl Core {
     /// The cut.
     fn cut(&mut self, clean: bool) -> Result<Cut, Stop> {
         self.prepare_write_all()?;
+        self.now();
         let files: Vec<u32> = self.cache.dirty_files().collect();
         for ino in files {
             self.write_file(Ino(ino))?;

@@ -129,6 +129,8 @@ pub(crate) struct Core {
     pub(crate) allocated_cut: usize,
     /// Main-area zones with writes that no flush has covered: end of the last write, its stamp.
     pub(crate) unstable: BTreeMap<ZoneId, (u32, u64)>,
+    /// The time of day when it was last asked for: near enough for the age of a segment.
+    pub(crate) seconds: Cell<u32>,
     /// Counts dispatches; see `unstable`.
     pub(crate) stamp: u64,
     pub(crate) open: BTreeMap<Ino, u32>,
@@ -188,6 +190,7 @@ impl Core {
     /// The time of day.
     pub(crate) fn now(&self) -> Time {
         let (seconds, nanoseconds) = self.rt.wall();
+        self.seconds.set(seconds as u32);
         Time { seconds, nanoseconds }
     }
 

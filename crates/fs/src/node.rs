@@ -162,11 +162,10 @@ pub(crate) fn new_node(nid: u32, ino: u32, base: u32, level: u8, class: u8) -> P
 impl Core {
     /// The node `nid`, from the cache.
     pub(crate) fn node(&mut self, nid: u32) -> Result<&Page, Stop> {
-        let key = Key::Node(nid);
-        if !self.cache.contains(&key) {
-            return Err(self.fetch_node(nid));
+        match self.cache.find(&Key::Node(nid)) {
+            Some(place) => Ok(self.cache.at(place).page()),
+            None => Err(self.fetch_node(nid)),
         }
-        Ok(self.cache.get(&key).expect("invariant: looked up just now").page())
     }
 
     fn fetch_node(&self, nid: u32) -> Stop {
@@ -187,19 +186,15 @@ impl Core {
 
     /// Inode `ino`, from the cache. `NotFound` if there is none.
     pub(crate) fn inode(&mut self, ino: Ino) -> Result<&InodeBlock, Stop> {
-        if ino.0 == NO_NODE || !self.cache.contains(&Key::Node(ino.0)) {
-            let entry = self.nat.get(ino.0);
-            if ino.0 == NO_NODE || entry.ino.get() != ino.0 {
-                return Err(self.no_inode(ino));
-            }
-        }
-        let page = self.node(ino.0)?;
-        if header(page).level != LEVEL_INODE {
+        let place = self.cache.find(&Key::Node(ino.0)).filter(|_| ino.0 != NO_NODE);
+        let Some(place) = place else {
+            let known = ino.0 != NO_NODE && self.nat.get(ino.0).ino.get() == ino.0;
+            return Err(if known { self.fetch_node(ino.0) } else { self.no_inode(ino) });
+        };
+        if header(self.cache.at(place).page()).level != LEVEL_INODE {
             return Err(self.no_inode(ino));
         }
-        // A second look-up, because the borrow above cannot be returned from a branch.
-        let entry = self.cache.peek(&Key::Node(ino.0)).expect("invariant: looked up just now");
-        Ok(as_inode(entry.page()))
+        Ok(as_inode(self.cache.at(place).page()))
     }
 
     fn no_inode(&self, ino: Ino) -> Stop {
@@ -287,25 +282,27 @@ impl Core {
     /// Everything must be prepared; node ids must suffice.
     pub(crate) fn grow(&mut self, ino: Ino, block: u32) -> Holder {
         let needed = Shape::REAL.height_for(u64::from(block));
-        while self.inode_mut(ino).head.height < needed {
+        // The inode is about to change too, if only in its times.
+        let mut height = self.inode_mut(ino).head.height;
+        while height < needed {
             self.raise(ino);
+            height += 1;
         }
-        let height = self.inode_mut(ino).head.height;
         let path = Shape::REAL.path(height, u64::from(block));
         let mut holder = Holder { nid: ino.0, slot: path[0] as u16 };
         for (depth, slot) in path[1..].iter().enumerate() {
             let level = height - 1 - depth as u8;
-            let base = Shape::REAL.node_at(level, u64::from(block)).base as u32;
             let at = usize::from(holder.slot);
+            let parent = self.cache.peek(&Key::Node(holder.nid)).expect("invariant: prepared");
             let child = if holder.nid == ino.0 {
-                children(self.inode_mut(ino))[at].get()
+                children(as_inode(parent.page()))[at].get()
             } else {
-                let entry = self.cache.peek(&Key::Node(holder.nid)).expect("invariant");
-                as_index(entry.page()).slots[at].get()
+                as_index(parent.page()).slots[at].get()
             };
             let child = if child != NO_NODE {
                 child
             } else {
+                let base = Shape::REAL.node_at(level, u64::from(block)).base as u32;
                 let new = self.add_node(ino, base, level);
                 if holder.nid == ino.0 {
                     children_mut(self.inode_mut(ino))[at] = new.into();
@@ -316,7 +313,9 @@ impl Core {
             };
             holder = Holder { nid: child, slot: *slot as u16 };
         }
-        self.node_mut(holder.nid);
+        if height > 0 {
+            self.node_mut(holder.nid);
+        }
         holder
     }
 

@@ -21,14 +21,14 @@ impl Core {
     /// Block `block` of `ino`, from the cache; `None` for a hole.
     pub(crate) fn data(&mut self, ino: Ino, block: u32) -> Result<Option<&Page>, Stop> {
         let key = Key::Data(ino.0, block);
-        if !self.cache.contains(&key) {
-            let pointer = self.pointer(ino, block)?;
-            if pointer.addr.get() == HOLE {
-                return Ok(None);
-            }
-            return Err(Stop::Load(smallvec::smallvec![Fetch { key, pointer }]));
+        if let Some(place) = self.cache.find(&key) {
+            return Ok(Some(self.cache.at(place).page()));
         }
-        Ok(self.cache.get(&key).map(Entry::page))
+        let pointer = self.pointer(ino, block)?;
+        if pointer.addr.get() == HOLE {
+            return Ok(None);
+        }
+        Err(Stop::Load(smallvec::smallvec![Fetch { key, pointer }]))
     }
 
     /// Asks for every block of `blocks` that is not in the cache, in one go.
@@ -79,10 +79,7 @@ impl Core {
     pub(crate) fn replace_data(&mut self, ino: Ino, block: u32, page: Page, crc: Option<u32>) {
         self.account_block(ino, block);
         let key = Key::Data(ino.0, block);
-        self.cache.insert(key, Entry::dirty(page));
-        if let Some(crc) = crc {
-            self.cache.set_crc(&key, crc);
-        }
+        self.cache.insert(key, Entry::dirty(page).with_crc(crc));
     }
 
     /// A block about to be written: its path exists and its holder is dirty; if it is new, the

@@ -206,7 +206,7 @@ impl Core {
         if (entry.map[byte] & bit != 0) == valid {
             return;
         }
-        let changed = self.rt.wall().0 as u32;
+        let changed = self.seconds.get();
         self.sit.update(segment, |entry| {
             entry.map[byte] ^= bit;
             let count = entry.valid.get();

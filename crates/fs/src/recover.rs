@@ -199,6 +199,7 @@ fn assemble(
         allocated: Vec::new(),
         allocated_cut: 0,
         unstable: BTreeMap::new(),
+        seconds: Cell::new(rt.wall().0 as u32),
         stamp: 0,
         open: BTreeMap::new(),
         orphans: found.image.orphans.iter().map(|ino| Ino(*ino)).collect(),

@@ -18,7 +18,7 @@ use crate::writer::Writer;
 use furrow_zone::{
     Command, Error, ErrorKind, Geometry, Request, Result, Status, ZoneId, ZoneReport, ZoneState,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -100,6 +100,8 @@ struct Inner {
     writer: Writer,
     groups: u32,
     superzones: RefCell<Vec<Superzone>>,
+    /// Superzones by state: asked for by every operation.
+    counts: [Cell<u32>; 5],
     /// Zone → superzone.
     owners: Vec<Option<SuperzoneId>>,
     durable: RefCell<u64>,
@@ -236,9 +238,15 @@ impl ZonePool {
             superzones.push(superzone);
         }
         let pins = Pins { count: vec![0; geometry.zones as usize], waiters: Vec::new() };
+        let counts: [Cell<u32>; 5] = Default::default();
+        for superzone in &superzones {
+            let count = &counts[superzone.state as usize];
+            count.set(count.get() + 1);
+        }
         Ok(ZonePool(Rc::new(Inner {
             writer: writer.clone(),
             groups: groups.max(1),
+            counts,
             superzones: RefCell::new(superzones),
             owners,
             durable: RefCell::new(0),
@@ -258,8 +266,15 @@ impl ZonePool {
 
     /// Superzones in `state`.
     pub fn count(&self, state: SuperzoneState) -> u32 {
-        let superzones = self.0.superzones.borrow();
-        superzones.iter().filter(|superzone| superzone.state == state).count() as u32
+        self.0.counts[state as usize].get()
+    }
+
+    /// The one place where a superzone changes its state.
+    fn turn(&self, superzone: &mut Superzone, state: SuperzoneState) {
+        let (from, to) = (superzone.state as usize, state as usize);
+        self.0.counts[from].set(self.0.counts[from].get() - 1);
+        self.0.counts[to].set(self.0.counts[to].get() + 1);
+        superzone.state = state;
     }
 
     /// Superzones that can be handed out.
@@ -342,7 +357,7 @@ impl ZonePool {
             .filter(|s| s.state == SuperzoneState::Free && !s.releasing)
             .min_by_key(|s| (active[self.group(s.id) as usize], s.generation, s.id))?
             .id;
-        superzones[best.0 as usize].state = SuperzoneState::Active;
+        self.turn(&mut superzones[best.0 as usize], SuperzoneState::Active);
         Some(best)
     }
 
@@ -354,7 +369,7 @@ impl ZonePool {
             "superzone {id} is {:?} or being released, cannot become {state:?}",
             superzone.state
         );
-        superzone.state = state;
+        self.turn(superzone, state);
     }
 
     /// It is written to its end.
@@ -388,7 +403,7 @@ impl ZonePool {
     pub fn retire(&self, id: SuperzoneId) {
         let superzone = &mut self.0.superzones.borrow_mut()[id.0 as usize];
         assert!(!superzone.releasing, "superzone {id} is being released");
-        superzone.state = SuperzoneState::Retired;
+        self.turn(superzone, SuperzoneState::Retired);
         superzone.zones.clear();
     }
 
@@ -398,7 +413,7 @@ impl ZonePool {
         let superzone = &mut self.0.superzones.borrow_mut()[owner.0 as usize];
         superzone.zones.retain(|other| *other != zone);
         if superzone.zones.is_empty() {
-            superzone.state = SuperzoneState::Retired;
+            self.turn(superzone, SuperzoneState::Retired);
         }
     }
 
@@ -501,11 +516,8 @@ impl ZonePool {
             let bad = result?;
             superzone.zones.retain(|zone| !bad.contains(zone));
             superzone.generation = superzone.generation.wrapping_add(1);
-            superzone.state = if superzone.zones.is_empty() {
-                SuperzoneState::Retired
-            } else {
-                SuperzoneState::Free
-            };
+            let left = !superzone.zones.is_empty();
+            pool.turn(superzone, if left { SuperzoneState::Free } else { SuperzoneState::Retired });
             Ok(())
         });
         task.await

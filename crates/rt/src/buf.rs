@@ -122,7 +122,8 @@ impl Page {
 
     /// The bytes, for writing. Copies first if the page is shared (frozen).
     pub fn make_mut(&mut self) -> &mut [u8; PAGE_SIZE] {
-        if Arc::get_mut(&mut self.0).is_none() {
+        // Nobody holds a weak reference: one owner is the only one.
+        if self.is_shared() {
             let home = self.0.home.clone();
             let memory = home.as_ref().and_then(|shelf| shelf.0.pop()).unwrap_or_else(allocate);
             memory.0.copy_from_slice(self.bytes());
