@@ -440,7 +440,8 @@ impl Rt {
     }
 
     /// Moves a virtual clock to the next timer or event of a source. A real one waits for it, for a
-    /// descriptor or for a wake by another thread. False if there is no timer and no descriptor to wait for.
+    /// descriptor or for a wake by another thread. False if there is no timer and no descriptor to
+    /// wait for.
     pub fn advance(&self) -> bool {
         let next = self.next_timer();
         match (&self.0.real, next) {
