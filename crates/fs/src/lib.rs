@@ -195,21 +195,15 @@ impl Fs {
     async fn remove(&self, parent: Ino, name: &[u8], directory: bool) -> Result<()> {
         let time = self.0.core.borrow().now();
         let gone = self.0.run(|core| core.remove(parent, name, Some(directory), time)).await?;
-        self.reap(gone).await
+        self.reap(gone).await;
+        Ok(())
     }
 
-    /// Frees an inode that lost its last name, unless it is open.
-    async fn reap(&self, ino: Option<Ino>) -> Result<()> {
-        let Some(ino) = ino else { return Ok(()) };
-        loop {
-            match self.0.run(|core| core.reap(ino)).await {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                // Someone else reaped it while this one waited.
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
+    /// Frees an inode that lost its last name, unless it is open. What asked for it is done
+    /// already: an inode that cannot be freed now stays an orphan, and the next mount tries again.
+    async fn reap(&self, ino: Option<Ino>) {
+        let Some(ino) = ino else { return };
+        while let Ok(false) = self.0.run(|core| core.reap(ino)).await {}
     }
 
     /// Renames.
@@ -224,7 +218,8 @@ impl Fs {
     ) -> Result<()> {
         let time = self.0.core.borrow().now();
         let gone = self.0.run(|core| core.rename(from, to, mode, time)).await?;
-        self.reap(gone).await
+        self.reap(gone).await;
+        Ok(())
     }
 
     /// A symbolic link's target.
@@ -285,7 +280,7 @@ impl Fs {
     /// Undoes one [`Fs::open`].
     ///
     /// # Errors
-    /// `Invalid` if it is not open; what freeing its space can fail with.
+    /// `Invalid` if it is not open.
     pub async fn release(&self, ino: Ino) -> Result<()> {
         let last = {
             let mut core = self.0.core.borrow_mut();
@@ -300,7 +295,8 @@ impl Fs {
             }
             last && core.orphans.contains(&ino)
         };
-        self.reap(last.then_some(ino)).await
+        self.reap(last.then_some(ino)).await;
+        Ok(())
     }
 
     /// Makes `ino` durable: content and attributes, and every change of a name so far. With

@@ -454,11 +454,19 @@ async fn settle(
     Ok(())
 }
 
-/// Frees inodes that were unlinked while open.
+/// Frees inodes that were unlinked while open. One whose nodes cannot be read stays for a later
+/// mount: other files do not need it.
 async fn reap_orphans(inner: &Rc<Inner>) -> Result<()> {
-    loop {
-        let next = inner.core.borrow().orphans.first().copied();
-        let Some(ino) = next else { return Ok(()) };
-        while !inner.run(|core| core.reap(ino)).await? {}
+    let orphans: Vec<Ino> = inner.core.borrow().orphans.iter().copied().collect();
+    for ino in orphans {
+        loop {
+            match inner.run(|core| core.reap(ino)).await {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) => break,
+                Err(error) => return Err(error),
+            }
+        }
     }
+    Ok(())
 }

@@ -52,6 +52,20 @@ fn what_failed_once_holds() {
     }
 }
 
+/// The same for drives that fail: a record torn in a zone that is full or read-only by the time
+/// fsck looks.
+#[test]
+fn what_failed_once_on_a_drive_that_fails_holds() {
+    let effort = Effort { cuts_max: 60, samples: 4, ..Effort::default() };
+    for seed in [10, 26, 58, 102, 5011] {
+        for volatile in [false, true] {
+            let figures =
+                sweep_case(&Files::default(), Case { seed, volatile }, &effort, &|_| false);
+            assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+        }
+    }
+}
+
 /// The same for drives that rot. A damaged newest checkpoint must not be passed over for an older
 /// one when sync records show that there was a newer: their name changes would be replayed with a
 /// gap. And a block that the drive says was never written is damage, not an error of the moment.

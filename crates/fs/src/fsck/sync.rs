@@ -117,16 +117,16 @@ async fn record_at(fsck: &Fsck, volume: &Volume, half: u32, at: u32) -> Found {
     while read < blocks {
         let addr = block_addr(fsck, volume, half, at.saturating_add(read));
         let Some(addr) = addr.filter(|addr| fsck.is_written(*addr)) else {
-            // Not all of it was written: torn, if its content really goes on.
-            return match header.and_then(|header| length_by_items(&header, &bytes)) {
-                Some(length) => Found::Damaged(format!("a length other than its {length} bytes")),
-                None => Found::End,
-            };
+            return torn(header.as_ref(), &bytes);
         };
         let page = match fsck.read_one(addr).await {
             Ok(page) => page,
             Err(error) => return Found::Damaged(error.to_string()),
         };
+        let zone = ZoneId(addr / volume.plan.capacity);
+        if read > 0 && fsck.is_doubtful(zone) && page.bytes().iter().all(|byte| *byte == 0) {
+            return torn(header.as_ref(), &bytes);
+        }
         if read == 0 {
             let Some(first) = record::peek(page.bytes()) else {
                 let zeros = page.bytes().iter().all(|b| *b == 0);
@@ -143,6 +143,14 @@ async fn record_at(fsck: &Fsck, volume: &Volume, half: u32, at: u32) -> Found {
     match record::open(&bytes, &expect) {
         Ok((header, body)) => Found::Whole(header, body.to_vec()),
         Err(error) => Found::Damaged(error.to_string()),
+    }
+}
+
+/// A record of which not all was written: the log ends, if its content really goes on.
+fn torn(header: Option<&RecordHeader>, bytes: &[u8]) -> Found {
+    match header.and_then(|header| length_by_items(header, bytes)) {
+        Some(length) => Found::Damaged(format!("a length other than its {length} bytes")),
+        None => Found::End,
     }
 }
 
