@@ -68,12 +68,9 @@ fn choose(seed: u64, number: u64, machine: &Machine) -> Command {
 }
 
 /// The child: runs until it is killed.
-#[test]
-#[ignore = "run by the test below, in a process of its own"]
-fn child_that_writes() {
-    let Ok(path) = std::env::var(IMAGE) else { return };
+fn write_until_killed(path: &Path) {
     let seed: u64 = std::env::var(SEED).expect("a seed").parse().expect("a number");
-    let (rt, drive) = open_image(Path::new(&path));
+    let (rt, drive) = open_image(path);
     let mut machine = restored(&drive);
     let mut out = std::io::stdout().lock();
     for number in 0.. {
@@ -179,6 +176,9 @@ impl Expected {
 
 #[test]
 fn an_image_survives_kill_9() {
+    if let Ok(path) = std::env::var(IMAGE) {
+        return write_until_killed(Path::new(&path));
+    }
     let geometry = drive_geometry();
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kill.zns");
     create_image(&path, &geometry, true).expect("an image");
@@ -221,7 +221,7 @@ fn an_image_survives_kill_9() {
 fn run_child(path: &Path, seed: u64) -> (u64, bool) {
     let me = std::env::current_exe().expect("this test has a path");
     let mut child = Process::new(me)
-        .args(["--exact", "child_that_writes", "--ignored", "--nocapture"])
+        .args(["--exact", "an_image_survives_kill_9", "--nocapture"])
         .env(IMAGE, path)
         .env(SEED, seed.to_string())
         .stdout(Stdio::piped())
