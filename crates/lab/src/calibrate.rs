@@ -8,8 +8,9 @@
 //! Small-zone writes come from fio through the kernel: 16 submitters with their share of the
 //! outstanding requests, each request to a random zone, one write per zone under way.
 
-use crate::measure::Measures;
-use crate::raw::{self, Reach};
+use crate::catalogue::{Engine, Point, Profile};
+use crate::host::Host;
+use crate::scenario;
 use crate::units::{Bytes, Span};
 use crate::workload::{Kind, Mode, Order, Pick, Workload};
 use anyhow::{Context, Result, anyhow, bail};
@@ -21,6 +22,7 @@ use furrow_zone::{
 };
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
+use std::sync::Arc;
 
 pub mod cores;
 pub mod figures;
@@ -242,12 +244,18 @@ fn figure_of(golden: &Golden, seed: u64) -> Result<f64> {
         };
     }
     let kib: u64 = golden.condition.parse().context("size of the requests")?;
-    let host = Host::of(golden, kib)?;
-    let run = |host: &Host| host.run(&golden.preset, seed);
-    let rate = |measures: Measures| measures.bytes_per_second;
+    let point = point(golden, kib)?;
+    let run = |point: &Point| scenario::run(point, seed, &Arc::default());
+    let rate = |point: &Point| run(point).map(|measures| measures.bytes_per_second);
+    let over_channels = |channels| rate(&changed(&point, |w| w.channels = channels));
+    // Neighbours share neither channel nor die, zones 16 apart the channel only, 128 apart both.
+    let loss = |stride| {
+        let together = rate(&changed(&point, |w| w.stride = stride))?;
+        anyhow::Ok((1.0 - together / rate(&point)?) * 100.0)
+    };
     match golden.metric.as_str() {
         "throughput" => {
-            let rate = rate(run(&host)?);
+            let rate = rate(&point)?;
             match unit {
                 "MiB/s" => Ok(rate / f64::from(1 << 20)),
                 "MB/s" => Ok(rate / 1e6),
@@ -255,140 +263,94 @@ fn figure_of(golden: &Golden, seed: u64) -> Result<f64> {
                 _ => bail!("unknown unit {unit}"),
             }
         }
-        "latency" => Ok(run(&host)?.mean_ns / 1e3),
+        "latency" => Ok(run(&point)?.mean_ns / 1e3),
         "share of 128 KiB peak" => {
-            let peak = rate(run(&host.sized(128))?);
-            Ok(rate(run(&host)?) / peak * 100.0)
+            let peak = rate(&changed(&point, |w| w.size = Bytes(128 << 10)))?;
+            Ok(rate(&point)? / peak * 100.0)
         }
         "share of peak" => {
-            let peak = rate(run(&host.over(256))?);
-            Ok(rate(run(&host)?) / peak * 100.0)
+            let peak = rate(&changed(&point, |w| {
+                w.zones = 256;
+                if w.pick == Pick::Own {
+                    w.threads = w.zones;
+                }
+            }))?;
+            Ok(rate(&point)? / peak * 100.0)
         }
-        "loss when the zones share a channel" => {
-            // Neighbours share neither channel nor die, zones 16 apart the channel only.
-            let (apart, together) = (rate(run(&host)?), rate(run(&host.apart(16))?));
-            Ok((1.0 - together / apart) * 100.0)
-        }
-        "loss when the zones share a die" => {
-            let (apart, together) = (rate(run(&host)?), rate(run(&host.apart(128))?));
-            Ok((1.0 - together / apart) * 100.0)
-        }
-        "ratio of 8 channels to 4 channels" => {
-            Ok(rate(run(&host.on_channels(8))?) / rate(run(&host.on_channels(4))?))
-        }
-        "ratio of 8 channels to 2 channels" => {
-            Ok(rate(run(&host.on_channels(8))?) / rate(run(&host.on_channels(2))?))
-        }
+        "loss when the zones share a channel" => loss(16),
+        "loss when the zones share a die" => loss(128),
+        "ratio of 8 channels to 4 channels" => Ok(over_channels(8)? / over_channels(4)?),
+        "ratio of 8 channels to 2 channels" => Ok(over_channels(8)? / over_channels(2)?),
         other => bail!("unknown metric {other:?}"),
     }
 }
 
-/// A workload, and how its host reaches the drive.
-#[derive(Clone, Debug)]
-pub struct Host {
-    /// What is asked for.
-    pub workload: Workload,
-    /// Through what.
-    pub reach: Reach,
-    /// In which zones, if not the first.
-    pub zones: Option<Vec<ZoneId>>,
+/// The host and workload of the measurement `golden`, on a drive of its preset.
+fn point(golden: &Golden, kib: u64) -> Result<Point> {
+    let op = match golden.op.as_str() {
+        "write" => Kind::Write,
+        "append" => Kind::Append,
+        "read" => Kind::Read,
+        other => bail!("unknown operation {other:?}"),
+    };
+    let Golden { preset, zones, depth, .. } = golden;
+    let several = zones * depth > 1;
+    Ok(match op == Kind::Write && preset == "pm1731a" && several {
+        true => kernel(preset, kib, *zones, zones * depth),
+        false => direct(preset, op, kib, *zones, *depth),
+    })
 }
 
-impl Host {
-    /// As the measurement `golden` was taken.
-    fn of(golden: &Golden, kib: u64) -> Result<Host> {
-        let op = match golden.op.as_str() {
-            "write" => Kind::Write,
-            "append" => Kind::Append,
-            "read" => Kind::Read,
-            other => bail!("unknown operation {other:?}"),
-        };
-        let several = golden.zones * golden.depth > 1;
-        let kernel = op == Kind::Write && golden.preset == "pm1731a" && several;
-        Ok(match kernel {
-            true => Host::kernel(kib, golden.zones, golden.zones * golden.depth),
-            false => Host::direct(op, kib, golden.zones, golden.depth),
-        })
+/// One submitter for each zone, `depth` requests outstanding each: SPDK.
+fn direct(preset: &str, op: Kind, kib: u64, zones: u32, depth: u32) -> Point {
+    let size = Bytes(kib << 10);
+    let workload = Workload {
+        op,
+        read_percent: 0,
+        order: if op == Kind::Read { Order::Random } else { Order::Sequential },
+        theta: 0.0,
+        size,
+        threads: zones,
+        depth,
+        mode: Mode::Direct,
+        fsync: 0,
+        span: Bytes((32 << 20).max(size.0)),
+        zones,
+        stride: 1,
+        channels: 0,
+        pick: Pick::Own,
+        bytes: Bytes(0),
+        warm: Span(30 * Nanos::MILLI),
+        run: Span(150 * Nanos::MILLI),
+    };
+    let about = "the drive itself".to_owned();
+    Point {
+        device: format!("mem:{preset},medium=discard,timing=virtual"),
+        profile: Profile { engine: Engine::None, about, policy: Default::default() },
+        host: Host::default(),
+        workload,
     }
+}
 
-    /// One submitter for each zone, `depth` requests outstanding each: SPDK.
-    pub fn direct(op: Kind, kib: u64, zones: u32, depth: u32) -> Host {
-        let size = Bytes(kib << 10);
-        let workload = Workload {
-            op,
-            read_percent: 0,
-            order: if op == Kind::Read { Order::Random } else { Order::Sequential },
-            theta: 0.0,
-            size,
-            threads: zones,
-            depth,
-            mode: Mode::Direct,
-            fsync: 0,
-            span: Bytes((32 << 20).max(size.0)),
-            zones,
-            stride: 1,
-            pick: Pick::Own,
-            bytes: Bytes(0),
-            warm: Span(30 * Nanos::MILLI),
-            run: Span(150 * Nanos::MILLI),
-        };
-        Host { workload, reach: Reach::default(), zones: None }
-    }
+/// fio through the kernel: 16 submitters, `outstanding` in all, a random zone each time, one write
+/// per zone under way.
+fn kernel(preset: &str, kib: u64, zones: u32, outstanding: u32) -> Point {
+    let mut point = direct(preset, Kind::Write, kib, zones, outstanding.div_ceil(SUBMITTERS));
+    point.workload.threads = SUBMITTERS;
+    point.workload.pick = Pick::Shared;
+    point.workload.order = Order::Random;
+    // Longer than the buffer takes to fill and requests of 2 MiB to come through it.
+    point.workload.warm = Span(250 * Nanos::MILLI);
+    point.workload.run = Span(500 * Nanos::MILLI);
+    point.host.zone_lock = true;
+    point
+}
 
-    /// fio through the kernel: 16 submitters, `outstanding` in all, a random zone each time, one
-    /// write per zone under way.
-    pub fn kernel(kib: u64, zones: u32, outstanding: u32) -> Host {
-        let mut host = Host::direct(Kind::Write, kib, zones, outstanding.div_ceil(SUBMITTERS));
-        host.workload.threads = SUBMITTERS;
-        host.workload.pick = Pick::Shared;
-        host.workload.order = Order::Random;
-        // Longer than the buffer takes to fill and requests of 2 MiB to come through it.
-        host.workload.warm = Span(250 * Nanos::MILLI);
-        host.workload.run = Span(500 * Nanos::MILLI);
-        host.reach = Reach { zone_lock: true };
-        host
-    }
-
-    fn sized(&self, kib: u64) -> Host {
-        let mut host = self.clone();
-        host.workload.size = Bytes(kib << 10);
-        host
-    }
-
-    fn over(&self, zones: u32) -> Host {
-        let mut host = self.clone();
-        host.workload.zones = zones;
-        if host.workload.pick == Pick::Own {
-            host.workload.threads = zones;
-        }
-        host
-    }
-
-    fn apart(&self, stride: u32) -> Host {
-        let mut host = self.clone();
-        host.workload.stride = stride;
-        host
-    }
-
-    /// Spread evenly over the first `channels` of 16 channels, no two zones on one die.
-    fn on_channels(&self, channels: u32) -> Host {
-        let mut host = self.clone();
-        let zones = (0..self.workload.zones).map(|n| ZoneId(n % channels + 16 * (n / channels)));
-        host.zones = Some(zones.collect());
-        host
-    }
-
-    /// The run on a drive of `preset`, in virtual time.
-    ///
-    /// # Errors
-    /// If the drive fails, or the workload does not fit it.
-    pub fn run(&self, preset: &str, seed: u64) -> Result<Measures> {
-        let (rt, device) = drive(preset, seed)?;
-        let zones = self.zones.as_deref();
-        let measures = raw::run(&rt, device, &self.workload, zones, self.reach, seed);
-        rt.clear();
-        measures
-    }
+/// `point` with its workload changed.
+fn changed(point: &Point, change: impl FnOnce(&mut Workload)) -> Point {
+    let mut point = point.clone();
+    change(&mut point.workload);
+    point
 }
 
 /// A drive of `preset` that takes its time and keeps no payload.

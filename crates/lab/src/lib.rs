@@ -21,7 +21,6 @@ pub mod host;
 mod library;
 pub mod measure;
 pub mod plot;
-pub mod raw;
 mod reach;
 pub mod report;
 pub mod result;

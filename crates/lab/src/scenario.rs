@@ -1,8 +1,10 @@
 //! Running one scenario with one seed: an executor, a drive, a target, clients.
 
 use crate::catalogue::{Engine, Point};
+use crate::host::Host;
 use crate::measure::Measures;
 use crate::target::{Files, Watch, Zones, drive};
+use crate::workload::Workload;
 use anyhow::{Context as _, Result};
 use furrow_emu::OpenMode;
 use furrow_rt::{Config, Rt};
@@ -23,11 +25,7 @@ pub fn run(point: &Point, seed: u64, watch: &Arc<Watch>) -> Result<Measures> {
     let measured = rt.block_on(async move {
         let (workload, host) = (&point.workload, &point.host);
         match point.profile.engine {
-            Engine::None => {
-                let zones = Rc::new(Zones::new(device, workload, host, seed)?);
-                zones.prepare(&on).await.context("before measuring")?;
-                drive(&on, zones, workload, host, seed, &watch).await
-            }
+            Engine::None => on_zones(&on, device, workload, host, seed, &watch).await,
             Engine::Fs => {
                 let files = Files::new(&on, device, workload, host).await;
                 let files = Rc::new(files.context("before measuring")?);
@@ -42,13 +40,29 @@ pub fn run(point: &Point, seed: u64, watch: &Arc<Watch>) -> Result<Measures> {
     measured
 }
 
+/// Runs `workload` on the zones of `device` itself.
+///
+/// # Errors
+/// If the workload does not fit the drive, or the drive refuses a command.
+pub async fn on_zones(
+    rt: &Rt,
+    device: Rc<dyn ZonedDevice>,
+    workload: &Workload,
+    host: &Host,
+    seed: u64,
+    watch: &Watch,
+) -> Result<Measures> {
+    let zones = Rc::new(Zones::new(device, workload, host, seed)?);
+    zones.prepare(rt).await.context("before measuring")?;
+    drive(rt, zones, workload, host, seed, watch).await
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::catalogue::Profile;
-    use crate::host::Host;
     use crate::units::{Bytes, Span};
-    use crate::workload::{Kind, Mode, Order, Pick, Workload};
+    use crate::workload::{Kind, Mode, Order, Pick};
     use furrow_rt::Nanos;
 
     const PM1731A: &str = "mem:pm1731a,timing=virtual,medium=discard";
@@ -76,6 +90,7 @@ mod tests {
             span: Bytes(0),
             zones: 8,
             stride: 1,
+            channels: 0,
             pick: Pick::Shared,
             bytes: Bytes(0),
             warm: Span(20 * Nanos::MILLI),

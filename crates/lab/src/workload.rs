@@ -107,6 +107,10 @@ pub struct Workload {
     /// Of a drive: distance between them, in zones; 0: anywhere, drawn from the seed.
     #[serde(default = "one")]
     pub stride: u32,
+    /// Of a drive: spread the zones over its first so many channels, no two on one die, instead;
+    /// 0: not.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub channels: u32,
     /// Of a drive: which zone a command goes to.
     #[serde(default)]
     pub pick: Pick,
@@ -118,6 +122,10 @@ pub struct Workload {
     pub warm: Span,
     /// Time to measure, if the bytes last as long.
     pub run: Span,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 fn one() -> u32 {
@@ -188,10 +196,11 @@ impl Workload {
             Pick::Own => "one for each",
         };
         let zones = if *zones == 1 { "1 zone".to_owned() } else { format!("{zones} zones") };
-        let place = match stride {
-            0 => "anywhere".to_owned(),
-            1 => "side by side".to_owned(),
-            stride => format!("{stride} apart"),
+        let place = match (self.channels, stride) {
+            (0, 0) => "anywhere".to_owned(),
+            (0, 1) => "side by side".to_owned(),
+            (0, stride) => format!("{stride} apart"),
+            (channels, _) => format!("over {channels} channels"),
         };
         text.push_str(&format!("; {zones}, {place}, {pick}"));
         if span.0 > 0 {
@@ -388,6 +397,7 @@ mod tests {
             span: Bytes(4096 * 1000),
             zones: 1,
             stride: 1,
+            channels: 0,
             pick: Pick::Shared,
             bytes: Bytes(0),
             warm: Span(0),

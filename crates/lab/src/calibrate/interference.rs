@@ -7,8 +7,10 @@
 //! idle drive, or when the last is over if that is later. That is what a rate limit does, so a
 //! command that is slowed takes more of the time than its duty.
 
-use super::{Host, cores, drive, expect};
-use crate::raw;
+use super::{cores, direct, drive, expect};
+use crate::catalogue::Point;
+use crate::scenario::on_zones;
+use crate::target::Watch;
 use crate::units::Span;
 use crate::workload::Kind;
 use anyhow::{Context, Result};
@@ -164,11 +166,11 @@ impl Situation {
         };
         let period = takes * 100 / u64::from(duty);
         let (rt, device) = drive(PRESET, seed)?;
-        let mut host = Host::direct(self.op, self.kib, self.zones, self.depth);
+        let mut point = direct(PRESET, self.op, self.kib, self.zones, self.depth);
         // Whole periods, so that the share of time taken is right.
         let periods = least.div_ceil(period);
-        host.workload.warm = Span(period);
-        host.workload.run = Span(periods * period);
+        point.workload.warm = Span(period);
+        point.workload.run = Span(periods * period);
         // What is read is written and finished before, which takes a second.
         let whole = (periods + 2) * period + Nanos::SECOND + Nanos::SECOND / 5;
         let zones = whole.div_ceil(period) as u32;
@@ -195,7 +197,11 @@ impl Situation {
             if together {
                 paced.clone().start();
             }
-            Some(raw::run(&rt, device, &host.workload, None, host.reach, seed)?)
+            let on = rt.clone();
+            Some(rt.block_on(async move {
+                let Point { workload, host, .. } = &point;
+                on_zones(&on, device, workload, host, seed, &Watch::default()).await
+            })?)
         };
         paced.over.set(true);
         rt.clear();

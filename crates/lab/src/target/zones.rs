@@ -81,11 +81,12 @@ impl Zones {
         let unspanned = workload.only_reads() && workload.span.0 == 0;
         ensure!(!unspanned, "{name}: how much of each zone is read? `span` is not set");
         let zones = u64::from(workload.zones);
-        let stride = workload.stride.max(1);
-        let last = (zones - 1) * u64::from(stride);
+        let first = firsts(workload, &geometry)?;
+        let last = first.iter().copied().max().unwrap_or(0);
         ensure!(
             last < u64::from(geometry.zones),
-            "{name}: {zones} zones {stride} apart need {} zones, the drive has {}",
+            "{name}: {zones} zones {} apart need {} zones, the drive has {}",
+            workload.stride.max(1),
             last + 1,
             geometry.zones
         );
@@ -101,9 +102,9 @@ impl Zones {
             workload.span,
             workload.size
         );
-        let slot = |number| Slot {
-            first: number * u64::from(stride),
-            index: Cell::new(number * u64::from(stride)),
+        let slot = |first| Slot {
+            first,
+            index: Cell::new(first),
             sent: Cell::new(0),
             again: Cell::new(false),
             flying: Cell::new(0),
@@ -113,7 +114,7 @@ impl Zones {
         Ok(Zones {
             lap: if workload.stride == 0 { zones } else { lap(&geometry, last + 1) },
             order: if workload.stride == 0 { shuffled(geometry.zones, seed) } else { Vec::new() },
-            slots: (0..zones).map(slot).collect(),
+            slots: first.into_iter().map(slot).collect(),
             geometry,
             workload: workload.clone(),
             host: host.clone(),
@@ -294,6 +295,24 @@ impl Zones {
         }
         Ok(bytes)
     }
+}
+
+/// The zones that the slots of `workload` begin with.
+fn firsts(workload: &Workload, geometry: &Geometry) -> Result<Vec<u64>> {
+    let numbers = 0..u64::from(workload.zones);
+    let (wanted, stride) = (u64::from(workload.channels), u64::from(workload.stride.max(1)));
+    if wanted == 0 {
+        return Ok(numbers.map(|number| number * stride).collect());
+    }
+    let channels = u64::from(geometry.channels.unwrap_or(0));
+    let dies = u64::from(geometry.dies.unwrap_or(0));
+    ensure!(
+        wanted <= channels && u64::from(workload.zones).div_ceil(wanted) * channels <= dies,
+        "{} zones on dies of their own on {wanted} channels: the drive has {channels} channels and \
+         {dies} dies",
+        workload.zones
+    );
+    Ok(numbers.map(|number| number % wanted + channels * (number / wanted)).collect())
 }
 
 /// The first multiple of the drive's dies and channels that is not below `zones`.
