@@ -123,8 +123,11 @@ async fn populate(fs: &Fs) -> Result<()> {
     Ok(())
 }
 
-/// The drive after a clean unmount, old enough to have tables, units and closed segments.
-fn clean(rt: &Rt) -> Drive {
+/// The drive as `work` on a new file system leaves it.
+fn after<W: Future<Output = Result<()>> + 'static>(
+    rt: &Rt,
+    work: impl FnOnce(Fs) -> W + 'static,
+) -> Drive {
     let geometry = furrow_zone::spec::parse_geometry(SPEC).unwrap();
     let medium = Medium::memory(&geometry);
     let emulator = Emulator::new(rt, geometry, medium, Options::simulated()).unwrap();
@@ -134,6 +137,16 @@ fn clean(rt: &Rt) -> Drive {
         Fs::format(&on, device.clone(), &options()).await?;
         let fs = Fs::mount(&on, device.clone(), MountOptions::default()).await?;
         populate(&fs).await?;
+        work(fs).await?;
+        Ok::<Drive, furrow_zone::Error>(Drive::read(&*device).await)
+    });
+    rt.clear();
+    drive.unwrap()
+}
+
+/// The drive after a clean unmount, old enough to have tables, units and closed segments.
+fn clean(rt: &Rt) -> Drive {
+    after(rt, |fs| async move {
         // Checkpoints until the delta log was merged into the tables, and a few more.
         let file = fs.create(Ino::ROOT, b"often", &NewNode::file()).await?;
         for round in 0..90 {
@@ -143,24 +156,13 @@ fn clean(rt: &Rt) -> Drive {
             }
             fs.sync().await?;
         }
-        fs.unmount().await?;
-        Ok::<Drive, furrow_zone::Error>(Drive::read(&*device).await)
-    });
-    rt.clear();
-    drive.unwrap()
+        fs.unmount().await
+    })
 }
 
 /// The drive as a crash leaves it: records in the sync log that the next mount replays.
 fn crashed(rt: &Rt) -> Drive {
-    let geometry = furrow_zone::spec::parse_geometry(SPEC).unwrap();
-    let medium = Medium::memory(&geometry);
-    let emulator = Emulator::new(rt, geometry, medium, Options::simulated()).unwrap();
-    let device: Rc<dyn ZonedDevice> = Rc::new(emulator);
-    let on = rt.clone();
-    let drive = rt.block_on(async move {
-        Fs::format(&on, device.clone(), &options()).await?;
-        let fs = Fs::mount(&on, device.clone(), MountOptions::default()).await?;
-        populate(&fs).await?;
+    after(rt, |fs| async move {
         fs.sync().await?;
         let flat = fs.lookup(Ino::ROOT, b"dir").await?.ino;
         let flat = fs.lookup(flat, b"flat").await?.ino;
@@ -175,11 +177,8 @@ fn crashed(rt: &Rt) -> Drive {
         fs.setattr(new.ino, SetAttr { size: Some(0), ..SetAttr::default() }).await?;
         write(&fs, new.ino, 0, 300_000).await?;
         fs.fsync(new.ino, false).await?;
-        fs.fsync(Ino::ROOT, false).await?;
-        Ok::<Drive, furrow_zone::Error>(Drive::read(&*device).await)
-    });
-    rt.clear();
-    drive.unwrap()
+        fs.fsync(Ino::ROOT, false).await
+    })
 }
 
 /// The first finding on `drive`, if there is one.

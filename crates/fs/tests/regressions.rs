@@ -66,6 +66,34 @@ async fn file(fs: &Fs, name: &str) -> Result<Ino> {
     Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
 }
 
+/// A file that is written back by pressure, never flushed, and then of no use.
+async fn come_and_go(fs: &Fs) -> Result<()> {
+    let temp = file(fs, "temp").await?;
+    for i in 0..16 {
+        write(fs, temp, i * 64 * 4096, &vec![5; 64 * 4096]).await?;
+    }
+    fs.unlink(Ino::ROOT, b"temp").await
+}
+
+/// Writes over `kept` and fsyncs it behind the cut of the checkpoint `syncing`, crashes when that
+/// is durable, and mounts again.
+async fn crash_after_an_fsync_behind_a_cut(
+    (rt, drive): (&Rt, &Emulator),
+    fs: Fs,
+    kept: Ino,
+    syncing: impl Future<Output = Result<()>>,
+    look: impl FnOnce(&Fs) -> Result<()>,
+) -> Result<Fs> {
+    write(&fs, kept, 0, b"new").await?;
+    fs.fsync(kept, false).await?;
+    syncing.await?;
+    look(&fs)?;
+    drop(fs);
+    let fs = mount(rt, drive, 512).await?;
+    assert_eq!(fs.read(kept, 0, 3).await?.to_vec(), b"new");
+    Ok(fs)
+}
+
 #[test]
 fn a_stream_does_not_queue_behind_a_superzone_that_is_now_anothers() {
     on_drive(SMALL, |rt, drive| async move {
@@ -233,26 +261,21 @@ fn a_record_behind_a_cut_survives_the_release_of_what_it_depended_on() {
         let kept = file(&fs, "kept").await?;
         write(&fs, kept, 0, b"old").await?;
         fs.sync().await?;
-        // Written back by pressure, never flushed, then of no use.
-        let temp = file(&fs, "temp").await?;
-        for i in 0..16 {
-            write(&fs, temp, i * 64 * 4096, &vec![5; 64 * 4096]).await?;
-        }
-        fs.unlink(Ino::ROOT, b"temp").await?;
+        come_and_go(&fs).await?;
         let resets = fs.counters().zone_resets;
         let syncing = rt.spawn({
             let fs = fs.clone();
             async move { fs.sync().await }
         });
         rt.yield_now().await;
-        write(&fs, kept, 0, b"new").await?;
-        fs.fsync(kept, false).await?;
-        syncing.await?;
-        assert!(fs.counters().zone_resets > resets, "something was released");
-        drop(fs);
-        let fs = mount(&rt, &drive, 512).await?;
-        assert_eq!(fs.read(kept, 0, 3).await?.to_vec(), b"new");
-        fs.unmount().await
+        let released = |fs: &Fs| {
+            assert!(fs.counters().zone_resets > resets, "something was released");
+            Ok(())
+        };
+        crash_after_an_fsync_behind_a_cut((&rt, &drive), fs, kept, syncing, released)
+            .await?
+            .unmount()
+            .await
     });
 }
 
@@ -539,30 +562,26 @@ fn a_record_behind_a_cut_does_not_bring_back_what_the_checkpoint_released() {
             write(&fs, kept, 0, b"old").await?;
             fs.sync().await?;
         }
-        let temp = file(&fs, "temp").await?;
-        for i in 0..16 {
-            write(&fs, temp, i * 64 * 4096, &vec![5; 64 * 4096]).await?;
-        }
-        fs.unlink(Ino::ROOT, b"temp").await?;
+        come_and_go(&fs).await?;
         // All of it is durable: no record depends on it any more.
         fs.fsync(kept, false).await?;
         write(&fs, kept, 0, b"mid").await?;
         fs.fsync(kept, false).await?;
-        let mut syncing = Box::pin(fs.sync());
+        let syncing = fs.clone();
+        let mut syncing = Box::pin(async move { syncing.sync().await });
         std::future::poll_fn(|cx| {
             assert!(syncing.as_mut().poll(cx).is_pending());
             Poll::Ready(())
         })
         .await;
-        write(&fs, kept, 0, b"new").await?;
-        fs.fsync(kept, false).await?;
-        syncing.await?;
-        let free = fs.zone_map()?.iter().filter(|z| z.usage == ZoneUse::Free).count();
-        drop(fs);
-        let fs = mount(&rt, &drive, 512).await?;
-        assert_eq!(fs.read(kept, 0, 3).await?.to_vec(), b"new");
+        let show = |fs: &Fs| {
+            let free = fs.zone_map()?.iter().filter(|z| z.usage == ZoneUse::Free).count();
+            println!("{free} free before");
+            Ok(())
+        };
+        let at = (&rt, &drive);
+        let fs = crash_after_an_fsync_behind_a_cut(at, fs, kept, syncing, show).await?;
         let padding = fs.counters().padding_bytes / 4096;
-        println!("{free} free before, padded {padding} blocks");
         assert!(padding < 193, "recovery padded {padding} blocks");
         fs.unmount().await
     });
