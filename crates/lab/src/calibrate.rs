@@ -11,10 +11,10 @@
 use crate::catalogue::{Engine, Point, Profile};
 use crate::host::Host;
 use crate::scenario;
-use crate::units::{Bytes, Span};
 use crate::workload::{Kind, Mode, Order, Pick, Workload};
 use anyhow::{Context, Result, anyhow, bail};
 use furrow_emu::OpenMode;
+use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_rt::{Config, Nanos, PAGE_SIZE, Page, Pages, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{
@@ -320,8 +320,8 @@ fn direct(preset: &str, op: Kind, kib: u64, zones: u32, depth: u32) -> Point {
         channels: 0,
         pick: Pick::Own,
         bytes: Bytes(0),
-        warm: Span(30 * Nanos::MILLI),
-        run: Span(150 * Nanos::MILLI),
+        warm: Time(30 * Nanos::MILLI),
+        run: Time(150 * Nanos::MILLI),
     };
     let about = "the drive itself".to_owned();
     Point {
@@ -340,8 +340,8 @@ fn kernel(preset: &str, kib: u64, zones: u32, outstanding: u32) -> Point {
     point.workload.pick = Pick::Shared;
     point.workload.order = Order::Random;
     // Longer than the buffer takes to fill and requests of 2 MiB to come through it.
-    point.workload.warm = Span(250 * Nanos::MILLI);
-    point.workload.run = Span(500 * Nanos::MILLI);
+    point.workload.warm = Time(250 * Nanos::MILLI);
+    point.workload.run = Time(500 * Nanos::MILLI);
     point.host.zone_lock = true;
     point
 }

@@ -109,15 +109,3 @@ fn peak() -> Result<u64> {
     let kib: u64 = line.split_whitespace().nth(1).context("no VmHWM")?.parse()?;
     Ok(kib << 10)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_glance_fills_a_hundredth() {
-        let rows = run(Effort::glance()).unwrap();
-        assert_eq!(rows.len(), 2);
-        assert!(rows[0].name.starts_with("2 GB of zeros"), "{}", rows[0].name);
-    }
-}

@@ -15,6 +15,7 @@ use crate::host::Host;
 use crate::workload::Workload;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use claim::label;
+use furrow_emu::timing::quantity::Bytes;
 use furrow_zone::DeviceSpec;
 use furrow_zone::spec::Timing;
 use serde::{Deserialize, Serialize};
@@ -323,7 +324,7 @@ fn position(value: &Value) -> Result<f64> {
         Value::Integer(number) => Ok(*number as f64),
         Value::Float(number) => Ok(*number),
         Value::String(text) => {
-            let bytes: Result<crate::units::Bytes, String> = text.parse();
+            let bytes: Result<Bytes, String> = text.parse();
             Ok(bytes.map_err(|what| anyhow!(what))?.0 as f64)
         }
         value => bail!("`{}` is neither a number nor an amount of bytes", label(value)),

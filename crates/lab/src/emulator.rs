@@ -8,9 +8,11 @@
 //! instant it looks at, before the engine that is mounted there.
 
 use crate::bench::{Bench, Contestant, Effort, Row, compare};
+use crate::noise;
+use crate::work::{Own, Work};
 use anyhow::{Result, ensure};
 use furrow_emu::{Emulator, Fates, Medium, Options};
-use furrow_rt::{Completion, Config, Page, Pages, Rng, Rt};
+use furrow_rt::{Completion, Config, PAGE_SIZE, Page, Pages, Rt};
 use furrow_zone::{
     BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, ZoneId, ZonedDevice, presets,
 };
@@ -28,28 +30,15 @@ pub(crate) const EMULATOR: Bench = Bench {
     run,
 };
 
-#[derive(Clone, Copy, Debug)]
-enum Work {
-    Write,
-    Append,
-    Read,
-}
-
 /// A drive with its executor.
 struct Rig {
-    rt: Rt,
+    rt: Own,
     drive: Emulator,
     geometry: Geometry,
     /// Incompressible, each different.
     pages: Vec<Page>,
     /// The next zone to write.
     zone: u32,
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        self.rt.clear();
-    }
 }
 
 /// Runs the benchmark.
@@ -59,13 +48,12 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
     let geometry = Geometry { volatile_cache: false, ..geometry };
     let mut rigs = Vec::new();
     for discard in [true, false] {
-        for (name, work) in [("write", Work::Write), ("append", Work::Append), ("read", Work::Read)]
-        {
+        for work in Work::ALL {
             let (medium, where_to) = match discard {
                 true => (Medium::discard(&geometry), "discard"),
                 false => (Medium::memory(&geometry), "memory"),
             };
-            rigs.push((format!("{name}, {where_to}"), work, Rig::new(&geometry, medium)?));
+            rigs.push((format!("{}, {where_to}", work.name()), work, Rig::new(&geometry, medium)?));
         }
     }
     let mut contestants: Vec<Contestant<'_>> = rigs
@@ -129,10 +117,9 @@ fn timed(slice: Duration, once: impl Fn(u64) -> Result<()>) -> Result<f64> {
 
 impl Rig {
     fn new(geometry: &Geometry, medium: Medium) -> Result<Rig> {
-        let rt = Rt::new(Config::real());
+        let rt = Own(Rt::new(Config::real()));
         let drive = Emulator::new(&rt, geometry.clone(), medium, Options::fast())?;
-        let mut rng = Rng::new(1);
-        let pages = (0..DEPTH).map(|_| random_page(&mut rng)).collect();
+        let pages = (0..DEPTH).map(|seed| Page::from_slice(&noise(PAGE_SIZE, seed))).collect();
         Ok(Rig { rt, drive, geometry: geometry.clone(), pages, zone: 0 })
     }
 
@@ -156,19 +143,15 @@ impl Rig {
         let zone = ZoneId(self.zone);
         self.zone = (self.zone + 1) % self.geometry.zones.min(ROUND);
         let (drive, pages) = (self.drive.clone(), self.pages.clone());
-        let (start, blocks) = (self.geometry.start(zone), self.geometry.zone_capacity.0);
-        let reset = Command::reset(&self.geometry, zone);
+        let (geometry, blocks) = (self.geometry.clone(), self.geometry.zone_capacity.0);
+        let reset = Command::reset(&geometry, zone);
         let failed = self.rt.block_on(async move {
             let status = drive.submit(QueueId(0), Request::bare(reset)).await.status;
             let mut failed = u64::from(!status.is_ok());
             let mut waiting: Vec<Completion<Outcome>> = Vec::with_capacity(DEPTH as usize);
             for batch in (0..blocks).step_by(DEPTH as usize) {
                 for (offset, page) in (batch..blocks).zip(&pages) {
-                    let blocks = BlockCount(1);
-                    let command = match work {
-                        Work::Append => Command::Append { zone_start: start, blocks },
-                        _ => Command::Write { lba: Lba(start.0 + offset), blocks },
-                    };
+                    let command = work.command(&geometry, zone, offset);
                     let data = Pages::from_iter([page.clone()]);
                     let request = Request::with_data(command, data);
                     waiting.push(drive.submit(QueueId(0), request));
@@ -192,7 +175,7 @@ impl Rig {
             self.write_zone(Work::Write)?;
         }
         let drive = self.drive.clone();
-        let (start, blocks) = (self.geometry.start(zone), self.geometry.zone_capacity.0);
+        let (geometry, blocks) = (self.geometry.clone(), self.geometry.zone_capacity.0);
         let failed = self.rt.block_on(async move {
             let mut failed = 0;
             let mut buffers: Vec<Pages> =
@@ -200,8 +183,7 @@ impl Rig {
             let mut waiting: Vec<Completion<Outcome>> = Vec::with_capacity(DEPTH as usize);
             for batch in (0..blocks).step_by(DEPTH as usize) {
                 for offset in batch..blocks.min(batch + DEPTH) {
-                    let lba = Lba(start.0 + offset);
-                    let command = Command::Read { lba, blocks: BlockCount(1) };
+                    let command = Work::Read.command(&geometry, zone, offset);
                     let data = buffers.pop().unwrap_or_default();
                     waiting.push(drive.submit(QueueId(0), Request::with_data(command, data)));
                 }
@@ -215,25 +197,5 @@ impl Rig {
         });
         ensure!(failed == 0, "{failed} commands failed");
         Ok(blocks)
-    }
-}
-
-fn random_page(rng: &mut Rng) -> Page {
-    let mut page = Page::zeroed();
-    for word in page.make_mut().chunks_exact_mut(8) {
-        word.copy_from_slice(&rng.next().to_le_bytes());
-    }
-    page
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_glance_gives_a_row_for_each_contestant() {
-        let rows = run(Effort::glance()).unwrap();
-        assert_eq!(rows.len(), 8);
-        assert!(rows.iter().all(|row| row.rate > 100.0), "{rows:?}");
     }
 }

@@ -3,7 +3,7 @@
 //! A comparison uses one host for all its runs, and every result is printed with it: buffered
 //! results say as much about the host's memory as about the drive.
 
-use crate::units::{Bytes, Span};
+use furrow_emu::timing::quantity::{Bytes, Time};
 use serde::{Deserialize, Serialize};
 
 /// A host model.
@@ -30,7 +30,7 @@ pub struct Host {
     pub zone_lock: bool,
     /// Time a client's processor takes for each operation, before the operation is sent.
     #[serde(default)]
-    pub cpu: Span,
+    pub cpu: Time,
 }
 
 impl Host {

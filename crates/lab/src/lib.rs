@@ -16,6 +16,8 @@ mod capacity;
 pub mod catalogue;
 pub mod document;
 mod emulator;
+#[cfg(test)]
+mod fixture;
 mod fuse;
 pub mod host;
 mod library;
@@ -29,7 +31,7 @@ pub mod scenario;
 pub mod target;
 pub mod text;
 mod timing;
-pub mod units;
+mod work;
 pub mod workload;
 
 pub use bench::{Bench, Contestant, Effort, Row, compare};

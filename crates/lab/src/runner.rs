@@ -263,69 +263,29 @@ fn collect(
 mod tests {
     use super::*;
     use crate::cache::Build;
+    use crate::fixture;
 
-    const SETUP: &str = r#"
-version = 1
-[source.s]
-title = "a source"
-[device.d]
-spec = "mem:pm1731a,timing=virtual,medium=discard"
-about = "a drive"
-[profile.raw]
-engine = "none"
-about = "no engine"
-[host.h]
-zone_lock = true
-[workload.w]
-op = "write"
-order = "random"
-size = "64KiB"
-threads = 2
-depth = 4
-zones = 4
-warm = "20ms"
-run = "20ms"
-"#;
-
-    const CLAIMS: &str = r#"
-version = 1
-[[claim]]
-id = "A"
-source = "s"
-what = "a sweep"
-setup = { device = "d", profile = "raw", host = "h", workload = "w" }
-forecast = "it grows"
+    fn catalogue() -> Catalogue {
+        let sweep = r#"
 figures = [{ name = "best", unit = "MB/s", paper = 180, take = "best", run = "all" }]
 [[claim.runs]]
 name = "all"
 over = "zones"
 values = [1, 2, 4]
-[[claim]]
-id = "B"
-source = "s"
-what = "shares its run with A"
-setup = { device = "d", profile = "raw", host = "h", workload = "w" }
-forecast = "the same"
+"#;
+        let shares = r#"
 figures = [{ name = "four", unit = "MB/s", paper = 180, run = "four" }]
 [[claim.runs]]
 name = "four"
-[[claim]]
-id = "C"
-source = "s"
-what = "fails"
-setup = { device = "d", profile = "raw", host = "h", workload = "w" }
-forecast = "nothing"
-figures = [{ name = "f", unit = "MB/s", paper = 1, run = "r" }]
-[[claim.runs]]
-name = "r"
-with = { zones = 5000 }
-[[claim]]
-id = "D"
-source = "s"
-what = "cannot be run"
-needs = "more"
-figures = [{ name = "f", unit = "MB/s", paper = 1 }]
 "#;
+        let claims = fixture::claims(&[
+            fixture::claim("A", "a sweep", "it grows", sweep),
+            fixture::claim("B", "shares its run with A", "the same", shares),
+            fixture::failing("C"),
+            fixture::needing("D", "cannot be run", "more"),
+        ]);
+        Catalogue::parse(fixture::SETUP, &claims).unwrap()
+    }
 
     fn order(threads: usize) -> Order {
         Order { size: Size::Scaled, seeds: vec![1, 2], threads }
@@ -341,7 +301,7 @@ figures = [{ name = "f", unit = "MB/s", paper = 1 }]
 
     #[test]
     fn claims_share_runs_and_one_that_fails_fails_alone() {
-        let catalogue = Catalogue::parse(SETUP, CLAIMS).unwrap();
+        let catalogue = catalogue();
         let claims: Vec<&Claim> = catalogue.claims.iter().collect();
         let cache = Cache::none(Build::this());
         let shown = Mutex::new(Vec::new());
@@ -361,7 +321,7 @@ figures = [{ name = "f", unit = "MB/s", paper = 1 }]
 
     #[test]
     fn how_many_run_at_once_does_not_matter_and_the_cache_gives_the_same() {
-        let catalogue = Catalogue::parse(SETUP, CLAIMS).unwrap();
+        let catalogue = catalogue();
         let claims: Vec<&Claim> = catalogue.claims.iter().take(2).collect();
         let folder = std::env::temp_dir().join(format!("furrow-runner-{}", std::process::id()));
         let build = |commit: &str| Build { commit: commit.to_owned(), changed: false };
@@ -385,7 +345,7 @@ figures = [{ name = "f", unit = "MB/s", paper = 1 }]
 
     #[test]
     fn what_has_no_runs_is_not_cached() {
-        let catalogue = Catalogue::parse(SETUP, CLAIMS).unwrap();
+        let catalogue = catalogue();
         let cache = Cache::none(Build::this());
         assert!(!is_cached(&catalogue, &catalogue.claims[3], &order(1), &cache));
     }

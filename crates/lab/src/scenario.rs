@@ -61,8 +61,8 @@ pub async fn on_zones(
 mod tests {
     use super::*;
     use crate::catalogue::Profile;
-    use crate::units::{Bytes, Span};
     use crate::workload::{Kind, Mode, Order, Pick};
+    use furrow_emu::timing::quantity::{Bytes, Time};
     use furrow_rt::Nanos;
 
     const PM1731A: &str = "mem:pm1731a,timing=virtual,medium=discard";
@@ -93,8 +93,8 @@ mod tests {
             channels: 0,
             pick: Pick::Shared,
             bytes: Bytes(0),
-            warm: Span(20 * Nanos::MILLI),
-            run: Span(100 * Nanos::MILLI),
+            warm: Time(20 * Nanos::MILLI),
+            run: Time(100 * Nanos::MILLI),
         }
     }
 
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn a_writer_stays_on_its_die() {
         let device = "mem:pm1731a,zone-size=16MiB,timing=virtual,medium=discard";
-        let run_time = Span(4 * Nanos::SECOND);
-        let warm = Span(Nanos::SECOND);
+        let run_time = Time(4 * Nanos::SECOND);
+        let warm = Time(Nanos::SECOND);
         let workload = Workload { zones: 1, stride: 1, warm, run: run_time, ..writes() };
         let rate = run(&point(device, workload), 1).bytes_per_second / 1e6;
         assert!((44.0..46.0).contains(&rate), "{rate} MB/s over eleven zones");
@@ -144,7 +144,7 @@ mod tests {
             // 768 KiB do not divide a zone: the end of each cuts a request short.
             let size = Bytes(768 << 10);
             let host = Host { zone_lock, ..Host::default() };
-            let run_time = Span(Nanos::SECOND);
+            let run_time = Time(Nanos::SECOND);
             let workload = Workload { op, size, run: run_time, ..writes() };
             let measures = run(&Point { host, ..point(device, workload) }, 1);
             assert!(measures.bytes > 5 * (24 << 20), "{op} {zone_lock}: {}", measures.bytes);
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_request_cap_cuts_and_a_processor_takes_its_time() {
         // No more than the drive's buffer takes.
-        let (bytes, warm) = (Bytes(8 << 20), Span(0));
+        let (bytes, warm) = (Bytes(8 << 20), Time(0));
         let base = Workload { threads: 1, depth: 1, bytes, warm, ..writes() };
         let with = |host: Host, size: u64| {
             let workload = Workload { size: Bytes(size), ..base.clone() };
@@ -177,7 +177,7 @@ mod tests {
         let cut = with(Host { request_cap: Bytes(4 << 10), ..Host::default() }, 256 << 10);
         assert!(cut.mean_ns > whole.mean_ns * 3.0, "{} {}", cut.mean_ns, whole.mean_ns);
         let small = with(Host::default(), 4096);
-        let slow = with(Host { cpu: Span(50_000), ..Host::default() }, 4096);
+        let slow = with(Host { cpu: Time(50_000), ..Host::default() }, 4096);
         assert!(slow.p50_ns >= small.p50_ns + 49_000, "{} {}", slow.p50_ns, small.p50_ns);
     }
 
@@ -201,8 +201,8 @@ mod tests {
     fn a_bound_of_bytes_ends_a_run_early() {
         let workload = Workload {
             bytes: Bytes(1 << 20),
-            warm: Span(0),
-            run: Span(1_000 * Nanos::SECOND),
+            warm: Time(0),
+            run: Time(1_000 * Nanos::SECOND),
             ..writes()
         };
         let measures = run(&point(PM1731A, workload), 1);
@@ -216,7 +216,7 @@ mod tests {
         let files = |workload: Workload| Point {
             device: device.to_owned(),
             profile: profile(Engine::Fs),
-            host: Host { memory: Bytes(8 << 20), cpu: Span(1_000), ..Host::default() },
+            host: Host { memory: Bytes(8 << 20), cpu: Time(1_000), ..Host::default() },
             workload: Workload {
                 zones: 1,
                 span: Bytes(16 << 20),

@@ -3,11 +3,12 @@
 //! of 128; the drive has the full model of a `pm1731a`, counters on, and drops payload.
 
 use crate::bench::{Bench, Contestant, Effort, Row, compare};
+use crate::work::{Own, Work};
 use anyhow::{Result, ensure};
 use furrow_emu::{Emulator, Medium, OpenMode, Options};
 use furrow_rt::{Config, Page, Pages, Rng, Rt};
 use furrow_zone::spec::{self, DeviceSpec};
-use furrow_zone::{BlockCount, Command, Geometry, Lba, QueueId, Request, ZoneId, ZonedDevice};
+use furrow_zone::{Command, Geometry, QueueId, Request, ZoneId, ZonedDevice};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -23,30 +24,17 @@ const SUBMITTERS: u32 = 16;
 const OUTSTANDING: u32 = 32;
 const ZONES: u32 = 128;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Work {
-    Write,
-    Append,
-    Read,
-}
-
 struct Rig {
-    rt: Rt,
+    rt: Own,
     done: Rc<Cell<u64>>,
     failed: Rc<Cell<u64>>,
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        self.rt.clear();
-    }
 }
 
 fn run(effort: Effort) -> Result<Vec<Row>> {
     let untimed = Rig::new(false, Work::Write)?;
     let mut rigs = vec![("write, untimed".to_owned(), untimed)];
-    for (name, work) in [("write", Work::Write), ("append", Work::Append), ("read", Work::Read)] {
-        rigs.push((name.to_owned(), Rig::new(true, work)?));
+    for work in Work::ALL {
+        rigs.push((work.name().to_owned(), Rig::new(true, work)?));
     }
     let mut contestants: Vec<Contestant<'_>> = rigs
         .iter_mut()
@@ -57,7 +45,7 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
 
 impl Rig {
     fn new(timed: bool, work: Work) -> Result<Rig> {
-        let rt = Rt::new(Config::simulated(1));
+        let rt = Own(Rt::new(Config::simulated(1)));
         let drive: Rc<dyn ZonedDevice> = if timed {
             let spec = "mem:pm1731a,zones=256,medium=discard,timing=virtual";
             furrow_emu::open(&rt, &spec.parse::<DeviceSpec>()?, OpenMode::ReadWrite)?
@@ -122,25 +110,19 @@ impl Client {
         loop {
             let zone = self.rng.below(ZONES.into()) as u32;
             let next = &self.zones[zone as usize];
-            let (id, blocks) = (ZoneId(zone), BlockCount(1));
-            let start = geometry.start(id);
+            let id = ZoneId(zone);
             let (command, data) = match self.work {
                 Work::Read => {
                     let at = self.rng.below(geometry.zone_capacity.0);
-                    let command = Command::Read { lba: Lba(start.0 + at), blocks };
-                    (command, std::mem::take(&mut pages))
+                    (self.work.command(&geometry, id, at), std::mem::take(&mut pages))
                 }
                 _ if next.get() == geometry.zone_capacity.0 => {
                     next.set(0);
                     (Command::reset(&geometry, id), Pages::new())
                 }
                 work => {
-                    let lba = Lba(start.0 + next.replace(next.get() + 1));
-                    let command = match work {
-                        Work::Append => Command::Append { zone_start: start, blocks },
-                        _ => Command::Write { lba, blocks },
-                    };
-                    (command, pages.clone())
+                    let at = next.replace(next.get() + 1);
+                    (work.command(&geometry, id, at), pages.clone())
                 }
             };
             let outcome = self.drive.submit(self.queue, Request::with_data(command, data)).await;
@@ -150,17 +132,5 @@ impl Client {
             self.failed.set(self.failed.get() + u64::from(!outcome.status.is_ok()));
             self.done.set(self.done.get() + 1);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_glance_gives_a_row_for_each_contestant() {
-        let rows = run(Effort::glance()).unwrap();
-        assert_eq!(rows.len(), 4);
-        assert!(rows.iter().all(|row| row.rate > 100.0), "{rows:?}");
     }
 }

@@ -7,7 +7,7 @@
 //! Offsets are multiples of the request size in a *space* that the target gives a meaning: the
 //! bytes of a file, or of zones laid end to end.
 
-use crate::units::{Bytes, Span};
+use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_rt::Rng;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -119,9 +119,9 @@ pub struct Workload {
     pub bytes: Bytes,
     /// Time before measuring.
     #[serde(default)]
-    pub warm: Span,
+    pub warm: Time,
     /// Time to measure, if the bytes last as long.
-    pub run: Span,
+    pub run: Time,
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -400,8 +400,8 @@ mod tests {
             channels: 0,
             pick: Pick::Shared,
             bytes: Bytes(0),
-            warm: Span(0),
-            run: Span(1),
+            warm: Time(0),
+            run: Time(1),
         }
     }
 

@@ -290,47 +290,24 @@ impl Engine {
                 let group = zone.0 % model.groups.0;
                 let load = self.writes.load(&model, group, now);
                 time += model.reset_stretch.of(time) * load / 1_000;
+                let empty = model.reset_empty.0 * u64::from(empty);
+                if zones == 0 {
+                    return other(self, zone, Kind::Other, empty.max(1));
+                }
                 self.shared.counters.reset += time;
-                self.manage(now, token, queue, zone, Kind::Reset, zones, time, {
-                    model.reset_empty.0 * u64::from(empty)
-                });
+                self.writes.interfere(group, Kind::Reset, true);
+                other(self, zone, Kind::Reset, time + empty);
             }
             Work::Finish { zone, empty, zones, bytes } => {
                 let time = model.finish_fixed.0 * u64::from(zones) + model.finish_rate.time(bytes);
                 let empty = model.finish_empty.0 * u64::from(empty);
-                if zones > 0 && model.finish_share.0 > 0 {
-                    let flight = self.flight(token, queue, zone, Kind::Finish);
-                    self.writes.finish(&mut self.shared, now, flight, time + empty);
-                } else {
-                    self.shared.counters.finish += time;
-                    self.manage(now, token, queue, zone, Kind::Finish, zones, time, empty);
+                if zones == 0 {
+                    return other(self, zone, Kind::Other, empty.max(1));
                 }
+                let flight = self.flight(token, queue, zone, Kind::Finish);
+                self.writes.finish(&mut self.shared, now, flight, time + empty);
             }
         }
-    }
-
-    /// A reset or finish of `zones` zones that take `time`, besides empty ones.
-    #[allow(clippy::too_many_arguments, reason = "all of them different things")]
-    fn manage(
-        &mut self,
-        now: u64,
-        token: usize,
-        queue: QueueId,
-        zone: ZoneId,
-        kind: Kind,
-        zones: u32,
-        time: u64,
-        empty: u64,
-    ) {
-        if zones == 0 {
-            let flight = self.flight(token, queue, zone, Kind::Other);
-            self.shared.answer_at(now + empty.max(1), flight);
-            return;
-        }
-        let flight = self.flight(token, queue, zone, kind);
-        let group = self.shared.flights[flight as usize].group;
-        self.writes.interfere(group, kind, true);
-        self.shared.answer_at(now + time + empty, flight);
     }
 
     fn flight(&mut self, token: usize, queue: QueueId, zone: ZoneId, kind: Kind) -> u32 {

@@ -3,6 +3,9 @@
 //! number on every machine.
 
 use furrow_zone::{ByteLen, size};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::fmt;
+use std::str::FromStr;
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
@@ -20,7 +23,7 @@ pub trait Quantity: Sized {
 }
 
 /// A span of time in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub u64);
 
 /// A rate in bytes per second; never 0.
@@ -28,7 +31,7 @@ pub struct Time(pub u64);
 pub struct Rate(pub u64);
 
 /// An amount of bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
 /// A number of things; never 0.
@@ -148,7 +151,12 @@ impl Quantity for Bytes {
     }
 
     fn show(&self) -> String {
-        size::show(ByteLen(self.0))
+        let decimal = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000)];
+        let fits = |unit: &&(&str, u64)| self.0 > 0 && self.0.is_multiple_of(unit.1);
+        match decimal.iter().find(fits) {
+            Some((name, factor)) => format!("{}{name}", self.0 / factor),
+            None => size::show(ByteLen(self.0)),
+        }
     }
 }
 
@@ -241,6 +249,41 @@ impl Curve {
     }
 }
 
+/// In data files and JSON a quantity is the text people write, so that what is printed can be typed
+/// in again.
+macro_rules! as_text {
+    ($($name:ident)*) => {$(
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<$name, String> {
+                $name::read(text).map_err(|what| format!("`{text}` {what}"))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.show())
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<$name, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                text.parse().map_err(de::Error::custom)
+            }
+        }
+    )*};
+}
+
+as_text!(Time Bytes);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,7 +303,21 @@ mod tests {
         again("2.44GB/s", Rate(2_440_000_000));
         again("1186MiB/s", Rate(1186 << 20));
         again("999B/s", Rate(999));
-        again("24MiB", Bytes(24 << 20));
+        for (text, bytes) in [
+            ("24MiB", 24 << 20),
+            ("4KiB", 4096),
+            ("10GB", 10_000_000_000),
+            ("512", 512),
+            ("1025KiB", 1025 << 10),
+            ("0", 0),
+        ] {
+            again(text, Bytes(bytes));
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+        for (text, time) in [("250ms", 250_000_000), ("1.5ms", 1_500_000), ("0", 0)] {
+            again(text, Time(time));
+            assert_eq!(Time(time).to_string(), text);
+        }
         again("67%", Share(670));
         again("2.5%", Share(25));
         again("579%", Share(5790));
@@ -272,6 +329,11 @@ mod tests {
     #[test]
     fn says_what_is_wrong() {
         assert!(Time::read("8.35").is_err() && Time::read("1.2.3us").is_err());
+        for text in ["", "5", "s", "3h"] {
+            let error = text.parse::<Time>().unwrap_err();
+            assert!(error.contains(&format!("`{text}`")) && error.contains("ns"), "{error}");
+        }
+        assert!("4 KiB".parse::<Bytes>().unwrap_err().contains("`4 KiB`"));
         assert!(Time::read("us").is_err() && Time::read("1.us").is_err());
         assert!(Time::read("99999999999999s").unwrap_err().contains("large"));
         assert!(Rate::read("0MB/s").is_err() && Rate::read("45MB").is_err());

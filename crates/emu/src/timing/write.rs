@@ -150,10 +150,14 @@ impl Writes {
 
     /// A finish starts that takes `time` on an idle drive. It programs what lacks, as writes do:
     /// after the finishes before it, with what writes leave of the group, but with its share at
-    /// least.
+    /// least; where finishes have no share, each takes its time whatever else goes on.
     pub fn finish(&mut self, shared: &mut Shared, now: u64, flight: u32, time: u64) {
         let number = shared.flights[flight as usize].group;
         self.interfere(number, Kind::Finish, true);
+        if shared.model.finish_share.0 == 0 {
+            shared.counters.finish += time;
+            return shared.answer_at(now + time, flight);
+        }
         let waiting = &mut self.groups[number as usize].finishing;
         waiting.push_back((flight, time));
         if waiting.len() == 1 {

@@ -11,9 +11,9 @@ use super::{cores, direct, drive, expect};
 use crate::catalogue::Point;
 use crate::scenario::on_zones;
 use crate::target::Watch;
-use crate::units::Span;
 use crate::workload::Kind;
 use anyhow::{Context, Result};
+use furrow_emu::timing::quantity::Time;
 use furrow_rt::{Nanos, PAGE_SIZE, Page, Pages, Rt};
 use furrow_zone::{
     Action, BlockCount, Command, Lba, QueueId, Request, Target, ZoneId, ZonedDevice,
@@ -75,32 +75,27 @@ pub const SITUATIONS: &[Situation] = {
     use Judged::{Management, Throughput};
     use Kind::{Append, Read, Write};
     &[
-        situation(Write, 8, 4, 1, Resets(50), Throughput, 1170.0, 760.0),
-        situation(Write, 4, 8, 1, Resets(50), Throughput, 726.0, 584.0),
-        situation(Write, 8, 4, 1, Finishes(25), Throughput, 1172.0, 949.0),
-        situation(Read, 8, 1, 32, Resets(50), Throughput, 1640.0, 1594.0),
-        situation(Read, 8, 1, 1, Finishes(50), Throughput, 88.0, 61.0),
-        situation(Read, 8, 1, 16, Finishes(50), Throughput, 1058.0, 695.0),
-        situation(Read, 8, 1, 32, Finishes(10), Throughput, 1694.0, 1538.0),
-        situation(Read, 8, 1, 32, Finishes(50), Throughput, 1682.0, 945.0),
-        situation(Write, 8, 4, 1, Finishes(25), Management, 909.0, 4776.0),
-        situation(Write, 4, 8, 1, Resets(50), Management, 16.6, 22.0),
-        situation(Read, 4, 1, 1, Resets(100), Management, 15.5, 15.1),
-        situation(Append, 4, 1, 1, Resets(100), Management, 15.5, 17.2),
-        situation(Write, 4, 1, 1, Resets(100), Management, 15.5, 32.0),
+        situation((Write, 8, 4, 1), Resets(50), Throughput, (1170.0, 760.0)),
+        situation((Write, 4, 8, 1), Resets(50), Throughput, (726.0, 584.0)),
+        situation((Write, 8, 4, 1), Finishes(25), Throughput, (1172.0, 949.0)),
+        situation((Read, 8, 1, 32), Resets(50), Throughput, (1640.0, 1594.0)),
+        situation((Read, 8, 1, 1), Finishes(50), Throughput, (88.0, 61.0)),
+        situation((Read, 8, 1, 16), Finishes(50), Throughput, (1058.0, 695.0)),
+        situation((Read, 8, 1, 32), Finishes(10), Throughput, (1694.0, 1538.0)),
+        situation((Read, 8, 1, 32), Finishes(50), Throughput, (1682.0, 945.0)),
+        situation((Write, 8, 4, 1), Finishes(25), Management, (909.0, 4776.0)),
+        situation((Write, 4, 8, 1), Resets(50), Management, (16.6, 22.0)),
+        situation((Read, 4, 1, 1), Resets(100), Management, (15.5, 15.1)),
+        situation((Append, 4, 1, 1), Resets(100), Management, (15.5, 17.2)),
+        situation((Write, 4, 1, 1), Resets(100), Management, (15.5, 32.0)),
     ]
 };
 
-#[allow(clippy::too_many_arguments, reason = "a row of a table")]
 const fn situation(
-    op: Kind,
-    kib: u64,
-    zones: u32,
-    depth: u32,
+    (op, kib, zones, depth): (Kind, u64, u32, u32),
     beside: Beside,
     judged: Judged,
-    alone: f64,
-    together: f64,
+    (alone, together): (f64, f64),
 ) -> Situation {
     Situation { op, kib, zones, depth, beside, judged, alone, together }
 }
@@ -169,8 +164,8 @@ impl Situation {
         let mut point = direct(PRESET, self.op, self.kib, self.zones, self.depth);
         // Whole periods, so that the share of time taken is right.
         let periods = least.div_ceil(period);
-        point.workload.warm = Span(period);
-        point.workload.run = Span(periods * period);
+        point.workload.warm = Time(period);
+        point.workload.run = Time(periods * period);
         // What is read is written and finished before, which takes a second.
         let whole = (periods + 2) * period + Nanos::SECOND + Nanos::SECOND / 5;
         let zones = whole.div_ceil(period) as u32;

@@ -1,37 +1,14 @@
 //! What the data may say, and what is refused.
 
 use super::*;
+use crate::fixture;
 
-const SETUP_FILE: &str = r#"
-version = 1
-[source.s]
-title = "a source"
-[device.d]
-spec = "mem:pm1731a,timing=virtual,medium=discard"
-about = "a drive"
-[profile.raw]
-engine = "none"
-about = "no engine"
-[host.h]
-[workload.w]
-op = "write"
-order = "random"
-size = "4KiB"
-threads = 2
-depth = 2
-zones = 4
-run = "1s"
-scaled = { run = "1ms", depth = 1 }
-"#;
+fn setup() -> String {
+    format!("{}scaled = {{ run = \"1ms\", depth = 1 }}\n", fixture::SETUP)
+}
 
-const CLAIMS_FILE: &str = r#"
-version = 1
-[[claim]]
-id = "C1"
-source = "s"
-what = "something"
-setup = { device = "d", profile = "raw", host = "h", workload = "w" }
-forecast = "this"
+fn claims() -> String {
+    let rest = r#"
 figures = [{ name = "f", unit = "GB/s", paper = 1, run = "a" }]
 [[claim.runs]]
 name = "a"
@@ -41,6 +18,8 @@ over = "size"
 values = ["4KiB", "2MiB"]
 with = { depth = 7 }
 "#;
+    fixture::claims(&[fixture::claim("C1", "something", "this", rest)])
+}
 
 #[test]
 fn the_data_of_this_program_are_sound() {
@@ -85,13 +64,13 @@ fn every_device_and_workload_has_a_use() {
 
 #[test]
 fn a_point_is_the_workload_with_size_trial_and_value_laid_over() {
-    let catalogue = Catalogue::parse(SETUP_FILE, CLAIMS_FILE).unwrap();
+    let catalogue = Catalogue::parse(&setup(), &claims()).unwrap();
     let claim = &catalogue.claims[0];
     let scaled = catalogue.trials(claim, Size::Scaled).unwrap();
     let full = catalogue.trials(claim, Size::Full).unwrap();
     let of = |series: &Series, at: usize| series.points[at].point.workload.clone();
     assert_eq!((of(&scaled[0], 0).depth, of(&scaled[0], 0).run.0), (1, 1_000_000));
-    assert_eq!((of(&full[0], 0).depth, of(&full[0], 0).run.0), (2, 1_000_000_000));
+    assert_eq!((of(&full[0], 0).depth, of(&full[0], 0).run.0), (4, 20_000_000));
     assert_eq!((of(&scaled[1], 1).depth, of(&scaled[1], 1).size.0), (7, 2 << 20));
     assert_eq!(scaled[1].points[0].x, 4096.0);
     assert_eq!(scaled[1].points[1].label, "2MiB");
@@ -121,9 +100,9 @@ fn what_is_wrong_is_named_with_its_place() {
         ("version = 1", "version = 2", ["claims.toml", "version 2"]),
         ("what =", "wat =", ["claims.toml", "wat"]),
     ] {
-        let broken = CLAIMS_FILE.replacen(from, to, 1);
-        assert_ne!(broken, CLAIMS_FILE);
-        let error = format!("{:#}", Catalogue::parse(SETUP_FILE, &broken).unwrap_err());
+        let broken = claims().replacen(from, to, 1);
+        assert_ne!(broken, claims());
+        let error = format!("{:#}", Catalogue::parse(&setup(), &broken).unwrap_err());
         assert!(words.iter().all(|word| error.contains(word)), "{from} -> {to}: {error}");
     }
     for (from, to, words) in [
@@ -136,15 +115,15 @@ fn what_is_wrong_is_named_with_its_place() {
         ("mem:pm1731a", "mem:pm1731b", ["device d", "pm1731b"]),
         ("engine = \"none\"", "engine = \"raid\"", ["setup.toml", "raid"]),
         (
-            "about = \"no engine\"",
+            "about = \"no <engine>\"",
             "about = \"\"\npolicy = { order = \"x\" }",
             ["profile raw", "order"],
         ),
-        ("size = \"4KiB\"", "size = \"5000\"", ["workload w", "multiple"]),
+        ("size = \"64KiB\"", "size = \"5000\"", ["workload w", "multiple"]),
     ] {
-        let broken = SETUP_FILE.replacen(from, to, 1);
-        assert_ne!(broken, SETUP_FILE);
-        let error = format!("{:#}", Catalogue::parse(&broken, CLAIMS_FILE).unwrap_err());
+        let broken = setup().replacen(from, to, 1);
+        assert_ne!(broken, setup());
+        let error = format!("{:#}", Catalogue::parse(&broken, &claims()).unwrap_err());
         assert!(words.iter().all(|word| error.contains(word)), "{from} -> {to}: {error}");
     }
 }

@@ -3,40 +3,12 @@
 use super::*;
 use crate::cache::Cache;
 use crate::catalogue::Size;
+use crate::fixture;
 use crate::runner;
 
-const SETUP: &str = r#"
-version = 1
-[source.s]
-title = "A <source> & more"
-[device.d]
-spec = "mem:pm1731a,timing=virtual,medium=discard"
-about = "a drive"
-[profile.raw]
-engine = "none"
-about = "no <engine>"
-[host.h]
-zone_lock = true
-[workload.w]
-op = "write"
-order = "random"
-size = "64KiB"
-threads = 2
-depth = 4
-zones = 4
-warm = "20ms"
-run = "20ms"
-"#;
-
-/// A claim whose every text holds what HTML must not take as its own.
-const CLAIMS: &str = r#"
-version = 1
-[[claim]]
-id = "N-1"
-source = "s"
-what = "<script>alert('what')</script>"
-setup = { device = "d", profile = "raw", host = "h", workload = "w" }
-forecast = "forecast <b>"
+/// Claims whose every text holds what HTML must not take as its own.
+fn claims() -> String {
+    let shown = r#"
 explanation = "first <i>\n\nsecond & last"
 figures = [
   { name = "best <u>", unit = "MB/s", paper = 10, take = "best", run = "all <s>", note = "<note>" },
@@ -54,26 +26,16 @@ name = "slower"
 over = "zones"
 values = [1, 4]
 device_with = "model.group-rate=20MB/s"
-[[claim]]
-id = "N-2"
-source = "s"
-what = "fails"
-setup = { device = "d", profile = "raw", host = "h", workload = "w" }
-forecast = "nothing"
-figures = [{ name = "f", unit = "MB/s", paper = 1, run = "r" }]
-[[claim.runs]]
-name = "r"
-with = { zones = 5000 }
-[[claim]]
-id = "N-3"
-source = "s"
-what = "cannot be <tried>"
-needs = "<more>"
-figures = [{ name = "f", unit = "x", paper = 7.5, relation = "at-most" }]
 "#;
+    fixture::claims(&[
+        fixture::claim("N-1", "<script>alert('what')</script>", "forecast <b>", shown),
+        fixture::failing("N-2"),
+        fixture::needing("N-3", "cannot be <tried>", "<more>"),
+    ])
+}
 
 fn report() -> String {
-    let catalogue = Catalogue::parse(SETUP, CLAIMS).unwrap();
+    let catalogue = Catalogue::parse(fixture::SETUP, &claims()).unwrap();
     let claims: Vec<&Claim> = catalogue.claims.iter().collect();
     let order = Order { size: Size::Scaled, seeds: vec![1, 2], threads: 2 };
     let build = Build { commit: "abc123".to_owned(), changed: true };

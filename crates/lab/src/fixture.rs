@@ -1,0 +1,59 @@
+//! A small laboratory for tests: one of each entry of `setup.toml`, and claims made with it.
+
+/// A source, drive, profile, host and workload, whose texts hold what HTML must not take as its
+/// own. The workload is the last table, so that fields may be put behind it.
+pub(crate) const SETUP: &str = r#"
+version = 1
+[source.s]
+title = "A <source> & more"
+[device.d]
+spec = "mem:pm1731a,timing=virtual,medium=discard"
+about = "a drive"
+[profile.raw]
+engine = "none"
+about = "no <engine>"
+[host.h]
+zone_lock = true
+[workload.w]
+op = "write"
+order = "random"
+size = "64KiB"
+threads = 2
+depth = 4
+zones = 4
+warm = "20ms"
+run = "20ms"
+"#;
+
+/// A file of claims, each written by [`claim`] or [`needing`].
+pub(crate) fn claims(claims: &[String]) -> String {
+    format!("version = 1\n{}", claims.concat())
+}
+
+/// A claim that is run with everything of [`SETUP`]; `rest` says how it is judged and what is run.
+pub(crate) fn claim(id: &str, what: &str, forecast: &str, rest: &str) -> String {
+    format!(
+        "[[claim]]\nid = \"{id}\"\nsource = \"s\"\nwhat = \"{what}\"\n\
+         setup = {{ device = \"d\", profile = \"raw\", host = \"h\", workload = \"w\" }}\n\
+         forecast = \"{forecast}\"\n{rest}\n"
+    )
+}
+
+/// A claim whose only run is of more zones than may be active.
+pub(crate) fn failing(id: &str) -> String {
+    let rest = r#"
+figures = [{ name = "f", unit = "MB/s", paper = 1, run = "r" }]
+[[claim.runs]]
+name = "r"
+with = { zones = 5000 }
+"#;
+    claim(id, "fails", "nothing", rest)
+}
+
+/// A claim that cannot be run before there is `needs`.
+pub(crate) fn needing(id: &str, what: &str, needs: &str) -> String {
+    format!(
+        "[[claim]]\nid = \"{id}\"\nsource = \"s\"\nwhat = \"{what}\"\nneeds = \"{needs}\"\n\
+         figures = [{{ name = \"f\", unit = \"x\", paper = 7.5, relation = \"at-most\" }}]\n"
+    )
+}
