@@ -28,6 +28,10 @@ impl Core {
             check_regular(&old)?;
             self.check_size(size)?;
         }
+        let xattrs = match changes.mode {
+            Some(mode) => self.chmod_xattrs(ino, mode)?,
+            None => None,
+        };
         self.reserve(1, 4, true)?;
         if let Some(size) = changes.size
             && !self.shrink(ino, size)?
@@ -36,6 +40,9 @@ impl Core {
         }
         // Apply.
         let now = stamp(self.now());
+        if let Some(packed) = xattrs {
+            self.store_xattrs(ino, &packed)?;
+        }
         let head = &mut self.inode_mut(ino).head;
         if let Some(mode) = changes.mode {
             head.mode = (mode & 0o7777).into();

@@ -31,8 +31,10 @@ pub const FILE_MAX: u64 = (u32::MAX as u64) * BLOCK as u64;
 pub const STREAMS: usize = 6;
 /// Most zones in a superzone: the bad ones are marked in 32 bits.
 pub const WIDTH_MAX: u32 = 32;
-/// Incompatible features this version knows: none.
-pub const INCOMPAT_KNOWN: u64 = 0;
+/// Incompatible feature: inodes may have extended attributes, files may be made without a name.
+pub const INCOMPAT_XATTRS: u64 = 1;
+/// Incompatible features this version knows; mkfs sets them all.
+pub const INCOMPAT_KNOWN: u64 = INCOMPAT_XATTRS;
 /// Read-only compatible features this version knows: none.
 pub const RO_COMPAT_KNOWN: u64 = 0;
 
@@ -280,9 +282,11 @@ layout! {
         pub nid: U32,
         /// Inode it belongs to.
         pub ino: U32,
-        /// First block of the file it covers (0 for an inode).
+        /// First block of the file it covers; which of the nodes with extended attributes it is;
+        /// 0 for an inode.
         pub base: U32,
-        /// 0: leaf (block pointers); n: index (node ids of level n − 1); 255: inode.
+        /// 0: leaf (block pointers); n: index (node ids of level n − 1); 254: extended attributes;
+        /// 255: inode.
         pub level: u8,
         /// 0: of a directory, 1: of a file, 2: of a file with cold data.
         pub class: u8,
@@ -297,6 +301,8 @@ layout! {
 pub const NODE_MAGIC: u32 = 0x4e57_5246;
 /// `level` of an inode.
 pub const LEVEL_INODE: u8 = 255;
+/// `level` of a node that holds extended attributes.
+pub const LEVEL_XATTR: u8 = 254;
 /// Most levels of index nodes and leaves below an inode.
 pub const HEIGHT_MAX: u8 = 3;
 
@@ -357,10 +363,11 @@ layout! {
         pub ctime: TimeStamp,
         /// Creation.
         pub btime: TimeStamp,
-        /// Node that holds extended attributes; 0: none.
-        pub xattr: U32,
-        /// Zero.
-        pub reserved2: [u8; 372],
+        /// Bytes of all extended attributes, packed; at most 131,072.
+        pub xattr_bytes: U32,
+        /// These bytes, if they fit; else the ids (u32) of the nodes that hold them, in order.
+        /// Zero behind that.
+        pub xattrs: [u8; 372],
     }
 }
 
@@ -439,6 +446,41 @@ layout! {
     }
 }
 
+layout! {
+    /// A node that holds extended attributes.
+    pub struct XattrBlock: 4096 {
+        /// Level 254.
+        pub head: NodeHeader,
+        /// Its part of the packed attributes; zero behind their end.
+        pub bytes: [u8; XATTR_NODE],
+    }
+}
+
+layout! {
+    /// Front of one extended attribute; its name and its value follow, then the next one.
+    ///
+    /// Invariant: names ascend.
+    pub struct XattrHead: 5 {
+        /// Bytes of the value, at most 65,536.
+        pub value: U32,
+        /// Bytes of the name with its prefix (`user.` and so on), 1 to 255.
+        pub name: u8,
+    }
+}
+
+/// Bytes of extended attributes that fit an inode.
+pub const XATTRS_INLINE: usize = 372;
+/// Bytes of extended attributes in a node of their own.
+pub const XATTR_NODE: usize = BLOCK - 32;
+/// Most bytes of all extended attributes of an inode, packed.
+pub const XATTRS_MAX: usize = 128 * 1024;
+/// Most bytes of one value (Linux's XATTR_SIZE_MAX).
+pub const XATTR_VALUE_MAX: usize = 65_536;
+/// Most bytes of all names, each with a zero byte after it (Linux's XATTR_LIST_MAX).
+pub const XATTR_LIST_MAX: usize = 65_536;
+
+const _: () = assert!(XATTRS_MAX.div_ceil(XATTR_NODE) * 4 <= XATTRS_INLINE);
+
 /// Items of a sync record: one tag byte, then the fields packed. Names are a u8 length and bytes,
 /// targets a u16 length and bytes.
 pub mod item {
@@ -462,6 +504,10 @@ pub mod item {
     pub const ATTRIBUTES: u8 = 9;
     /// Blocks of a file written since its last record.
     pub const RANGE: u8 = 10;
+    /// Namespace operation: create, with extended attributes the inode has from the start.
+    pub const CREATE_WITH: u8 = 11;
+    /// All extended attributes of a directory.
+    pub const XATTRS: u8 = 12;
 }
 
 /// Every structure of the file system on the medium.
@@ -480,5 +526,7 @@ pub const LAYOUTS: &[furrow_log::layout::Layout] = &[
     InodeBlock::LAYOUT,
     LeafBlock::LAYOUT,
     IndexBlock::LAYOUT,
+    XattrBlock::LAYOUT,
+    XattrHead::LAYOUT,
     Pointer::LAYOUT,
 ];

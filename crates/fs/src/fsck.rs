@@ -24,6 +24,7 @@ mod space;
 mod sync;
 mod tables;
 mod tree;
+mod xattrs;
 
 use crate::format::BLOCK;
 use crate::stripe::Stripe;
@@ -286,6 +287,7 @@ struct Plan {
     uuid: Uuid,
     device: Uuid,
     hash_seed: u64,
+    incompat: u64,
     capacity: u32,
     zones: u32,
     ring_start: u32,

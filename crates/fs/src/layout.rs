@@ -31,6 +31,8 @@ pub(crate) struct Layout {
     pub(crate) label: String,
     /// Read-only compatible features.
     pub(crate) ro_compat: u64,
+    /// Incompatible features.
+    pub(crate) incompat: u64,
     pub(crate) hash_seed: u64,
     pub(crate) created: i64,
     pub(crate) zones: u32,
@@ -86,6 +88,7 @@ impl Layout {
             device: Uuid::NIL,
             label: options.label.clone(),
             ro_compat: 0,
+            incompat: crate::format::INCOMPAT_KNOWN,
             hash_seed: 0,
             created: 0,
             zones: geometry.zones,
@@ -257,7 +260,7 @@ impl Layout {
         SuperblockBody {
             compat: 0.into(),
             ro_compat: self.ro_compat.into(),
-            incompat: 0.into(),
+            incompat: self.incompat.into(),
             label,
             hash_seed: self.hash_seed.into(),
             created: self.created.into(),
@@ -297,6 +300,7 @@ impl Layout {
             device,
             label: String::from_utf8_lossy(&body.label[..end]).into_owned(),
             ro_compat: body.ro_compat.get(),
+            incompat: body.incompat.get(),
             hash_seed: body.hash_seed.get(),
             created: body.created.get(),
             zones: body.zones.get(),

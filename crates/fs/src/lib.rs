@@ -38,6 +38,7 @@
 //! # Ok::<(), furrow_zone::Error>(())
 //! ```
 
+mod acl;
 mod background;
 pub mod cache;
 mod checkpoint;
@@ -60,6 +61,7 @@ mod sync;
 mod table;
 pub mod tree;
 pub mod types;
+mod xattr;
 
 pub use fsck::{FINDINGS_MAX, Finding, FsckOptions, FsckReport, FsckStatistics, fsck};
 use furrow_log::writer::Kind as WriteKind;
@@ -164,7 +166,7 @@ impl Fs {
     /// `ReadOnly`, `Corrupt`, `Io`.
     pub async fn create(&self, parent: Ino, name: &[u8], node: &NewNode) -> Result<Attr> {
         let op = self.0.core.borrow_mut().plan_create(parent, name, node);
-        self.0.run(|core| core.create(&op)).await
+        self.0.run(|core| core.create_inheriting(&op, node.umask)).await
     }
 
     /// Another name for `ino`, which is no directory.
@@ -228,6 +230,49 @@ impl Fs {
     /// `Invalid` if it is none; `NotFound`, `Corrupt`, `Io`.
     pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.0.run(|core| core.readlink(ino)).await
+    }
+
+    /// The value of extended attribute `name`, its prefix included.
+    ///
+    /// # Errors
+    /// `NoAttribute`, `NotFound`, `Corrupt`, `Io`.
+    pub async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.0.run(|core| core.getxattr(ino, name)).await
+    }
+
+    /// The names of all extended attributes, ascending.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`, `Io`.
+    pub async fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.0.run(|core| core.listxattr(ino)).await
+    }
+
+    /// Sets an extended attribute: `user.`, `trusted.` or `security.` and a name, or one of the
+    /// two POSIX access lists, which change permission bits with them. It becomes durable as other
+    /// attributes do.
+    ///
+    /// # Errors
+    /// `Exists` and `NoAttribute` as `mode` says; `Unsupported` for another prefix, `NameTooLong`,
+    /// `Invalid` or `Denied` for what is no list or has no place here; `NoSpace` for a value above
+    /// 65,536 bytes, more than 128 KiB in all, and as others; `NotFound`, `ReadOnly`, `Corrupt`,
+    /// `Io`.
+    pub async fn setxattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.0.run(|core| core.change_xattr(ino, name, Some(value), mode)).await
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `NoAttribute`, `Unsupported`, `NotFound`, `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
+    pub async fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.0.run(|core| core.change_xattr(ino, name, None, XattrMode::Replace)).await
     }
 
     /// Up to `max` entries after `cookie` (0 = from the start), `.` and `..` not among them;

@@ -25,6 +25,8 @@ pub(crate) enum NameOp {
         time: Time,
         name: Vec<u8>,
         target: Vec<u8>,
+        /// Extended attributes it has from the start, packed.
+        xattrs: Vec<u8>,
     },
     Link {
         ino: u32,
@@ -92,6 +94,11 @@ impl Encoder {
     pub(crate) fn time(&mut self, time: Time) -> &mut Self {
         self.u64(time.seconds as u64).u32(time.nanoseconds)
     }
+    pub(crate) fn long_bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.u32(bytes.len() as u32);
+        self.0.extend(bytes);
+        self
+    }
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.u16(bytes.len() as u16);
         self.0.extend(bytes);
@@ -124,6 +131,10 @@ impl<'a> Decoder<'a> {
         let (seconds, nanoseconds) = (self.u64()? as i64, self.u32()?);
         (nanoseconds < 1_000_000_000).then_some(Time { seconds, nanoseconds })
     }
+    pub(crate) fn long_bytes(&mut self) -> Option<Vec<u8>> {
+        let count = self.u32()?;
+        Some(self.take(count as usize)?.to_vec())
+    }
     pub(crate) fn bytes(&mut self) -> Option<Vec<u8>> {
         let count = self.u16()?;
         Some(self.take(usize::from(count))?.to_vec())
@@ -146,10 +157,15 @@ impl NameOp {
                 time,
                 name,
                 target,
+                xattrs,
             } => {
-                out.u8(item::CREATE).u64(number).u32(*parent).u32(*ino).u32(*generation);
+                let tag = if xattrs.is_empty() { item::CREATE } else { item::CREATE_WITH };
+                out.u8(tag).u64(number).u32(*parent).u32(*ino).u32(*generation);
                 out.u8(kind.code()).u16(*mode).u32(*uid).u32(*gid).u32(*rdev).time(*time);
                 out.bytes(name).bytes(target);
+                if !xattrs.is_empty() {
+                    out.bytes(xattrs);
+                }
             }
             NameOp::Link { ino, parent, time, name } => {
                 out.u8(item::LINK).u64(number).u32(*ino).u32(*parent).time(*time).bytes(name);
@@ -173,7 +189,7 @@ impl NameOp {
     pub(crate) fn decode(tag: u8, input: &mut Decoder<'_>) -> Option<(u64, NameOp)> {
         let number = input.u64()?;
         let operation = match tag {
-            item::CREATE => NameOp::Create {
+            item::CREATE | item::CREATE_WITH => NameOp::Create {
                 parent: input.u32()?,
                 ino: input.u32()?,
                 generation: input.u32()?,
@@ -185,6 +201,7 @@ impl NameOp {
                 time: input.time()?,
                 name: input.bytes()?,
                 target: input.bytes()?,
+                xattrs: if tag == item::CREATE { Vec::new() } else { input.bytes()? },
             },
             item::LINK => NameOp::Link {
                 ino: input.u32()?,
@@ -297,6 +314,21 @@ mod tests {
                 time,
                 name: name.clone(),
                 target: b"target".to_vec(),
+                xattrs: Vec::new(),
+            },
+            NameOp::Create {
+                parent: 1,
+                ino: 2,
+                generation: 3,
+                kind: Kind::File,
+                mode: 0o640,
+                uid: 4,
+                gid: 5,
+                rdev: 0,
+                time,
+                name: name.clone(),
+                target: Vec::new(),
+                xattrs: b"packed".to_vec(),
             },
             NameOp::Link { ino: 2, parent: 1, time, name: name.clone() },
             NameOp::Remove { parent: 1, time, name: name.clone() },
@@ -348,7 +380,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(tag in 0u8..8, bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn no_bytes_panic(tag in 0u8..13, bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let _ = NameOp::decode(tag, &mut Decoder(&bytes));
         }
     }

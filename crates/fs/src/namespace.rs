@@ -176,12 +176,24 @@ impl Core {
             time: self.now(),
             name: name.to_vec(),
             target: node.target.clone(),
+            xattrs: Vec::new(),
         }
+    }
+
+    /// Creates what `op` says, with what it gets from the directory it is made in.
+    pub(crate) fn create_inheriting(&mut self, op: &NameOp, umask: u16) -> Result<Attr, Stop> {
+        let mut op = op.clone();
+        if let NameOp::Create { parent, kind, mode, xattrs, .. } = &mut op {
+            self.directory(Ino(*parent))?;
+            (*mode, *xattrs) = self.inherit(Ino(*parent), *kind, *mode, umask)?;
+        }
+        self.create(&op)
     }
 
     /// Creates what `op` says; an `ino` of 0 takes a free one.
     pub(crate) fn create(&mut self, op: &NameOp) -> Result<Attr, Stop> {
-        let NameOp::Create { parent, ino, generation, kind, time, name, target, .. } = op else {
+        let NameOp::Create { parent, ino, generation, kind, time, name, target, xattrs, .. } = op
+        else {
             return fail(ErrorKind::Invalid, "not a create");
         };
         let (parent, kind, time) = (Ino(*parent), *kind, *time);
@@ -203,7 +215,8 @@ impl Core {
             return fail(ErrorKind::Exists, format!("`{}` exists", show(name)));
         }
         let room = self.find_room(parent, name)?;
-        self.reserve(2, room.nodes + 3, false)?;
+        let nodes = room.nodes + 3 + crate::xattr::nodes_for(xattrs.len()) as u32;
+        self.reserve(2, nodes, false)?;
         // Apply.
         let ino = match *ino {
             0 => self.ids.take().expect("invariant: ids were reserved"),
@@ -212,6 +225,9 @@ impl Core {
         };
         let ino = Ino(ino);
         self.insert_inode(ino, op, if kind == Kind::Directory { parent.0 } else { 0 });
+        if !xattrs.is_empty() {
+            self.store_xattrs(ino, xattrs)?;
+        }
         self.generation = self.generation.max(*generation).wrapping_add(1);
         self.insert_entry(parent, room, name, ino, kind);
         self.touch(parent, time, true);
@@ -564,7 +580,9 @@ impl Core {
                 return Ok(false);
             }
         }
+        let (nids, _) = self.xattr_nids(ino)?;
         self.cache.remove_from(ino.0, 0..);
+        nids.iter().for_each(|nid| self.drop_node(*nid));
         self.drop_node(ino.0);
         self.orphans.remove(&ino);
         self.inodes -= 1;

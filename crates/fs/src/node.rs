@@ -8,7 +8,7 @@ use crate::cache::{Entry, Key};
 use crate::core::{Core, Fetch, Stop};
 use crate::format::{
     HEIGHT_MAX, HOLE, INODE_CHILDREN, INODE_POINTERS, IndexBlock, InodeBlock, InodeHead,
-    LEVEL_INODE, LeafBlock, NO_NODE, NODE_MAGIC, NodeHeader, Pointer,
+    LEVEL_INODE, LEVEL_XATTR, LeafBlock, NO_NODE, NODE_MAGIC, NodeHeader, Pointer,
 };
 use crate::tree::Shape;
 use crate::types::{Attr, Ino, Kind, Time};
@@ -96,10 +96,12 @@ pub(crate) fn check(page: &Page, nid: u32, ino: u32) -> Result<(), String> {
             if inode.head.levels > crate::dirent::MAX_LEVELS {
                 return Err(format!("inode {nid}: {} directory levels", inode.head.levels));
             }
+            crate::xattr::check_inode(page)?;
             if inode.head.size.get() > crate::format::FILE_MAX {
                 return Err(format!("inode {nid}: size {} too large", inode.head.size.get()));
             }
         }
+        LEVEL_XATTR => {}
         level if level >= HEIGHT_MAX => return Err(format!("node {nid}: level {level}")),
         _ => {}
     }

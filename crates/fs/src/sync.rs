@@ -13,7 +13,7 @@
 //! checkpoint comes first.
 
 use crate::core::{Core, Inner, Stop};
-use crate::format::{HOLE, item, kind};
+use crate::format::{HOLE, INCOMPAT_XATTRS, item, kind};
 use crate::names::Encoder;
 use crate::node::attr;
 use crate::types::{Ino, Kind};
@@ -52,6 +52,8 @@ impl Core {
             let nodes =
                 self.cache.dirty_nodes_of(ino.0).count() + self.changed_nodes.of(ino.0).len();
             bytes += (nodes + 1) * 24 + 80;
+            let inode = self.cache.peek(&crate::cache::Key::Node(ino.0));
+            bytes += inode.map_or(0, |entry| xattr_bytes(entry.page()));
             // Superzones that are begun for it, and zones it is written to.
             let superzones = (dirty + nodes) / per + 2 * self.streams.len();
             let zones = (dirty + nodes).min(superzones * self.layout.width as usize);
@@ -167,6 +169,10 @@ impl Core {
             let a = attr(&head);
             out.u8(item::ATTRIBUTES).u32(ino.0).u16(a.mode).u32(a.uid).u32(a.gid);
             out.time(a.atime).time(a.mtime).time(a.ctime);
+            if self.layout.incompat & INCOMPAT_XATTRS != 0 {
+                let packed = self.packed_xattrs(ino)?;
+                out.u8(item::XATTRS).u32(ino.0).long_bytes(&packed);
+            }
             return Ok(true);
         }
         let ranges = ranges(self.cache.dirty_of(ino.0));
@@ -196,6 +202,11 @@ impl Core {
     pub(crate) fn stable(&mut self, stamp: u64) {
         self.unstable.retain(|_, (_, last)| *last > stamp);
     }
+}
+
+/// Bytes of attributes that the inode in `page` has.
+fn xattr_bytes(page: &furrow_rt::Page) -> usize {
+    crate::node::as_inode(page).head.xattr_bytes.get() as usize
 }
 
 fn ranges(blocks: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
@@ -279,6 +290,7 @@ impl Inner {
                 }
                 for ino in &alive {
                     core.prepare_write_file(*ino)?;
+                    core.prepare_xattrs(*ino)?;
                 }
                 let stamp = core.dispatch_sync(&alive)?;
                 Ok(stamp.map(|stamp| (stamp, core.writer.mark())))

@@ -133,12 +133,22 @@ pub struct NewNode {
     pub rdev: u32,
     /// Target, for a symbolic link (1 to 4095 bytes).
     pub target: Vec<u8>,
+    /// Permission bits to take away, unless the directory has a default access list.
+    pub umask: u16,
 }
 
 impl NewNode {
     /// A regular file, mode 0644, owned by root.
     pub fn file() -> NewNode {
-        NewNode { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: Vec::new() }
+        NewNode {
+            kind: Kind::File,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: Vec::new(),
+            umask: 0,
+        }
     }
 
     /// A directory, mode 0755, owned by root.
@@ -150,6 +160,18 @@ impl NewNode {
     pub fn symlink(target: &[u8]) -> NewNode {
         NewNode { kind: Kind::Symlink, mode: 0o777, target: target.to_vec(), ..NewNode::file() }
     }
+}
+
+/// How to set an extended attribute (setxattr).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Make it or replace it.
+    #[default]
+    Set,
+    /// Fail if it exists (XATTR_CREATE).
+    Create,
+    /// Fail if it does not (XATTR_REPLACE).
+    Replace,
 }
 
 /// How to rename (renameat2).

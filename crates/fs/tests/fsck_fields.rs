@@ -19,7 +19,7 @@ use furrow_emu::{Emulator, Medium, Options};
 use furrow_fs::format::BLOCK;
 use furrow_fs::{
     Fs, FsckOptions, Ino, Kind, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr, WriteData,
-    fsck,
+    XattrMode, fsck,
 };
 use furrow_rt::{Config, Rt};
 use furrow_zone::{Result, ZonedDevice};
@@ -73,10 +73,15 @@ const FREE: &[(&str, &str, &str)] = &[
     ("sync item attributes", "mode", "any permissions"),
     ("sync item attributes", "uid", "any owner"),
     ("sync item attributes", "gid", "any group"),
+    ("sync item attributes", "inode", "another inode is possible"),
+    ("sync item xattrs", "inode", "another inode is possible"),
+    ("sync item xattrs", "attributes", "any value"),
+    ("sync item create with", "parent", "names are not replayed by fsck"),
+    ("sync item create with", "attributes", "any value"),
+    ("XattrHead", "the name's bytes", "any name"),
     ("sync item create", "uid", "any owner"),
     ("sync item create", "gid", "any group"),
     ("sync item create", "rdev", "any device"),
-    ("sync item create", "length of a text", "names are not replayed by fsck"),
     ("sync item", "seconds", "any time"),
     ("sync item", "nanoseconds", "any time"),
     ("sync item", "name", "any name; names are not replayed by fsck"),
@@ -115,6 +120,8 @@ async fn populate(fs: &Fs) -> Result<()> {
     fs.create(dir.ino, b"link", &NewNode::symlink(b"flat")).await?;
     let special = NewNode { kind: Kind::CharDevice, rdev: 0x103, ..NewNode::file() };
     fs.create(dir.ino, b"device", &special).await?;
+    fs.setxattr(flat.ino, b"user.short", b"value", XattrMode::Set).await?;
+    fs.setxattr(tall.ino, b"user.long", &[7; 9000], XattrMode::Set).await?;
     // An orphan: its name goes while it is open.
     let orphan = fs.create(dir.ino, b"orphan", &NewNode::file()).await?;
     write(fs, orphan.ino, 0, 5000).await?;
@@ -169,6 +176,14 @@ fn crashed(rt: &Rt) -> Drive {
         write(&fs, flat, 2, 9000).await?;
         fs.fsync(flat, false).await?;
         let new = fs.create(Ino::ROOT, b"new", &NewNode::file()).await?;
+        // A directory whose access list what is made in it gets.
+        let list = [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255];
+        let list = [&list[..], &[16, 0, 7, 0, 255, 255, 255, 255]].concat();
+        let list = [&list[..], &[32, 0, 5, 0, 255, 255, 255, 255]].concat();
+        let dir = fs.lookup(Ino::ROOT, b"dir").await?.ino;
+        fs.setxattr(dir, b"system.posix_acl_default", &list, XattrMode::Set).await?;
+        fs.create(dir, b"inherits", &NewNode::file()).await?;
+        fs.fsync(dir, false).await?;
         fs.link(new.ino, Ino::ROOT, b"linked").await?;
         fs.rename((Ino::ROOT, b"linked"), (Ino::ROOT, b"renamed"), RenameMode::Replace).await?;
         fs.unlink(Ino::ROOT, b"renamed").await?;

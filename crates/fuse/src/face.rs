@@ -4,23 +4,20 @@
 //! and submits one task to the engine. A task that needs no device I/O is answered before
 //! `submit` returns, on the same thread; any other is answered by whoever completes it.
 //!
-//! Invariants: a request is answered exactly once (a reply that is dropped answers EIO); an inode
-//! whose last name goes is kept alive ([`Shared::pinned`]) until the kernel forgets it, so a
-//! removed working directory or an `O_PATH` descriptor still answers stat; no callback panics,
-//! whatever the kernel sends.
+//! Invariant: no callback panics, whatever the kernel sends. See also [`crate::serve`].
 //!
 //! What the kernel does, not this file: permission checks and the sticky bit
-//! (`default_permissions`), the umask, advisory locks, page cache, `O_APPEND`, `O_SYNC` (it sends
-//! an fsync after the write). What neither offers yet: extended attributes and ACLs, atime
+//! (`default_permissions`), also by access lists, advisory locks, page cache, `O_APPEND`, `O_SYNC` (it sends
+//! an fsync after the write). What neither offers yet: atime
 //! (behaves as `noatime`), fallocate, SEEK_HOLE/SEEK_DATA (a file looks like one piece of data),
 //! file flags (chattr). `syncfs` does not reach a FUSE server: see `furrow sync`.
 
 use crate::convert::{attributes, errno, file_type, generation, ino, kind_of_mode, node, time_in};
 use crate::endpoint::MAX_WRITE;
 use crate::ops::Call;
-use crate::report::{self, Info};
-use furrow_fs::{Attr, Fs, Ino, Kind, RenameMode, SetAttr, WriteData};
-use furrow_rt::{Pool, Port, Rt};
+use crate::report;
+use crate::serve::{Face, sized};
+use furrow_fs::{Kind, NewNode, RenameMode, SetAttr, WriteData, XattrMode};
 use furrow_zone::ErrorKind;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
@@ -28,14 +25,10 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 /// Requests the kernel may have waiting for read-ahead and the like.
 const MAX_BACKGROUND: u16 = 64;
@@ -45,167 +38,15 @@ const LISTING_PLUS: usize = 32;
 /// Listing offsets: 1 comes after `.`, 2 after `..`, and an entry's cookie is moved up by this.
 pub(crate) const DOTS: u64 = 2;
 
-/// What the callbacks and the tasks they start share.
-pub(crate) struct Shared {
-    /// How long the kernel may believe names and attributes.
-    pub ttl: Duration,
-    /// What to say about this mount.
-    pub info: Info,
-    /// Inodes without a name that the kernel still knows, each opened once more for it.
-    pinned: Mutex<BTreeSet<Ino>>,
-    /// Size of `pinned`, to look at without the lock.
-    pins: AtomicUsize,
-    /// That the engine is no more has been said.
-    ended: AtomicBool,
-    /// Where messages for the operator go.
-    pub log: Box<dyn Fn(&str) + Send + Sync>,
+/// What `req` asks to be made.
+fn new(req: &Request, kind: Kind, mode: u32, umask: u32) -> NewNode {
+    let (mode, umask) = ((mode & 0o7777) as u16, (umask & 0o777) as u16);
+    NewNode { kind, mode, umask, uid: req.uid(), gid: req.gid(), ..NewNode::file() }
 }
 
-impl Shared {
-    fn pinned(&self) -> std::sync::MutexGuard<'_, BTreeSet<Ino>> {
-        // A set of numbers is whole whatever panicked while it was held.
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes that `ino` was opened for the kernel. False if it was already.
-    pub(crate) fn pin(&self, ino: Ino) -> bool {
-        let mut pinned = self.pinned();
-        let new = pinned.insert(ino);
-        self.pins.store(pinned.len(), Ordering::Release);
-        new
-    }
-
-    /// Takes the note back. False if there was none.
-    pub(crate) fn unpin(&self, ino: Ino) -> bool {
-        if self.pins.load(Ordering::Acquire) == 0 {
-            return false;
-        }
-        let mut pinned = self.pinned();
-        let known = pinned.remove(&ino);
-        self.pins.store(pinned.len(), Ordering::Release);
-        known
-    }
-
-    fn take_pins(&self) -> Vec<Ino> {
-        let pinned = std::mem::take(&mut *self.pinned());
-        self.pins.store(0, Ordering::Release);
-        pinned.into_iter().collect()
-    }
-}
-
-/// The FUSE server of one mounted file system.
-pub struct Face {
-    port: Port<Fs>,
-    pool: Pool,
-    shared: Arc<Shared>,
-}
-
-/// A reply that can be an error.
-trait Fail: Send + 'static {
-    fn fail(self, errno: Errno);
-}
-
-macro_rules! fail {
-    ($($reply:ty),*) => {
-        $(impl Fail for $reply {
-            fn fail(self, errno: Errno) {
-                self.error(errno);
-            }
-        })*
-    };
-}
-
-fail!(ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty);
-fail!(ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr);
-
-impl Face {
-    /// A server for the file system behind `port`. `pool` gives the pages payload is copied to;
-    /// `log` gets a line for every device error and corruption.
-    pub fn new(
-        port: Port<Fs>,
-        pool: Pool,
-        ttl: Duration,
-        info: Info,
-        log: Box<dyn Fn(&str) + Send + Sync>,
-    ) -> Face {
-        let pins = AtomicUsize::new(0);
-        let ended = AtomicBool::new(false);
-        let shared = Shared { ttl, info, pinned: Mutex::default(), pins, ended, log };
-        Face { port, pool, shared: Arc::new(shared) }
-    }
-
-    /// Hands `request` to the engine; if that is no more, it is dropped, which answers EIO.
-    fn submit(&self, request: impl FnOnce(&Rt, &Fs) + Send + 'static) {
-        self.port.submit(request);
-        if let Some(stopped) = self.port.stopped()
-            && !self.shared.ended.swap(true, Ordering::Relaxed)
-        {
-            (self.shared.log)(&format!("every request now fails: {stopped}"));
-        }
-    }
-
-    /// Runs `operation` on the engine and answers with `answer`, or its error.
-    fn run<R, T, F>(
-        &self,
-        reply: R,
-        operation: impl FnOnce(Call) -> F + Send + 'static,
-        answer: impl FnOnce(R, T, &Shared) + Send + 'static,
-    ) where
-        R: Fail,
-        T: 'static,
-        F: Future<Output = furrow_zone::Result<T>> + 'static,
-    {
-        let shared = self.shared.clone();
-        self.submit(move |rt, fs| {
-            let call = Call { rt: rt.clone(), fs: fs.clone(), shared: shared.clone() };
-            rt.run_now(async move {
-                match operation(call).await {
-                    Ok(value) => answer(reply, value, &shared),
-                    Err(error) => {
-                        if matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) {
-                            (shared.log)(&error.to_string());
-                        }
-                        reply.fail(errno(&error));
-                    }
-                }
-            });
-        });
-    }
-
-    /// As [`Face::run`], for answers that are a name's inode.
-    fn entry<F>(&self, reply: ReplyEntry, operation: impl FnOnce(Call) -> F + Send + 'static)
-    where
-        F: Future<Output = furrow_zone::Result<Attr>> + 'static,
-    {
-        self.run(reply, operation, |reply, attr, shared| {
-            reply.entry(&shared.ttl, &attributes(&attr), generation(&attr));
-        });
-    }
-
-    /// As [`Face::run`], for answers that say nothing.
-    fn empty<F>(&self, reply: ReplyEmpty, operation: impl FnOnce(Call) -> F + Send + 'static)
-    where
-        F: Future<Output = furrow_zone::Result<()>> + 'static,
-    {
-        self.run(reply, operation, |reply, (), _| reply.ok());
-    }
-
-    /// The kernel's last look at `node` is over.
-    fn forgotten(&self, node: INodeNo) {
-        let Some(ino) = ino(node) else { return };
-        if self.shared.unpin(ino) {
-            let shared = self.shared.clone();
-            self.submit(move |rt, fs| {
-                let fs = fs.clone();
-                rt.run_now(async move {
-                    if let Err(error) = fs.release(ino).await {
-                        (shared.log)(&error.at(format!("inode {ino}")).to_string());
-                    }
-                });
-            });
-        }
-    }
-}
+/// Flags of setxattr(2).
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
 
 /// Turns the kernel's inode number into ours, or answers ESTALE.
 macro_rules! known {
@@ -252,6 +93,10 @@ impl Filesystem for Face {
             InitFlags::FUSE_CACHE_SYMLINKS,
             // Spares a getxattr(security.capability) per write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            // Access lists: the kernel decides by them, and leaves the umask to who knows whether
+            // a directory has a default list.
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_DONT_MASK,
         ] {
             let _ = config.add_capabilities(wish);
         }
@@ -368,16 +213,15 @@ impl Filesystem for Face {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
         let parent = known!(parent, reply);
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
-        let (name, owner) = (name.as_bytes().to_vec(), (req.uid(), req.gid()));
-        self.entry(reply, move |call| async move {
-            call.create(parent, &name, kind, mode, owner, rdev, &[]).await
-        });
+        let (name, new) =
+            (name.as_bytes().to_vec(), NewNode { rdev, ..new(req, kind, mode, umask) });
+        self.entry(reply, move |call| async move { call.create(parent, &name, new).await });
     }
 
     fn mkdir(
@@ -386,14 +230,12 @@ impl Filesystem for Face {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
         let parent = known!(parent, reply);
-        let (name, owner) = (name.as_bytes().to_vec(), (req.uid(), req.gid()));
-        self.entry(reply, move |call| async move {
-            call.create(parent, &name, Kind::Directory, mode, owner, 0, &[]).await
-        });
+        let (name, new) = (name.as_bytes().to_vec(), new(req, Kind::Directory, mode, umask));
+        self.entry(reply, move |call| async move { call.create(parent, &name, new).await });
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -417,11 +259,10 @@ impl Filesystem for Face {
         reply: ReplyEntry,
     ) {
         let parent = known!(parent, reply);
-        let (name, owner) = (name.as_bytes().to_vec(), (req.uid(), req.gid()));
         let target = target.as_os_str().as_bytes().to_vec();
-        self.entry(reply, move |call| async move {
-            call.create(parent, &name, Kind::Symlink, 0o777, owner, 0, &target).await
-        });
+        let new = NewNode { target, ..new(req, Kind::Symlink, 0o777, 0) };
+        let name = name.as_bytes().to_vec();
+        self.entry(reply, move |call| async move { call.create(parent, &name, new).await });
     }
 
     fn rename(
@@ -480,16 +321,16 @@ impl Filesystem for Face {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         _flags: i32,
         reply: ReplyCreate,
     ) {
         let parent = known!(parent, reply);
-        let (name, owner) = (name.as_bytes().to_vec(), (req.uid(), req.gid()));
+        let (name, new) = (name.as_bytes().to_vec(), new(req, Kind::File, mode, umask));
         self.run(
             reply,
             move |call| async move {
-                let attr = call.create(parent, &name, Kind::File, mode, owner, 0, &[]).await?;
+                let attr = call.create(parent, &name, new).await?;
                 call.fs.open(attr.ino).await
             },
             |reply, attr, shared| {
@@ -699,52 +540,58 @@ impl Filesystem for Face {
 
     fn setxattr(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _name: &OsStr,
-        _value: &[u8],
-        _flags: i32,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::EOPNOTSUPP);
+        let ino = known!(ino, reply);
+        let mode = match flags {
+            0 => XattrMode::Set,
+            XATTR_CREATE => XattrMode::Create,
+            XATTR_REPLACE => XattrMode::Replace,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
+        let who = (req.uid(), req.gid());
+        self.empty(reply, move |call| async move {
+            call.set_xattr(ino, &name, &value, mode, who).await
+        });
     }
 
     fn getxattr(&self, _req: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let Some(question) = report::Question::parse(name.as_bytes()) else {
-            return reply.error(Errno::ENODATA);
-        };
-        if ino(node) != Some(Ino::ROOT) {
-            return reply.error(Errno::ENODATA);
+        let ino = known!(node, reply);
+        if name.as_bytes().starts_with(report::PREFIX) {
+            return self.question(ino, name, size, reply);
         }
-        if size == 0 {
-            // "How long is it?" Answering must not ask the question itself (it may be a sync).
-            return reply.size(report::MAX_ANSWER as u32);
-        }
+        let name = name.as_bytes().to_vec();
         self.run(
             reply,
-            move |call| async move { report::answer(&call.fs, &call.shared.info, question).await },
-            move |reply, text: String, _| {
-                if text.len() > size as usize {
-                    reply.error(Errno::ERANGE);
-                } else {
-                    reply.data(text.as_bytes());
-                }
+            move |call| async move { call.fs.getxattr(ino, &name).await },
+            move |reply, value: Vec<u8>, _| sized(reply, &value, size),
+        );
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let ino = known!(ino, reply);
+        // The control attributes are not listed, so that copying tools do not copy them.
+        self.run(
+            reply,
+            move |call| async move { call.fs.listxattr(ino).await },
+            move |reply, names: Vec<Vec<u8>>, _| {
+                let ended = names.into_iter().flat_map(|name| name.into_iter().chain([0]));
+                sized(reply, &ended.collect::<Vec<u8>>(), size);
             },
         );
     }
 
-    fn listxattr(&self, _req: &Request, _ino: INodeNo, size: u32, reply: ReplyXattr) {
-        // The control attributes are not listed, so that copying tools do not copy them.
-        if size == 0 {
-            reply.size(0);
-        } else {
-            reply.data(&[]);
-        }
-    }
-
-    fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENODATA);
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let ino = known!(ino, reply);
+        let name = name.as_bytes().to_vec();
+        self.empty(reply, move |call| async move { call.fs.removexattr(ino, &name).await });
     }
 
     fn ioctl(

@@ -15,9 +15,10 @@ mod face;
 pub mod null;
 mod ops;
 pub mod report;
+mod serve;
 mod session;
 
 pub use endpoint::{Endpoint, Mounted, Unmount};
-pub use face::Face;
 pub use report::Info;
+pub use serve::Face;
 pub use session::{Background, Session, Signals};

@@ -1,8 +1,9 @@
 //! What POSIX asks beyond the engine's operations: owners and modes of new inodes, set-id bits
 //! that changes take away, names that outlive their last link, `.` and `..`.
 
-use crate::face::{DOTS, Shared};
-use furrow_fs::{Attr, Fs, Ino, Kind, NewNode, RenameMode, SetAttr, Time};
+use crate::face::DOTS;
+use crate::serve::Shared;
+use furrow_fs::{Attr, Fs, Ino, Kind, NewNode, RenameMode, SetAttr, Time, XattrMode};
 use furrow_rt::Rt;
 use furrow_zone::{ErrorKind, Result};
 use std::ffi::OsStr;
@@ -12,6 +13,8 @@ use std::sync::Arc;
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
 const GROUP_EXEC: u16 = 0o0010;
+/// The attribute with the list that permits access.
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 /// One request on the engine.
 pub(crate) struct Call {
@@ -44,28 +47,15 @@ impl Call {
     }
 
     /// Makes an inode as the kernel asks: in a directory with the set-group-id bit it gets the
-    /// directory's group, and a new directory the bit too. `owner` is (uid, gid).
-    #[allow(clippy::too_many_arguments)]
-    pub async fn create(
-        &self,
-        parent: Ino,
-        name: &[u8],
-        kind: Kind,
-        mode: u32,
-        owner: (u32, u32),
-        rdev: u32,
-        target: &[u8],
-    ) -> Result<Attr> {
+    /// directory's group, and a new directory the bit too.
+    pub async fn create(&self, parent: Ino, name: &[u8], mut node: NewNode) -> Result<Attr> {
         let directory = self.fs.getattr(parent).await?;
-        let mut mode = (mode & 0o7777) as u16;
-        let (uid, mut gid) = owner;
         if directory.mode & SET_GID != 0 {
-            gid = directory.gid;
-            if kind == Kind::Directory {
-                mode |= SET_GID;
+            node.gid = directory.gid;
+            if node.kind == Kind::Directory {
+                node.mode |= SET_GID;
             }
         }
-        let node = NewNode { kind, mode, uid, gid, rdev, target: target.to_vec() };
         self.fs.create(parent, name, &node).await
     }
 
@@ -81,6 +71,27 @@ impl Call {
             }
         }
         self.fs.setattr(ino, changes).await
+    }
+
+    /// Sets an extended attribute for `who` (uid, gid). A new access list takes the set-group-id
+    /// bit if the file is of another group; the kernel does not say of which others `who` is.
+    pub async fn set_xattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        who: (u32, u32),
+    ) -> Result<()> {
+        self.fs.setxattr(ino, name, value, mode).await?;
+        if name == ACCESS_LIST && who.0 != 0 {
+            let attr = self.fs.getattr(ino).await?;
+            if attr.mode & SET_GID != 0 && attr.gid != who.1 {
+                let changes = SetAttr { mode: Some(attr.mode & !SET_GID), ..SetAttr::default() };
+                self.fs.setattr(ino, changes).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes the set-id bits from `ino` before someone without privilege writes it.

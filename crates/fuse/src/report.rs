@@ -26,6 +26,8 @@ pub const MAX_ANSWER: usize = 65_536;
 /// Zones on one page of the map: each takes at most about 85 bytes.
 const PAGE: usize = 600;
 
+/// What the names of all control attributes begin with.
+pub(crate) const PREFIX: &[u8] = b"furrow.";
 const STATUS: &str = "furrow.status";
 const MAP: &str = "furrow.map.";
 const SYNC: &str = "furrow.sync";

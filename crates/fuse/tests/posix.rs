@@ -5,88 +5,18 @@
 
 mod common;
 
-use common::engine::{GEOMETRY, Mounted, image};
-use common::{Scratch, skip};
+use common::place::{Place, errno, names, pattern};
+use common::skip;
 use furrow_fuse::report;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, RenameFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, Mode, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{
     DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink,
 };
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
-
-/// A mounted file system of its own and the directory it is at.
-struct Place {
-    scratch: Scratch,
-    image: String,
-    mounted: Option<Mounted>,
-}
-
-impl Place {
-    fn new(name: &str) -> Place {
-        Place::on(name, GEOMETRY)
-    }
-
-    fn on(name: &str, geometry: &str) -> Place {
-        let scratch = Scratch::new(name);
-        let image = image(&scratch.file("disk.zns"), geometry);
-        let mounted = Some(Mounted::new(&image, &scratch.mount_point(), Duration::from_secs(1)));
-        Place { scratch, image, mounted }
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.scratch.mount_point().join(name)
-    }
-
-    fn remount(&mut self) {
-        self.mounted.take().unwrap().end();
-        let directory = self.scratch.mount_point();
-        self.mounted = Some(Mounted::new(&self.image, &directory, Duration::from_secs(1)));
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(mounted) = self.mounted.take()
-            && !std::thread::panicking()
-        {
-            mounted.end();
-        }
-    }
-}
-
-fn errno<T>(result: std::io::Result<T>) -> Errno {
-    match result {
-        Ok(_) => panic!("should fail"),
-        Err(error) => Errno::from_io_error(&error).expect("an errno"),
-    }
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(directory)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
-
-/// Bytes that are different everywhere.
-fn pattern(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut out = Vec::with_capacity(length + 8);
-    while out.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(length);
-    out
-}
 
 #[test]
 fn files_are_written_read_and_truncated() {
@@ -466,25 +396,6 @@ fn a_full_drive_says_so_and_keeps_what_it_has() {
     report::ask_sync(&place.at("")).unwrap();
     let second = fill(&place);
     assert!(second * 10 >= first * 9, "{second} files after {first}");
-}
-
-#[test]
-fn what_is_not_offered_says_so() {
-    if skip("what_is_not_offered_says_so") {
-        return;
-    }
-    let place = Place::new("missing");
-    let path = place.at("file");
-    fs::write(&path, "x").unwrap();
-    let file = OpenOptions::new().write(true).open(&path).unwrap();
-    let punched =
-        rustix::fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 1);
-    assert_eq!(punched, Err(Errno::OPNOTSUPP));
-    let set = rustix::fs::setxattr(&path, "user.x", b"1", rustix::fs::XattrFlags::empty());
-    assert_eq!(set, Err(Errno::OPNOTSUPP));
-    let mut value = [0u8; 16];
-    assert_eq!(rustix::fs::getxattr(&path, "user.x", &mut value[..]), Err(Errno::NODATA));
-    assert_eq!(rustix::fs::listxattr(&path, &mut value[..]), Ok(0));
 }
 
 #[test]

@@ -140,6 +140,7 @@ fn check_superblock(
         uuid: header.object,
         device: header.device,
         hash_seed: body.hash_seed.get(),
+        incompat: body.incompat.get(),
         capacity: body.zone_capacity.get(),
         zones: body.zones.get(),
         ring_start: body.ring_start.get(),

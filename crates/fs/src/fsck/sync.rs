@@ -1,7 +1,7 @@
 //! The sync log behind the checkpoint: what the next mount will replay.
 
 use super::tree::{head_of, inode_of, leaf_of, read_node};
-use super::{Fsck, Plan, Volume};
+use super::{Fsck, Plan, Volume, xattrs};
 use crate::dirent;
 use crate::format::{HOLE, LEVEL_INODE, NatEntry, Pointer, item, kind};
 use crate::types::Kind;
@@ -176,6 +176,7 @@ enum Item {
         inodes: Vec<u32>,
         kind: Option<u8>,
         names: Vec<Vec<u8>>,
+        xattrs: Vec<u8>,
     },
     Node(u32, NatEntry),
     Freed(u32),
@@ -193,11 +194,19 @@ enum Item {
         ino: u32,
         nanoseconds: [u32; 3],
     },
+    Xattrs {
+        ino: u32,
+        packed: Vec<u8>,
+    },
     Range {
         ino: u32,
         first: u32,
         count: u32,
     },
+}
+
+fn named(number: u64, inodes: Vec<u32>, names: Vec<Vec<u8>>) -> Item {
+    Item::Name { number, inodes, kind: None, names, xattrs: Vec::new() }
 }
 
 /// Reads packed fields; `None` past the end.
@@ -228,6 +237,9 @@ impl Input<'_> {
     }
     fn text(&mut self) -> Option<Vec<u8>> {
         let len = usize::from(self.u16()?);
+        self.bytes(len)
+    }
+    fn bytes(&mut self, len: usize) -> Option<Vec<u8>> {
         let (now, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(now.to_vec())
@@ -245,7 +257,7 @@ impl Input<'_> {
 
     fn read_item(&mut self) -> Option<Item> {
         Some(match self.u8()? {
-            item::CREATE => {
+            tag @ (item::CREATE | item::CREATE_WITH) => {
                 let (number, parent, ino) = (self.u64()?, self.u32()?, self.u32()?);
                 let _generation = self.u32()?;
                 let kind = Some(self.u8()?);
@@ -253,19 +265,20 @@ impl Input<'_> {
                 self.time()?;
                 let name = self.text()?;
                 let _target = self.text()?;
-                Item::Name { number, inodes: vec![parent, ino], kind, names: vec![name] }
+                let xattrs = if tag == item::CREATE { Vec::new() } else { self.text()? };
+                Item::Name { number, inodes: vec![parent, ino], kind, names: vec![name], xattrs }
             }
             item::LINK => {
                 let (number, ino, parent) = (self.u64()?, self.u32()?, self.u32()?);
                 self.time()?;
                 let names = vec![self.text()?];
-                Item::Name { number, inodes: vec![ino, parent], kind: None, names }
+                named(number, vec![ino, parent], names)
             }
             item::REMOVE => {
                 let (number, parent) = (self.u64()?, self.u32()?);
                 self.time()?;
                 let names = vec![self.text()?];
-                Item::Name { number, inodes: vec![parent], kind: None, names }
+                named(number, vec![parent], names)
             }
             item::RENAME => {
                 let (number, from, to) = (self.u64()?, self.u32()?, self.u32()?);
@@ -274,7 +287,7 @@ impl Input<'_> {
                 }
                 self.time()?;
                 let names = vec![self.text()?, self.text()?];
-                Item::Name { number, inodes: vec![from, to], kind: None, names }
+                named(number, vec![from, to], names)
             }
             item::NODE => {
                 let nid = self.u32()?;
@@ -300,6 +313,10 @@ impl Input<'_> {
                 let ino = self.u32()?;
                 let _mode_uid_gid = (self.u16()?, self.u32()?, self.u32()?);
                 Item::Attributes { ino, nanoseconds: [self.time()?, self.time()?, self.time()?] }
+            }
+            item::XATTRS => {
+                let (ino, len) = (self.u32()?, self.u32()?);
+                Item::Xattrs { ino, packed: self.bytes(len as usize)? }
             }
             item::RANGE => Item::Range { ino: self.u32()?, first: self.u32()?, count: self.u32()? },
             _ => return None,
@@ -445,7 +462,10 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item
         }
     };
     match item {
-        Item::Name { number, inodes, kind, names } => {
+        Item::Name { number, inodes, kind, names, xattrs: packed } => {
+            if let Some(found) = xattrs::fault(&packed) {
+                fsck.add(RECORD, format!("{place}: extended attributes"), "whole ones", found);
+            }
             inodes.into_iter().for_each(|ino| inode(fsck, "namespace operation", ino));
             if let Some(expected) = log.number.replace(number.wrapping_add(1)) {
                 fsck.expect(RECORD, || format!("{place}: number"), expected, number);
@@ -480,6 +500,12 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item
             if nanoseconds.iter().any(|ns| *ns >= 1_000_000_000) {
                 let found = format!("{nanoseconds:?}");
                 fsck.add(RECORD, format!("{place}: attributes"), "nanoseconds below 10^9", found);
+            }
+        }
+        Item::Xattrs { ino, packed } => {
+            inode(fsck, "extended attributes", ino);
+            if let Some(found) = xattrs::fault(&packed) {
+                fsck.add(RECORD, format!("{place}: extended attributes"), "whole ones", found);
             }
         }
         Item::Range { ino, first, count } => {

@@ -2,6 +2,7 @@
 
 use super::names::{Directory, Ref};
 use super::tables::Tables;
+use super::xattrs;
 use super::{Fsck, Volume};
 use crate::dirent;
 use crate::format::{
@@ -18,7 +19,7 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
 pub(super) const NODE: &str = "node";
-const INODE: &str = "inode";
+pub(super) const INODE: &str = "inode";
 const POINTER: &str = "pointer";
 const DATA: &str = "data";
 
@@ -122,7 +123,7 @@ impl Walk {
     }
 
     /// Marks `nid` seen; false if it was already.
-    fn see(&mut self, nid: u32) -> bool {
+    pub(super) fn see(&mut self, nid: u32) -> bool {
         let new = !self.is_seen(nid);
         self.seen[(nid / 64) as usize] |= 1 << (nid % 64);
         new
@@ -148,6 +149,7 @@ async fn walk_inode(fsck: &mut Fsck, volume: &Volume, tables: &Tables, walk: &mu
         links: inode.head.links.get(),
         parent: inode.head.parent.get(),
     });
+    xattrs::check(fsck, volume, tables, walk, &inode.head).await;
     let height = inode.head.height;
     if height == 0 {
         let slots = slots(ino, 0, &inode.slots);
@@ -280,8 +282,6 @@ fn check_inode(fsck: &mut Fsck, volume: &Volume, inode: &InodeBlock, ino: u32) -
     fsck.expect(INODE, place("base"), 0, head.node.base.get());
     fsck.expect_zero(INODE, place("flags"), &[head.flags]);
     fsck.expect_zero(INODE, place("reserved"), &head.reserved.to_bytes());
-    fsck.expect_zero(INODE, place("reserved2"), &head.reserved2);
-    fsck.expect_zero(INODE, place("xattr"), &head.xattr.to_bytes());
     fsck.expect(INODE, place("mode"), head.mode.get() & 0o7777, head.mode.get());
     if head.generation >= volume.body.generation {
         let expected = format!("below {}, the checkpoint's next", volume.body.generation);

@@ -48,6 +48,12 @@ pub(crate) async fn replay(
             replay_name(inner, op).await?;
         }
         replay_nodes(inner, &record, owners).await?;
+        for (ino, packed) in &record.xattrs {
+            match inner.run(|core| core.replay_xattrs(*ino, packed)).await {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                other => other?,
+            }
+        }
         for (ino, changes, ctime) in &record.attributes {
             let set = inner
                 .run(|core| {
@@ -111,6 +117,17 @@ pub(crate) async fn read_node(inner: &Rc<Inner>, nid: u32, entry: NatEntry) -> R
     Ok(page)
 }
 
+/// Frees nodes that replay itself made for `ino`, as a creation with extended attributes does: the
+/// inode that takes the place of the replayed one refers to those of the record.
+fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
+    let made: Vec<u32> = core.cache.dirty_nodes_of(ino).collect();
+    for nid in made {
+        if nid != ino && !named.contains(&nid) && core.nat.get(nid).addr.get() == HOLE {
+            core.drop_node(nid);
+        }
+    }
+}
+
 /// Puts the nodes of a record in their new places, and derives the SIT from the difference.
 pub(crate) async fn replay_nodes(
     inner: &Rc<Inner>,
@@ -143,10 +160,12 @@ pub(crate) async fn replay_nodes(
             core.ids.put(*nid);
         }
     }
+    let named: BTreeSet<u32> = record.nodes.iter().map(|(nid, _)| *nid).collect();
     for (nid, entry, page) in fresh {
         let ino = entry.ino.get();
         if nid == ino {
             core.cache.remove_from(ino, 0..);
+            drop_replayed(core, ino, &named);
         }
         core.cache.remove(&crate::cache::Key::Node(nid));
         core.ids.claim(nid);

@@ -5,6 +5,7 @@ use crate::format::{NatEntry, item, kind};
 use crate::names::{Decoder, NameOp};
 use crate::node;
 use crate::types::{Ino, SetAttr, Time};
+use crate::xattr::Xattrs;
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::format::Descriptor;
 use furrow_log::pool::SuperzoneState;
@@ -22,6 +23,8 @@ pub(crate) struct Record {
     pub(crate) nodes: Vec<(u32, NatEntry)>,
     pub(crate) freed: Vec<u32>,
     pub(crate) attributes: Vec<(Ino, SetAttr, Time)>,
+    /// All extended attributes of directories.
+    pub(crate) xattrs: Vec<(Ino, Vec<u8>)>,
 }
 
 /// What the sync log adds.
@@ -210,8 +213,13 @@ pub(crate) fn accept(
     let mut input = Decoder(body);
     while !input.0.is_empty() {
         match input.u8()? {
-            tag @ (item::CREATE | item::LINK | item::REMOVE | item::RENAME) => {
+            tag @ (item::CREATE | item::CREATE_WITH | item::LINK | item::REMOVE | item::RENAME) => {
                 record.names.push(NameOp::decode(tag, &mut input)?);
+            }
+            item::XATTRS => {
+                let (ino, packed) = (Ino(input.u32()?), input.long_bytes()?);
+                Xattrs::parse(&packed)?;
+                record.xattrs.push((ino, packed));
             }
             item::NODE => {
                 let (nid, ino) = (input.u32()?, input.u32()?);

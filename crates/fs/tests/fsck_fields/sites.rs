@@ -3,8 +3,8 @@
 use crate::drive::{At, Chain, Drive, Map};
 use furrow_fs::format::{
     BLOCK, CheckpointBody, HOLE, INODE_CHILDREN, INODE_POINTERS, InodeHead, LEAF_POINTERS,
-    NODE_HEAD, NatEntry, NodeHeader, Pointer, SUMMARY_MAGIC, SitEntry, StreamState, SummaryEntry,
-    SummaryHeader, SuperblockBody, TimeStamp, UnitRef, item, kind, table,
+    LEVEL_XATTR, NODE_HEAD, NatEntry, NodeHeader, Pointer, SUMMARY_MAGIC, SitEntry, StreamState,
+    SummaryEntry, SummaryHeader, SuperblockBody, TimeStamp, UnitRef, XattrHead, item, kind, table,
 };
 use furrow_log::format::{DeltaGroup, Descriptor, ExtentEntry, RecordHeader};
 use furrow_log::layout::Layout;
@@ -230,6 +230,16 @@ fn inodes(sites: &mut Sites, drive: &Drive, map: &Map) {
             _ => children(sites, drive, what, slots, LEAF_POINTERS * 2, nid),
         }
     }
+    let nid = inode("file with long attributes", &|h| h.xattr_bytes.get() > 372);
+    let (at, chain) = ((block(nid), 0), Chain::Node(nid));
+    let but = ["node", times[0], times[1], times[2], times[3]];
+    sites.layout("with long attributes", InodeHead::LAYOUT, at, chain, &but);
+    let node = *all.iter().find(|nid| head(**nid).node.level == LEVEL_XATTR).unwrap();
+    let (at, chain) = ((block(node), 0), Chain::Node(node));
+    sites.layout("of attributes", NodeHeader::LAYOUT, at, chain, &[]);
+    let front = shift(at, NodeHeader::SIZE);
+    sites.layout("", XattrHead::LAYOUT, front, chain, &[]);
+    sites.field("XattrHead", "the name's bytes", shift(front, XattrHead::SIZE), 9, chain);
     for (what, wanted) in [("file content", kinds[2].1), ("symbolic link target", kinds[4].1)] {
         let nid = inode(what, wanted);
         let pointer: Pointer = drive.load((block(nid), InodeHead::SIZE));
@@ -303,6 +313,9 @@ fn summaries(sites: &mut Sites, drive: &Drive, map: &Map) {
     sites.field("summary", "padding", (addr, used), BLOCK - used, chain);
 }
 
+/// Stands for as many bytes as the u32 before says.
+const XATTRS: usize = usize::MAX;
+
 /// Fields of the items of sync records, by tag; `0` for a u16 length and as many bytes.
 fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
     match tag {
@@ -371,6 +384,27 @@ fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
                 ("nanoseconds", 4),
             ],
         ),
+        item::CREATE_WITH => (
+            "create with",
+            &[
+                ("number", 8),
+                ("parent", 4),
+                ("inode", 4),
+                ("generation", 4),
+                ("kind", 1),
+                ("mode", 2),
+                ("uid", 4),
+                ("gid", 4),
+                ("rdev", 4),
+                ("seconds", 8),
+                ("nanoseconds", 4),
+                ("name", 0),
+                ("target", 0),
+                ("attributes", 0),
+            ],
+        ),
+        // The length is a u32: of these attributes, its upper half is zero.
+        item::XATTRS => ("xattrs", &[("inode", 4), ("length", 4), ("attributes", XATTRS)]),
         item::RANGE => ("range", &[("inode", 4), ("first", 4), ("blocks", 4)]),
         _ => panic!("item {tag}"),
     }
@@ -404,7 +438,10 @@ pub fn of_crashed(drive: &Drive, map: &Map) -> Vec<Site> {
             at += 1;
             for (field, size) in fields {
                 let mut size = *size;
-                if size == 0 {
+                if size == XATTRS {
+                    let length = drive.bytes((addr, at - 4), 4);
+                    size = length.iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+                } else if size == 0 {
                     let length = drive.bytes((addr, at), 2);
                     size = usize::from(u16::from_le_bytes([length[0], length[1]]));
                     if new {
@@ -420,7 +457,7 @@ pub fn of_crashed(drive: &Drive, map: &Map) -> Vec<Site> {
         }
         addr += header.blocks();
     }
-    for tag in item::CREATE..=item::RANGE {
+    for tag in item::CREATE..=item::XATTRS {
         assert!(seen.contains(&tag), "no item {tag} in the sync log");
     }
     sites.0

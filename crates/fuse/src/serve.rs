@@ -1,0 +1,215 @@
+//! From a callback to the engine and back: what all callbacks of the face do.
+//!
+//! Invariants: a request is answered exactly once (a reply that is dropped answers EIO); an inode
+//! whose last name goes is kept alive ([`Shared::pinned`]) until the kernel forgets it, so a
+//! removed working directory or an `O_PATH` descriptor still answers stat.
+
+use crate::convert::{attributes, errno, generation, ino};
+use crate::ops::Call;
+use crate::report::{self, Info};
+use furrow_fs::{Attr, Fs, Ino};
+use furrow_rt::{Pool, Port, Rt};
+use furrow_zone::ErrorKind;
+use fuser::{
+    Errno, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::future::Future;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What the callbacks and the tasks they start share.
+pub(crate) struct Shared {
+    /// How long the kernel may believe names and attributes.
+    pub ttl: Duration,
+    /// What to say about this mount.
+    pub info: Info,
+    /// Inodes without a name that the kernel still knows, each opened once more for it.
+    pinned: Mutex<BTreeSet<Ino>>,
+    /// Size of `pinned`, to look at without the lock.
+    pins: AtomicUsize,
+    /// That the engine is no more has been said.
+    ended: AtomicBool,
+    /// Where messages for the operator go.
+    pub log: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Shared {
+    fn pinned(&self) -> std::sync::MutexGuard<'_, BTreeSet<Ino>> {
+        // A set of numbers is whole whatever panicked while it was held.
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that `ino` was opened for the kernel. False if it was already.
+    pub(crate) fn pin(&self, ino: Ino) -> bool {
+        let mut pinned = self.pinned();
+        let new = pinned.insert(ino);
+        self.pins.store(pinned.len(), Ordering::Release);
+        new
+    }
+
+    /// Takes the note back. False if there was none.
+    pub(crate) fn unpin(&self, ino: Ino) -> bool {
+        if self.pins.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut pinned = self.pinned();
+        let known = pinned.remove(&ino);
+        self.pins.store(pinned.len(), Ordering::Release);
+        known
+    }
+
+    pub(crate) fn take_pins(&self) -> Vec<Ino> {
+        let pinned = std::mem::take(&mut *self.pinned());
+        self.pins.store(0, Ordering::Release);
+        pinned.into_iter().collect()
+    }
+}
+
+/// The FUSE server of one mounted file system.
+pub struct Face {
+    pub(crate) port: Port<Fs>,
+    pub(crate) pool: Pool,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// A reply that can be an error.
+pub(crate) trait Fail: Send + 'static {
+    fn fail(self, errno: Errno);
+}
+
+macro_rules! fail {
+    ($($reply:ty),*) => {
+        $(impl Fail for $reply {
+            fn fail(self, errno: Errno) {
+                self.error(errno);
+            }
+        })*
+    };
+}
+
+fail!(ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty);
+fail!(ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr);
+
+impl Face {
+    /// A server for the file system behind `port`. `pool` gives the pages payload is copied to;
+    /// `log` gets a line for every device error and corruption.
+    pub fn new(
+        port: Port<Fs>,
+        pool: Pool,
+        ttl: Duration,
+        info: Info,
+        log: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> Face {
+        let pins = AtomicUsize::new(0);
+        let ended = AtomicBool::new(false);
+        let shared = Shared { ttl, info, pinned: Mutex::default(), pins, ended, log };
+        Face { port, pool, shared: Arc::new(shared) }
+    }
+
+    /// Hands `request` to the engine; if that is no more, it is dropped, which answers EIO.
+    pub(crate) fn submit(&self, request: impl FnOnce(&Rt, &Fs) + Send + 'static) {
+        self.port.submit(request);
+        if let Some(stopped) = self.port.stopped()
+            && !self.shared.ended.swap(true, Ordering::Relaxed)
+        {
+            (self.shared.log)(&format!("every request now fails: {stopped}"));
+        }
+    }
+
+    /// Runs `operation` on the engine and answers with `answer`, or its error.
+    pub(crate) fn run<R, T, F>(
+        &self,
+        reply: R,
+        operation: impl FnOnce(Call) -> F + Send + 'static,
+        answer: impl FnOnce(R, T, &Shared) + Send + 'static,
+    ) where
+        R: Fail,
+        T: 'static,
+        F: Future<Output = furrow_zone::Result<T>> + 'static,
+    {
+        let shared = self.shared.clone();
+        self.submit(move |rt, fs| {
+            let call = Call { rt: rt.clone(), fs: fs.clone(), shared: shared.clone() };
+            rt.run_now(async move {
+                match operation(call).await {
+                    Ok(value) => answer(reply, value, &shared),
+                    Err(error) => {
+                        if matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) {
+                            (shared.log)(&error.to_string());
+                        }
+                        reply.fail(errno(&error));
+                    }
+                }
+            });
+        });
+    }
+
+    /// As [`Face::run`], for answers that are a name's inode.
+    pub(crate) fn entry<F>(
+        &self,
+        reply: ReplyEntry,
+        operation: impl FnOnce(Call) -> F + Send + 'static,
+    ) where
+        F: Future<Output = furrow_zone::Result<Attr>> + 'static,
+    {
+        self.run(reply, operation, |reply, attr, shared| {
+            reply.entry(&shared.ttl, &attributes(&attr), generation(&attr));
+        });
+    }
+
+    /// As [`Face::run`], for answers that say nothing.
+    pub(crate) fn empty<F>(
+        &self,
+        reply: ReplyEmpty,
+        operation: impl FnOnce(Call) -> F + Send + 'static,
+    ) where
+        F: Future<Output = furrow_zone::Result<()>> + 'static,
+    {
+        self.run(reply, operation, |reply, (), _| reply.ok());
+    }
+
+    /// Answers a control attribute of the root directory.
+    pub(crate) fn question(&self, ino: Ino, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let question = report::Question::parse(name.as_bytes()).filter(|_| ino == Ino::ROOT);
+        let Some(question) = question else { return reply.error(Errno::ENODATA) };
+        if size == 0 {
+            // "How long is it?" Answering must not ask the question itself (it may be a sync).
+            return reply.size(report::MAX_ANSWER as u32);
+        }
+        self.run(
+            reply,
+            move |call| async move { report::answer(&call.fs, &call.shared.info, question).await },
+            move |reply, text: String, _| sized(reply, text.as_bytes(), size),
+        );
+    }
+
+    /// The kernel's last look at `node` is over.
+    pub(crate) fn forgotten(&self, node: INodeNo) {
+        let Some(ino) = ino(node) else { return };
+        if self.shared.unpin(ino) {
+            let shared = self.shared.clone();
+            self.submit(move |rt, fs| {
+                let fs = fs.clone();
+                rt.run_now(async move {
+                    if let Err(error) = fs.release(ino).await {
+                        (shared.log)(&error.at(format!("inode {ino}")).to_string());
+                    }
+                });
+            });
+        }
+    }
+}
+
+/// Answers with `value`, or with its length if that is asked for, or that there is no room for it.
+pub(crate) fn sized(reply: ReplyXattr, value: &[u8], size: u32) {
+    match size as usize {
+        0 => reply.size(value.len() as u32),
+        room if value.len() > room => reply.error(Errno::ERANGE),
+        _ => reply.data(value),
+    }
+}

@@ -1,0 +1,153 @@
+//! Extended attributes and access lists, asked of a mount through the kernel.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::place::Place;
+use common::skip;
+use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, lsetxattr, removexattr, setxattr};
+use rustix::io::Errno;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+const ACCESS: &str = "system.posix_acl_access";
+const DEFAULT: &str = "system.posix_acl_default";
+const NOBODY: u32 = u32::MAX;
+
+fn value(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
+    let mut out = vec![0; 70_000];
+    let length = getxattr(path, name, out.as_mut_slice())?;
+    out.truncate(length);
+    Ok(out)
+}
+
+fn listed(path: &Path) -> Vec<String> {
+    let mut out = vec![0; 70_000];
+    let length = listxattr(path, out.as_mut_slice()).unwrap();
+    let names = out[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    names.map(|name| String::from_utf8(name.to_vec()).unwrap()).collect()
+}
+
+#[test]
+fn attributes_of_all_prefixes_are_kept() {
+    if skip("attributes_of_all_prefixes_are_kept") {
+        return;
+    }
+    let mut place = Place::new("xattrs");
+    let (path, link) = (place.at("file"), place.at("link"));
+    fs::write(&path, "x").unwrap();
+    symlink("file", &link).unwrap();
+    assert_eq!(value(&path, "user.x"), Err(Errno::NODATA));
+    let large = vec![7; 65_536];
+    setxattr(&path, "user.large", &large, XattrFlags::CREATE).unwrap();
+    let again = setxattr(&path, "user.large", b"", XattrFlags::CREATE);
+    assert_eq!(again, Err(Errno::EXIST));
+    let none = setxattr(&path, "user.none", b"", XattrFlags::REPLACE);
+    assert_eq!(none, Err(Errno::NODATA));
+    setxattr(&path, "user.empty", b"", XattrFlags::empty()).unwrap();
+    setxattr(&path, "trusted.t", b"trust", XattrFlags::empty()).unwrap();
+    setxattr(&path, "security.s", b"secure", XattrFlags::empty()).unwrap();
+    lsetxattr(&link, "trusted.link", b"of the link", XattrFlags::empty()).unwrap();
+    assert_eq!(setxattr(&path, "other.x", b"", XattrFlags::empty()), Err(Errno::OPNOTSUPP));
+    assert_eq!(setxattr(&path, "furrow.status", b"", XattrFlags::empty()), Err(Errno::OPNOTSUPP));
+    let mut small = [0u8; 4];
+    assert_eq!(getxattr(&path, "trusted.t", &mut small), Err(Errno::RANGE));
+    assert_eq!(listxattr(&path, &mut small), Err(Errno::RANGE));
+    place.remount();
+    assert_eq!(value(&path, "user.large").unwrap(), large);
+    assert_eq!(value(&path, "user.empty").unwrap(), b"");
+    assert_eq!(listed(&path), ["security.s", "trusted.t", "user.empty", "user.large"]);
+    let mut of_link = [0u8; 20];
+    assert_eq!(lgetxattr(&link, "trusted.link", &mut of_link), Ok(11));
+    removexattr(&path, "user.large").unwrap();
+    assert_eq!(removexattr(&path, "user.large"), Err(Errno::NODATA));
+    assert_eq!(listed(&path).len(), 3);
+    // Another user: `trusted.` is not his to see, `user.` goes by permission.
+    let as_user = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(place.at("")).uid(12_345).gid(12_345);
+        command.output().unwrap()
+    };
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(!as_user("cat", &["file"]).status.success());
+}
+
+fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut out = vec![2, 0, 0, 0];
+    for (tag, permissions, id) in entries {
+        out.extend(tag.to_le_bytes());
+        out.extend(permissions.to_le_bytes());
+        out.extend(id.to_le_bytes());
+    }
+    out
+}
+
+/// A list that gives user `id` `permissions`, under a mask.
+fn for_user(id: u32, permissions: u16, mask: u16) -> Vec<u8> {
+    let rest = [(4, 0, NOBODY), (16, mask, NOBODY), (32, 0, NOBODY)];
+    list(&[&[(1, 6, NOBODY), (2, permissions, id)][..], &rest].concat())
+}
+
+#[test]
+fn the_kernel_decides_by_access_lists() {
+    if skip("the_kernel_decides_by_access_lists") {
+        return;
+    }
+    let mut place = Place::new("acls");
+    let path = place.at("file");
+    fs::write(&path, "secret").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let reads = |place: &Place, name: &str, id: u32| {
+        let mut command = Command::new("cat");
+        command.arg(place.at(name)).uid(id).gid(id);
+        command.output().unwrap().stdout == b"secret"
+    };
+    assert!(!reads(&place, "file", 4000));
+    setxattr(&path, ACCESS, &for_user(4000, 4, 4), XattrFlags::empty()).unwrap();
+    assert!(reads(&place, "file", 4000) && !reads(&place, "file", 4001));
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640, "the mask shows as the group");
+    // chmod(2) moves the mask: the entry stays, but means nothing now.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(!reads(&place, "file", 4000));
+    assert_eq!(value(&path, ACCESS).unwrap(), for_user(4000, 4, 0));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
+    place.remount();
+    assert!(reads(&place, "file", 4000) && !reads(&place, "file", 4001));
+    assert_eq!(value(&path, ACCESS).unwrap(), for_user(4000, 4, 6));
+    assert!(setxattr(&path, ACCESS, b"nonsense", XattrFlags::empty()).is_err());
+    let no = setxattr(&path, DEFAULT, &for_user(4000, 4, 4), XattrFlags::empty());
+    assert_eq!(no, Err(Errno::ACCESS));
+    removexattr(&path, ACCESS).unwrap();
+    assert!(!reads(&place, "file", 4000));
+
+    // A default list is inherited, and takes the place of the umask.
+    let directory = place.at("d");
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+    setxattr(&directory, DEFAULT, &for_user(4000, 4, 6), XattrFlags::empty()).unwrap();
+    fs::write(directory.join("file"), "secret").unwrap();
+    fs::create_dir(directory.join("sub")).unwrap();
+    place.remount();
+    assert!(reads(&place, "d/file", 4000) && !reads(&place, "d/file", 4001));
+    assert_eq!(fs::metadata(directory.join("file")).unwrap().mode() & 0o777, 0o660);
+    assert_eq!(value(&directory.join("sub"), DEFAULT).unwrap(), for_user(4000, 4, 6));
+    assert_eq!(value(&directory.join("file"), DEFAULT), Err(Errno::NODATA));
+}
+
+#[test]
+fn without_a_list_the_umask_counts() {
+    if skip("without_a_list_the_umask_counts") {
+        return;
+    }
+    let place = Place::new("umask");
+    let script = "umask 027; touch file; mkdir dir; mkfifo fifo; ln -s x link";
+    let made = Command::new("sh").args(["-c", script]).current_dir(place.at("")).status();
+    assert!(made.unwrap().success());
+    let mode = |name: &str| fs::symlink_metadata(place.at(name)).unwrap().mode() & 0o777;
+    assert_eq!(["file", "dir", "fifo", "link"].map(mode), [0o640, 0o750, 0o640, 0o777]);
+}
