@@ -36,6 +36,7 @@ impl Inner {
     /// Sees to the end of the writes dispatched since the last call: their pages may then be
     /// evicted.
     pub(crate) fn after_dispatch(self: &Rc<Self>) {
+        self.close_parked();
         let (tickets, mark, writer) = {
             let core = &mut *self.core.borrow_mut();
             if core.tickets.is_empty() {

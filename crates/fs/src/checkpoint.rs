@@ -15,7 +15,7 @@ use crate::core::{Core, Inner, Stop};
 use crate::format::{
     CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, UnitRef, kind, table,
 };
-use crate::place::Stream;
+use crate::heads::Head;
 use crate::types::Ino;
 use furrow_log::delta::Extent;
 use furrow_log::format::{Descriptor, ExtentEntry};
@@ -56,7 +56,7 @@ pub(crate) struct State {
 #[derive(Clone)]
 pub(crate) struct Image {
     pub(crate) body: CheckpointBody,
-    pub(crate) streams: Vec<Stream>,
+    pub(crate) heads: Vec<Head>,
     pub(crate) descriptors: Vec<Descriptor>,
     pub(crate) orphans: Vec<u32>,
 }
@@ -123,7 +123,7 @@ impl Core {
     fn snapshot(&self, clean: bool) -> Image {
         let body = CheckpointBody {
             flags: u32::from(clean).into(),
-            streams: (self.streams.len() as u32).into(),
+            streams: (self.heads.len() as u32).into(),
             sync_half: u32::from(self.sync.half).into(),
             sync_next: self.sync.next.into(),
             sync_sequence: self.sync.sequence.into(),
@@ -137,7 +137,7 @@ impl Core {
         };
         Image {
             body,
-            streams: self.streams.clone(),
+            heads: self.heads.clone(),
             descriptors: self.zones.descriptors(),
             orphans: self.orphans.iter().map(|ino| ino.0).collect(),
         }
@@ -306,11 +306,11 @@ impl Core {
         body.table_half = u32::from(self.checkpoint.table_half).into();
         body.table_next = self.checkpoint.table_next.into();
         let mut out = body.as_bytes().to_vec();
-        for stream in &image.streams {
+        for head in &image.heads {
             let state = StreamState {
-                superzone: stream.superzone.unwrap_or(u32::MAX).into(),
-                next: stream.next.into(),
-                summary: (stream.summary.len() as u32).into(),
+                superzone: head.superzone.unwrap_or(u32::MAX).into(),
+                next: head.next.into(),
+                summary: (head.summary.len() as u32).into(),
                 reserved: 0.into(),
             };
             out.extend(state.as_bytes());
@@ -323,8 +323,8 @@ impl Core {
         for orphan in &image.orphans {
             out.extend(orphan.to_le_bytes());
         }
-        for stream in &image.streams {
-            out.extend(stream.summary.as_bytes());
+        for head in &image.heads {
+            out.extend(head.summary.as_bytes());
         }
         out
     }
@@ -552,11 +552,11 @@ pub(crate) fn decode_image(body: &[u8]) -> Option<(Image, Vec<ExtentEntry>, Vec<
     let units = section(&mut rest, head.units.get())?;
     let descriptors = section(&mut rest, head.superzones.get())?;
     let orphans: Vec<zerocopy::little_endian::U32> = section(&mut rest, head.orphans.get())?;
-    let mut streams = Vec::new();
+    let mut heads = Vec::new();
     for state in states {
         let summary: Vec<SummaryEntry> = section(&mut rest, state.summary.get())?;
         let superzone = state.superzone.get();
-        streams.push(Stream {
+        heads.push(Head {
             superzone: (superzone != u32::MAX).then_some(superzone),
             next: state.next.get(),
             summary,
@@ -564,5 +564,5 @@ pub(crate) fn decode_image(body: &[u8]) -> Option<(Image, Vec<ExtentEntry>, Vec<
         });
     }
     let orphans = orphans.into_iter().map(u32::from).collect();
-    rest.is_empty().then_some((Image { body: head, streams, descriptors, orphans }, extents, units))
+    rest.is_empty().then_some((Image { body: head, heads, descriptors, orphans }, extents, units))
 }

@@ -8,10 +8,10 @@
 
 use crate::cache::{Cache, Entry, Key, Ticket};
 use crate::format::{HOLE, NatEntry, Pointer, SitEntry};
+use crate::heads::{Head, Streams};
 use crate::layout::Layout;
 use crate::names::NameLog;
 use crate::node;
-use crate::place::Stream;
 use crate::table::{NodeIds, Table};
 use crate::types::{Counters, Ino, Kind, MountOptions, Time};
 use furrow_log::address::{BlockAddr, read_blocks};
@@ -120,10 +120,11 @@ pub(crate) struct Core {
     /// Valid blocks of each superzone: the sum over its segments.
     pub(crate) superzone_valid: Vec<u32>,
     pub(crate) ids: NodeIds,
-    pub(crate) streams: Vec<Stream>,
+    pub(crate) heads: Vec<Head>,
+    pub(crate) streams: Streams,
     pub(crate) names: NameLog,
     pub(crate) changed_nodes: ChangedNodes,
-    /// Superzones streams took since the last durable checkpoint.
+    /// Superzones heads took since the last durable checkpoint.
     pub(crate) allocated: Vec<(u8, u32, u32)>,
     /// How many of `allocated` are known to be in a durable checkpoint once the one under way is.
     pub(crate) allocated_cut: usize,

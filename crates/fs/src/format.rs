@@ -29,6 +29,8 @@ pub const TARGET_MAX: usize = 4095;
 pub const FILE_MAX: u64 = (u32::MAX as u64) * BLOCK as u64;
 /// Log streams the format has room for.
 pub const STREAMS: usize = 6;
+/// Heads of a stream the format has room for: superzones it writes to at once.
+pub const HEADS_PER_STREAM: u32 = 8;
 /// Most zones in a superzone: the bad ones are marked in 32 bits.
 pub const WIDTH_MAX: u32 = 32;
 /// Incompatible feature: inodes may have extended attributes, files may be made without a name.
@@ -126,7 +128,7 @@ layout! {
     /// `streams` × [`StreamState`], `extents` × delta-log extent, `units` × [`UnitRef`] (NAT,
     /// then SIT), `superzones` × superzone
     /// descriptor (of `furrow-log`), `orphans` × node id (u32), then for each
-    /// stream its `summary` × [`SummaryEntry`].
+    /// head its `summary` × [`SummaryEntry`].
     ///
     /// Invariants: exactly one whole checkpoint is the newest (highest `checkpoint` in the record
     /// header); all blocks it reaches were durable before it; `sync_limit` is the first sync
@@ -134,7 +136,7 @@ layout! {
     pub struct CheckpointBody: 104 {
         /// Bit 0: clean (nothing in the sync log).
         pub flags: U32,
-        /// Streams.
+        /// Heads of streams: from as many as there are streams to eight times that.
         pub streams: U32,
         /// Delta-log extents that complete the tables.
         pub extents: U32,
@@ -176,7 +178,8 @@ layout! {
 }
 
 layout! {
-    /// Where a stream writes next. `superzone` all ones: it has none.
+    /// Where a head of a stream writes next. Head h serves stream h mod streams. `superzone` all
+    /// ones: it has none.
     pub struct StreamState: 16 {
         /// Superzone.
         pub superzone: U32,
@@ -496,7 +499,7 @@ pub mod item {
     pub const NODE: u8 = 5;
     /// A node that is gone.
     pub const FREED: u8 = 6;
-    /// A stream went on in another superzone.
+    /// A head of a stream went on in another superzone.
     pub const ALLOCATED: u8 = 7;
     /// What must be on the drive for this record to count: zone, generation, write pointer.
     pub const DEPENDS: u8 = 8;

@@ -17,7 +17,7 @@ const SEGMENT: u32 = 512;
 /// Fewest superzones of the main area: one for each of the six streams, two spare, one to start.
 const SUPERZONES_MIN: u32 = 9;
 /// Active zones the logs need: checkpoint ring, delta log, tables, sync log.
-const LOG_PERMITS: u32 = 4;
+pub(crate) const LOG_PERMITS: u32 = 4;
 /// Fewest active zones a drive must offer.
 pub(crate) const PERMITS_MIN: u32 = 6;
 /// From this capacity on a zone is striped over all dies by the drive itself: width 1.
@@ -202,6 +202,13 @@ impl Layout {
             sub: self.subsegment_blocks,
             segment: self.segment_blocks,
         }
+    }
+
+    /// Interference groups: superzones i and j share dies if i ≡ j modulo this. 1 if the dies are
+    /// not known or a superzone is on all of them. Where the width does not divide the dies,
+    /// neighbours overlap a little.
+    pub(crate) fn groups(&self, geometry: &Geometry) -> u32 {
+        (u32::from(geometry.dies.unwrap_or(1)) / self.width).max(1)
     }
 
     /// Striping of a half of the sync log.

@@ -47,6 +47,7 @@ pub mod dirent;
 mod file;
 pub mod format;
 mod fsck;
+mod heads;
 mod layout;
 mod mkfs;
 mod names;
@@ -54,6 +55,7 @@ mod namespace;
 mod node;
 mod pages;
 mod place;
+mod quota;
 mod recover;
 mod state;
 pub mod stripe;
@@ -396,6 +398,16 @@ impl Fs {
             cache_misses: cache.misses,
             ..core.counters
         }
+    }
+
+    /// Log streams: what each may and does write to.
+    pub fn streams(&self) -> Vec<StreamInfo> {
+        self.0.core.borrow().stream_infos()
+    }
+
+    /// Active zones the file system may hold at most, and how many it holds permits for.
+    pub fn permits(&self) -> (u32, u32) {
+        self.0.core.borrow().permits()
     }
 
     /// Every zone of the drive: what is in it.

@@ -1,8 +1,8 @@
 //! Making a file system.
 
 use crate::format::{
-    CheckpointBody, HOLE, LEVEL_INODE, NatEntry, ROOT_NODE, SitEntry, StreamState, UnitRef, class,
-    kind, table,
+    CheckpointBody, HEADS_PER_STREAM, HOLE, LEVEL_INODE, NatEntry, ROOT_NODE, SitEntry,
+    StreamState, UnitRef, class, kind, table,
 };
 use crate::layout::Layout;
 use crate::node::{as_inode_mut, new_node, stamp};
@@ -187,6 +187,7 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
     // A checkpoint of a busy file system also has open summaries and orphans.
     let most = body.len()
         + layout.streams as usize * 8 * layout.segment_blocks as usize
+        + (layout.streams * HEADS_PER_STREAM) as usize * size_of::<StreamState>()
         + 4 * layout.orphans_max();
     if blocks_for(most) > room {
         let message = format!(

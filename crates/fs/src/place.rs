@@ -1,7 +1,8 @@
-//! Placement: streams, segments, validity.
+//! Placement: segments, validity.
 //!
-//! Every block of file data and every node is written through a stream, which fills one superzone
-//! at a time in striping order. The last block of each segment is its summary. Writing a block
+//! Every block of file data and every node is written through a stream, by a head of it (`heads`)
+//! that fills one superzone after the other in striping order. The last block of each segment is
+//! its summary. Writing a block
 //! marks it valid in the SIT and the block it replaces invalid.
 
 use crate::cache::Key;
@@ -19,20 +20,6 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// Superzones kept for removals and checkpoints when users may not write any more.
 pub(crate) const RESERVE: u32 = 2;
-
-/// Where a stream writes.
-#[derive(Default, Clone)]
-pub(crate) struct Stream {
-    /// Its superzone.
-    pub(crate) superzone: Option<u32>,
-    /// Next block of it, in striping order.
-    pub(crate) next: u32,
-    /// Owners of the blocks of the open segment.
-    pub(crate) summary: Vec<SummaryEntry>,
-    /// The superzone before and its generation: its zones hand their permits on. By the time
-    /// the next one is opened it may have been released, and be another stream's.
-    pub(crate) previous: Option<(u32, u32)>,
-}
 
 /// Slot number that says "the block is the node itself".
 pub(crate) const NODE_SLOT: u16 = u16::MAX;
@@ -66,15 +53,6 @@ pub(crate) fn node_stream(class_: u8, level: u8) -> u8 {
 }
 
 impl Core {
-    /// The stream that stands in for `stream` where permits allow fewer than six.
-    fn folded(&self, stream: u8) -> usize {
-        usize::from(match self.layout.streams {
-            6 => stream,
-            4 => [0, 1, 1, 2, 3, 3][usize::from(stream)],
-            _ => stream / 3,
-        })
-    }
-
     /// Stream of a dirty page, as [`Core::write_block`] will choose it.
     fn stream_of(&mut self, key: Key) -> usize {
         let stream = match key {
@@ -90,17 +68,6 @@ impl Core {
         self.folded(stream)
     }
 
-    /// Payload blocks left in a stream's superzone.
-    pub(crate) fn room_in(&self, stream: usize) -> u32 {
-        let stream = &self.streams[stream];
-        let Some(superzone) = stream.superzone else { return 0 };
-        let stripe = self.stripe(superzone);
-        let left = stripe.blocks() - stream.next;
-        // Each segment begun or to come takes one for its summary.
-        let summaries = stripe.segments() - stream.next / stripe.segment;
-        left.saturating_sub(summaries + 1)
-    }
-
     /// The stripe of `superzone`: narrower if zones of it are bad.
     pub(crate) fn stripe(&self, superzone: u32) -> crate::stripe::Stripe {
         let width = self.zones.width(SuperzoneId(superzone));
@@ -109,27 +76,27 @@ impl Core {
 
     /// Free superzones that the pages dirty now will take beyond what is open, plus `more` pages
     /// of data and `nodes` nodes to come.
-    fn superzones_needed(&mut self, more: u32, nodes: u32) -> u32 {
+    pub(crate) fn superzones_needed(&mut self, more: u32, nodes: u32) -> u32 {
         let per = self.layout.stripe(self.layout.width).payload_blocks().max(1);
         let total = self.cache.dirty_pages() as u32 + more + nodes;
-        let coarse = total / per + self.streams.len() as u32;
+        let coarse = total / per + self.heads.len() as u32;
         if coarse + RESERVE < self.zones.free_count() {
             return coarse;
         }
         let keys: Vec<Key> = self.cache.all_dirty().collect();
-        let mut pages = vec![0u32; self.streams.len()];
+        let mut pages = vec![0u32; self.layout.streams as usize];
         for key in keys {
             let stream = self.stream_of(key);
             pages[stream] += 1;
         }
         // What is to come may go to any stream of its class: take the fullest.
-        let half = self.streams.len() / 2;
+        let half = pages.len() / 2;
         let fullest = |this: &Core, range: std::ops::Range<usize>, pages: &[u32]| {
             range.min_by_key(|&s| i64::from(this.room_in(s)) - i64::from(pages[s])).unwrap_or(0)
         };
         let data = fullest(self, 0..half, &pages);
         pages[data] += more;
-        let node = fullest(self, half..self.streams.len(), &pages);
+        let node = fullest(self, half..pages.len(), &pages);
         pages[node] += nodes;
         let need = |(s, &p): (usize, &u32)| p.saturating_sub(self.room_in(s)).div_ceil(per);
         // One operation can go to two streams of a class: another superzone may be begun.
@@ -178,8 +145,8 @@ impl Core {
     /// Stream that writes, or wrote, the superzone of `addr`.
     pub(crate) fn stream_at(&self, addr: u32) -> u8 {
         let Some((superzone, segment, _)) = self.segment_of(addr) else { return 0 };
-        let open = self.streams.iter().position(|s| s.superzone == Some(superzone));
-        open.map_or(self.sit.get(segment).stream, |stream| stream as u8)
+        let open = self.heads.iter().position(|head| head.superzone == Some(superzone));
+        open.map_or(self.sit.get(segment).stream, |head| self.stream_of_head(head) as u8)
     }
 
     /// Segment of the SIT and block in it of a main-area address; `None` elsewhere.
@@ -223,64 +190,31 @@ impl Core {
     /// Writes one block through its stream: its address. The page is frozen by this.
     pub(crate) fn write_block(&mut self, block: Block, page: Page) -> Result<u32, Stop> {
         let stream = self.folded(block.stream);
-        if self.streams[stream].superzone.is_none() {
-            self.open_superzone(stream)?;
-        }
-        let superzone = self.streams[stream].superzone.expect("invariant: opened just now");
+        let head = self.head_for(stream)?;
+        let superzone = self.heads[head].superzone.expect("invariant: a head with a superzone");
         let kind = if block.slot == NODE_SLOT { WriteKind::Node } else { WriteKind::Data };
-        let addr = self.write_at(superzone, self.streams[stream].next, page, kind);
+        let addr = self.write_at(superzone, self.heads[head].next, page, kind);
         let owner = SummaryEntry { node: block.node.into(), slot: block.slot.into() };
-        self.streams[stream].summary.push(owner);
-        self.streams[stream].next += 1;
+        self.heads[head].summary.push(owner);
+        self.heads[head].next += 1;
+        self.count_block(stream);
         self.set_valid(addr, true, stream as u8);
-        self.settle(stream);
+        self.settle(head);
         Ok(addr)
-    }
-
-    fn open_superzone(&mut self, stream: usize) -> Result<(), Stop> {
-        let Some(id) = self.zones.allocate() else {
-            // The reservation is there to make this impossible; better to stop than to lose.
-            let message = "no free superzone for a write already promised";
-            let error = Error::new(ErrorKind::NoSpace, message);
-            self.failed.get_or_insert(error.clone());
-            return Err(Stop::Fail(error));
-        };
-        let previous = self.streams[stream]
-            .previous
-            .map(|(superzone, generation)| (SuperzoneId(superzone), generation))
-            .filter(|(id, generation)| self.zones.generation(*id) == *generation)
-            .map(|(id, _)| self.zones.get(id).zones);
-        for (column, zone) in self.zones.get(id).zones.into_iter().enumerate() {
-            let before = previous.as_ref().and_then(|zones| zones.get(column));
-            match before {
-                Some(before) if self.writer.is_open(*before) => {
-                    self.writer.open_zone_after(zone, *before);
-                }
-                _ => self.writer.open_zone(zone, 0),
-            }
-        }
-        let generation = self.zones.generation(id);
-        self.allocated.push((stream as u8, id.0, generation));
-        self.streams[stream] = Stream { superzone: Some(id.0), ..Stream::default() };
-        Ok(())
     }
 
     /// Writes what must follow a block: the summary at the end of a segment, padding at the end
     /// of the superzone, which is full then.
-    pub(crate) fn settle(&mut self, stream: usize) {
+    pub(crate) fn settle(&mut self, head: usize) {
         loop {
-            let Some(superzone) = self.streams[stream].superzone else { return };
+            let Some(superzone) = self.heads[head].superzone else { return };
             let stripe = self.stripe(superzone);
-            let next = self.streams[stream].next;
+            let next = self.heads[head].next;
             if next == stripe.blocks() {
-                let id = SuperzoneId(superzone);
-                self.zones.mark_full(id);
-                let previous = Some((superzone, self.zones.generation(id)));
-                self.streams[stream] = Stream { previous, ..Stream::default() };
-                return;
+                return self.head_is_full(head, superzone);
             }
             let page = if stripe.is_summary(next) {
-                self.summary_page(stream, superzone, next / stripe.segment)
+                self.summary_page(head, superzone, next / stripe.segment)
             } else if stripe.is_padding(next) {
                 Page::zeroed()
             } else {
@@ -289,13 +223,14 @@ impl Core {
             let kind =
                 if stripe.is_padding(next) { WriteKind::Padding } else { WriteKind::Summary };
             self.write_at(superzone, next, page, kind);
-            self.streams[stream].next += 1;
+            self.heads[head].next += 1;
         }
     }
 
-    /// The summary of a stream's open segment; the next one is empty.
-    pub(crate) fn summary_page(&mut self, stream: usize, superzone: u32, segment: u32) -> Page {
-        let entries = std::mem::take(&mut self.streams[stream].summary);
+    /// The summary of a head's open segment; the next one is empty.
+    pub(crate) fn summary_page(&mut self, head: usize, superzone: u32, segment: u32) -> Page {
+        let entries = std::mem::take(&mut self.heads[head].summary);
+        let stream = self.stream_of_head(head);
         self.claim_segment(superzone * self.layout.segments + segment, stream);
         let generation = self.zones.generation(SuperzoneId(superzone));
         self.build_summary(stream as u8, superzone, segment, generation, &entries)

@@ -19,9 +19,9 @@ use crate::cache::Cache;
 use crate::checkpoint::{self};
 use crate::core::{ChangedNodes, Core, Inner};
 use crate::format::{NatEntry, SitEntry, SummaryEntry, kind};
+use crate::heads::{Head, Streams};
 use crate::layout::Layout;
 use crate::names::NameLog;
-use crate::place::Stream;
 use crate::sync;
 use crate::table::{NodeIds, Table};
 use crate::types::{Counters, Ino, MountOptions};
@@ -87,7 +87,7 @@ pub(crate) async fn mount(
     let chains = roll.chains;
     replay(&inner, roll.records, &mut owners).await?;
     trace(rt, 7);
-    settle_streams(&inner, &found, &chains, &owners).await?;
+    settle_heads(&inner, &found, &chains, &owners).await?;
     trace(rt, 6);
     reap_orphans(&inner).await?;
     trace(rt, 8);
@@ -157,7 +157,8 @@ fn assemble(
             descriptors[*superzone as usize].state = SuperzoneState::Full as u8;
         }
     }
-    let zones = ZonePool::new(&writer, &descriptors, 1)?;
+    let groups = layout.groups(&geometry);
+    let zones = ZonePool::new(&writer, &descriptors, groups)?;
     zones.checkpoint_durable(found.id.checkpoint);
     let body = &found.image.body;
     let delta = DeltaLog::recover(&writer, delta, &pages, None, body.delta_half.get() as u8)?;
@@ -182,6 +183,9 @@ fn assemble(
     }
     let used_ids = (1..nat.len()).filter(|nid| nat.get(*nid).ino.get() != 0);
     let ids = NodeIds::new(layout.nodes, used_ids);
+    let shape = (layout.streams, layout.width);
+    let (placement, superzones) = (options.placement, layout.superzones);
+    let streams = Streams::new(&geometry, placement, shape, superzones, groups, rt.now())?;
     let core = Core {
         rt: rt.clone(),
         device,
@@ -193,7 +197,8 @@ fn assemble(
         sit,
         superzone_valid,
         ids,
-        streams: vec![Stream::default(); layout.streams as usize],
+        heads: vec![Head::default(); streams.heads()],
+        streams,
         names: NameLog::starting_at(body.namespace_sequence.get()),
         changed_nodes: ChangedNodes::default(),
         allocated: Vec::new(),
@@ -359,21 +364,27 @@ fn stale_zones(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> (Vec<SuperzoneI
     (superzones, zones)
 }
 
-/// Goes on where each stream's zones were left: rows made even, summaries that are missing
+/// Goes on where each head's zones were left: rows made even, summaries that are missing
 /// written.
-async fn settle_streams(
+async fn settle_heads(
     inner: &Rc<Inner>,
     found: &Found,
     chains: &[Vec<u32>],
     owners: &BTreeMap<u32, SummaryEntry>,
 ) -> Result<()> {
-    for (stream, chain) in chains.iter().enumerate() {
+    inner.core.borrow_mut().adopt_heads(chains.len());
+    for (head, chain) in chains.iter().enumerate() {
         for (index, superzone) in chain.iter().enumerate() {
             let last = index + 1 == chain.len();
             // The checkpoint knows who owns what in the first; of later ones only records do.
-            let known = if index == 0 { Some(&found.image.streams[stream]) } else { None };
-            settle(inner, found, stream, *superzone, last, known, owners).await?;
+            let known = found.image.heads.get(head).filter(|_| index == 0);
+            let known = known.filter(|known| known.superzone.is_some());
+            settle(inner, found, head, *superzone, last, known, owners).await?;
         }
+    }
+    let heads = inner.core.borrow().heads.len();
+    for head in found.layout.streams as usize..heads {
+        inner.adopt_head(head).await?;
     }
     Ok(())
 }
@@ -381,10 +392,10 @@ async fn settle_streams(
 async fn settle(
     inner: &Rc<Inner>,
     found: &Found,
-    stream: usize,
+    head: usize,
     superzone: u32,
     last: bool,
-    known: Option<&Stream>,
+    known: Option<&Head>,
     owners: &BTreeMap<u32, SummaryEntry>,
 ) -> Result<()> {
     let id = SuperzoneId(superzone);
@@ -410,22 +421,23 @@ async fn settle(
         }
         let core = &mut *inner.core.borrow_mut();
         core.zones.mark_full(id);
-        core.claim_segments(superzone, stream);
+        core.claim_segments(superzone, core.stream_of_head(head));
         return Ok(());
     }
     let goal = if last { row_end(&stripe, &ends) } else { stripe.blocks() };
-    let goal = goal.max(known.map_or(0, |stream| stream.next));
+    let goal = goal.max(known.map_or(0, |known| known.next));
     let core = &mut *inner.core.borrow_mut();
-    let start = known.map_or(0, |stream| stream.next);
-    let mut summary: Vec<SummaryEntry> = known.map(|s| s.summary.clone()).unwrap_or_default();
+    let start = known.map_or(0, |known| known.next);
+    let mut summary: Vec<SummaryEntry> =
+        known.map(|known| known.summary.clone()).unwrap_or_default();
     // Walk in striping order from where the checkpoint knows all: what is on the drive is passed,
     // what is missing is padded, summaries that are missing are built from what is known.
     for v in start..goal {
         let (column, offset) = stripe.place(v);
         let missing = offset >= ends[column as usize];
         if stripe.is_summary(v) {
-            core.streams[stream].summary = std::mem::take(&mut summary);
-            let page = core.summary_page(stream, superzone, v / stripe.segment);
+            core.heads[head].summary = std::mem::take(&mut summary);
+            let page = core.summary_page(head, superzone, v / stripe.segment);
             if missing {
                 core.write_at(superzone, v, page, WriteKind::Summary);
             }
@@ -441,14 +453,13 @@ async fn settle(
         }
     }
     if last && goal < stripe.blocks() {
-        core.streams[stream] =
-            Stream { superzone: Some(superzone), next: goal, summary, previous: None };
-        core.settle(stream);
+        core.heads[head] = Head { superzone: Some(superzone), next: goal, summary, previous: None };
+        core.settle(head);
     } else {
         core.zones.mark_full(id);
         if last {
             let previous = Some((superzone, core.zones.generation(id)));
-            core.streams[stream] = Stream { previous, ..Stream::default() };
+            core.heads[head] = Head { previous, ..Head::default() };
         }
     }
     Ok(())

@@ -14,7 +14,8 @@ impl Core {
         let usable = self.zones.total() - self.zones.count(SuperzoneState::Retired);
         let valid: u64 = self.superzone_valid.iter().map(|v| u64::from(*v)).sum();
         let dirty = (self.cache.dirty_pages() as u64).min(per * u64::from(usable));
-        let open: u64 = (0..self.streams.len()).map(|s| u64::from(self.room_in(s))).sum();
+        let streams = self.layout.streams as usize;
+        let open: u64 = (0..streams).map(|s| u64::from(self.room_in(s))).sum();
         let free_superzones = self.zones.free_count();
         let free = u64::from(free_superzones) * per + open;
         let available = u64::from(free_superzones.saturating_sub(RESERVE)) * per + open;
@@ -93,9 +94,9 @@ impl Core {
                 valid += u32::from(bit && stripe.place(v).0 == column);
             }
         }
-        let open = self.streams.iter().position(|s| s.superzone == Some(superzone));
-        let stream = open.map(|s| s as u8).or(stream).unwrap_or(0);
-        let half = self.streams.len() as u8 / 2;
+        let open = self.heads.iter().position(|head| head.superzone == Some(superzone));
+        let stream = open.map(|head| self.stream_of_head(head) as u8).or(stream).unwrap_or(0);
+        let half = self.layout.streams as u8 / 2;
         let usage =
             if stream < half { ZoneUse::Data(stream) } else { ZoneUse::Node(stream - half) };
         (usage, valid)

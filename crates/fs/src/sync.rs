@@ -55,7 +55,7 @@ impl Core {
             let inode = self.cache.peek(&crate::cache::Key::Node(ino.0));
             bytes += inode.map_or(0, |entry| xattr_bytes(entry.page()));
             // Superzones that are begun for it, and zones it is written to.
-            let superzones = (dirty + nodes) / per + 2 * self.streams.len();
+            let superzones = (dirty + nodes) / per + 2 * self.heads.len();
             let zones = (dirty + nodes).min(superzones * self.layout.width as usize);
             bytes += superzones * 16 + zones * 16;
         }
@@ -139,8 +139,8 @@ impl Core {
         if !changed && out.0.is_empty() {
             return Ok(Some(self.stamp));
         }
-        for (stream, superzone, generation) in &self.allocated {
-            out.u8(item::ALLOCATED).u8(*stream).u32(*superzone).u32(*generation);
+        for (head, superzone, generation) in &self.allocated {
+            out.u8(item::ALLOCATED).u8(*head).u32(*superzone).u32(*generation);
         }
         for (zone, (end, _)) in &self.unstable {
             let superzone = self.layout.superzone_of(*zone);

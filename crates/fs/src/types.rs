@@ -357,6 +357,8 @@ pub struct MountOptions {
     pub commit_interval: u64,
     /// Pages (4 KiB) of cache. Default 65,536 (256 MiB).
     pub cache_pages: usize,
+    /// How many superzones each stream writes to at once.
+    pub placement: Placement,
     /// A defect built in on purpose, which the crash sweep must catch.
     #[cfg(feature = "canary")]
     pub canary: Option<Canary>,
@@ -368,10 +370,36 @@ impl Default for MountOptions {
             read_only: false,
             commit_interval: 5 * furrow_rt::Nanos::SECOND,
             cache_pages: 65_536,
+            placement: Placement::Quota,
             #[cfg(feature = "canary")]
             canary: None,
         }
     }
+}
+
+/// How many superzones each log stream writes to at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// As many as its share of what is written, decided anew each second (Z-LFS, section 4.2).
+    #[default]
+    Quota,
+    /// The same number for each, 1 to 8, as far as the drive's active zones allow: the baselines.
+    Fixed(u32),
+}
+
+/// A log stream: blocks that are expected to die together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamInfo {
+    /// What goes to it.
+    pub name: &'static str,
+    /// Superzones it may write to at once.
+    pub quota: u32,
+    /// Superzones it writes to, in turn.
+    pub open: u32,
+    /// Superzones left partly written; still active on the drive.
+    pub parked: u32,
+    /// Blocks (4 KiB) written since the mount.
+    pub blocks: u64,
 }
 
 /// A defect built in on purpose: the crash sweep must catch each.
@@ -413,6 +441,8 @@ pub struct Counters {
     pub padding_bytes: u64,
     /// Zone resets.
     pub zone_resets: u64,
+    /// Superzones left before they were full, because their permits were needed.
+    pub superzones_closed: u64,
     /// Write commands sent.
     pub write_commands: u64,
     /// Checkpoints written.

@@ -344,18 +344,37 @@ impl ZonePool {
         id.0 % self.0.groups
     }
 
-    /// Takes a free superzone into use: of the interference group with the fewest active ones,
-    /// and there the least often released. `None` if none is free.
-    pub fn allocate(&self) -> Option<SuperzoneId> {
+    /// Interference groups.
+    pub fn groups(&self) -> u32 {
+        self.0.groups
+    }
+
+    /// Takes a free superzone into use. `own` are the open ones of the same class, data or nodes:
+    /// writes to them come together. The group is one with the fewest of these, of those one with
+    /// the fewest active ones of anybody, and then the one with the most free superzones (Z-LFS,
+    /// section 4.3); in it, the least often released. Where a group is exhausted the next best
+    /// serves. `None` if none is free.
+    pub fn allocate(&self, own: &[SuperzoneId]) -> Option<SuperzoneId> {
         let mut superzones = self.0.superzones.borrow_mut();
-        let mut active = vec![0u32; self.0.groups as usize];
-        for superzone in superzones.iter().filter(|s| s.state == SuperzoneState::Active) {
-            active[self.group(superzone.id) as usize] += 1;
+        let mut groups = vec![(0u32, 0u32, 0u32); self.0.groups as usize];
+        for id in own {
+            groups[self.group(*id) as usize].0 += 1;
+        }
+        for superzone in superzones.iter() {
+            let group = &mut groups[self.group(superzone.id) as usize];
+            match superzone.state {
+                SuperzoneState::Active => group.1 += 1,
+                SuperzoneState::Free if !superzone.releasing => group.2 += 1,
+                _ => {}
+            }
         }
         let best = superzones
             .iter()
             .filter(|s| s.state == SuperzoneState::Free && !s.releasing)
-            .min_by_key(|s| (active[self.group(s.id) as usize], s.generation, s.id))?
+            .min_by_key(|s| {
+                let (own, active, free) = groups[self.group(s.id) as usize];
+                (own, active, std::cmp::Reverse(free), s.generation, s.id)
+            })?
             .id;
         self.turn(&mut superzones[best.0 as usize], SuperzoneState::Active);
         Some(best)

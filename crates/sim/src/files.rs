@@ -16,7 +16,7 @@ use crate::observe::{PROBE, Trouble, check, observe, told};
 use crate::op::{Ino, Object, Op};
 use furrow_emu::{Emulator, Fault, FaultKind};
 use furrow_fs::FsckOptions;
-use furrow_fs::{Canary, Fs, MkfsOptions, MountOptions, NewNode, WriteData};
+use furrow_fs::{Canary, Fs, MkfsOptions, MountOptions, NewNode, Placement, WriteData};
 use furrow_rt::{Nanos, Rng, Rt};
 use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, Lba, ZoneId, ZonedDevice};
 use std::cell::RefCell;
@@ -76,7 +76,7 @@ impl Setup {
             unwritten_reads_fail: rng.one_in(2),
             volatile_cache: case.volatile,
             channels: Some(width as u16),
-            dies: None,
+            dies: (case.seed % 2 == 1).then_some(4 * width as u16),
         };
         let format = MkfsOptions {
             label: "simulated".to_owned(),
@@ -90,6 +90,7 @@ impl Setup {
             commit_interval: [Nanos::MILLI, Nanos::SECOND, 5 * Nanos::SECOND]
                 [rng.below(3) as usize],
             cache_pages: [64, 256, 4096][rng.below(3) as usize],
+            placement: placement(case),
             canary,
         };
         Setup {
@@ -102,6 +103,12 @@ impl Setup {
             busy: false,
         }
     }
+}
+
+/// Half of the cases have several superzones open for each stream from the start.
+fn placement(case: Case) -> Placement {
+    let mut rng = Rng::new(case.seed ^ 0x41ea_d500);
+    if rng.one_in(2) { Placement::Quota } else { Placement::Fixed(2 + rng.below(3) as u32) }
 }
 
 impl Setup {

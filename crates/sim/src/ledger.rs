@@ -438,7 +438,7 @@ impl Ledger {
             state.active = None;
         }
         if state.active.is_none() {
-            let id = self.pool.allocate()?;
+            let id = self.pool.allocate(&[])?;
             for column in 0..self.pool.width(id) {
                 let zone = self.pool.zone(id, column);
                 match state.previous.filter(|previous| *previous != id) {

@@ -2,8 +2,8 @@
 
 use super::{Fsck, Plan, RING_ZONES, Superzone, Volume, state};
 use crate::format::{
-    self, CheckpointBody, INCOMPAT_KNOWN, RO_COMPAT_KNOWN, StreamState, SummaryEntry,
-    SuperblockBody, UnitRef, kind,
+    self, CheckpointBody, HEADS_PER_STREAM, INCOMPAT_KNOWN, RO_COMPAT_KNOWN, StreamState,
+    SummaryEntry, SuperblockBody, UnitRef, kind,
 };
 use crate::stripe::Stripe;
 use furrow_log::format::{Descriptor, ExtentEntry};
@@ -401,7 +401,11 @@ fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
     fsck.expect(CHECKPOINT, place("header, sequence"), header.checkpoint, header.sequence);
     fsck.expect_zero(CHECKPOINT, place("reserved"), &body.reserved.to_bytes());
     fsck.expect(CHECKPOINT, place("flags"), body.flags.get() & 1, body.flags.get());
-    ok &= fsck.expect(CHECKPOINT, place("streams"), plan.streams, body.streams.get());
+    let (heads, most) = (body.streams.get(), plan.streams * HEADS_PER_STREAM);
+    if !(plan.streams..=most).contains(&heads) {
+        fsck.add(CHECKPOINT, "streams", format!("{} to {most}", plan.streams), heads);
+        ok = false;
+    }
     let units = plan.nodes.div_ceil(plan.per_unit(size_of::<format::NatEntry>()))
         + plan.segment_count().div_ceil(plan.per_unit(size_of::<format::SitEntry>()));
     ok &= fsck.expect(CHECKPOINT, place("units"), units, body.units.get());

@@ -3,7 +3,7 @@
 use super::tree::{head_of, inode_of, leaf_of, read_node};
 use super::{Fsck, Plan, Volume, xattrs};
 use crate::dirent;
-use crate::format::{HOLE, LEVEL_INODE, NatEntry, Pointer, item, kind};
+use crate::format::{HEADS_PER_STREAM, HOLE, LEVEL_INODE, NatEntry, Pointer, item, kind};
 use crate::types::Kind;
 use furrow_log::record::{self, Expect, RecordHeader, crc32c, crc32c_append};
 use furrow_rt::Page;
@@ -489,7 +489,8 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item
             log.nodes.insert(nid, None);
         }
         Item::Allocated { stream, superzone, .. } => {
-            if u32::from(stream) >= volume.plan.streams || superzone >= volume.plan.superzones {
+            let heads = volume.plan.streams * HEADS_PER_STREAM;
+            if u32::from(stream) >= heads || superzone >= volume.plan.superzones {
                 let found = format!("stream {stream}, superzone {superzone}");
                 fsck.add(RECORD, format!("{place}: allocated"), "ones that exist", found);
             }

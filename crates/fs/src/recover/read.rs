@@ -272,8 +272,10 @@ pub(crate) fn check_image(
     units: &[UnitRef],
 ) -> Result<Vec<Extent>> {
     let bad = |message: String| Err(corrupt(device, format!("checkpoint: {message}")));
-    if image.streams.len() != layout.streams as usize {
-        return bad(format!("{} streams, expected {}", image.streams.len(), layout.streams));
+    let (heads, least) = (image.heads.len() as u32, layout.streams);
+    let most = least * crate::format::HEADS_PER_STREAM;
+    if !(least..=most).contains(&heads) {
+        return bad(format!("{heads} heads of streams, expected {least} to {most}"));
     }
     let expected = (layout.nat_units() + layout.sit_units()) as usize;
     if units.len() != expected {
@@ -291,17 +293,17 @@ pub(crate) fn check_image(
         }
     }
     let mut open = BTreeSet::new();
-    for stream in &image.streams {
-        let Some(superzone) = stream.superzone else { continue };
+    for head in &image.heads {
+        let Some(superzone) = head.superzone else { continue };
         let descriptor = image.descriptors.get(superzone as usize);
         let ok = descriptor.is_some_and(|descriptor| {
             let width = layout.width - descriptor.missing.get().count_ones().min(layout.width);
             descriptor.state == SuperzoneState::Active as u8
-                && stream.next < layout.stripe(width).blocks()
-                && stream.summary.len() as u32 == stream.next % layout.segment_blocks
+                && head.next < layout.stripe(width).blocks()
+                && head.summary.len() as u32 == head.next % layout.segment_blocks
         });
         if !ok || !open.insert(superzone) {
-            return bad(format!("stream at block {} of superzone {superzone}", stream.next));
+            return bad(format!("head at block {} of superzone {superzone}", head.next));
         }
     }
     let sync_blocks = layout.sync_stripe().blocks();

@@ -1,7 +1,7 @@
 //! Reading the sync log, as far as it counts.
 
 use super::read::{Found, written};
-use crate::format::{NatEntry, item, kind};
+use crate::format::{HEADS_PER_STREAM, NatEntry, item, kind};
 use crate::names::{Decoder, NameOp};
 use crate::node;
 use crate::types::{Ino, SetAttr, Time};
@@ -36,7 +36,7 @@ pub(crate) struct Roll {
     pub(crate) half: u8,
     pub(crate) next: u32,
     pub(crate) descriptors: Vec<Descriptor>,
-    /// Superzones each stream took, the checkpoint's first.
+    /// Superzones each head took, the checkpoint's first.
     pub(crate) chains: Vec<Vec<u32>>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) async fn roll(device: &dyn ZonedDevice, found: &Found, pages: &Pool) 
         half: body.sync_half.get() as u8,
         next: body.sync_next.get(),
         descriptors: found.image.descriptors.clone(),
-        chains: found.image.streams.iter().map(|s| s.superzone.into_iter().collect()).collect(),
+        chains: found.image.heads.iter().map(|s| s.superzone.into_iter().collect()).collect(),
     };
     let mut turned = false;
     while roll.cut < body.sync_limit.get() {
@@ -122,7 +122,7 @@ async fn holds(
 fn new_since(found: &Found, geometry: &Geometry, addr: BlockAddr) -> bool {
     let Some((zone, offset)) = addr.locate(geometry) else { return true };
     let Some(superzone) = found.layout.superzone_of(zone) else { return true };
-    let stream = found.image.streams.iter().find(|s| s.superzone == Some(superzone));
+    let stream = found.image.heads.iter().find(|s| s.superzone == Some(superzone));
     let Some(stream) = stream else { return true };
     // Zones that are left out make the stripe narrower.
     let missing = found.image.descriptors[superzone as usize].missing.get();
@@ -237,7 +237,7 @@ pub(crate) fn accept(
                 record.freed.push(nid);
             }
             item::ALLOCATED => {
-                let (stream, superzone) = (input.u8()?, input.u32()?);
+                let (head, superzone) = (usize::from(input.u8()?), input.u32()?);
                 let generation = input.u32()?;
                 let descriptor = descriptors.get_mut(superzone as usize)?;
                 // The checkpoint has it already, and perhaps let it be released since.
@@ -248,7 +248,11 @@ pub(crate) fn accept(
                 }
                 descriptor.generation = generation.into();
                 descriptor.state = SuperzoneState::Active as u8;
-                let chain = chains.get_mut(usize::from(stream))?;
+                if head >= (layout.streams * HEADS_PER_STREAM) as usize {
+                    return None;
+                }
+                chains.resize(chains.len().max(head + 1), Vec::new());
+                let chain = &mut chains[head];
                 if !chain.contains(&superzone) {
                     chain.push(superzone);
                 }

@@ -59,10 +59,10 @@ fn superzones_come_from_the_idlest_group_and_wear_evenly() {
     let bench = bench(2);
     let pool = &bench.pool;
     assert_eq!((pool.total(), pool.free_count()), (3, 3));
-    let order: Vec<u32> = (0..3).map(|_| pool.allocate().unwrap().0).collect();
+    let order: Vec<u32> = (0..3).map(|_| pool.allocate(&[]).unwrap().0).collect();
     // 0 (group 0), then 1 (group 1 is idle), then 2.
     assert_eq!(order, [0, 1, 2]);
-    assert_eq!(pool.allocate(), None);
+    assert_eq!(pool.allocate(&[]), None);
     pool.mark_full(SuperzoneId(0));
     pool.mark_full(SuperzoneId(2));
     pool.checkpoint_durable(1);
@@ -70,7 +70,7 @@ fn superzones_come_from_the_idlest_group_and_wear_evenly() {
     assert!(bench.release(SuperzoneId(0), ReleaseProof::by(1)).unwrap().is_ok());
     assert!(bench.release(SuperzoneId(2), ReleaseProof::by(1)).unwrap().is_ok());
     // Same group, 2 was released once, 0 twice.
-    assert_eq!(pool.allocate(), Some(SuperzoneId(2)));
+    assert_eq!(pool.allocate(&[]), Some(SuperzoneId(2)));
     assert_eq!(pool.generation(SuperzoneId(0)), 2);
     assert_eq!(pool.owner(ZoneId(0)), None);
     assert_eq!(pool.owner(ZoneId(12)), Some(SuperzoneId(2)));
@@ -82,7 +82,7 @@ fn superzones_come_from_the_idlest_group_and_wear_evenly() {
 fn nothing_is_reset_before_every_condition_holds() {
     let bench = bench(1);
     let (pool, id) = (&bench.pool, SuperzoneId(0));
-    assert_eq!(pool.allocate(), Some(id));
+    assert_eq!(pool.allocate(&[]), Some(id));
     (1..5).for_each(|zone| bench.write(zone, 16));
     bench.rt.run_ready();
     let refused = |proof, word: &str| {
@@ -123,7 +123,7 @@ fn nothing_is_reset_before_every_condition_holds() {
 #[test]
 fn a_release_waits_for_writes_and_outlives_its_caller() {
     let bench = bench(1);
-    let id = bench.pool.allocate().unwrap();
+    let id = bench.pool.allocate(&[]).unwrap();
     bench.write(2, 10);
     bench.pool.mark_full(id);
     bench.toy.wish(|wishes| wishes.only = Some([ZoneId(9)].into()));

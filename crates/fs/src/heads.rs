@@ -1,0 +1,503 @@
+//! Heads: which superzone a block goes to.
+//!
+//! A *stream* collects blocks that are expected to die together: hot, warm and cold, data and
+//! nodes. It writes through *heads*, each of which fills one superzone after the other. Head h
+//! serves stream h mod streams, so the first ones, one for each stream, are always there. A busy
+//! stream has more, up to its quota (`quota`), and takes them in turn, segment by segment. What is
+//! beyond the quota is *parked*: its superzone stays partly written and active on the drive, and is
+//! the first to be taken back. Parked superzones are *closed* (their zones finished) only when
+//! another stream lacks their permits: finishing a nearly empty zone can cost a second.
+//!
+//! Invariants
+//! - The permits of the first heads are never given away, so every stream can always write.
+//! - Any other head that has a superzone holds a permit for each of its zones, from the rest of the
+//!   drive's one budget; it gives them back when that superzone's writes are over.
+//! - A head out of turn stands at the start of a segment: open summaries are as many as streams.
+//! - While free superzones are scarce, what is open is filled, parked heads included, before
+//!   anything is opened: what a reservation counted as room is room.
+
+use crate::core::{Core, Inner, Stop};
+use crate::format::SummaryEntry;
+use crate::layout::LOG_PERMITS;
+use crate::place::RESERVE;
+use crate::quota::{self, WINDOW};
+use crate::types::{Placement, StreamInfo};
+use furrow_log::budget::{Budget, Class, Permit};
+use furrow_log::pool::SuperzoneId;
+use furrow_log::writer::Kind as WriteKind;
+use furrow_rt::{Nanos, Page};
+use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
+use std::rc::Rc;
+use zerocopy::FromZeros;
+
+pub(crate) use crate::format::HEADS_PER_STREAM;
+
+/// Where a head writes.
+#[derive(Default, Clone)]
+pub(crate) struct Head {
+    /// Its superzone.
+    pub(crate) superzone: Option<u32>,
+    /// Next block of it, in striping order.
+    pub(crate) next: u32,
+    /// Owners of the blocks of the open segment.
+    pub(crate) summary: Vec<SummaryEntry>,
+    /// The superzone before and its generation: its zones hand their permits on. By the time
+    /// the next one is opened it may have been released, and be another head's.
+    pub(crate) previous: Option<(u32, u32)>,
+}
+
+/// What a head may do.
+#[derive(Default)]
+struct Turn {
+    /// Out of turn.
+    parked: bool,
+    /// Its zones are being finished.
+    closing: bool,
+    /// Permits for its zones; of the first heads they are held in common.
+    permit: Option<Permit>,
+}
+
+/// A stream's state in memory.
+#[derive(Clone, Default)]
+struct Stream {
+    /// Head whose turn it is.
+    current: usize,
+    quota: u32,
+    /// Blocks written in this window.
+    window: u64,
+    /// Blocks written since the mount.
+    blocks: u64,
+}
+
+/// Streams and the permits of their heads.
+pub(crate) struct Streams {
+    streams: Vec<Stream>,
+    turns: Vec<Turn>,
+    began: Nanos,
+    budget: Budget,
+    /// Superzones that saturate the drive; 0 if that is not known.
+    peak: u32,
+    /// Superzones that the drive's active zones allow.
+    available: u32,
+    placement: Placement,
+    /// A head in turn found no permits.
+    starved: bool,
+    /// Of the logs and the first heads: held as long as the engine lives.
+    _reserved: [Permit; 2],
+}
+
+impl Streams {
+    /// Books for `streams` streams whose superzones have `width` zones, of a drive of `geometry`
+    /// with `superzones` superzones in `groups` interference groups.
+    ///
+    /// # Errors
+    /// `Invalid` if the drive has fewer active zones than the file system was made for.
+    pub(crate) fn new(
+        geometry: &Geometry,
+        placement: Placement,
+        (streams, width): (u32, u32),
+        superzones: u32,
+        groups: u32,
+        now: Nanos,
+    ) -> Result<Streams> {
+        let first = streams * width;
+        let permits = geometry.max_active.unwrap_or(u32::MAX).min(geometry.zones);
+        // Superzones begun and not filled are space nobody has: a sixteenth of the drive at most.
+        let by_space = superzones / 16;
+        let extra = permits.saturating_sub(LOG_PERMITS + first) / width;
+        let extra = extra.min(by_space).min(streams * (HEADS_PER_STREAM - 1));
+        let total = LOG_PERMITS + first + extra * width;
+        if total > permits {
+            let message = format!(
+                "the drive has {permits} active zones, the file system was made for {total}"
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let budget = Budget::new(total, &[]);
+        let take = |class, count| budget.try_acquire(class, count).expect("invariant: the sum");
+        let reserved = [take(Class::Metadata, LOG_PERMITS), take(Class::User, first)];
+        let most = match placement {
+            _ if extra == 0 => 1,
+            Placement::Fixed(count) => count.clamp(1, HEADS_PER_STREAM),
+            Placement::Quota => HEADS_PER_STREAM,
+        };
+        let turn = |head: u32| Turn { parked: head >= streams, ..Turn::default() };
+        let mut this = Streams {
+            streams: (0..streams as usize)
+                .map(|current| Stream { current, quota: 1, ..Stream::default() })
+                .collect(),
+            turns: (0..streams * most).map(turn).collect(),
+            began: now,
+            budget,
+            peak: if groups > 1 { groups } else { 0 },
+            available: streams + extra,
+            placement,
+            starved: false,
+            _reserved: reserved,
+        };
+        if let Placement::Fixed(_) = placement {
+            this.turns.iter_mut().for_each(|turn| turn.parked = false);
+            this.streams.iter_mut().for_each(|stream| stream.quota = most);
+        }
+        Ok(this)
+    }
+
+    /// Heads there are; more if a checkpoint knows of more.
+    pub(crate) fn heads(&self) -> usize {
+        self.turns.len()
+    }
+
+    fn grow_to(&mut self, heads: usize) {
+        let missing = heads.saturating_sub(self.turns.len());
+        self.turns.extend((0..missing).map(|_| Turn { parked: true, ..Turn::default() }));
+    }
+}
+
+impl Core {
+    /// The stream that stands in for `stream` where permits allow fewer than six.
+    pub(crate) fn folded(&self, stream: u8) -> usize {
+        usize::from(match self.layout.streams {
+            6 => stream,
+            4 => [0, 1, 1, 2, 3, 3][usize::from(stream)],
+            _ => stream / 3,
+        })
+    }
+
+    /// Stream that `head` serves.
+    pub(crate) fn stream_of_head(&self, head: usize) -> usize {
+        head % self.layout.streams as usize
+    }
+
+    /// Heads of a stream, the one that is always there first.
+    fn heads_of(&self, stream: usize) -> impl Iterator<Item = usize> + use<> {
+        (stream..self.heads.len()).step_by(self.layout.streams as usize)
+    }
+
+    /// Payload blocks left in what a stream has open.
+    pub(crate) fn room_in(&self, stream: usize) -> u32 {
+        let open = |head: &usize| !self.streams.turns[*head].closing;
+        self.heads_of(stream).filter(open).map(|head| self.room_of(head)).sum()
+    }
+
+    fn room_of(&self, head: usize) -> u32 {
+        let head = &self.heads[head];
+        let Some(superzone) = head.superzone else { return 0 };
+        let stripe = self.stripe(superzone);
+        let left = stripe.blocks() - head.next;
+        // Each segment begun or to come takes one for its summary.
+        let summaries = stripe.segments() - head.next / stripe.segment;
+        left.saturating_sub(summaries + 1)
+    }
+
+    /// Head that the next block of `stream` goes to; it has a superzone.
+    pub(crate) fn head_for(&mut self, stream: usize) -> Result<usize, Stop> {
+        let current = self.streams.streams[stream].current;
+        let head = &self.heads[current];
+        if head.superzone.is_some() && !head.next.is_multiple_of(self.layout.segment_blocks) {
+            return Ok(current);
+        }
+        self.end_window();
+        let chosen = self.choose_head(stream, current)?;
+        self.streams.streams[stream].current = chosen;
+        Ok(chosen)
+    }
+
+    /// The next head in turn; with free superzones scarce, one that has a superzone.
+    fn choose_head(&mut self, stream: usize, current: usize) -> Result<usize, Stop> {
+        let heads: Vec<usize> = self.heads_of(stream).collect();
+        let at = heads.iter().position(|head| *head == current).unwrap_or(0);
+        let in_turn = |i: usize| heads[(at + 1 + i) % heads.len()];
+        let mut plenty = None;
+        for head in (0..heads.len()).map(in_turn) {
+            let turn = &self.streams.turns[head];
+            if turn.parked || turn.closing {
+                continue;
+            }
+            if self.heads[head].superzone.is_some() {
+                return Ok(head);
+            }
+            let plenty = *plenty.get_or_insert_with(|| self.free_superzones_are_plenty());
+            if plenty && self.open_superzone(head)? {
+                return Ok(head);
+            }
+        }
+        for head in (0..heads.len()).map(in_turn) {
+            if self.heads[head].superzone.is_some() && !self.streams.turns[head].closing {
+                return Ok(head);
+            }
+        }
+        self.open_superzone(stream)?;
+        Ok(stream)
+    }
+
+    /// True if a superzone can be opened without need and what is promised can still be kept.
+    fn free_superzones_are_plenty(&mut self) -> bool {
+        self.heads.len() == self.layout.streams as usize
+            || self.superzones_needed(0, 0) + RESERVE + 2 < self.zones.free_count()
+    }
+
+    /// Gives `head` a new superzone; false if there are no permits for it.
+    fn open_superzone(&mut self, head: usize) -> Result<bool, Stop> {
+        let streams = self.layout.streams as usize;
+        if head >= streams && self.streams.turns[head].permit.is_none() {
+            let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
+            self.streams.starved |= permit.is_none();
+            if permit.is_none() {
+                return Ok(false);
+            }
+            self.streams.turns[head].permit = permit;
+        }
+        // Data and nodes are each written in bursts of their own.
+        let nodes = self.stream_of_head(head) >= streams / 2;
+        let own: Vec<SuperzoneId> = (0..self.heads.len())
+            .filter(|other| (self.stream_of_head(*other) >= streams / 2) == nodes)
+            .filter_map(|other| self.heads[other].superzone.map(SuperzoneId))
+            .collect();
+        let Some(id) = self.zones.allocate(&own) else {
+            // The reservation is there to make this impossible; better to stop than to lose.
+            let message = "no free superzone for a write already promised";
+            let error = Error::new(ErrorKind::NoSpace, message);
+            self.failed.get_or_insert(error.clone());
+            return Err(Stop::Fail(error));
+        };
+        let previous = self.heads[head]
+            .previous
+            .map(|(superzone, generation)| (SuperzoneId(superzone), generation))
+            .filter(|(id, generation)| self.zones.generation(*id) == *generation)
+            .map(|(id, _)| self.zones.get(id).zones);
+        for (column, zone) in self.zones.get(id).zones.into_iter().enumerate() {
+            let before = previous.as_ref().and_then(|zones| zones.get(column));
+            match before {
+                Some(before) if self.writer.is_open(*before) => {
+                    self.writer.open_zone_after(zone, *before);
+                }
+                _ => self.writer.open_zone(zone, 0),
+            }
+        }
+        let generation = self.zones.generation(id);
+        self.allocated.push((head as u8, id.0, generation));
+        self.heads[head] = Head { superzone: Some(id.0), ..Head::default() };
+        Ok(true)
+    }
+
+    /// A block was written through `stream`.
+    pub(crate) fn count_block(&mut self, stream: usize) {
+        let stream = &mut self.streams.streams[stream];
+        stream.window += 1;
+        stream.blocks += 1;
+    }
+
+    /// Notes the superzone before, and what becomes of the head's permits, now that its
+    /// superzone is written to the end.
+    pub(crate) fn head_is_full(&mut self, head: usize, superzone: u32) {
+        let id = SuperzoneId(superzone);
+        self.zones.mark_full(id);
+        let previous = Some((superzone, self.zones.generation(id)));
+        self.heads[head] = Head { previous, ..Head::default() };
+        if self.streams.turns[head].parked {
+            self.give_permit_back(head);
+        }
+    }
+
+    /// Gives back the permits of a head without a superzone, once the writes of the one before
+    /// are over.
+    fn give_permit_back(&mut self, head: usize) {
+        let Some(permit) = self.streams.turns[head].permit.take() else { return };
+        let Some((superzone, generation)) = self.heads[head].previous.take() else { return };
+        if self.zones.generation(SuperzoneId(superzone)) != generation {
+            return;
+        }
+        let (writer, zones) = (self.writer.clone(), self.zones.get(SuperzoneId(superzone)).zones);
+        self.rt.spawn_detached(async move {
+            for zone in zones {
+                writer.drained(zone).await;
+            }
+            drop(permit);
+        });
+    }
+
+    /// Decides quotas anew if a window is over.
+    fn end_window(&mut self) {
+        let elapsed = self.rt.now().since(self.streams.began);
+        if elapsed < WINDOW {
+            return;
+        }
+        self.streams.began = self.rt.now();
+        let written: Vec<u64> =
+            self.streams.streams.iter_mut().map(|s| std::mem::take(&mut s.window)).collect();
+        if self.streams.placement != Placement::Quota {
+            return;
+        }
+        let streams = written.len();
+        let share = quota::share(self.streams.peak, self.streams.available);
+        let segment = u64::from(self.layout.segment_blocks - 1);
+        for class in [0..streams / 2, streams / 2..streams] {
+            let quotas = quota::quotas(&written[class.clone()], segment, share, HEADS_PER_STREAM);
+            for (stream, quota) in class.zip(quotas.into_iter().flatten()) {
+                self.set_quota(stream, quota);
+            }
+        }
+    }
+
+    fn set_quota(&mut self, stream: usize, quota: u32) {
+        self.streams.streams[stream].quota = quota;
+        let heads: Vec<usize> = self.heads_of(stream).collect();
+        let mut active = heads.iter().filter(|head| !self.streams.turns[**head].parked).count();
+        // Parked superzones are taken back before any is opened.
+        for begun in [true, false] {
+            for head in &heads {
+                let turn = &mut self.streams.turns[*head];
+                let fits = self.heads[*head].superzone.is_some() == begun && !turn.closing;
+                if active < quota as usize && turn.parked && fits {
+                    turn.parked = false;
+                    active += 1;
+                }
+            }
+        }
+        for head in heads.into_iter().skip(1).rev() {
+            if active > quota as usize && !self.streams.turns[head].parked {
+                self.streams.turns[head].parked = true;
+                active -= 1;
+                if self.heads[head].superzone.is_none() {
+                    self.give_permit_back(head);
+                }
+            }
+        }
+    }
+
+    /// The parked head to close, if permits are lacking: the fullest, which is cheapest to finish.
+    fn head_to_close(&mut self) -> Option<usize> {
+        if !std::mem::take(&mut self.streams.starved) {
+            return None;
+        }
+        let closing = self.streams.turns.iter().any(|turn| turn.closing);
+        let parked = (0..self.heads.len())
+            .filter(|head| !closing && self.streams.turns[*head].parked)
+            .filter(|head| self.heads[*head].superzone.is_some());
+        parked.max_by_key(|head| (self.heads[*head].next, *head))
+    }
+
+    /// Fills the open segment of `head` with zeros, so that it ends with its summary.
+    pub(crate) fn pad_segment(&mut self, head: usize) {
+        while let Some(superzone) = self.heads[head].superzone {
+            let next = self.heads[head].next;
+            if next.is_multiple_of(self.layout.segment_blocks) {
+                return;
+            }
+            self.write_at(superzone, next, Page::zeroed(), WriteKind::Padding);
+            self.heads[head].summary.push(SummaryEntry::new_zeroed());
+            self.heads[head].next += 1;
+            self.settle(head);
+        }
+    }
+
+    /// Closes the superzone of parked `head`, which is at the start of a segment: the zones whose
+    /// finish to await.
+    fn begin_closing(&mut self, head: usize) -> Vec<ZoneId> {
+        self.pad_segment(head);
+        let Some(superzone) = self.heads[head].superzone else { return Vec::new() };
+        self.streams.turns[head].closing = true;
+        self.zones.get(SuperzoneId(superzone)).zones
+    }
+
+    fn end_closing(&mut self, head: usize) {
+        if let Some(superzone) = self.heads[head].superzone {
+            self.zones.mark_full(SuperzoneId(superzone));
+            self.heads[head] = Head::default();
+        }
+        let turn = &mut self.streams.turns[head];
+        turn.closing = false;
+        turn.permit = None;
+        self.counters.superzones_closed += 1;
+    }
+
+    /// At recovery: makes room for the heads that the checkpoint or a record knows.
+    pub(crate) fn adopt_heads(&mut self, heads: usize) {
+        self.streams.grow_to(heads);
+        self.heads.resize(self.streams.heads(), Head::default());
+    }
+
+    /// At recovery, for a head beyond the first that may have been left in a superzone: brings it
+    /// to the start of a segment and takes its permits. Zones to finish if there are none.
+    fn adopt_head(&mut self, head: usize) -> Vec<ZoneId> {
+        self.pad_segment(head);
+        if self.heads[head].superzone.is_none() {
+            self.heads[head].previous = None;
+            return Vec::new();
+        }
+        let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
+        self.streams.turns[head].permit = permit;
+        if self.streams.turns[head].permit.is_some() {
+            return Vec::new();
+        }
+        self.begin_closing(head)
+    }
+
+    /// See [`crate::Fs::streams`].
+    pub(crate) fn stream_infos(&self) -> Vec<StreamInfo> {
+        let names: &[&'static str] = match self.layout.streams {
+            6 => &["hot data", "warm data", "cold data", "hot nodes", "warm nodes", "cold nodes"],
+            4 => &["hot data", "warm and cold data", "hot nodes", "warm and cold nodes"],
+            _ => &["data", "nodes"],
+        };
+        let info = |(index, name): (usize, &&'static str)| {
+            let stream = &self.streams.streams[index];
+            let open = |parked: bool| {
+                let has = |head: &usize| {
+                    self.heads[*head].superzone.is_some()
+                        && self.streams.turns[*head].parked == parked
+                };
+                self.heads_of(index).filter(has).count() as u32
+            };
+            StreamInfo {
+                name,
+                quota: stream.quota,
+                open: open(false),
+                parked: open(true),
+                blocks: stream.blocks,
+            }
+        };
+        names.iter().enumerate().map(info).collect()
+    }
+
+    /// Active zones the heads and logs may hold, and how many of them are held.
+    pub(crate) fn permits(&self) -> (u32, u32) {
+        let budget = &self.streams.budget;
+        (budget.total(), budget.total() - budget.available())
+    }
+}
+
+impl Inner {
+    /// Closes a parked superzone if another stream lacks its permits.
+    pub(crate) fn close_parked(self: &Rc<Self>) {
+        let (head, zones) = {
+            let core = &mut *self.core.borrow_mut();
+            let Some(head) = core.head_to_close() else { return };
+            (head, core.begin_closing(head))
+        };
+        if zones.is_empty() {
+            return;
+        }
+        let inner = self.clone();
+        self.rt.spawn_detached(async move {
+            if let Err(error) = inner.close(head, zones).await {
+                inner.fail(&error);
+            }
+        });
+    }
+
+    /// See [`Core::adopt_head`].
+    pub(crate) async fn adopt_head(self: &Rc<Self>, head: usize) -> Result<()> {
+        let zones = self.core.borrow_mut().adopt_head(head);
+        if zones.is_empty() { Ok(()) } else { self.close(head, zones).await }
+    }
+
+    async fn close(self: &Rc<Self>, head: usize, zones: Vec<ZoneId>) -> Result<()> {
+        let writer = self.core.borrow().writer.clone();
+        for zone in zones {
+            writer.finish(zone).await?;
+        }
+        self.core.borrow_mut().end_closing(head);
+        Ok(())
+    }
+}

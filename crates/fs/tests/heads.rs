@@ -1,0 +1,173 @@
+//! Streams: quotas, parked superzones, interference groups. The emulator refuses a write that
+//! would open one zone too many, so each of these also holds the drive's limits.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use furrow_emu::{Emulator, Medium, Options};
+use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, Placement, StreamInfo, WriteData};
+use furrow_fs::{FsckOptions, ZoneUse, fsck};
+use furrow_rt::{Config, Nanos, Rt};
+use furrow_zone::{Result, ZonedDevice};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+
+/// 6 streams of width 2 and 4 logs take 16 of the active zones.
+const DRIVE: &str = "zones=400,zone-size=4MiB,channels=2,dies=8,max-active=";
+/// Bytes of payload in a segment, of which a superzone has four.
+const SEGMENT: usize = 511 * 4096;
+
+fn on_drive<F: Future<Output = Result<()>> + 'static>(
+    active: u32,
+    test: impl FnOnce(Rt, Rc<dyn ZonedDevice>) -> F,
+) {
+    let rt = Rt::new(Config::shuffled(11));
+    let geometry = furrow_zone::spec::parse_geometry(&format!("{DRIVE}{active}")).unwrap();
+    let medium = Medium::memory(&geometry);
+    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap();
+    let device: Rc<dyn ZonedDevice> = Rc::new(drive);
+    let (on, made) = (rt.clone(), device.clone());
+    let options = MkfsOptions { width: Some(2), ..Default::default() };
+    rt.block_on(async move { Fs::format(&on, made, &options).await }).unwrap();
+    if let Err(error) = rt.block_on(test(rt.clone(), device)) {
+        panic!("{error}");
+    }
+    rt.clear();
+}
+
+fn options(placement: Placement) -> MountOptions {
+    MountOptions { commit_interval: 100_000 * Nanos::SECOND, placement, ..Default::default() }
+}
+
+async fn file(fs: &Fs, name: &str) -> Result<Ino> {
+    Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
+}
+
+/// Writes `bytes` of `tag` and makes them durable.
+async fn fill(fs: &Fs, ino: Ino, bytes: usize, tag: u8) -> Result<()> {
+    for at in (0..bytes).step_by(SEGMENT) {
+        fs.write(ino, WriteData::copy(fs.pool(), at as u64, &vec![tag; SEGMENT])).await?;
+    }
+    fs.sync().await
+}
+
+async fn holds(fs: &Fs, ino: Ino, bytes: usize, tag: u8) -> Result<bool> {
+    let mut same = true;
+    for at in (0..bytes).step_by(SEGMENT) {
+        same &= fs.read(ino, at as u64, SEGMENT).await?.to_vec().iter().all(|byte| *byte == tag);
+    }
+    Ok(same)
+}
+
+fn stream(fs: &Fs, name: &str) -> StreamInfo {
+    fs.streams().into_iter().find(|stream| stream.name == name).unwrap()
+}
+
+/// The same, segment by segment: the most superzones `name` had open.
+async fn most_open(fs: &Fs, ino: Ino, segments: usize, tag: u8, name: &str) -> Result<u32> {
+    let mut most = 0;
+    for segment in 0..segments {
+        let at = (segment * SEGMENT) as u64;
+        fs.write(ino, WriteData::copy(fs.pool(), at, &vec![tag; SEGMENT])).await?;
+        fs.sync().await?;
+        most = most.max(stream(fs, name).open);
+    }
+    Ok(most)
+}
+
+/// A window ends at the first segment after a second.
+async fn next_window(rt: &Rt, fs: &Fs, ino: Ino, tag: u8) -> Result<()> {
+    rt.sleep(Nanos::SECOND).await;
+    fill(fs, ino, SEGMENT, tag).await
+}
+
+#[test]
+fn quotas_follow_what_streams_write_and_parked_superzones_are_taken_back() {
+    // Permits for 8 superzones beyond the first 6: 14 in all, so 7 for data; 4 groups saturate.
+    on_drive(32, |rt, device| async move {
+        let fs = Fs::mount(&rt, device.clone(), options(Placement::Quota)).await?;
+        assert_eq!(fs.permits().0, 32);
+        let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
+        assert!(fs.streams().iter().all(|stream| stream.quota == 1 && stream.parked == 0));
+        fill(&fs, warm, 12 * SEGMENT, 1).await?;
+        next_window(&rt, &fs, warm, 1).await?;
+        let (busy, idle) = (stream(&fs, "warm data"), stream(&fs, "cold data"));
+        assert_eq!((busy.quota, idle.quota), (4, 1));
+        assert_eq!(most_open(&fs, warm, 12, 2, "warm data").await?, 4);
+        // The cold stream writes three times as much.
+        next_window(&rt, &fs, warm, 2).await?;
+        fill(&fs, warm, 4 * SEGMENT, 2).await?;
+        fill(&fs, cold, 12 * SEGMENT, 3).await?;
+        next_window(&rt, &fs, cold, 3).await?;
+        assert_eq!(most_open(&fs, cold, 12, 3, "cold data").await?, 3);
+        let (less, more) = (stream(&fs, "warm data"), stream(&fs, "cold data"));
+        assert_eq!((less.quota, more.quota), (1, 3));
+        assert!(less.parked > 0, "{less:?}");
+        let parked = less.parked;
+        // And the warm one again: what is parked comes back.
+        fill(&fs, warm, 12 * SEGMENT, 4).await?;
+        next_window(&rt, &fs, warm, 4).await?;
+        let back = stream(&fs, "warm data");
+        assert!(back.quota > 1 && back.parked < parked, "{back:?}");
+        assert_eq!(fs.counters().superzones_closed, 0, "there were permits enough");
+        fs.unmount().await?;
+        let fs = Fs::mount(&rt, device, options(Placement::Quota)).await?;
+        assert!(holds(&fs, warm, 12 * SEGMENT, 4).await?);
+        assert!(holds(&fs, cold, 12 * SEGMENT, 3).await?);
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn a_parked_superzone_is_closed_when_another_stream_lacks_its_permits() {
+    // Permits for 2 superzones beyond the first 6: 4 for data.
+    on_drive(20, |rt, device| async move {
+        let fs = Fs::mount(&rt, device.clone(), options(Placement::Quota)).await?;
+        let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
+        fill(&fs, warm, 12 * SEGMENT, 1).await?;
+        next_window(&rt, &fs, warm, 1).await?;
+        // Permits for two more, not for three.
+        assert_eq!(most_open(&fs, warm, 12, 1, "warm data").await?, 3);
+        assert_eq!(stream(&fs, "warm data").quota, 4);
+        assert_eq!(fs.permits(), (20, 20));
+        rt.sleep(Nanos::SECOND).await;
+        fill(&fs, cold, 12 * SEGMENT, 2).await?;
+        next_window(&rt, &fs, cold, 2).await?;
+        assert!(most_open(&fs, cold, 12, 2, "cold data").await? > 1, "{:?}", fs.streams());
+        assert!(fs.counters().superzones_closed > 0, "{:?}", fs.streams());
+        // A crash finds closed ones, parked ones and open ones.
+        drop(fs);
+        let report = fsck(device.clone(), &FsckOptions::default()).await?;
+        assert!(report.is_ok(), "{report:?}");
+        let fs = Fs::mount(&rt, device.clone(), options(Placement::Quota)).await?;
+        assert!(holds(&fs, warm, 12 * SEGMENT, 1).await?);
+        assert!(holds(&fs, cold, 12 * SEGMENT, 2).await?);
+        fs.unmount().await?;
+        let report = fsck(device, &FsckOptions::default()).await?;
+        assert!(report.is_ok(), "{report:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn superzones_of_a_class_are_on_dies_of_their_own_as_long_as_there_are_any() {
+    on_drive(32, |rt, device| async move {
+        let fs = Fs::mount(&rt, device, options(Placement::Fixed(3))).await?;
+        let warm = file(&fs, "warm").await?;
+        let mut most = 0;
+        for round in 0..40 {
+            fill(&fs, warm, 2 * SEGMENT, round).await?;
+            let mut groups: BTreeMap<usize, u32> = BTreeMap::new();
+            for (zone, info) in fs.zone_map()?.iter().enumerate() {
+                if info.open && matches!(info.usage, ZoneUse::Data(_)) {
+                    *groups.entry(zone % 8).or_default() += 1;
+                }
+            }
+            assert!(groups.values().all(|open| *open == 1), "round {round}: {groups:?}");
+            most = most.max(groups.len());
+        }
+        // Three of the warm stream, and the first zone of that of directories.
+        assert_eq!(most, 7, "four superzones of two zones");
+        fs.unmount().await
+    });
+}
