@@ -18,6 +18,7 @@
 //!
 //! Memory: 12 bytes per valid block, about 60 per inode and 12 per directory entry.
 
+pub mod dump;
 mod names;
 mod ring;
 mod space;

@@ -65,6 +65,7 @@ pub mod tree;
 pub mod types;
 mod xattr;
 
+pub use fsck::dump;
 pub use fsck::{FINDINGS_MAX, Finding, FsckOptions, FsckReport, FsckStatistics, fsck};
 use furrow_log::writer::Kind as WriteKind;
 use furrow_rt::{Pool, Rt};

@@ -38,7 +38,7 @@ pub(super) async fn read(fsck: &mut Fsck) -> Result<Option<Volume>> {
 }
 
 /// The plan by the superblock copies in the ring.
-async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
+pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
     let first = fsck.geometry.conventional_zones;
     let mut copies: Vec<(ZoneId, RecordHeader, SuperblockBody)> = Vec::new();
     let mut traces = false;

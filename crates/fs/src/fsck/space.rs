@@ -5,6 +5,7 @@ use super::tree::{NODE_SLOT, Owner, Walk};
 use super::{Fsck, Volume, state};
 use crate::format::{INODE_POINTERS, SUMMARY_MAGIC, SitEntry, SummaryEntry, SummaryHeader};
 use furrow_log::record::crc32c;
+use furrow_rt::Page;
 use furrow_zone::{ZoneId, ZoneState};
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
@@ -255,12 +256,8 @@ async fn check_summary(
     };
     fsck.report.statistics.summaries += 1;
     let head = SummaryHeader::read_from_prefix(page.bytes());
-    let Ok((mut head, rest)) = head else { return };
-    let stored = head.crc.get();
-    head.crc = 0.into();
-    let mut bytes = *page.bytes();
-    bytes[..size_of::<SummaryHeader>()].copy_from_slice(head.as_bytes());
-    let (expected, found) = (format!("checksum {stored:08x}"), crc32c(&bytes));
+    let (Ok((head, rest)), Some((stored, found))) = (head, summary_checksum(&page)) else { return };
+    let expected = format!("checksum {stored:08x}");
     if stored != found {
         return fsck.add(SUMMARY, place, expected, format!("{found:08x}"));
     }
@@ -287,11 +284,26 @@ async fn check_summary(
         return;
     }
     let size = count as usize * size_of::<SummaryEntry>();
-    let (entries, slack) = rest.split_at_checked(size).unwrap_or((rest, &[]));
+    let slack = rest.get(size..).unwrap_or_default();
     fsck.expect_zero(SUMMARY, field("after its entries"), slack);
-    let entries: Vec<SummaryEntry> = entries
-        .chunks_exact(size_of::<SummaryEntry>())
-        .filter_map(|chunk| SummaryEntry::read_from_bytes(chunk).ok())
-        .collect();
+    let entries = summary_entries(&page);
     check_entries(fsck, volume, space, segment, (index, k), &entries);
+}
+
+/// The checksum a summary block has and the one it should have.
+pub(super) fn summary_checksum(page: &Page) -> Option<(u32, u32)> {
+    let (mut head, _) = SummaryHeader::read_from_prefix(page.bytes()).ok()?;
+    let stored = head.crc.get();
+    head.crc = 0.into();
+    let mut bytes = *page.bytes();
+    bytes[..size_of::<SummaryHeader>()].copy_from_slice(head.as_bytes());
+    Some((stored, crc32c(&bytes)))
+}
+
+/// The entries of a summary block, as many as it counts and has room for.
+pub(super) fn summary_entries(page: &Page) -> Vec<SummaryEntry> {
+    let Ok((head, rest)) = SummaryHeader::read_from_prefix(page.bytes()) else { return Vec::new() };
+    let entries = rest.chunks_exact(size_of::<SummaryEntry>());
+    let entries = entries.filter_map(|chunk| SummaryEntry::read_from_bytes(chunk).ok());
+    entries.take(usize::from(head.count.get())).collect()
 }

@@ -72,6 +72,20 @@ pub(super) struct Tables {
 
 /// Reads the tables. `None` if any part of them cannot be read: everything else hangs on them.
 pub(super) async fn read(fsck: &mut Fsck, volume: &Volume) -> Option<Tables> {
+    let (tables, damaged) = read_all(fsck, volume).await;
+    check_unit_places(fsck, volume);
+    check_extent_places(fsck, volume);
+    if damaged {
+        let note = "the tables are damaged: files, directories and space are not checked";
+        fsck.report.notes.push(note.into());
+        return None;
+    }
+    check_entries(fsck, volume, &tables);
+    Some(tables)
+}
+
+/// What can be read of the tables, and whether that is not all.
+pub(super) async fn read_all(fsck: &mut Fsck, volume: &Volume) -> (Tables, bool) {
     let plan = &volume.plan;
     let per_nat = plan.per_unit(size_of::<NatEntry>());
     let per_sit = plan.per_unit(size_of::<SitEntry>());
@@ -89,15 +103,7 @@ pub(super) async fn read(fsck: &mut Fsck, volume: &Volume) -> Option<Tables> {
         read_extent(fsck, volume, index, extent, &mut newest, &mut tables).await;
     }
     let damaged = fsck.report.findings.len() > before;
-    check_unit_places(fsck, volume);
-    check_extent_places(fsck, volume);
-    if damaged {
-        let note = "the tables are damaged: files, directories and space are not checked";
-        fsck.report.notes.push(note.into());
-        return None;
-    }
-    check_entries(fsck, volume, &tables);
-    Some(tables)
+    (tables, damaged)
 }
 
 async fn read_unit(

@@ -87,13 +87,13 @@ pub(super) fn inode_of(page: &Page) -> &InodeBlock {
 pub(super) fn leaf_of(page: &Page) -> &LeafBlock {
     LeafBlock::ref_from_bytes(page.bytes()).expect("invariant: a page is a leaf's size")
 }
-fn index_of(page: &Page) -> &IndexBlock {
+pub(super) fn index_of(page: &Page) -> &IndexBlock {
     IndexBlock::ref_from_bytes(page.bytes()).expect("invariant: a page is an index node's size")
 }
 pub(super) fn head_of(page: &Page) -> &NodeHeader {
     NodeHeader::ref_from_prefix(page.bytes()).expect("invariant: a page holds a header").0
 }
-fn children_of(inode: &InodeBlock) -> &[U32; INODE_CHILDREN] {
+pub(super) fn children_of(inode: &InodeBlock) -> &[U32; INODE_CHILDREN] {
     FromBytes::ref_from_bytes(inode.slots.as_bytes()).expect("invariant: 448 × 8 = 896 × 4 bytes")
 }
 
