@@ -182,15 +182,17 @@ fn print(
     )
 }
 
+/// A finding as JSON.
+pub fn finding(finding: &Finding) -> serde_json::Value {
+    serde_json::json!({
+        "structure": finding.structure,
+        "place": finding.place,
+        "expected": finding.expected,
+        "found": finding.found,
+    })
+}
+
 fn document(device: &str, report: &FsckReport) -> serde_json::Value {
-    let finding = |f: &Finding| {
-        serde_json::json!({
-            "structure": f.structure,
-            "place": f.place,
-            "expected": f.expected,
-            "found": f.found,
-        })
-    };
     let s = &report.statistics;
     serde_json::json!({
         "version": 1,

@@ -13,6 +13,7 @@ mod bench;
 mod demo;
 mod device;
 mod df;
+mod dump;
 mod fsck;
 mod lab;
 mod map;
@@ -53,6 +54,7 @@ enum Command {
     Mount(mount::Args),
     Umount(umount::Args),
     Fsck(fsck::Args),
+    Dump(dump::Args),
     Df(df::Args),
     Map(map::Args),
     Sync(sync::Args),
@@ -69,6 +71,7 @@ impl Command {
             Command::Mount(args) => mount::run(&args, out),
             Command::Umount(args) => umount::run(&args, out),
             Command::Fsck(args) => fsck::run(&args, out),
+            Command::Dump(args) => dump::run(args, out),
             Command::Df(args) => df::run(&args, out),
             Command::Map(args) => map::run(&args, out),
             Command::Sync(args) => sync::run(&args, out),

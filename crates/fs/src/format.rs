@@ -29,6 +29,16 @@ pub const TARGET_MAX: usize = 4095;
 pub const FILE_MAX: u64 = (u32::MAX as u64) * BLOCK as u64;
 /// Log streams the format has room for.
 pub const STREAMS: usize = 6;
+
+/// What goes to each of `streams` log streams, by their numbers.
+pub const fn stream_names(streams: u32) -> &'static [&'static str] {
+    match streams {
+        6 => &["hot data", "warm data", "cold data", "hot nodes", "warm nodes", "cold nodes"],
+        4 => &["hot data", "warm and cold data", "hot nodes", "warm and cold nodes"],
+        _ => &["data", "nodes"],
+    }
+}
+
 /// Heads of a stream the format has room for: superzones it writes to at once.
 pub const HEADS_PER_STREAM: u32 = 8;
 /// Most zones in a superzone: the bad ones are marked in 32 bits.

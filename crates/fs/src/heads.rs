@@ -435,11 +435,7 @@ impl Core {
 
     /// See [`crate::Fs::streams`].
     pub(crate) fn stream_infos(&self) -> Vec<StreamInfo> {
-        let names: &[&'static str] = match self.layout.streams {
-            6 => &["hot data", "warm data", "cold data", "hot nodes", "warm nodes", "cold nodes"],
-            4 => &["hot data", "warm and cold data", "hot nodes", "warm and cold nodes"],
-            _ => &["data", "nodes"],
-        };
+        let names = crate::format::stream_names(self.layout.streams);
         let info = |(index, name): (usize, &&'static str)| {
             let stream = &self.streams.streams[index];
             let open = |parked: bool| {

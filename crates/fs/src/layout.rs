@@ -250,11 +250,7 @@ impl Layout {
     /// The sum of permits, line by line.
     pub(crate) fn budget(&self) -> Vec<(String, u32)> {
         let logs = ["checkpoint ring", "delta log", "tables"].map(|name| (name, 1));
-        let streams: &[&str] = match self.streams {
-            6 => &["hot data", "warm data", "cold data", "hot nodes", "warm nodes", "cold nodes"],
-            4 => &["hot data", "warm and cold data", "hot nodes", "warm and cold nodes"],
-            _ => &["data", "nodes"],
-        };
+        let streams = crate::format::stream_names(self.streams);
         let streams = streams.iter().map(|name| (*name, self.width));
         let lines = logs.into_iter().chain([("sync log", self.sync_zones)]).chain(streams);
         lines.map(|(name, permits)| (name.to_string(), permits)).collect()

@@ -89,7 +89,8 @@ fn what_one_part_says_the_others_show() {
     let copies = whole(&rt, &drive, Part::Superblock);
     let streams = at(&list(&copies, &["copies"])[0], &["body", "streams"]).clone();
     let checkpoint = whole(&rt, &drive, Part::Checkpoint);
-    assert_eq!(list(&checkpoint, &["streams"]).len() as u64, number(&streams));
+    let heads = list(&checkpoint, &["heads"]).len() as u64;
+    assert!((2..=number(&streams)).contains(&heads), "{heads} heads of {streams:?} streams");
     assert_eq!(at(&checkpoint, &["body", "inodes"]), &Value::Number(302));
 
     let nat = whole(&rt, &drive, Part::Nat(0..=u32::MAX));

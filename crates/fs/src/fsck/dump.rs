@@ -13,11 +13,12 @@ mod value;
 
 use super::tables::Tables;
 use super::tree::{NODE_SLOT, head_of, inode_of, leaf_of};
-use super::{Finding, Fsck, FsckOptions, RING_ZONES, Volume, ring, space, tables, tree};
+use super::{Finding, Fsck, FsckOptions, Plan, RING_ZONES, Volume, ring, space, tables, tree};
 use crate::dirent;
 use crate::format::{
     CheckpointBody, HOLE, InodeHead, LEVEL_INODE, NO_NODE, NatEntry, NodeHeader, Pointer,
     ROOT_NODE, SitEntry, StreamState, SummaryEntry, SummaryHeader, SuperblockBody, UnitRef, kind,
+    stream_names,
 };
 use crate::tree::{NodePos, Shape};
 use crate::types::Kind;
@@ -33,10 +34,6 @@ use zerocopy::IntoBytes;
 
 /// Names of the states of a superzone in its descriptor.
 const STATES: [&str; 5] = ["free", "active", "inactive", "full", "retired"];
-/// Names of the log streams, in the order of their numbers.
-const STREAMS: [&str; 6] =
-    ["hot data", "warm data", "cold data", "hot nodes", "warm nodes", "cold nodes"];
-
 /// What to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -156,8 +153,11 @@ async fn superblocks(fsck: &mut Fsck) -> Result<Value> {
     Ok(Value::Fields(vec![("copies", Value::List(copies))]))
 }
 
-fn stream_name(stream: usize) -> Value {
-    STREAMS.get(stream).copied().unwrap_or("unknown").into()
+/// The name of a stream, or of the one a head serves.
+fn stream_name(plan: &Plan, number: usize) -> Value {
+    let names = stream_names(plan.streams);
+    let name = number.checked_rem(plan.streams as usize).and_then(|stream| names.get(stream));
+    name.copied().unwrap_or("unknown").into()
 }
 
 fn checkpoint(fsck: &Fsck, volume: &Volume) -> Value {
@@ -165,8 +165,12 @@ fn checkpoint(fsck: &Fsck, volume: &Volume) -> Value {
         front.extend(rest);
         Value::Fields(front)
     };
-    let streams = volume.streams.iter().enumerate().map(|(index, stream)| {
-        let front = vec![("stream", stream_name(index))];
+    let used = |(_, head): &(usize, &StreamState)| head.superzone.get() != u32::MAX;
+    let heads = volume.streams.iter().enumerate().filter(used).map(|(index, stream)| {
+        let front = vec![
+            ("head", Value::Number(index as u64)),
+            ("stream", stream_name(&volume.plan, index)),
+        ];
         with(front, fields(&StreamState::LAYOUT, stream.as_bytes()))
     });
     let extents =
@@ -199,7 +203,7 @@ fn checkpoint(fsck: &Fsck, volume: &Volume) -> Value {
     Value::Fields(vec![
         ("header", Value::Fields(fields(&RecordHeader::LAYOUT, volume.header.as_bytes()))),
         ("body", Value::Fields(fields(&CheckpointBody::LAYOUT, volume.body.as_bytes()))),
-        ("streams", Value::List(streams.collect())),
+        ("heads", Value::List(heads.collect())),
         ("extents", Value::List(extents.collect())),
         ("units", Value::List(units.collect())),
         ("superzones", Value::List(superzones.collect())),
@@ -256,7 +260,7 @@ impl Look<'_> {
         });
         let entries = used.map(|(segment, entry)| {
             let mut all = self.segment_place(segment);
-            all.extend(sit_fields(&entry));
+            all.extend(sit_fields(&self.volume.plan, &entry));
             Value::Fields(all)
         });
         Value::Fields(vec![("sit", Value::List(entries.collect()))])
@@ -473,7 +477,7 @@ impl Look<'_> {
         }
         let mut all = self.segment_place(segment);
         let sit = self.tables.sit.get(segment);
-        all.push(("sit", Value::Fields(sit_fields(&sit))));
+        all.push(("sit", Value::Fields(sit_fields(&self.volume.plan, &sit))));
         let per = self.volume.plan.segments().max(1);
         let (index, k) = (segment / per, segment % per);
         let Some(superzone) = self.volume.superzones.get(index as usize) else {
@@ -568,12 +572,12 @@ struct Name {
 }
 
 /// An entry of the SIT, its map as runs of valid blocks.
-fn sit_fields(entry: &SitEntry) -> Fields {
+fn sit_fields(plan: &Plan, entry: &SitEntry) -> Fields {
     let mut all = fields(&SitEntry::LAYOUT, entry.as_bytes());
     for (name, value) in &mut all {
         match *name {
             "map" => *value = runs(&entry.map).into(),
-            "stream" => *value = stream_name(entry.stream.into()),
+            "stream" => *value = stream_name(plan, entry.stream.into()),
             _ => {}
         }
     }
