@@ -37,6 +37,7 @@ impl Inner {
     /// evicted.
     pub(crate) fn after_dispatch(self: &Rc<Self>) {
         self.close_parked();
+        self.start_cleaning();
         let (tickets, mark, writer) = {
             let core = &mut *self.core.borrow_mut();
             if core.tickets.is_empty() {

@@ -12,6 +12,7 @@ use crate::heads::{Head, Streams};
 use crate::layout::Layout;
 use crate::names::NameLog;
 use crate::node;
+use crate::space::Lack;
 use crate::table::{NodeIds, Table};
 use crate::types::{Counters, Ino, Kind, MountOptions, Time};
 use furrow_log::address::{BlockAddr, read_blocks};
@@ -42,7 +43,7 @@ pub(crate) enum Stop {
     /// It needs these in the cache.
     Load(SmallVec<[Fetch; 4]>),
     /// It needs room on the drive, or node ids.
-    Space(&'static str),
+    Space(Lack),
     /// Too much is dirty.
     Throttle,
 }
@@ -57,7 +58,7 @@ impl From<Error> for Stop {
 pub(crate) fn error_of(stop: Stop) -> Error {
     match stop {
         Stop::Fail(error) => error,
-        Stop::Space(what) => Error::new(ErrorKind::NoSpace, what),
+        Stop::Space(lack) => lack.error(),
         Stop::Load(_) | Stop::Throttle => Error::new(ErrorKind::Io, "not prepared"),
     }
 }
@@ -140,6 +141,8 @@ pub(crate) struct Core {
     pub(crate) generation: u32,
     pub(crate) checkpoint: crate::checkpoint::State,
     pub(crate) sync: crate::sync::State,
+    pub(crate) space: crate::space::State,
+    pub(crate) clean: crate::clean::State,
     /// Fsyncs that wait to share the next record, and how they will be answered.
     pub(crate) sync_waiters: Vec<Ino>,
     pub(crate) sync_round: crate::sync::Round,
@@ -165,6 +168,12 @@ pub(crate) struct Inner {
     pub(crate) progress: Notify,
     /// One checkpoint at a time.
     pub(crate) checkpoint_lock: Semaphore,
+    /// One cleaning at a time.
+    pub(crate) clean_lock: Semaphore,
+    /// Background cleaning runs.
+    pub(crate) cleaner_running: Cell<bool>,
+    /// Set once: the engine is about to end, nothing new is begun.
+    pub(crate) closing: Cell<bool>,
     /// Set once: the engine has ended.
     pub(crate) ended: Cell<bool>,
     pub(crate) write_back_running: Cell<bool>,
@@ -307,7 +316,8 @@ impl Inner {
         self: &Rc<Self>,
         mut operation: impl FnMut(&mut Core) -> Result<T, Stop>,
     ) -> Result<T> {
-        let mut asked_for_space = 0;
+        // Its place in the line of those who lack room, once it does; steps that gained nothing.
+        let (mut turn, mut futile) = (None, 0);
         // What was loaded for this operation stays until it is applied, or it might never be.
         let mut pins = Pins { inner: self.clone(), tickets: Vec::new() };
         loop {
@@ -315,7 +325,9 @@ impl Inner {
             let done = {
                 let core = &mut *self.core.borrow_mut();
                 core.cache.hold();
+                core.space.first = turn.is_some();
                 let done = operation(core);
+                core.space.first = false;
                 core.cache.unhold();
                 done
             };
@@ -330,13 +342,12 @@ impl Inner {
                     self.start_write_back();
                     self.progress.wait().await;
                 }
-                Stop::Space(what) => {
-                    asked_for_space += 1;
-                    let hopeless = !self.core.borrow().checkpoint_gains_space();
-                    if asked_for_space > 3 || hopeless {
-                        return Err(Error::new(ErrorKind::NoSpace, what));
+                // What others before it gain may do.
+                Stop::Space(_) if turn.is_none() => turn = Some(self.wait_in_line().await),
+                Stop::Space(lack) => {
+                    if !Box::pin(self.gain_space(lack, &mut futile)).await? {
+                        return Err(lack.error());
                     }
-                    Box::pin(self.checkpoint(false)).await?;
                 }
             }
         }

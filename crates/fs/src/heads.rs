@@ -14,13 +14,15 @@
 //!   drive's one budget; it gives them back when that superzone's writes are over.
 //! - A head out of turn stands at the start of a segment: open summaries are as many as streams.
 //! - While free superzones are scarce, what is open is filled, parked heads included, before
-//!   anything is opened: what a reservation counted as room is room.
+//!   anything is opened; and where the free ones are kept for cleaning, what *another* stream has
+//!   open, of the same class if there is any. So room is one number, whatever streams what was
+//!   promised goes to: see `space`.
 
 use crate::core::{Core, Inner, Stop};
 use crate::format::SummaryEntry;
 use crate::layout::LOG_PERMITS;
-use crate::place::RESERVE;
 use crate::quota::{self, WINDOW};
+use crate::space::RESERVE;
 use crate::types::{Placement, StreamInfo};
 use furrow_log::budget::{Budget, Class, Permit};
 use furrow_log::pool::SuperzoneId;
@@ -183,28 +185,72 @@ impl Core {
         let head = &self.heads[head];
         let Some(superzone) = head.superzone else { return 0 };
         let stripe = self.stripe(superzone);
-        let left = stripe.blocks() - head.next;
-        // Each segment begun or to come takes one for its summary.
-        let summaries = stripe.segments() - head.next / stripe.segment;
-        left.saturating_sub(summaries + 1)
+        // Each segment before took one for its summary.
+        stripe.payload_blocks().saturating_sub(head.next - head.next / stripe.segment)
     }
 
     /// Head that the next block of `stream` goes to; it has a superzone.
     pub(crate) fn head_for(&mut self, stream: usize) -> Result<usize, Stop> {
-        let current = self.streams.streams[stream].current;
-        let head = &self.heads[current];
-        if head.superzone.is_some() && !head.next.is_multiple_of(self.layout.segment_blocks) {
+        if let Some(current) = self.head_in_segment(stream) {
             return Ok(current);
         }
         self.end_window();
-        let chosen = self.choose_head(stream, current)?;
+        let chosen = match self.choose_head(stream)? {
+            Some(chosen) => chosen,
+            None => match self.borrow_head(stream) {
+                Some(borrowed) => return Ok(borrowed),
+                None => {
+                    self.open_superzone(stream)?;
+                    stream
+                }
+            },
+        };
         self.streams.streams[stream].current = chosen;
         Ok(chosen)
     }
 
-    /// The next head in turn; with free superzones scarce, one that has a superzone.
-    fn choose_head(&mut self, stream: usize, current: usize) -> Result<usize, Stop> {
+    /// The head whose turn it is, if it is within a segment.
+    fn head_in_segment(&self, stream: usize) -> Option<usize> {
+        let current = self.streams.streams[stream].current;
+        let head = &self.heads[current];
+        let within = !head.next.is_multiple_of(self.layout.segment_blocks);
+        (head.superzone.is_some() && within).then_some(current)
+    }
+
+    /// A head of another stream that has room, where the free superzones are not to be touched.
+    fn borrow_head(&mut self, stream: usize) -> Option<usize> {
+        if self.may_open() {
+            return None;
+        }
+        let streams = self.layout.streams as usize;
+        let class = |other: usize| (other < streams / 2) != (stream < streams / 2);
+        let mut others: Vec<usize> = (0..streams).filter(|other| *other != stream).collect();
+        others.sort_by_key(|other| (class(*other), *other));
+        for other in others {
+            let head = self.head_in_segment(other).or_else(|| self.begun_head(other));
+            if let Some(head) = head {
+                self.streams.streams[other].current = head;
+                return Some(head);
+            }
+        }
+        None
+    }
+
+    /// The next head in turn that has a superzone.
+    fn begun_head(&self, stream: usize) -> Option<usize> {
         let heads: Vec<usize> = self.heads_of(stream).collect();
+        let current = self.streams.streams[stream].current;
+        let at = heads.iter().position(|head| *head == current).unwrap_or(0);
+        let mut in_turn = (0..heads.len()).map(|i| heads[(at + 1 + i) % heads.len()]);
+        in_turn.find(|head| {
+            self.heads[*head].superzone.is_some() && !self.streams.turns[*head].closing
+        })
+    }
+
+    /// The next head in turn; with free superzones scarce, one that has a superzone, if any.
+    fn choose_head(&mut self, stream: usize) -> Result<Option<usize>, Stop> {
+        let heads: Vec<usize> = self.heads_of(stream).collect();
+        let current = self.streams.streams[stream].current;
         let at = heads.iter().position(|head| *head == current).unwrap_or(0);
         let in_turn = |i: usize| heads[(at + 1 + i) % heads.len()];
         let mut plenty = None;
@@ -214,26 +260,21 @@ impl Core {
                 continue;
             }
             if self.heads[head].superzone.is_some() {
-                return Ok(head);
+                return Ok(Some(head));
             }
             let plenty = *plenty.get_or_insert_with(|| self.free_superzones_are_plenty());
             if plenty && self.open_superzone(head)? {
-                return Ok(head);
+                return Ok(Some(head));
             }
         }
-        for head in (0..heads.len()).map(in_turn) {
-            if self.heads[head].superzone.is_some() && !self.streams.turns[head].closing {
-                return Ok(head);
-            }
-        }
-        self.open_superzone(stream)?;
-        Ok(stream)
+        Ok(self.begun_head(stream))
     }
 
     /// True if a superzone can be opened without need and what is promised can still be kept.
-    fn free_superzones_are_plenty(&mut self) -> bool {
-        self.heads.len() == self.layout.streams as usize
-            || self.superzones_needed(0, 0) + RESERVE + 2 < self.zones.free_count()
+    fn free_superzones_are_plenty(&self) -> bool {
+        let kept = RESERVE + 2;
+        let blocks = u64::from(kept) * u64::from(self.superzone_blocks());
+        kept < self.zones.free_count() && blocks < self.spare()
     }
 
     /// Gives `head` a new superzone; false if there are no permits for it.
@@ -367,7 +408,8 @@ impl Core {
 
     /// The parked head to close, if permits are lacking: the fullest, which is cheapest to finish.
     fn head_to_close(&mut self) -> Option<usize> {
-        if !std::mem::take(&mut self.streams.starved) {
+        // What it still takes is room: it must not be lacked.
+        if !std::mem::take(&mut self.streams.starved) || !self.free_superzones_are_plenty() {
             return None;
         }
         let closing = self.streams.turns.iter().any(|turn| turn.closing);

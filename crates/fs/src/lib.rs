@@ -42,6 +42,7 @@ mod acl;
 mod background;
 pub mod cache;
 mod checkpoint;
+mod clean;
 mod core;
 pub mod dirent;
 mod file;
@@ -57,6 +58,7 @@ mod pages;
 mod place;
 mod quota;
 mod recover;
+mod space;
 mod state;
 pub mod stripe;
 mod sync;
@@ -65,8 +67,10 @@ pub mod tree;
 pub mod types;
 mod xattr;
 
+pub use clean::{CleanOptions, CleanReport, GcOptions};
 pub use fsck::dump;
 pub use fsck::{FINDINGS_MAX, Finding, FsckOptions, FsckReport, FsckStatistics, fsck};
+pub use furrow_log::victim::Policy as VictimPolicy;
 use furrow_log::writer::Kind as WriteKind;
 use furrow_rt::{Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
@@ -107,6 +111,7 @@ impl Fs {
     /// If the last checkpoint fails; the engine has ended all the same.
     pub async fn unmount(&self) -> Result<()> {
         self.0.check_ended()?;
+        self.0.stop_cleaning().await;
         let read_only = {
             let core = self.0.core.borrow();
             core.options.read_only || core.failed.is_some()
@@ -366,6 +371,23 @@ impl Fs {
     pub async fn sync(&self) -> Result<()> {
         self.0.check_ended()?;
         self.0.checkpoint(false).await
+    }
+
+    /// Cleans: makes superzones empty whose blocks are partly without use. Blocks that cannot be
+    /// read or do not verify stay, and are named in the report.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Io`. What was moved before stays moved.
+    pub async fn clean(&self, options: CleanOptions) -> Result<CleanReport> {
+        self.0.check_ended()?;
+        self.0.core.borrow().writable().map_err(core::error_of)?;
+        self.0.clean(options).await
+    }
+
+    /// Blocks that cleaning could not move since the mount: the newest, with their places, owners
+    /// and reasons. [`Counters::clean_failed_blocks`] counts all.
+    pub fn clean_failures(&self) -> Vec<String> {
+        self.0.core.borrow().clean_failures().to_vec()
     }
 
     /// Space and inodes.

@@ -11,15 +11,12 @@ use crate::format::{SUMMARY_MAGIC, SummaryEntry, SummaryHeader, class};
 use crate::node::{Holder, header};
 use crate::types::Ino;
 use furrow_log::address::BlockAddr;
-use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_log::pool::SuperzoneId;
 use furrow_log::record::crc32c;
 use furrow_log::writer::{Durability, Kind as WriteKind};
 use furrow_rt::{Page, Pages};
-use furrow_zone::{Error, ErrorKind, ZoneId};
+use furrow_zone::ZoneId;
 use zerocopy::{FromZeros, IntoBytes};
-
-/// Superzones kept for removals and checkpoints when users may not write any more.
-pub(crate) const RESERVE: u32 = 2;
 
 /// Slot number that says "the block is the node itself".
 pub(crate) const NODE_SLOT: u16 = u16::MAX;
@@ -53,93 +50,10 @@ pub(crate) fn node_stream(class_: u8, level: u8) -> u8 {
 }
 
 impl Core {
-    /// Stream of a dirty page, as [`Core::write_block`] will choose it.
-    fn stream_of(&mut self, key: Key) -> usize {
-        let stream = match key {
-            Key::Node(nid) => {
-                let page = self.cache.peek(&Key::Node(nid)).map(|entry| entry.page());
-                page.map_or(4, |page| node_stream(header(page).class, header(page).level))
-            }
-            Key::Data(ino, _) => {
-                let page = self.cache.peek(&Key::Node(ino)).map(|entry| entry.page());
-                page.map_or(1, |page| data_stream(header(page).class))
-            }
-        };
-        self.folded(stream)
-    }
-
     /// The stripe of `superzone`: narrower if zones of it are bad.
     pub(crate) fn stripe(&self, superzone: u32) -> crate::stripe::Stripe {
         let width = self.zones.width(SuperzoneId(superzone));
         self.layout.stripe(width.max(1))
-    }
-
-    /// Free superzones that the pages dirty now will take beyond what is open, plus `more` pages
-    /// of data and `nodes` nodes to come.
-    pub(crate) fn superzones_needed(&mut self, more: u32, nodes: u32) -> u32 {
-        let per = self.layout.stripe(self.layout.width).payload_blocks().max(1);
-        let total = self.cache.dirty_pages() as u32 + more + nodes;
-        let coarse = total / per + self.heads.len() as u32;
-        if coarse + RESERVE < self.zones.free_count() {
-            return coarse;
-        }
-        let keys: Vec<Key> = self.cache.all_dirty().collect();
-        let mut pages = vec![0u32; self.layout.streams as usize];
-        for key in keys {
-            let stream = self.stream_of(key);
-            pages[stream] += 1;
-        }
-        // What is to come may go to any stream of its class: take the fullest.
-        let half = pages.len() / 2;
-        let fullest = |this: &Core, range: std::ops::Range<usize>, pages: &[u32]| {
-            range.min_by_key(|&s| i64::from(this.room_in(s)) - i64::from(pages[s])).unwrap_or(0)
-        };
-        let data = fullest(self, 0..half, &pages);
-        pages[data] += more;
-        let node = fullest(self, half..pages.len(), &pages);
-        pages[node] += nodes;
-        let need = |(s, &p): (usize, &u32)| p.saturating_sub(self.room_in(s)).div_ceil(per);
-        // One operation can go to two streams of a class: another superzone may be begun.
-        pages.iter().enumerate().map(need).sum::<u32>() + 1
-    }
-
-    /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if the drive
-    /// has no room for them. Removals may use the reserve.
-    pub(crate) fn reserve(&mut self, data: u32, nodes: u32, removal: bool) -> Result<(), Stop> {
-        if self.replaying {
-            return Ok(());
-        }
-        if nodes + 8 > self.ids.free_count() && !removal {
-            return Err(Stop::Space("no inode left"));
-        }
-        let keep = if removal { 0 } else { RESERVE };
-        if self.superzones_needed(data, nodes) + keep > self.zones.free_count() {
-            return Err(Stop::Space("no space left on the drive"));
-        }
-        Ok(())
-    }
-
-    /// Refuses to keep another inode without names: a checkpoint has room for so many only.
-    pub(crate) fn reserve_orphan(&self, ino: Ino) -> Result<(), Stop> {
-        let most = self.layout.orphans_max();
-        if self.open.contains_key(&ino) && self.orphans.len() >= most {
-            let message = format!("{most} removed files are still open");
-            return Err(Stop::Fail(Error::new(ErrorKind::NoSpace, message)));
-        }
-        Ok(())
-    }
-
-    /// True if a checkpoint would give zones or node ids back.
-    pub(crate) fn checkpoint_gains_space(&self) -> bool {
-        self.ids.unused_count() > self.ids.free_count() || self.empty_superzones().next().is_some()
-    }
-
-    /// Superzones written to their end that hold nothing valid.
-    pub(crate) fn empty_superzones(&self) -> impl Iterator<Item = SuperzoneId> + '_ {
-        let empty = self.superzone_valid.iter().enumerate().filter(|(_, valid)| **valid == 0);
-        empty
-            .map(|(index, _)| SuperzoneId(index as u32))
-            .filter(|id| self.zones.state(*id) == SuperzoneState::Full)
     }
 
     /// Stream that writes, or wrote, the superzone of `addr`.
@@ -189,8 +103,9 @@ impl Core {
 
     /// Writes one block through its stream: its address. The page is frozen by this.
     pub(crate) fn write_block(&mut self, block: Block, page: Page) -> Result<u32, Stop> {
-        let stream = self.folded(block.stream);
-        let head = self.head_for(stream)?;
+        let head = self.head_for(self.folded(block.stream))?;
+        // Where room is scarce it may be another stream's.
+        let stream = self.stream_of_head(head);
         let superzone = self.heads[head].superzone.expect("invariant: a head with a superzone");
         let kind = if block.slot == NODE_SLOT { WriteKind::Node } else { WriteKind::Data };
         let addr = self.write_at(superzone, self.heads[head].next, page, kind);

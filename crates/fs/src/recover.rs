@@ -95,6 +95,7 @@ pub(crate) async fn mount(
     inner.checkpoint(false).await?;
     trace(rt, 9);
     inner.start_commits();
+    inner.start_cleaning();
     Ok(inner)
 }
 
@@ -218,6 +219,8 @@ fn assemble(
             used: [0, 1].map(|half| used(layout.sync_half(half))),
             in_flight: 0,
         },
+        space: Default::default(),
+        clean: Default::default(),
         sync_waiters: Vec::new(),
         sync_round: sync::Round::default(),
         counters: Counters::default(),
@@ -237,6 +240,9 @@ fn assemble(
         core: RefCell::new(core),
         progress: Notify::new(),
         checkpoint_lock: Semaphore::new(1),
+        clean_lock: Semaphore::new(1),
+        cleaner_running: Cell::new(false),
+        closing: Cell::new(false),
         ended: Cell::new(false),
         write_back_running: Cell::new(false),
     }))

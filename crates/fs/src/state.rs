@@ -2,7 +2,7 @@
 
 use crate::core::{Core, Stop};
 use crate::format::{BLOCK, NAME_MAX};
-use crate::place::RESERVE;
+use crate::space::RESERVE;
 use crate::types::{Ino, Kind, StatFs, ZoneInfo, ZoneUse};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
@@ -10,22 +10,24 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 impl Core {
     /// See [`crate::Fs::statfs`].
     pub(crate) fn statfs(&self) -> StatFs {
-        let per = u64::from(self.layout.stripe(self.layout.width).payload_blocks());
-        let usable = self.zones.total() - self.zones.count(SuperzoneState::Retired);
+        let per = u64::from(self.superzone_blocks());
+        let all = (0..self.zones.total()).map(SuperzoneId);
+        let blocks: u64 = match self.zones.is_narrow() {
+            true => all.map(|id| u64::from(self.payload_of(id))).sum(),
+            false => u64::from(self.zones.total()) * per,
+        };
         let valid: u64 = self.superzone_valid.iter().map(|v| u64::from(*v)).sum();
-        let dirty = (self.cache.dirty_pages() as u64).min(per * u64::from(usable));
-        let streams = self.layout.streams as usize;
-        let open: u64 = (0..streams).map(|s| u64::from(self.room_in(s))).sum();
-        let free_superzones = self.zones.free_count();
-        let free = u64::from(free_superzones) * per + open;
-        let available = u64::from(free_superzones.saturating_sub(RESERVE)) * per + open;
-        let empty = self.empty_superzones().count() as u64 * per;
+        let dirty = self.cache.dirty_pages() as u64;
+        let kept = u64::from(RESERVE) * per;
+        let free = blocks.saturating_sub(valid + dirty);
+        let available = free.saturating_sub(kept);
         StatFs {
             block_size: BLOCK as u32,
-            blocks: u64::from(usable) * per,
-            blocks_free: (free + empty).saturating_sub(dirty),
-            blocks_available: (available + empty).saturating_sub(dirty),
-            blocks_stale: (u64::from(usable) * per).saturating_sub(free + valid),
+            blocks,
+            blocks_free: free,
+            blocks_available: available,
+            blocks_now: self.spare().saturating_sub(kept).min(available),
+            blocks_stale: blocks.saturating_sub(self.room() + valid),
             inodes: u64::from(self.layout.nodes - 1),
             inodes_free: u64::from(self.ids.unused_count()),
             name_max: NAME_MAX as u32,

@@ -206,11 +206,13 @@ pub struct StatFs {
     pub block_size: u32,
     /// Blocks for data and nodes.
     pub blocks: u64,
-    /// Blocks free now.
+    /// Blocks that hold nothing valid: free once all is cleaned.
     pub blocks_free: u64,
-    /// Blocks free for users (without the reserve).
+    /// Those of them for users: without what is kept for cleaning.
     pub blocks_available: u64,
-    /// Blocks that hold nothing valid but whose zones are not yet reset.
+    /// Those of them that can be written at once, before anything is cleaned.
+    pub blocks_now: u64,
+    /// Blocks that hold nothing valid any more but are in zones that are not reset: garbage.
     pub blocks_stale: u64,
     /// Inodes there can be.
     pub inodes: u64,
@@ -359,6 +361,8 @@ pub struct MountOptions {
     pub cache_pages: usize,
     /// How many superzones each stream writes to at once.
     pub placement: Placement,
+    /// Cleaning.
+    pub gc: crate::clean::GcOptions,
     /// A defect built in on purpose, which the crash sweep must catch.
     #[cfg(feature = "canary")]
     pub canary: Option<Canary>,
@@ -371,6 +375,7 @@ impl Default for MountOptions {
             commit_interval: 5 * furrow_rt::Nanos::SECOND,
             cache_pages: 65_536,
             placement: Placement::Quota,
+            gc: crate::clean::GcOptions::default(),
             #[cfg(feature = "canary")]
             canary: None,
         }
@@ -416,6 +421,10 @@ pub enum Canary {
     IgnoredExtent,
     /// Zones are reset before the checkpoint that shows them empty is durable.
     ReuseBeforeRelease,
+    /// Cleaning gives what it moves the checksum of what it read.
+    RecomputedCrc,
+    /// A checkpoint releases what became empty after its cut, though sync records refer to it.
+    ReleaseLiveRecord,
 }
 
 /// Bytes written to the drive by what they hold, and what was asked for.
@@ -453,6 +462,16 @@ pub struct Counters {
     pub cache_hits: u64,
     /// See `cache_hits`.
     pub cache_misses: u64,
+    /// Superzones cleaned.
+    pub clean_victims: u64,
+    /// Blocks of file data that cleaning moved.
+    pub clean_data_blocks: u64,
+    /// Nodes that cleaning moved.
+    pub clean_node_blocks: u64,
+    /// Blocks that cleaning could not read, or that were not what was written.
+    pub clean_failed_blocks: u64,
+    /// Times an operation had to wait for room.
+    pub space_waits: u64,
 }
 
 impl Counters {

@@ -19,6 +19,7 @@ pub mod pool;
 pub mod record;
 #[cfg(test)]
 mod toy;
+pub mod victim;
 mod window;
 pub mod writer;
 

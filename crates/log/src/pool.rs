@@ -106,6 +106,8 @@ struct Inner {
     owners: Vec<Option<SuperzoneId>>,
     durable: RefCell<u64>,
     pins: RefCell<Pins>,
+    /// Some superzone lacks a zone.
+    narrow: Cell<bool>,
 }
 
 struct Pins {
@@ -239,6 +241,7 @@ impl ZonePool {
         }
         let pins = Pins { count: vec![0; geometry.zones as usize], waiters: Vec::new() };
         let counts: [Cell<u32>; 5] = Default::default();
+        let narrow = superzones.iter().any(|s| s.zones.len() != usize::from(s.width));
         for superzone in &superzones {
             let count = &counts[superzone.state as usize];
             count.set(count.get() + 1);
@@ -251,6 +254,7 @@ impl ZonePool {
             owners,
             durable: RefCell::new(0),
             pins: RefCell::new(pins),
+            narrow: Cell::new(narrow),
         })))
     }
 
@@ -280,6 +284,11 @@ impl ZonePool {
     /// Superzones that can be handed out.
     pub fn free_count(&self) -> u32 {
         self.count(SuperzoneState::Free)
+    }
+
+    /// True if a superzone lacks a zone: they do not all hold the same then.
+    pub fn is_narrow(&self) -> bool {
+        self.0.narrow.get()
     }
 
     /// Blocks the superzones in `state` hold.
@@ -430,6 +439,7 @@ impl ZonePool {
     pub fn drop_zone(&self, zone: ZoneId) {
         let Some(owner) = self.owner(zone) else { return };
         let superzone = &mut self.0.superzones.borrow_mut()[owner.0 as usize];
+        self.0.narrow.set(true);
         superzone.zones.retain(|other| *other != zone);
         if superzone.zones.is_empty() {
             self.turn(superzone, SuperzoneState::Retired);
@@ -533,6 +543,7 @@ impl ZonePool {
             let superzone = &mut pool.0.superzones.borrow_mut()[id.0 as usize];
             superzone.releasing = false;
             let bad = result?;
+            pool.0.narrow.set(pool.0.narrow.get() || !bad.is_empty());
             superzone.zones.retain(|zone| !bad.contains(zone));
             superzone.generation = superzone.generation.wrapping_add(1);
             let left = !superzone.zones.is_empty();

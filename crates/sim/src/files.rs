@@ -91,6 +91,7 @@ impl Setup {
                 [rng.below(3) as usize],
             cache_pages: [64, 256, 4096][rng.below(3) as usize],
             placement: placement(case),
+            gc: furrow_fs::GcOptions::default(),
             canary,
         };
         Setup {

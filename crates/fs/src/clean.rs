@@ -1,0 +1,359 @@
+//! Cleaning: what is still valid in a superzone moves, so that its zones can be reset.
+//!
+//! A victim's summaries say who may own its blocks. Ownership is confirmed through the node: only
+//! if the pointer, or the NAT entry, still names this very address does the block move. It is
+//! read, verified against the CRC in that pointer, and written verbatim with *the same* CRC: what
+//! was damaged on the drive is never given a new checksum. A block that cannot be read or does not
+//! verify stays where it is and is reported; its superzone is not released and not chosen again.
+//! What is dirty in the cache is not copied at all: data is simply written, nodes are left to the
+//! next checkpoint.
+//!
+//! As in F2FS, data that is moved goes to the cold stream (it has outlived its neighbours), while
+//! nodes keep theirs, which is by what they are.
+//!
+//! **Crash safety.** Cleaning only does what write-back does: it writes blocks to new places and
+//! changes pointers in memory. The old places stay valid on the drive until a *durable* checkpoint
+//! shows nothing valid in the victim; until then recovery finds everything at its old place, or,
+//! where an fsync has told of a moved node, at the new one. Blocks that move stay in the cache until
+//! they are on the drive.
+//!
+//! **Room.** Before a victim is touched, room for what is valid in it and for every node that will
+//! change is set aside ([`crate::space`]), so that a cleaning once begun never runs out.
+
+mod background;
+mod owners;
+mod step;
+
+use crate::core::{Core, Inner};
+use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_log::victim::{self, Candidate, Policy, Worth};
+use furrow_zone::Result;
+use owners::Item;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use step::Moved;
+
+/// Failures remembered for a report.
+const FAILURES_MAX: usize = 32;
+
+/// How a mounted file system cleans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GcOptions {
+    /// Clean in the background. Without it cleaning happens only when somebody lacks room.
+    pub background: bool,
+    /// How the background chooses.
+    pub policy: Policy,
+    /// Background cleaning starts when less than this share of the main area can be written at
+    /// once, in percent.
+    pub start: u8,
+    /// Below this share it takes no pauses, in percent.
+    pub urgent: u8,
+}
+
+impl Default for GcOptions {
+    fn default() -> GcOptions {
+        GcOptions { background: true, policy: Policy::CostBenefit, start: 20, urgent: 8 }
+    }
+}
+
+/// What [`crate::Fs::clean`] is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CleanOptions {
+    /// How victims are chosen.
+    pub policy: Policy,
+    /// Most superzones to clean.
+    pub superzones: u32,
+    /// Least share of a victim that must be garbage, in percent.
+    pub garbage_percent: u8,
+}
+
+impl Default for CleanOptions {
+    /// All of which a twentieth or more is garbage, the cheapest first.
+    fn default() -> CleanOptions {
+        CleanOptions { policy: Policy::Greedy, superzones: u32::MAX, garbage_percent: 5 }
+    }
+}
+
+/// What a cleaning did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CleanReport {
+    /// Superzones made empty.
+    pub superzones: u32,
+    /// Blocks of file data moved.
+    pub data_blocks: u64,
+    /// Nodes moved.
+    pub node_blocks: u64,
+    /// Blocks that could not be read, or whose content is not what was written.
+    pub failed_blocks: u64,
+    /// Which those are: place, owner and reason; the first few.
+    pub failures: Vec<String>,
+}
+
+/// Why a victim is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Nobody waits. With the least share of garbage worth having, in thousandths.
+    Background(Policy, u32),
+    /// Somebody waits for room.
+    Waiting,
+    /// Somebody waits, and has tried everything else.
+    Last,
+}
+
+impl Urgency {
+    fn policy(self) -> Policy {
+        match self {
+            Urgency::Background(policy, _) => policy,
+            // What copies least is done first.
+            Urgency::Waiting | Urgency::Last => Policy::Greedy,
+        }
+    }
+
+    fn garbage_permille(self) -> u32 {
+        match self {
+            Urgency::Background(_, permille) => permille,
+            Urgency::Waiting => 100,
+            // A superzone is copied to gain a hundredth of it: who asks has nothing better.
+            Urgency::Last => 8,
+        }
+    }
+}
+
+/// What is known of earlier cleanings.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Superzones that could not be emptied, with their generation.
+    stuck: BTreeMap<u32, u32>,
+    /// The background looks for no victim before so much was written.
+    rest_until: u64,
+    /// See [`CleanReport::failures`]; the newest are kept.
+    failures: Vec<String>,
+}
+
+/// How cleaning one superzone ended.
+enum End {
+    /// Nothing valid is left in it but what is dirty in the cache.
+    Empty,
+    /// Some blocks could not be moved.
+    Stuck,
+    /// There was not enough room.
+    NoRoom,
+}
+
+impl Core {
+    /// Superzones that could be cleaned.
+    fn candidates(&self, policy: Policy) -> Vec<Candidate> {
+        let now = self.seconds.get();
+        let mut list = Vec::new();
+        for (index, valid) in self.superzone_valid.iter().enumerate() {
+            let id = SuperzoneId(index as u32);
+            let known = self.clean.stuck.get(&id.0) == Some(&self.zones.generation(id));
+            if *valid == 0 || known || self.zones.state(id) != SuperzoneState::Full {
+                continue;
+            }
+            let capacity = self.payload_of(id);
+            let age = match policy {
+                Policy::Greedy => 0,
+                Policy::CostBenefit => self.age_of(id, now),
+            };
+            let group = self.zones.group(id);
+            list.push(Candidate { id: id.0, valid: *valid, capacity, age, group });
+        }
+        list
+    }
+
+    /// Seconds since what is valid in a superzone changed, on average over its segments.
+    fn age_of(&self, id: SuperzoneId, now: u32) -> u64 {
+        let first = id.0 * self.layout.segments;
+        let used = (first..first + self.layout.segments).map(|s| self.sit.get(s));
+        let ages = used
+            .filter(|entry| entry.valid.get() > 0)
+            .map(|entry| u64::from(now.saturating_sub(entry.changed.get())));
+        let (sum, count) = ages.fold((0, 0), |(sum, count), age| (sum + age, count + 1));
+        sum / u64::max(count, 1)
+    }
+
+    /// Free superzones of each interference group.
+    fn free_by_group(&self) -> Vec<u32> {
+        let mut free = Vec::new();
+        for id in (0..self.zones.total()).map(SuperzoneId) {
+            if self.zones.state(id) == SuperzoneState::Free {
+                let group = self.zones.group(id) as usize;
+                if free.len() <= group {
+                    free.resize(group + 1, 0);
+                }
+                free[group] += 1;
+            }
+        }
+        free
+    }
+
+    /// The next victim, not one of `tried`; `None` if nothing is worth it.
+    fn choose_victim(&self, urgency: Urgency, tried: &BTreeSet<u32>) -> Option<SuperzoneId> {
+        let policy = urgency.policy();
+        let mut candidates = self.candidates(policy);
+        candidates.retain(|candidate| !tried.contains(&candidate.id));
+        let worth = Worth {
+            garbage_permille: urgency.garbage_permille(),
+            valid_max: self.spare().min(u64::from(u32::MAX)) as u32,
+        };
+        let chosen = victim::choose(&candidates, &self.free_by_group(), policy, worth)?;
+        Some(SuperzoneId(candidates[chosen].id))
+    }
+
+    /// See [`crate::Fs::clean_failures`].
+    pub(crate) fn clean_failures(&self) -> &[String] {
+        &self.clean.failures
+    }
+
+    /// Keeps a failure for whoever asks.
+    fn note_clean_failure(&mut self, what: String) {
+        self.counters.clean_failed_blocks += 1;
+        if self.clean.failures.len() == FAILURES_MAX {
+            self.clean.failures.remove(0);
+        }
+        self.clean.failures.push(what);
+    }
+}
+
+impl Inner {
+    /// Cleans one superzone and makes that durable, so that it is free; false if no victim is
+    /// worth it. If a cleaning is under way already, waits for that one instead.
+    pub(crate) async fn clean_one(self: &Rc<Self>, urgency: Urgency) -> Result<bool> {
+        if self.clean_lock.available() == 0 {
+            drop(self.clean_lock.acquire(1).await);
+            return Ok(true);
+        }
+        let inner = self.clone();
+        // A task of its own: whoever asked may go away.
+        let task = self.rt.spawn(async move {
+            let _one = inner.clean_lock.acquire(1).await;
+            let mut report = CleanReport::default();
+            let cleaned = inner.clean_best(urgency, &mut report).await?;
+            if cleaned {
+                inner.checkpoint(false).await?;
+                inner.judge();
+            }
+            Ok(cleaned)
+        });
+        task.await
+    }
+
+    /// Cleans the best victim there is room for.
+    async fn clean_best(
+        self: &Rc<Self>,
+        urgency: Urgency,
+        report: &mut CleanReport,
+    ) -> Result<bool> {
+        let mut tried = BTreeSet::new();
+        while !self.closing.get() {
+            let victim = self.core.borrow().choose_victim(urgency, &tried);
+            let Some(victim) = victim else { return Ok(false) };
+            let end = self.clean_superzone(victim, urgency, report).await;
+            self.core.borrow_mut().space.cleaning = 0;
+            match end? {
+                End::Empty => {
+                    self.core.borrow_mut().counters.clean_victims += 1;
+                    report.superzones += 1;
+                    return Ok(true);
+                }
+                End::Stuck => {
+                    let mut core = self.core.borrow_mut();
+                    let generation = core.zones.generation(victim);
+                    core.clean.stuck.insert(victim.0, generation);
+                }
+                End::NoRoom => {}
+            }
+            tried.insert(victim.0);
+        }
+        Ok(false)
+    }
+
+    /// After a checkpoint: forgets those stuck that became free after all.
+    fn judge(&self) {
+        let core = &mut *self.core.borrow_mut();
+        let zones = core.zones.clone();
+        core.clean.stuck.retain(|id, generation| zones.generation(SuperzoneId(*id)) == *generation);
+    }
+
+    /// Moves what is valid in `victim`.
+    async fn clean_superzone(
+        self: &Rc<Self>,
+        victim: SuperzoneId,
+        urgency: Urgency,
+        report: &mut CleanReport,
+    ) -> Result<End> {
+        self.core.borrow().writable().map_err(crate::core::error_of)?;
+        let items = self.owners(victim).await?;
+        let batch = self.core.borrow().clean_batch();
+        let parents = |items: &[Item]| {
+            let nodes: BTreeSet<u32> = items.iter().filter_map(Item::parent).collect();
+            nodes.len() as u32
+        };
+        // Nodes that change are written once, or, where there are many, after each batch.
+        let all = parents(&items);
+        let bounded = (all as usize) < batch;
+        let nodes = if bounded { all } else { items.chunks(batch).map(parents).sum() };
+        let needed = items.len() as u32 + nodes;
+        {
+            let mut core = self.core.borrow_mut();
+            if core.spare() < u64::from(needed) {
+                return Ok(End::NoRoom);
+            }
+            core.space.cleaning = needed;
+        }
+        let mut moved = Moved::default();
+        for items in items.chunks(batch) {
+            if self.closing.get() {
+                return Ok(End::NoRoom);
+            }
+            let began = self.rt.now();
+            let now = self.clean_step(items, &mut report.failures).await?;
+            moved.add(&now);
+            let cost = items.len() as u32 + if bounded { 0 } else { parents(items) };
+            if now.no_room {
+                return Ok(End::NoRoom);
+            }
+            if !bounded {
+                self.flush_nodes(items).await?;
+            }
+            {
+                let mut core = self.core.borrow_mut();
+                core.space.cleaning = core.space.cleaning.saturating_sub(cost);
+            }
+            self.pace(urgency, began).await;
+        }
+        report.data_blocks += moved.data;
+        report.node_blocks += moved.nodes;
+        report.failed_blocks += moved.failed;
+        report.failures.truncate(FAILURES_MAX);
+        Ok(if moved.failed > 0 { End::Stuck } else { End::Empty })
+    }
+
+    /// See [`crate::Fs::clean`].
+    pub(crate) async fn clean(self: &Rc<Self>, options: CleanOptions) -> Result<CleanReport> {
+        let inner = self.clone();
+        let task = self.rt.spawn(async move {
+            let _one = inner.clean_lock.acquire(1).await;
+            let mut report = CleanReport::default();
+            // What is dirty makes garbage when it is written: then, not in the middle.
+            inner.checkpoint(false).await?;
+            let permille = u32::from(options.garbage_percent) * 10;
+            let urgency = Urgency::Background(options.policy, permille);
+            while report.superzones < options.superzones
+                && inner.clean_best(urgency, &mut report).await?
+            {
+                inner.checkpoint(false).await?;
+                inner.judge();
+            }
+            Ok(report)
+        });
+        task.await
+    }
+
+    /// Ends cleaning: no batch begins from now on, and the last one is over.
+    pub(crate) async fn stop_cleaning(&self) {
+        self.closing.set(true);
+        drop(self.clean_lock.acquire(1).await);
+    }
+}

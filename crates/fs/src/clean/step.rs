@@ -1,0 +1,410 @@
+//! One batch of a cleaning: confirm, read, verify, move.
+
+use super::owners::{Item, Owner};
+use crate::cache::{Entry, Key};
+use crate::core::{Core, Fetch, Inner, Stop};
+use crate::format::{Pointer, class};
+use crate::node::{self, header};
+use crate::place::{Block, NODE_SLOT, node_stream};
+use crate::types::Ino;
+use furrow_log::address::{BlockAddr, read_blocks};
+use furrow_log::pool::ReadPin;
+use furrow_log::record::crc32c;
+use furrow_rt::Page;
+use furrow_zone::{ErrorKind, QueueId, Result};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Stream of data that cleaning moves, as in F2FS: cold.
+const MOVED_DATA: u8 = 2;
+/// Most blocks of a batch: a segment.
+const BATCH_MAX: usize = 512;
+/// Blocks one read takes at most: a run that fails is read again block by block.
+const RUN_MAX: usize = 64;
+
+/// What a batch did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Moved {
+    pub(super) data: u64,
+    pub(super) nodes: u64,
+    pub(super) failed: u64,
+    /// It was not begun: there was not enough room.
+    pub(super) no_room: bool,
+}
+
+impl Moved {
+    pub(super) fn add(&mut self, other: &Moved) {
+        self.data += other.data;
+        self.nodes += other.nodes;
+        self.failed += other.failed;
+    }
+}
+
+/// Blocks of a batch whose owners are confirmed, and pins of the zones they are in.
+struct Confirmed {
+    owned: Vec<(Item, Owner)>,
+    unowned: Vec<Item>,
+    pins: Vec<ReadPin>,
+}
+
+impl Core {
+    /// Blocks a batch moves at most: a segment, and no more than a small cache can hold.
+    pub(super) fn clean_batch(&self) -> usize {
+        (self.dirty_limit() / 4).clamp(16, BATCH_MAX)
+    }
+
+    /// Whether the SIT still calls the block at `addr` valid.
+    fn is_valid(&self, addr: u32) -> bool {
+        let Some((_, segment, block)) = self.segment_of(addr) else { return false };
+        self.sit.get(segment).map[(block / 8) as usize] >> (block % 8) & 1 == 1
+    }
+
+    /// Confirms who owns `items`. Asks for all the nodes that takes at once.
+    fn confirm(&mut self, items: &[Item]) -> Result<Confirmed, Stop> {
+        let mut missing: SmallVec<[Fetch; 4]> = SmallVec::new();
+        let (mut owned, mut unowned) = (Vec::with_capacity(items.len()), Vec::new());
+        for item in items {
+            if !self.is_valid(item.addr) {
+                continue;
+            }
+            match self.owner_of(item) {
+                Ok(Some(owner)) => owned.push((*item, owner)),
+                Ok(None) => unowned.push(*item),
+                Err(Stop::Load(fetches)) => missing.extend(fetches),
+                Err(stop) => return Err(stop),
+            }
+        }
+        if !missing.is_empty() {
+            return Err(Stop::Load(missing));
+        }
+        let zones =
+            owned.iter().filter_map(|(item, _)| BlockAddr(item.addr).locate(&self.geometry));
+        let mut zones: Vec<_> = zones.map(|(zone, _)| zone).collect();
+        zones.dedup();
+        let pins = zones.into_iter().map(|zone| self.zones.pin(zone)).collect();
+        Ok(Confirmed { owned, unowned, pins })
+    }
+
+    /// Moves `items` whose content was read, as far as their owners still name them.
+    fn move_items(&mut self, items: &[Item], pages: &BTreeMap<u32, Page>) -> Result<Moved, Stop> {
+        self.writable()?;
+        let confirmed = self.confirm(items)?;
+        for (_, owner) in &confirmed.owned {
+            if let (Key::Data(ino, block), true) = (owner.key(), self.is_dirty(owner.key())) {
+                self.holder(Ino(ino), block)?;
+            }
+        }
+        if self.spare() < self.cost_of(&confirmed.owned) {
+            return Ok(Moved { no_room: true, ..Moved::default() });
+        }
+        // Apply. In the order of the files, whatever order they were written in.
+        let mut owned = confirmed.owned;
+        owned.sort_by_key(|(_, owner)| owner.key());
+        self.space.for_cleaning = true;
+        let moved = self.move_owned(owned, pages);
+        self.space.for_cleaning = false;
+        moved
+    }
+
+    fn move_owned(
+        &mut self,
+        owned: Vec<(Item, Owner)>,
+        pages: &BTreeMap<u32, Page>,
+    ) -> Result<Moved, Stop> {
+        let mut moved = Moved::default();
+        for (item, owner) in owned {
+            let key = owner.key();
+            let dirty = self.is_dirty(key);
+            let page = match self.cache.peek(&key) {
+                Some(cached) => Some(cached.page().clone()),
+                None => pages.get(&item.addr).cloned(),
+            };
+            match (owner, page) {
+                // Written by the next checkpoint, with what has changed in it.
+                (Owner::Node { .. }, _) if dirty => {}
+                (Owner::Data { .. }, _) if dirty => {
+                    let Key::Data(ino, block) = key else { continue };
+                    self.write_data(Ino(ino), block)?;
+                    moved.data += 1;
+                }
+                (_, None) => {}
+                (owner, Some(page)) => {
+                    self.move_block(item.addr, &owner, page)?;
+                    match owner {
+                        Owner::Data { .. } => moved.data += 1,
+                        Owner::Node { .. } => moved.nodes += 1,
+                    }
+                }
+            }
+        }
+        self.counters.clean_data_blocks += moved.data;
+        self.counters.clean_node_blocks += moved.nodes;
+        Ok(moved)
+    }
+
+    fn is_dirty(&self, key: Key) -> bool {
+        self.cache.peek(&key).is_some_and(Entry::is_dirty)
+    }
+
+    /// Room that moving these takes: themselves, and nodes that become dirty by it.
+    fn cost_of(&self, owned: &[(Item, Owner)]) -> u64 {
+        let mut nodes: Vec<u32> = Vec::new();
+        for (_, owner) in owned {
+            if let Owner::Data { holder, .. } = owner {
+                nodes.push(holder.nid);
+            }
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        let clean = nodes.iter().filter(|nid| !self.is_dirty(Key::Node(**nid))).count();
+        owned.len() as u64 + clean as u64
+    }
+
+    /// Writes a clean block to a new place as it is, with the CRC it has.
+    fn move_block(&mut self, from: u32, owner: &Owner, page: Page) -> Result<(), Stop> {
+        let (key, crc) = (owner.key(), self.carried_crc(owner.crc(), &page));
+        let (stream, node, slot, ino) = match owner {
+            Owner::Data { holder, key: Key::Data(ino, _), .. } => {
+                (MOVED_DATA, holder.nid, holder.slot, *ino)
+            }
+            Owner::Data { holder, .. } => (MOVED_DATA, holder.nid, holder.slot, 0),
+            Owner::Node { nid, entry } => {
+                let head = header(&page);
+                (node_stream(head.class, head.level), *nid, NODE_SLOT, entry.ino.get())
+            }
+        };
+        // Whoever reads it now must find it before it is on the drive.
+        self.cache.insert(key, Entry::clean(page, Some(crc)).owned_by(ino));
+        let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: inserted");
+        let addr = self.write_block(Block { stream, node, slot }, page)?;
+        self.tickets.push(ticket);
+        match owner {
+            Owner::Data { holder, .. } => self.set_slot(*holder, Pointer::new(addr, crc)),
+            Owner::Node { nid, entry } => {
+                self.nat.update(*nid, |entry| {
+                    entry.addr = addr.into();
+                    entry.crc = crc.into();
+                });
+                self.changed_nodes.wrote(entry.ino.get(), *nid);
+            }
+        }
+        self.invalidate(from);
+        Ok(())
+    }
+
+    #[cfg(feature = "canary")]
+    fn carried_crc(&self, crc: u32, page: &Page) -> u32 {
+        if self.options.canary == Some(crate::types::Canary::RecomputedCrc) {
+            return crc32c(page.bytes());
+        }
+        crc
+    }
+
+    #[cfg(not(feature = "canary"))]
+    fn carried_crc(&self, crc: u32, _page: &Page) -> u32 {
+        crc
+    }
+
+    /// Whether `page` is what `owner` says it is; why not.
+    fn check_moved(&self, owner: &Owner, page: &Page) -> Result<(), String> {
+        let (expected, found) = (owner.crc(), crc32c(page.bytes()));
+        if expected != found && self.carried_crc(expected, page) == expected {
+            return Err(format!("expected CRC {expected:08x}, found {found:08x}"));
+        }
+        match owner {
+            Owner::Node { nid, entry } => node::check(page, *nid, entry.ino.get()),
+            Owner::Data { class: class::DIRECTORY, .. } => crate::dirent::check(page.bytes())
+                .map_err(|error| format!("not a block of a directory: {error}")),
+            Owner::Data { .. } => Ok(()),
+        }
+    }
+
+    /// Notes that a block stays where it is, and why.
+    fn stays(&mut self, addr: u32, owner: Option<&Owner>, why: &str, failures: &mut Vec<String>) {
+        let place = match BlockAddr(addr).locate(&self.geometry) {
+            Some((zone, offset)) => format!("zone {zone} offset {offset}"),
+            None => format!("block {addr}"),
+        };
+        let whose = match owner.map(Owner::key) {
+            Some(Key::Data(ino, block)) => format!("inode {ino} block {block}"),
+            Some(Key::Node(nid)) => format!("node {nid}"),
+            None => "no owner".to_owned(),
+        };
+        let what = format!("{}: {place}: {whose}: {why}", self.device.name());
+        failures.push(what.clone());
+        self.note_clean_failure(what);
+    }
+}
+
+impl Inner {
+    /// Cleans one batch. What cannot be moved is told in `failures`.
+    pub(super) async fn clean_step(
+        self: &Rc<Self>,
+        items: &[Item],
+        failures: &mut Vec<String>,
+    ) -> Result<Moved> {
+        let (confirmed, mut failed) = self.confirm_all(items, failures).await?;
+        let wanted: Vec<(Item, Owner)> = {
+            let core = self.core.borrow();
+            let absent = |owner: &Owner| !core.cache.contains(&owner.key());
+            confirmed.owned.iter().filter(|(_, owner)| absent(owner)).copied().collect()
+        };
+        let pages = self.read_all(&wanted, failures).await;
+        failed += (wanted.len() - pages.len()) as u64;
+        let movable: Vec<Item> = {
+            let core = self.core.borrow();
+            let here = |item: &Item, owner: &Owner| {
+                pages.contains_key(&item.addr) || core.cache.contains(&owner.key())
+            };
+            let owned = confirmed.owned.iter();
+            owned.filter(|(item, owner)| here(item, owner)).map(|(item, _)| *item).collect()
+        };
+        let moved = self.run(|core| core.move_items(&movable, &pages)).await;
+        self.after_dispatch();
+        drop(confirmed.pins);
+        let mut moved = moved?;
+        moved.failed += failed;
+        self.settle_writes().await?;
+        Ok(moved)
+    }
+
+    /// Confirms owners; where a node cannot be read, only what it owns stays behind.
+    async fn confirm_all(
+        self: &Rc<Self>,
+        items: &[Item],
+        failures: &mut Vec<String>,
+    ) -> Result<(Confirmed, u64)> {
+        let mut all = match self.run(|core| core.confirm(items)).await {
+            Err(error) if is_damage(error.kind()) && !self.ended.get() => {
+                let mut all = Confirmed { owned: vec![], unowned: vec![], pins: vec![] };
+                let mut failed = 0;
+                for item in items {
+                    match self.run(|core| core.confirm(std::slice::from_ref(item))).await {
+                        Ok(mut one) => {
+                            all.owned.append(&mut one.owned);
+                            all.unowned.append(&mut one.unowned);
+                            all.pins.append(&mut one.pins);
+                        }
+                        Err(error) if is_damage(error.kind()) && !self.ended.get() => {
+                            let why = format!("its node cannot be read: {error}");
+                            self.core.borrow_mut().stays(item.addr, None, &why, failures);
+                            failed += 1;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                (all, failed)
+            }
+            confirmed => (confirmed?, 0),
+        };
+        for item in &all.0.unowned {
+            let why = "called valid, but no node points to it: run furrow fsck";
+            self.core.borrow_mut().stays(item.addr, None, why, failures);
+            all.1 += 1;
+        }
+        Ok(all)
+    }
+
+    /// Reads the blocks of `wanted`, neighbours in one command, all in flight at once; those that
+    /// are what they should be, by address.
+    async fn read_all(
+        self: &Rc<Self>,
+        wanted: &[(Item, Owner)],
+        failures: &mut Vec<String>,
+    ) -> BTreeMap<u32, Page> {
+        let mut sorted = wanted.to_vec();
+        sorted.sort_by_key(|(item, _)| item.addr);
+        let (device, geometry) = {
+            let core = self.core.borrow();
+            (core.device.clone(), core.geometry.clone())
+        };
+        let mut flights = Vec::new();
+        let zone_of = |addr: u32| BlockAddr(addr).locate(&geometry).map(|(zone, _)| zone);
+        let neighbours = |a: &(Item, Owner), b: &(Item, Owner)| {
+            a.0.addr.checked_add(1) == Some(b.0.addr) && zone_of(a.0.addr) == zone_of(b.0.addr)
+        };
+        for run in sorted.chunk_by(neighbours).flat_map(|run| run.chunks(RUN_MAX)) {
+            let run = run.to_vec();
+            let (device, pool) = (device.clone(), self.pages.clone());
+            flights.push(self.rt.spawn(async move {
+                let from = BlockAddr(run[0].0.addr);
+                let read = read_blocks(&*device, QueueId(0), from, run.len() as u32, &pool).await;
+                let mut found = Vec::with_capacity(run.len());
+                match read {
+                    Ok(pages) => found.extend(run.into_iter().zip(pages.into_iter().map(Ok))),
+                    Err(_) => {
+                        // Which of them it was.
+                        for (item, owner) in run {
+                            let addr = BlockAddr(item.addr);
+                            let read = read_blocks(&*device, QueueId(0), addr, 1, &pool).await;
+                            let page = read.map(|mut pages| pages.swap_remove(0));
+                            found.push(((item, owner), page));
+                        }
+                    }
+                }
+                found
+            }));
+        }
+        let mut pages = BTreeMap::new();
+        for flight in flights {
+            for ((item, owner), page) in flight.await {
+                let mut core = self.core.borrow_mut();
+                let checked = page.map_err(|error| error.to_string()).and_then(|page| {
+                    core.check_moved(&owner, &page)?;
+                    Ok(page)
+                });
+                match checked {
+                    Ok(page) => drop(pages.insert(item.addr, page)),
+                    Err(why) => core.stays(item.addr, Some(&owner), &why, failures),
+                }
+            }
+        }
+        pages
+    }
+
+    /// Writes the nodes that moving `items` changed, unless data they point to is dirty: those
+    /// are written with it.
+    pub(super) async fn flush_nodes(self: &Rc<Self>, items: &[Item]) -> Result<()> {
+        let result = self
+            .run(|core| {
+                core.writable()?;
+                let mut nodes: Vec<(u32, u32)> = Vec::new();
+                for item in items {
+                    // A file that grew has its first pointers in a leaf of another id; that one
+                    // waits for the checkpoint.
+                    let Some(nid) = item.parent() else { continue };
+                    let Some(entry) = core.cache.peek(&Key::Node(nid)) else { continue };
+                    if entry.is_dirty() && core.cache.dirty_of(entry.owner()).next().is_none() {
+                        nodes.push((entry.owner(), nid));
+                    }
+                }
+                nodes.sort_unstable();
+                nodes.dedup();
+                core.space.for_cleaning = true;
+                let written = nodes.into_iter().try_for_each(|(_, nid)| core.write_node(nid));
+                core.space.for_cleaning = false;
+                written
+            })
+            .await;
+        self.after_dispatch();
+        result
+    }
+
+    /// Waits until little enough is in flight for the next batch.
+    async fn settle_writes(self: &Rc<Self>) -> Result<()> {
+        let (in_flight, batch, mark, writer) = {
+            let core = self.core.borrow();
+            (core.in_flight, core.clean_batch(), core.writer.mark(), core.writer.clone())
+        };
+        if in_flight > 2 * batch {
+            writer.wait(mark).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an error says that something on the drive cannot be read or is not what it should be.
+fn is_damage(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Io | ErrorKind::Corrupt)
+}

@@ -1,0 +1,192 @@
+//! Room on the drive: what is left, what is promised, and who may have the rest.
+//!
+//! *Room* is what the main area takes before anything is reset: the rest of each stream's
+//! superzone, and the free superzones. Every dirty page is *promised* one block of it. The rest is
+//! *spare*. Because a stream that has no superzone may write into another's (see
+//! [`Core::write_block`]), room is one number: no distribution of dirty pages over streams can make
+//! it insufficient, and asking costs the same however much is dirty.
+//!
+//! Operations ask *before* they change anything. Those of users leave [`RESERVE`] superzones
+//! spare, removals one: with that, cleaning can always move what is valid in a victim and write the
+//! nodes that changes. A cleaning under way has its own reservation, which nobody may go below. So
+//! a checkpoint, which writes what was promised, and a cleaning, once begun, never run out.
+//!
+//! Who lacks room stands in line, first come, first served; the first one cleans until there is
+//! enough ([`Inner::gain_space`]). `NoSpace` is the answer only when nothing more can be reclaimed.
+
+use crate::clean::Urgency;
+use crate::core::{Core, Inner, Stop};
+use crate::types::Ino;
+use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_rt::{Permit, Semaphore};
+use furrow_zone::{Error, ErrorKind, Result};
+use std::rc::Rc;
+
+/// Superzones' worth of room that users leave for cleaning: what is valid in a victim, and as many
+/// nodes that point to it.
+pub(crate) const RESERVE: u32 = 2;
+/// Checkpoints in a row that gave nothing back after which it is said that there is no room.
+const FUTILE_MAX: u32 = 4;
+
+/// What an operation lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// Blocks.
+    Room,
+    /// Node ids.
+    Nodes,
+}
+
+impl Lack {
+    pub(crate) fn error(self) -> Error {
+        let message = match self {
+            Lack::Room => "no space left on the drive",
+            Lack::Nodes => "no inode left",
+        };
+        Error::new(ErrorKind::NoSpace, message)
+    }
+}
+
+/// Who waits for room, and what is set aside.
+pub(crate) struct State {
+    /// One permit: whoever holds it is first in line.
+    pub(crate) line: Semaphore,
+    /// The operation that runs now is the first in line.
+    pub(crate) first: bool,
+    /// Room the cleaning under way will still need.
+    pub(crate) cleaning: u32,
+    /// A cleaning writes: it may open the superzones kept for it.
+    pub(crate) for_cleaning: bool,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State { line: Semaphore::new(1), first: false, cleaning: 0, for_cleaning: false }
+    }
+}
+
+impl Core {
+    /// Payload blocks of a whole superzone.
+    pub(crate) fn superzone_blocks(&self) -> u32 {
+        self.layout.stripe(self.layout.width).payload_blocks().max(1)
+    }
+
+    /// Payload blocks of superzone `id`, which may lack zones.
+    pub(crate) fn payload_of(&self, id: SuperzoneId) -> u32 {
+        match self.zones.width(id) {
+            0 => 0,
+            width => self.layout.stripe(width).payload_blocks(),
+        }
+    }
+
+    /// Blocks that can be written before anything is reset.
+    pub(crate) fn room(&self) -> u64 {
+        let open: u64 = (0..self.layout.streams as usize).map(|s| u64::from(self.room_in(s))).sum();
+        let free = if self.zones.is_narrow() {
+            let all = (0..self.zones.total()).map(SuperzoneId);
+            let free = all.filter(|id| self.zones.state(*id) == SuperzoneState::Free);
+            free.map(|id| u64::from(self.payload_of(id))).sum()
+        } else {
+            u64::from(self.zones.free_count()) * u64::from(self.superzone_blocks())
+        };
+        open + free
+    }
+
+    /// Room beyond what is promised.
+    pub(crate) fn spare(&self) -> u64 {
+        self.room().saturating_sub(self.cache.dirty_pages() as u64)
+    }
+
+    /// Room that must stay spare.
+    fn kept(&self, removal: bool) -> u64 {
+        let superzones = if removal { RESERVE / 2 } else { RESERVE };
+        let kept = u64::from(superzones) * u64::from(self.superzone_blocks());
+        kept.max(u64::from(self.space.cleaning))
+    }
+
+    /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if there is no
+    /// room for them, or if others have waited for longer. Removals may use part of the reserve
+    /// and stand in no line: they make room.
+    pub(crate) fn reserve(&mut self, data: u32, nodes: u32, removal: bool) -> Result<(), Stop> {
+        if self.replaying {
+            return Ok(());
+        }
+        if nodes + 8 > self.ids.free_count() && !removal {
+            return Err(Stop::Space(Lack::Nodes));
+        }
+        let others_first = !removal && !self.space.first && self.space.line.available() == 0;
+        let wanted = u64::from(data) + u64::from(nodes);
+        if others_first || self.spare() < self.kept(removal) + wanted {
+            return Err(Stop::Space(Lack::Room));
+        }
+        Ok(())
+    }
+
+    /// Whether a stream may take a free superzone: the last ones are for cleaning.
+    pub(crate) fn may_open(&self) -> bool {
+        let keep = if self.space.for_cleaning { 0 } else { RESERVE };
+        self.zones.free_count() > keep
+    }
+
+    /// Refuses to keep another inode without names: a checkpoint has room for so many only.
+    pub(crate) fn reserve_orphan(&self, ino: Ino) -> Result<(), Stop> {
+        let most = self.layout.orphans_max();
+        if self.open.contains_key(&ino) && self.orphans.len() >= most {
+            let message = format!("{most} removed files are still open");
+            return Err(Stop::Fail(Error::new(ErrorKind::NoSpace, message)));
+        }
+        Ok(())
+    }
+
+    /// True if a checkpoint would give back what is lacking.
+    fn checkpoint_gains(&self, lack: Lack) -> bool {
+        match lack {
+            Lack::Room => self.empty_superzones().next().is_some(),
+            Lack::Nodes => self.ids.unused_count() > self.ids.free_count(),
+        }
+    }
+
+    /// Superzones written to their end that hold nothing valid.
+    pub(crate) fn empty_superzones(&self) -> impl Iterator<Item = SuperzoneId> + '_ {
+        let empty = self.superzone_valid.iter().enumerate().filter(|(_, valid)| **valid == 0);
+        empty
+            .map(|(index, _)| SuperzoneId(index as u32))
+            .filter(|id| self.zones.state(*id) == SuperzoneState::Full)
+    }
+}
+
+impl Inner {
+    /// Stands in the line of those who lack room; first in it while the answer lives.
+    pub(crate) async fn wait_in_line(&self) -> Permit {
+        let line = self.core.borrow().space.line.clone();
+        line.acquire(1).await
+    }
+
+    /// Makes room by one step, for the first in line; false if there is nothing to reclaim.
+    /// `futile` counts steps that gained nothing.
+    pub(crate) async fn gain_space(self: &Rc<Self>, lack: Lack, futile: &mut u32) -> Result<bool> {
+        if self.core.borrow().checkpoint_gains(lack) {
+            self.checkpoint(false).await?;
+            return Ok(true);
+        }
+        if lack == Lack::Nodes {
+            return Ok(false);
+        }
+        self.core.borrow_mut().counters.space_waits += 1;
+        // Cleaning comes cheap where much is garbage. Else what is dirty is written first: what
+        // it replaces is garbage only then. At last, anything.
+        for urgency in [Urgency::Waiting, Urgency::Last] {
+            if self.clean_one(urgency).await? {
+                *futile = 0;
+                return Ok(true);
+            }
+            let dirty = self.core.borrow().cache.dirty_pages() > 0;
+            if dirty && *futile < FUTILE_MAX {
+                *futile += 1;
+                self.checkpoint(false).await?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,217 @@
+//! Which superzone to clean next.
+//!
+//! Pure functions over what an engine knows of its superzones: how much in each is still valid, how
+//! long ago that last changed, which interference group it is in. Nothing here knows what is stored.
+//!
+//! - [`Policy::Greedy`] takes the one whose cleaning copies least. Right when somebody waits.
+//! - [`Policy::CostBenefit`] weighs what is gained against what it costs, and prefers what has been
+//!   left alone: what is still changing will become cheaper by itself. (Sprite LFS: free space
+//!   generated × age / cost, with one read and one write of what is valid as the cost.)
+//!
+//! Victims come from the interference group with the fewest free superzones, so that streams find
+//! room on every die; but not at any price: where another group has one more than
+//! [`GROUP_FACTOR`] times better, that is taken. Candidates that are *not worth it* — see
+//! [`Worth`] — are never taken, so cleaning ends.
+//!
+//! Not here: how fast to clean, what may be reserved for it, and which superzones are candidates.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+/// How much better a victim of another interference group must be to be preferred.
+pub const GROUP_FACTOR: u64 = 2;
+
+/// How victims are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Least to copy.
+    Greedy,
+    /// Most gain for the cost, weighed by age.
+    #[default]
+    CostBenefit,
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Policy::Greedy => "greedy",
+            Policy::CostBenefit => "cost-benefit",
+        })
+    }
+}
+
+/// A superzone that could be cleaned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its number, for whoever asks.
+    pub id: u32,
+    /// Blocks that would have to be moved.
+    pub valid: u32,
+    /// Blocks it can hold.
+    pub capacity: u32,
+    /// Seconds since what is valid in it last changed.
+    pub age: u64,
+    /// Interference group.
+    pub group: u32,
+}
+
+impl Candidate {
+    /// Blocks that hold nothing valid: what cleaning gives back.
+    pub fn garbage(&self) -> u32 {
+        self.capacity.saturating_sub(self.valid)
+    }
+
+    /// How good a victim it is: more is better, 0 is no victim.
+    fn score(&self, policy: Policy) -> u64 {
+        let (garbage, valid) = (u64::from(self.garbage()), u64::from(self.valid));
+        match policy {
+            Policy::Greedy => garbage,
+            // (1 − u) · age ÷ (1 + u), in 2^-16; a year of age is as good as any longer time.
+            Policy::CostBenefit => {
+                let capacity = u64::from(self.capacity);
+                let age = self.age.min(365 * 86_400) + 1;
+                (garbage << 16) / (capacity + valid).max(1) * age
+            }
+        }
+    }
+}
+
+/// When a victim is worth its cleaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worth {
+    /// Least share of its blocks that must be without use, in thousandths.
+    pub garbage_permille: u32,
+    /// Most blocks that may have to be moved.
+    pub valid_max: u32,
+}
+
+impl Worth {
+    /// Whether cleaning `candidate` gains anything worth having.
+    pub fn allows(&self, candidate: &Candidate) -> bool {
+        let least = u64::from(candidate.capacity) * u64::from(self.garbage_permille);
+        candidate.garbage() > 0
+            && candidate.valid <= self.valid_max
+            && u64::from(candidate.garbage()) * 1000 >= least
+    }
+}
+
+/// The best victim among `candidates`, as an index into them; `None` if none is worth it.
+/// `free` is the number of free superzones of each interference group (0 for those not listed).
+pub fn choose(
+    candidates: &[Candidate],
+    free: &[u32],
+    policy: Policy,
+    worth: Worth,
+) -> Option<usize> {
+    let free_in = |group: u32| free.get(group as usize).copied().unwrap_or(0);
+    // The lower number wins a tie: the choice must not depend on the order of the list.
+    let better = |a: &(usize, &Candidate, u64), b: &(usize, &Candidate, u64)| -> Ordering {
+        a.2.cmp(&b.2).then(b.1.id.cmp(&a.1.id))
+    };
+    let worthy = || {
+        let worthy = candidates.iter().enumerate().filter(|(_, c)| worth.allows(c));
+        worthy.map(|(index, c)| (index, c, c.score(policy)))
+    };
+    let best = worthy().max_by(better)?;
+    let good_enough = worthy().filter(|c| c.2.saturating_mul(GROUP_FACTOR) >= best.2);
+    let poorest = good_enough.map(|c| free_in(c.1.group)).min()?;
+    let of_poorest = worthy()
+        .filter(|c| c.2.saturating_mul(GROUP_FACTOR) >= best.2 && free_in(c.1.group) == poorest);
+    of_poorest.max_by(better).map(|c| c.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ANY: Worth = Worth { garbage_permille: 0, valid_max: u32::MAX };
+
+    fn one(id: u32, valid: u32, age: u64, group: u32) -> Candidate {
+        Candidate { id, valid, capacity: 100, age, group }
+    }
+
+    #[test]
+    fn greedy_copies_least_and_cost_benefit_leaves_the_young_alone() {
+        let list = [one(0, 40, 1, 0), one(1, 30, 1, 0), one(2, 60, 1000, 0)];
+        assert_eq!(choose(&list, &[], Policy::Greedy, ANY), Some(1));
+        assert_eq!(choose(&list, &[], Policy::CostBenefit, ANY), Some(2));
+        // Of one age, the cheapest.
+        let list = [one(0, 40, 9, 0), one(1, 30, 9, 0)];
+        assert_eq!(choose(&list, &[], Policy::CostBenefit, ANY), Some(1));
+    }
+
+    #[test]
+    fn the_group_with_the_fewest_free_ones_comes_first_but_not_at_any_price() {
+        let list = [one(0, 50, 0, 0), one(1, 60, 0, 1), one(2, 55, 0, 1)];
+        assert_eq!(choose(&list, &[3, 1], Policy::Greedy, ANY), Some(2));
+        assert_eq!(choose(&list, &[1, 3], Policy::Greedy, ANY), Some(0));
+        // Group 1 is the poorest, but has nothing half as good.
+        let list = [one(0, 10, 0, 0), one(1, 60, 0, 1)];
+        assert_eq!(choose(&list, &[3, 1], Policy::Greedy, ANY), Some(0));
+        // Nothing there at all: the next group.
+        assert_eq!(choose(&list[..1], &[3, 1], Policy::Greedy, ANY), Some(0));
+    }
+
+    #[test]
+    fn what_is_not_worth_it_is_left() {
+        let full = [one(0, 100, 5, 0), one(1, 96, 5, 0)];
+        assert_eq!(choose(&full, &[], Policy::Greedy, ANY), Some(1));
+        let worth = Worth { garbage_permille: 50, ..ANY };
+        assert_eq!(choose(&full, &[], Policy::Greedy, worth), None);
+        let worth = Worth { valid_max: 95, ..ANY };
+        assert_eq!(choose(&full, &[], Policy::CostBenefit, worth), None);
+        assert_eq!(choose(&[], &[], Policy::Greedy, ANY), None);
+    }
+
+    prop_compose! {
+        fn candidate()(
+            id in 0u32..1000, valid in 0u32..120, age in prop_oneof![0u64..100, any::<u64>()],
+            group in 0u32..5,
+        ) -> Candidate {
+            // More valid than there is room for: damaged tables must not panic.
+            Candidate { id, valid, capacity: 100, age, group }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_choice_is_worth_it_good_enough_and_does_not_depend_on_the_order(
+            mut list in proptest::collection::vec(candidate(), 0..20),
+            free in proptest::collection::vec(0u32..6, 0..5),
+            permille in 0u32..1000, valid_max in 0u32..120, greedy: bool,
+        ) {
+            list.sort_by_key(|c| c.id);
+            list.dedup_by_key(|c| c.id);
+            let policy = if greedy { Policy::Greedy } else { Policy::CostBenefit };
+            let worth = Worth { garbage_permille: permille, valid_max };
+            let chosen = choose(&list, &free, policy, worth).map(|i| list[i]);
+            prop_assert_eq!(chosen.is_some(), list.iter().any(|c| worth.allows(c)));
+            let mut reversed = list.clone();
+            reversed.reverse();
+            let again = choose(&reversed, &free, policy, worth).map(|i| reversed[i]);
+            prop_assert_eq!(chosen, again);
+            let Some(chosen) = chosen else { return Ok(()) };
+            prop_assert!(worth.allows(&chosen));
+            let of = |c: &Candidate| free.get(c.group as usize).copied().unwrap_or(0);
+            for other in list.iter().filter(|c| worth.allows(c)) {
+                prop_assert!(chosen.score(policy).saturating_mul(GROUP_FACTOR)
+                    >= other.score(policy));
+                if of(other) <= of(&chosen) {
+                    prop_assert!(chosen.score(policy) >= other.score(policy)
+                        || of(other) < of(&chosen)
+                        && other.score(policy).saturating_mul(GROUP_FACTOR)
+                            < list.iter().filter(|c| worth.allows(c))
+                                .map(|c| c.score(policy)).max().unwrap_or(0));
+                }
+            }
+        }
+
+        #[test]
+        fn less_to_copy_is_never_worse(valid in 0u32..99, age in any::<u64>(), greedy: bool) {
+            let policy = if greedy { Policy::Greedy } else { Policy::CostBenefit };
+            prop_assert!(one(0, valid, age, 0).score(policy) >= one(0, valid + 1, age, 0).score(policy));
+            prop_assert!(one(0, valid, 1, 0).score(policy) <= one(0, valid, 2, 0).score(policy));
+        }
+    }
+}
