@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint demo crash crash-full bench realtime
+.PHONY: help build install deb test lint demo crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -12,6 +12,13 @@ help: ## list the targets
 build: ## the furrow command, optimised: target/release/furrow
 	@scripts/setup.sh build
 	cargo build --release --locked -p furrow-cli
+
+install: ## what `make build` built, below PREFIX (/usr/local); see scripts/install.sh
+	@scripts/install.sh "$${CARGO_TARGET_DIR:-target}/release/furrow"
+
+deb: build ## a Debian package of it: target/furrow_VERSION_ARCHITECTURE.deb
+	@scripts/setup.sh deb
+	@scripts/deb.sh "$${CARGO_TARGET_DIR:-target}/release/furrow"
 
 test: ## everything that must hold: lints, tests, crash sweep, fsx on a mount
 	@scripts/setup.sh test

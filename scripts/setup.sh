@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a make target needs: scripts/setup.sh build|lint|test|demo|realtime
+# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|demo|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
 # are missing. Anywhere else it names what is missing and stops. It never touches what is there.
@@ -98,6 +98,10 @@ need_sources() {
 need_rust
 case "$goal" in
 build) ;;
+deb)
+    have dpkg-deb || fail "missing: dpkg-deb. Packages are made on Debian or Ubuntu."
+    have objdump || install_package binutils "to strip the program"
+    ;;
 lint) need_lint ;;
 test)
     need_lint
@@ -112,5 +116,5 @@ realtime)
     have fio || install_package fio "the load on the mount"
     load_fuse
     ;;
-*) fail "unknown goal '$goal': build, lint, test, demo or realtime" ;;
+*) fail "unknown goal '$goal': build, deb, lint, test, demo or realtime" ;;
 esac

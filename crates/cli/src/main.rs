@@ -13,8 +13,10 @@ mod bench;
 mod demo;
 mod device;
 mod df;
+mod docs;
 mod dump;
 mod fsck;
+mod helper;
 mod lab;
 mod map;
 mod mkfs;
@@ -62,6 +64,8 @@ enum Command {
     Lab(lab::Args),
     Device(device::DeviceArgs),
     Demo(demo::Args),
+    #[command(hide = true)]
+    Docs(docs::Args),
 }
 
 impl Command {
@@ -79,6 +83,7 @@ impl Command {
             Command::Lab(args) => lab::run(&args, out),
             Command::Device(args) => device::run(args, out),
             Command::Demo(args) => demo::run(args, out),
+            Command::Docs(args) => docs::run(&args, out),
         }
     }
 }
@@ -105,7 +110,7 @@ impl Statuses {
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let arguments = mount::helper(&arguments).unwrap_or(arguments);
+    let arguments = helper::call(&arguments).unwrap_or(arguments);
     let subcommand = arguments
         .iter()
         .skip(1)

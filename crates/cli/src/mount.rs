@@ -11,7 +11,7 @@ use furrow_fuse::{Mounted, endpoint};
 use furrow_zone::spec::DeviceSpec;
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Statuses of mount(8).
 const USAGE: u8 = 1;
@@ -132,61 +132,4 @@ fn again(args: &Args) -> Vec<OsString> {
     again.push((&args.device).into());
     again.push((&args.directory).into());
     again
-}
-
-/// Turns the call of a mount helper, `mount.fuse.furrow DEVICE DIR [-sfnvrw] [-o OPTIONS]
-/// [-t TYPE] [-N NAMESPACE]`, into that of this command. `None` if the program was called by
-/// another name.
-pub fn helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
-    let name = Path::new(arguments.first()?).file_name()?.to_str()?;
-    if !matches!(name, "mount.furrow" | "mount.fuse.furrow") {
-        return None;
-    }
-    let mut call: Vec<OsString> = vec!["furrow".into(), "mount".into()];
-    let mut places = Vec::new();
-    let mut rest = arguments.iter().skip(1);
-    while let Some(argument) = rest.next() {
-        match argument.to_str() {
-            Some("-o") => {
-                call.push("-o".into());
-                call.extend(rest.next().cloned());
-            }
-            Some("-t" | "-N") => drop(rest.next()),
-            Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
-                for flag in flags.chars().skip(1) {
-                    match flag {
-                        'f' => call.push("--fake".into()),
-                        'r' => call.extend(["-o".into(), "ro".into()]),
-                        'w' => call.extend(["-o".into(), "rw".into()]),
-                        // Sloppy, no mtab, verbose: nothing to do.
-                        's' | 'n' | 'v' => {}
-                        other => call.push(format!("-{other}").into()),
-                    }
-                }
-            }
-            _ => places.push(argument.clone()),
-        }
-    }
-    call.push("--".into());
-    call.extend(places);
-    Some(call)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn words(text: &str) -> Vec<OsString> {
-        text.split_whitespace().map(OsString::from).collect()
-    }
-
-    #[test]
-    fn a_helper_call_becomes_a_mount() {
-        let call = helper(&words("/sbin/mount.fuse.furrow d.zns /mnt -o rw,noatime -sn -t fuse.x"));
-        assert_eq!(call.unwrap(), words("furrow mount -o rw,noatime -- d.zns /mnt"));
-        let call = helper(&words("mount.furrow d.zns /mnt -fr"));
-        assert_eq!(call.unwrap(), words("furrow mount --fake -o ro -- d.zns /mnt"));
-        assert_eq!(helper(&words("/usr/bin/furrow mount d.zns /mnt")), None);
-        assert_eq!(helper(&[]), None);
-    }
 }

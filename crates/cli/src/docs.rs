@@ -1,0 +1,161 @@
+//! `furrow docs`: manual pages and completions, made from the command line itself. For packages.
+
+use crate::helper;
+use anyhow::{Context as _, Result};
+use clap::{Command, CommandFactory as _, Subcommand};
+use clap_complete::Shell;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Write manual pages or completions
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Manual pages: a page of section 1 for each command, one of section 8 for each other name
+    Man {
+        /// Where to; it is made
+        directory: PathBuf,
+    },
+    /// Completions for bash, zsh and fish
+    Completions {
+        /// Where to; it is made
+        directory: PathBuf,
+    },
+}
+
+/// Runs the command.
+pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
+    match &args.what {
+        What::Man { directory } => man(directory)?,
+        What::Completions { directory } => completions(directory)?,
+    }
+    Ok(0)
+}
+
+fn make(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string())
+}
+
+fn write(path: &Path, text: &[u8]) -> Result<()> {
+    fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+/// Completions under the names by which each shell looks for them.
+fn completions(directory: &Path) -> Result<()> {
+    make(directory)?;
+    for (shell, name) in
+        [(Shell::Bash, "furrow"), (Shell::Zsh, "_furrow"), (Shell::Fish, "furrow.fish")]
+    {
+        let mut text = Vec::new();
+        clap_complete::generate(shell, &mut crate::Cli::command(), "furrow", &mut text);
+        write(&directory.join(name), &text)?;
+    }
+    Ok(())
+}
+
+fn man(directory: &Path) -> Result<()> {
+    make(directory)?;
+    for (name, text) in pages()? {
+        write(&directory.join(name), &text)?;
+    }
+    Ok(())
+}
+
+/// Every page: its file's name and its text.
+fn pages() -> Result<Vec<(String, Vec<u8>)>> {
+    let mut command = crate::Cli::command().disable_help_subcommand(true);
+    command.build();
+    let mut pages = Vec::new();
+    add_pages(&command, "furrow", &mut pages)?;
+    for (name, subcommand) in helper::NAMES {
+        let page = format!(".so man1/furrow-{subcommand}.1\n");
+        pages.push((format!("{name}.8"), page.into_bytes()));
+    }
+    Ok(pages)
+}
+
+/// The pages of `command`, called `name`, and of all below it.
+fn add_pages(command: &Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut command = command.clone();
+    let usage = command.render_usage().to_string();
+    // Its name as the page is called in the heading.
+    let page = clap_mangen::Man::new(command.clone().display_name(name.to_owned()))
+        .title(name.to_uppercase())
+        .source(format!("furrow {version}"))
+        .manual("Furrow");
+    let mut text = Vec::new();
+    page.render_title(&mut text)?;
+    page.render_name_section(&mut text)?;
+    writeln!(text, ".SH SYNOPSIS\n{}", synopsis(&usage))?;
+    page.render_description_section(&mut text)?;
+    page.render_options_section(&mut text)?;
+    if command.get_subcommands().any(|below| !below.is_hide_set()) {
+        page.render_subcommands_section(&mut text)?;
+    }
+    if command.get_after_help().is_some() || command.get_after_long_help().is_some() {
+        page.render_extra_section(&mut text)?;
+    }
+    pages.push((format!("{name}.1"), text));
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        add_pages(below, &format!("{name}-{}", below.get_name()), pages)?;
+    }
+    Ok(())
+}
+
+/// What `--help` says after `Usage:`, as roff: one line each.
+fn synopsis(usage: &str) -> String {
+    let usage = usage.strip_prefix("Usage:").unwrap_or(usage);
+    let lines = usage.lines().map(|line| line.trim().replace('\\', "\\e").replace('-', "\\-"));
+    lines.collect::<Vec<_>>().join("\n.br\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of all commands that can be seen, as their pages are called.
+    fn names(command: &Command, name: &str, all: &mut Vec<String>) {
+        all.push(name.to_owned());
+        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+            if below.get_name() != "help" {
+                names(below, &format!("{name}-{}", below.get_name()), all);
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_has_a_page_that_names_it_and_what_it_is_for() {
+        let pages = pages().unwrap();
+        let mut all = Vec::new();
+        names(&crate::Cli::command(), "furrow", &mut all);
+        assert!(all.len() > 20, "{all:?}");
+        for name in all {
+            let file = format!("{name}.1");
+            let page = pages.iter().find(|page| page.0 == file).unwrap_or_else(|| panic!("{name}"));
+            let text = String::from_utf8(page.1.clone()).unwrap().replace("\\-", "-");
+            assert!(text.contains(&format!(".SH NAME\n{name}")), "{text}");
+            assert!(text.contains(".SH SYNOPSIS"), "{text}");
+            // What it is for, on the line of its name.
+            let line = text.lines().find(|line| line.starts_with(&format!("{name} - ")));
+            assert!(line.is_some_and(|line| line.len() > name.len() + 10), "{name}: {line:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_helpers_lead_to_pages_that_are_there() {
+        let pages = pages().unwrap();
+        for (name, _) in helper::NAMES {
+            let page = pages.iter().find(|page| page.0 == format!("{name}.8")).unwrap();
+            let text = String::from_utf8(page.1.clone()).unwrap();
+            let target = text.trim().strip_prefix(".so man1/").unwrap();
+            assert!(pages.iter().any(|page| page.0 == target), "{target}");
+        }
+    }
+}

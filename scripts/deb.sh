@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# A Debian package of what was built: scripts/deb.sh BINARY [DIRECTORY]. `make deb` calls it.
+#
+# Needs dpkg-deb and binutils, nothing from the network. DEB_LEVEL (6): how hard to compress. Prints
+# where the package is.
+. "$(dirname "$0")/lib.sh"
+
+binary="${1:?which binary?}"
+out="${2:-$target_dir}"
+have dpkg-deb || fail "missing: dpkg-deb. Packages are made on Debian or Ubuntu."
+version="$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)"
+architecture="$(dpkg --print-architecture)"
+# The newest version of the C library that the program refers to.
+libc="$(objdump -T "$binary" | sed -n 's/.*(\?GLIBC_\([0-9.]*\))\?.*/\1/p' | sort -V | tail -n 1)"
+maintainer="${DEBFULLNAME:-Furrow maintainers} <${DEBEMAIL:-maintainers@localhost.localdomain}>"
+date="$(LC_ALL=C date -R -d "@${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}")"
+
+umask 022
+stage="$(mktemp -d)"
+trap 'rm -rf "$stage"' EXIT
+tree="$stage/tree"
+strip -o "$stage/furrow" "$binary"
+chmod 755 "$stage/furrow"
+DESTDIR="$tree" PREFIX=/usr SBINDIR=/usr/sbin scripts/install.sh "$stage/furrow" >/dev/null
+# Debian's place for them.
+mv "$tree/usr/share/zsh/site-functions" "$tree/usr/share/zsh/vendor-completions"
+find "$tree/usr/share/man" -type f -exec gzip -9n {} +
+
+doc="$tree/usr/share/doc/furrow"
+install -d "$doc" "$tree/DEBIAN" "$tree/etc/furrow"
+cp docs/mounting.md README.md "$doc/"
+cat >"$doc/copyright" <<END
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: furrow
+
+Files: *
+Copyright: Furrow maintainers
+License: Apache-2.0 or MIT
+
+License: Apache-2.0
+ The text is in /usr/share/common-licenses/Apache-2.0.
+
+License: MIT
+$(sed -e 's/^$/./' -e 's/^/ /' LICENSE-MIT)
+END
+gzip -9n >"$doc/changelog.gz" <<END
+furrow ($version) unstable; urgency=medium
+
+  * The sources say what has changed.
+
+ -- $maintainer  $date
+END
+
+cat >"$tree/DEBIAN/control" <<END
+Package: furrow
+Version: $version
+Architecture: $architecture
+Maintainer: $maintainer
+Installed-Size: $(du -sk --apparent-size "$tree" | cut -f 1)
+Depends: libc6 (>= $libc), libgcc-s1
+Recommends: kmod
+Section: admin
+Priority: optional
+Description: storage stack for zoned flash, in user space
+ A POSIX file system, log-structured from the drive's write pointers up to
+ fsync(2), on zoned drives (NVMe ZNS), mounted through FUSE. With it come the
+ checker, tools that show what is on a drive, and an emulated zoned drive that
+ obeys every rule of the standard, can fail in every way and takes the time that
+ measured drives take.
+END
+(cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
+for script in postinst postrm; do
+    install -m 755 /dev/stdin "$tree/DEBIAN/$script" <<'END'
+#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then
+    systemctl daemon-reload >/dev/null || true
+fi
+END
+done
+
+mkdir -p "$out"
+package="$out/furrow_${version}_$architecture.deb"
+dpkg-deb --root-owner-group -z"${DEB_LEVEL:-6}" --build "$tree" "$package" >/dev/null
+say "$package"
