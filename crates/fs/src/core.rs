@@ -137,6 +137,10 @@ pub(crate) struct Core {
     pub(crate) stamp: u64,
     pub(crate) open: BTreeMap<Ino, u32>,
     pub(crate) orphans: BTreeSet<Ino>,
+    /// Orphans that never had a name, and may get one.
+    pub(crate) unnamed: BTreeSet<Ino>,
+    /// Times of access that are only here so far (`lazy_time`).
+    pub(crate) accessed: BTreeMap<Ino, Time>,
     pub(crate) inodes: u64,
     pub(crate) generation: u32,
     pub(crate) checkpoint: crate::checkpoint::State,

@@ -16,14 +16,14 @@ fn fail<T>(kind: ErrorKind, message: impl Into<String>) -> Result<T, Stop> {
 impl Core {
     /// See [`crate::Fs::getattr`].
     pub(crate) fn getattr(&mut self, ino: Ino) -> Result<Attr, Stop> {
-        Ok(attr(&self.inode(ino)?.head))
+        self.attr(ino)
     }
 
     /// See [`crate::Fs::setattr`]. `None`: a step of a truncation was applied, more are to come.
     pub(crate) fn setattr(&mut self, ino: Ino, changes: &SetAttr) -> Result<Option<Attr>, Stop> {
         self.writable()?;
         self.throttle()?;
-        let old = attr(&self.inode(ino)?.head);
+        let old = self.attr(ino)?;
         if let Some(size) = changes.size {
             check_regular(&old)?;
             self.check_size(size)?;
@@ -40,6 +40,7 @@ impl Core {
         }
         // Apply.
         let now = stamp(self.now());
+        self.take_access(ino);
         if let Some(packed) = xattrs {
             self.store_xattrs(ino, &packed)?;
         }
@@ -75,7 +76,11 @@ impl Core {
         }
         let size = (attr.size as usize).min(PAGE_SIZE);
         match self.data(ino, 0)? {
-            Some(page) => Ok(page.bytes()[..size].to_vec()),
+            Some(page) => {
+                let target = page.bytes()[..size].to_vec();
+                self.note_access(ino);
+                Ok(target)
+            }
             None => Err(self.corrupt(format!("symbolic link {ino} has no target"))),
         }
     }
@@ -103,6 +108,7 @@ impl Core {
             };
             pages.push(page);
         }
+        self.note_access(ino);
         Ok(ReadData { pages, skip: (offset % PAGE_SIZE as u64) as usize, len })
     }
 
@@ -148,6 +154,7 @@ impl Core {
             left -= take;
             from = 0;
         }
+        self.take_access(ino);
         let now = stamp(self.now());
         let head = &mut self.inode_mut(ino).head;
         head.size = head.size.get().max(end).into();
@@ -157,7 +164,7 @@ impl Core {
     }
 }
 
-fn check_regular(attr: &Attr) -> Result<(), Stop> {
+pub(crate) fn check_regular(attr: &Attr) -> Result<(), Stop> {
     match attr.kind {
         Kind::File => Ok(()),
         Kind::Directory => {

@@ -43,7 +43,7 @@ pub const fn stream_names(streams: u32) -> &'static [&'static str] {
 pub const HEADS_PER_STREAM: u32 = 8;
 /// Most zones in a superzone: the bad ones are marked in 32 bits.
 pub const WIDTH_MAX: u32 = 32;
-/// Incompatible feature: inodes may have extended attributes, files may be made without a name.
+/// Incompatible feature: inodes may have extended attributes, and files be made without a name.
 pub const INCOMPAT_XATTRS: u64 = 1;
 /// Incompatible features this version knows; mkfs sets them all.
 pub const INCOMPAT_KNOWN: u64 = INCOMPAT_XATTRS;

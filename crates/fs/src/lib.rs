@@ -39,6 +39,7 @@
 //! ```
 
 mod acl;
+mod atime;
 mod background;
 pub mod cache;
 mod checkpoint;
@@ -49,6 +50,7 @@ mod file;
 pub mod format;
 mod fsck;
 mod heads;
+mod holes;
 mod layout;
 mod mkfs;
 mod names;
@@ -57,6 +59,7 @@ mod node;
 mod pages;
 mod place;
 mod quota;
+mod ranges;
 mod recover;
 mod space;
 mod state;
@@ -116,7 +119,7 @@ impl Fs {
             let core = self.0.core.borrow();
             core.options.read_only || core.failed.is_some()
         };
-        let result = if read_only { Ok(()) } else { self.0.checkpoint(true).await };
+        let result = if read_only { Ok(()) } else { self.end().await };
         self.0.ended.set(true);
         self.0.progress.notify_all();
         let writer = self.0.core.borrow().writer.clone();
@@ -124,6 +127,24 @@ impl Fs {
         let drained = writer.drain().await;
         let failed = self.0.core.borrow().failed.clone();
         result.and(drained).and(failed.map_or(Ok(()), Err))
+    }
+
+    async fn end(&self) -> Result<()> {
+        self.take_access_times().await?;
+        self.0.checkpoint(true).await
+    }
+
+    /// Times of access that are only in memory go into their inodes.
+    async fn take_access_times(&self) -> Result<()> {
+        loop {
+            match self.0.run(|core| core.take_one_access()).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                // They are not worth more.
+                Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// The executor.
@@ -174,7 +195,22 @@ impl Fs {
     /// `ReadOnly`, `Corrupt`, `Io`.
     pub async fn create(&self, parent: Ino, name: &[u8], node: &NewNode) -> Result<Attr> {
         let op = self.0.core.borrow_mut().plan_create(parent, name, node);
-        self.0.run(|core| core.create_inheriting(&op, node.umask)).await
+        self.0.run(|core| core.create_inheriting(parent, &op, node.umask)).await
+    }
+
+    /// Makes a regular file without a name (open with O_TMPFILE), with what it would get from
+    /// `directory`. It is open once: [`Fs::release`] lets it go, unless [`Fs::link`] has given it
+    /// a name. What is synced of it survives a crash if it gets a name that does.
+    ///
+    /// # Errors
+    /// As [`Fs::create`]; `NoSpace` also if there are too many.
+    pub async fn create_unnamed(&self, directory: Ino, node: &NewNode) -> Result<Attr> {
+        if node.kind != Kind::File {
+            let message = "only a regular file can be made without a name";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let op = self.0.core.borrow_mut().plan_create(Ino(format::NO_NODE), b"", node);
+        self.0.run(|core| core.create_inheriting(directory, &op, node.umask)).await
     }
 
     /// Another name for `ino`, which is no directory.
@@ -370,6 +406,7 @@ impl Fs {
     /// `ReadOnly`, `NoSpace`, `Io`.
     pub async fn sync(&self) -> Result<()> {
         self.0.check_ended()?;
+        self.take_access_times().await?;
         self.0.checkpoint(false).await
     }
 

@@ -7,7 +7,7 @@
 use crate::cache::Key;
 use crate::core::{Core, Stop};
 use crate::dirent;
-use crate::format::{BLOCK, LINKS_MAX, ROOT_NODE, TARGET_MAX, class};
+use crate::format::{BLOCK, INCOMPAT_XATTRS, LINKS_MAX, NO_NODE, ROOT_NODE, TARGET_MAX, class};
 use crate::names::NameOp;
 use crate::node::{as_inode_mut, attr, new_node, stamp};
 use crate::types::{Attr, DirEntry, Ino, Kind, NewNode, RenameMode, Time};
@@ -159,7 +159,7 @@ impl Core {
             return check_name(name).map(|()| unreachable!("too long"));
         }
         let found = self.find_existing(parent, name)?;
-        Ok(attr(&self.inode(found.ino)?.head))
+        self.attr(found.ino)
     }
 
     /// The operation that would create `node` as `name`: what [`Core::create`] applies.
@@ -181,11 +181,16 @@ impl Core {
     }
 
     /// Creates what `op` says, with what it gets from the directory it is made in.
-    pub(crate) fn create_inheriting(&mut self, op: &NameOp, umask: u16) -> Result<Attr, Stop> {
+    pub(crate) fn create_inheriting(
+        &mut self,
+        directory: Ino,
+        op: &NameOp,
+        umask: u16,
+    ) -> Result<Attr, Stop> {
         let mut op = op.clone();
-        if let NameOp::Create { parent, kind, mode, xattrs, .. } = &mut op {
-            self.directory(Ino(*parent))?;
-            (*mode, *xattrs) = self.inherit(Ino(*parent), *kind, *mode, umask)?;
+        if let NameOp::Create { kind, mode, xattrs, .. } = &mut op {
+            self.directory(directory)?;
+            (*mode, *xattrs) = self.inherit(directory, *kind, *mode, umask)?;
         }
         self.create(&op)
     }
@@ -198,6 +203,9 @@ impl Core {
         };
         let (parent, kind, time) = (Ino(*parent), *kind, *time);
         self.writable()?;
+        if parent.0 == NO_NODE && name.is_empty() && kind == Kind::File {
+            return self.create_unnamed(op);
+        }
         check_name(name)?;
         self.throttle()?;
         if kind == Kind::Symlink && (target.is_empty() || target.len() > TARGET_MAX) {
@@ -218,12 +226,7 @@ impl Core {
         let nodes = room.nodes + 3 + crate::xattr::nodes_for(xattrs.len()) as u32;
         self.reserve(2, nodes, false)?;
         // Apply.
-        let ino = match *ino {
-            0 => self.ids.take().expect("invariant: ids were reserved"),
-            ino if self.ids.claim(ino) => ino,
-            ino => return Err(self.corrupt(format!("sync log creates inode {ino}, in use"))),
-        };
-        let ino = Ino(ino);
+        let ino = self.take_ino(*ino)?;
         self.insert_inode(ino, op, if kind == Kind::Directory { parent.0 } else { 0 });
         if !xattrs.is_empty() {
             self.store_xattrs(ino, xattrs)?;
@@ -239,11 +242,57 @@ impl Core {
             self.inode_mut(ino).head.size = (target.len() as u64).into();
         }
         self.inodes += 1;
+        self.log_create(op, ino);
+        Ok(attr(&self.inode_mut(ino).head))
+    }
+
+    /// A free inode number, or `ino` if that is one.
+    fn take_ino(&mut self, ino: u32) -> Result<Ino, Stop> {
+        match ino {
+            0 => Ok(Ino(self.ids.take().expect("invariant: ids were reserved"))),
+            ino if self.ids.claim(ino) => Ok(Ino(ino)),
+            ino => Err(self.corrupt(format!("sync log creates inode {ino}, in use"))),
+        }
+    }
+
+    fn log_create(&mut self, op: &NameOp, made: Ino) {
         let mut op = op.clone();
-        if let NameOp::Create { ino: slot, .. } = &mut op {
-            *slot = ino.0;
+        if let NameOp::Create { ino, .. } = &mut op {
+            *ino = made.0;
         }
         self.names.push(&op);
+    }
+
+    /// Creates a file without a name, which a link can give it: an orphan until then. It is open
+    /// once, unless this is replay.
+    fn create_unnamed(&mut self, op: &NameOp) -> Result<Attr, Stop> {
+        let NameOp::Create { ino, generation, xattrs, .. } = op else {
+            return fail(ErrorKind::Invalid, "not a create");
+        };
+        if self.layout.incompat & INCOMPAT_XATTRS == 0 {
+            let message = "the file system was made without files without names: make it anew";
+            return fail(ErrorKind::Unsupported, message);
+        }
+        self.throttle()?;
+        if self.orphans.len() >= self.layout.orphans_max() {
+            return fail(ErrorKind::NoSpace, "as many files without a name as there can be");
+        }
+        self.reserve(0, 2 + crate::xattr::nodes_for(xattrs.len()) as u32, false)?;
+        // Apply.
+        let ino = self.take_ino(*ino)?;
+        self.insert_inode(ino, op, 0);
+        self.inode_mut(ino).head.links = 0.into();
+        if !xattrs.is_empty() {
+            self.store_xattrs(ino, xattrs)?;
+        }
+        self.generation = self.generation.max(*generation).wrapping_add(1);
+        self.inodes += 1;
+        self.orphans.insert(ino);
+        self.unnamed.insert(ino);
+        if !self.replaying {
+            *self.open.entry(ino).or_default() += 1;
+        }
+        self.log_create(op, ino);
         Ok(attr(&self.inode_mut(ino).head))
     }
 
@@ -288,7 +337,8 @@ impl Core {
         if kind == Some(Kind::Directory) {
             return fail(ErrorKind::IsDirectory, format!("inode {ino} is a directory"));
         }
-        if links == 0 {
+        // Replay finds only such among the orphans: what has been removed gets no name.
+        if links == 0 && !self.unnamed.contains(&ino) && !self.replaying {
             return fail(ErrorKind::NotFound, format!("inode {ino} was removed"));
         }
         if links >= LINKS_MAX {
@@ -305,6 +355,10 @@ impl Core {
         // Apply.
         self.insert_entry(parent, room, name, ino, kind.unwrap_or(Kind::File));
         self.touch(parent, time, true);
+        if links == 0 {
+            self.unnamed.remove(&ino);
+            self.orphans.remove(&ino);
+        }
         self.add_links(ino, 1);
         self.touch(ino, time, false);
         self.names.push(&NameOp::Link { ino: ino.0, parent: parent.0, time, name: name.to_vec() });
@@ -536,6 +590,12 @@ impl Core {
         cookie: u64,
         max: usize,
     ) -> Result<Vec<DirEntry>, Stop> {
+        let entries = self.entries(ino, cookie, max)?;
+        self.note_access(ino);
+        Ok(entries)
+    }
+
+    fn entries(&mut self, ino: Ino, cookie: u64, max: usize) -> Result<Vec<DirEntry>, Stop> {
         let levels = self.directory(ino)?;
         let (first, mut from) = dirent::decode_cookie(cookie).unwrap_or((0, 0));
         let end = dirent::blocks(levels);
@@ -585,6 +645,8 @@ impl Core {
         nids.iter().for_each(|nid| self.drop_node(*nid));
         self.drop_node(ino.0);
         self.orphans.remove(&ino);
+        self.unnamed.remove(&ino);
+        self.accessed.remove(&ino);
         self.inodes -= 1;
         Ok(true)
     }

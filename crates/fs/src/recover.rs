@@ -33,7 +33,7 @@ use furrow_log::writer::{Kind as WriteKind, Writer, WriterOptions};
 use furrow_rt::{Notify, Page, Pool, Rt, Semaphore};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
@@ -209,6 +209,8 @@ fn assemble(
         stamp: 0,
         open: BTreeMap::new(),
         orphans: found.image.orphans.iter().map(|ino| Ino(*ino)).collect(),
+        unnamed: BTreeSet::new(),
+        accessed: BTreeMap::new(),
         inodes: body.inodes.get(),
         generation: body.generation.get(),
         checkpoint: state,

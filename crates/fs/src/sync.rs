@@ -162,7 +162,8 @@ impl Core {
             Err(Stop::Load(fetch)) => return Err(Stop::Load(fetch)),
             Err(stop) => return Err(stop),
         };
-        if head.links.get() == 0 {
+        // What has no name and can get none needs nothing.
+        if head.links.get() == 0 && !self.unnamed.contains(&ino) {
             return Ok(false);
         }
         if Kind::from_code(head.kind) == Some(Kind::Directory) {
@@ -289,6 +290,7 @@ impl Inner {
                     }
                 }
                 for ino in &alive {
+                    core.take_access(*ino);
                     core.prepare_write_file(*ino)?;
                     core.prepare_xattrs(*ino)?;
                 }

@@ -174,6 +174,42 @@ pub enum XattrMode {
     Replace,
 }
 
+/// What to do with the blocks of a range (fallocate).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocate {
+    /// Fill holes, and make the file long enough.
+    Extend,
+    /// Fill holes up to the end of the file (FALLOC_FL_KEEP_SIZE).
+    KeepSize,
+    /// Make holes (FALLOC_FL_PUNCH_HOLE).
+    Punch,
+    /// Zeros, and blocks for them, and make the file long enough (FALLOC_FL_ZERO_RANGE).
+    Zero,
+    /// Zeros, and blocks for them, up to the end of the file.
+    ZeroKeepSize,
+}
+
+/// What to look for (SEEK_DATA, SEEK_HOLE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The first byte that is not in a hole.
+    Data,
+    /// The first byte that is in a hole; there is one at the end of each file.
+    Hole,
+}
+
+/// When reading changes the time of the last access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTime {
+    /// If it is not after the last change, or a day old (`relatime`).
+    #[default]
+    Relative,
+    /// Always (`strictatime`).
+    Always,
+    /// Never (`noatime`).
+    Never,
+}
+
 /// How to rename (renameat2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
@@ -363,6 +399,13 @@ pub struct MountOptions {
     pub placement: Placement,
     /// Cleaning.
     pub gc: crate::clean::GcOptions,
+    /// When reading changes the time of the last access. Default [`AccessTime::Relative`].
+    pub access_time: AccessTime,
+    /// Directories keep the time of their last access (`diratime`). Default true.
+    pub directory_access_time: bool,
+    /// A new time of access stays in memory until the inode is written anyway, synced, or the
+    /// file system unmounted (`lazytime`). Default false.
+    pub lazy_time: bool,
     /// A defect built in on purpose, which the crash sweep must catch.
     #[cfg(feature = "canary")]
     pub canary: Option<Canary>,
@@ -376,6 +419,9 @@ impl Default for MountOptions {
             cache_pages: 65_536,
             placement: Placement::Quota,
             gc: crate::clean::GcOptions::default(),
+            access_time: AccessTime::Relative,
+            directory_access_time: true,
+            lazy_time: false,
             #[cfg(feature = "canary")]
             canary: None,
         }

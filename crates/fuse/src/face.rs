@@ -8,22 +8,22 @@
 //!
 //! What the kernel does, not this file: permission checks and the sticky bit
 //! (`default_permissions`), also by access lists, advisory locks, page cache, `O_APPEND`, `O_SYNC` (it sends
-//! an fsync after the write). What neither offers yet: atime
-//! (behaves as `noatime`), fallocate, SEEK_HOLE/SEEK_DATA (a file looks like one piece of data),
-//! file flags (chattr). `syncfs` does not reach a FUSE server: see `furrow sync`.
+//! an fsync after the write). What no mount can carry, and where it is
+//! instead, is in `docs/mounting.md`.
 
 use crate::convert::{attributes, errno, file_type, generation, ino, kind_of_mode, node, time_in};
 use crate::endpoint::MAX_WRITE;
 use crate::ops::Call;
 use crate::report;
 use crate::serve::{Face, sized};
-use furrow_fs::{Kind, NewNode, RenameMode, SetAttr, WriteData, XattrMode};
+use furrow_fs::{Allocate, Kind, NewNode, RenameMode, Seek, SetAttr, WriteData, XattrMode};
 use furrow_zone::ErrorKind;
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags,
+    Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -44,6 +44,14 @@ fn new(req: &Request, kind: Kind, mode: u32, umask: u32) -> NewNode {
     NewNode { kind, mode, umask, uid: req.uid(), gid: req.gid(), ..NewNode::file() }
 }
 
+/// Modes of fallocate(2).
+const FALLOC_KEEP_SIZE: i32 = 1;
+const FALLOC_PUNCH: i32 = 2 | FALLOC_KEEP_SIZE;
+const FALLOC_ZERO: i32 = 16;
+const FALLOC_ZERO_KEEP_SIZE: i32 = FALLOC_ZERO | FALLOC_KEEP_SIZE;
+/// What lseek(2) asks a file system.
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
 /// Flags of setxattr(2).
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
@@ -610,28 +618,84 @@ impl Filesystem for Face {
 
     fn fallocate(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         _fh: FileHandle,
-        _offset: u64,
-        _length: u64,
-        _mode: i32,
+        offset: u64,
+        length: u64,
+        mode: i32,
         reply: ReplyEmpty,
     ) {
-        // The kernel tells callers EOPNOTSUPP and asks no more; libc then writes zeros.
-        reply.error(Errno::ENOSYS);
+        let ino = known!(ino, reply);
+        let what = match mode {
+            0 => Allocate::Extend,
+            FALLOC_KEEP_SIZE => Allocate::KeepSize,
+            FALLOC_PUNCH => Allocate::Punch,
+            FALLOC_ZERO => Allocate::Zero,
+            FALLOC_ZERO_KEEP_SIZE => Allocate::ZeroKeepSize,
+            // Collapsing and inserting ranges, and what this version does not know.
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        let privileged = req.uid() == 0;
+        self.empty(reply, move |call| async move {
+            if !privileged {
+                call.strip_set_id(ino).await?;
+            }
+            call.fs.fallocate(ino, what, offset, length).await
+        });
     }
 
     fn lseek(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         _fh: FileHandle,
-        _offset: i64,
-        _whence: i32,
+        offset: i64,
+        whence: i32,
         reply: ReplyLseek,
     ) {
-        // The kernel then does it alone: the whole file counts as data.
-        reply.error(Errno::ENOSYS);
+        let ino = known!(ino, reply);
+        let what = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        self.run(
+            reply,
+            move |call| async move { call.fs.seek(ino, offset, what).await },
+            |reply, found, _| match found.and_then(|at| i64::try_from(at).ok()) {
+                Some(at) => reply.offset(at),
+                None => reply.error(Errno::ENXIO),
+            },
+        );
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (from, to) = (known!(ino_in, reply), known!(ino_out, reply));
+        let privileged = req.uid() == 0;
+        self.run(
+            reply,
+            move |call| async move {
+                if !privileged {
+                    call.strip_set_id(to).await?;
+                }
+                call.fs.copy_range((from, offset_in), (to, offset_out), len).await
+            },
+            |reply, copied, _| reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
+        );
     }
 }

@@ -83,11 +83,20 @@ impl Background {
     /// Unmounts and waits for the last request.
     ///
     /// # Errors
-    /// If it is in use, or the session failed.
+    /// If it stays in use for two seconds, or the session failed.
     pub fn unmount(mut self) -> Result<()> {
-        endpoint::unmount(&self.directory, Unmount::Plain)
-            .map_err(|errno| anyhow!("{}: {errno}", self.directory.display()))?;
-        self.join()
+        let mut waited = Duration::ZERO;
+        loop {
+            match endpoint::unmount(&self.directory, Unmount::Plain) {
+                // The kernel lets go of a file some time after its last user has.
+                Err(Errno::BUSY) if waited < PATIENCE => {
+                    std::thread::sleep(TRY_EVERY / 10);
+                    waited += TRY_EVERY / 10;
+                }
+                Err(errno) => return Err(anyhow!("{}: {errno}", self.directory.display())),
+                Ok(()) => return self.join(),
+            }
+        }
     }
 
     fn join(&mut self) -> Result<()> {

@@ -93,6 +93,7 @@ impl Setup {
             placement: placement(case),
             gc: furrow_fs::GcOptions::default(),
             canary,
+            ..MountOptions::default()
         };
         Setup {
             geometry,

@@ -1,6 +1,6 @@
 //! Mount options: `-o ro,commit=10,cache=1GiB`.
 
-use furrow_fs::MountOptions;
+use furrow_fs::{AccessTime, MountOptions};
 use furrow_fuse::Endpoint;
 use furrow_rt::{Nanos, PAGE_SIZE};
 use furrow_zone::size;
@@ -53,7 +53,7 @@ pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Options, St
 }
 
 fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), String> {
-    let endpoint = &mut options.endpoint;
+    let (endpoint, engine) = (&mut options.endpoint, &mut options.engine);
     match (name, value) {
         ("ro", None) => endpoint.read_only = true,
         ("rw", None) => endpoint.read_only = false,
@@ -67,20 +67,18 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
             (endpoint.read_only, endpoint.no_suid) = (false, false);
             (endpoint.no_dev, endpoint.no_exec) = (false, false);
         }
-        // Access times are not kept, whatever is asked for; the others are always on, or are for
-        // mount(8) and the tools that read fstab.
+        ("noatime", None) => engine.access_time = AccessTime::Never,
+        ("strictatime" | "norelatime", None) => engine.access_time = AccessTime::Always,
+        ("relatime" | "atime" | "nostrictatime", None) => {
+            engine.access_time = AccessTime::Relative;
+        }
+        ("lazytime", None) => engine.lazy_time = true,
+        ("nolazytime", None) => engine.lazy_time = false,
+        ("diratime", None) => engine.directory_access_time = true,
+        ("nodiratime", None) => engine.directory_access_time = false,
+        // Always on, or for mount(8) and the tools that read fstab.
         (
-            "atime"
-            | "noatime"
-            | "relatime"
-            | "norelatime"
-            | "strictatime"
-            | "nostrictatime"
-            | "lazytime"
-            | "nolazytime"
-            | "diratime"
-            | "nodiratime"
-            | "async"
+            "async"
             | "auto"
             | "noauto"
             | "user"
@@ -166,6 +164,18 @@ mod tests {
         let options = parse(["attr_timeout=0,fsname=a b,ro,rw"]).unwrap();
         assert_eq!((options.ttl, options.fsname.as_deref()), (Duration::ZERO, Some("a b")));
         assert!(!options.engine.read_only);
+    }
+
+    #[test]
+    fn times_of_access_are_kept_as_asked() {
+        let of = |text| parse([text]).unwrap().engine;
+        assert_eq!(of("ro").access_time, AccessTime::Relative);
+        assert_eq!(of("noatime").access_time, AccessTime::Never);
+        assert_eq!(of("noatime,relatime").access_time, AccessTime::Relative);
+        assert_eq!(of("strictatime").access_time, AccessTime::Always);
+        assert!(of("nodiratime,lazytime").lazy_time);
+        assert!(!of("nodiratime,lazytime").directory_access_time);
+        assert!(of("nodiratime,diratime").directory_access_time);
     }
 
     #[test]

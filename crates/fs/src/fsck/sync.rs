@@ -466,7 +466,15 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item
             if let Some(found) = xattrs::fault(&packed) {
                 fsck.add(RECORD, format!("{place}: extended attributes"), "whole ones", found);
             }
-            inodes.into_iter().for_each(|ino| inode(fsck, "namespace operation", ino));
+            // A file made without a name: in no directory.
+            let unnamed = kind == Some(Kind::File.code())
+                && inodes.first() == Some(&0)
+                && names.first().is_some_and(Vec::is_empty);
+            let (inodes, names) = match unnamed {
+                true => (&inodes[1..], &names[1..]),
+                false => (&inodes[..], &names[..]),
+            };
+            inodes.iter().for_each(|ino| inode(fsck, "namespace operation", *ino));
             if let Some(expected) = log.number.replace(number.wrapping_add(1)) {
                 fsck.expect(RECORD, || format!("{place}: number"), expected, number);
             }
@@ -474,7 +482,7 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item
                 fsck.add(RECORD, format!("{place}: kind"), "1 to 7", kind.unwrap_or(0));
             }
             for name in names {
-                if let Err(error) = dirent::validate_name(&name) {
+                if let Err(error) = dirent::validate_name(name) {
                     fsck.add(RECORD, format!("{place}: name"), "a name", error);
                 }
             }

@@ -5,7 +5,7 @@ use furrow_fs::{Fs, MkfsOptions, MountOptions};
 use furrow_fuse::{Background, Endpoint, Face, Info, Session};
 use furrow_rt::{Config, Port, Rt};
 use furrow_zone::spec::{DeviceSpec, parse_geometry};
-use furrow_zone::{Error, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, ZonedDevice};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::mpsc::channel;
@@ -17,7 +17,18 @@ pub const GEOMETRY: &str = "capacity=512MiB,zone-size=4MiB,max-active=32";
 /// Opens the drive `spec` names.
 pub fn open(rt: &Rt, spec: &str) -> Result<Rc<dyn ZonedDevice>, Error> {
     let spec: DeviceSpec = spec.parse()?;
-    Ok(furrow_emu::open(rt, &spec, OpenMode::ReadWrite)?)
+    let mut tries = 0;
+    loop {
+        match furrow_emu::open(rt, &spec, OpenMode::ReadWrite) {
+            // A program another test is starting still shares this process' files, and with them
+            // the lock of an image that was closed just now.
+            Err(error) if error.kind() == ErrorKind::Busy && tries < 100 => {
+                std::thread::sleep(Duration::from_millis(10));
+                tries += 1;
+            }
+            opened => return Ok(opened?),
+        }
+    }
 }
 
 /// A new image of a drive with a file system on it.

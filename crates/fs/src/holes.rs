@@ -1,0 +1,261 @@
+//! Holes: making them, filling them, finding them.
+//!
+//! A block nothing was written to takes no space and reads as zeros. *Punching* gives the space of
+//! whole blocks back and zeroes what is left at both ends. *Filling* writes zeros where there are
+//! holes, so that what is written there later only replaces blocks: that is what preallocation can
+//! mean where nothing is ever overwritten in place. Past the end of the file nothing is kept.
+//!
+//! All of it goes in steps, each applied whole; between two of them the file is sound, and a crash
+//! may show a part done.
+
+use crate::cache::{Entry, Key};
+use crate::core::{Core, Stop};
+use crate::format::{HOLE, INODE_POINTERS, LEAF_POINTERS, NO_NODE, Pointer};
+use crate::node::{as_index, children, stamp};
+use crate::tree::Shape;
+use crate::types::{Ino, Seek};
+use furrow_log::record::crc32c;
+use furrow_rt::PAGE_SIZE;
+use furrow_zone::{Error, ErrorKind};
+use std::ops::Range;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Blocks of a step that takes blocks away: so many leaves fit the cache at once.
+const PUNCH_BLOCKS: u64 = 32 * LEAF_POINTERS as u64;
+/// Blocks of a step that fills, or looks.
+const STEP_BLOCKS: u64 = 512;
+
+/// Where a search is.
+pub(crate) enum Sought {
+    /// At this offset.
+    Found(u64),
+    /// There is none.
+    None,
+    /// Not before this block.
+    More(u64),
+}
+
+impl Core {
+    /// The first block from `from` on that a leaf, or the inode, has a slot for.
+    fn slotted(&mut self, ino: Ino, from: u64) -> Result<Option<u64>, Stop> {
+        let height = self.inode(ino)?.head.height;
+        if height == 0 {
+            return Ok((from < INODE_POINTERS as u64).then_some(from));
+        }
+        let slots: Vec<u32> = children(self.inode(ino)?).iter().map(|child| child.get()).collect();
+        self.slotted_below(height - 1, 0, &slots, from)
+    }
+
+    fn slotted_below(
+        &mut self,
+        level: u8,
+        base: u64,
+        slots: &[u32],
+        from: u64,
+    ) -> Result<Option<u64>, Stop> {
+        let span = Shape::REAL.span(level);
+        let first = from.saturating_sub(base) / span;
+        for (slot, nid) in slots.iter().enumerate().skip(first as usize) {
+            let start = base + slot as u64 * span;
+            if *nid == NO_NODE {
+                continue;
+            }
+            if level == 0 {
+                return Ok(Some(from.max(start)));
+            }
+            let page = self.node(*nid)?;
+            if crate::node::header(page).level != level {
+                let found = crate::node::header(page).level;
+                return Err(self.corrupt(format!("node {nid}: level {found}, expected {level}")));
+            }
+            let below: Vec<u32> = as_index(page).slots.iter().map(|child| child.get()).collect();
+            if let Some(block) = self.slotted_below(level - 1, start, &below, from.max(start))? {
+                return Ok(Some(block));
+            }
+        }
+        Ok(None)
+    }
+
+    /// True if `block` of `ino` is no hole.
+    fn has_block(&mut self, ino: Ino, block: u32) -> Result<bool, Stop> {
+        if self.cache.peek(&Key::Data(ino.0, block)).is_some_and(Entry::is_dirty) {
+            return Ok(true);
+        }
+        Ok(self.pointer(ino, block)?.addr.get() != HOLE)
+    }
+
+    /// Size of regular file `ino`, to be changed.
+    fn size_to_change(&mut self, ino: Ino) -> Result<u64, Stop> {
+        self.writable()?;
+        let attr = self.getattr(ino)?;
+        crate::file::check_regular(&attr)?;
+        self.throttle()?;
+        Ok(attr.size)
+    }
+
+    fn touch_content(&mut self, ino: Ino) {
+        let now = stamp(self.now());
+        let head = &mut self.inode_mut(ino).head;
+        (head.mtime, head.ctime) = (now, now);
+    }
+
+    /// One step of punching `range`, in bytes: where the next one begins.
+    pub(crate) fn punch(&mut self, ino: Ino, range: Range<u64>) -> Result<u64, Stop> {
+        let size = self.size_to_change(ino)?;
+        let end = range.end.min(size.next_multiple_of(PAGE));
+        if range.start >= end {
+            return Ok(range.end);
+        }
+        // Parts of blocks: at the front, or what is left after whole blocks.
+        let (block, within) = (range.start / PAGE, range.start % PAGE);
+        if within != 0 || end - range.start < PAGE {
+            let stop = end.min((block + 1) * PAGE);
+            self.zero_part(ino, block as u32, within as usize..(stop - block * PAGE) as usize)?;
+            return Ok(if stop == end { range.end } else { stop });
+        }
+        let last = end / PAGE;
+        let Some(first) = self.slotted(ino, block)?.filter(|first| *first < last) else {
+            self.inode(ino)?;
+            self.reserve(0, 1, true)?;
+            self.touch_content(ino);
+            return Ok(if last * PAGE == end { range.end } else { last * PAGE });
+        };
+        let stop = last.min(first.saturating_add(PUNCH_BLOCKS));
+        self.drop_blocks(ino, first..stop)?;
+        Ok(if stop * PAGE == end { range.end } else { stop * PAGE })
+    }
+
+    fn zero_part(&mut self, ino: Ino, block: u32, part: Range<usize>) -> Result<(), Stop> {
+        let present = self.data(ino, block)?.is_some();
+        if present {
+            self.prepare_path(ino, block)?;
+        }
+        self.reserve(1, 4, true)?;
+        // Apply.
+        if present {
+            self.data_mut(ino, block)[part].fill(0);
+        }
+        self.touch_content(ino);
+        Ok(())
+    }
+
+    /// Makes holes of whole blocks.
+    fn drop_blocks(&mut self, ino: Ino, blocks: Range<u64>) -> Result<(), Stop> {
+        let mut doomed = Vec::new();
+        let mut at = blocks.start;
+        while let Some(first) = self.slotted(ino, at)?.filter(|first| *first < blocks.end) {
+            let leaf = Shape::REAL.leaf_base(first) + LEAF_POINTERS as u64;
+            let height = self.inode(ino)?.head.height;
+            let end = if height == 0 { INODE_POINTERS as u64 } else { leaf }.min(blocks.end);
+            for block in first..end {
+                let block = block as u32;
+                if self.has_block(ino, block)?
+                    && let Some(holder) = self.holder(ino, block)?
+                {
+                    doomed.push((block, holder));
+                }
+            }
+            at = end;
+            if end >= blocks.end || height == 0 {
+                break;
+            }
+        }
+        self.reserve(0, doomed.len().div_ceil(LEAF_POINTERS) as u32 + 2, true)?;
+        // Apply.
+        for (block, holder) in &doomed {
+            self.cache.remove(&Key::Data(ino.0, *block));
+            let addr = self.slot(*holder).addr.get();
+            if addr != HOLE {
+                self.invalidate(addr);
+                self.set_slot(*holder, Pointer::HOLE);
+            }
+        }
+        let count = &mut self.inode_mut(ino).head.blocks;
+        *count = count.get().saturating_sub(doomed.len() as u64).into();
+        self.touch_content(ino);
+        Ok(())
+    }
+
+    /// One step of filling the holes of `range`, in bytes, and of making the file long enough if
+    /// it is to `extend`: where the next one begins.
+    pub(crate) fn fill(&mut self, ino: Ino, range: Range<u64>, extend: bool) -> Result<u64, Stop> {
+        let size = self.size_to_change(ino)?;
+        self.check_size(range.end)?;
+        let limit = if extend { range.end } else { range.end.min(size) };
+        if range.start >= limit {
+            return Ok(range.end);
+        }
+        let last = limit.div_ceil(PAGE);
+        let first = range.start / PAGE;
+        let stop = last.min(first + STEP_BLOCKS);
+        let (mut holes, mut nodes) = (Vec::new(), 0);
+        for block in first..stop {
+            if !self.has_block(ino, block as u32)? {
+                nodes += self.prepare_path(ino, block as u32)?;
+                holes.push(block as u32);
+            }
+        }
+        let leaves = holes.len() as u32 / LEAF_POINTERS as u32 + 2;
+        self.reserve(holes.len() as u32, nodes.min(leaves + 6) + 1, false)?;
+        // Apply.
+        let (zero, crc) = (self.zero.clone(), crc32c(self.zero.bytes()));
+        for block in &holes {
+            self.replace_data(ino, *block, zero.clone(), Some(crc));
+        }
+        let end = limit.min(stop * PAGE);
+        let now = stamp(self.now());
+        let head = &mut self.inode_mut(ino).head;
+        head.ctime = now;
+        if end > size {
+            head.size = end.into();
+            head.mtime = now;
+        }
+        Ok(if stop == last { range.end } else { end })
+    }
+
+    /// Refuses to fill `bytes` of `ino` if the drive surely has no room for them.
+    pub(crate) fn check_fill(&mut self, ino: Ino, bytes: u64) -> Result<(), Stop> {
+        let has = self.getattr(ino)?.blocks;
+        if bytes / PAGE > self.statfs().blocks_available.saturating_add(has) {
+            let message = format!("no space left on the drive for {bytes} bytes");
+            return Err(Stop::Fail(Error::new(ErrorKind::NoSpace, message)));
+        }
+        Ok(())
+    }
+
+    /// One step of looking for data or a hole from `offset` on, not before block `from`.
+    pub(crate) fn seek(
+        &mut self,
+        ino: Ino,
+        offset: u64,
+        from: u64,
+        what: Seek,
+    ) -> Result<Sought, Stop> {
+        let attr = self.getattr(ino)?;
+        crate::file::check_regular(&attr)?;
+        if offset >= attr.size {
+            return Ok(Sought::None);
+        }
+        let end = attr.size.div_ceil(PAGE);
+        let mut block = from.max(offset / PAGE);
+        let stop = end.min(block.saturating_add(STEP_BLOCKS));
+        if what == Seek::Data {
+            match self.slotted(ino, block)?.filter(|first| *first < end) {
+                Some(first) if first >= stop => return Ok(Sought::More(first)),
+                Some(first) => block = first,
+                None => return Ok(Sought::None),
+            }
+        }
+        while block < stop {
+            if self.has_block(ino, block as u32)? == (what == Seek::Data) {
+                return Ok(Sought::Found(offset.max(block * PAGE)));
+            }
+            block += 1;
+        }
+        Ok(match what {
+            _ if block < end => Sought::More(block),
+            Seek::Data => Sought::None,
+            Seek::Hole => Sought::Found(attr.size),
+        })
+    }
+}
