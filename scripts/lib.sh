@@ -7,6 +7,7 @@ cd "$root"
 # Versions of the tools that are installed by cargo.
 CARGO_DENY_VERSION=0.20.2
 FSX_VERSION=0.3.2
+PJDFSTEST_VERSION=0.2.2
 
 # Where cargo puts what it builds.
 target_dir="${CARGO_TARGET_DIR:-$root/target}"

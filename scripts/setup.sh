@@ -106,6 +106,9 @@ lint) need_lint ;;
 test)
     need_lint
     need_tool fsx "$FSX_VERSION" "a judge of file systems, run on a mount"
+    have pjdfstest || [ -e /usr/include/sys/acl.h ] ||
+        install_package libacl1-dev "access lists, for pjdfstest"
+    need_tool pjdfstest "$PJDFSTEST_VERSION" "a judge of POSIX, run on a mount"
     load_fuse
     ;;
 demo)

@@ -69,8 +69,9 @@ step interleavings env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" cargo test --quiet 
 step crashes scripts/crash.sh slice
 if [ -z "$problem" ]; then
     step fsx scripts/fsx.sh 5000 1
+    step pjdfstest scripts/pjdfstest.sh
 else
-    skip "mount tests, fsx" "$problem (FURROW_WITHOUT_FUSE=${FURROW_WITHOUT_FUSE:-})"
+    skip "mount tests, fsx, pjdfstest" "$problem (FURROW_WITHOUT_FUSE=${FURROW_WITHOUT_FUSE:-})"
 fi
 
 summary

@@ -1,0 +1,115 @@
+//! What the format promises a user, tried out: links, names, times, directories.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use furrow_emu::{Emulator, Medium, Options};
+use furrow_fs::{Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, Time, fsck};
+use furrow_rt::{Config, Rt};
+use furrow_zone::{ErrorKind, Result, ZonedDevice};
+use std::future::Future;
+use std::rc::Rc;
+
+const SPEC: &str = "capacity=1GiB,zone-size=8MiB,max-active=14,channels=1";
+
+fn on_drive<F: Future<Output = Result<()>> + 'static>(
+    test: impl FnOnce(Rt, Rc<dyn ZonedDevice>) -> F,
+) {
+    let rt = Rt::new(Config::simulated(5));
+    let geometry = furrow_zone::spec::parse_geometry(SPEC).unwrap();
+    let medium = Medium::memory(&geometry);
+    let drive = Emulator::new(&rt, geometry, medium, Options::fast()).unwrap();
+    let drive: Rc<dyn ZonedDevice> = Rc::new(drive);
+    let (on, device) = (rt.clone(), drive.clone());
+    rt.block_on(async move { Fs::format(&on, device, &MkfsOptions::default()).await }).unwrap();
+    let test = test(rt.clone(), drive);
+    if let Err(error) = rt.block_on(test) {
+        panic!("{error}");
+    }
+    rt.clear();
+}
+
+async fn mount(rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
+    Fs::mount(rt, drive.clone(), MountOptions::default()).await
+}
+
+async fn sound(drive: &Rc<dyn ZonedDevice>) -> Result<()> {
+    let report = fsck(drive.clone(), &FsckOptions::default()).await?;
+    let findings: Vec<String> = report.findings.iter().map(|f| f.to_string()).collect();
+    assert!(findings.is_empty(), "{findings:?}");
+    Ok(())
+}
+
+#[test]
+fn a_file_has_65_535_links_and_no_more() {
+    on_drive(|rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let first = fs.create(Ino::ROOT, b"0", &NewNode::file()).await?.ino;
+        for n in 1..65_535 {
+            fs.link(first, Ino::ROOT, n.to_string().as_bytes()).await?;
+        }
+        let many = fs.link(first, Ino::ROOT, b"more").await;
+        assert_eq!(many.unwrap_err().kind(), ErrorKind::TooManyLinks);
+        assert_eq!(fs.getattr(first).await?.links, 65_535);
+        fs.unmount().await?;
+        sound(&drive).await?;
+        let fs = mount(&rt, &drive).await?;
+        fs.unlink(Ino::ROOT, b"40000").await?;
+        assert_eq!(fs.link(first, Ino::ROOT, b"more").await?.links, 65_535);
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn a_directory_has_65_533_directories_and_no_more() {
+    on_drive(|rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let parent = fs.create(Ino::ROOT, b"d", &NewNode::directory()).await?.ino;
+        let mut refused = None;
+        for n in 0..65_540 {
+            let name = n.to_string();
+            match fs.create(parent, name.as_bytes(), &NewNode::directory()).await {
+                Ok(_) => {}
+                Err(error) => {
+                    refused = Some((n, error.kind()));
+                    break;
+                }
+            }
+        }
+        // One link by its name, one by itself.
+        assert_eq!(refused, Some((65_533, ErrorKind::TooManyLinks)));
+        // Moving one in is refused too; files have room.
+        let other = fs.create(Ino::ROOT, b"other", &NewNode::directory()).await?.ino;
+        fs.create(other, b"x", &NewNode::directory()).await?;
+        let moved = fs.rename((other, b"x"), (parent, b"x"), Default::default()).await;
+        assert_eq!(moved.unwrap_err().kind(), ErrorKind::TooManyLinks);
+        fs.create(parent, b"file", &NewNode::file()).await?;
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn names_and_times_reach_as_far_as_they_should() {
+    on_drive(|rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let name = [b'n'; 255];
+        let ino = fs.create(Ino::ROOT, &name, &NewNode::file()).await?.ino;
+        let long = fs.create(Ino::ROOT, &[b'n'; 256], &NewNode::file()).await;
+        assert_eq!(long.unwrap_err().kind(), ErrorKind::NameTooLong);
+        let every: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
+        fs.create(Ino::ROOT, &every, &NewNode::symlink(&[b't'; 4095])).await?;
+        let time = |seconds, nanoseconds| Time { seconds, nanoseconds };
+        let (old, new) = (time(-62_135_596_800, 1), time(253_402_300_799, 999_999_999));
+        let changes = SetAttr { atime: Some(old), mtime: Some(new), ..SetAttr::default() };
+        fs.setattr(ino, changes).await?;
+        fs.fsync(ino, false).await?;
+        drop(fs);
+        let fs = mount(&rt, &drive).await?;
+        let attr = fs.lookup(Ino::ROOT, &name).await?;
+        assert_eq!((attr.atime, attr.mtime), (old, new));
+        assert!(attr.btime.seconds > 0 && attr.btime <= attr.ctime);
+        let link = fs.lookup(Ino::ROOT, &every).await?;
+        assert_eq!(fs.readlink(link.ino).await?, [b't'; 4095]);
+        fs.unmount().await?;
+        sound(&drive).await
+    });
+}

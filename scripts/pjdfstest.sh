@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# pjdfstest, a judge of what POSIX asks of a file system, on a mount: scripts/pjdfstest.sh
+#
+# All of it: with a second file system, users who may not, and the optional parts Linux has. Tests
+# that remount read-only run by themselves, as those before them leave files open that forbid it.
+# A skipped test fails the run unless docs/HACKING.md lists it.
+. "$(dirname "$0")/lib.sh"
+
+# Linux has no way for a FUSE server to say how many links a file can have: a test of the library
+# makes 65,535.
+may_skip="link::link_count_max"
+
+problem="$(fuse_problem)"
+[ -z "$problem" ] || fail "no mount is possible: $problem"
+have pjdfstest || fail "missing: pjdfstest." \
+    "Run: cargo install --locked --version $PJDFSTEST_VERSION pjdfstest"
+cargo build --quiet --locked -p furrow-cli
+furrow="$target_dir/debug/furrow"
+
+work="$(mktemp -d)"
+mount="$work/mnt"
+mkdir "$mount" "$work/other"
+chmod 755 "$work"
+cleanup() {
+    umount "$work/other" 2>/dev/null || true
+    "$furrow" umount -l "$mount" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap cleanup EXIT
+
+# $1: whether tests may remount
+configuration() {
+    cat <<END
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+
+[settings]
+naptime = 0.001
+allow_remount = $1
+
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+END
+}
+
+# $1: configuration; then patterns
+judge() {
+    local config="$1"
+    shift
+    local status=0
+    pjdfstest -c "$config" -p "$mount" -s "$work/other" "$@" >"$work/out" 2>&1 || status=$?
+    if [ "$status" -ne 0 ]; then
+        grep -A 2 'FAILED' "$work/out" || tail -n 20 "$work/out"
+        fail "pjdfstest failed, see above"
+    fi
+    grep '^Summary' "$work/out"
+}
+
+"$furrow" device create "$work/disk.zns" -o capacity=1GiB,zone-size=8MiB >/dev/null
+"$furrow" mkfs "$work/disk.zns" >/dev/null
+"$furrow" mount "$work/disk.zns" "$mount" --log "$work/log"
+mount -t tmpfs none "$work/other"
+started=$SECONDS
+configuration true >"$work/remount.toml"
+judge "$work/remount.toml" erofs
+configuration false >"$work/all.toml"
+judge "$work/all.toml"
+"$furrow" umount "$mount"
+"$furrow" fsck "$work/disk.zns" >"$work/fsck" || fail "fsck afterwards: $(cat "$work/fsck")"
+
+skipped="$(awk '$2 == "skipped" { print $1 }' "$work/out" | grep -v '::erofs_' | sort | tr '\n' ' ')"
+[ "${skipped% }" = "$may_skip" ] || fail "skipped: $skipped; expected: $may_skip"
+say "pjdfstest: everything passed but $may_skip, which cannot run; $((SECONDS - started)) s, fsck clean"
