@@ -37,6 +37,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     if matches!(target, Target::Mounted(_)) {
         writeln!(out)?;
         print_traffic(out, &status.counters)?;
+        print_summary(out, &status.counters)?;
     }
     Ok(0)
 }
@@ -73,28 +74,27 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
     show::print_table(out, &table)
 }
 
-/// Prints what was written since a mount.
+/// Prints what was written since a mount, by what it was for.
 pub fn print_traffic(out: &mut dyn Write, t: &Traffic) -> std::io::Result<()> {
-    let mut table = show::table(&["written since the mount", "bytes", "share"]);
+    let head = ["written since the mount", "bytes", "share", "per user byte"];
+    let mut table = show::table(&head);
     let share = |bytes: u64| match t.host_bytes {
         0 => "-".to_owned(),
         host => format!("{:.1}%", bytes as f64 * 100.0 / host as f64),
     };
-    for (what, bytes) in [
-        ("data", t.data_bytes),
-        ("nodes", t.node_bytes),
-        ("summaries", t.summary_bytes),
-        ("checkpoints", t.checkpoint_bytes),
-        ("delta log", t.delta_bytes),
-        ("tables", t.table_bytes),
-        ("sync log", t.sync_bytes),
-        ("padding", t.padding_bytes),
-    ] {
-        table.add_row([what.to_owned(), show::bytes(bytes), share(bytes)]);
+    let per_user_byte = |bytes: u64| match t.user_bytes {
+        0 => "-".to_owned(),
+        user => format!("{:.3}", bytes as f64 / user as f64),
+    };
+    for (what, bytes) in t.kinds().into_iter().chain([("to the drive", t.host_bytes)]) {
+        let cells = [what.to_owned(), show::bytes(bytes), share(bytes), per_user_byte(bytes)];
+        table.add_row(cells);
     }
-    table.add_row(["to the drive".to_owned(), show::bytes(t.host_bytes), share(t.host_bytes)]);
-    table.add_row(["by users".to_owned(), show::bytes(t.user_bytes), String::new()]);
-    show::print_table(out, &table)?;
+    table.add_row(["by users".to_owned(), show::bytes(t.user_bytes)]);
+    show::print_table(out, &table)
+}
+
+fn print_summary(out: &mut dyn Write, t: &Traffic) -> std::io::Result<()> {
     let amplification =
         t.write_amplification.map_or_else(|| "-".to_owned(), |factor| format!("{factor:.2}"));
     writeln!(

@@ -16,12 +16,14 @@ mod df;
 mod docs;
 mod dump;
 mod fsck;
+mod gc;
 mod helper;
 mod lab;
 mod map;
 mod mkfs;
 mod mount;
 mod show;
+mod stat;
 mod sync;
 mod target;
 mod umount;
@@ -59,6 +61,8 @@ enum Command {
     Dump(dump::Args),
     Df(df::Args),
     Map(map::Args),
+    Stat(stat::Args),
+    Gc(gc::Args),
     Sync(sync::Args),
     Bench(bench::Args),
     Lab(lab::Args),
@@ -78,6 +82,8 @@ impl Command {
             Command::Dump(args) => dump::run(args, out),
             Command::Df(args) => df::run(&args, out),
             Command::Map(args) => map::run(&args, out),
+            Command::Stat(args) => stat::run(&args, out),
+            Command::Gc(args) => gc::run(&args, out),
             Command::Sync(args) => sync::run(&args, out),
             Command::Bench(args) => bench::run(&args, out),
             Command::Lab(args) => lab::run(&args, out),

@@ -1,6 +1,7 @@
 //! `furrow mount`: a file system in the tree.
 
 mod daemon;
+mod metrics;
 mod options;
 
 use crate::target::{mount_at, source_name};
@@ -30,7 +31,8 @@ pub struct Args {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Options, separated by commas: ro, commit=SECONDS (default 5), cache=SIZE (default
-    /// 256MiB), attr_timeout=SECONDS (default 1), and those of mount(8)
+    /// 256MiB), attr_timeout=SECONDS (default 1),
+    /// metrics=ADDRESS:PORT or metrics=/FILE (for Prometheus), and those of mount(8)
     #[arg(short, value_name = "OPTIONS", allow_hyphen_values = true)]
     options: Vec<String>,
     /// Stay in the foreground, messages on standard error

@@ -182,6 +182,103 @@ fn reports_of_a_mount_and_of_the_device_agree() {
     assert!(table.contains("(not mounted)"), "{table}");
 }
 
+/// The value of the sample of `metrics` that begins with `name`.
+fn sample(metrics: &str, name: &str) -> f64 {
+    let line = metrics.lines().find(|line| line.starts_with(name));
+    let line = line.unwrap_or_else(|| panic!("no {name} in {metrics}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_mount_says_what_it_does() {
+    if skip("a_mount_says_what_it_does") {
+        return;
+    }
+    let place = Place::new("stat");
+    let metrics = place.0.join("furrow.prom");
+    let option = format!("metrics={}", metrics.display());
+    let mounted = furrow(&["mount", "-o", &option, &place.image(), &place.dir()]);
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    let mut file = File::create(place.file("a")).unwrap();
+    file.write_all(&[1; 100_000]).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let out = furrow(&["stat", "--json", &place.dir()]);
+    assert!(out.status.success(), "{}", said(&out));
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(json["version"], 1);
+    assert_eq!(json["counters"]["fsyncs"], 1);
+    assert!(json["counters"]["user_bytes"].as_u64().unwrap() >= 100_000, "{json}");
+    let streams = json["streams"].as_array().unwrap();
+    let written: u64 = streams.iter().map(|stream| stream["bytes"].as_u64().unwrap()).sum();
+    assert!(written >= 100_000 && json["permits"]["held"].as_u64().unwrap() > 0, "{json}");
+    let operations = json["operations"].as_array().unwrap();
+    let of = |name: &str| operations.iter().find(|operation| operation["name"] == name).unwrap();
+    assert_eq!((&of("create")["count"], &of("fsync")["count"]), (&1.into(), &1.into()));
+    assert!(of("write")["p99_ns"].as_u64().unwrap() > 0, "{json}");
+    // The file is there since the mount, and was written by then.
+    wait_until("the file of metrics is written", || {
+        fs::read_to_string(&metrics).is_ok_and(|text| text.contains("furrow_up_seconds"))
+    });
+    let page = furrow(&["stat", "--prometheus", &place.dir()]);
+    let page = String::from_utf8(page.stdout).unwrap();
+    assert_eq!(sample(&page, "furrow_fsyncs_total{"), 1.0);
+    let text = furrow(&["stat", &place.dir()]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("active zones: ") && text.contains("99.9 %"), "{text}");
+    // Half of what is written is garbage: cleaning moves the rest and frees room.
+    for round in 0..4 {
+        for name in 0..40 {
+            if round == 0 || name % 2 == 0 {
+                fs::write(place.file(&format!("f{name}")), vec![round; 1 << 20]).unwrap();
+            }
+        }
+        assert!(furrow(&["sync", &place.dir()]).status.success());
+    }
+    let cleaned = furrow(&["gc", "--json", &place.dir()]);
+    assert!(cleaned.status.success(), "{}", said(&cleaned));
+    let cleaned: serde_json::Value = serde_json::from_slice(&cleaned.stdout).unwrap();
+    assert!(cleaned["superzones"].as_u64().unwrap() > 0, "{cleaned}");
+    let again = furrow(&["stat", "--json", &place.dir()]);
+    let again: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert!(again["counters"]["clean_victims"].as_u64() >= cleaned["superzones"].as_u64());
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    assert!(!metrics.exists(), "it says what is no more");
+    refused(&["stat", &place.image()], 1, "not mounted");
+    refused(&["gc", &place.image()], 1, "not mounted");
+}
+
+#[test]
+fn metrics_are_served_over_http() {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    if skip("metrics_are_served_over_http") {
+        return;
+    }
+    let place = Place::new("metrics");
+    // A port that was free a moment ago.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let option = format!("metrics={address}");
+    let mount = ["mount", "-o", &option, &place.image(), &place.dir()];
+    let out = furrow(&mount);
+    assert_eq!(out.status.code(), Some(32), "{}", said(&out));
+    assert!(said(&out).contains(&option), "{}", said(&out));
+    drop(taken);
+    let out = furrow(&mount);
+    assert!(out.status.success(), "{}", said(&out));
+    fs::write(place.file("a"), b"x").unwrap();
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut text = String::new();
+    client.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+    assert!(sample(&text, "furrow_up_seconds{") > 0.0);
+    let source = format!("device=\"{}\"", place.image());
+    assert!(text.contains(&source), "{text}");
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+}
+
 #[test]
 fn a_killed_daemon_is_said_and_nothing_fsynced_is_lost() {
     if skip("a_killed_daemon_is_said_and_nothing_fsynced_is_lost") {

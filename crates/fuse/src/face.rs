@@ -13,6 +13,7 @@
 
 use crate::convert::{attributes, errno, file_type, generation, ino, kind_of_mode, node, time_in};
 use crate::endpoint::MAX_WRITE;
+use crate::latency::Op;
 use crate::ops::Call;
 use crate::report;
 use crate::serve::{Face, sized};
@@ -133,6 +134,7 @@ impl Filesystem for Face {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.begin(Op::Lookup);
         let parent = known!(parent, reply);
         let name = name.as_bytes().to_vec();
         self.run(
@@ -156,6 +158,7 @@ impl Filesystem for Face {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.begin(Op::Getattr);
         let ino = known!(ino, reply);
         self.run(
             reply,
@@ -183,6 +186,7 @@ impl Filesystem for Face {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        self.begin(Op::Setattr);
         let ino = known!(ino, reply);
         let privileged = req.uid() == 0;
         self.run(
@@ -207,6 +211,7 @@ impl Filesystem for Face {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.begin(Op::Readlink);
         let ino = known!(ino, reply);
         self.run(
             reply,
@@ -225,6 +230,7 @@ impl Filesystem for Face {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        self.begin(Op::Create);
         let parent = known!(parent, reply);
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
         let (name, new) =
@@ -241,18 +247,21 @@ impl Filesystem for Face {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        self.begin(Op::Mkdir);
         let parent = known!(parent, reply);
         let (name, new) = (name.as_bytes().to_vec(), new(req, Kind::Directory, mode, umask));
         self.entry(reply, move |call| async move { call.create(parent, &name, new).await });
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.begin(Op::Unlink);
         let parent = known!(parent, reply);
         let name = name.as_bytes().to_vec();
         self.empty(reply, move |call| async move { call.unlink(parent, &name).await });
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.begin(Op::Rmdir);
         let parent = known!(parent, reply);
         let name = name.as_bytes().to_vec();
         self.empty(reply, move |call| async move { call.rmdir(parent, &name).await });
@@ -266,6 +275,7 @@ impl Filesystem for Face {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        self.begin(Op::Symlink);
         let parent = known!(parent, reply);
         let target = target.as_os_str().as_bytes().to_vec();
         let new = NewNode { target, ..new(req, Kind::Symlink, 0o777, 0) };
@@ -283,6 +293,7 @@ impl Filesystem for Face {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        self.begin(Op::Rename);
         let (from, to) = (known!(parent, reply), known!(newparent, reply));
         let mode = if flags.is_empty() {
             RenameMode::Replace
@@ -308,12 +319,14 @@ impl Filesystem for Face {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
+        self.begin(Op::Link);
         let (ino, parent) = (known!(ino, reply), known!(newparent, reply));
         let name = newname.as_bytes().to_vec();
         self.entry(reply, move |call| async move { call.fs.link(ino, parent, &name).await });
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.begin(Op::Open);
         let ino = known!(ino, reply);
         self.run(
             reply,
@@ -333,6 +346,7 @@ impl Filesystem for Face {
         _flags: i32,
         reply: ReplyCreate,
     ) {
+        self.begin(Op::Create);
         let parent = known!(parent, reply);
         let (name, new) = (name.as_bytes().to_vec(), new(req, Kind::File, mode, umask));
         self.run(
@@ -360,6 +374,7 @@ impl Filesystem for Face {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        self.begin(Op::Read);
         let ino = known!(ino, reply);
         self.run(
             reply,
@@ -393,6 +408,7 @@ impl Filesystem for Face {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        self.begin(Op::Write);
         let ino = known!(ino, reply);
         let strip = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let size = data.len() as u32;
@@ -432,6 +448,7 @@ impl Filesystem for Face {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        self.begin(Op::Release);
         let ino = known!(ino, reply);
         self.empty(reply, move |call| async move { call.fs.release(ino).await });
     }
@@ -444,6 +461,7 @@ impl Filesystem for Face {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
+        self.begin(Op::Fsync);
         let ino = known!(ino, reply);
         self.empty(reply, move |call| async move { call.fs.fsync(ino, datasync).await });
     }
@@ -462,6 +480,7 @@ impl Filesystem for Face {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        self.begin(Op::Readdir);
         let ino = known!(ino, reply);
         let shared = self.shared.clone();
         self.submit(move |rt, fs| {
@@ -488,6 +507,7 @@ impl Filesystem for Face {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        self.begin(Op::Readdir);
         let ino = known!(ino, reply);
         let shared = self.shared.clone();
         self.submit(move |rt, fs| {
@@ -523,11 +543,13 @@ impl Filesystem for Face {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
+        self.begin(Op::Fsync);
         let ino = known!(ino, reply);
         self.empty(reply, move |call| async move { call.fs.fsync(ino, datasync).await });
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.begin(Op::Statfs);
         self.run(
             reply,
             move |call| async move { Ok(call.fs.statfs()) },
@@ -556,6 +578,7 @@ impl Filesystem for Face {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        self.begin(Op::Xattr);
         let ino = known!(ino, reply);
         let mode = match flags {
             0 => XattrMode::Set,
@@ -570,10 +593,11 @@ impl Filesystem for Face {
         });
     }
 
-    fn getxattr(&self, _req: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.begin(Op::Xattr);
         let ino = known!(node, reply);
         if name.as_bytes().starts_with(report::PREFIX) {
-            return self.question(ino, name, size, reply);
+            return self.question(ino, name, size, req.uid(), reply);
         }
         let name = name.as_bytes().to_vec();
         self.run(
@@ -584,6 +608,7 @@ impl Filesystem for Face {
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.begin(Op::Xattr);
         let ino = known!(ino, reply);
         // The control attributes are not listed, so that copying tools do not copy them.
         self.run(
@@ -597,6 +622,7 @@ impl Filesystem for Face {
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.begin(Op::Xattr);
         let ino = known!(ino, reply);
         let name = name.as_bytes().to_vec();
         self.empty(reply, move |call| async move { call.fs.removexattr(ino, &name).await });
@@ -626,6 +652,7 @@ impl Filesystem for Face {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        self.begin(Op::Allocate);
         let ino = known!(ino, reply);
         let what = match mode {
             0 => Allocate::Extend,
@@ -654,6 +681,7 @@ impl Filesystem for Face {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        self.begin(Op::Seek);
         let ino = known!(ino, reply);
         let what = match whence {
             SEEK_DATA => Seek::Data,
@@ -685,6 +713,7 @@ impl Filesystem for Face {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        self.begin(Op::Copy);
         let (from, to) = (known!(ino_in, reply), known!(ino_out, reply));
         let privileged = req.uid() == 0;
         self.run(

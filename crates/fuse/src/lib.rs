@@ -12,6 +12,7 @@
 mod convert;
 pub mod endpoint;
 mod face;
+mod latency;
 pub mod null;
 mod ops;
 pub mod report;
@@ -20,5 +21,5 @@ mod session;
 
 pub use endpoint::{Endpoint, Mounted, Unmount};
 pub use report::Info;
-pub use serve::Face;
+pub use serve::{Face, Reporter};
 pub use session::{Background, Session, Signals};

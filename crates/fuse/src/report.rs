@@ -7,16 +7,26 @@
 //! |---|---|
 //! | `furrow.status` | a [`Status`] as JSON |
 //! | `furrow.map.N` | a [`MapPage`] as JSON: zones from N on |
+//! | `furrow.stat` | a [`Stat`] as JSON |
 //! | `furrow.sync` | `ok`, when everything is durable |
+//! | `furrow.gc.N` | a [`Cleaned`] as JSON, when at most N superzones are cleaned; root only |
 //!
 //! They are not listed. An answer is at most [`MAX_ANSWER`] bytes, the kernel's limit.
 
+mod counters;
+pub mod prometheus;
+mod stat;
+
 use crate::endpoint;
+use crate::serve::Shared;
 use anyhow::{Context as _, Result, anyhow};
-use furrow_fs::{Counters, Fs, StatFs, ZoneInfo, ZoneUse};
+pub use counters::{Counted, Traffic};
+use furrow_fs::{CleanOptions, CleanReport, Fs, StatFs, ZoneInfo, ZoneUse};
 use furrow_zone::{Error, ErrorKind};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+pub(crate) use stat::stat;
+pub use stat::{Operation, Permits, Stat, Stream};
 use std::path::Path;
 
 /// Version of the JSON documents.
@@ -31,6 +41,8 @@ pub(crate) const PREFIX: &[u8] = b"furrow.";
 const STATUS: &str = "furrow.status";
 const MAP: &str = "furrow.map.";
 const SYNC: &str = "furrow.sync";
+const STAT: &str = "furrow.stat";
+const GC: &str = "furrow.gc.";
 
 /// What does not change while a file system is mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,56 +98,6 @@ impl From<StatFs> for Space {
             blocks_stale: s.blocks_stale,
             inodes: s.inodes,
             inodes_free: s.inodes_free,
-        }
-    }
-}
-
-/// [`Counters`] as JSON, and what follows from them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are Counters'")]
-pub struct Traffic {
-    pub user_bytes: u64,
-    pub host_bytes: u64,
-    pub data_bytes: u64,
-    pub node_bytes: u64,
-    pub summary_bytes: u64,
-    pub checkpoint_bytes: u64,
-    pub delta_bytes: u64,
-    pub table_bytes: u64,
-    pub sync_bytes: u64,
-    pub padding_bytes: u64,
-    pub zone_resets: u64,
-    pub write_commands: u64,
-    pub checkpoints: u64,
-    pub fsyncs: u64,
-    pub cache_hits: u64,
-    pub cache_misses: u64,
-    /// Bytes written to the drive per byte users wrote; absent while they wrote nothing.
-    pub write_amplification: Option<f64>,
-}
-
-impl From<Counters> for Traffic {
-    fn from(c: Counters) -> Traffic {
-        let host_bytes = c.host_bytes();
-        Traffic {
-            user_bytes: c.user_bytes,
-            host_bytes,
-            data_bytes: c.data_bytes,
-            node_bytes: c.node_bytes,
-            summary_bytes: c.summary_bytes,
-            checkpoint_bytes: c.checkpoint_bytes,
-            delta_bytes: c.delta_bytes,
-            table_bytes: c.table_bytes,
-            sync_bytes: c.sync_bytes,
-            padding_bytes: c.padding_bytes,
-            zone_resets: c.zone_resets,
-            write_commands: c.write_commands,
-            checkpoints: c.checkpoints,
-            fsyncs: c.fsyncs,
-            cache_hits: c.cache_hits,
-            cache_misses: c.cache_misses,
-            write_amplification: (c.user_bytes > 0)
-                .then(|| host_bytes as f64 / c.user_bytes as f64),
         }
     }
 }
@@ -231,6 +193,9 @@ pub(crate) enum Question {
     Status,
     Map(usize),
     Sync,
+    Stat,
+    /// Most superzones to clean.
+    Gc(u32),
 }
 
 impl Question {
@@ -238,12 +203,22 @@ impl Question {
         match std::str::from_utf8(name).ok()? {
             STATUS => Some(Question::Status),
             SYNC => Some(Question::Sync),
-            other => other.strip_prefix(MAP)?.parse().ok().map(Question::Map),
+            STAT => Some(Question::Stat),
+            other => match other.strip_prefix(GC) {
+                Some(superzones) => superzones.parse().ok().map(Question::Gc),
+                None => other.strip_prefix(MAP)?.parse().ok().map(Question::Map),
+            },
         }
+    }
+
+    /// Whether only root may ask: it makes work for the drive.
+    pub fn is_for_root(self) -> bool {
+        matches!(self, Question::Gc(_))
     }
 }
 
-pub(crate) async fn answer(fs: &Fs, info: &Info, question: Question) -> Result<String, Error> {
+pub(crate) async fn answer(fs: &Fs, shared: &Shared, question: Question) -> Result<String, Error> {
+    let info = &shared.info;
     let text = match question {
         Question::Sync => {
             // A read-only mount has nothing to make durable, and must not recover a crash for good.
@@ -253,9 +228,48 @@ pub(crate) async fn answer(fs: &Fs, info: &Info, question: Question) -> Result<S
             return Ok("ok".to_owned());
         }
         Question::Status => serde_json::to_string(&status(fs, info)),
+        Question::Stat => serde_json::to_string(&shared.stat(fs)),
         Question::Map(first) => serde_json::to_string(&map(fs, info, first, PAGE)?),
+        Question::Gc(superzones) => serde_json::to_string(&clean(fs, superzones).await?),
     };
     text.map_err(|error| Error::new(ErrorKind::Invalid, format!("report: {error}")))
+}
+
+/// What a cleaning that was asked for did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cleaned {
+    /// Version of this document.
+    pub version: u32,
+    /// Superzones made empty.
+    pub superzones: u32,
+    /// Bytes of file data moved.
+    pub data_bytes: u64,
+    /// Bytes of nodes moved.
+    pub node_bytes: u64,
+    /// Blocks that could not be read, or whose content is not what was written.
+    pub failed_blocks: u64,
+    /// The first few of those: place, owner and reason.
+    pub failures: Vec<String>,
+}
+
+/// Cleans at most `superzones` superzones, the cheapest first, and makes it durable, so that what
+/// was made empty is free.
+///
+/// # Errors
+/// As [`Fs::clean`].
+pub async fn clean(fs: &Fs, superzones: u32) -> Result<Cleaned, Error> {
+    let options = CleanOptions { superzones, ..CleanOptions::default() };
+    let CleanReport { superzones, data_blocks, node_blocks, failed_blocks, failures } =
+        fs.clean(options).await?;
+    fs.sync().await?;
+    Ok(Cleaned {
+        version: VERSION,
+        superzones,
+        data_bytes: data_blocks * 4096,
+        node_bytes: node_blocks * 4096,
+        failed_blocks,
+        failures,
+    })
 }
 
 fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
@@ -305,6 +319,26 @@ pub fn ask_map(directory: &Path) -> Result<MapPage> {
     Ok(map)
 }
 
+/// Asks the file system mounted at `directory` what it does.
+///
+/// # Errors
+/// As [`ask_status`].
+pub fn ask_stat(directory: &Path) -> Result<Stat> {
+    let bytes = ask(directory, STAT)?;
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{}: counters of another version", directory.display()))
+}
+
+/// Has the file system mounted at `directory` clean at most `superzones` superzones.
+///
+/// # Errors
+/// As [`ask_status`]; if the caller is not root; if the device fails.
+pub fn ask_clean(directory: &Path, superzones: u32) -> Result<Cleaned> {
+    let bytes = ask(directory, &format!("{GC}{superzones}"))?;
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{}: report of another version", directory.display()))
+}
+
 /// Makes everything of the file system mounted at `directory` durable.
 ///
 /// # Errors
@@ -316,13 +350,24 @@ pub fn ask_sync(directory: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use furrow_fs::Counters;
 
     #[test]
     fn questions_are_attribute_names() {
         assert_eq!(Question::parse(b"furrow.status"), Some(Question::Status));
         assert_eq!(Question::parse(b"furrow.sync"), Some(Question::Sync));
         assert_eq!(Question::parse(b"furrow.map.70"), Some(Question::Map(70)));
-        for other in [&b"furrow.map."[..], b"furrow.map.-1", b"furrow.map.x", b"user.x", b"\xff"] {
+        assert_eq!(Question::parse(b"furrow.stat"), Some(Question::Stat));
+        assert_eq!(Question::parse(b"furrow.gc.3"), Some(Question::Gc(3)));
+        assert!(Question::Gc(3).is_for_root() && !Question::Stat.is_for_root());
+        for other in [
+            &b"furrow.map."[..],
+            b"furrow.map.-1",
+            b"furrow.map.x",
+            b"furrow.gc.-1",
+            b"user.x",
+            b"\xff",
+        ] {
             assert_eq!(Question::parse(other), None);
         }
     }

@@ -5,8 +5,9 @@
 //! removed working directory or an `O_PATH` descriptor still answers stat.
 
 use crate::convert::{attributes, errno, generation, ino};
+use crate::latency::{Latencies, Op};
 use crate::ops::Call;
-use crate::report::{self, Info};
+use crate::report::{self, Info, Stat};
 use furrow_fs::{Attr, Fs, Ino};
 use furrow_rt::{Pool, Port, Rt};
 use furrow_zone::ErrorKind;
@@ -20,7 +21,7 @@ use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the callbacks and the tasks they start share.
 pub(crate) struct Shared {
@@ -36,9 +37,19 @@ pub(crate) struct Shared {
     ended: AtomicBool,
     /// Where messages for the operator go.
     pub log: Box<dyn Fn(&str) + Send + Sync>,
+    /// How long requests take.
+    pub latencies: Latencies,
+    /// When it was made.
+    since: Instant,
 }
 
 impl Shared {
+    /// What `fs` does.
+    pub(crate) fn stat(&self, fs: &Fs) -> Stat {
+        let seconds = self.since.elapsed().as_secs_f64();
+        report::stat(fs, &self.info, seconds, self.latencies.operations())
+    }
+
     fn pinned(&self) -> std::sync::MutexGuard<'_, BTreeSet<Ino>> {
         // A set of numbers is whole whatever panicked while it was held.
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
@@ -77,6 +88,24 @@ pub struct Face {
     pub(crate) shared: Arc<Shared>,
 }
 
+/// Says what the file system of a [`Face`] does, from any thread.
+pub struct Reporter {
+    port: Port<Fs>,
+    shared: Arc<Shared>,
+}
+
+impl Reporter {
+    /// What it does now; `None` if the engine has ended.
+    pub fn stat(&self) -> Option<Stat> {
+        let shared = self.shared.clone();
+        let stat = self.port.try_call(move |_, fs| {
+            let stat = shared.stat(fs);
+            async move { stat }
+        });
+        stat.ok()
+    }
+}
+
 /// A reply that can be an error.
 pub(crate) trait Fail: Send + 'static {
     fn fail(self, errno: Errno);
@@ -107,8 +136,20 @@ impl Face {
     ) -> Face {
         let pins = AtomicUsize::new(0);
         let ended = AtomicBool::new(false);
-        let shared = Shared { ttl, info, pinned: Mutex::default(), pins, ended, log };
+        let (latencies, since) = (Latencies::default(), Instant::now());
+        let pinned = Mutex::default();
+        let shared = Shared { ttl, info, pinned, pins, ended, log, latencies, since };
         Face { port, pool, shared: Arc::new(shared) }
+    }
+
+    /// Who can say from another thread what the file system does.
+    pub fn reporter(&self) -> Reporter {
+        Reporter { port: self.port.clone(), shared: self.shared.clone() }
+    }
+
+    /// Says what the request asks for that is being read.
+    pub(crate) fn begin(&self, op: Op) {
+        self.shared.latencies.begin(op);
     }
 
     /// Hands `request` to the engine; if that is no more, it is dropped, which answers EIO.
@@ -133,10 +174,13 @@ impl Face {
         F: Future<Output = furrow_zone::Result<T>> + 'static,
     {
         let shared = self.shared.clone();
+        let started = shared.latencies.start();
         self.submit(move |rt, fs| {
             let call = Call { rt: rt.clone(), fs: fs.clone(), shared: shared.clone() };
             rt.run_now(async move {
-                match operation(call).await {
+                let done = operation(call).await;
+                let failed = done.is_err();
+                match done {
                     Ok(value) => answer(reply, value, &shared),
                     Err(error) => {
                         if matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) {
@@ -145,6 +189,7 @@ impl Face {
                         reply.fail(errno(&error));
                     }
                 }
+                shared.latencies.end(started, failed);
             });
         });
     }
@@ -174,16 +219,21 @@ impl Face {
     }
 
     /// Answers a control attribute of the root directory.
-    pub(crate) fn question(&self, ino: Ino, name: &OsStr, size: u32, reply: ReplyXattr) {
+    pub(crate) fn question(&self, ino: Ino, name: &OsStr, size: u32, uid: u32, reply: ReplyXattr) {
         let question = report::Question::parse(name.as_bytes()).filter(|_| ino == Ino::ROOT);
         let Some(question) = question else { return reply.error(Errno::ENODATA) };
+        if question.is_for_root() && uid != 0 {
+            return reply.error(Errno::EPERM);
+        }
+        // What it takes says nothing of the file system.
+        self.begin(Op::Other);
         if size == 0 {
             // "How long is it?" Answering must not ask the question itself (it may be a sync).
             return reply.size(report::MAX_ANSWER as u32);
         }
         self.run(
             reply,
-            move |call| async move { report::answer(&call.fs, &call.shared.info, question).await },
+            move |call| async move { report::answer(&call.fs, &call.shared, question).await },
             move |reply, text: String, _| sized(reply, text.as_bytes(), size),
         );
     }

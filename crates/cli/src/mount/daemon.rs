@@ -4,6 +4,7 @@
 //! halfway. The child says on its standard output (a pipe) how it went, in one line, `ready` or
 //! `failed STATUS MESSAGE`, and lets it go; the parent waits for that line.
 
+use super::metrics;
 use super::options::Options;
 use anyhow::{Context as _, Result, anyhow};
 use furrow_emu::OpenMode;
@@ -46,13 +47,16 @@ pub struct Plan {
 pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     // Before any other thread: they inherit it.
     let signals = Signals::block()?;
+    let metrics = plan.options.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
     let (port, pool, info) = start_engine(&plan)?;
     let mut endpoint = plan.options.endpoint.clone();
     endpoint.source.clone_from(&plan.source);
     let face = Face::new(port.clone(), pool, plan.options.ttl, info, Box::new(log));
+    let reporter = face.reporter();
     let served = Session::mount(face, &endpoint, &plan.directory)
         .and_then(|session| {
             signals.unmount_on_signal(session.directory().to_owned(), log)?;
+            metrics.map_or(Ok(()), |service| service.start(reporter))?;
             ready()?;
             Ok(session)
         })
@@ -61,6 +65,9 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
             session.run()
         });
     let ended = stop_engine(port).with_context(|| format!("{}: unmount", plan.source));
+    if let Some(metrics) = &plan.options.metrics {
+        metrics::end(metrics);
+    }
     match (&served, &ended) {
         (Ok(()), Ok(())) => log(&format!("{} unmounted", plan.source)),
         // The first error is returned; what follows it must not be lost.

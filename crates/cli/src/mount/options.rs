@@ -1,12 +1,14 @@
 //! Mount options: `-o ro,commit=10,cache=1GiB`.
 
+use super::metrics::Metrics;
 use furrow_fs::{AccessTime, MountOptions};
 use furrow_fuse::Endpoint;
 use furrow_rt::{Nanos, PAGE_SIZE};
 use furrow_zone::size;
 use std::time::Duration;
 
-const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, fsname=NAME, and \
+const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, \
+                   metrics=WHERE, fsname=NAME, and \
                    the usual ones of mount(8)";
 /// Smallest cache in bytes: below it the engine has no room for one large request.
 const MIN_CACHE: u64 = 16 << 20;
@@ -22,6 +24,8 @@ pub struct Options {
     pub ttl: Duration,
     /// What the mount table is to name as the source instead of the device.
     pub fsname: Option<String>,
+    /// Where to say what the mount does.
+    pub metrics: Option<Metrics>,
 }
 
 impl Default for Options {
@@ -31,6 +35,7 @@ impl Default for Options {
             endpoint: Endpoint::default(),
             ttl: Duration::from_secs(1),
             fsname: None,
+            metrics: None,
         }
     }
 }
@@ -102,8 +107,12 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         ("attr_timeout", Some(value)) => {
             options.ttl = Duration::from_nanos(nanoseconds(name, value, 0)?);
         }
+        ("metrics", Some(value)) => {
+            let metrics = value.parse().map_err(|why| format!("mount option metrics: {why}"))?;
+            options.metrics = Some(metrics);
+        }
         ("cache", Some(value)) => options.engine.cache_pages = pages(value)?,
-        ("commit" | "attr_timeout" | "cache" | "fsname", _) => {
+        ("commit" | "attr_timeout" | "cache" | "fsname" | "metrics", _) => {
             return Err(format!("mount option {name} needs a value: {name}=…"));
         }
         (name, Some(_)) if apply(&mut options.clone(), name, None).is_ok() => {

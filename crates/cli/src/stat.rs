@@ -1,0 +1,165 @@
+//! `furrow stat`: what a mounted file system does.
+
+use crate::df;
+use crate::show;
+use crate::target::Target;
+use anyhow::{Result, bail};
+use furrow_fuse::report::{self, Operation, Stat, Stream, prometheus};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+/// Show what a mounted file system does
+///
+/// Streams and their quota, active zones, what was written and why, cleaning, latencies of the
+/// kernel's requests. Everything counts since the mount. To have it collected, mount with
+/// -o metrics=ADDRESS:PORT or -o metrics=/FILE.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Mount point, or the device of a mount
+    #[arg(value_name = "DIR|DEVICE")]
+    target: OsString,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print the text format of Prometheus
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
+    /// Again after so many seconds, until interrupted; JSON is a document a line then
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    every: Option<u64>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
+    let directory = match Target::find(&args.target)? {
+        Target::Mounted(directory) => directory,
+        Target::Device(device) => {
+            bail!("{device}: not mounted: nothing runs (furrow df shows its space)")
+        }
+    };
+    loop {
+        let stat = report::ask_stat(&directory)?;
+        match (args.json, args.prometheus) {
+            (true, _) if args.every.is_some() => {
+                serde_json::to_writer(&mut *out, &stat)?;
+                writeln!(out)?;
+            }
+            (true, _) => {
+                serde_json::to_writer_pretty(&mut *out, &stat)?;
+                writeln!(out)?;
+            }
+            (_, true) => out.write_all(prometheus::text(&stat).as_bytes())?,
+            _ => print(out, &stat, &directory)?,
+        }
+        let Some(seconds) = args.every else { return Ok(0) };
+        if !args.json {
+            writeln!(out)?;
+        }
+        out.flush()?;
+        std::thread::sleep(Duration::from_secs(seconds));
+    }
+}
+
+fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
+    let status = &stat.status;
+    let changes = if status.info.read_only { ", read-only" } else { "" };
+    let (device, place, up) = (&status.info.device, directory.display(), duration(stat.seconds));
+    writeln!(out, "{device} on {place}, mounted for {up}{changes}")?;
+    let permits = stat.permits;
+    writeln!(out, "active zones: {} of {} permits\n", permits.held, permits.limit)?;
+    print_streams(out, &stat.streams)?;
+    writeln!(out)?;
+    df::print_traffic(out, &status.counters)?;
+    writeln!(out)?;
+    print_operations(out, &stat.operations)?;
+    writeln!(out)?;
+    for (name, what, value) in status.counters.each() {
+        // Those are in the table above.
+        if !name.ends_with("_bytes") {
+            writeln!(out, "{value:>12}  {what}")?;
+        }
+    }
+    Ok(())
+}
+
+fn print_streams(out: &mut dyn Write, streams: &[Stream]) -> io::Result<()> {
+    let mut table = show::table(&["stream", "quota", "open", "parked", "written"]);
+    for stream in streams {
+        table.add_row([
+            stream.name.clone(),
+            stream.quota.to_string(),
+            stream.open.to_string(),
+            stream.parked.to_string(),
+            show::bytes(stream.bytes),
+        ]);
+    }
+    show::print_table(out, &table)
+}
+
+fn print_operations(out: &mut dyn Write, operations: &[Operation]) -> io::Result<()> {
+    let head = ["requests", "count", "errors", "mean", "50 %", "90 %", "99 %", "99.9 %", "max"];
+    let mut table = show::table(&head);
+    for o in operations {
+        let mean = o.total_ns.checked_div(o.count).unwrap_or(0);
+        let times = [mean, o.p50_ns, o.p90_ns, o.p99_ns, o.p999_ns, o.max_ns].map(time);
+        let front = [o.name.clone(), o.count.to_string(), o.errors.to_string()];
+        table.add_row(front.into_iter().chain(times));
+    }
+    show::print_table(out, &table)
+}
+
+/// Nanoseconds for people: three digits and a unit.
+fn time(nanoseconds: u64) -> String {
+    let (value, unit) = match nanoseconds {
+        0..1_000 => return format!("{nanoseconds} ns"),
+        1_000..999_500 => (nanoseconds as f64 / 1e3, "µs"),
+        999_500..999_500_000 => (nanoseconds as f64 / 1e6, "ms"),
+        _ => (nanoseconds as f64 / 1e9, "s"),
+    };
+    let digits = match value {
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+/// Seconds for people.
+fn duration(seconds: f64) -> String {
+    let whole = seconds as u64;
+    let (days, hours, minutes) = (whole / 86_400, whole / 3_600 % 24, whole / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds:.1} s"),
+        (0, 0, _) => format!("{minutes} min {} s", whole % 60),
+        (0, ..) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_three_digits_and_a_unit() {
+        for (nanoseconds, text) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_500, "1.50 µs"),
+            (99_949, "99.9 µs"),
+            (999_499, "999 µs"),
+            (999_500, "1.00 ms"),
+            (12_345_678, "12.3 ms"),
+            (61_000_000_000, "61.0 s"),
+        ] {
+            assert_eq!(time(nanoseconds), text);
+        }
+        for (seconds, text) in
+            [(0.25, "0.2 s"), (61.0, "1 min 1 s"), (7_260.0, "2 h 1 min"), (90_000.0, "1 d 1 h")]
+        {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! How long requests of the kernel take, by what they ask for: from the moment one is read until
+//! its answer is handed to the kernel.
+//!
+//! Not in it: the kernel's own part, and what it answers without asking.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Longest latency told apart, in nanoseconds: 1,000 s.
+const LONGEST: u64 = 1_000_000_000_000;
+
+macro_rules! ops {
+    ($($op:ident $name:literal)+) => {
+        /// What a request asks for.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Op {
+            $($op,)+
+        }
+
+        impl Op {
+            const ALL: &[Op] = &[$(Op::$op,)+];
+
+            fn name(self) -> &'static str {
+                match self {
+                    $(Op::$op => $name,)+
+                }
+            }
+        }
+    };
+}
+
+ops! {
+    Other "other"
+    Lookup "lookup"
+    Getattr "getattr"
+    Setattr "setattr"
+    Readlink "readlink"
+    Create "create"
+    Mkdir "mkdir"
+    Unlink "unlink"
+    Rmdir "rmdir"
+    Symlink "symlink"
+    Rename "rename"
+    Link "link"
+    Open "open"
+    Release "release"
+    Read "read"
+    Write "write"
+    Fsync "fsync"
+    Readdir "readdir"
+    Statfs "statfs"
+    Xattr "xattr"
+    Allocate "fallocate"
+    Copy "copy_file_range"
+    Seek "lseek"
+}
+
+/// Requests of one kind since the mount. Times are nanoseconds, the percentiles within 1 %.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Operation {
+    /// What they asked for.
+    pub name: String,
+    /// How many.
+    pub count: u64,
+    /// Of these, answered with an error. A name that is not there is no error.
+    pub errors: u64,
+    /// Sum of all times.
+    pub total_ns: u64,
+    /// Half were as fast as this or faster.
+    pub p50_ns: u64,
+    /// So were 90 in a hundred.
+    pub p90_ns: u64,
+    /// So were 99 in a hundred.
+    pub p99_ns: u64,
+    /// So were 999 in a thousand.
+    pub p999_ns: u64,
+    /// The slowest.
+    pub max_ns: u64,
+}
+
+struct Record {
+    times: Histogram<u64>,
+    total: u64,
+    errors: u64,
+}
+
+/// Latencies since the mount.
+#[derive(Default)]
+pub(crate) struct Latencies {
+    /// What the request that is being read asks for. Requests are read by one thread.
+    current: AtomicU8,
+    /// By [`Op`]; memory is taken when the first request of a kind comes.
+    records: Mutex<Vec<Option<Record>>>,
+}
+
+/// A request under way.
+pub(crate) struct Started {
+    op: u8,
+    at: Instant,
+}
+
+impl Latencies {
+    fn records(&self) -> MutexGuard<'_, Vec<Option<Record>>> {
+        // Counts are whole whatever panicked while they were held.
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The request that is being read asks for `op`.
+    pub fn begin(&self, op: Op) {
+        self.current.store(op as u8, Ordering::Relaxed);
+    }
+
+    /// The request goes to the engine.
+    pub fn start(&self) -> Started {
+        let op = self.current.swap(Op::Other as u8, Ordering::Relaxed);
+        Started { op, at: Instant::now() }
+    }
+
+    /// It was answered.
+    pub fn end(&self, started: Started, failed: bool) {
+        let time = u64::try_from(started.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let mut records = self.records();
+        let index = usize::from(started.op);
+        if records.len() <= index {
+            records.resize_with(index + 1, || None);
+        }
+        let record = records[index].get_or_insert_with(|| Record {
+            times: Histogram::new_with_bounds(1, LONGEST, 2)
+                .expect("invariant: two digits from 1 ns are a valid histogram"),
+            total: 0,
+            errors: 0,
+        });
+        record.times.saturating_record(time.max(1));
+        record.total += time;
+        record.errors += u64::from(failed);
+    }
+
+    /// What was measured, for each kind of request that came.
+    pub fn operations(&self) -> Vec<Operation> {
+        let records = self.records();
+        let seen = Op::ALL.iter().zip(records.iter());
+        let operation = |(op, record): (&Op, &Option<Record>)| {
+            let record = record.as_ref()?;
+            let quantile = |share| record.times.value_at_quantile(share);
+            Some(Operation {
+                name: op.name().to_owned(),
+                count: record.times.len(),
+                errors: record.errors,
+                total_ns: record.total,
+                p50_ns: quantile(0.5),
+                p90_ns: quantile(0.9),
+                p99_ns: quantile(0.99),
+                p999_ns: quantile(0.999),
+                max_ns: record.times.max(),
+            })
+        };
+        seen.filter_map(operation).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn requests_are_counted_by_what_they_ask_for() {
+        let latencies = Latencies::default();
+        for _ in 0..99 {
+            latencies.begin(Op::Read);
+            let started = latencies.start();
+            latencies.end(started, false);
+        }
+        latencies.begin(Op::Read);
+        let mut slow = latencies.start();
+        slow.at -= Duration::from_secs(1);
+        latencies.end(slow, true);
+        // Nobody said what this one is.
+        let other = latencies.start();
+        latencies.end(other, false);
+
+        let found = latencies.operations();
+        let names: Vec<&str> = found.iter().map(|operation| operation.name.as_str()).collect();
+        assert_eq!(names, ["other", "read"]);
+        let read = &found[1];
+        assert_eq!((read.count, read.errors), (100, 1));
+        assert!(read.p50_ns < 100_000_000 && read.max_ns >= 990_000_000, "{read:?}");
+        assert!(read.p999_ns >= 990_000_000 && read.total_ns >= 1_000_000_000, "{read:?}");
+    }
+}

@@ -1,0 +1,187 @@
+//! A [`Stat`] in the text format of Prometheus, version 0.0.4.
+//!
+//! Every line carries the label `device`. Times are seconds, amounts are bytes, names of counters
+//! end in `_total`, as is the custom.
+
+use super::stat::{Operation, Stat};
+use std::fmt::{self, Write};
+
+/// `stat` as text.
+pub fn text(stat: &Stat) -> String {
+    let mut page = Page { text: String::new(), device: label(&stat.status.info.device) };
+    // Writing to a String cannot fail.
+    let _ = page.all(stat);
+    page.text
+}
+
+/// A label's value as it stands between quotes.
+fn label(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+struct Page {
+    text: String,
+    device: String,
+}
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
+        writeln!(self.text, "# HELP furrow_{name} {help}.")?;
+        writeln!(self.text, "# TYPE furrow_{name} {kind}")
+    }
+
+    /// A sample; `labels` are pairs besides the device.
+    fn sample(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        value: impl fmt::Display,
+    ) -> fmt::Result {
+        write!(self.text, "furrow_{name}{{device=\"{}\"", self.device)?;
+        for (key, value) in labels {
+            write!(self.text, ",{key}=\"{}\"", label(value))?;
+        }
+        writeln!(self.text, "}} {value}")
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl fmt::Display) -> fmt::Result {
+        self.family(name, kind, help)?;
+        self.sample(name, &[], value)
+    }
+
+    fn all(&mut self, stat: &Stat) -> fmt::Result {
+        let status = &stat.status;
+        self.one("up_seconds", "gauge", "Time since the mount", stat.seconds)?;
+        let read_only = u8::from(status.info.read_only);
+        self.one("read_only", "gauge", "1 if changes are refused", read_only)?;
+        for (name, what, value) in status.counters.each() {
+            self.one(&format!("{name}_total"), "counter", what, value)?;
+        }
+        let (space, block) = (&status.space, u64::from(status.space.block_size));
+        self.family("space_bytes", "gauge", "Room for files")?;
+        for (state, blocks) in [
+            ("size", space.blocks),
+            ("free", space.blocks_free),
+            ("available", space.blocks_available),
+            ("stale", space.blocks_stale),
+        ] {
+            self.sample("space_bytes", &[("state", state)], blocks * block)?;
+        }
+        self.family("inodes", "gauge", "Inodes")?;
+        self.sample("inodes", &[("state", "size")], space.inodes)?;
+        self.sample("inodes", &[("state", "free")], space.inodes_free)?;
+        self.family("active_zones", "gauge", "Permits for active zones of the drive")?;
+        self.sample("active_zones", &[("state", "limit")], stat.permits.limit)?;
+        self.sample("active_zones", &[("state", "held")], stat.permits.held)?;
+        self.streams(stat)?;
+        self.operations(&stat.operations)
+    }
+
+    fn streams(&mut self, stat: &Stat) -> fmt::Result {
+        self.family("stream_superzones", "gauge", "Superzones of a log stream")?;
+        for stream in &stat.streams {
+            for (state, count) in
+                [("quota", stream.quota), ("open", stream.open), ("parked", stream.parked)]
+            {
+                let labels = [("stream", stream.name.as_str()), ("state", state)];
+                self.sample("stream_superzones", &labels, count)?;
+            }
+        }
+        self.family("stream_bytes_total", "counter", "Bytes written to a log stream")?;
+        for stream in &stat.streams {
+            self.sample("stream_bytes_total", &[("stream", &stream.name)], stream.bytes)?;
+        }
+        Ok(())
+    }
+
+    fn operations(&mut self, operations: &[Operation]) -> fmt::Result {
+        let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
+        self.family("operation_seconds", "summary", "Time of the kernel's requests")?;
+        for o in operations {
+            for (quantile, time) in
+                [("0.5", o.p50_ns), ("0.9", o.p90_ns), ("0.99", o.p99_ns), ("0.999", o.p999_ns)]
+            {
+                let labels = [("op", o.name.as_str()), ("quantile", quantile)];
+                self.sample("operation_seconds", &labels, seconds(time))?;
+            }
+            let labels = [("op", o.name.as_str())];
+            self.sample("operation_seconds_sum", &labels, seconds(o.total_ns))?;
+            self.sample("operation_seconds_count", &labels, o.count)?;
+        }
+        self.family("operation_errors_total", "counter", "Requests answered with an error")?;
+        for o in operations {
+            self.sample("operation_errors_total", &[("op", &o.name)], o.errors)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stat::{Permits, Stream};
+    use super::super::{Info, Space, Status, VERSION};
+    use super::*;
+    use furrow_fs::Counters;
+
+    fn stat() -> Stat {
+        Stat {
+            status: Status {
+                version: VERSION,
+                info: Info { device: "a\"b\\c".into(), ..Info::default() },
+                label: String::new(),
+                uuid: "u".into(),
+                space: Space { block_size: 4096, blocks: 3, ..Space::default() },
+                counters: Counters { fsyncs: 7, ..Counters::default() }.into(),
+            },
+            seconds: 1.5,
+            permits: Permits { limit: 9, held: 4 },
+            streams: vec![Stream {
+                name: "hot data".into(),
+                quota: 2,
+                open: 1,
+                parked: 0,
+                bytes: 8192,
+            }],
+            operations: vec![Operation {
+                name: "read".into(),
+                count: 5,
+                total_ns: 2_500_000_000,
+                p50_ns: 1_000,
+                ..Operation::default()
+            }],
+        }
+    }
+
+    #[test]
+    fn every_sample_has_a_family_and_the_values_are_there() {
+        let text = text(&stat());
+        let mut families: Vec<&str> = Vec::new();
+        for line in text.lines() {
+            if let Some(family) = line.strip_prefix("# TYPE ") {
+                families.push(family.split(' ').next().unwrap());
+            } else if !line.starts_with("# HELP ") {
+                let family = families.last().unwrap();
+                assert!(line.starts_with(family), "{line} in {family}");
+                assert!(line.contains("{device=\"a\\\"b\\\\c\""), "{line}");
+                let value = line.rsplit(' ').next().unwrap();
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+            }
+        }
+        let unique: std::collections::BTreeSet<&str> = families.iter().copied().collect();
+        assert_eq!(unique.len(), families.len(), "a family twice");
+        for (name, value) in [
+            ("furrow_fsyncs_total{device=\"a\\\"b\\\\c\"}", "7"),
+            ("furrow_space_bytes{device=\"a\\\"b\\\\c\",state=\"size\"}", "12288"),
+            ("furrow_stream_bytes_total{device=\"a\\\"b\\\\c\",stream=\"hot data\"}", "8192"),
+            ("furrow_operation_seconds_sum{device=\"a\\\"b\\\\c\",op=\"read\"}", "2.5"),
+        ] {
+            assert!(text.contains(&format!("{name} {value}\n")), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_stat_survives_its_own_json() {
+        let text = serde_json::to_string(&stat()).unwrap();
+        assert_eq!(serde_json::from_str::<Stat>(&text).unwrap(), stat());
+    }
+}

@@ -1,0 +1,65 @@
+//! What a mounted file system does: counters, streams, permits, latencies.
+
+use super::{Info, Status, status};
+pub use crate::latency::Operation;
+use furrow_fs::{Fs, StreamInfo};
+use serde::{Deserialize, Serialize};
+
+/// Everything there is to know of a mount, live.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stat {
+    /// Space, inodes and counters.
+    #[serde(flatten)]
+    pub status: Status,
+    /// Seconds since the mount.
+    pub seconds: f64,
+    /// Permits for active zones.
+    pub permits: Permits,
+    /// Log streams.
+    pub streams: Vec<Stream>,
+    /// Requests of the kernel, by what they asked for.
+    pub operations: Vec<Operation>,
+}
+
+/// Zones of the drive that may be, and are, active for this file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Permits {
+    /// At most.
+    pub limit: u32,
+    /// Now.
+    pub held: u32,
+}
+
+/// [`StreamInfo`] as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stream {
+    /// What goes to it.
+    pub name: String,
+    /// Superzones it may write to at once.
+    pub quota: u32,
+    /// Superzones it writes to.
+    pub open: u32,
+    /// Superzones left partly written, still active.
+    pub parked: u32,
+    /// Bytes written since the mount.
+    pub bytes: u64,
+}
+
+impl From<StreamInfo> for Stream {
+    fn from(s: StreamInfo) -> Stream {
+        let (name, bytes) = (s.name.to_owned(), s.blocks * 4096);
+        Stream { name, quota: s.quota, open: s.open, parked: s.parked, bytes }
+    }
+}
+
+/// What `fs` does, mounted since `seconds`.
+pub(crate) fn stat(fs: &Fs, info: &Info, seconds: f64, operations: Vec<Operation>) -> Stat {
+    let (limit, held) = fs.permits();
+    Stat {
+        status: status(fs, info),
+        seconds,
+        permits: Permits { limit, held },
+        streams: fs.streams().into_iter().map(Stream::from).collect(),
+        operations,
+    }
+}
