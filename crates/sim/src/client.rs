@@ -4,9 +4,11 @@
 use crate::generate::Generator;
 use crate::history::History;
 use crate::model::Model;
-use crate::observe::{Trouble, list};
-use crate::op::{Ino, Make, Name, Object, Op, SECTOR, fill, symlink_target};
-use furrow_fs::{Fs, NewNode, RenameMode, SetAttr, Time, WriteData};
+use crate::observe::{Trouble, list, xattrs};
+use crate::op::{
+    Ino, Make, Name, Object, Op, SECTOR, Value, fill, symlink_target, value_bytes, xattr_name,
+};
+use furrow_fs::{Allocate, Fs, NewNode, RenameMode, SetAttr, Time, WriteData, XattrMode};
 use furrow_rt::{JoinHandle, Rt};
 use furrow_zone::{Error, ErrorKind};
 use std::cell::RefCell;
@@ -183,6 +185,13 @@ impl Client {
                 let changes = SetAttr { size: Some(size), ..SetAttr::default() };
                 self.fs.setattr(self.ino(object)?, changes).await?;
             }
+            Op::Punch { object, sector, sectors } => {
+                self.fallocate(object, Allocate::Punch, sector, sectors).await?;
+            }
+            Op::Allocate { object, sector, sectors } => {
+                self.fallocate(object, Allocate::Extend, sector, sectors).await?;
+            }
+            Op::SetXattr { object, slot, value } => self.set_xattr(object, slot, value).await?,
             Op::Chmod { object, mode } => {
                 let changes = SetAttr { mode: Some(mode), ..SetAttr::default() };
                 self.fs.setattr(self.ino(object)?, changes).await?;
@@ -202,6 +211,45 @@ impl Client {
             }
             Op::Sync => self.fs.sync().await?,
             Op::Sleep(nanoseconds) => self.rt.sleep(nanoseconds).await,
+        }
+        Ok(())
+    }
+
+    async fn fallocate(
+        &self,
+        object: Object,
+        what: Allocate,
+        sector: u64,
+        sectors: u32,
+    ) -> Result<(), Refusal> {
+        let (offset, len) = (sector * SECTOR as u64, u64::from(sectors) * SECTOR as u64);
+        Ok(self.fs.fallocate(self.ino(object)?, what, offset, len).await?)
+    }
+
+    async fn set_xattr(
+        &self,
+        object: Object,
+        slot: u8,
+        value: Option<Value>,
+    ) -> Result<(), Refusal> {
+        let (ino, name) = (self.ino(object)?, xattr_name(slot));
+        match value {
+            Some(value) => {
+                let bytes = value_bytes(object, slot, value);
+                self.fs.setxattr(ino, &name, &bytes, XattrMode::Set).await?;
+            }
+            None => self.fs.removexattr(ino, &name).await?,
+        }
+        let mut want = self.model.xattrs.get(&object).cloned().unwrap_or_default();
+        match value {
+            Some(value) => want.insert(slot, value),
+            None => want.remove(&slot),
+        };
+        let found = xattrs(&self.fs, Ino(ino.0)).await?;
+        let want = want.iter().map(|(&s, &v)| (xattr_name(s), value_bytes(object, s, v)));
+        if found != want.collect() {
+            let names: Vec<_> = found.keys().map(|name| String::from_utf8_lossy(name)).collect();
+            return Err(format!("has attributes {names:?}, or their values differ").into());
         }
         Ok(())
     }
@@ -260,7 +308,7 @@ fn node(make: Make, object: Object, mode: u16) -> NewNode {
 
 /// Kinds that refuse an operation; which of them is for other judges to say (two reasons may
 /// apply at once).
-fn refusals() -> [ErrorKind; 8] {
+fn refusals() -> [ErrorKind; 9] {
     [
         ErrorKind::NotFound,
         ErrorKind::Exists,
@@ -269,6 +317,7 @@ fn refusals() -> [ErrorKind; 8] {
         ErrorKind::NotEmpty,
         ErrorKind::Invalid,
         ErrorKind::Denied,
+        ErrorKind::NoAttribute,
         ErrorKind::Busy,
     ]
 }

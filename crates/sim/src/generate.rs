@@ -4,7 +4,7 @@
 //! that refusals are tested too. Everything is a function of the generator's seed and the model.
 
 use crate::model::{BLOCK, Model};
-use crate::op::{Choice, Make, Name, Object, Op, SECTOR, SECTORS_PER_BLOCK, Swarm};
+use crate::op::{Choice, Make, Name, Object, Op, SECTOR, SECTORS_PER_BLOCK, Swarm, Value};
 use furrow_rt::{Nanos, Rng};
 
 /// Most objects a client keeps: small drives are full soon enough.
@@ -81,6 +81,17 @@ impl Generator {
             Choice::Release => self.pick(model, |_, n| n.opens > 0).map(Op::Release),
             Choice::Write | Choice::Overwrite | Choice::FarWrite => self.write(model, choice),
             Choice::Truncate => self.truncate(model),
+            Choice::Punch | Choice::Allocate => self.fallocate(model, choice),
+            Choice::SetXattr => {
+                let object = self.pick(model, |_, _| true)?;
+                let slot = self.rng.below(4) as u8;
+                let size = [0, 10, 150, 400, 5_000, 12_000][self.rng.below(6) as usize];
+                self.versions += 1;
+                let value = Value { version: self.versions, size };
+                // A removal may find nothing to remove.
+                let value = if self.rng.one_in(5) { None } else { Some(value) };
+                Some(Op::SetXattr { object, slot, value })
+            }
             Choice::Chmod => {
                 let object = self.pick(model, |_, n| !matches!(n.make, Make::Symlink(_)))?;
                 Some(Op::Chmod { object, mode: self.rng.below(0o10000) as u16 })
@@ -259,6 +270,26 @@ impl Generator {
         Some(Op::Truncate { object, size })
     }
 
+    /// A range that is one step for the engine, so that it is done or not: part of a block, or
+    /// whole blocks.
+    fn fallocate(&mut self, model: &Model, choice: Choice) -> Option<Op> {
+        let object = self.pick(model, |_, n| n.make == Make::File)?;
+        let (at, _) = self.range(model, object, 1);
+        let block = at / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
+        let (sector, sectors) = match self.rng.below(3) {
+            0 => {
+                let left = SECTORS_PER_BLOCK - (at - block);
+                (at, 1 + self.rng.below(left))
+            }
+            _ => (block, (1 + self.rng.below(20)) * SECTORS_PER_BLOCK),
+        };
+        let sectors = sectors as u32;
+        Some(match choice {
+            Choice::Punch => Op::Punch { object, sector, sectors },
+            _ => Op::Allocate { object, sector, sectors },
+        })
+    }
+
     /// Something that must be refused, or must change nothing.
     fn wrong(&mut self, model: &Model) -> Option<Op> {
         match self.rng.below(5) {
@@ -306,7 +337,7 @@ mod tests {
                 refused += u32::from(model.apply(&op).is_err());
             }
         }
-        assert_eq!(verbs.len(), 20, "{verbs:?}");
+        assert_eq!(verbs.len(), 24, "{verbs:?}");
         assert!(refused > 20 && refused < 40 * 300 / 5, "{refused} refused");
     }
 

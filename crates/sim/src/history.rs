@@ -11,8 +11,8 @@
 //! prefix of its own operations, and if operation B of one client began after operation A of
 //! another had been answered, B never survives without A. The oracle checks exactly this.
 
-use crate::model::{Content, Model, Namespace};
-use crate::op::{Ino, Object, Op};
+use crate::model::{Content, Model, Namespace, Xattrs};
+use crate::op::{Ino, Object, Op, SECTORS_PER_BLOCK};
 use furrow_rt::Nanos;
 use furrow_zone::{ErrorKind, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,6 +138,8 @@ impl History {
                     base: model.content(object),
                     later: Vec::new(),
                     modes: vec![mode],
+                    xattrs: vec![model.xattrs.get(&object).cloned().unwrap_or_default()],
+                    punched: BTreeSet::new(),
                 };
                 expected.objects.insert(object, steps);
             }
@@ -278,12 +280,34 @@ pub(crate) struct ObjectSteps {
     pub later: Vec<Op>,
     /// Permission bits that may be found.
     pub modes: Vec<u16>,
+    /// Extended attributes that may be found.
+    pub xattrs: Vec<Xattrs>,
+    /// Blocks that were made holes: to be looked at, though nothing may be in them.
+    pub punched: BTreeSet<u64>,
 }
 
 impl ObjectSteps {
     fn push(&mut self, op: &Op, content_durable: bool, mode_durable: bool) {
+        if let Op::Punch { sector, sectors, .. } = op {
+            let end = (sector + u64::from(*sectors)).div_ceil(SECTORS_PER_BLOCK);
+            self.punched.extend(sector / SECTORS_PER_BLOCK..end);
+        }
         match op {
-            Op::Create { mode, .. } => self.modes = vec![*mode],
+            Op::Create { mode, .. } => {
+                self.modes = vec![*mode];
+                self.xattrs = vec![Xattrs::new()];
+            }
+            Op::SetXattr { slot, value, .. } => {
+                let mut next = self.xattrs.last().cloned().unwrap_or_default();
+                match value {
+                    Some(value) => next.insert(*slot, *value),
+                    None => next.remove(slot),
+                };
+                if mode_durable {
+                    self.xattrs.clear();
+                }
+                self.xattrs.push(next);
+            }
             Op::Chmod { mode, .. } => {
                 if mode_durable {
                     self.modes.clear();
@@ -319,6 +343,8 @@ impl Expected {
             }
             let last = object.modes.len().saturating_sub(1);
             object.modes.drain(..last);
+            let last = object.xattrs.len().saturating_sub(1);
+            object.xattrs.drain(..last);
         }
         self
     }

@@ -6,7 +6,7 @@
 //! Each client has a model of its own: it owns its objects, and its own names in the shared
 //! directories. What clients may not do to each other is therefore outside this model.
 
-use crate::op::{Make, Name, Object, Op, SECTOR, SECTORS_PER_BLOCK, fill};
+use crate::op::{Make, Name, Object, Op, SECTOR, SECTORS_PER_BLOCK, Value, fill};
 use furrow_zone::ErrorKind;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -289,6 +289,14 @@ impl Content {
         match *op {
             Op::Write { sector, sectors, version, .. } => self.write(sector, sectors, version),
             Op::Truncate { size, .. } => self.truncate(size),
+            Op::Punch { sector, sectors, .. } => {
+                for at in sector..sector + u64::from(sectors) {
+                    self.sectors.remove(&at);
+                }
+            }
+            Op::Allocate { sector, sectors, .. } => {
+                self.size = self.size.max((sector + u64::from(sectors)) * SECTOR as u64);
+            }
             _ => {}
         }
     }
@@ -337,7 +345,12 @@ pub struct Model {
     pub contents: BTreeMap<Object, Content>,
     /// Permission bits.
     pub modes: BTreeMap<Object, u16>,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Object, Xattrs>,
 }
+
+/// Extended attributes of an object: by slot.
+pub type Xattrs = BTreeMap<u8, Value>;
 
 impl Model {
     /// Applies an operation.
@@ -346,7 +359,10 @@ impl Model {
     /// With what a file system answers; nothing has changed then.
     pub fn apply(&mut self, op: &Op) -> Result<(), ErrorKind> {
         match *op {
-            Op::Write { object, .. } | Op::Truncate { object, .. } => {
+            Op::Write { object, .. }
+            | Op::Truncate { object, .. }
+            | Op::Punch { object, .. }
+            | Op::Allocate { object, .. } => {
                 let node = self.names.node(object).ok_or(ErrorKind::NotFound)?;
                 match node.make {
                     Make::File => self.contents.entry(object).or_default().apply(op),
@@ -357,6 +373,14 @@ impl Model {
             Op::Chmod { object, mode } => {
                 self.names.node(object).ok_or(ErrorKind::NotFound)?;
                 self.modes.insert(object, mode);
+            }
+            Op::SetXattr { object, slot, value } => {
+                self.names.node(object).ok_or(ErrorKind::NotFound)?;
+                let xattrs = self.xattrs.entry(object).or_default();
+                match value {
+                    Some(value) => drop(xattrs.insert(slot, value)),
+                    None => drop(xattrs.remove(&slot).ok_or(ErrorKind::NoAttribute)?),
+                }
             }
             Op::Utimens { object, .. } | Op::Fsync { object, .. } => {
                 self.names.node(object).ok_or(ErrorKind::NotFound)?;

@@ -96,6 +96,22 @@ pub async fn list(fs: &Fs, ino: Ino) -> Result<BTreeMap<Vec<u8>, (Ino, Kind)>, T
     }
 }
 
+/// All extended attributes of an inode.
+///
+/// # Errors
+/// If the engine fails.
+pub async fn xattrs(fs: &Fs, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Trouble> {
+    let engine_ino = furrow_fs::Ino(ino.0);
+    let mut found = BTreeMap::new();
+    let listed = fs.listxattr(engine_ino).await;
+    for name in listed.map_err(told(format_args!("listxattr of {ino}")))? {
+        let value = fs.getxattr(engine_ino, &name).await;
+        let value = value.map_err(told(format_args!("getxattr of {ino}")))?;
+        found.insert(name, value);
+    }
+    Ok(found)
+}
+
 async fn look_at(fs: &Fs, ino: Ino, expected: Kind) -> Result<Found, Trouble> {
     let engine_ino = furrow_fs::Ino(ino.0);
     let attr = fs.getattr(engine_ino).await.map_err(told(format_args!("getattr of {ino}")))?;
@@ -114,7 +130,9 @@ async fn look_at(fs: &Fs, ino: Ino, expected: Kind) -> Result<Found, Trouble> {
         _ => Vec::new(),
     };
     let entries = BTreeMap::new();
-    Ok(Found { kind, mode: attr.mode, links: attr.links, size: attr.size, target, entries })
+    let xattrs = xattrs(fs, ino).await?;
+    let (mode, links, size) = (attr.mode, attr.links, attr.size);
+    Ok(Found { kind, mode, links, size, target, entries, xattrs })
 }
 
 /// The whole tree, without [`PROBE`].
@@ -201,8 +219,11 @@ pub async fn check(fs: &Fs, expected: &Expected) -> Result<Recovered, Trouble> {
         let content = expected
             .check_content(object, found, &blocks)
             .map_err(|why| format!("{why} (inode {ino})"))?;
+        let attributes =
+            expected.check_xattrs(object, found).map_err(|why| format!("{why} (inode {ino})"))?;
         if let Some(model) = object.client().and_then(|client| models.get_mut(&client)) {
             model.modes.insert(object, found.mode);
+            model.xattrs.insert(object, attributes);
             model.contents.insert(object, content);
         }
     }

@@ -136,6 +136,15 @@ pub enum Make {
     Symlink(u16),
 }
 
+/// The value of an extended attribute, as [`value_bytes`] makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Unique among the client's.
+    pub version: u32,
+    /// Bytes.
+    pub size: u16,
+}
+
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -206,6 +215,33 @@ pub enum Op {
         /// New size.
         size: u64,
     },
+    /// Make holes of whole sectors.
+    Punch {
+        /// File.
+        object: Object,
+        /// First sector.
+        sector: u64,
+        /// How many.
+        sectors: u32,
+    },
+    /// Fill holes, and make the file at least so long.
+    Allocate {
+        /// File.
+        object: Object,
+        /// First sector.
+        sector: u64,
+        /// How many.
+        sectors: u32,
+    },
+    /// Set or remove an extended attribute.
+    SetXattr {
+        /// Of what.
+        object: Object,
+        /// Which one.
+        slot: u8,
+        /// Version and size of its value; `None` removes it.
+        value: Option<Value>,
+    },
     /// Change permission bits.
     Chmod {
         /// Of what.
@@ -262,9 +298,12 @@ impl Op {
     /// The object whose content or attributes it changes.
     pub fn changes_object(&self) -> Option<Object> {
         match self {
-            Op::Write { object, .. } | Op::Truncate { object, .. } | Op::Chmod { object, .. } => {
-                Some(*object)
-            }
+            Op::Write { object, .. }
+            | Op::Truncate { object, .. }
+            | Op::Punch { object, .. }
+            | Op::Allocate { object, .. }
+            | Op::SetXattr { object, .. }
+            | Op::Chmod { object, .. } => Some(*object),
             _ => None,
         }
     }
@@ -285,6 +324,10 @@ impl Op {
             Op::Release(_) => "release",
             Op::Write { .. } => "write",
             Op::Truncate { .. } => "truncate",
+            Op::Punch { .. } => "punch",
+            Op::Allocate { .. } => "allocate",
+            Op::SetXattr { value: Some(_), .. } => "setxattr",
+            Op::SetXattr { value: None, .. } => "removexattr",
             Op::Chmod { .. } => "chmod",
             Op::Utimens { .. } => "utimens",
             Op::Read { .. } => "read",
@@ -309,6 +352,13 @@ impl Op {
                 format!("{object} sectors {sector}+{sectors} version {version}")
             }
             Op::Truncate { object, size } => format!("{object} to {size} bytes"),
+            Op::Punch { object, sector, sectors } | Op::Allocate { object, sector, sectors } => {
+                format!("{object} sectors {sector}+{sectors}")
+            }
+            Op::SetXattr { object, slot, value: Some(value) } => {
+                format!("{object} {slot} to {} bytes version {}", value.size, value.version)
+            }
+            Op::SetXattr { object, slot, value: None } => format!("{object} {slot}"),
             Op::Chmod { object, mode } => format!("{object} to {mode:o}"),
             Op::Utimens { object, seconds } => format!("{object} to {seconds}"),
             Op::Read { object, sector, sectors } => format!("{object} sectors {sector}+{sectors}"),
@@ -376,6 +426,21 @@ pub fn owner(bytes: &[u8], sector: u64) -> Option<Object> {
     (want == bytes && tag != 0).then_some(object)
 }
 
+/// The name of attribute `slot`: of two prefixes, and of lengths that differ.
+pub fn xattr_name(slot: u8) -> Vec<u8> {
+    let prefix = if slot.is_multiple_of(2) { "user" } else { "trusted" };
+    format!("{prefix}.{slot}{}", "~".repeat(usize::from(slot) * 7)).into_bytes()
+}
+
+/// The bytes of attribute `slot` of `object`.
+pub fn value_bytes(object: Object, slot: u8, value: Value) -> Vec<u8> {
+    let mut bytes = vec![0; usize::from(value.size)];
+    for (sector, out) in (u64::from(slot) << 32..).zip(bytes.chunks_mut(SECTOR)) {
+        fill(out, object, sector, value.version);
+    }
+    bytes
+}
+
 /// The target of a symbolic link: `length` bytes that name the object.
 pub fn symlink_target(object: Object, length: u16) -> Vec<u8> {
     let mut target = format!("to-{object}-").into_bytes();
@@ -401,6 +466,9 @@ pub(crate) enum Choice {
     Overwrite,
     FarWrite,
     Truncate,
+    Punch,
+    Allocate,
+    SetXattr,
     Chmod,
     Utimens,
     Read,
@@ -413,7 +481,7 @@ pub(crate) enum Choice {
     Wrong,
 }
 
-pub(crate) const CHOICES: [(Choice, u32); 25] = [
+pub(crate) const CHOICES: [(Choice, u32); 28] = [
     (Choice::CreateFile, 12),
     (Choice::Mkdir, 5),
     (Choice::Mkfifo, 1),
@@ -429,6 +497,9 @@ pub(crate) const CHOICES: [(Choice, u32); 25] = [
     (Choice::Overwrite, 10),
     (Choice::FarWrite, 1),
     (Choice::Truncate, 4),
+    (Choice::Punch, 3),
+    (Choice::Allocate, 1),
+    (Choice::SetXattr, 4),
     (Choice::Chmod, 2),
     (Choice::Utimens, 1),
     (Choice::Read, 5),

@@ -12,8 +12,10 @@
 //! Not checked after a crash: times (the harness does not know when the engine took them).
 
 use crate::history::Expected;
-use crate::model::{BLOCK, Content, Namespace};
-use crate::op::{Ino, Kind, Make, Name, Object, SECTOR, describe, symlink_target};
+use crate::model::{BLOCK, Content, Namespace, Xattrs};
+use crate::op::{
+    Ino, Kind, Make, Name, Object, SECTOR, describe, symlink_target, value_bytes, xattr_name,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes that a truncation cuts off at once; a longer one goes in steps, and a crash may find it
@@ -35,6 +37,8 @@ pub struct Found {
     pub target: Vec<u8>,
     /// Of a directory: its names.
     pub entries: BTreeMap<Vec<u8>, Ino>,
+    /// Extended attributes: values by name.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 /// The whole tree as the engine shows it.
@@ -296,6 +300,7 @@ impl Expected {
         let Some(steps) = self.objects.get(&object) else { return BTreeSet::new() };
         let mut content = steps.base.clone();
         let mut blocks = content.blocks();
+        blocks.extend(&steps.punched);
         for op in &steps.later {
             content.apply(op);
             blocks.extend(content.blocks());
@@ -362,6 +367,29 @@ impl Expected {
                 Ok(adopted)
             }
             Some((&block, bytes)) => Err(self.explain(object, block, bytes)),
+        }
+    }
+
+    /// Checks the extended attributes found, and says which they are in terms of the model.
+    ///
+    /// # Errors
+    /// Says which are there and which may be.
+    pub fn check_xattrs(&self, object: Object, found: &Found) -> Result<Xattrs, String> {
+        let Some(steps) = self.objects.get(&object) else { return Ok(Xattrs::default()) };
+        let bytes = |state: &Xattrs| -> BTreeMap<Vec<u8>, Vec<u8>> {
+            let pairs = state.iter();
+            pairs.map(|(&s, &value)| (xattr_name(s), value_bytes(object, s, value))).collect()
+        };
+        match steps.xattrs.iter().rev().find(|state| bytes(state) == found.xattrs) {
+            Some(state) => Ok(state.clone()),
+            None => {
+                let show = |(name, value): (&Vec<u8>, &Vec<u8>)| {
+                    let name = String::from_utf8_lossy(name).into_owned();
+                    format!("{name}: {} bytes, {}", value.len(), describe(value))
+                };
+                let there: Vec<String> = found.xattrs.iter().map(show).collect();
+                Err(format!("{object} has attributes {there:?}, not one of {:?}", steps.xattrs))
+            }
         }
     }
 

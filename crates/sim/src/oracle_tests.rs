@@ -3,7 +3,7 @@
 use super::*;
 use crate::history::History;
 use crate::model::Model;
-use crate::op::{Op, fill};
+use crate::op::{Op, Value, fill};
 use furrow_rt::Nanos;
 use furrow_zone::ErrorKind;
 
@@ -58,6 +58,7 @@ impl Run {
             size: 0,
             target: Vec::new(),
             entries: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
         };
         let mut observed = Observed::default();
         for object in Object::SHARED {
@@ -108,6 +109,7 @@ fn file(size: u64) -> Found {
         size,
         target: Vec::new(),
         entries: BTreeMap::new(),
+        xattrs: BTreeMap::new(),
     }
 }
 
@@ -316,6 +318,59 @@ fn permission_bits_follow_fsync_but_not_fdatasync() {
 }
 
 #[test]
+fn attributes_are_those_synced_or_later_ones_never_a_mix() {
+    let mut run = Run::new();
+    let one = run.create(0, 0, Object::ROOT, Make::File);
+    let value = |version| Value { version, size: 600 };
+    let set = |slot, value| Op::SetXattr { object: one, slot, value };
+    run.op(0, set(0, Some(value(1))));
+    run.fsync(0, one);
+    run.op(0, set(1, Some(value(2))));
+    run.op(0, set(0, None));
+    let check = |run: &Run, there: &[(u8, u32)]| {
+        let bytes = |&(s, v)| (xattr_name(s), value_bytes(one, s, value(v)));
+        let found = Found { xattrs: there.iter().map(bytes).collect(), ..file(0) };
+        run.history.cut(run.history.mark()).check_xattrs(one, &found)
+    };
+    check(&run, &[]).unwrap_err();
+    check(&run, &[(0, 1)]).unwrap();
+    check(&run, &[(0, 1), (1, 2)]).unwrap();
+    assert_eq!(check(&run, &[(1, 2)]), Ok(BTreeMap::from([(1, value(2))])));
+    check(&run, &[(0, 2), (1, 2)]).unwrap_err();
+    run.fsync(0, one);
+    check(&run, &[(0, 1), (1, 2)]).unwrap_err();
+    check(&run, &[(1, 2)]).unwrap();
+}
+
+#[test]
+fn what_was_punched_reads_as_zeros_and_stays_so() {
+    let mut run = Run::new();
+    let one = run.create(0, 0, Object::ROOT, Make::File);
+    run.write(one, 0, 24, 1);
+    run.fsync(0, one);
+    run.op(0, Op::Punch { object: one, sector: 8, sectors: 8 });
+    let check = |run: &Run, bytes: &[u8]| {
+        let expected = run.history.cut(run.history.mark());
+        assert!(expected.blocks_of_interest(one, 3 * 4096).contains(&1));
+        let blocks = BTreeMap::from([(1, bytes.to_vec())]);
+        expected.check_content(one, &file(3 * 4096), &blocks)
+    };
+    let (old, zeros) = (payload(one, 8, &[1; 8]), vec![0; 4096]);
+    check(&run, &old).unwrap();
+    check(&run, &zeros).unwrap();
+    run.fsync(0, one);
+    check(&run, &old).unwrap_err();
+    check(&run, &zeros).unwrap();
+    run.op(0, Op::Allocate { object: one, sector: 0, sectors: 80 });
+    let longer = run.history.cut(run.history.mark()).check_content(
+        one,
+        &file(80 * 512),
+        &BTreeMap::from([(1, zeros)]),
+    );
+    assert_eq!(longer.unwrap().size, 80 * 512);
+}
+
+#[test]
 fn the_commit_interval_makes_changes_durable() {
     let mut run = Run::new();
     run.history.promise_commits(1000);
@@ -342,6 +397,7 @@ fn a_history_goes_on_where_a_recovery_ended() {
         names: expected.names_after(0, names.prefixes[&0]),
         contents: BTreeMap::from([(one, content)]),
         modes: BTreeMap::from([(one, 0o644)]),
+        ..Model::default()
     };
     let mut inos = run.history.inos().clone();
     inos.insert(one, names.matching[&one]);
