@@ -65,7 +65,7 @@ pub struct Operation {
     pub name: String,
     /// How many.
     pub count: u64,
-    /// Of these, answered with an error. A name that is not there is no error.
+    /// Of these, answered with an error. That a name or an attribute is not there is no error.
     pub errors: u64,
     /// Sum of all times.
     pub total_ns: u64,

@@ -179,7 +179,9 @@ impl Face {
             let call = Call { rt: rt.clone(), fs: fs.clone(), shared: shared.clone() };
             rt.run_now(async move {
                 let done = operation(call).await;
-                let failed = done.is_err();
+                // That something is not there is an answer.
+                let absent = [ErrorKind::NotFound, ErrorKind::NoAttribute];
+                let failed = done.as_ref().is_err_and(|error| !absent.contains(&error.kind()));
                 match done {
                     Ok(value) => answer(reply, value, &shared),
                     Err(error) => {

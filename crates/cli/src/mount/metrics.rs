@@ -145,7 +145,8 @@ fn serve(mut client: TcpStream, page: impl FnOnce() -> Option<String>) -> io::Re
     };
     write!(
         client,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
         body.len()
     )?;
     if !request.starts_with("HEAD ") {
