@@ -16,6 +16,7 @@ mod sites;
 
 use drive::{Chain, Drive, Map};
 use furrow_emu::{Emulator, Medium, Options};
+use furrow_fs::dump::{Part, Which, dump};
 use furrow_fs::format::BLOCK;
 use furrow_fs::{
     Fs, FsckOptions, Ino, Kind, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr, WriteData,
@@ -317,7 +318,24 @@ fn one_flipped_field_of_every_structure() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// Fields overwritten with random bytes, checksums made right: no bytes make fsck panic or hang.
+/// What `furrow dump` may be asked for, by a number.
+fn part(draw: u64) -> Part {
+    let node = (draw >> 8) as u32 % 40;
+    match draw % 9 {
+        0 => Part::Superblock,
+        1 => Part::Checkpoint,
+        2 => Part::Nat(0..=u32::MAX),
+        3 => Part::Sit(0..=u32::MAX),
+        4 => Part::Node(Which::Number(node)),
+        5 => Part::Node(Which::Path(b"/dir/tall".to_vec())),
+        6 => Part::Directory(Which::Number(node)),
+        7 => Part::Directory(Which::Path(b"dir/below".to_vec())),
+        _ => Part::Segment(node),
+    }
+}
+
+/// Fields overwritten with random bytes, checksums made right: no bytes make fsck or a dump panic
+/// or hang.
 #[test]
 fn forged_bytes_are_survived() {
     let rt = Rt::new(Config::simulated(6));
@@ -341,6 +359,9 @@ fn forged_bytes_are_survived() {
             let new: Vec<u8> = old.iter().map(|byte| byte ^ (rng.next() as u8 & mask)).collect();
             forged.store(site.at, &new);
             map.repair(&mut forged, site.chain);
+            let shown = (Rc::new(forged.clone()), part(rng.next()));
+            // Refused or shown: it ends.
+            let _ = rt.block_on(async move { dump(shown.0, &shown.1).await });
             found += u32::from(first_finding(&rt, forged).is_some());
         }
     }

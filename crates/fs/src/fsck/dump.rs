@@ -26,6 +26,7 @@ use furrow_log::format::ExtentEntry;
 use furrow_log::record::{self, RecordHeader};
 use furrow_rt::Page;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZonedDevice};
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 pub use value::{Fields, Value};
@@ -400,7 +401,14 @@ impl Look<'_> {
         };
         let mut todo: Vec<(u32, NodePos)> = slots.filter_map(below).collect();
         todo.reverse();
+        // A node that many lead to would be read as often: damage must not make this endless.
+        let mut seen = BTreeSet::new();
         while let Some((nid, at)) = todo.pop() {
+            if !seen.insert(nid) {
+                let place = format!("{nid} of inode {ino}");
+                self.fsck.add("node", place, "a node in one place", "one in two");
+                continue;
+            }
             let entry = self.tables.nat.get(nid);
             let read = tree::read_node(self.fsck, self.volume, entry, nid, ino).await;
             // What is damaged was noted; a node of another level would lead round in circles.
