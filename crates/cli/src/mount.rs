@@ -67,6 +67,12 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
         Ok(plan) => plan,
         Err(error) => return Ok(refuse(USAGE, error)),
     };
+    if plan.options.remount {
+        return Ok(match plan.options.endpoint.remount(&plan.directory) {
+            Ok(()) => 0,
+            Err(error) => refuse(FAILURE, error),
+        });
+    }
     if let Err(error) = check(&plan) {
         return Ok(refuse(FAILURE, error));
     }

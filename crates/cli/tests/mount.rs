@@ -380,6 +380,32 @@ fn read_only_mounts_change_nothing() {
 }
 
 #[test]
+fn a_remount_changes_what_the_kernel_allows() {
+    if skip("a_remount_changes_what_the_kernel_allows") {
+        return;
+    }
+    let place = Place::new("remount");
+    refused(
+        &["mount", "-o", "remount,ro", &place.image(), &place.dir()],
+        32,
+        "no Furrow file system",
+    );
+    place.mount();
+    let remount = |options: &str| {
+        let out = furrow(&["mount", "-o", options, &place.image(), &place.dir()]);
+        assert!(out.status.success(), "{}", said(&out));
+    };
+    fs::write(place.file("a"), b"before").unwrap();
+    remount("remount,ro,commit=7");
+    let error = fs::write(place.file("b"), b"refused").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(fs::read(place.file("a")).unwrap(), b"before");
+    remount("remount,rw");
+    fs::write(place.file("b"), b"after").unwrap();
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+}
+
+#[test]
 fn wrong_input_is_one_line_with_the_status_of_mount() {
     if skip("wrong_input_is_one_line_with_the_status_of_mount") {
         return;

@@ -78,6 +78,19 @@ impl Endpoint {
         Ok(channel)
     }
 
+    /// Gives what is mounted at `directory` these flags. The daemon does not learn of it.
+    ///
+    /// # Errors
+    /// If nothing of ours is mounted there, or the kernel refuses.
+    pub fn remount(&self, directory: &Path) -> Result<()> {
+        let here = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+        if !mounted()?.iter().any(|mount| mount.directory == here) {
+            bail!("{}: no Furrow file system is mounted here", directory.display());
+        }
+        rustix::mount::mount_remount(directory, self.flags(), c"")
+            .map_err(|errno| anyhow!("{}: remount: {errno}", directory.display()))
+    }
+
     fn flags(&self) -> MountFlags {
         let mut flags = MountFlags::NOATIME;
         flags.set(MountFlags::RDONLY, self.read_only);

@@ -24,6 +24,8 @@ pub struct Options {
     pub ttl: Duration,
     /// What the mount table is to name as the source instead of the device.
     pub fsname: Option<String>,
+    /// Only give an existing mount the flags of `endpoint`.
+    pub remount: bool,
     /// Where to say what the mount does.
     pub metrics: Option<Metrics>,
 }
@@ -35,6 +37,7 @@ impl Default for Options {
             endpoint: Endpoint::default(),
             ttl: Duration::from_secs(1),
             fsname: None,
+            remount: false,
             metrics: None,
         }
     }
@@ -62,6 +65,7 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
     match (name, value) {
         ("ro", None) => endpoint.read_only = true,
         ("rw", None) => endpoint.read_only = false,
+        ("remount", None) => options.remount = true,
         ("nosuid", None) => endpoint.no_suid = true,
         ("suid", None) => endpoint.no_suid = false,
         ("nodev", None) => endpoint.no_dev = true,
