@@ -47,8 +47,10 @@ sweep rot "$rot"
 sweep ledger "$ledger"
 sweep toy "$toy"
 say
-for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease; do canary "fs:$defect"; done
-canary rot:DroppedCrc
+for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLiveRecord; do
+    canary "fs:$defect"
+done
+for defect in DroppedCrc RecomputedCrc; do canary "rot:$defect"; done
 for defect in SkipFlush EarlyAck IgnoreExtent EarlyRelease; do canary "ledger:$defect"; done
 for defect in SkippedFlush EarlyAck DroppedCrc ReuseBeforeRelease; do canary "toy:$defect"; done
 say

@@ -9,7 +9,9 @@ use std::io::Write;
 /// Show space, inodes and write counters
 ///
 /// Of a mounted file system (its directory or device) or of a device that is not mounted.
-/// Counters count since the mount.
+/// "Free now" can be written before anything is cleaned; the rest of what is available is in
+/// zones that hold something else, which cleaning moves when it is needed. Counters count since
+/// the mount.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point, or device
@@ -50,9 +52,9 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
         "device",
         "size",
         "used",
-        "available",
         "use",
-        "stale",
+        "free now",
+        "after cleaning",
         "inodes",
         "iused",
         "iuse",
@@ -63,9 +65,9 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
         status.info.device.clone(),
         show::bytes(space.blocks * block),
         show::bytes(used * block),
-        show::bytes(space.blocks_available * block),
         show::percent(used, used + space.blocks_available),
-        show::bytes(space.blocks_stale * block),
+        show::bytes(space.blocks_now * block),
+        show::bytes(space.blocks_available * block),
         space.inodes.to_string(),
         inodes.to_string(),
         show::percent(inodes, space.inodes),
@@ -107,5 +109,15 @@ fn print_summary(out: &mut dyn Write, t: &Traffic) -> std::io::Result<()> {
         t.fsyncs,
         t.cache_hits,
         t.cache_hits + t.cache_misses,
+    )?;
+    writeln!(
+        out,
+        "superzones cleaned {}, blocks moved by that {} of data and {} nodes, {} could not be; \
+         waits for room {}",
+        t.clean_victims,
+        t.clean_data_blocks,
+        t.clean_node_blocks,
+        t.clean_failed_blocks,
+        t.space_waits,
     )
 }

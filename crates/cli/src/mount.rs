@@ -31,7 +31,8 @@ pub struct Args {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Options, separated by commas: ro, commit=SECONDS (default 5), cache=SIZE (default
-    /// 256MiB), attr_timeout=SECONDS (default 1),
+    /// 256MiB), attr_timeout=SECONDS (default 1), gc=on|off, gc_policy=greedy|cost-benefit,
+    /// gc_start=PERCENT, gc_urgent=PERCENT,
     /// metrics=ADDRESS:PORT or metrics=/FILE (for Prometheus), and those of mount(8)
     #[arg(short, value_name = "OPTIONS", allow_hyphen_values = true)]
     options: Vec<String>,

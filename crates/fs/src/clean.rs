@@ -24,6 +24,7 @@ mod background;
 mod owners;
 mod step;
 
+use crate::cache::Key;
 use crate::core::{Core, Inner};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_log::victim::{self, Candidate, Policy, Worth};
@@ -33,6 +34,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use step::Moved;
 
+/// Victims looked at in a round.
+const LOOKS_MAX: usize = 16;
+/// Victims cleaned in a round, which ends with a checkpoint.
+const ROUND_MAX: u32 = 4;
 /// Failures remembered for a report.
 const FAILURES_MAX: usize = 32;
 
@@ -130,14 +135,29 @@ pub(crate) struct State {
     failures: Vec<String>,
 }
 
-/// How cleaning one superzone ended.
-enum End {
-    /// Nothing valid is left in it but what is dirty in the cache.
-    Empty,
-    /// Some blocks could not be moved.
-    Stuck,
-    /// There was not enough room.
-    NoRoom,
+/// What a step of cleaning came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// There is more room.
+    Gained,
+    /// A superzone was emptied, but the nodes that changed took as much room as that gave.
+    Moved,
+    /// No victim is worth it.
+    Nothing,
+}
+
+/// A victim that was looked at.
+struct Plan {
+    victim: SuperzoneId,
+    items: Vec<Item>,
+    /// Blocks moved at a time.
+    batch: usize,
+    /// Nodes are written after each batch, to bound those that are dirty.
+    by_batch: bool,
+    /// Room it takes at most: what is valid, and the nodes that point to it.
+    needed: u32,
+    /// Blocks there will be more; negative if it takes more nodes than it frees blocks.
+    gain: i64,
 }
 
 impl Core {
@@ -217,117 +237,169 @@ impl Core {
 }
 
 impl Inner {
-    /// Cleans one superzone and makes that durable, so that it is free; false if no victim is
-    /// worth it. If a cleaning is under way already, waits for that one instead.
-    pub(crate) async fn clean_one(self: &Rc<Self>, urgency: Urgency) -> Result<bool> {
+    /// Cleans some superzones and makes that durable, so that they are free. If a cleaning is under way
+    /// already, waits for that one instead.
+    pub(crate) async fn clean_some(self: &Rc<Self>, urgency: Urgency) -> Result<Outcome> {
         if self.clean_lock.available() == 0 {
             drop(self.clean_lock.acquire(1).await);
-            return Ok(true);
+            return Ok(Outcome::Gained);
         }
         let inner = self.clone();
         // A task of its own: whoever asked may go away.
         let task = self.rt.spawn(async move {
             let _one = inner.clean_lock.acquire(1).await;
-            let mut report = CleanReport::default();
-            let cleaned = inner.clean_best(urgency, &mut report).await?;
-            if cleaned {
-                inner.checkpoint(false).await?;
-                inner.judge();
-            }
-            Ok(cleaned)
+            inner.clean_durably(urgency, ROUND_MAX, &mut CleanReport::default()).await
         });
         task.await
     }
 
-    /// Cleans the best victim there is room for.
-    async fn clean_best(
+    /// Cleans up to `most` victims, and writes the checkpoint that releases them.
+    async fn clean_durably(
         self: &Rc<Self>,
         urgency: Urgency,
+        most: u32,
         report: &mut CleanReport,
-    ) -> Result<bool> {
-        let mut tried = BTreeSet::new();
-        while !self.closing.get() {
-            let victim = self.core.borrow().choose_victim(urgency, &tried);
-            let Some(victim) = victim else { return Ok(false) };
-            let end = self.clean_superzone(victim, urgency, report).await;
-            self.core.borrow_mut().space.cleaning = 0;
-            match end? {
-                End::Empty => {
-                    self.core.borrow_mut().counters.clean_victims += 1;
-                    report.superzones += 1;
-                    return Ok(true);
-                }
-                End::Stuck => {
-                    let mut core = self.core.borrow_mut();
-                    let generation = core.zones.generation(victim);
-                    core.clean.stuck.insert(victim.0, generation);
-                }
-                End::NoRoom => {}
-            }
-            tried.insert(victim.0);
+    ) -> Result<Outcome> {
+        let outcome = self.clean_round(urgency, most, report).await?;
+        if outcome != Outcome::Nothing {
+            self.checkpoint(false).await?;
+            let core = &mut *self.core.borrow_mut();
+            let zones = core.zones.clone();
+            let same = |id: &u32, was: &mut u32| zones.generation(SuperzoneId(*id)) == *was;
+            core.clean.stuck.retain(same);
         }
-        Ok(false)
+        Ok(outcome)
     }
 
-    /// After a checkpoint: forgets those stuck that became free after all.
-    fn judge(&self) {
-        let core = &mut *self.core.borrow_mut();
-        let zones = core.zones.clone();
-        core.clean.stuck.retain(|id, generation| zones.generation(SuperzoneId(*id)) == *generation);
-    }
-
-    /// Moves what is valid in `victim`.
-    async fn clean_superzone(
+    /// Cleans the best victims there is room for, one after the other. Only the last resort
+    /// begins with one that gains nothing: others that share the nodes it changed may then.
+    async fn clean_round(
         self: &Rc<Self>,
-        victim: SuperzoneId,
         urgency: Urgency,
+        most: u32,
         report: &mut CleanReport,
-    ) -> Result<End> {
-        self.core.borrow().writable().map_err(crate::core::error_of)?;
+    ) -> Result<Outcome> {
+        let (mut gained, mut emptied) = (0, 0);
+        let mut tried = BTreeSet::new();
+        let mut best: Option<Plan> = None;
+        while !self.closing.get() && emptied < most {
+            let victim = self.core.borrow().choose_victim(urgency, &tried);
+            let plan = match victim.filter(|_| tried.len() < LOOKS_MAX) {
+                Some(victim) => {
+                    tried.insert(victim.0);
+                    let plan = self.plan(victim).await?;
+                    if u64::from(plan.needed) > self.core.borrow().spare() {
+                        continue;
+                    }
+                    if plan.gain <= 0 {
+                        if best.as_ref().is_none_or(|best| plan.gain > best.gain) {
+                            best = Some(plan);
+                        }
+                        continue;
+                    }
+                    plan
+                }
+                None => {
+                    let last_resort = urgency == Urgency::Last && emptied == 0;
+                    let Some(plan) = best.take().filter(|_| last_resort) else { break };
+                    tried.clear();
+                    tried.insert(plan.victim.0);
+                    plan
+                }
+            };
+            let gain = plan.gain;
+            if self.carry_out(plan, urgency, report).await? {
+                gained += gain;
+                emptied += 1;
+            }
+        }
+        Ok(match (emptied, gained) {
+            (0, _) => Outcome::Nothing,
+            (_, 1..) => Outcome::Gained,
+            _ => Outcome::Moved,
+        })
+    }
+
+    /// Looks what cleaning `victim` takes and gains.
+    async fn plan(self: &Rc<Self>, victim: SuperzoneId) -> Result<Plan> {
         let items = self.owners(victim).await?;
-        let batch = self.core.borrow().clean_batch();
+        let core = self.core.borrow();
+        let batch = core.clean_batch();
         let parents = |items: &[Item]| {
             let nodes: BTreeSet<u32> = items.iter().filter_map(Item::parent).collect();
-            nodes.len() as u32
+            // What is dirty is written in any case.
+            nodes.into_iter().filter(|nid| !core.is_dirty(Key::Node(*nid))).count() as u32
         };
         // Nodes that change are written once, or, where there are many, after each batch.
         let all = parents(&items);
-        let bounded = (all as usize) < batch;
-        let nodes = if bounded { all } else { items.chunks(batch).map(parents).sum() };
-        let needed = items.len() as u32 + nodes;
+        let by_batch = all as usize >= batch;
+        let nodes = if by_batch { items.chunks(batch).map(parents).sum() } else { all };
+        let moved = items.len() as u32;
+        let gain = i64::from(core.payload_of(victim)) - i64::from(moved) - i64::from(nodes);
+        Ok(Plan { victim, items, batch, by_batch, needed: moved + nodes, gain })
+    }
+
+    /// Moves what is valid in a victim; true if that emptied it.
+    async fn carry_out(
+        self: &Rc<Self>,
+        plan: Plan,
+        urgency: Urgency,
+        report: &mut CleanReport,
+    ) -> Result<bool> {
         {
             let mut core = self.core.borrow_mut();
-            if core.spare() < u64::from(needed) {
-                return Ok(End::NoRoom);
-            }
-            core.space.cleaning = needed;
+            core.writable().map_err(crate::core::error_of)?;
+            core.space.cleaning = plan.needed;
         }
         let mut moved = Moved::default();
-        for items in items.chunks(batch) {
-            if self.closing.get() {
-                return Ok(End::NoRoom);
-            }
-            let began = self.rt.now();
-            let now = self.clean_step(items, &mut report.failures).await?;
-            moved.add(&now);
-            let cost = items.len() as u32 + if bounded { 0 } else { parents(items) };
-            if now.no_room {
-                return Ok(End::NoRoom);
-            }
-            if !bounded {
-                self.flush_nodes(items).await?;
-            }
-            {
-                let mut core = self.core.borrow_mut();
-                core.space.cleaning = core.space.cleaning.saturating_sub(cost);
-            }
-            self.pace(urgency, began).await;
-        }
+        let done = self.move_all(&plan, urgency, &mut moved, &mut report.failures).await;
+        let mut core = self.core.borrow_mut();
+        core.space.cleaning = 0;
         report.data_blocks += moved.data;
         report.node_blocks += moved.nodes;
         report.failed_blocks += moved.failed;
         report.failures.truncate(FAILURES_MAX);
-        Ok(if moved.failed > 0 { End::Stuck } else { End::Empty })
+        if !done? {
+            return Ok(false);
+        }
+        if moved.failed > 0 {
+            let generation = core.zones.generation(plan.victim);
+            core.clean.stuck.insert(plan.victim.0, generation);
+            return Ok(false);
+        }
+        report.superzones += 1;
+        core.counters.clean_victims += 1;
+        Ok(true)
+    }
+
+    /// Batch by batch; false if it ended early.
+    async fn move_all(
+        self: &Rc<Self>,
+        plan: &Plan,
+        urgency: Urgency,
+        moved: &mut Moved,
+        failures: &mut Vec<String>,
+    ) -> Result<bool> {
+        let mut left = plan.needed;
+        for items in plan.items.chunks(plan.batch) {
+            if self.closing.get() {
+                return Ok(false);
+            }
+            let began = self.rt.now();
+            let now = self.clean_step(items, failures).await?;
+            moved.add(&now);
+            if now.no_room {
+                return Ok(false);
+            }
+            if plan.by_batch {
+                self.flush_nodes(items).await?;
+            }
+            // The nodes it changed are promised by now.
+            left = left.saturating_sub(items.len() as u32 + now.parents);
+            self.core.borrow_mut().space.cleaning = left;
+            self.pace(urgency, began).await;
+        }
+        Ok(true)
     }
 
     /// See [`crate::Fs::clean`].
@@ -340,11 +412,11 @@ impl Inner {
             inner.checkpoint(false).await?;
             let permille = u32::from(options.garbage_percent) * 10;
             let urgency = Urgency::Background(options.policy, permille);
-            while report.superzones < options.superzones
-                && inner.clean_best(urgency, &mut report).await?
-            {
-                inner.checkpoint(false).await?;
-                inner.judge();
+            loop {
+                let most = ROUND_MAX.min(options.superzones - report.superzones);
+                if inner.clean_durably(urgency, most, &mut report).await? != Outcome::Gained {
+                    break;
+                }
             }
             Ok(report)
         });

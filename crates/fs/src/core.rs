@@ -12,7 +12,7 @@ use crate::heads::{Head, Streams};
 use crate::layout::Layout;
 use crate::names::NameLog;
 use crate::node;
-use crate::space::Lack;
+use crate::space::{Lack, Tried};
 use crate::table::{NodeIds, Table};
 use crate::types::{Counters, Ino, Kind, MountOptions, Time};
 use furrow_log::address::{BlockAddr, read_blocks};
@@ -320,8 +320,8 @@ impl Inner {
         self: &Rc<Self>,
         mut operation: impl FnMut(&mut Core) -> Result<T, Stop>,
     ) -> Result<T> {
-        // Its place in the line of those who lack room, once it does; steps that gained nothing.
-        let (mut turn, mut futile) = (None, 0);
+        // Its place in the line of those who lack room, once it does, and what was done for it.
+        let (mut turn, mut tried) = (None, Tried::default());
         // What was loaded for this operation stays until it is applied, or it might never be.
         let mut pins = Pins { inner: self.clone(), tickets: Vec::new() };
         loop {
@@ -349,7 +349,7 @@ impl Inner {
                 // What others before it gain may do.
                 Stop::Space(_) if turn.is_none() => turn = Some(self.wait_in_line().await),
                 Stop::Space(lack) => {
-                    if !Box::pin(self.gain_space(lack, &mut futile)).await? {
+                    if !Box::pin(self.gain_space(lack, &mut tried)).await? {
                         return Err(lack.error());
                     }
                 }

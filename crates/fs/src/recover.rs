@@ -278,6 +278,9 @@ async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> Result<
         pool.release_zone(zone, ReleaseProof::by(found.id.checkpoint)).await?;
         inner.core.borrow_mut().checkpoint.ring_used[usize::from(other)] = false;
     }
+    if needed {
+        free_a_permit(&writer, &layout, found, roll).await?;
+    }
     let id = found.id.checkpoint + 1;
     inner.core.borrow_mut().write_checkpoint(id, &body);
     writer.drain().await?;
@@ -292,6 +295,26 @@ async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> Result<
     inner.core.borrow_mut().delta_released();
     pool.adopt_reports(&found.reports);
     trace(&inner.rt, 5);
+    Ok(())
+}
+
+/// Finishes zones nothing refers to until the drive lets another become active, for the ring. A
+/// power cut may leave one active zone too many: a stream was in its next superzone already, and
+/// the drive lost the end of the one before. They are reset only when the checkpoint is durable; a
+/// finished zone keeps what it has, so that a second crash finds the same records whole.
+async fn free_a_permit(writer: &Writer, layout: &Layout, found: &Found, roll: &Roll) -> Result<()> {
+    let active = found.reports.iter().filter(|report| report.state.is_active());
+    let most = writer.geometry().max_active.unwrap_or(u32::MAX) as usize;
+    let mut surplus = (active.clone().count() + 1).saturating_sub(most);
+    for report in active {
+        let referred = |index: u32| roll.chains.iter().flatten().any(|other| *other == index);
+        let stray = layout.superzone_of(report.zone).is_some_and(|index| !referred(index));
+        if surplus > 0 && stray {
+            writer.open_reported(report);
+            writer.finish(report.zone).await?;
+            surplus -= 1;
+        }
+    }
     Ok(())
 }
 

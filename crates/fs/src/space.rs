@@ -14,7 +14,7 @@
 //! Who lacks room stands in line, first come, first served; the first one cleans until there is
 //! enough ([`Inner::gain_space`]). `NoSpace` is the answer only when nothing more can be reclaimed.
 
-use crate::clean::Urgency;
+use crate::clean::{Outcome, Urgency};
 use crate::core::{Core, Inner, Stop};
 use crate::types::Ino;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
@@ -25,8 +25,18 @@ use std::rc::Rc;
 /// Superzones' worth of room that users leave for cleaning: what is valid in a victim, and as many
 /// nodes that point to it.
 pub(crate) const RESERVE: u32 = 2;
-/// Checkpoints in a row that gave nothing back after which it is said that there is no room.
-const FUTILE_MAX: u32 = 4;
+/// Checkpoints that gave nothing back after which it is said that there is no room.
+const CHECKPOINTS_MAX: u32 = 4;
+/// The same for superzones that were cleaned without gain.
+const MOVES_MAX: u32 = 16;
+
+/// What was done for an operation that lacks room, since there was last more than ever.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tried {
+    most: u64,
+    checkpoints: u32,
+    moves: u32,
+}
 
 /// What an operation lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,8 +173,7 @@ impl Inner {
     }
 
     /// Makes room by one step, for the first in line; false if there is nothing to reclaim.
-    /// `futile` counts steps that gained nothing.
-    pub(crate) async fn gain_space(self: &Rc<Self>, lack: Lack, futile: &mut u32) -> Result<bool> {
+    pub(crate) async fn gain_space(self: &Rc<Self>, lack: Lack, tried: &mut Tried) -> Result<bool> {
         if self.core.borrow().checkpoint_gains(lack) {
             self.checkpoint(false).await?;
             return Ok(true);
@@ -172,17 +181,28 @@ impl Inner {
         if lack == Lack::Nodes {
             return Ok(false);
         }
-        self.core.borrow_mut().counters.space_waits += 1;
+        {
+            let mut core = self.core.borrow_mut();
+            core.counters.space_waits += 1;
+            let spare = core.spare();
+            if spare > tried.most {
+                *tried = Tried { most: spare, ..Tried::default() };
+            }
+        }
         // Cleaning comes cheap where much is garbage. Else what is dirty is written first: what
         // it replaces is garbage only then. At last, anything.
         for urgency in [Urgency::Waiting, Urgency::Last] {
-            if self.clean_one(urgency).await? {
-                *futile = 0;
-                return Ok(true);
+            match self.clean_some(urgency).await? {
+                Outcome::Gained => return Ok(true),
+                Outcome::Moved => {
+                    tried.moves += 1;
+                    return Ok(tried.moves < MOVES_MAX);
+                }
+                Outcome::Nothing => {}
             }
             let dirty = self.core.borrow().cache.dirty_pages() > 0;
-            if dirty && *futile < FUTILE_MAX {
-                *futile += 1;
+            if dirty && tried.checkpoints < CHECKPOINTS_MAX {
+                tried.checkpoints += 1;
                 self.checkpoint(false).await?;
                 return Ok(true);
             }

@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use furrow_emu::{Emulator, Medium, Options};
+use furrow_emu::{Emulator, Fault, FaultKind, Medium, Options};
 use furrow_fs::{
     CleanOptions, Fs, FsckOptions, GcOptions, Ino, MkfsOptions, MountOptions, NewNode, WriteData,
+    ZoneUse,
 };
 use furrow_rt::{Config, Nanos, Rng, Rt};
-use furrow_zone::{ErrorKind, Result, ZonedDevice};
+use furrow_zone::{BlockCount, ErrorKind, Lba, Result, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
@@ -167,6 +168,36 @@ fn ten_capacities_of_overwrites_at_95_percent() {
     on_drive(SMALL, None, 2, |rt, drive| overwrite(rt, drive, 10, 3));
 }
 
+/// Each block has a node of its own: cleaning data takes as much again for nodes.
+#[test]
+fn overwrites_of_files_of_one_block() {
+    on_drive(SMALL, None, 4, |rt, drive| async move {
+        let fs = mount(&rt, &drive, options()).await?;
+        let capacity = fs.statfs().blocks_available;
+        let files = capacity * 90 / 100 / 2 - 20;
+        let mut content = Vec::new();
+        for file in 0..files {
+            let (ino, blocks) = fill(&fs, &format!("{file}"), file, 1).await?;
+            assert_eq!(blocks, 1, "file {file}: {:?}", fs.statfs());
+            content.push((ino, 0));
+        }
+        let mut rng = Rng::new(7);
+        for count in 0..capacity * 4 {
+            let file = rng.below(files);
+            let (ino, version) = &mut content[file as usize];
+            *version += 1;
+            if let Err(error) = write(&fs, *ino, 0, &block(file, 0, *version)).await {
+                panic!("overwrite {count}: {error}; {:?} {:?}", fs.statfs(), fs.counters());
+            }
+        }
+        println!("{:?}\n{:?}", fs.statfs(), fs.counters());
+        for (file, (ino, version)) in content.iter().enumerate() {
+            holds(&fs, *ino, file as u64, &[*version]).await?;
+        }
+        fs.unmount().await
+    });
+}
+
 #[test]
 fn cleaning_on_request_moves_what_is_valid_and_nothing_else() {
     on_drive(SMALL, None, 3, |rt, drive| async move {
@@ -190,6 +221,189 @@ fn cleaning_on_request_moves_what_is_valid_and_nothing_else() {
         fs.unmount().await?;
         let fs = mount(&rt, &drive, quiet()).await?;
         holds(&fs, ino, 0, &versions).await?;
+        fs.unmount().await
+    });
+}
+
+/// First blocks of the zones that the pool may reset next to `zone`, for a fault there.
+fn at(drive: &Emulator, zone: usize, offset: u64) -> Lba {
+    Lba(drive.geometry().start(ZoneId(zone as u32)).0 + offset)
+}
+
+/// Makes a file of `blocks`, each written with the next one of another file, which is removed: half
+/// of each superzone is garbage.
+async fn half_garbage(fs: &Fs, blocks: u64) -> Result<Ino> {
+    let kept = fs.create(Ino::ROOT, b"kept", &NewNode::file()).await?.ino;
+    let gone = fs.create(Ino::ROOT, b"gone", &NewNode::file()).await?.ino;
+    for number in 0..blocks {
+        write(fs, kept, number, &block(0, number, 0)).await?;
+        fs.fsync(kept, false).await?;
+        write(fs, gone, number, &block(1, number, 0)).await?;
+        fs.fsync(gone, false).await?;
+    }
+    fs.sync().await?;
+    fs.unlink(Ino::ROOT, b"gone").await?;
+    fs.sync().await?;
+    Ok(kept)
+}
+
+/// Zones that hold data and are written to the end.
+fn full_data_zones(fs: &Fs) -> Result<Vec<usize>> {
+    let zones = fs.zone_map()?.into_iter().enumerate();
+    let full = zones
+        .filter(|(_, zone)| matches!(zone.usage, ZoneUse::Data(_)) && !zone.open && zone.valid > 0);
+    Ok(full.map(|(index, _)| index).collect())
+}
+
+#[test]
+fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
+    on_drive(SMALL, None, 5, |rt, drive| async move {
+        let fs = mount(&rt, &drive, quiet()).await?;
+        let kept = half_garbage(&fs, 300).await?;
+        fs.unmount().await?;
+        let fs = mount(&rt, &drive, quiet()).await?;
+        let zones = full_data_zones(&fs)?;
+        assert!(zones.len() > 5, "{zones:?}");
+        // A bit of each block in one zone, a read error in another.
+        let (rotten, unread) = (zones[1], zones[3]);
+        let valid = fs.zone_map()?[rotten].valid;
+        for offset in 0..48 {
+            let fault = Fault::new(FaultKind::BitFlip);
+            drive.inject(fault.at_blocks(at(&drive, rotten, offset), BlockCount(1))).unwrap();
+        }
+        let fault =
+            Fault::new(FaultKind::ReadError).at_blocks(at(&drive, unread, 2), BlockCount(3));
+        drive.inject(fault).unwrap();
+        let before = fs.statfs();
+        let report = fs.clean(CleanOptions { garbage_percent: 0, ..Default::default() }).await?;
+        println!("{report:?} {:?}", fs.clean_failures());
+        assert!(report.failed_blocks > u64::from(valid), "{report:?}");
+        assert!(report.superzones as usize >= zones.len() - 2, "{report:?}");
+        assert_eq!(fs.counters().clean_failed_blocks, report.failed_blocks);
+        let named = |what: &str| report.failures.iter().any(|failure| failure.contains(what));
+        let zone = format!("zone {rotten} offset");
+        assert!(named(&zone) && named("expected CRC") && named("inode"), "{:?}", report.failures);
+        // What stayed is where it was, and is not tried again.
+        let map = fs.zone_map()?;
+        assert_eq!((map[rotten].valid, map[unread].usage), (valid, ZoneUse::Data(1)));
+        let again = fs.clean(CleanOptions { garbage_percent: 0, ..Default::default() }).await?;
+        assert_eq!(again.failed_blocks, 0, "{again:?}");
+        assert!(fs.statfs().blocks_now > before.blocks_now);
+        drive.clear_faults(None).unwrap();
+        let mut refused = 0;
+        for number in 0..300 {
+            match fs.read(kept, number * 4096, 4096).await {
+                Ok(found) => assert!(found.to_vec() == block(0, number, 0), "block {number}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert_eq!(refused, valid);
+        // Only overwriting or removing it gives the place back.
+        fs.unlink(Ino::ROOT, b"kept").await?;
+        fs.sync().await?;
+        assert_eq!(fs.zone_map()?[rotten].usage, ZoneUse::Free);
+        fs.unmount().await
+    });
+}
+
+/// Without its summary the owners of a segment's blocks are looked for among all nodes.
+#[test]
+fn a_damaged_summary_costs_a_search_but_no_block() {
+    on_drive(SMALL, None, 6, |rt, drive| async move {
+        let fs = mount(&rt, &drive, quiet()).await?;
+        let kept = half_garbage(&fs, 200).await?;
+        fs.unmount().await?;
+        let fs = mount(&rt, &drive, quiet()).await?;
+        let zones = full_data_zones(&fs)?;
+        // Segments have 25 blocks here; a zone has two.
+        for (zone, offset) in [(zones[0], 24), (zones[0], 49), (zones[2], 24)] {
+            let place = at(&drive, zone, offset);
+            let fault = Fault::new(FaultKind::BitFlip).at_blocks(place, BlockCount(1));
+            drive.inject(fault).unwrap();
+        }
+        let report = fs.clean(CleanOptions { garbage_percent: 0, ..Default::default() }).await?;
+        assert_eq!(report.failed_blocks, 0, "{:?}", report.failures);
+        assert!(report.superzones as usize >= zones.len(), "{report:?}");
+        holds(&fs, kept, 0, &[0; 200]).await?;
+        fs.unmount().await
+    });
+}
+
+/// A file that grew has its first pointers in a leaf, while summaries name the inode.
+#[test]
+fn blocks_of_a_file_that_grew_since_find_their_owner() {
+    on_drive(SMALL, None, 7, |rt, drive| async move {
+        let fs = mount(&rt, &drive, quiet()).await?;
+        let kept = half_garbage(&fs, 200).await?;
+        for (index, far) in [500u64, 500_000].into_iter().enumerate() {
+            write(&fs, kept, far, &block(0, far, 9)).await?;
+            fs.sync().await?;
+            // What is left of the garbage differs each time.
+            for number in (index as u64..200).step_by(7) {
+                write(&fs, kept, number, &block(0, number, 0)).await?;
+            }
+            let options = CleanOptions { garbage_percent: 0, ..Default::default() };
+            let report = fs.clean(options).await?;
+            assert!(report.superzones > 1 && report.failed_blocks == 0, "{report:?}");
+        }
+        fs.unmount().await?;
+        let fs = mount(&rt, &drive, quiet()).await?;
+        holds(&fs, kept, 0, &[0; 200]).await?;
+        fs.unmount().await
+    });
+}
+
+/// Two, four and six streams; one to four zones in a superzone.
+#[test]
+fn small_drives_of_every_shape_are_cleaned() {
+    for (active, width) in [(6, 1), (8, 1), (10, 1), (16, 2), (22, 3), (28, 4)] {
+        let zones = 20 + 26 * width;
+        let spec = format!(
+            "zones={zones},zone-size=256KiB,zone-capacity={}KiB,max-active={active},max-open=\
+             {active},channels=1",
+            4 * (29 + width)
+        );
+        on_drive(&spec, Some(width), 8, |rt, drive| overwrite(rt, drive, 2, 5));
+    }
+}
+
+#[test]
+fn one_seed_cleans_alike_twice() {
+    let run = |seed| on_drive(SMALL, None, seed, |rt, drive| overwrite(rt, drive, 1, 4));
+    assert_eq!(run(3), run(3));
+    assert_ne!(run(3), run(4));
+}
+
+/// Many small writers wait for room at once: each gets its turn, none is refused.
+#[test]
+fn those_who_wait_for_room_are_all_served() {
+    on_drive(SMALL, None, 9, |rt, drive| async move {
+        let fs = mount(&rt, &drive, options()).await?;
+        let each = fs.statfs().blocks_available * 90 / 100 / 8 - 2;
+        let mut writers = Vec::new();
+        for file in 0..8u64 {
+            let (fs, name) = (fs.clone(), format!("{file}"));
+            writers.push(rt.spawn(async move {
+                let (ino, blocks) = fill(&fs, &name, file, each).await?;
+                assert_eq!(blocks, each, "file {file}");
+                let mut versions = vec![0; each as usize];
+                let mut rng = Rng::new(file);
+                for _ in 0..each * 3 {
+                    let number = rng.below(each);
+                    versions[number as usize] += 1;
+                    let bytes = block(file, number, versions[number as usize]);
+                    write(&fs, ino, number, &bytes).await?;
+                }
+                holds(&fs, ino, file, &versions).await
+            }));
+        }
+        for writer in writers {
+            writer.await?;
+        }
+        assert!(fs.counters().space_waits > 0);
         fs.unmount().await
     });
 }

@@ -17,6 +17,7 @@ use crate::op::{Ino, Object, Op};
 use furrow_emu::{Emulator, Fault, FaultKind};
 use furrow_fs::FsckOptions;
 use furrow_fs::{Canary, Fs, MkfsOptions, MountOptions, NewNode, Placement, WriteData};
+use furrow_fs::{CleanOptions, GcOptions, VictimPolicy};
 use furrow_rt::{Nanos, Rng, Rt};
 use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, Lba, ZoneId, ZonedDevice};
 use std::cell::RefCell;
@@ -50,6 +51,8 @@ pub struct Setup {
     pub mounts: u32,
     /// Clients sync much.
     pub busy: bool,
+    /// Cleanings asked for while clients work.
+    pub cleanings: u32,
 }
 
 impl Setup {
@@ -91,7 +94,7 @@ impl Setup {
                 [rng.below(3) as usize],
             cache_pages: [64, 256, 4096][rng.below(3) as usize],
             placement: placement(case),
-            gc: furrow_fs::GcOptions::default(),
+            gc: GcOptions::default(),
             canary,
             ..MountOptions::default()
         };
@@ -103,6 +106,7 @@ impl Setup {
             operations: [20, 40, 80][rng.below(3) as usize],
             mounts: 1 + rng.below(2) as u32,
             busy: false,
+            cleanings: 0,
         }
     }
 }
@@ -133,6 +137,41 @@ impl Setup {
         let mount = MountOptions { cache_pages: [64, 256][rng.below(2) as usize], ..self.mount };
         let (clients, operations) = (5 + rng.below(6) as u8, 10 + rng.below(15) as u32);
         Setup { geometry, format, mount, clients, operations, busy: true, ..self }
+    }
+}
+
+impl Setup {
+    /// The same on a drive so small that it is full soon, which is cleaned all the time: on
+    /// request, in the background, and because clients wait for room.
+    #[must_use]
+    pub fn full(self, case: Case) -> Setup {
+        let mut rng = Rng::new(case.seed ^ 0xf0_11ed);
+        let capacity = 20 + rng.below(20);
+        let geometry = Geometry {
+            zones: 20 + rng.below(10) as u32,
+            zone_size: BlockCount(capacity + [0, 1, 23][rng.below(3) as usize]),
+            zone_capacity: BlockCount(capacity),
+            max_open: Some([6, 8, 14][rng.below(3) as usize]),
+            max_active: Some(14),
+            channels: Some(1),
+            ..self.geometry
+        };
+        let geometry = Geometry { max_active: geometry.max_open, ..geometry };
+        let format = MkfsOptions {
+            width: Some(1),
+            segment_blocks: rng.one_in(2).then(|| 5 + rng.below(12) as u32),
+            ..self.format
+        };
+        let policy = [VictimPolicy::Greedy, VictimPolicy::CostBenefit][rng.below(2) as usize];
+        let gc = GcOptions { background: !rng.one_in(4), policy, start: 100, urgent: 90 };
+        let mount = MountOptions { gc, ..self.mount };
+        let cleanings = rng.below(12) as u32;
+        Setup { geometry, format, mount, cleanings, operations: self.operations.max(40), ..self }
+    }
+
+    /// Whether the drive of this case is to be full.
+    pub fn is_full(case: Case) -> bool {
+        case.seed % 7 < 2
     }
 }
 
@@ -181,8 +220,26 @@ pub fn fresh_clients(seed: u64, setup: &Setup) -> Idle {
     (0..setup.clients).map(|n| (n, (generator(n), Model::default()))).collect()
 }
 
-/// Lets all clients work at once, `operations` each; false if the drive gave up on a tolerant
-/// run.
+/// Cleans `times` times, at moments drawn. What a drive that fails or is full answers is not
+/// looked at here.
+async fn clean(rt: Rt, fs: Fs, times: u32) {
+    for _ in 0..times {
+        for _ in 0..rt.random() % 200 {
+            rt.yield_now().await;
+        }
+        let options = CleanOptions {
+            policy: VictimPolicy::Greedy,
+            superzones: 1 + (rt.random() % 3) as u32,
+            garbage_percent: 0,
+        };
+        if fs.clean(options).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Lets all clients work at once, `operations` each, while the drive is cleaned `cleanings` times;
+/// false if the drive gave up on a tolerant run.
 ///
 /// # Errors
 /// With the first thing that is wrong.
@@ -190,10 +247,11 @@ pub async fn work(
     rt: &Rt,
     fs: &Fs,
     clients: Idle,
-    operations: u32,
+    (operations, cleanings): (u32, u32),
     history: &SharedHistory,
     tolerant: bool,
 ) -> Result<Idle, Trouble> {
+    let cleaning = rt.spawn(clean(rt.clone(), fs.clone(), cleanings));
     let tasks: Vec<_> = clients
         .into_iter()
         .map(|(number, (generator, model))| {
@@ -206,6 +264,7 @@ pub async fn work(
     for (number, task) in tasks {
         idle.insert(number, task.await?);
     }
+    cleaning.await;
     Ok(idle)
 }
 
@@ -244,7 +303,8 @@ async fn run(
         } else {
             exactly(&fs, &history).await.map_err(|why| why.at("after a clean remount"))?;
         }
-        clients = work(&rt, &fs, clients, setup.operations, &history, faults).await?;
+        let load = (setup.operations, setup.cleanings);
+        clients = work(&rt, &fs, clients, load, &history, faults).await?;
         if mount + 1 == setup.mounts {
             match durably(&rt, &history, fs.sync()).await {
                 Ok(()) => {}
@@ -368,6 +428,11 @@ async fn reopen_rotten(
 ) -> Result<(), Trouble> {
     let looked = async {
         let fs = Fs::mount(&rt, device.clone(), setup.mount).await.map_err(told("mount"))?;
+        // What is damaged may be refused, by cleaning too, but must not come out of it whole.
+        if rt.random().is_multiple_of(2) {
+            let all = CleanOptions { garbage_percent: 0, ..CleanOptions::default() };
+            let _ = fs.clean(all).await;
+        }
         // The very first checkpoint may be all that is left.
         if observe(&fs).await?.nodes.len() > 1 {
             check(&fs, &expected).await?;
@@ -387,7 +452,11 @@ impl Files {
     /// What this subject makes of the case.
     fn setup(&self, case: Case) -> Setup {
         let setup = Setup::draw(case, self.canary);
-        if self.rot || case.seed.is_multiple_of(2) { setup } else { setup.busy(case) }
+        match () {
+            () if Setup::is_full(case) => setup.full(case),
+            () if self.rot || case.seed.is_multiple_of(2) => setup,
+            () => setup.busy(case),
+        }
     }
 
     /// True if the drive of this case has faults.

@@ -102,12 +102,14 @@ enum Chosen {
     Ledger(LedgerSubject),
 }
 
-const FS_CANARIES: [Canary; 5] = [
+const FS_CANARIES: [Canary; 7] = [
     Canary::SkippedFlush,
     Canary::EarlyAck,
     Canary::DroppedCrc,
     Canary::IgnoredExtent,
     Canary::ReuseBeforeRelease,
+    Canary::RecomputedCrc,
+    Canary::ReleaseLiveRecord,
 ];
 
 impl Chosen {

@@ -127,6 +127,7 @@ fn on_executor<T>(
 
 fn begin(seed: u64, case: Case) -> Result<World, String> {
     let setup = Setup::draw(case, None);
+    let setup = if Setup::is_full(case) { setup.full(case) } else { setup };
     let drive = on_executor(seed, &mut Summary::default(), |rt| {
         let medium = Medium::memory(&setup.geometry);
         let emulator = Emulator::new(rt, setup.geometry.clone(), medium, Options::simulated())
@@ -311,7 +312,8 @@ async fn one_life(
     if plan.faults.is_empty() {
         history.borrow_mut().promise_commits(setup.mount.commit_interval);
     }
-    let mut clients = work(&rt, &fs, clients, plan.operations, &history, plan.may_fail()).await?;
+    let load = (plan.operations, setup.cleanings);
+    let mut clients = work(&rt, &fs, clients, load, &history, plan.may_fail()).await?;
     if plan.end == End::Unmount {
         match durably(&rt, &history, fs.unmount()).await {
             Ok(()) => {

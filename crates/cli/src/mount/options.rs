@@ -1,13 +1,14 @@
 //! Mount options: `-o ro,commit=10,cache=1GiB`.
 
 use super::metrics::Metrics;
-use furrow_fs::{AccessTime, MountOptions};
+use furrow_fs::{AccessTime, GcOptions, MountOptions, VictimPolicy};
 use furrow_fuse::Endpoint;
 use furrow_rt::{Nanos, PAGE_SIZE};
 use furrow_zone::size;
 use std::time::Duration;
 
-const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, \
+const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, gc=on|off, \
+                   gc_policy=greedy|cost-benefit, gc_start=PERCENT, gc_urgent=PERCENT, \
                    metrics=WHERE, fsname=NAME, and \
                    the usual ones of mount(8)";
 /// Smallest cache in bytes: below it the engine has no room for one large request.
@@ -57,6 +58,12 @@ pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Options, St
         apply(&mut options, name, value)?;
     }
     options.engine.read_only = options.endpoint.read_only;
+    let GcOptions { start, urgent, .. } = options.engine.gc;
+    if urgent > start {
+        return Err(format!(
+            "mount options gc_urgent={urgent} and gc_start={start}: cleaning cannot be urgent before it starts"
+        ));
+    }
     Ok(options)
 }
 
@@ -116,7 +123,23 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
             options.metrics = Some(metrics);
         }
         ("cache", Some(value)) => options.engine.cache_pages = pages(value)?,
-        ("commit" | "attr_timeout" | "cache" | "fsname" | "metrics", _) => {
+        ("gc", Some("on")) => engine.gc.background = true,
+        ("gc", Some("off")) => engine.gc.background = false,
+        ("gc_policy", Some("greedy")) => engine.gc.policy = VictimPolicy::Greedy,
+        ("gc_policy", Some("cost-benefit")) => engine.gc.policy = VictimPolicy::CostBenefit,
+        ("gc", Some(value)) => {
+            return Err(format!("mount option gc={value}: expected on or off"));
+        }
+        ("gc_policy", Some(value)) => {
+            return Err(format!("mount option gc_policy={value}: expected greedy or cost-benefit"));
+        }
+        ("gc_start", Some(value)) => engine.gc.start = percent(name, value)?,
+        ("gc_urgent", Some(value)) => engine.gc.urgent = percent(name, value)?,
+        (
+            "commit" | "attr_timeout" | "cache" | "fsname" | "metrics" | "gc" | "gc_policy"
+            | "gc_start" | "gc_urgent",
+            _,
+        ) => {
             return Err(format!("mount option {name} needs a value: {name}=…"));
         }
         (name, Some(_)) if apply(&mut options.clone(), name, None).is_ok() => {
@@ -138,6 +161,11 @@ fn nanoseconds(name: &str, value: &str, least: u8) -> Result<u64, String> {
         Some(seconds) => Ok((seconds * Nanos::SECOND as f64) as u64),
         None => Err(format!("mount option {name}={value}: expected {range} seconds")),
     }
+}
+
+fn percent(name: &str, value: &str) -> Result<u8, String> {
+    let percent = value.trim_end_matches('%').parse::<u8>().ok().filter(|p| *p <= 100);
+    percent.ok_or_else(|| format!("mount option {name}={value}: expected 0 to 100 percent"))
 }
 
 fn pages(value: &str) -> Result<usize, String> {
@@ -189,6 +217,20 @@ mod tests {
         assert!(of("nodiratime,lazytime").lazy_time);
         assert!(!of("nodiratime,lazytime").directory_access_time);
         assert!(of("nodiratime,diratime").directory_access_time);
+    }
+
+    #[test]
+    fn cleaning_is_set_by_options() {
+        let gc = |text| parse([text]).map(|options| options.engine.gc);
+        assert_eq!(gc("rw").unwrap(), GcOptions::default());
+        let set = gc("gc=off,gc_policy=greedy,gc_start=30,gc_urgent=10%").unwrap();
+        let policy = VictimPolicy::Greedy;
+        assert_eq!(set, GcOptions { background: false, policy, start: 30, urgent: 10 });
+        assert!(refused("gc=maybe").contains("on or off"));
+        assert!(refused("gc_policy=best").contains("greedy or cost-benefit"));
+        assert!(refused("gc_start=101").contains("0 to 100"));
+        assert!(refused("gc_urgent=90,gc_start=20").contains("before it starts"));
+        assert!(refused("gc").contains("gc needs a value"));
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! [`GcOptions::start`]: super::GcOptions::start
 //! [`GcOptions::urgent`]: super::GcOptions::urgent
 
-use super::{CleanReport, Urgency};
+use super::{CleanReport, Outcome, Urgency};
 use crate::core::{Core, Inner};
 use furrow_rt::Nanos;
 use std::rc::Rc;
@@ -92,11 +92,11 @@ impl Inner {
             let Some(urgency) = self.core.borrow().background_urgency() else { return };
             let mut report = CleanReport::default();
             // A failure is remembered by the engine and told to the next caller.
-            let Ok(true) = self.clean_best(urgency, &mut report).await else { return };
-            if self.checkpoint(false).await.is_err() {
+            let Ok(Outcome::Gained) =
+                self.clean_durably(urgency, super::ROUND_MAX, &mut report).await
+            else {
                 return;
-            }
-            self.judge();
+            };
         }
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Moved {
     pub(super) data: u64,
     pub(super) nodes: u64,
     pub(super) failed: u64,
+    /// Nodes that became dirty by it.
+    pub(super) parents: u32,
     /// It was not begun: there was not enough room.
     pub(super) no_room: bool,
 }
@@ -95,7 +97,8 @@ impl Core {
                 self.holder(Ino(ino), block)?;
             }
         }
-        if self.spare() < self.cost_of(&confirmed.owned) {
+        let parents = self.clean_parents(&confirmed.owned);
+        if self.spare() < confirmed.owned.len() as u64 + u64::from(parents) {
             return Ok(Moved { no_room: true, ..Moved::default() });
         }
         // Apply. In the order of the files, whatever order they were written in.
@@ -104,7 +107,7 @@ impl Core {
         self.space.for_cleaning = true;
         let moved = self.move_owned(owned, pages);
         self.space.for_cleaning = false;
-        moved
+        moved.map(|moved| Moved { parents, ..moved })
     }
 
     fn move_owned(
@@ -143,12 +146,12 @@ impl Core {
         Ok(moved)
     }
 
-    fn is_dirty(&self, key: Key) -> bool {
+    pub(super) fn is_dirty(&self, key: Key) -> bool {
         self.cache.peek(&key).is_some_and(Entry::is_dirty)
     }
 
-    /// Room that moving these takes: themselves, and nodes that become dirty by it.
-    fn cost_of(&self, owned: &[(Item, Owner)]) -> u64 {
+    /// Nodes that become dirty when these are moved.
+    fn clean_parents(&self, owned: &[(Item, Owner)]) -> u32 {
         let mut nodes: Vec<u32> = Vec::new();
         for (_, owner) in owned {
             if let Owner::Data { holder, .. } = owner {
@@ -157,8 +160,7 @@ impl Core {
         }
         nodes.sort_unstable();
         nodes.dedup();
-        let clean = nodes.iter().filter(|nid| !self.is_dirty(Key::Node(**nid))).count();
-        owned.len() as u64 + clean as u64
+        nodes.iter().filter(|nid| !self.is_dirty(Key::Node(**nid))).count() as u32
     }
 
     /// Writes a clean block to a new place as it is, with the CRC it has.
