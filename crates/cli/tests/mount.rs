@@ -197,6 +197,13 @@ fn a_mount_says_what_it_does() {
     let place = Place::new("stat");
     let metrics = place.0.join("furrow.prom");
     let option = format!("metrics={}", metrics.display());
+    // Nothing is left of it where nothing could be mounted.
+    let none = place.0.join("none.zns");
+    let none = none.to_str().unwrap();
+    refused(&["mount", "-o", &option, none, &place.dir()], 32, "no such file");
+    assert!(!metrics.exists());
+    let nowhere = format!("metrics={}/nowhere/x", place.dir());
+    refused(&["mount", "-o", &nowhere, &place.image(), &place.dir()], 32, "nowhere");
     let mounted = furrow(&["mount", "-o", &option, &place.image(), &place.dir()]);
     assert!(mounted.status.success(), "{}", said(&mounted));
     let mut file = File::create(place.file("a")).unwrap();

@@ -48,7 +48,8 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     // Before any other thread: they inherit it.
     let signals = Signals::block()?;
     let metrics = plan.options.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
-    let (port, pool, info) = start_engine(&plan)?;
+    let no_more_metrics = || plan.options.metrics.iter().for_each(metrics::end);
+    let (port, pool, info) = start_engine(&plan).inspect_err(|_| no_more_metrics())?;
     let mut endpoint = plan.options.endpoint.clone();
     endpoint.source.clone_from(&plan.source);
     let face = Face::new(port.clone(), pool, plan.options.ttl, info, Box::new(log));
@@ -65,9 +66,7 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
             session.run()
         });
     let ended = stop_engine(port).with_context(|| format!("{}: unmount", plan.source));
-    if let Some(metrics) = &plan.options.metrics {
-        metrics::end(metrics);
-    }
+    no_more_metrics();
     match (&served, &ended) {
         (Ok(()), Ok(())) => log(&format!("{} unmounted", plan.source)),
         // The first error is returned; what follows it must not be lost.
