@@ -5,10 +5,7 @@
 //! on. What was dispatched before the cut is awaited and flushed; then the table deltas, flushed;
 //! then the checkpoint record with FUA. Only then are zones released.
 //!
-//! When the delta log has no room for another checkpoint's deltas, the checkpoint *merges*: it
-//! writes the table units that are behind from the snapshot, starts the other half of the log, and
-//! needs no deltas. When the tables' half has no room for them either, it rewrites all units into
-//! the other half.
+//! What happens when the delta log has no room for another checkpoint's deltas is in `merge`.
 
 use crate::cache::Key;
 use crate::core::{Core, Inner, Stop};
@@ -16,11 +13,12 @@ use crate::format::{
     CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, UnitRef, kind, table,
 };
 use crate::heads::Head;
+use crate::merge::{Merge, Plan, TablePlaces};
 use crate::types::Ino;
 use furrow_log::delta::Extent;
 use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::pool::{ReleaseProof, SuperzoneId};
-use furrow_log::record::{RecordHeader, RecordId, blocks_for, seal};
+use furrow_log::record::{RecordId, blocks_for, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind};
 use furrow_log::{BlockAddr, Mark};
 use furrow_zone::{Result, ZoneId};
@@ -48,6 +46,8 @@ pub(crate) struct State {
     pub(crate) extents: Vec<Extent>,
     /// Where each unit is, NAT then SIT.
     pub(crate) units: Vec<UnitRef>,
+    /// The merge under way.
+    pub(crate) merge: Option<Merge>,
     /// Something changed since the last cut that needs a checkpoint.
     pub(crate) forced: bool,
 }
@@ -69,16 +69,18 @@ impl Image {
 }
 
 /// A unit to be written: index in `State::units`, its bytes.
-type UnitBytes = (usize, Vec<u8>);
+pub(crate) type UnitBytes = (usize, Vec<u8>);
 
 struct Cut {
     image: Image,
     nat: Vec<(u32, NatEntry)>,
     sit: Vec<(u32, SitEntry)>,
-    /// Units to write instead of deltas.
-    merge: Option<Vec<UnitBytes>>,
-    /// The merge rewrites every unit.
-    rewrite: bool,
+    /// The deltas go to the other half of their log.
+    switch: bool,
+    /// Units to write instead of deltas, and whether to the other half.
+    write: Option<(Vec<UnitBytes>, bool)>,
+    /// The tables.
+    places: TablePlaces,
     releasable: Vec<SuperzoneId>,
     names: u64,
     stamp: u64,
@@ -164,99 +166,23 @@ impl Core {
         self.checkpoint.forced = false;
         let (nat_count, sit_count) = (self.nat.dirty_count(), self.sit.dirty_count());
         let needed = self.delta.worst_case_blocks(&[nat_count as u32, sit_count as u32]);
+        let plan = self.plan_log(needed);
         let nat = self.nat.take_dirty();
         let sit = self.sit.take_dirty();
-        let mut merge = None;
-        let mut rewrite = false;
-        if needed > self.delta.room() {
-            rewrite = self.units_behind() * self.layout.unit_blocks > self.table_room();
-            merge = Some(self.take_units(rewrite));
-        }
+        let write = matches!(plan, Plan::Write).then(|| self.take_unmerged());
         let releasable = self.empty_superzones().collect();
         Ok(Cut {
             image,
             nat,
             sit,
-            merge,
-            rewrite,
+            switch: matches!(plan, Plan::Switch),
+            write,
+            places: self.table_places(),
             releasable,
             names: self.names.next(),
             stamp: self.stamp,
             mark: self.writer.mark(),
         })
-    }
-
-    fn units_behind(&self) -> u32 {
-        (self.nat.behind().len() + self.sit.behind().len()) as u32
-    }
-
-    /// Blocks the current half of the tables still takes, in whole units.
-    fn table_room(&self) -> u32 {
-        let (unit, capacity) = (self.layout.unit_blocks, self.layout.capacity);
-        let per_zone = capacity / unit * unit;
-        let total = per_zone * self.layout.table_zones;
-        let (zone, offset) =
-            (self.checkpoint.table_next / capacity, self.checkpoint.table_next % capacity);
-        let used = zone * per_zone + offset.next_multiple_of(unit).min(per_zone);
-        total.saturating_sub(used)
-    }
-
-    /// The units a merge writes: those behind, or all.
-    fn take_units(&mut self, all: bool) -> Vec<UnitBytes> {
-        let (nat, sit) = if all {
-            (self.nat.take_all(), self.sit.take_all())
-        } else {
-            (self.nat.take_behind(), self.sit.take_behind())
-        };
-        let first_sit = self.layout.nat_units() as usize;
-        let nat = nat.into_iter().map(|(unit, e)| (unit as usize, e.as_bytes().to_vec()));
-        let sit = sit.into_iter();
-        let sit = sit.map(|(unit, e)| (first_sit + unit as usize, e.as_bytes().to_vec()));
-        nat.chain(sit).collect()
-    }
-
-    /// Writes units and says where they are; a rewrite goes to the other half.
-    fn write_units(&mut self, checkpoint: u64, units: Vec<UnitBytes>, rewrite: bool) {
-        let capacity = self.layout.capacity;
-        if rewrite {
-            let old = self.layout.table_half(self.checkpoint.table_half);
-            let (at, offset) = (
-                (self.checkpoint.table_next / capacity) as usize,
-                self.checkpoint.table_next % capacity,
-            );
-            let previous = (at < old.len() && offset > 0).then(|| old[at]);
-            if let Some(zone) = previous {
-                self.fill_zone(zone);
-            }
-            self.checkpoint.table_half = 1 - self.checkpoint.table_half;
-            self.checkpoint.table_next = 0;
-            let first = self.layout.table_half(self.checkpoint.table_half)[0];
-            self.open_after(first, previous);
-        }
-        let zones = self.layout.table_half(self.checkpoint.table_half);
-        for (index, bytes) in units {
-            let (mut zone, mut offset) =
-                (self.checkpoint.table_next / capacity, self.checkpoint.table_next % capacity);
-            if offset + self.layout.unit_blocks > capacity {
-                self.fill_zone(zones[zone as usize]);
-                zone += 1;
-                offset = 0;
-                self.open_after(zones[zone as usize], Some(zones[zone as usize - 1]));
-            }
-            let id = self.record_id(kind::UNIT, checkpoint, index as u64);
-            let pages = seal(&id, &bytes, &self.pages);
-            let header = RecordHeader::read_from_prefix(pages[0].bytes()).map(|(h, _)| h);
-            let crc = header.expect("invariant: a record opens with its header").crc;
-            let blocks = pages.len() as u32;
-            let zone_id = zones[zone as usize];
-            self.ensure_open(zone_id, offset);
-            let placed = self.dispatch(zone_id, pages, WriteKind::Table, Durability::Cached);
-            debug_assert_eq!(placed, offset);
-            let addr = BlockAddr::new(&self.geometry, zone_id, offset).0;
-            self.checkpoint.units[index] = UnitRef { addr: addr.into(), crc };
-            self.checkpoint.table_next = zone * capacity + offset + blocks;
-        }
-        self.checkpoint.table_used[usize::from(self.checkpoint.table_half)] = true;
     }
 
     pub(crate) fn record_id(&self, kind: u16, checkpoint: u64, sequence: u64) -> RecordId {
@@ -276,35 +202,19 @@ impl Core {
         }
     }
 
-    /// Pads a zone to its end, so that it gives its permit back.
-    fn fill_zone(&mut self, zone: ZoneId) {
-        if self.writer.is_open(zone) {
-            drop(self.writer.fill(zone, self.layout.capacity));
-        }
-    }
-
-    fn open_after(&mut self, zone: ZoneId, previous: Option<ZoneId>) {
-        match previous {
-            Some(previous) if self.writer.is_open(previous) => {
-                self.writer.open_zone_after(zone, previous);
-            }
-            _ => self.writer.open_zone(zone, 0),
-        }
-    }
-
     /// Body of a checkpoint: sections in the order of the format.
-    pub(crate) fn encode_image(&self, image: &Image) -> Vec<u8> {
+    pub(crate) fn encode_image(&self, image: &Image, places: &TablePlaces) -> Vec<u8> {
         let extents = &self.checkpoint.extents;
         let mut body = image.body;
         body.extents = (extents.len() as u32).into();
-        body.units = (self.checkpoint.units.len() as u32).into();
+        body.units = (places.units.len() as u32).into();
         body.superzones = (image.descriptors.len() as u32).into();
         body.orphans = (image.orphans.len() as u32).into();
         let (half, next) = self.delta.position();
         body.delta_half = u32::from(half).into();
         body.delta_next = next.into();
-        body.table_half = u32::from(self.checkpoint.table_half).into();
-        body.table_next = self.checkpoint.table_next.into();
+        body.table_half = u32::from(places.half).into();
+        body.table_next = places.next.into();
         let mut out = body.as_bytes().to_vec();
         for head in &image.heads {
             let state = StreamState {
@@ -318,7 +228,7 @@ impl Core {
         for extent in extents {
             out.extend(extent.entry().as_bytes());
         }
-        out.extend(self.checkpoint.units.as_bytes());
+        out.extend(places.units.as_bytes());
         out.extend(image.descriptors.as_bytes());
         for orphan in &image.orphans {
             out.extend(orphan.to_le_bytes());
@@ -387,6 +297,7 @@ impl Core {
         }
         let other = 1 - self.checkpoint.table_half;
         if !self.table_half_live(other)
+            && !self.is_moving_tables()
             && std::mem::take(&mut self.checkpoint.table_used[usize::from(other)])
         {
             zones.extend(self.layout.table_half(other));
@@ -455,6 +366,7 @@ impl Inner {
         self.after_dispatch();
         let cut = cut?;
         let result = self.commit(cut).await;
+        self.start_merge();
         if let Err(error) = &result {
             self.fail(error);
         }
@@ -463,7 +375,7 @@ impl Inner {
     }
 
     /// The rest of a checkpoint after its cut.
-    async fn commit(self: &Rc<Self>, cut: Cut) -> Result<()> {
+    async fn commit(self: &Rc<Self>, mut cut: Cut) -> Result<()> {
         self.make_stable(cut.stamp, cut.mark).await?;
         let writer = self.core.borrow().writer.clone();
         let id = self.core.borrow().checkpoint.id + 1;
@@ -474,13 +386,21 @@ impl Inner {
         if early {
             self.release(id, &cut.releasable, Vec::new()).await?;
         }
+        let mut held_up = None;
         {
             let core = &mut *self.core.borrow_mut();
-            match cut.merge {
-                Some(units) => {
-                    core.write_units(id, units, cut.rewrite);
+            if cut.switch {
+                core.delta.fill_and_switch_half()?;
+            }
+            match cut.write {
+                Some((units, rewrite)) => {
+                    core.write_units(id, units, rewrite);
                     core.checkpoint.extents.clear();
-                    core.delta.switch_half()?;
+                    if core.delta.is_clean(1 - core.delta.position().0) {
+                        core.delta.switch_half()?;
+                    }
+                    cut.places = core.table_places();
+                    held_up = Some(core.rt.now());
                 }
                 None if cut.nat.is_empty() && cut.sit.is_empty() => {}
                 None => {
@@ -499,7 +419,11 @@ impl Inner {
         writer.flush().await?;
         {
             let mut core = self.core.borrow_mut();
-            let body = core.encode_image(&cut.image);
+            if let Some(since) = held_up {
+                let stall = core.rt.now().since(since);
+                core.counters.longest_merge_stall = core.counters.longest_merge_stall.max(stall);
+            }
+            let body = core.encode_image(&cut.image, &cut.places);
             core.write_checkpoint(id, &body);
         }
         writer.drain().await?;

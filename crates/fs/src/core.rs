@@ -181,6 +181,7 @@ pub(crate) struct Inner {
     /// Set once: the engine has ended.
     pub(crate) ended: Cell<bool>,
     pub(crate) write_back_running: Cell<bool>,
+    pub(crate) merge_running: Cell<bool>,
 }
 
 impl Core {

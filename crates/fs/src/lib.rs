@@ -52,6 +52,7 @@ mod fsck;
 mod heads;
 mod holes;
 mod layout;
+mod merge;
 mod mkfs;
 mod names;
 mod namespace;

@@ -94,6 +94,7 @@ pub(crate) async fn mount(
     inner.core.borrow_mut().checkpoint.forced = true;
     inner.checkpoint(false).await?;
     trace(rt, 9);
+    inner.resume_merge();
     inner.start_commits();
     inner.start_cleaning();
     Ok(inner)
@@ -176,6 +177,7 @@ fn assemble(
         extents: found.extents.clone(),
         units: found.units.clone(),
         forced: false,
+        merge: None,
     };
     let mut superzone_valid = vec![0; layout.superzones as usize];
     for segment in 0..sit.len() {
@@ -247,6 +249,7 @@ fn assemble(
         closing: Cell::new(false),
         ended: Cell::new(false),
         write_back_running: Cell::new(false),
+        merge_running: Cell::new(false),
     }))
 }
 
@@ -267,7 +270,10 @@ async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> Result<
     let mut image = found.image.clone();
     image.body.sync_limit = roll.cut.into();
     image.body.flags = 0.into();
-    let body = inner.core.borrow().encode_image(&image);
+    let body = {
+        let core = inner.core.borrow();
+        core.encode_image(&image, &core.table_places())
+    };
     // The ring's other zone holds nothing newer: make room there if this one has none.
     let (other, needed) = {
         let core = inner.core.borrow();

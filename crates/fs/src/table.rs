@@ -28,13 +28,16 @@ pub(crate) struct Table<E> {
     units: Vec<Option<Rc<Vec<E>>>>,
     dirty: BTreeSet<u32>,
     behind: BTreeSet<u32>,
+    /// Units a merge is to write that it has not written yet.
+    merging: BTreeSet<u32>,
 }
 
 impl<E: Entry> Table<E> {
     /// A table of `len` zero entries, `per_unit` in a unit.
     pub(crate) fn new(len: u32, per_unit: u32) -> Table<E> {
         let units = vec![None; len.div_ceil(per_unit) as usize];
-        Table { per_unit, len, units, dirty: BTreeSet::new(), behind: BTreeSet::new() }
+        let (dirty, behind, merging) = Default::default();
+        Table { per_unit, len, units, dirty, behind, merging }
     }
 
     /// Entries.
@@ -116,7 +119,32 @@ impl<E: Entry> Table<E> {
         &self.behind
     }
 
-    /// Shares the units that are behind, which then are not: a merge writes them.
+    /// Begins a merge of the units that are behind, or of all: those it is to write.
+    pub(crate) fn begin_merge(&mut self, all: bool) -> Vec<u32> {
+        let behind = std::mem::take(&mut self.behind);
+        let exists = |unit: &u32| self.units[*unit as usize].is_some();
+        self.merging = if all { (0..self.units.len() as u32).collect() } else { behind };
+        self.merging.retain(exists);
+        self.merging.iter().copied().collect()
+    }
+
+    /// Shares a unit of the merge, to be written as it is now: then it is not behind. `None` if
+    /// the merge need not write it any more.
+    pub(crate) fn merged(&mut self, unit: u32) -> Option<Rc<Vec<E>>> {
+        if !self.merging.remove(&unit) {
+            return None;
+        }
+        self.behind.remove(&unit);
+        self.units[unit as usize].clone()
+    }
+
+    /// Ends a merge: what it has not written is behind.
+    pub(crate) fn unmerge(&mut self) {
+        let left = std::mem::take(&mut self.merging);
+        self.behind.extend(left);
+    }
+
+    /// Shares the units that are behind, which then are not: a checkpoint writes them.
     pub(crate) fn take_behind(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
         let behind = std::mem::take(&mut self.behind);
         behind.into_iter().filter_map(|u| Some((u, self.units[u as usize].clone()?))).collect()

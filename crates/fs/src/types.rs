@@ -496,6 +496,15 @@ pub struct Counters {
     pub padding_bytes: u64,
     /// Zone resets.
     pub zone_resets: u64,
+    /// Merges of the delta log into the tables begun.
+    pub merges: u64,
+    /// Bytes of table units they wrote.
+    pub merge_bytes: u64,
+    /// Checkpoints that had to write units themselves, because the delta log was full before a
+    /// merge was over.
+    pub merge_throttles: u64,
+    /// The longest a checkpoint was held up by that, in nanoseconds.
+    pub longest_merge_stall: u64,
     /// Superzones left before they were full, because their permits were needed.
     pub superzones_closed: u64,
     /// Write commands sent.

@@ -568,6 +568,22 @@ impl DeltaLog {
         self.writer.keep_permit(zone);
     }
 
+    /// As [`DeltaLog::switch_half`], but what is appended reaches the drive before the present half
+    /// is released: the zone written last is filled with zeros.
+    ///
+    /// # Errors
+    /// As [`DeltaLog::switch_half`].
+    pub fn fill_and_switch_half(&mut self) -> Result<()> {
+        if self.block > 0 && self.is_clean(1 - self.half) {
+            let last = self.layout.place(self.half, self.block - 1);
+            let (zone, _) = last.expect("invariant: the position is in the half");
+            if self.writer.is_open(zone) {
+                drop(self.writer.fill(zone, self.layout.capacity));
+            }
+        }
+        self.switch_half()
+    }
+
     /// Goes on in the other half. What is appended there reaches the drive once the present
     /// half's last zone is full or was released.
     ///
