@@ -1,0 +1,103 @@
+//! The delta log and its merges: progress in the background, slowness instead of failure.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use furrow_emu::{Emulator, OpenMode, Options};
+use furrow_fs::fsck;
+use furrow_fs::{Counters, Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
+use furrow_rt::{Config, Nanos, Rt};
+use furrow_zone::{DeviceSpec, Result, ZonedDevice};
+use std::future::Future;
+use std::rc::Rc;
+
+/// Halves of the delta log have one zone.
+const DRIVE: &str = "mem:zones=390,zone-size=256KiB,zone-capacity=192KiB,max-active=14,channels=1";
+
+fn on<T: 'static, F: Future<Output = Result<T>> + 'static>(rt: &Rt, test: F) -> T {
+    let result = rt.block_on(test);
+    rt.clear();
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+async fn mount(rt: &Rt, device: Rc<dyn ZonedDevice>) -> Result<Fs> {
+    let quiet =
+        MountOptions { commit_interval: 100_000 * Nanos::SECOND, ..MountOptions::default() };
+    Fs::mount(rt, device, quiet).await
+}
+
+/// Files of a block each, `many` of them changed, then a checkpoint, `rounds` times: the last
+/// version of each.
+async fn work(fs: &Fs, rounds: u64, many: u64) -> Result<Vec<(Ino, u8)>> {
+    let mut files = Vec::new();
+    for n in 0..4000 {
+        let name = format!("f{n}");
+        let ino = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino;
+        files.push((ino, 0));
+    }
+    for round in 0..rounds {
+        for n in 0..many {
+            let (ino, version) = &mut files[((round * many + n) * 7919 % 4000) as usize];
+            *version = (round % 250) as u8 + 1;
+            fs.write(*ino, WriteData::copy(fs.pool(), 0, &[*version; 4096])).await?;
+        }
+        fs.sync().await?;
+    }
+    Ok(files)
+}
+
+async fn holds(fs: &Fs, files: &[(Ino, u8)]) -> Result<()> {
+    for (ino, version) in files.iter().filter(|(_, version)| *version > 0) {
+        let page = fs.read(*ino, 0, 4096).await?.to_vec();
+        assert!(page.iter().all(|byte| byte == version), "{ino}");
+    }
+    Ok(())
+}
+
+async fn sound(device: Rc<dyn ZonedDevice>) -> Result<()> {
+    let report = fsck(device, &FsckOptions::default()).await?;
+    assert!(report.is_ok(), "{:?}", report.findings.first());
+    Ok(())
+}
+
+/// Works, cuts the power wherever the merge is, and looks at what is left.
+fn run(timing: &str, rounds: u64, many: u64) -> Counters {
+    let spec: DeviceSpec = format!("{DRIVE},timing={timing}").parse().unwrap();
+    let rt = Rt::new(Config::shuffled(5));
+    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+    let host = rt.clone();
+    let (files, counters, left) = on(&rt, async move {
+        Fs::format(&host, drive.clone(), &MkfsOptions::default()).await?;
+        let fs = mount(&host, drive.clone()).await?;
+        let files = work(&fs, rounds, many).await?;
+        holds(&fs, &files).await?;
+        Ok((files, fs.counters(), drive.snapshot()))
+    });
+    let rt = Rt::new(Config::shuffled(6));
+    let drive = Rc::new(Emulator::from_snapshot(&rt, &left, Options::simulated()));
+    let host = rt.clone();
+    on(&rt, async move {
+        sound(drive.clone()).await?;
+        for _ in 0..2 {
+            let fs = mount(&host, drive.clone()).await?;
+            holds(&fs, &files).await?;
+            fs.unmount().await?;
+            sound(drive.clone()).await?;
+        }
+        Ok(())
+    });
+    counters
+}
+
+#[test]
+fn merges_go_on_beside_operations_and_write_what_changed() {
+    let counters = run("off", 100, 40);
+    assert!(counters.merges > 1 && counters.merge_bytes > 0, "{counters:?}");
+    assert_eq!(counters.merge_throttles, 0);
+}
+
+#[test]
+fn a_log_that_fills_before_the_merge_is_over_makes_writers_slow() {
+    let counters = run("virtual,model=zn540-1t", 12, 4000);
+    let (throttles, stall) = (counters.merge_throttles, counters.longest_merge_stall);
+    assert!(throttles > 0 && stall > 0, "{counters:?}");
+}
