@@ -14,8 +14,8 @@
 //! **Crash safety.** Cleaning only does what write-back does: it writes blocks to new places and
 //! changes pointers in memory. The old places stay valid on the drive until a *durable* checkpoint
 //! shows nothing valid in the victim; until then recovery finds everything at its old place, or,
-//! where an fsync has told of a moved node, at the new one. Blocks that move stay in the cache until
-//! they are on the drive.
+//! where an fsync has told of a moved node, at the new one. Blocks that move stay in the cache
+//! until they are on the drive.
 //!
 //! **Room.** Before a victim is touched, room for what is valid in it and for every node that will
 //! change is set aside ([`crate::space`]), so that a cleaning once begun never runs out.
@@ -237,8 +237,8 @@ impl Core {
 }
 
 impl Inner {
-    /// Cleans some superzones and makes that durable, so that they are free. If a cleaning is under way
-    /// already, waits for that one instead.
+    /// Cleans some superzones and makes that durable, so that they are free. If a cleaning is under
+    /// way already, waits for that one instead.
     pub(crate) async fn clean_some(self: &Rc<Self>, urgency: Urgency) -> Result<Outcome> {
         if self.clean_lock.available() == 0 {
             drop(self.clean_lock.acquire(1).await);

@@ -7,9 +7,9 @@
 //! Invariant: no callback panics, whatever the kernel sends. See also [`crate::serve`].
 //!
 //! What the kernel does, not this file: permission checks and the sticky bit
-//! (`default_permissions`), also by access lists, advisory locks, page cache, `O_APPEND`, `O_SYNC` (it sends
-//! an fsync after the write). What no mount can carry, and where it is
-//! instead, is in `docs/mounting.md`.
+//! (`default_permissions`), also by access lists, advisory locks, page cache, `O_APPEND`, `O_SYNC`
+//! (it sends an fsync after the write). What no mount can carry, and where it is instead, is in
+//! `docs/mounting.md`.
 
 use crate::convert::{attributes, errno, file_type, generation, ino, kind_of_mode, node, time_in};
 use crate::endpoint::MAX_WRITE;

@@ -1,7 +1,8 @@
 //! How long requests of the kernel take, by what they ask for: from the moment one is read until
 //! its answer is handed to the kernel.
 //!
-//! Not in it: the kernel's own part, and what it answers without asking.
+//! Not in it: the kernel's own part, and what it answers without asking. A request costs about
+//! 0.1 µs more for it.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};

@@ -61,7 +61,8 @@ pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Options, St
     let GcOptions { start, urgent, .. } = options.engine.gc;
     if urgent > start {
         return Err(format!(
-            "mount options gc_urgent={urgent} and gc_start={start}: cleaning cannot be urgent before it starts"
+            "mount options gc_urgent={urgent} and gc_start={start}: cleaning cannot be urgent \
+             before it starts"
         ));
     }
     Ok(options)
