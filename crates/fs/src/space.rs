@@ -107,6 +107,15 @@ impl Core {
         self.room().saturating_sub(self.cache.dirty_pages() as u64)
     }
 
+    /// True if at least `wanted` blocks of room are spare. Asked by every change: most of the
+    /// time the free superzones alone will do.
+    pub(crate) fn has_spare(&self, wanted: u64) -> bool {
+        let wanted = wanted + self.cache.dirty_pages() as u64;
+        let whole = !self.zones.is_narrow();
+        let free = u64::from(self.zones.free_count()) * u64::from(self.superzone_blocks());
+        whole && free >= wanted || self.room() >= wanted
+    }
+
     /// Room that must stay spare.
     fn kept(&self, removal: bool) -> u64 {
         let superzones = if removal { RESERVE / 2 } else { RESERVE };
@@ -126,7 +135,7 @@ impl Core {
         }
         let others_first = !removal && !self.space.first && self.space.line.available() == 0;
         let wanted = u64::from(data) + u64::from(nodes);
-        if others_first || self.spare() < self.kept(removal) + wanted {
+        if others_first || !self.has_spare(self.kept(removal) + wanted) {
             return Err(Stop::Space(Lack::Room));
         }
         Ok(())

@@ -4,7 +4,7 @@
 use furrow_fs::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, replay, sweep_case};
 use furrow_sim::fates::print_case;
-use furrow_sim::files::Files;
+use furrow_sim::files::{Files, Setup};
 
 fn sweep(files: Files, seeds: std::ops::Range<u64>, effort: Effort) -> Figures {
     let mut figures = Figures::default();
@@ -112,6 +112,34 @@ fn an_ignored_extent_is_caught() {
 #[test]
 fn reuse_before_release_is_caught() {
     is_caught(Canary::ReuseBeforeRelease, false);
+}
+
+/// Sync records made between a checkpoint's cut and its end still name what cleaning empties then.
+#[test]
+fn a_release_with_a_live_sync_record_is_caught() {
+    is_caught(Canary::ReleaseLiveRecord, false);
+}
+
+/// Cleaning that gives what it moves a checksum of its own makes damage look whole.
+#[test]
+fn a_checksum_made_anew_by_cleaning_is_caught() {
+    is_caught(Canary::RecomputedCrc, true);
+}
+
+/// Drives that are full soon and cleaned all the time, cut more often than others.
+#[test]
+fn what_is_promised_holds_while_a_full_drive_is_cleaned() {
+    let effort = Effort { cuts_max: 25, samples: 4, ..Effort::default() };
+    let mut figures = Figures::default();
+    for seed in (0..70).filter(|seed| Setup::is_full(Case { seed: *seed, volatile: false })) {
+        for volatile in [false, true] {
+            let case = Case { seed, volatile };
+            figures.add(sweep_case(&Files::default(), case, &effort, &|_| false));
+        }
+    }
+    println!("{figures}");
+    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    assert!(figures.reopens > 2000, "{figures}");
 }
 
 /// A torn write never needs the CRC in a pointer: the write pointers in the sync record tell.

@@ -45,7 +45,9 @@ impl Core {
     /// What background cleaning should look for now; `None` while enough is free.
     fn background_urgency(&self) -> Option<Urgency> {
         let gc = &self.options.gc;
-        if self.free_permille() >= u64::from(gc.start) * 10 {
+        let per = u64::from(self.superzone_blocks());
+        let start = u64::from(self.zones.total()) * per * u64::from(gc.start) / 100;
+        if self.has_spare(start + u64::from(crate::space::RESERVE) * per) {
             return None;
         }
         let [start, urgent, below] = GARBAGE;
