@@ -28,7 +28,7 @@ use crate::cache::Key;
 use crate::core::{Core, Inner};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_log::victim::{self, Candidate, Policy, Worth};
-use furrow_zone::Result;
+use furrow_zone::{Result, ZoneReport, ZoneState};
 use owners::Item;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -129,6 +129,8 @@ impl Urgency {
 pub(crate) struct State {
     /// Superzones that could not be emptied, with their generation.
     stuck: BTreeMap<u32, u32>,
+    /// Superzones with zones that the drive has closed, with their generation: to be emptied.
+    closed: BTreeMap<u32, u32>,
     /// The background looks for no victim before so much was written.
     rest_until: u64,
     /// See [`CleanReport::failures`]; the newest are kept.
@@ -221,6 +223,31 @@ impl Core {
         Some(SuperzoneId(candidates[chosen].id))
     }
 
+    /// At mount: superzones of which the drive reports zones read-only or offline are emptied, so
+    /// that those zones leave them. What is in an offline zone is lost, what is in its neighbours
+    /// moves too: the next to fail may be one of them.
+    pub(crate) fn note_closed_zones(&mut self, reports: &[ZoneReport]) {
+        for report in reports {
+            let closed = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
+            let Some(owner) = self.zones.owner(report.zone).filter(|_| closed) else { continue };
+            if self.zones.state(owner) == SuperzoneState::Full {
+                self.clean.closed.insert(owner.0, self.zones.generation(owner));
+            }
+        }
+    }
+
+    /// The next superzone to be emptied for its closed zones.
+    fn next_closed(&mut self) -> Option<SuperzoneId> {
+        while let Some((index, generation)) = self.clean.closed.pop_first() {
+            let id = SuperzoneId(index);
+            let same = self.zones.generation(id) == generation;
+            if same && self.zones.state(id) == SuperzoneState::Full {
+                return Some(id);
+            }
+        }
+        None
+    }
+
     /// See [`crate::Fs::clean_failures`].
     pub(crate) fn clean_failures(&self) -> &[String] {
         &self.clean.failures
@@ -237,6 +264,27 @@ impl Core {
 }
 
 impl Inner {
+    /// Empties the superzones that have closed zones, as far as there is room.
+    async fn evacuate(self: &Rc<Self>) -> Result<()> {
+        let mut report = CleanReport::default();
+        while !self.closing.get() {
+            let Some(id) = self.core.borrow_mut().next_closed() else { break };
+            let plan = self.plan(id).await?;
+            if u64::from(plan.needed) > self.core.borrow().spare() {
+                continue;
+            }
+            let urgency = Urgency::Background(Policy::Greedy, 0);
+            if self.carry_out(plan, urgency, &mut report).await? {
+                self.core.borrow_mut().counters.superzones_evacuated += 1;
+            }
+        }
+        if report.data_blocks + report.node_blocks > 0 {
+            self.checkpoint(false).await
+        } else {
+            Ok(())
+        }
+    }
+
     /// Cleans some superzones and makes that durable, so that they are free. If a cleaning is under
     /// way already, waits for that one instead.
     pub(crate) async fn clean_some(self: &Rc<Self>, urgency: Urgency) -> Result<Outcome> {

@@ -14,7 +14,7 @@ use crate::names::NameLog;
 use crate::node;
 use crate::space::{Lack, Tried};
 use crate::table::{NodeIds, Table};
-use crate::types::{Counters, Ino, Kind, MountOptions, Time};
+use crate::types::{Counters, Ino, Kind, MountOptions, OnDamage, Time};
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::delta::DeltaLog;
 use furrow_log::pool::ZonePool;
@@ -342,7 +342,12 @@ impl Inner {
             };
             match stop {
                 Stop::Fail(error) => return Err(error),
-                Stop::Load(fetches) => self.load(fetches, &mut pins).await?,
+                Stop::Load(fetches) => {
+                    if let Err(error) = self.load(fetches, &mut pins).await {
+                        self.note_damage(&error);
+                        return Err(error);
+                    }
+                }
                 Stop::Throttle => {
                     self.start_write_back();
                     self.progress.wait().await;
@@ -427,6 +432,14 @@ impl Inner {
             pins.tickets.extend(core.cache.pin(&fetch.key));
         }
         Ok(())
+    }
+
+    /// Something could not be read, or is not what was written.
+    fn note_damage(&self, error: &Error) {
+        let damage = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
+        if damage && self.core.borrow().options.on_damage == OnDamage::ReadOnly {
+            self.fail(error);
+        }
     }
 
     /// The engine stops writing.

@@ -96,6 +96,7 @@ pub(crate) async fn mount(
     trace(rt, 9);
     inner.resume_merge();
     inner.start_commits();
+    inner.core.borrow_mut().note_closed_zones(&found.reports);
     inner.start_cleaning();
     Ok(inner)
 }

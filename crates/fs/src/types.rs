@@ -397,6 +397,8 @@ pub struct MountOptions {
     pub cache_pages: usize,
     /// How many superzones each stream writes to at once.
     pub placement: Placement,
+    /// What a block that cannot be read, or is damaged, leads to.
+    pub on_damage: OnDamage,
     /// Cleaning.
     pub gc: crate::clean::GcOptions,
     /// When reading changes the time of the last access. Default [`AccessTime::Relative`].
@@ -418,6 +420,7 @@ impl Default for MountOptions {
             commit_interval: 5 * furrow_rt::Nanos::SECOND,
             cache_pages: 65_536,
             placement: Placement::Quota,
+            on_damage: OnDamage::Continue,
             gc: crate::clean::GcOptions::default(),
             access_time: AccessTime::Relative,
             directory_access_time: true,
@@ -426,6 +429,17 @@ impl Default for MountOptions {
             canary: None,
         }
     }
+}
+
+/// What a block that cannot be read, or is not what was written, leads to. After a write that
+/// failed the engine is read-only in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDamage {
+    /// That operation fails; others go on.
+    #[default]
+    Continue,
+    /// Nothing is written any more; what can be read is.
+    ReadOnly,
 }
 
 /// How many superzones each log stream writes to at once.
@@ -505,6 +519,8 @@ pub struct Counters {
     pub merge_throttles: u64,
     /// The longest a checkpoint was held up by that, in nanoseconds.
     pub longest_merge_stall: u64,
+    /// Superzones emptied because the drive has closed zones of theirs.
+    pub superzones_evacuated: u64,
     /// Superzones left before they were full, because their permits were needed.
     pub superzones_closed: u64,
     /// Write commands sent.

@@ -4,7 +4,8 @@
 
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
 use furrow_fs::{
-    Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, WriteData, ZoneInfo, ZoneUse,
+    Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, OnDamage, WriteData, ZoneInfo,
+    ZoneUse,
 };
 use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::{ErrorKind, Result, ZoneId, ZonedDevice};
@@ -125,6 +126,70 @@ fn a_read_only_zone_loses_nothing_and_is_written_no_more() {
         Ok(())
     })
     .unwrap();
+}
+
+/// What is in a read-only zone moves while it can still be read, and the zone is used no more.
+#[test]
+fn a_read_only_zone_is_evacuated_and_retired() {
+    let (drive, zones) = unmounted();
+    let fixed = first(&zones, ZoneUse::Data(2));
+    mounted(&drive, FaultKind::ZoneReadOnly, fixed, false, move |fs, device| async move {
+        while fs.counters().superzones_evacuated == 0 {
+            fs.rt().sleep(Nanos::MILLI).await;
+        }
+        fs.sync().await?;
+        let zone = fs.zone_map()?[fixed.0 as usize];
+        assert_eq!((zone.usage, zone.valid), (ZoneUse::Retired, 0));
+        holds(&fs, "cold.jpg", 2, 40).await?;
+        assert_eq!(fs.clean_failures(), Vec::<String>::new());
+        fs.unmount().await?;
+        let report = furrow_fs::fsck(device, &FsckOptions::default()).await?;
+        assert!(report.is_ok(), "{:?}", report.findings.first());
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Of an offline zone what is lost is named, and its neighbours in the superzone are emptied.
+#[test]
+fn files_that_an_offline_zone_takes_are_named() {
+    let (drive, zones) = unmounted();
+    let gone = first(&zones, ZoneUse::Data(2));
+    mounted(&drive, FaultKind::ZoneOffline, gone, false, move |fs, _| async move {
+        while fs.clean_failures().is_empty() {
+            fs.rt().sleep(Nanos::MILLI).await;
+        }
+        let cold = fs.lookup(Ino::ROOT, b"cold.jpg").await?.ino;
+        let named = fs.clean_failures();
+        assert!(named[0].contains(&format!("inode {cold}")), "{named:?}");
+        holds(&fs, "warm", 1, 40).await?;
+        fs.unmount().await
+    })
+    .unwrap();
+}
+
+#[test]
+fn damage_makes_the_engine_read_only_if_it_is_told_so() {
+    let (drive, zones) = unmounted();
+    let gone = first(&zones, ZoneUse::Data(2));
+    let rt = Rt::new(Config::shuffled(3));
+    let drive = Emulator::from_snapshot(&rt, &drive, Options::simulated());
+    drive.inject(Fault::new(FaultKind::ReadError).at_zone(gone)).unwrap();
+    let (on, device): (Rt, Rc<dyn ZonedDevice>) = (rt.clone(), Rc::new(drive));
+    rt.block_on(async move {
+        let options = MountOptions { on_damage: OnDamage::ReadOnly, ..quiet(false) };
+        let fs = Fs::mount(&on, device, options).await?;
+        holds(&fs, "warm", 1, 40).await?;
+        write(&fs, "before", 3, 1).await?;
+        let error = holds(&fs, "cold.jpg", 2, 40).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        let refused = write(&fs, "after", 3, 1).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+        assert!(refused.to_string().contains("read-only after an error"), "{refused}");
+        holds(&fs, "warm", 1, 40).await
+    })
+    .unwrap();
+    rt.clear();
 }
 
 /// What was fsynced last is in the sync log: without it there is an older state, not this one.

@@ -1,13 +1,14 @@
 //! Mount options: `-o ro,commit=10,cache=1GiB`.
 
 use super::metrics::Metrics;
-use furrow_fs::{AccessTime, GcOptions, MountOptions, VictimPolicy};
+use furrow_fs::{AccessTime, GcOptions, MountOptions, OnDamage, VictimPolicy};
 use furrow_fuse::Endpoint;
 use furrow_rt::{Nanos, PAGE_SIZE};
 use furrow_zone::size;
 use std::time::Duration;
 
-const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, gc=on|off, \
+const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, \
+                   errors=continue|remount-ro, gc=on|off, \
                    gc_policy=greedy|cost-benefit, gc_start=PERCENT, gc_urgent=PERCENT, \
                    metrics=WHERE, fsname=NAME, and \
                    the usual ones of mount(8)";
@@ -124,6 +125,11 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
             options.metrics = Some(metrics);
         }
         ("cache", Some(value)) => options.engine.cache_pages = pages(value)?,
+        ("errors", Some("continue")) => engine.on_damage = OnDamage::Continue,
+        ("errors", Some("remount-ro")) => engine.on_damage = OnDamage::ReadOnly,
+        ("errors", Some(value)) => {
+            return Err(format!("mount option errors={value}: expected continue or remount-ro"));
+        }
         ("gc", Some("on")) => engine.gc.background = true,
         ("gc", Some("off")) => engine.gc.background = false,
         ("gc_policy", Some("greedy")) => engine.gc.policy = VictimPolicy::Greedy,
@@ -137,8 +143,8 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         ("gc_start", Some(value)) => engine.gc.start = percent(name, value)?,
         ("gc_urgent", Some(value)) => engine.gc.urgent = percent(name, value)?,
         (
-            "commit" | "attr_timeout" | "cache" | "fsname" | "metrics" | "gc" | "gc_policy"
-            | "gc_start" | "gc_urgent",
+            "commit" | "attr_timeout" | "cache" | "errors" | "fsname" | "metrics" | "gc"
+            | "gc_policy" | "gc_start" | "gc_urgent",
             _,
         ) => {
             return Err(format!("mount option {name} needs a value: {name}=…"));

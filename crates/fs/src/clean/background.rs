@@ -60,12 +60,12 @@ impl Core {
 
     /// Whether the background should look for a victim.
     fn wants_cleaning(&self) -> bool {
-        self.options.gc.background
-            && !self.options.read_only
-            && !self.replaying
-            && self.failed.is_none()
+        let able = !self.options.read_only && !self.replaying && self.failed.is_none();
+        let room = self.options.gc.background
             && self.stamp >= self.clean.rest_until
-            && self.background_urgency().is_some()
+            && self.background_urgency().is_some();
+        // Of closed zones nobody can say how long they can be read: not a matter of room.
+        able && (room || !self.clean.closed.is_empty())
     }
 }
 
@@ -88,10 +88,18 @@ impl Inner {
     }
 
     async fn clean_in_background(self: &Rc<Self>) {
+        {
+            let _one = self.clean_lock.acquire(1).await;
+            // A failure is remembered by the engine and told to the next caller.
+            let _ = self.evacuate().await;
+        }
         while !self.closing.get() && !self.ended.get() && self.core.borrow().failed.is_none() {
             let _one = self.clean_lock.acquire(1).await;
             // What others cleaned or freed may do.
-            let Some(urgency) = self.core.borrow().background_urgency() else { return };
+            let urgency = self.core.borrow().background_urgency();
+            let Some(urgency) = urgency.filter(|_| self.core.borrow().options.gc.background) else {
+                return;
+            };
             let mut report = CleanReport::default();
             // A failure is remembered by the engine and told to the next caller.
             let Ok(Outcome::Gained) =

@@ -53,6 +53,7 @@ counters! {
     merge_bytes: "Bytes of table units that merges copied",
     merge_throttles: "Checkpoints that found the delta log full before a merge was over",
     longest_merge_stall: "The longest a checkpoint was held up by that, in nanoseconds",
+    superzones_evacuated: "Superzones emptied because the drive has closed zones of theirs",
     superzones_closed: "Superzones left before they were full, because their permits were needed",
     write_commands: "Write commands sent to the drive",
     checkpoints: "Checkpoints written",
