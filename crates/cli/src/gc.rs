@@ -5,7 +5,12 @@ use crate::target::Target;
 use anyhow::{Result, bail};
 use furrow_fuse::report::{self, Cleaned};
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+
+/// Superzones cleaned at a time.
+const ROUND: u32 = 8;
+/// Blocks that could not be read which are named.
+const FAILURES_MAX: usize = 20;
 
 /// Clean a mounted file system now
 ///
@@ -31,7 +36,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         Target::Mounted(directory) => directory,
         Target::Device(device) => bail!("{device}: not mounted: mount it first"),
     };
-    let cleaned = report::ask_clean(&directory, args.superzones)?;
+    let cleaned = clean(args, |superzones| report::ask_clean(&directory, superzones))?;
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &cleaned)?;
         writeln!(out)?;
@@ -42,6 +47,35 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         }
     }
     Ok(u8::from(cleaned.failed_blocks > 0))
+}
+
+/// Cleans in rounds, so that it can be interrupted between them; on a terminal it says how far it
+/// is.
+fn clean(args: &Args, mut round: impl FnMut(u32) -> Result<Cleaned>) -> Result<Cleaned> {
+    let shown = !args.json && io::stderr().is_terminal();
+    // A terminal that went away is no reason to stop.
+    let say = |line: String| {
+        if shown {
+            let _ = io::stderr().write_all(format!("\r{line}\x1b[K").as_bytes());
+        }
+    };
+    let mut sum = Cleaned { version: report::VERSION, ..Cleaned::default() };
+    while sum.superzones < args.superzones {
+        let done = round(ROUND.min(args.superzones - sum.superzones))?;
+        sum.superzones += done.superzones;
+        sum.data_bytes += done.data_bytes;
+        sum.node_bytes += done.node_bytes;
+        sum.failed_blocks += done.failed_blocks;
+        let room = FAILURES_MAX.saturating_sub(sum.failures.len());
+        sum.failures.extend(done.failures.into_iter().take(room));
+        // Nothing left that is worth it, or nothing more that can be read.
+        if done.superzones == 0 || done.failed_blocks > 0 {
+            break;
+        }
+        say(format!("cleaning: {} superzones", sum.superzones));
+    }
+    say(String::new());
+    Ok(sum)
 }
 
 fn print(out: &mut dyn Write, cleaned: &Cleaned) -> io::Result<()> {
@@ -62,6 +96,26 @@ fn print(out: &mut dyn Write, cleaned: &Cleaned) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounds_go_on_to_the_end_or_the_limit() {
+        let args = |superzones| Args { target: "x".into(), superzones, json: true };
+        let mut asked = Vec::new();
+        let mut left = 19;
+        let mut round = |superzones: u32| {
+            asked.push(superzones);
+            let superzones = superzones.min(left);
+            left -= superzones;
+            Ok(Cleaned { superzones, data_bytes: 4096, ..Cleaned::default() })
+        };
+        let sum = clean(&args(10), &mut round).unwrap();
+        assert_eq!((sum.superzones, sum.data_bytes), (10, 8192));
+        assert_eq!(clean(&args(u32::MAX), &mut round).unwrap().superzones, 9);
+        assert_eq!(asked, [8, 2, 8, 8, 8]);
+        // A block that cannot be read stays where it is: no round gets further.
+        let stuck = |_| Ok(Cleaned { superzones: 1, failed_blocks: 2, ..Cleaned::default() });
+        assert_eq!(clean(&args(u32::MAX), stuck).unwrap().failed_blocks, 2);
+    }
 
     #[test]
     fn what_was_done_is_a_line() {

@@ -238,7 +238,7 @@ pub(crate) async fn answer(fs: &Fs, shared: &Shared, question: Question) -> Resu
 }
 
 /// What a cleaning that was asked for did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cleaned {
     /// Version of this document.
     pub version: u32,
