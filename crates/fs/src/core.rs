@@ -139,6 +139,8 @@ pub(crate) struct Core {
     pub(crate) orphans: BTreeSet<Ino>,
     /// Orphans that never had a name, and may get one.
     pub(crate) unnamed: BTreeSet<Ino>,
+    /// Where names are in large directories.
+    pub(crate) directories: crate::index::Indexes,
     /// Times of access that are only here so far (`lazy_time`).
     pub(crate) accessed: BTreeMap<Ino, Time>,
     pub(crate) inodes: u64,

@@ -4,7 +4,8 @@
 //! in the directory file, so (level, bucket) → block is arithmetic, and a block never written is a
 //! hole of the file and means "empty". A name of hash h belongs, on level l, to bucket
 //! `h mod buckets(l)`. It is stored on the first level whose bucket has room; when all levels in
-//! use are full, one more comes into use. A lookup probes two blocks per level in use.
+//! use are full, one more comes into use. A lookup probes two blocks per level in use, unless
+//! what is in them is known already (`index`).
 //!
 //! **Block.** Records tile the block exactly. A record is 4-byte aligned, little-endian:
 //!
@@ -197,17 +198,17 @@ pub fn hash(seed: u64, name: &[u8]) -> u32 {
 // ---- placement ----------------------------------------------------------------------------
 
 /// Buckets of `level`.
-pub fn buckets(level: u8) -> u32 {
-    1 << (2 * level.min(MAX_GROWTH_LEVEL))
+pub const fn buckets(level: u8) -> u32 {
+    1 << (2 * if level < MAX_GROWTH_LEVEL { level } else { MAX_GROWTH_LEVEL })
 }
 
 /// Blocks of the first `levels` levels (at most [`MAX_LEVELS`]): the size of a directory that has
 /// them in use, and the first block of level `levels`.
-pub fn blocks(levels: u8) -> u32 {
-    let levels = levels.min(MAX_LEVELS);
-    let growing = levels.min(MAX_GROWTH_LEVEL);
-    let grown = (4u32.pow(u32::from(growing)) - 1) / 3;
-    BUCKET_BLOCKS * (grown + u32::from(levels - growing) * buckets(MAX_GROWTH_LEVEL))
+pub const fn blocks(levels: u8) -> u32 {
+    let levels = if levels < MAX_LEVELS { levels } else { MAX_LEVELS };
+    let growing = if levels < MAX_GROWTH_LEVEL { levels } else { MAX_GROWTH_LEVEL };
+    let grown = (4u32.pow(growing as u32) - 1) / 3;
+    BUCKET_BLOCKS * (grown + (levels - growing) as u32 * buckets(MAX_GROWTH_LEVEL))
 }
 
 /// Levels in use of a directory of `size` blocks: the smallest number whose blocks hold them.
@@ -229,7 +230,7 @@ pub fn belongs(block: u32, hash: u32) -> bool {
 
 /// Blocks to probe for a name of `hash` in a directory with `levels` levels in use, in order.
 /// An insertion takes the first of them that has room, else the first one of level `levels`.
-pub fn candidates(levels: u8, hash: u32) -> impl Iterator<Item = u32> + Clone {
+pub fn candidates(levels: u8, hash: u32) -> impl DoubleEndedIterator<Item = u32> + Clone {
     (0..levels.min(MAX_LEVELS)).flat_map(move |level| {
         let start = bucket_block(level, hash);
         start..start + BUCKET_BLOCKS
@@ -309,7 +310,7 @@ impl Record {
 }
 
 /// Bytes a record needs for a name of `len` bytes.
-fn space(len: usize) -> usize {
+pub(crate) fn space(len: usize) -> usize {
     HEADER + len.next_multiple_of(4)
 }
 
@@ -389,6 +390,41 @@ pub fn find<'a>(block: &'a [u8; BLOCK], hash: u32, name: &[u8]) -> Option<Entry<
     find_record(block, hash, name)?.1.entry(block)
 }
 
+/// What a block means for a name that is to be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe<'a> {
+    /// It is there.
+    Found(Entry<'a>),
+    /// It is not, and there is room for it.
+    Room,
+    /// It is not, and there is none.
+    Full,
+}
+
+/// Looks for `name`, whose hash is `hash`, and for room for it, in one walk.
+pub fn probe<'a>(block: &'a [u8; BLOCK], hash: u32, name: &[u8]) -> Probe<'a> {
+    let (hash, need) = (hash.to_le_bytes(), space(name.len()));
+    let (mut offset, mut room) = (0, block[..HEADER] == [0; HEADER]);
+    while let Some(header) = block.get(offset..offset + HEADER) {
+        if header[4..8] == hash
+            && let Some(record) = Record::read(block, offset)
+            && record.ino != 0
+            && record.name(block) == name
+            && let Some(entry) = record.entry(block)
+        {
+            return Probe::Found(entry);
+        }
+        let len = usize::from(u16::from_le_bytes([header[8], header[9]]));
+        if len < HEADER {
+            break;
+        }
+        let taken = if header[..4] == [0; 4] { 0 } else { space(usize::from(header[10])) };
+        room |= len >= taken + need;
+        offset += len;
+    }
+    if room { Probe::Room } else { Probe::Full }
+}
+
 /// Adds an entry and returns its offset; `None` and nothing changed if there is no room. A block
 /// of zeroes (a hole just read) is initialised first. The caller has made sure that the name is
 /// valid and not in the directory.
@@ -419,8 +455,23 @@ pub fn insert(block: &mut [u8; BLOCK], entry: &Entry<'_>) -> Option<u16> {
     Some(offset as u16)
 }
 
+/// The entry at `offset`, where one is known to be.
+pub fn entry_at(block: &[u8; BLOCK], offset: u16) -> Option<Entry<'_>> {
+    Record::read(block, usize::from(offset))?.entry(block)
+}
+
+/// The most bytes a record can have that [`insert`] finds room for.
+pub fn largest_gap(block: &[u8; BLOCK]) -> u16 {
+    if block[..HEADER] == [0; HEADER] {
+        return BLOCK as u16;
+    }
+    let gap = |r: Record| r.len - if r.ino == 0 { 0 } else { r.used() };
+    records(block).map(gap).max().unwrap_or(0) as u16
+}
+
 /// True if [`insert`] of a name of `name_len` bytes would find room.
-pub fn has_room(block: &[u8; BLOCK], name_len: usize) -> bool {
+#[cfg(test)]
+fn has_room(block: &[u8; BLOCK], name_len: usize) -> bool {
     let need = space(name_len);
     block[..HEADER] == [0; HEADER]
         || records(block).any(|r| r.len - if r.ino == 0 { 0 } else { r.used() } >= need)

@@ -51,6 +51,7 @@ pub mod format;
 mod fsck;
 mod heads;
 mod holes;
+mod index;
 mod layout;
 mod merge;
 mod mkfs;

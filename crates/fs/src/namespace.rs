@@ -19,6 +19,10 @@ const COLD_NAMES: &[&[u8]] = &[
     b".ogg", b".wav", b".webm", b".pdf", b".zip", b".gz", b".xz", b".zst", b".bz2", b".iso",
 ];
 
+/// Levels from which on it is kept in memory where names are: smaller directories have at most
+/// two blocks.
+const INDEXED_LEVELS: u8 = 2;
+
 /// A directory entry found.
 #[derive(Clone, Copy, Debug)]
 struct Found {
@@ -43,6 +47,10 @@ fn show(name: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(name)
 }
 
+fn exists<T>(name: &[u8]) -> Result<T, Stop> {
+    fail(ErrorKind::Exists, format!("`{}` exists", show(name)))
+}
+
 fn check_name(name: &[u8]) -> Result<(), Stop> {
     match dirent::validate_name(name) {
         Ok(()) => Ok(()),
@@ -65,14 +73,57 @@ impl Core {
     fn find(&mut self, directory: Ino, name: &[u8]) -> Result<Option<Found>, Stop> {
         let levels = self.directory(directory)?;
         let hash = dirent::hash(self.layout.hash_seed, name);
-        for block in dirent::candidates(levels, hash) {
+        if levels < INDEXED_LEVELS {
+            for block in dirent::candidates(levels, hash) {
+                let Some(page) = self.data(directory, block)? else { continue };
+                if let Some(entry) = dirent::find(page.bytes(), hash, name) {
+                    let (ino, kind) = (Ino(entry.ino), entry.kind);
+                    return Ok(Some(Found { block, ino, kind }));
+                }
+            }
+            return Ok(None);
+        }
+        self.directories.tidy();
+        if let Some(found) = self.find_known(directory, hash, name)? {
+            return Ok(Some(found));
+        }
+        // Most names are on the last level: it has three times the room of all before it.
+        for block in dirent::candidates(levels, hash).rev() {
+            if self.directories.knows(directory.0, block) {
+                continue;
+            }
+            self.learn(directory, block)?;
+            if let Some(found) = self.find_known(directory, hash, name)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The entry of `name`, if it is in a block of which it is known what is in it.
+    fn find_known(
+        &mut self,
+        directory: Ino,
+        hash: u32,
+        name: &[u8],
+    ) -> Result<Option<Found>, Stop> {
+        for (block, offset) in self.directories.places(directory.0, hash) {
             let Some(page) = self.data(directory, block)? else { continue };
-            if let Some(entry) = dirent::find(page.bytes(), hash, name) {
+            if let Some(entry) = dirent::entry_at(page.bytes(), offset)
+                && entry.name == name
+            {
                 let (ino, kind) = (Ino(entry.ino), entry.kind);
                 return Ok(Some(Found { block, ino, kind }));
             }
         }
         Ok(None)
+    }
+
+    /// Makes known what is in `block` of `directory`.
+    fn learn(&mut self, directory: Ino, block: u32) -> Result<(), Stop> {
+        let page = self.data(directory, block)?.cloned();
+        self.directories.learn(directory.0, block, page.as_ref().map(|page| page.bytes()));
+        Ok(())
     }
 
     fn find_existing(&mut self, directory: Ino, name: &[u8]) -> Result<Found, Stop> {
@@ -82,19 +133,18 @@ impl Core {
         }
     }
 
-    /// Prepares an entry for `name`: where it goes, and the nodes that takes.
+    /// Prepares an entry for `name`, which must not be there: where it goes, and the nodes that
+    /// takes.
     fn find_room(&mut self, directory: Ino, name: &[u8]) -> Result<Room, Stop> {
         let levels = self.directory(directory)?;
         let hash = dirent::hash(self.layout.hash_seed, name);
-        for block in dirent::candidates(levels, hash) {
-            let free = match self.data(directory, block)? {
-                Some(page) => dirent::has_room(page.bytes(), name.len()),
-                None => true,
-            };
-            if free {
-                let nodes = self.prepare_path(directory, block)?;
-                return Ok(Room { block, levels, nodes });
-            }
+        let free = match levels {
+            0..INDEXED_LEVELS => self.room_in_small(directory, levels, hash, name)?,
+            _ => self.room_in_large(directory, levels, hash, name)?,
+        };
+        if let Some(block) = free {
+            let nodes = self.prepare_path(directory, block)?;
+            return Ok(Room { block, levels, nodes });
         }
         if levels >= dirent::MAX_LEVELS {
             return fail(ErrorKind::NoSpace, format!("directory {directory} is full"));
@@ -102,6 +152,63 @@ impl Core {
         let block = dirent::bucket_block(levels, hash);
         let nodes = self.prepare_path(directory, block)?;
         Ok(Room { block, levels: levels + 1, nodes })
+    }
+
+    fn room_in_small(
+        &mut self,
+        directory: Ino,
+        levels: u8,
+        hash: u32,
+        name: &[u8],
+    ) -> Result<Option<u32>, Stop> {
+        let mut free = None;
+        for block in dirent::candidates(levels, hash) {
+            let probed = match self.data(directory, block)? {
+                Some(page) => dirent::probe(page.bytes(), hash, name),
+                None => dirent::Probe::Room,
+            };
+            match probed {
+                dirent::Probe::Found(_) => return exists(name),
+                dirent::Probe::Room => free = free.or(Some(block)),
+                dirent::Probe::Full => {}
+            }
+        }
+        Ok(free)
+    }
+
+    fn room_in_large(
+        &mut self,
+        directory: Ino,
+        levels: u8,
+        hash: u32,
+        name: &[u8],
+    ) -> Result<Option<u32>, Stop> {
+        self.directories.tidy();
+        let mut missing = smallvec::SmallVec::new();
+        for block in dirent::candidates(levels, hash).rev() {
+            if self.directories.knows(directory.0, block) {
+                continue;
+            }
+            match self.learn(directory, block) {
+                Ok(()) => {}
+                // It takes all of them: ask for them at once.
+                Err(Stop::Load(fetches)) => missing.extend(fetches),
+                Err(stop) => return Err(stop),
+            }
+        }
+        if !missing.is_empty() {
+            return Err(Stop::Load(missing));
+        }
+        if self.find_known(directory, hash, name)?.is_some() {
+            return exists(name);
+        }
+        let blocks = dirent::candidates(levels, hash);
+        let Some(block) = self.directories.room(directory.0, blocks, name.len()) else {
+            return Ok(None);
+        };
+        // It is about to be changed.
+        self.data(directory, block)?;
+        Ok(Some(block))
     }
 
     fn insert_entry(&mut self, directory: Ino, room: Room, name: &[u8], ino: Ino, kind: Kind) {
@@ -120,13 +227,21 @@ impl Core {
         }
         let entry = dirent::Entry { ino: ino.0, hash, kind, name, offset: 0 };
         let placed = dirent::insert(block, &entry);
-        assert!(placed.is_some(), "invariant: the block was found to have room");
+        let offset = placed.expect("invariant: the block was found to have room");
+        let page = self.cache.peek(&Key::Data(directory.0, room.block)).map(|entry| entry.page());
+        let page = page.expect("invariant: changed just now").bytes();
+        self.directories.added(directory.0, (room.block, offset), hash, page);
     }
 
     fn remove_entry(&mut self, directory: Ino, block: u32, name: &[u8]) {
         let hash = dirent::hash(self.layout.hash_seed, name);
-        let removed = dirent::remove(self.data_mut(directory, block), hash, name);
-        assert!(removed.is_some(), "invariant: the entry was found in this block");
+        let page = self.data_mut(directory, block);
+        let offset = dirent::find(page, hash, name).map(|entry| entry.offset);
+        let offset = offset.expect("invariant: the entry was found in this block");
+        dirent::remove(page, hash, name);
+        let page = self.cache.peek(&Key::Data(directory.0, block)).map(|entry| entry.page());
+        let page = page.expect("invariant: changed just now").bytes();
+        self.directories.removed(directory.0, (block, offset), hash, page);
         let entries = &mut self.inode_mut(directory).head.entries;
         *entries = entries.get().saturating_sub(1).into();
     }
@@ -218,9 +333,6 @@ impl Core {
         }
         if kind == Kind::Directory && parent_links >= LINKS_MAX {
             return fail(ErrorKind::TooManyLinks, format!("directory {parent} has 65,535 links"));
-        }
-        if self.find(parent, name)?.is_some() {
-            return fail(ErrorKind::Exists, format!("`{}` exists", show(name)));
         }
         let room = self.find_room(parent, name)?;
         let nodes = room.nodes + 3 + crate::xattr::nodes_for(xattrs.len()) as u32;
@@ -346,9 +458,6 @@ impl Core {
         }
         if self.inode(parent)?.head.links.get() == 0 {
             return fail(ErrorKind::NotFound, format!("directory {parent} was removed"));
-        }
-        if self.find(parent, name)?.is_some() {
-            return fail(ErrorKind::Exists, format!("`{}` exists", show(name)));
         }
         let room = self.find_room(parent, name)?;
         self.reserve(1, room.nodes + 2, false)?;
@@ -647,6 +756,7 @@ impl Core {
         self.orphans.remove(&ino);
         self.unnamed.remove(&ino);
         self.accessed.remove(&ino);
+        self.directories.forget(ino.0);
         self.inodes -= 1;
         Ok(true)
     }

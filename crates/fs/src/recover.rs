@@ -214,6 +214,7 @@ fn assemble(
         orphans: found.image.orphans.iter().map(|ino| Ino(*ino)).collect(),
         unnamed: BTreeSet::new(),
         accessed: BTreeMap::new(),
+        directories: crate::index::Indexes::new(options.cache_pages),
         inodes: body.inodes.get(),
         generation: body.generation.get(),
         checkpoint: state,

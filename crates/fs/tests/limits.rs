@@ -3,9 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use furrow_emu::{Emulator, Medium, Options};
-use furrow_fs::{Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, Time, fsck};
-use furrow_rt::{Config, Rt};
+use furrow_fs::{
+    Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr, Time, fsck,
+};
+use furrow_rt::{Config, Rng, Rt};
 use furrow_zone::{ErrorKind, Result, ZonedDevice};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 
@@ -83,6 +86,53 @@ fn a_directory_has_65_533_directories_and_no_more() {
         let moved = fs.rename((other, b"x"), (parent, b"x"), Default::default()).await;
         assert_eq!(moved.unwrap_err().kind(), ErrorKind::TooManyLinks);
         fs.create(parent, b"file", &NewNode::file()).await?;
+        fs.unmount().await
+    });
+}
+
+/// What is remembered of a large directory must be what is in it, also when its blocks do not stay
+/// in the cache.
+#[test]
+fn a_large_directory_is_what_was_done_to_it() {
+    on_drive(|rt, drive| async move {
+        let small = MountOptions { cache_pages: 64, ..MountOptions::default() };
+        let fs = Fs::mount(&rt, drive.clone(), small.clone()).await?;
+        let dir = fs.create(Ino::ROOT, b"d", &NewNode::directory()).await?.ino;
+        let file = fs.create(dir, b"file", &NewNode::file()).await?.ino;
+        let mut expected = BTreeSet::from([b"file".to_vec()]);
+        let mut rng = Rng::new(9);
+        let name = |n: u64| format!("{n}-{}", "long".repeat((n % 40) as usize)).into_bytes();
+        for _ in 0..40_000 {
+            let (one, two) = (name(rng.below(6000)), name(rng.below(6000)));
+            match rng.below(8) {
+                0..4 => {
+                    let made = fs.link(file, dir, &one).await.map(|_| ());
+                    assert_eq!(made.is_ok(), expected.insert(one), "{made:?}");
+                }
+                4..6 => {
+                    let removed = fs.unlink(dir, &one).await;
+                    assert_eq!(removed.is_ok(), expected.remove(&one), "{removed:?}");
+                }
+                6 => {
+                    let moved = fs.rename((dir, &one), (dir, &two), RenameMode::NoReplace).await;
+                    let fits = expected.contains(&one) && !expected.contains(&two);
+                    assert_eq!(moved.is_ok(), fits, "{moved:?}");
+                    if fits {
+                        expected.remove(&one);
+                        expected.insert(two);
+                    }
+                }
+                _ => assert_eq!(fs.lookup(dir, &one).await.is_ok(), expected.contains(&one)),
+            }
+        }
+        fs.unmount().await?;
+        sound(&drive).await?;
+        let fs = Fs::mount(&rt, drive.clone(), small).await?;
+        for n in 0..6000 {
+            let name = name(n);
+            assert_eq!(fs.lookup(dir, &name).await.is_ok(), expected.contains(&name));
+        }
+        assert_eq!(fs.getattr(file).await?.links as usize, expected.len());
         fs.unmount().await
     });
 }

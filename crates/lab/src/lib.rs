@@ -14,6 +14,7 @@ pub mod cache;
 pub mod calibrate;
 mod capacity;
 pub mod catalogue;
+mod directory;
 pub mod document;
 mod emulator;
 #[cfg(test)]
@@ -48,6 +49,11 @@ pub const BENCHES: &[Bench] = &[
         about: "4 KiB writes and reads through the library, against the untimed drive alone and \
                 copying with a checksum",
         run: library::run,
+    },
+    Bench {
+        name: "directory",
+        about: "names among a million in a directory, against among a thousand",
+        run: directory::run,
     },
     emulator::EMULATOR,
     reach::REACH,

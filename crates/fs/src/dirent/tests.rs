@@ -235,6 +235,7 @@ proptest! {
         }
         is_empty(&block);
         has_room(&block, 255);
+        probe(&block, hash(SEED, b"x"), b"x");
     }
 
     #[test]
@@ -255,6 +256,8 @@ proptest! {
             let h = hash(SEED, &name);
             if op < 5 && !map.contains_key(&name) {
                 let room = has_room(&block, name.len());
+                let probed = if room { Probe::Room } else { Probe::Full };
+                prop_assert_eq!(probe(&block, h, &name), probed);
                 let before = block;
                 let placed = insert(&mut block, &entry(&name, ino));
                 prop_assert_eq!(room, placed.is_some());
@@ -265,6 +268,9 @@ proptest! {
                     prop_assert_eq!(before, block);
                     let used: usize = map.keys().map(|n| space(n.len())).sum();
                     prop_assert!(used + space(name.len()) > BLOCK / 2, "refused at {} bytes", used);
+                }
+                if let Some(found) = find(&block, h, &name) {
+                    prop_assert_eq!(probe(&block, h, &name), Probe::Found(found));
                 }
             } else if op < 8 {
                 let removed = remove(&mut block, h, &name).map(|(ino, _)| ino);
