@@ -73,7 +73,17 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
         show::percent(inodes, space.inodes),
         place.to_owned(),
     ]);
-    show::print_table(out, &table)
+    show::print_table(out, &table)?;
+    let (logs, summaries) = (space.blocks_logs, space.blocks_summaries);
+    let whole = logs + summaries + space.blocks;
+    writeln!(
+        out,
+        "\nmetadata beside nodes: logs and tables {} ({:.3} % of the drive), summaries {} ({:.3} %)",
+        show::bytes(logs * block),
+        logs as f64 * 100.0 / whole.max(1) as f64,
+        show::bytes(summaries * block),
+        summaries as f64 * 100.0 / whole.max(1) as f64,
+    )
 }
 
 /// Prints what was written since a mount, by what it was for.

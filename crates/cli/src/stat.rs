@@ -81,6 +81,12 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
             writeln!(out, "{value:>12}  {what}")?;
         }
     }
+    for (at, damage) in stat.damage.iter().enumerate() {
+        if at == 0 {
+            writeln!(out, "\ndamaged, stays where it is (find DIR -inum N shows the file):")?;
+        }
+        writeln!(out, "  {damage}")?;
+    }
     Ok(())
 }
 

@@ -28,6 +28,9 @@ impl Core {
             blocks_available: available,
             blocks_now: self.spare().saturating_sub(kept).min(available),
             blocks_stale: blocks.saturating_sub(self.room() + valid),
+            blocks_logs: u64::from(self.layout.main_start - self.layout.ring_start)
+                * u64::from(self.layout.capacity),
+            blocks_summaries: u64::from(self.layout.segment_count()),
             inodes: u64::from(self.layout.nodes - 1),
             inodes_free: u64::from(self.ids.unused_count()),
             name_max: NAME_MAX as u32,

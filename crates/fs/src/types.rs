@@ -250,6 +250,10 @@ pub struct StatFs {
     pub blocks_now: u64,
     /// Blocks that hold nothing valid any more but are in zones that are not reset: garbage.
     pub blocks_stale: u64,
+    /// Blocks of checkpoint ring, delta log, tables and sync log.
+    pub blocks_logs: u64,
+    /// Blocks of segment summaries, one in each segment.
+    pub blocks_summaries: u64,
     /// Inodes there can be.
     pub inodes: u64,
     /// Inodes not in use.

@@ -85,6 +85,10 @@ pub struct Space {
     pub blocks_available: u64,
     pub blocks_now: u64,
     pub blocks_stale: u64,
+    #[serde(default)]
+    pub blocks_logs: u64,
+    #[serde(default)]
+    pub blocks_summaries: u64,
     pub inodes: u64,
     pub inodes_free: u64,
 }
@@ -98,6 +102,8 @@ impl From<StatFs> for Space {
             blocks_available: s.blocks_available,
             blocks_now: s.blocks_now,
             blocks_stale: s.blocks_stale,
+            blocks_logs: s.blocks_logs,
+            blocks_summaries: s.blocks_summaries,
             inodes: s.inodes,
             inodes_free: s.inodes_free,
         }

@@ -64,6 +64,8 @@ impl Page {
             ("free", space.blocks_free),
             ("available", space.blocks_available),
             ("stale", space.blocks_stale),
+            ("logs", space.blocks_logs),
+            ("summaries", space.blocks_summaries),
         ] {
             self.sample("space_bytes", &[("state", state)], blocks * block)?;
         }
@@ -142,6 +144,7 @@ mod tests {
                 parked: 0,
                 bytes: 8192,
             }],
+            damage: Vec::new(),
             operations: vec![Operation {
                 name: "read".into(),
                 count: 5,

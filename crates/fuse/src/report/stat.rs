@@ -19,6 +19,9 @@ pub struct Stat {
     pub streams: Vec<Stream>,
     /// Requests of the kernel, by what they asked for.
     pub operations: Vec<Operation>,
+    /// Blocks that cleaning found unreadable or not as written: place, owner, reason; the newest.
+    #[serde(default)]
+    pub damage: Vec<String>,
 }
 
 /// Zones of the drive that may be, and are, active for this file system.
@@ -61,5 +64,6 @@ pub(crate) fn stat(fs: &Fs, info: &Info, seconds: f64, operations: Vec<Operation
         permits: Permits { limit, held },
         streams: fs.streams().into_iter().map(Stream::from).collect(),
         operations,
+        damage: fs.clean_failures(),
     }
 }
