@@ -403,7 +403,12 @@ fn a_remount_changes_what_the_kernel_allows() {
         assert!(out.status.success(), "{}", said(&out));
     };
     fs::write(place.file("a"), b"before").unwrap();
-    remount("remount,ro,commit=7");
+    // A process that another test is starting right now may have the file open, for writing, until
+    // it runs its program: the kernel refuses then.
+    wait_until("the mount becomes read-only", || {
+        let options = "remount,ro,commit=7";
+        furrow(&["mount", "-o", options, &place.image(), &place.dir()]).status.success()
+    });
     let error = fs::write(place.file("b"), b"refused").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     assert_eq!(fs::read(place.file("a")).unwrap(), b"before");
