@@ -336,11 +336,7 @@ impl Inner {
                 Some(victim) => {
                     tried.insert(victim.0);
                     let plan = self.plan(victim).await?;
-                    let fits = {
-                        let core = self.core.borrow();
-                        u64::from(plan.needed) + core.recovery_needs() <= core.spare()
-                    };
-                    if !fits {
+                    if u64::from(plan.needed) > self.core.borrow().spare() {
                         continue;
                     }
                     if plan.gain <= 0 {

@@ -213,7 +213,7 @@ impl Core {
 
     /// Pages that may be dirty or in flight before writers are throttled.
     pub(crate) fn dirty_limit(&self) -> usize {
-        (self.options.cache_pages / 2).max(64)
+        self.options.dirty_pages.unwrap_or(self.options.cache_pages / 2).max(64)
     }
 
     /// Stops a writer while too much is dirty.

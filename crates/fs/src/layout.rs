@@ -105,7 +105,7 @@ impl Layout {
             superzones: 0,
             width,
             segment_blocks,
-            subsegment_blocks: SUBSEGMENT.min(segment_blocks / 2).min(capacity).max(1),
+            subsegment_blocks: choose_subsegment(options, capacity, segment_blocks)?,
             // Larger units keep the index in each checkpoint short.
             unit_blocks: match total {
                 0..0x4_0000 => 1,
@@ -424,4 +424,15 @@ fn choose_segment(options: &MkfsOptions, capacity: u32, width: u32) -> Result<u3
         )));
     }
     Ok(segment)
+}
+
+fn choose_subsegment(options: &MkfsOptions, capacity: u32, segment: u32) -> Result<u32> {
+    let most = (segment / 2).min(capacity).max(1);
+    let subsegment = options.subsegment_blocks.unwrap_or(SUBSEGMENT.min(most));
+    if subsegment < 1 || subsegment > most {
+        return Err(invalid(format!(
+            "subsegment of {subsegment} blocks: 1 to {most} fit this drive's segments"
+        )));
+    }
+    Ok(subsegment)
 }

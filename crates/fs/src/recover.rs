@@ -124,7 +124,12 @@ pub(crate) fn delta_layout(
 
 fn writer(rt: &Rt, device: &Rc<dyn ZonedDevice>, options: &MountOptions) -> Writer {
     #[allow(unused_mut)]
-    let mut writer = WriterOptions { queues: QUEUES, ..WriterOptions::default() };
+    let mut writer = WriterOptions {
+        queues: QUEUES,
+        order: options.order,
+        command_blocks: options.command_blocks,
+        ..WriterOptions::default()
+    };
     #[cfg(feature = "canary")]
     {
         use crate::types::Canary;
@@ -134,7 +139,6 @@ fn writer(rt: &Rt, device: &Rc<dyn ZonedDevice>, options: &MountOptions) -> Writ
             _ => None,
         };
     }
-    let _ = options;
     Writer::with_options(rt, device.clone(), writer)
 }
 

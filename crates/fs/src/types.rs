@@ -1,5 +1,6 @@
 //! What callers of the file system see: inode numbers, attributes, requests and answers.
 
+pub use furrow_log::writer::Order;
 use furrow_rt::{PAGE_SIZE, Page, Pages, Pool};
 use std::fmt;
 
@@ -364,6 +365,9 @@ pub struct MkfsOptions {
     pub width: Option<u32>,
     /// Blocks per segment; 512, or less on a drive of tiny zones, if absent.
     pub segment_blocks: Option<u32>,
+    /// Blocks that lie side by side in one zone of a superzone; 32, or less on a drive of tiny
+    /// zones, if absent.
+    pub subsegment_blocks: Option<u32>,
     /// Overwrite a drive that holds a file system or other data.
     pub force: bool,
 }
@@ -399,10 +403,16 @@ pub struct MountOptions {
     pub commit_interval: u64,
     /// Pages (4 KiB) of cache. Default 65,536 (256 MiB).
     pub cache_pages: usize,
+    /// Dirty pages (4 KiB) at which writers are held up. Half of `cache_pages` if absent.
+    pub dirty_pages: Option<usize>,
     /// How many superzones each stream writes to at once.
     pub placement: Placement,
     /// What a block that cannot be read, or is damaged, leads to.
     pub on_damage: OnDamage,
+    /// How many writes of a zone may be in flight.
+    pub order: Order,
+    /// Largest write command, in blocks (4 KiB), if that is less than the drive takes.
+    pub command_blocks: Option<u32>,
     /// Cleaning.
     pub gc: crate::clean::GcOptions,
     /// When reading changes the time of the last access. Default [`AccessTime::Relative`].
@@ -423,8 +433,11 @@ impl Default for MountOptions {
             read_only: false,
             commit_interval: 5 * furrow_rt::Nanos::SECOND,
             cache_pages: 65_536,
+            dirty_pages: None,
             placement: Placement::Quota,
             on_damage: OnDamage::Continue,
+            order: Order::Queued,
+            command_blocks: None,
             gc: crate::clean::GcOptions::default(),
             access_time: AccessTime::Relative,
             directory_access_time: true,

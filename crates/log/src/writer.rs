@@ -150,6 +150,8 @@ pub struct WriterOptions {
     pub queues: u16,
     /// Most write commands in flight per zone under [`Order::Queued`].
     pub depth: u32,
+    /// Most blocks of a write command, if that is less than the drive takes.
+    pub command_blocks: Option<u32>,
     /// The defect built in, if any.
     #[cfg(feature = "canary")]
     pub canary: Option<Canary>,
@@ -162,6 +164,7 @@ impl Default for WriterOptions {
             queues: 1,
             // 32 × up to 1 MiB keeps any drive's zone busy; more only adds latency.
             depth: 32,
+            command_blocks: None,
             #[cfg(feature = "canary")]
             canary: None,
         }
@@ -255,11 +258,13 @@ impl Writer {
             Order::Queued => options.depth.max(1),
         };
         let lanes = (0..geometry.zones).map(|_| None).collect();
+        let largest = largest_command(geometry);
+        let cap = options.command_blocks.map_or(largest, |cap| cap.clamp(1, largest));
         Writer(Rc::new(Shared {
             rt: rt.clone(),
             queues: options.queues.max(1),
             depth,
-            blocks_per_command: largest_command(geometry),
+            blocks_per_command: cap,
             zero: Page::zeroed(),
             window: RefCell::default(),
             failures: RefCell::default(),
