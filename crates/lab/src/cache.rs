@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Version of the files.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What this program was built from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -208,7 +208,7 @@ mod tests {
         cache.put(&point, 1, 0.5, &measures()).unwrap();
         let path = cache.path(&point, 1).unwrap();
         let good = fs::read_to_string(&path).unwrap();
-        for bad in [&good[..good.len() / 2], "", &good.replace("\"version\": 1", "\"version\": 9")]
+        for bad in [&good[..good.len() / 2], "", &good.replace("\"version\": 2", "\"version\": 9")]
         {
             fs::write(&path, bad).unwrap();
             assert_eq!(cache.get(&point, 1), None, "{bad}");

@@ -11,7 +11,7 @@
 use crate::catalogue::{Engine, Point, Profile};
 use crate::host::Host;
 use crate::scenario;
-use crate::workload::{Kind, Mode, Order, Pick, Workload};
+use crate::workload::{Fill, Kind, Mode, Order, Pick, Workload};
 use anyhow::{Context, Result, anyhow, bail};
 use furrow_emu::OpenMode;
 use furrow_emu::timing::quantity::{Bytes, Time};
@@ -315,6 +315,8 @@ fn direct(preset: &str, op: Kind, kib: u64, zones: u32, depth: u32) -> Point {
         mode: Mode::Direct,
         fsync: 0,
         span: Bytes((32 << 20).max(size.0)),
+        fill: Fill::None,
+        flow: None,
         zones,
         stride: 1,
         channels: 0,

@@ -12,6 +12,7 @@ mod claim;
 pub use claim::{Claim, Figure, Paper, Relation, Series, SeriesPoint, Take, Trial, Verdict};
 
 use crate::host::Host;
+use crate::policy::Policy;
 use crate::workload::Workload;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use claim::label;
@@ -59,6 +60,9 @@ pub struct Source {
 pub struct Device {
     /// Its device spec.
     pub spec: String,
+    /// Options to add to it at the scaled size.
+    #[serde(default)]
+    pub scaled: Option<String>,
     /// What it is.
     pub about: String,
 }
@@ -73,8 +77,7 @@ pub enum Engine {
     Fs,
 }
 
-/// An engine and its policies. Of these the engine has one set so far; a profile names it, so that
-/// a result says what it was taken with.
+/// An engine and its policies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -82,18 +85,10 @@ pub struct Profile {
     pub engine: Engine,
     /// What it is.
     pub about: String,
-    /// Policy by kind: `placement`, `order`, `sync`, `metadata`.
+    /// Its policies.
     #[serde(default)]
-    pub policy: BTreeMap<String, String>,
+    pub policy: Policy,
 }
-
-/// The policies the file system has.
-const POLICIES: [(&str, &str); 4] = [
-    ("placement", "static"),
-    ("order", "queued"),
-    ("sync", "co-update"),
-    ("metadata", "delta-log"),
-];
 
 /// A scenario, whole: what runs where, on what host. With a seed it is a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -260,7 +255,11 @@ impl Catalogue {
         let profile = name("profile", &trial.profile, setup.map(|s| &s.profile))?;
         let host = name("host", &trial.host, setup.map(|s| &s.host))?;
         let workload = name("workload", &trial.workload, setup.map(|s| &s.workload))?;
-        let mut spec = find(&self.devices, "device", &device)?.spec.clone();
+        let device = find(&self.devices, "device", &device)?;
+        let mut spec = device.spec.clone();
+        if let Some(options) = device.scaled.as_ref().filter(|_| size == Size::Scaled) {
+            spec = format!("{spec},{options}");
+        }
         if let Some(options) = &trial.device_with {
             spec = format!("{spec},{options}");
         }
@@ -304,18 +303,10 @@ pub(crate) fn check_device(spec: &str) -> Result<()> {
 }
 
 fn check_profile(profile: &Profile) -> Result<()> {
-    let known: &[(&str, &str)] = match profile.engine {
-        Engine::None => &[],
-        Engine::Fs => &POLICIES,
-    };
-    for (kind, policy) in &profile.policy {
-        match known.iter().find(|(name, _)| name == kind) {
-            Some((_, has)) if has == policy => {}
-            Some((_, has)) => bail!("{kind} `{policy}`: the engine has `{has}` only, so far"),
-            None => bail!("the engine has no policy of {kind}"),
-        }
+    if profile.engine == Engine::None {
+        ensure!(profile.policy == Policy::default(), "no engine, but policies of one");
     }
-    Ok(())
+    profile.policy.check().map_err(|what| anyhow!(what))
 }
 
 /// Where a swept value lies on an axis.

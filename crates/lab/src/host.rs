@@ -13,7 +13,7 @@ pub struct Host {
     /// Memory a file system caches in; 0: what it takes by itself.
     #[serde(default)]
     pub memory: Bytes,
-    /// Dirty data at which writers are held up; 0: the engine's own limit, the only one it has.
+    /// Dirty data at which writers are held up; 0: the engine's own limit, half of its memory.
     #[serde(default)]
     pub dirty: Bytes,
     /// Dirty data at which writing back begins; 0: the engine's own limit.
@@ -28,9 +28,23 @@ pub struct Host {
     /// One write in flight per zone, as a kernel's zone write lock has it (mq-deadline).
     #[serde(default)]
     pub zone_lock: bool,
+    /// Bytes read ahead of whoever reads a file on and on; 0: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub readahead: Bytes,
     /// Time a client's processor takes for each operation, before the operation is sent.
     #[serde(default)]
     pub cpu: Time,
+    /// And for each 4 KiB that an operation moves, after it.
+    #[serde(default, skip_serializing_if = "no_time")]
+    pub page_cpu: Time,
+}
+
+fn no_time(time: &Time) -> bool {
+    time.0 == 0
+}
+
+fn is_zero(bytes: &Bytes) -> bool {
+    bytes.0 == 0
 }
 
 impl Host {
@@ -43,10 +57,13 @@ impl Host {
         };
         let cap = or("of any size", self.request_cap);
         let lock = if self.zone_lock { "one write in flight per zone" } else { "no zone lock" };
-        let cpu = match self.cpu.0 {
+        let mut cpu = match self.cpu.0 {
             0 => "none".to_owned(),
             _ => self.cpu.to_string(),
         };
+        if self.page_cpu.0 > 0 {
+            cpu.push_str(&format!(" and {} for each 4KiB", self.page_cpu));
+        }
         let mut text = format!("requests {cap}, {lock}, processor time per operation {cpu}");
         if engine {
             let flushers = match self.flushers {
@@ -55,10 +72,12 @@ impl Host {
             };
             let own = |bytes| or("the engine's own", bytes);
             text.push_str(&format!(
-                ", memory {}, dirty limit {}, background limit {}, flushers {flushers}",
+                ", memory {}, dirty limit {}, background limit {}, flushers {flushers}, \
+                 readahead {}",
                 own(self.memory),
                 own(self.dirty),
-                own(self.background)
+                own(self.background),
+                or("none", self.readahead)
             ));
         }
         text

@@ -19,11 +19,14 @@ pub mod document;
 mod emulator;
 #[cfg(test)]
 mod fixture;
+pub mod flow;
 mod fuse;
 pub mod host;
+pub mod inside;
 mod library;
 pub mod measure;
 pub mod plot;
+pub mod policy;
 mod reach;
 pub mod report;
 pub mod result;

@@ -4,12 +4,17 @@
 //! opened count as well, as they do for any tool that looks at a device from outside. Latencies
 //! are kept at three digits.
 
+use crate::inside::Inside;
 use furrow_rt::Nanos;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 /// Longest latency told apart, in nanoseconds: 1,000 s.
 const LONGEST: u64 = 1_000 * Nanos::SECOND;
+
+/// Percentiles at which a latency curve is drawn.
+pub const CURVE: [f64; 12] =
+    [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99, 99.999];
 
 /// Counts operations.
 #[derive(Clone, Debug)]
@@ -65,6 +70,8 @@ impl Meter {
             p99_ns: quantile(0.99),
             p999_ns: quantile(0.999),
             max_ns: self.latencies.max(),
+            curve_ns: CURVE.iter().map(|percent| quantile(percent / 100.0)).collect(),
+            inside: None,
         }
     }
 }
@@ -94,6 +101,11 @@ pub struct Measures {
     pub p999_ns: u64,
     /// None took longer.
     pub max_ns: u64,
+    /// Latencies at the percentiles of [`CURVE`].
+    pub curve_ns: Vec<u64>,
+    /// What went on inside the file system, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Inside>,
 }
 
 impl Measures {

@@ -3,6 +3,7 @@
 //! Everything that comes from data is escaped; plots are SVG within the page; there is no script
 //! and nothing is loaded. The same outcome gives the same bytes.
 
+mod inside;
 mod plots;
 
 use crate::cache::Build;
@@ -184,6 +185,7 @@ impl Page<'_> {
         for plot in plots::of_claim(claim, result) {
             let _ = writeln!(self.out, "<figure>{}</figure>", plot.svg());
         }
+        self.inside(claim, result);
         if let Some(forecast) = &claim.forecast {
             put!(self, "<h3>Expected beforehand</h3>\n<p>{}</p>", forecast);
         }
@@ -204,6 +206,33 @@ impl Page<'_> {
         self.scenario(result);
         self.repeat(claim);
         self.runs(result);
+    }
+
+    /// What went on inside file systems.
+    fn inside(&mut self, claim: &Claim, result: &ClaimResult) {
+        let mut plots: Vec<_> = inside::by_run(claim, result).into_iter().collect();
+        plots.extend(inside::zones(claim, result));
+        plots.extend(inside::latencies(claim, result));
+        for plot in plots {
+            let _ = writeln!(self.out, "<figure>{}</figure>", plot.svg());
+        }
+        let written = inside::written(result);
+        if written.is_empty() {
+            return;
+        }
+        put!(self, "<h3>What was written</h3>\n<div class=\"wide\"><table>\n<thead><tr>");
+        put!(self, "<th>run</th><th class=\"n\">bytes for each asked for</th><th>of them</th>");
+        put!(self, "</tr></thead>\n<tbody>");
+        for (name, amplification, kinds) in written {
+            put!(
+                self,
+                "<tr><td>{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
+                name,
+                text::quantity(amplification),
+                kinds
+            );
+        }
+        put!(self, "</tbody></table></div>");
     }
 
     /// Figures of our own that show what moves the others.
@@ -247,16 +276,10 @@ impl Page<'_> {
         for device in all(|point| point.device.clone()) {
             put!(self, "<dt>drive</dt><dd><code>{}</code></dd>", device);
         }
-        for engine in all(|point| {
-            let policies: Vec<String> = point
-                .profile
-                .policy
-                .iter()
-                .map(|(kind, policy)| format!("{kind} {policy}"))
-                .collect();
-            match point.profile.engine {
-                Engine::None => point.profile.about.clone(),
-                Engine::Fs => format!("{}: {}", point.profile.about, policies.join(", ")),
+        for engine in all(|point| match point.profile.engine {
+            Engine::None => point.profile.about.clone(),
+            Engine::Fs => {
+                format!("{}: {}", point.profile.about, point.profile.policy.describe())
             }
         }) {
             put!(self, "<dt>engine</dt><dd>{}</dd>", engine);
@@ -271,6 +294,9 @@ impl Page<'_> {
             let mut says = differences(&first.workload, &own.point.workload, over);
             if own.point.device != first.device {
                 says.push("another drive".to_owned());
+            }
+            if own.point.profile != first.profile {
+                says.push(own.point.profile.about.clone());
             }
             if own.point.host != first.host {
                 says.push(own.point.host.describe(own.point.profile.engine != Engine::None));

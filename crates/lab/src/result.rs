@@ -1,6 +1,7 @@
 //! From measures to figures: what a claim comes to, seed by seed.
 
 use crate::catalogue::{Claim, Figure, Series, Take, Verdict};
+use crate::inside::Written;
 use crate::measure::Measures;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,8 @@ enum Of {
     Operations,
     Mean,
     Quantile(u16),
+    Amplification,
+    Overhead,
 }
 
 impl Metric {
@@ -32,6 +35,8 @@ impl Metric {
             "p95" => Of::Quantile(950),
             "p99" => Of::Quantile(990),
             "p99.9" => Of::Quantile(999),
+            "amplification" => Of::Amplification,
+            "overhead" => Of::Overhead,
             _ => return None,
         };
         let scale = match (of, unit) {
@@ -50,6 +55,9 @@ impl Metric {
 
     /// Its value.
     pub fn of(self, measures: &Measures) -> f64 {
+        let written = |of: &dyn Fn(&Written) -> f64| {
+            measures.inside.as_ref().map_or(0.0, |inside| of(&inside.written))
+        };
         let value = match self.of {
             Of::Bytes => measures.bytes_per_second,
             Of::Operations => measures.ops_per_second,
@@ -58,6 +66,8 @@ impl Metric {
             Of::Quantile(950) => measures.p95_ns as f64,
             Of::Quantile(990) => measures.p99_ns as f64,
             Of::Quantile(_) => measures.p999_ns as f64,
+            Of::Amplification => written(&Written::amplification),
+            Of::Overhead => written(&Written::overhead_percent),
         };
         value / self.scale
     }
@@ -204,6 +214,7 @@ fn compute(figure: &Figure, all: &[SeriesResult]) -> Option<Sample> {
             Take::Share => first / other()? * 100.0,
             Take::Ratio => first / other()?,
             Take::Loss => (1.0 - first / other()?) * 100.0,
+            Take::More => (first / other()? - 1.0) * 100.0,
             Take::Best => best,
             Take::Spread => {
                 let least = own.iter().copied().fold(f64::INFINITY, f64::min);
@@ -236,6 +247,8 @@ mod tests {
             p99_ns: 3,
             p999_ns: 4_000,
             max_ns: 5,
+            curve_ns: Vec::new(),
+            inside: None,
         }
     }
 
@@ -267,6 +280,7 @@ mod tests {
             ("name = 'f'\nunit = '%'\nrun = 'a'\nper = 'b'\ntake = 'share'", 75.0),
             ("name = 'f'\nunit = 'x'\nrun = 'b'\nper = 'a'\ntake = 'ratio'", 4.0 / 3.0),
             ("name = 'f'\nunit = '%'\nrun = 'a'\nper = 'b'\ntake = 'loss'", 25.0),
+            ("name = 'f'\nunit = '%'\nrun = 'b'\nper = 'a'\ntake = 'more'", 100.0 / 3.0),
             (&format!("{rest}unit = 'zones'\ntake = 'knee'"), 30.0),
             (&format!("{rest}unit = 'zones'\ntake = 'knee'\nreach = 70"), 20.0),
             (&format!("{rest}unit = '%'\ntake = 'spread'"), 75.0),

@@ -3,7 +3,7 @@
 use crate::catalogue::{Engine, Point};
 use crate::host::Host;
 use crate::measure::Measures;
-use crate::target::{Files, Watch, Zones, drive};
+use crate::target::{Files, Flows, Watch, Zones, drive};
 use crate::workload::Workload;
 use anyhow::{Context as _, Result};
 use furrow_emu::OpenMode;
@@ -27,11 +27,14 @@ pub fn run(point: &Point, seed: u64, watch: &Arc<Watch>) -> Result<Measures> {
         match point.profile.engine {
             Engine::None => on_zones(&on, device, workload, host, seed, &watch).await,
             Engine::Fs => {
-                let files = Files::new(&on, device, workload, host).await;
+                if let Some(flow) = &workload.flow {
+                    let flows = Flows::new(&on, device, &point, flow, seed).await;
+                    let flows = Rc::new(flows.context("before measuring")?);
+                    return drive(&on, flows, workload, host, seed, &watch).await;
+                }
+                let files = Files::new(&on, device, &point.profile, workload, host).await;
                 let files = Rc::new(files.context("before measuring")?);
-                let measures = drive(&on, files.clone(), workload, host, seed, &watch).await;
-                files.end().await?;
-                measures
+                drive(&on, files, workload, host, seed, &watch).await
             }
         }
     });
@@ -61,7 +64,8 @@ pub async fn on_zones(
 mod tests {
     use super::*;
     use crate::catalogue::Profile;
-    use crate::workload::{Kind, Mode, Order, Pick};
+    use crate::flow::Flow;
+    use crate::workload::{Fill, Kind, Mode, Order, Pick};
     use furrow_emu::timing::quantity::{Bytes, Time};
     use furrow_rt::Nanos;
 
@@ -88,6 +92,8 @@ mod tests {
             mode: Mode::Buffered,
             fsync: 0,
             span: Bytes(0),
+            fill: Fill::None,
+            flow: None,
             zones: 8,
             stride: 1,
             channels: 0,
@@ -237,6 +243,68 @@ mod tests {
         assert_eq!(run(&read, 1), run(&read, 1));
     }
 
+    fn flow() -> Flow {
+        let steps = "file = '64KiB'\nfiles = 3\nappend = '8KiB'\nsteps = ['delete', 'create', \
+                     'write', 'append', 'fsync', 'pick', 'read', 'append', 'stat', 'log']\n\
+                     first = ['pick', 'read']";
+        let flow: Flow = toml::from_str(steps).unwrap();
+        flow.check().unwrap();
+        flow
+    }
+
+    #[test]
+    fn a_flow_goes_through_its_steps_and_tells_what_went_on_inside() {
+        let flow = flow();
+        let host = Host { memory: Bytes(8 << 20), cpu: Time(1_000), ..Host::default() };
+        let workload = Workload { threads: 3, depth: 1, flow: Some(flow), ..writes() };
+        let device = "mem:pm1731a,zones=256,timing=virtual";
+        let profile = profile(Engine::Fs);
+        let point = Point { device: device.to_owned(), profile, host, workload };
+        let measures = run(&point, 1);
+        assert_eq!(measures, run(&point, 1));
+        // Reads of 64 KiB by all, writes of as much by two of three.
+        assert!(measures.ops > 1_000 && measures.bytes > measures.ops * 8192, "{measures:?}");
+        let inside = measures.inside.as_ref().unwrap();
+        assert!(inside.written.user > 16 << 20 && inside.written.records > 0, "{inside:?}");
+        assert!((1.0..10.0).contains(&inside.written.amplification()), "{inside:?}");
+        let most = inside.moments.iter().map(|moment| moment.streams.iter().sum::<u32>()).max();
+        assert!(most > Some(0) && inside.moments.len() > 5 && inside.streams.len() == 6);
+        let slow = Point { host: Host { page_cpu: Time(100_000), ..point.host.clone() }, ..point };
+        assert!(run(&slow, 1).ops * 2 < measures.ops);
+    }
+
+    /// One zone for each stream, or as many as are written to: 45 MB/s a zone.
+    #[test]
+    fn policies_are_carried_out() {
+        let with = |policy: &str| {
+            let mut profile = profile(Engine::Fs);
+            profile.policy = toml::from_str(policy).unwrap();
+            let device = "mem:pm1731a,zones=2048,timing=virtual,model.buffer=2MiB".to_owned();
+            let host = Host {
+                memory: Bytes(8 << 20),
+                dirty: Bytes(2 << 20),
+                cpu: Time(1_000),
+                ..Host::default()
+            };
+            let (order, size, span) = (Order::Sequential, Bytes(64 << 10), Bytes(64 << 20));
+            let workload = Workload { order, size, span, depth: 1, ..writes() };
+            let measures = run(&Point { device, profile, host, workload }, 1);
+            let inside = measures.inside.unwrap();
+            let zones = inside.moments.iter().map(|m| m.streams[1]).max().unwrap();
+            (measures.bytes_per_second / 1e6, zones)
+        };
+        let (one, zones) = with("placement = { fixed = 1 }\nwidth = 1\norder = 'blocking'");
+        assert_eq!(zones, 1);
+        assert!((35.0..60.0).contains(&one), "{one} MB/s");
+        let (two, zones) = with("placement = { fixed = 2 }\nwidth = 1");
+        assert_eq!(zones, 2);
+        assert!((1.7..2.3).contains(&(two / one)), "{two} over {one} MB/s");
+        let (many, zones) = with("placement = { fixed = 4 }\nwidth = 16");
+        assert_eq!(zones, 64);
+        let (small, _) = with("placement = { fixed = 4 }\nwidth = 16\nrequest = '4KiB'");
+        assert!(many > 10.0 * one && small < 500.0, "{many} and {small} over {one} MB/s");
+    }
+
     #[test]
     fn what_cannot_be_is_said_before_anything_runs() {
         let host = |host| Point { host, ..point(PM1731A, writes()) };
@@ -252,8 +320,8 @@ mod tests {
             (point(PM1731A, Workload { read_percent: 50, ..writes() }), "mixed"),
             (point(PM1731A, Workload { fsync: 1, ..writes() }), "fsync"),
             (point("mem:pm1731a,timing=off", writes()), "time"),
-            (fs(host(Host { dirty: Bytes(1), ..Host::default() })), "dirty"),
-            (fs(host(Host { zone_lock: true, ..Host::default() })), "zone lock"),
+            (fs(host(Host { background: Bytes(1), ..Host::default() })), "writes back"),
+            (fs(point(PM1731A, Workload { flow: Some(flow()), ..writes() })), "`cpu`"),
         ] {
             let error = super::run(&point, 1, &Arc::default()).unwrap_err();
             assert!(format!("{error:#}").contains(word), "{word}: {error:#}");

@@ -2,15 +2,19 @@
 //!
 //! Each client (thread) keeps as many operations outstanding as the workload's depth says; when
 //! one is answered the next is drawn from the client's stream. Targets are a drive's zones
-//! ([`Zones`]) and the files of a file system ([`Files`]).
+//! ([`Zones`]), the files of a file system ([`Files`]), and many files of one with a mix of
+//! operations ([`Flows`]).
 
 mod files;
+mod flows;
 mod zones;
 
 pub use files::Files;
+pub use flows::Flows;
 pub use zones::Zones;
 
 use crate::host::Host;
+use crate::inside::{Inside, Moment, Sampler, Written};
 use crate::measure::{Measures, Meter};
 use crate::workload::{Op, Stream, Workload};
 use anyhow::{Error, Result};
@@ -19,6 +23,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Nanoseconds between the first moments of a run that are looked at.
+const FIRST_MOMENTS: u64 = 10 * Nanos::MILLI;
+
 /// What operations are done to.
 pub trait Target: 'static {
     /// Bytes of the space that `thread` draws its offsets from, and whether all clients share it.
@@ -26,6 +33,16 @@ pub trait Target: 'static {
 
     /// Carries out an operation of `thread`; the bytes it moved.
     fn perform(&self, thread: u32, op: Op) -> impl Future<Output = Result<u64>>;
+
+    /// How things stand inside, if there is an inside.
+    fn moment(&self) -> Option<Moment> {
+        None
+    }
+
+    /// Ends it; what it wrote, if that is known.
+    fn end(&self) -> impl Future<Output = Result<Option<Written>>> {
+        async { Ok(None) }
+    }
 }
 
 /// How far a run is, in parts of 1,000, for somebody on another thread to look at.
@@ -55,12 +72,15 @@ struct Run<T> {
     rt: Rt,
     target: Rc<T>,
     cpu: u64,
+    page_cpu: u64,
     begin: Nanos,
     length: u64,
     meter: RefCell<Meter>,
     /// When the last operation was answered.
     last: Cell<Nanos>,
     failed: RefCell<Option<Error>>,
+    sampler: RefCell<Sampler>,
+    over: Cell<bool>,
 }
 
 /// Lets the workload's clients at `target` and measures what they get.
@@ -81,12 +101,17 @@ pub async fn drive<T: Target>(
         rt: rt.clone(),
         target,
         cpu: host.cpu.0,
+        page_cpu: host.page_cpu.0,
         begin,
         length: workload.warm.0.saturating_add(workload.run.0).max(1),
         meter: RefCell::new(Meter::new(open, open.after(workload.run.0))),
         last: Cell::new(begin),
         failed: RefCell::new(None),
+        sampler: RefCell::new(Sampler::new(FIRST_MOMENTS)),
+        over: Cell::new(false),
     });
+    let sampled = run.clone();
+    rt.spawn_detached(async move { sampled.sample().await });
     let mut workers = Vec::new();
     for thread in 0..workload.clients() {
         let (space, share) = run.target.space(thread);
@@ -104,10 +129,16 @@ pub async fn drive<T: Target>(
         worker.await;
         watch.set(run.done());
     }
+    run.over.set(true);
+    let ended = run.target.end().await;
     if let Some(error) = run.failed.take() {
         return Err(error);
     }
-    let measures = run.meter.borrow().measures(Some(run.last.get()));
+    let mut measures = run.meter.borrow().measures(Some(run.last.get()));
+    if let Some(written) = ended? {
+        let inside = run.sampler.borrow_mut().take(begin.0);
+        measures.inside = Some(Inside { written, ..inside });
+    }
     Ok(measures)
 }
 
@@ -121,13 +152,11 @@ impl<T: Target> Run<T> {
             let op = client.stream.borrow_mut().draw();
             client.left.set(client.left.get().saturating_sub(op.bytes));
             let began = self.rt.now();
-            if self.cpu > 0 {
-                let busy = client.core.acquire(1).await;
-                self.rt.sleep(self.cpu).await;
-                drop(busy);
-            }
+            self.compute(client, self.cpu).await;
             match self.target.perform(thread, op).await {
                 Ok(bytes) => {
+                    let pages = bytes.div_ceil(furrow_rt::PAGE_SIZE as u64);
+                    self.compute(client, self.page_cpu * pages).await;
                     let now = self.rt.now();
                     self.meter.borrow_mut().count(began, now, bytes);
                     self.last.set(now);
@@ -136,6 +165,25 @@ impl<T: Target> Run<T> {
                     self.failed.borrow_mut().get_or_insert(error);
                 }
             }
+        }
+    }
+
+    /// Keeps the client's processor busy for `time` nanoseconds.
+    async fn compute(&self, client: &Client, time: u64) {
+        if time > 0 {
+            let busy = client.core.acquire(1).await;
+            self.rt.sleep(time).await;
+            drop(busy);
+        }
+    }
+
+    /// Looks inside the target now and then.
+    async fn sample(&self) {
+        while !self.over.get() {
+            let Some(moment) = self.target.moment() else { return };
+            self.sampler.borrow_mut().push(moment);
+            let apart = self.sampler.borrow().apart();
+            self.rt.sleep(apart).await;
         }
     }
 

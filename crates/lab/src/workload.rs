@@ -7,6 +7,7 @@
 //! Offsets are multiples of the request size in a *space* that the target gives a meaning: the
 //! bytes of a file, or of zones laid end to end.
 
+use crate::flow::Flow;
 use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_rt::Rng;
 // Not those of the machine, which differ in the last digit from one to the next.
@@ -60,6 +61,25 @@ pub enum Mode {
     Direct,
 }
 
+/// How files are written before measuring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fill {
+    /// Not, unless they are read: then at once.
+    #[default]
+    None,
+    /// All at once, piece by piece in turn.
+    AtOnce,
+    /// One after the other.
+    InTurn,
+}
+
+impl Fill {
+    fn is_none(&self) -> bool {
+        *self == Fill::None
+    }
+}
+
 /// Which zone a command to the drive itself goes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -103,6 +123,12 @@ pub struct Workload {
     /// zones need none.
     #[serde(default)]
     pub span: Bytes,
+    /// How files are written before measuring; those that are read are, in any case.
+    #[serde(default, skip_serializing_if = "Fill::is_none")]
+    pub fill: Fill,
+    /// Of a file system: a mix of operations on many files instead of `op`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<Flow>,
     /// Of a drive: zones in use at once.
     #[serde(default = "one")]
     pub zones: u32,
@@ -169,6 +195,15 @@ impl Workload {
         if most > 1 << 20 {
             return Err(format!("{most} requests outstanding are above 1048576"));
         }
+        if let Some(flow) = &self.flow {
+            flow.check()?;
+            if self.depth != 1 {
+                return Err(format!(
+                    "`depth` of {} in a flow: a client does one thing",
+                    self.depth
+                ));
+            }
+        }
         Ok(())
     }
 
@@ -186,6 +221,10 @@ impl Workload {
             Order::Random => "random".to_owned(),
             Order::Zipf => format!("zipf {}", self.theta),
         };
+        if let Some(flow) = &self.flow {
+            text.push_str(&format!("{}; {warm} before measuring, {run} measured", flow.describe()));
+            return text;
+        }
         text.push_str(&format!("{} of {size}, {order}", self.op));
         if self.read_percent > 0 {
             text.push_str(&format!(", {} % reads", self.read_percent));
@@ -397,6 +436,8 @@ mod tests {
             mode: Mode::Buffered,
             fsync: 0,
             span: Bytes(4096 * 1000),
+            fill: Fill::None,
+            flow: None,
             zones: 1,
             stride: 1,
             channels: 0,

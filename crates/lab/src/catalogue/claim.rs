@@ -150,6 +150,8 @@ pub enum Take {
     Ratio,
     /// By how many percent that of `run` is below that of `per`.
     Loss,
+    /// By how many percent that of `run` is above that of `per`.
+    More,
     /// The first value of series `run` at which `reach` percent of its best is reached.
     Knee,
     /// By how many percent the lowest of series `run` is below the highest.
@@ -184,7 +186,8 @@ pub struct Figure {
     /// How it is made of the runs.
     #[serde(default)]
     pub take: Take,
-    /// Which measure: `throughput`, `operations`, `mean`, `p50`, `p95`, `p99`, `p99.9`.
+    /// Which measure: `throughput`, `operations`, `mean`, `p50`, `p95`, `p99`, `p99.9`,
+    /// `amplification`, `overhead`.
     #[serde(default = "throughput")]
     pub metric: String,
     /// Of which run or series.
@@ -311,7 +314,7 @@ impl Claim {
         let own = self.find(figure.run.as_ref(), figure.at.as_ref(), "run")?;
         match figure.take {
             Take::Value => ensure!(!own, "of a series, without `at`"),
-            Take::Share | Take::Ratio | Take::Loss => {
+            Take::Share | Take::Ratio | Take::Loss | Take::More => {
                 let other = self.find(figure.per.as_ref(), figure.per_at.as_ref(), "per")?;
                 ensure!(!own && !other, "of a series, without `at` or `per_at`");
             }

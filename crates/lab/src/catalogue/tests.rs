@@ -116,8 +116,8 @@ fn what_is_wrong_is_named_with_its_place() {
         ("engine = \"none\"", "engine = \"raid\"", ["setup.toml", "raid"]),
         (
             "about = \"no <engine>\"",
-            "about = \"\"\npolicy = { order = \"x\" }",
-            ["profile raw", "order"],
+            "about = \"\"\npolicy = { order = \"blocking\" }",
+            ["profile raw", "policies"],
         ),
         ("size = \"64KiB\"", "size = \"5000\"", ["workload w", "multiple"]),
     ] {

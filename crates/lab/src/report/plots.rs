@@ -176,6 +176,7 @@ fn marks(figure: &Figure, series: &[&SeriesResult], metric: Metric) -> Vec<Mark>
         Take::Share => Some(own()? * number / 100.0),
         Take::Ratio => Some(own()? * number),
         Take::Loss => Some(own()? * (1.0 - number / 100.0)),
+        Take::More => Some(own()? * (1.0 + number / 100.0)),
         Take::Knee | Take::Spread | Take::Best => None,
     };
     match figure.take {

@@ -3,28 +3,153 @@
 //! The engine runs on the executor of the clients, so its work takes no time but that of the
 //! drive; what a processor would need is the host model's to say.
 //!
-//! Not here: other than regular files, limits of dirty data (the engine has its own).
+//! Not here: other than regular files; mixes of operations, which are `Flows`.
 
 use super::Target;
+use crate::catalogue::Profile;
 use crate::host::Host;
-use crate::workload::{Kind, Mode, Op, Workload};
+use crate::inside::{Moment, Written};
+use crate::workload::{Fill, Kind, Mode, Op, Order, Workload};
 use anyhow::{Context as _, Result, ensure};
-use furrow_fs::{Counters, Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
-use furrow_rt::{PAGE_SIZE, Rt};
+use furrow_fs::{Fs, Ino, MountOptions, NewNode, Order as WriteOrder, WriteData};
+use furrow_rt::{JoinHandle, PAGE_SIZE, Rt};
 use furrow_zone::ZonedDevice;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Largest read or write of the library that is used.
 const PIECE: u64 = 1 << 20;
 
-/// See the module.
-pub struct Files {
-    fs: Fs,
-    files: Vec<Ino>,
-    workload: Workload,
+/// A file system made for a profile on a host, and how it is used.
+pub(super) struct Library {
+    rt: Rt,
+    device: Rc<dyn ZonedDevice>,
+    options: MountOptions,
+    pub(super) fs: Fs,
+    /// Zones of a superzone.
+    width: u32,
     /// What is written. Zeros: the emulated drive keeps them in no space, so that a full-size
     /// drive fits into memory, and in virtual time content makes no difference.
     content: Vec<u8>,
+}
+
+impl Library {
+    /// Makes and mounts a file system.
+    ///
+    /// # Errors
+    /// If the drive cannot hold it, or the host model asks for what the engine lacks.
+    pub(super) async fn new(
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        profile: &Profile,
+        host: &Host,
+    ) -> Result<Library> {
+        let name = device.name();
+        ensure!(
+            host.background.0 == 0 && host.flushers == 0,
+            "{name}: when the engine writes back, and with how many tasks, cannot be set"
+        );
+        let pages = |bytes: u64| (bytes > 0).then_some(bytes as usize / PAGE_SIZE);
+        let mut options = profile.policy.mount();
+        options.cache_pages = pages(host.memory.0).unwrap_or(options.cache_pages);
+        options.dirty_pages = pages(host.dirty.0);
+        if host.zone_lock {
+            options.order = WriteOrder::Blocking;
+        }
+        if let Some(cap) = pages(host.request_cap.0) {
+            let own = options.command_blocks.unwrap_or(u32::MAX);
+            options.command_blocks = Some(own.min(cap as u32));
+        }
+        let made = Fs::format(rt, device.clone(), &profile.policy.mkfs()).await.context("mkfs")?;
+        let fs = Fs::mount(rt, device.clone(), options.clone()).await.context("mount")?;
+        let content = vec![0; PIECE as usize];
+        Ok(Library { rt: rt.clone(), device, options, fs, width: made.width, content })
+    }
+
+    /// Mounts it again, so that nothing is cached.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub(super) async fn mount_again(&mut self) -> Result<()> {
+        self.fs.unmount().await.context("unmount")?;
+        let fs = Fs::mount(&self.rt, self.device.clone(), self.options.clone()).await;
+        self.fs = fs.context("mount")?;
+        Ok(())
+    }
+
+    /// Writes `bytes` to `file` at `at`.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub(super) async fn write(&self, file: Ino, at: u64, bytes: u64) -> Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            let piece = PIECE.min(bytes - done);
+            let from = &self.content[..piece as usize];
+            let data = WriteData::copy(self.fs.pool(), at + done, from);
+            self.fs.write(file, data).await?;
+            done += piece;
+        }
+        Ok(())
+    }
+
+    /// Reads up to `bytes` of `file` from `at`; how many there were.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub(super) async fn read(&self, file: Ino, at: u64, bytes: u64) -> Result<u64> {
+        let mut done = 0;
+        while done < bytes {
+            let piece = PIECE.min(bytes - done);
+            let read = self.fs.read(file, at + done, piece as usize).await?;
+            if read.is_empty() {
+                break;
+            }
+            done += read.len() as u64;
+        }
+        Ok(done)
+    }
+
+    /// See [`Target::moment`].
+    pub(super) fn moment(&self) -> Moment {
+        let (total, held) = self.fs.permits();
+        let streams = self.fs.streams();
+        let zones = |open: u32| open * self.width;
+        Moment {
+            at_ns: self.rt.now().0,
+            permits: total,
+            active: held,
+            streams: streams.iter().map(|s| zones(s.open + s.parked)).collect(),
+            busy: streams.iter().map(|s| zones(s.open)).collect(),
+            names: streams.iter().map(|s| s.name.to_owned()).collect(),
+        }
+    }
+
+    /// Ends the file system; what it wrote since it was mounted.
+    ///
+    /// # Errors
+    /// If its last checkpoint fails.
+    pub(super) async fn end(&self) -> Result<Written> {
+        self.fs.unmount().await.context("unmount")?;
+        Ok(Written::from(&self.fs.counters()))
+    }
+}
+
+/// See the module.
+pub struct Files {
+    library: Rc<Library>,
+    files: Vec<File>,
+    workload: Workload,
+    /// Bytes read ahead of a reader who goes on; 0: none.
+    ahead: u64,
+}
+
+struct File {
+    ino: Ino,
+    /// Where the last read ended.
+    end: Cell<u64>,
+    /// What is read ahead: from where, and its task.
+    ahead: RefCell<Option<(u64, JoinHandle<Result<()>>)>>,
 }
 
 impl Files {
@@ -36,80 +161,77 @@ impl Files {
     pub async fn new(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
+        profile: &Profile,
         workload: &Workload,
         host: &Host,
     ) -> Result<Files> {
         let name = device.name();
-        ensure!(
-            host.dirty.0 == 0 && host.background.0 == 0 && host.flushers == 0,
-            "{name}: the engine's dirty limits and flushers cannot be set"
-        );
-        ensure!(
-            host.request_cap.0 == 0 && !host.zone_lock,
-            "{name}: a request cap and a zone lock are for commands, not for files"
-        );
         ensure!(workload.span.0 > 0, "{name}: how large are the files? `span` is not set");
-        let force = MkfsOptions { force: true, ..MkfsOptions::default() };
-        Fs::format(rt, device.clone(), &force).await.context("mkfs")?;
-        let default = MountOptions::default();
-        let cache_pages = match host.memory.0 as usize / PAGE_SIZE {
-            0 => default.cache_pages,
-            pages => pages,
-        };
-        let options = MountOptions { cache_pages, ..default };
-        let fs = Fs::mount(rt, device.clone(), options.clone()).await.context("mount")?;
+        let mut library = Library::new(rt, device, profile, host).await?;
         let mut files = Vec::new();
         for thread in 0..workload.clients() {
             let name = format!("client-{thread}");
-            let file = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?;
-            files.push(file.ino);
+            let file = library.fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?;
+            files.push(File { ino: file.ino, end: Cell::new(u64::MAX), ahead: RefCell::default() });
         }
-        let content = vec![0; PIECE as usize];
-        let mut target = Files { fs, files, workload: workload.clone(), content };
-        if workload.op == Kind::Read || workload.read_percent > 0 {
-            target.fill().await?;
-            target.fs.unmount().await.context("unmount")?;
-            target.fs = Fs::mount(rt, device, options).await.context("mount")?;
+        if workload.op == Kind::Read || workload.read_percent > 0 || workload.fill != Fill::None {
+            library = fill(rt, library, &files, workload).await?;
+            library.mount_again().await?;
         }
-        Ok(target)
+        let sequential = workload.order == Order::Sequential;
+        let ahead = if sequential { host.readahead.0 } else { 0 };
+        Ok(Files { library: Rc::new(library), files, workload: workload.clone(), ahead })
     }
 
-    /// What the file system has written since it was mounted.
-    pub fn counters(&self) -> Counters {
-        self.fs.counters()
-    }
-
-    /// Ends the file system.
-    ///
-    /// # Errors
-    /// If its last checkpoint fails.
-    pub async fn end(&self) -> Result<()> {
-        self.fs.unmount().await.context("unmount")
-    }
-
-    async fn fill(&self) -> Result<()> {
-        for file in &self.files {
-            let mut at = 0;
-            while at < self.workload.span.0 {
-                let bytes = PIECE.min(self.workload.span.0 - at);
-                self.write(*file, at, bytes).await?;
-                at += bytes;
-            }
+    /// Where a reader goes on into a new window: gets it whole, unless that is under way, and
+    /// begins with the next, as a kernel does.
+    async fn read_ahead(&self, file: &File, op: Op) -> Result<()> {
+        let goes_on = op.at == 0 || file.end.get() == op.at;
+        if !goes_on || !op.at.is_multiple_of(self.ahead) {
+            return Ok(());
         }
-        self.fs.sync().await.context("sync")
-    }
-
-    async fn write(&self, file: Ino, at: u64, bytes: u64) -> Result<()> {
-        let mut done = 0;
-        while done < bytes {
-            let piece = PIECE.min(bytes - done);
-            let from = &self.content[..piece as usize];
-            let data = WriteData::copy(self.fs.pool(), at + done, from);
-            self.fs.write(file, data).await?;
-            done += piece;
+        let under_way = file.ahead.borrow_mut().take().filter(|(from, _)| *from == op.at);
+        match under_way {
+            Some((_, window)) => window.await?,
+            None => drop(self.library.read(file.ino, op.at, self.ahead).await?),
+        }
+        let (library, ino, bytes) = (self.library.clone(), file.ino, self.ahead);
+        let from = op.at + bytes;
+        if from < self.workload.span.0 {
+            let next = async move { library.read(ino, from, bytes).await.map(drop) };
+            *file.ahead.borrow_mut() = Some((from, self.library.rt.spawn(next)));
         }
         Ok(())
     }
+}
+
+/// Writes all files: at once, as clients would have, or one after the other.
+async fn fill(rt: &Rt, library: Library, files: &[File], workload: &Workload) -> Result<Library> {
+    let library = Rc::new(library);
+    let span = workload.span.0;
+    let mut writers = Vec::new();
+    for file in files {
+        let (library, ino) = (library.clone(), file.ino);
+        let writer = rt.spawn(async move {
+            let mut at = 0;
+            while at < span {
+                let bytes = (PIECE / 8).min(span - at);
+                library.write(ino, at, bytes).await?;
+                at += bytes;
+                library.rt.yield_now().await;
+            }
+            anyhow::Ok(())
+        });
+        match workload.fill {
+            Fill::InTurn => writer.await.context("filling files")?,
+            Fill::None | Fill::AtOnce => writers.push(writer),
+        }
+    }
+    for writer in writers {
+        writer.await.context("filling files")?;
+    }
+    library.fs.sync().await.context("sync")?;
+    Rc::try_unwrap(library).map_err(|_| anyhow::anyhow!("a writer did not end"))
 }
 
 impl Target for Files {
@@ -118,21 +240,28 @@ impl Target for Files {
     }
 
     async fn perform(&self, thread: u32, op: Op) -> Result<u64> {
-        let file = self.files[thread as usize % self.files.len()];
+        let file = &self.files[thread as usize % self.files.len()];
         if op.kind == Kind::Read {
-            let mut done = 0;
-            while done < op.bytes {
-                let piece = PIECE.min(op.bytes - done);
-                let read = self.fs.read(file, op.at + done, piece as usize).await?;
-                ensure!(!read.is_empty(), "file of client {thread} ends before {}", op.at + done);
-                done += read.len() as u64;
+            if self.ahead > 0 {
+                self.read_ahead(file, op).await?;
             }
+            file.end.set(op.at + op.bytes);
+            let done = self.library.read(file.ino, op.at, op.bytes).await?;
+            ensure!(done == op.bytes, "file of client {thread} ends before {}", op.at + op.bytes);
             return Ok(done);
         }
-        self.write(file, op.at, op.bytes).await?;
+        self.library.write(file.ino, op.at, op.bytes).await?;
         if op.sync || self.workload.mode == Mode::Direct {
-            self.fs.fsync(file, true).await?;
+            self.library.fs.fsync(file.ino, true).await?;
         }
         Ok(op.bytes)
+    }
+
+    fn moment(&self) -> Option<Moment> {
+        Some(self.library.moment())
+    }
+
+    async fn end(&self) -> Result<Option<Written>> {
+        self.library.end().await.map(Some)
     }
 }

@@ -1,0 +1,163 @@
+//! Mixes of operations on many files: what MDtest and Filebench's personalities do.
+//!
+//! A client goes through its *steps* again and again; each is an operation of its own. Most steps
+//! are about the client's *current* file, which `create` and `pick` choose.
+
+use furrow_emu::timing::quantity::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// One step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Step {
+    /// Makes a file, which becomes the current one.
+    Create,
+    /// Makes one of the client's files the current one, by chance.
+    Pick,
+    /// Writes the current file from its start to the size of a new one.
+    Write,
+    /// Adds to the end of the current file: anything from 1 byte to `append`.
+    Append,
+    /// Adds to the end of a log that the client keeps beside its files.
+    Log,
+    /// Reads the current file whole.
+    Read,
+    /// Makes the current file durable.
+    Fsync,
+    /// Asks for the attributes of the current file.
+    Stat,
+    /// Removes one of the client's files, by chance.
+    Delete,
+}
+
+/// What clients do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flow {
+    /// Files each client has when measuring begins.
+    #[serde(default)]
+    pub files: u32,
+    /// Bytes of a new file.
+    pub file: Bytes,
+    /// Most bytes of an append.
+    #[serde(default)]
+    pub append: Bytes,
+    /// Clients pick from the files of all, not only from their own.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shared: bool,
+    /// What a client does, in turn.
+    pub steps: Vec<Step>,
+    /// What the first client does instead, if that is something else.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub first: Vec<Step>,
+}
+
+fn shareable(step: Step) -> bool {
+    matches!(step, Step::Pick | Step::Read | Step::Stat | Step::Log)
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl Flow {
+    /// Says what is wrong with it, if anything is.
+    ///
+    /// # Errors
+    /// One clause.
+    pub fn check(&self) -> Result<(), String> {
+        if self.steps.is_empty() {
+            return Err("`flow` has no `steps`".into());
+        }
+        if self.file.0 == 0 {
+            return Err("`file` of `flow` is 0".into());
+        }
+        for steps in [&self.steps, &self.first] {
+            let about = |step: &Step| !matches!(step, Step::Log | Step::Delete);
+            let chosen = |step: &Step| matches!(step, Step::Create | Step::Pick);
+            if steps.iter().find(|step| about(step)).is_some_and(|step| !chosen(step)) {
+                return Err("`flow`: a step before `create` or `pick`".into());
+            }
+            let net = |step: &Step| match step {
+                Step::Create => 1,
+                Step::Delete => -1,
+                _ => 0,
+            };
+            if steps.iter().map(net).sum::<i32>() < 0 {
+                return Err("`flow`: more files are deleted than created".into());
+            }
+            let picks = steps.iter().any(|step| matches!(step, Step::Pick | Step::Delete));
+            if picks && self.files == 0 {
+                return Err("`flow` picks files, but there are no `files`".into());
+            }
+            if self.shared && steps.iter().any(|step| !shareable(*step)) {
+                return Err("`flow`: of `shared` files nothing is written or deleted".into());
+            }
+            let adds = steps.iter().any(|step| matches!(step, Step::Append | Step::Log));
+            if adds && self.append.0 == 0 {
+                return Err("`flow` appends, but `append` is 0".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The steps of client `thread`.
+    pub fn steps(&self, thread: u32) -> &[Step] {
+        if thread == 0 && !self.first.is_empty() { &self.first } else { &self.steps }
+    }
+
+    /// One line for people.
+    pub fn describe(&self) -> String {
+        let names = |steps: &[Step]| {
+            let name = |step: &Step| format!("{step:?}").to_ascii_lowercase();
+            steps.iter().map(name).collect::<Vec<_>>().join(", ")
+        };
+        let mut text = format!("{} again and again", names(&self.steps));
+        if !self.first.is_empty() {
+            text.push_str(&format!(", the first {}", names(&self.first)));
+        }
+        text.push_str(&format!("; {} files of {} each", self.files, self.file));
+        if self.shared {
+            text.push_str(", shared by all");
+        }
+        if self.append.0 > 0 {
+            text.push_str(&format!(", up to {} appended", self.append));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(text: &str) -> Result<Flow, String> {
+        let flow: Flow = toml::from_str(text).map_err(|error| error.to_string())?;
+        flow.check().map(|()| flow)
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        let good = "file = '1MiB'\nfiles = 3\nappend = '16KiB'\n\
+                    steps = ['delete', 'create', 'append', 'fsync', 'pick', 'read', 'log', 'stat']";
+        let good_flow = flow(good).unwrap();
+        assert_eq!(good_flow.steps(0), good_flow.steps(1));
+        assert!(good_flow.describe().contains("delete, create, append"));
+        for (from, to, word) in [
+            ("'delete', 'create'", "'read', 'create'", "before"),
+            ("'create',", "", "before"),
+            ("'create',", "'pick',", "deleted"),
+            ("files = 3", "files = 0", "no `files`"),
+            ("append = '16KiB'", "", "`append` is 0"),
+            ("'1MiB'", "'0'", "`file`"),
+            ("'stat'", "'rename'", "rename"),
+            ("files = 3", "files = 3\nshared = true", "shared"),
+        ] {
+            let error = flow(&good.replacen(from, to, 1)).unwrap_err();
+            assert!(error.contains(word), "{from} -> {to}: {error}");
+        }
+        let first = flow(&format!("{good}\nfirst = ['create', 'write']")).unwrap();
+        assert_eq!(first.steps(0).len(), 2);
+        assert_eq!(first.steps(1).len(), 8);
+    }
+}

@@ -1,0 +1,184 @@
+//! What went on inside a file system while clients measured it from outside.
+
+use furrow_fs::Counters;
+use serde::{Deserialize, Serialize};
+
+/// Moments kept of a run; when there are more, every second one goes.
+const MOMENTS: usize = 120;
+
+/// What a file system wrote from its mount to its end, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Written {
+    /// What clients asked for.
+    pub user: u64,
+    /// File data.
+    pub data: u64,
+    /// Nodes: inodes and pointer blocks.
+    pub nodes: u64,
+    /// Segment summaries.
+    pub summaries: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Changed table entries, and tables.
+    pub tables: u64,
+    /// Records of fsyncs.
+    pub records: u64,
+    /// Padding.
+    pub padding: u64,
+    /// Of data and nodes: what cleaning moved.
+    pub moved: u64,
+}
+
+impl From<&Counters> for Written {
+    fn from(counters: &Counters) -> Written {
+        let block = furrow_rt::PAGE_SIZE as u64;
+        Written {
+            user: counters.user_bytes,
+            data: counters.data_bytes,
+            nodes: counters.node_bytes,
+            summaries: counters.summary_bytes,
+            checkpoints: counters.checkpoint_bytes,
+            tables: counters.delta_bytes + counters.table_bytes,
+            records: counters.sync_bytes,
+            padding: counters.padding_bytes,
+            moved: (counters.clean_data_blocks + counters.clean_node_blocks) * block,
+        }
+    }
+}
+
+impl Written {
+    /// All that was written to the drive.
+    pub fn total(&self) -> u64 {
+        self.data
+            + self.nodes
+            + self.summaries
+            + self.checkpoints
+            + self.tables
+            + self.records
+            + self.padding
+    }
+
+    /// What was written for each byte asked for; 0 if nothing was.
+    pub fn amplification(&self) -> f64 {
+        if self.user == 0 { 0.0 } else { self.total() as f64 / self.user as f64 }
+    }
+
+    /// What is neither data nor nodes, in percent of all.
+    pub fn overhead_percent(&self) -> f64 {
+        let rest = self.total() - self.data - self.nodes;
+        if self.total() == 0 { 0.0 } else { rest as f64 / self.total() as f64 * 100.0 }
+    }
+
+    /// Kinds with their bytes, those of which there are any.
+    pub fn kinds(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let all = [
+            ("data", self.data),
+            ("nodes", self.nodes),
+            ("summaries", self.summaries),
+            ("checkpoints", self.checkpoints),
+            ("tables", self.tables),
+            ("fsync records", self.records),
+            ("padding", self.padding),
+        ];
+        all.into_iter().filter(|(_, bytes)| *bytes > 0)
+    }
+}
+
+/// Active zones at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// When, in nanoseconds of the executor's time.
+    pub at_ns: u64,
+    /// Active zones the file system may hold.
+    pub permits: u32,
+    /// Those it holds permits for.
+    pub active: u32,
+    /// Zones of each stream's superzones, parked ones included.
+    pub streams: Vec<u32>,
+    /// Zones each stream writes to in turn.
+    pub busy: Vec<u32>,
+    /// What streams are called.
+    pub names: Vec<String>,
+}
+
+/// What went on inside, over a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Inside {
+    /// What was written.
+    pub written: Written,
+    /// What streams are called.
+    pub streams: Vec<String>,
+    /// Moments, in order, evenly apart.
+    pub moments: Vec<Moment>,
+}
+
+/// Collects moments, evenly apart, however long the run is.
+#[derive(Debug)]
+pub struct Sampler {
+    moments: Vec<Moment>,
+    names: Vec<String>,
+    apart: u64,
+}
+
+impl Sampler {
+    /// A sampler whose moments are `apart` nanoseconds apart to begin with.
+    pub fn new(apart: u64) -> Sampler {
+        Sampler { moments: Vec::new(), names: Vec::new(), apart: apart.max(1) }
+    }
+
+    /// Nanoseconds until the next moment.
+    pub fn apart(&self) -> u64 {
+        self.apart
+    }
+
+    /// Takes a moment in.
+    pub fn push(&mut self, mut moment: Moment) {
+        self.names = std::mem::take(&mut moment.names);
+        self.moments.push(moment);
+        // Of an odd number the first and the last stay.
+        if self.moments.len() > 2 * MOMENTS {
+            let mut odd = false;
+            self.moments.retain(|_| {
+                odd = !odd;
+                odd
+            });
+            self.apart *= 2;
+        }
+    }
+
+    /// What was collected, with times from `begin` on.
+    pub fn take(&mut self, begin: u64) -> Inside {
+        let mut moments = std::mem::take(&mut self.moments);
+        moments.iter_mut().for_each(|moment| moment.at_ns = moment.at_ns.saturating_sub(begin));
+        Inside { written: Written::default(), streams: std::mem::take(&mut self.names), moments }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amplification_counts_everything_written() {
+        let written = Written { user: 100, data: 110, nodes: 60, tables: 30, ..Written::default() };
+        assert_eq!(written.amplification(), 2.0);
+        assert_eq!(written.overhead_percent(), 15.0);
+        assert_eq!(written.kinds().count(), 3);
+        assert_eq!(Written::default().amplification(), 0.0);
+    }
+
+    #[test]
+    fn a_long_run_keeps_few_moments_evenly_apart() {
+        let mut sampler = Sampler::new(10);
+        let mut at = 5;
+        for _ in 0..1_000 {
+            sampler.push(Moment { at_ns: at, ..Moment::default() });
+            at += sampler.apart();
+        }
+        let moments = sampler.take(5).moments;
+        assert!((MOMENTS..=2 * MOMENTS).contains(&moments.len()), "{}", moments.len());
+        assert_eq!(moments[0].at_ns, 0);
+        let apart = moments[1].at_ns;
+        assert!(moments.windows(2).all(|pair| pair[1].at_ns - pair[0].at_ns == apart));
+    }
+}

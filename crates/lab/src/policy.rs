@@ -1,0 +1,203 @@
+//! Policies of an engine: what makes one profile differ from another.
+//!
+//! A policy is named because it is carried out: what the engine has in one form only (`sync`,
+//! `metadata`) can be named in that form, so that a result says what it was taken with, and
+//! nothing else is accepted.
+
+use furrow_emu::timing::quantity::Bytes;
+use furrow_fs::{MkfsOptions, MountOptions, Order as WriteOrder, Placement as Heads};
+use furrow_rt::PAGE_SIZE;
+use serde::{Deserialize, Serialize};
+
+/// Most superzones a stream can write to at once.
+const SUPERZONES_MAX: u32 = 8;
+
+/// How many superzones a stream writes to at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// As many as its share of what is written, decided anew each second.
+    #[default]
+    Quota,
+    /// The same number for each stream.
+    Fixed(u32),
+}
+
+/// How many writes of a zone are in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// One, as a kernel's zone write lock has it.
+    Blocking,
+    /// Many.
+    #[default]
+    Queued,
+}
+
+/// What an fsync writes, and in which order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sync {
+    /// Data, nodes and record at once, sorted out by recovery.
+    #[default]
+    CoUpdate,
+}
+
+/// Where changed table entries go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Metadata {
+    /// To a log of changes, from time to time to tables.
+    #[default]
+    DeltaLog,
+}
+
+/// The policies of a file system. What is not said is the engine's own choice.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    /// Superzones a stream writes to at once.
+    pub placement: Placement,
+    /// Zones of a superzone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub width: Option<u32>,
+    /// Bytes that lie side by side in one zone of a superzone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stripe: Option<Bytes>,
+    /// Largest write command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<Bytes>,
+    /// Writes of a zone in flight.
+    pub order: Order,
+    /// What an fsync does.
+    pub sync: Sync,
+    /// Where table entries go.
+    pub metadata: Metadata,
+}
+
+fn blocks(bytes: Bytes) -> u32 {
+    (bytes.0 / PAGE_SIZE as u64) as u32
+}
+
+impl Policy {
+    /// Says what is wrong with it, if anything is.
+    ///
+    /// # Errors
+    /// One clause.
+    pub fn check(&self) -> Result<(), String> {
+        if let Placement::Fixed(count) = self.placement
+            && !(1..=SUPERZONES_MAX).contains(&count)
+        {
+            return Err(format!(
+                "placement: {count} superzones, 1 to {SUPERZONES_MAX} are possible"
+            ));
+        }
+        for (name, bytes) in [("stripe", self.stripe), ("request", self.request)] {
+            let fits = |bytes: Bytes| {
+                bytes.0.is_multiple_of(PAGE_SIZE as u64) && (1..=1 << 30).contains(&bytes.0)
+            };
+            if let Some(bytes) = bytes.filter(|bytes| !fits(*bytes)) {
+                return Err(format!("{name} of {bytes} is no multiple of 4KiB up to 1GiB"));
+            }
+        }
+        Ok(())
+    }
+
+    /// How the file system is made for it; whatever was on the drive is lost.
+    pub fn mkfs(&self) -> MkfsOptions {
+        MkfsOptions {
+            force: true,
+            width: self.width,
+            subsegment_blocks: self.stripe.map(blocks),
+            ..MkfsOptions::default()
+        }
+    }
+
+    /// How it is mounted.
+    pub fn mount(&self) -> MountOptions {
+        MountOptions {
+            placement: match self.placement {
+                Placement::Quota => Heads::Quota,
+                Placement::Fixed(count) => Heads::Fixed(count),
+            },
+            order: match self.order {
+                Order::Blocking => WriteOrder::Blocking,
+                Order::Queued => WriteOrder::Queued,
+            },
+            command_blocks: self.request.map(blocks),
+            ..MountOptions::default()
+        }
+    }
+
+    /// One line for people.
+    pub fn describe(&self) -> String {
+        let mut says = vec![match self.placement {
+            Placement::Quota => "superzones by quota".to_owned(),
+            Placement::Fixed(1) => "1 superzone for each stream".to_owned(),
+            Placement::Fixed(count) => format!("{count} superzones for each stream"),
+        }];
+        match self.width {
+            None => says.push("as wide as the engine chooses".to_owned()),
+            Some(1) => says.push("of 1 zone".to_owned()),
+            Some(width) => says.push(format!("of {width} zones")),
+        }
+        if let Some(stripe) = self.stripe {
+            says.push(format!("striped by {stripe}"));
+        }
+        if let Some(request) = self.request {
+            says.push(format!("write commands of at most {request}"));
+        }
+        says.push(match self.order {
+            Order::Blocking => "one write in flight per zone".to_owned(),
+            Order::Queued => "many writes in flight per zone".to_owned(),
+        });
+        let Policy { sync: Sync::CoUpdate, metadata: Metadata::DeltaLog, .. } = self;
+        says.push("fsync by co-update, tables by delta log".to_owned());
+        says.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(text: &str) -> Result<Policy, String> {
+        let policy: Policy = toml::from_str(text).map_err(|error| error.to_string())?;
+        policy.check().map(|()| policy)
+    }
+
+    #[test]
+    fn what_is_said_reaches_the_engine() {
+        let text = "placement = { fixed = 4 }\nwidth = 16\nstripe = '4KiB'\nrequest = '8KiB'\n\
+                    order = 'blocking'\nsync = 'co-update'\nmetadata = 'delta-log'";
+        let policy = policy(text).unwrap();
+        let (mkfs, mount) = (policy.mkfs(), policy.mount());
+        assert_eq!((mkfs.width, mkfs.subsegment_blocks), (Some(16), Some(1)));
+        assert_eq!(mount.placement, Heads::Fixed(4));
+        assert_eq!((mount.order, mount.command_blocks), (WriteOrder::Blocking, Some(2)));
+        let own = Policy::default().mount();
+        assert_eq!((own.placement, own.order), (Heads::Quota, WriteOrder::Queued));
+        let says = policy.describe();
+        for word in ["4 superzones", "16 zones", "by 4KiB", "at most 8KiB", "one write"] {
+            assert!(says.contains(word), "{says}");
+        }
+    }
+
+    #[test]
+    fn what_the_engine_lacks_is_refused() {
+        for (text, word) in [
+            ("placement = { fixed = 9 }", "9 superzones"),
+            ("placement = { fixed = 0 }", "0 superzones"),
+            ("placement = 'speculative'", "speculative"),
+            ("stripe = '5KiB'", "stripe"),
+            ("request = '0'", "request"),
+            ("order = 'append'", "append"),
+            ("sync = 'ordered'", "ordered"),
+            ("metadata = 'in-place'", "in-place"),
+            ("speed = 'high'", "speed"),
+        ] {
+            let error = policy(text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}
