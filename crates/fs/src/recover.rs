@@ -377,7 +377,9 @@ fn stale_zones(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> (Vec<SuperzoneI
             core.zones.state(id) == SuperzoneState::Free
                 || full && core.superzone_valid[index as usize] == 0
         };
-        if empty && zones.iter().any(|z| end(*z) > 0) {
+        // One that was emptied already is room only once it is free: replay may need it.
+        let free = core.zones.state(id) == SuperzoneState::Free;
+        if empty && (!free || zones.iter().any(|z| end(*z) > 0)) {
             superzones.push(id);
         }
     }
