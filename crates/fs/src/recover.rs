@@ -72,6 +72,7 @@ pub(crate) async fn mount(
         );
         return Err(Error::new(ErrorKind::WrongFormat, message));
     }
+    check_heads(&*device, &found)?;
     let roll = roll(&*device, &found, &pages).await?;
     let delta = delta_layout(device.geometry(), &found.layout, &options)?;
     let (nat, sit) = tables(&*device, &found, &pages, &delta).await?;
@@ -99,6 +100,34 @@ pub(crate) async fn mount(
     inner.core.borrow_mut().note_closed_zones(&found.reports);
     inner.start_cleaning();
     Ok(inner)
+}
+
+/// What a checkpoint says was written before it must have been: it waited for that.
+fn check_heads(device: &dyn ZonedDevice, found: &Found) -> Result<()> {
+    let geometry = device.geometry();
+    for head in &found.image.heads {
+        let Some(superzone) = head.superzone else { continue };
+        let descriptor = &found.image.descriptors[superzone as usize];
+        let present = |i: &u32| descriptor.missing.get() >> i & 1 == 0;
+        let first = descriptor.first.get();
+        let zones: Vec<u32> =
+            (0..u32::from(descriptor.width)).filter(present).map(|i| first + i).collect();
+        let stripe = found.layout.stripe(zones.len().max(1) as u32);
+        for (column, zone) in zones.iter().enumerate() {
+            let report = &found.reports[*zone as usize];
+            let least = stripe.fill(column as u32, head.next);
+            let end = written(report, geometry);
+            if end < least && report.state != ZoneState::Offline {
+                let message = format!(
+                    "{}: zone {zone} holds {end} blocks, the checkpoint says at least {least}: run \
+                     furrow fsck",
+                    device.name()
+                );
+                return Err(Error::new(ErrorKind::Corrupt, message));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn trace(rt: &Rt, step: u64) {
@@ -345,12 +374,13 @@ fn open_logs(inner: &Rc<Inner>, found: &Found) {
             core.writer.open_zone(zone, written(report, &core.geometry));
         }
     }
-    // Rows of the sync log are made even: records go on behind everything written.
+    // Rows of the sync log are made even: records go on behind everything written, whatever a
+    // damaged checkpoint says.
     let stripe = layout.sync_stripe();
     let sync = layout.sync_half(core.sync.half);
     let ends: Vec<u32> =
         sync.iter().map(|z| written(&found.reports[z.0 as usize], &core.geometry)).collect();
-    core.sync.next = row_end(&stripe, &ends).max(core.sync.next.min(stripe.blocks()));
+    core.sync.next = row_end(&stripe, &ends);
 }
 
 /// First block, in striping order, behind everything written in zones written up to `ends`.

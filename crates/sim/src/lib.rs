@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod crash;
+pub mod damage;
 pub mod fates;
 pub mod faulty;
 pub mod files;

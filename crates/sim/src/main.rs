@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use furrow_emu::CommandInfo;
 use furrow_fs::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, Subject, Trace, replay};
+use furrow_sim::damage::{Image, damaged};
 use furrow_sim::files::Files;
 use furrow_sim::ledger::{self, LedgerSubject};
 use furrow_sim::simulate::simulate;
@@ -14,9 +15,17 @@ use furrow_sim::sweep::{Goal, sweep};
 use furrow_sim::toy::{self, Toy};
 use furrow_zone::{Command, Target};
 use std::io::{IsTerminal, Write};
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Images made of one file system.
+const DAMAGED_AGAIN: u64 = 200;
+/// Nothing that is tried takes that long.
+const HANG: Duration = Duration::from_secs(60);
 
 /// Runs engines on emulated drives, in virtual time, by seed.
 #[derive(Parser)]
@@ -47,6 +56,24 @@ enum Task {
     Crash(CrashArgs),
     /// Repeat one failing case of a crash sweep.
     Replay(ReplayArgs),
+    /// Damage images of file systems; mount, fsck and dump must neither panic nor hang.
+    Damage(DamageArgs),
+}
+
+#[derive(Args)]
+struct DamageArgs {
+    /// First seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Stop after so many seconds.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Stop after so many images (1000 if no time is given).
+    #[arg(long)]
+    runs: Option<u64>,
+    /// Threads.
+    #[arg(long, default_value_t = 2)]
+    threads: u64,
 }
 
 #[derive(Args)]
@@ -146,6 +173,7 @@ fn main() -> ExitCode {
         None => Ok(simulate_seeds(&cli.simulate)),
         Some(Task::Crash(args)) => crash(&args),
         Some(Task::Replay(args)) => again(&args),
+        Some(Task::Damage(args)) => Ok(damage(&args)),
     };
     match result {
         Ok(code) => code,
@@ -176,6 +204,81 @@ fn simulate_seeds(args: &SimulateArgs) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Damages images one after the other, many of each file system.
+fn damage(args: &DamageArgs) -> ExitCode {
+    let runs = args.runs.unwrap_or(if args.seconds.is_some() { u64::MAX } else { 1000 });
+    let until = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let (next, over) = (AtomicU64::new(args.seed), AtomicBool::new(false));
+    let end = args.seed.saturating_add(runs);
+    let totals: [AtomicU64; 4] = Default::default();
+    // What each thread is at, and since when, for whoever watches over them.
+    let at: Vec<Mutex<Option<(u64, Instant)>>> =
+        (0..args.threads.max(1)).map(|_| Mutex::new(None)).collect();
+    if args.runs != Some(1) {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    let failed = |seed: u64, why: &str| {
+        println!("FAILED seed {seed}: {why}");
+        println!("  again: cargo run -p furrow-sim -- damage --runs 1 --seed {seed}");
+    };
+    let work = |place: &Mutex<Option<(u64, Instant)>>| {
+        let mut image: Option<(u64, Image)> = None;
+        while !over.load(Relaxed) && until.is_none_or(|until| Instant::now() < until) {
+            let seed = next.fetch_add(1, Relaxed);
+            if seed >= end {
+                break;
+            }
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some((seed, Instant::now()));
+            let result = std::panic::catch_unwind(AssertUnwindSafe(|| {
+                let base = seed / DAMAGED_AGAIN;
+                if image.as_ref().is_none_or(|(made, _)| *made != base) {
+                    image = Some((base, Image::make(base)?));
+                }
+                image.as_ref().map_or(Ok(Default::default()), |(_, image)| damaged(image, seed))
+            }));
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            let summary = match result {
+                Ok(Ok(summary)) => summary,
+                Ok(Err(why)) => {
+                    failed(seed, &why);
+                    over.store(true, Relaxed);
+                    break;
+                }
+                Err(panic) => {
+                    let text = panic.downcast_ref::<String>().map(String::as_str);
+                    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                    failed(seed, &format!("panic: {}", text.unwrap_or("?")));
+                    over.store(true, Relaxed);
+                    break;
+                }
+            };
+            totals[0].fetch_add(1, Relaxed);
+            totals[1].fetch_add(u64::from(summary.mounted), Relaxed);
+            totals[2].fetch_add(u64::from(summary.findings.is_some_and(|f| f > 0)), Relaxed);
+            totals[3].fetch_add(u64::from(summary.findings.is_none()), Relaxed);
+        }
+    };
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = at.iter().map(|place| scope.spawn(|| work(place))).collect();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            std::thread::sleep(Duration::from_millis(50));
+            for place in &at {
+                let place = *place.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some((seed, since)) = place.filter(|(_, since)| since.elapsed() > HANG) {
+                    failed(seed, &format!("still at it after {} s", since.elapsed().as_secs()));
+                    std::process::exit(1);
+                }
+            }
+        }
+    });
+    let [images, mounted, found, refused] = totals.map(|total| total.load(Relaxed));
+    println!("images      {images:>10}   {:.1} s", started.elapsed().as_secs_f64());
+    println!("mounted     {mounted:>10}");
+    println!("fsck        {found:>10}   found something, {refused} it could not check");
+    if over.load(Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn crash(args: &CrashArgs) -> Result<ExitCode> {

@@ -500,7 +500,8 @@ impl Look<'_> {
             return Ok(Value::Fields(all));
         }
         let place = |v: u32| {
-            let (column, offset) = stripe.place(v);
+            // A damaged summary may list more blocks than there are.
+            let (column, offset) = (v < stripe.blocks()).then(|| stripe.place(v))?;
             zones.get(column as usize).map(|zone| (*zone, offset))
         };
         let start = stripe.segment_range(k).start;

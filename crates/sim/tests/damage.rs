@@ -1,0 +1,29 @@
+//! Damaged images: what `furrow-sim damage` does for hours, for a few seconds.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use furrow_sim::damage::{Image, damaged};
+
+#[test]
+fn mount_fsck_and_dump_survive_damaged_images() {
+    let (mut mounted, mut found) = (0, 0);
+    for base in 1..4 {
+        let image = Image::make(base).unwrap();
+        for seed in base * 200..base * 200 + 150 {
+            let summary = damaged(&image, seed).unwrap();
+            mounted += u32::from(summary.mounted);
+            found += u32::from(summary.findings.is_some_and(|findings| findings > 0));
+        }
+    }
+    // Neither all nor nothing is refused: what lies behind checksums is reached.
+    assert!((50..400).contains(&mounted), "{mounted} of 450 mounted");
+    assert!(found > 100, "fsck found something in {found} of 450");
+}
+
+/// Images that once made something panic or hang.
+#[test]
+fn what_failed_once_holds() {
+    for seed in [10_302, 21_266, 31_658] {
+        damaged(&Image::make(seed / 200).unwrap(), seed).unwrap();
+    }
+}
