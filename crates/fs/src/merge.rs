@@ -313,7 +313,9 @@ impl Inner {
         {
             let core = &mut *self.core.borrow_mut();
             let half = core.delta.position().0;
-            if core.checkpoint.extents.iter().all(|extent| extent.half == half) {
+            let one_half = core.checkpoint.extents.iter().all(|extent| extent.half == half);
+            // The checkpoint that ended recovery may have begun one.
+            if one_half || core.checkpoint.merge.is_some() {
                 return;
             }
             core.begin_merge();

@@ -121,6 +121,7 @@ impl<E: Entry> Table<E> {
 
     /// Begins a merge of the units that are behind, or of all: those it is to write.
     pub(crate) fn begin_merge(&mut self, all: bool) -> Vec<u32> {
+        debug_assert!(self.merging.is_empty(), "a merge begins while one is under way");
         let behind = std::mem::take(&mut self.behind);
         let exists = |unit: &u32| self.units[*unit as usize].is_some();
         self.merging = if all { (0..self.units.len() as u32).collect() } else { behind };

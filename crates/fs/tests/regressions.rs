@@ -501,7 +501,8 @@ fn what_was_promised_on_a_full_drive_finds_its_place() {
                 assert!(!text.contains("promised"), "seed {seed}: {text}");
                 assert!(!text.contains("read-only"), "seed {seed}: {text}");
             };
-            for _ in 0..6000 {
+            // Full after some four hundred.
+            for _ in 0..2500 {
                 let dir = dirs[rng.below(dirs.len() as u64) as usize];
                 let pick = rng.below(files.len().max(1) as u64) as usize;
                 match rng.below(if full > 20 { 12 } else { 8 }) {

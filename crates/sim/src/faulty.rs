@@ -34,8 +34,11 @@ pub fn metadata_zones(fs: &Fs) -> BTreeSet<ZoneId> {
         matches!(usage, Checkpoint | DeltaLog | Tables | SyncLog)
     };
     let zones = fs.zone_map().unwrap_or_default();
-    let numbered = (0..).map(ZoneId).zip(zones);
-    numbered.filter(|(_, info)| is_metadata(info.usage)).map(|(zone, _)| zone).collect()
+    // They come first. One that has failed by now is among them, and shown as retired.
+    let last = zones.iter().rposition(|info| is_metadata(info.usage));
+    let mut count = last.map_or(0, |last| last + 1);
+    count += zones[count..].iter().take_while(|info| info.usage == ZoneUse::Retired).count();
+    (0..count as u32).map(ZoneId).collect()
 }
 
 fn draw(kind: u64, nth: When, rng: &mut Rng) -> Fault {
@@ -103,6 +106,8 @@ pub fn at_rest(emulator: &Emulator, seed: u64) {
 struct Damage {
     /// Zones gone with their blocks.
     offline: bool,
+    /// Zones that cannot be written any more: room that is gone.
+    closed: bool,
     /// Zones without which there is no mount for writing.
     metadata: bool,
 }
@@ -110,9 +115,10 @@ struct Damage {
 fn damage(emulator: &Emulator, expected: &Expected) -> Result<Damage, String> {
     let zones = emulator.geometry().zones;
     let report = emulator.report(ZoneId(0), zones).map_err(|status| status.to_string())?;
-    let mut damage = Damage { offline: false, metadata: false };
+    let mut damage = Damage { offline: false, closed: false, metadata: false };
     for zone in &report {
         let dead = matches!(zone.state, ZoneState::Offline | ZoneState::ReadOnly);
+        damage.closed |= dead;
         damage.offline |= zone.state == ZoneState::Offline;
         // A run that never got to its mount does not know which they are.
         let known = !expected.metadata.is_empty();
@@ -159,6 +165,10 @@ pub async fn reopen(
     }
     let fs = match Fs::mount(&rt, device.clone(), setup.mount.clone()).await {
         Err(error) if damage.metadata && explains(error.kind()) => {
+            return look_only(&rt, device, &setup, &expected).await;
+        }
+        // A full drive that loses zones has no room for what recovery writes.
+        Err(error) if damage.closed && error.kind() == ErrorKind::NoSpace => {
             return look_only(&rt, device, &setup, &expected).await;
         }
         other => other.map_err(told("mount"))?,
@@ -214,9 +224,14 @@ async fn after_loss(
     expected: &Expected,
 ) -> Result<(), Trouble> {
     let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
-    let fs = match Fs::mount(rt, device, setup.mount.clone()).await {
+    let fs = match Fs::mount(rt, device.clone(), setup.mount.clone()).await {
         // Recovery needs something that is gone: it says so, and changes nothing.
         Err(error) if explains(error.kind()) => return Ok(()),
+        // Room is gone too: what is left can be looked at.
+        Err(error) if error.kind() == ErrorKind::NoSpace => {
+            let mount = MountOptions { read_only: true, ..setup.mount.clone() };
+            Fs::mount(rt, device, mount).await.map_err(told("mount for reading, a zone gone"))?
+        }
         other => other.map_err(told("mount with a zone gone"))?,
     };
     check_damaged(&fs, expected).await.map_err(|trouble| trouble.at("with a zone gone"))?;
