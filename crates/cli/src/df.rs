@@ -78,7 +78,8 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
     let whole = logs + summaries + space.blocks;
     writeln!(
         out,
-        "\nmetadata beside nodes: logs and tables {} ({:.3} % of the drive), summaries {} ({:.3} %)",
+        "\nmetadata beside nodes: logs and tables {} ({:.3} % of the drive), \
+         summaries {} ({:.3} %)",
         show::bytes(logs * block),
         logs as f64 * 100.0 / whole.max(1) as f64,
         show::bytes(summaries * block),
