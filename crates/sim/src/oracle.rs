@@ -204,7 +204,23 @@ impl Expected {
                 Err(_) => {}
             }
         }
+        // A name may come back, and the inode number with it: its mode tells whose it is then.
+        if matches.iter().any(|(_, matching)| self.modes_fit(observed, matching)) {
+            matches.retain(|(_, matching)| self.modes_fit(observed, matching));
+        }
         Candidates { client, matches, differences }
+    }
+
+    /// Whether each object has permission bits that it may have.
+    fn modes_fit(&self, observed: &Observed, matching: &Matching) -> bool {
+        matching.iter().all(|(object, ino)| {
+            let steps = self.objects.get(object).filter(|steps| !steps.modes.is_empty());
+            let found = observed.nodes.get(ino).filter(|found| found.kind != Kind::Symlink);
+            match (steps, found) {
+                (Some(steps), Some(found)) => steps.modes.contains(&found.mode),
+                _ => true,
+            }
+        })
     }
 
     /// How many name changes of `client` must be there if those of `of` are there up to `count`.
