@@ -30,14 +30,15 @@ line() {
         printf "%-52s %10.2f %10.2f %-6s %7.3f\n", what, model, found, unit, found / model }'
 }
 
-# MB/s that fio writes to new files on the mount, an fsync at the end of each included.
+# MB/s that fio writes to new files on the mount, an fsync at the end of each included. Nothing is
+# allocated before: that would write everything twice.
 # $1: MiB of each, the rest: files
 fio_rate() {
     local size="$1" file jobs=()
     shift
     for file in "$@"; do jobs+=(--name="$file" --filename="$mount/$file"); done
     sync
-    fio --rw=write --bs=1M --size="${size}M" --end_fsync=1 --ioengine=psync --group_reporting \
+    fio --fallocate=none --rw=write --bs=1M --size="${size}M" --end_fsync=1 --ioengine=psync --group_reporting \
         --output-format=json --output="$work/fio.json" "${jobs[@]}"
     written
 }
@@ -47,7 +48,7 @@ fio_steady() {
     local file jobs=()
     for file in "$@"; do jobs+=(--name="$file" --filename="$mount/$file"); done
     sync
-    fio --rw=write --bs=1M --size=1G --time_based --ramp_time=4 --runtime=12 --ioengine=psync \
+    fio --fallocate=none --rw=write --bs=1M --size=1G --time_based --ramp_time=4 --runtime=12 --ioengine=psync \
         --group_reporting --output-format=json --output="$work/fio.json" "${jobs[@]}"
     written
 }
