@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod common;
+
+use common::SMALL;
 use furrow_emu::{Emulator, Medium, Options};
 use furrow_fs::{
     Fs, Ino, Kind, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr, WriteData,
@@ -11,25 +14,13 @@ use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::future::Future;
 use std::rc::Rc;
 
-const SMALL: &str = "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=1";
-
 /// Runs `test` on a fresh file system on a drive of `spec`.
 fn on_drive<F: Future<Output = Result<()>> + 'static>(
     spec: &str,
     test: impl FnOnce(Rt, Rc<dyn ZonedDevice>) -> F,
 ) {
-    let rt = Rt::new(Config::shuffled(7));
-    let geometry = furrow_zone::spec::parse_geometry(spec).unwrap();
-    let medium = Medium::memory(&geometry);
-    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap();
-    let drive: Rc<dyn ZonedDevice> = Rc::new(drive);
-    let (on, device) = (rt.clone(), drive.clone());
-    rt.block_on(async move { Fs::format(&on, device, &MkfsOptions::default()).await }).unwrap();
-    let test = test(rt.clone(), drive);
-    if let Err(error) = rt.block_on(test) {
-        panic!("{error}");
-    }
-    rt.clear();
+    let (rt, made) = (Rt::new(Config::shuffled(7)), (Options::simulated(), MkfsOptions::default()));
+    common::on_drive(rt, spec, made, |rt, drive| test(rt, Rc::new(drive)));
 }
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {

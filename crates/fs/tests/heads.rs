@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use furrow_emu::{Emulator, Medium, Options};
+mod common;
+
+use common::sound;
+use furrow_emu::Options;
+use furrow_fs::ZoneUse;
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, Placement, StreamInfo, WriteData};
-use furrow_fs::{FsckOptions, ZoneUse, fsck};
 use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::{Result, ZonedDevice};
 use std::collections::BTreeMap;
@@ -21,18 +24,10 @@ fn on_drive<F: Future<Output = Result<()>> + 'static>(
     active: u32,
     test: impl FnOnce(Rt, Rc<dyn ZonedDevice>) -> F,
 ) {
-    let rt = Rt::new(Config::shuffled(11));
-    let geometry = furrow_zone::spec::parse_geometry(&format!("{DRIVE}{active}")).unwrap();
-    let medium = Medium::memory(&geometry);
-    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap();
-    let device: Rc<dyn ZonedDevice> = Rc::new(drive);
-    let (on, made) = (rt.clone(), device.clone());
-    let options = MkfsOptions { width: Some(2), ..Default::default() };
-    rt.block_on(async move { Fs::format(&on, made, &options).await }).unwrap();
-    if let Err(error) = rt.block_on(test(rt.clone(), device)) {
-        panic!("{error}");
-    }
-    rt.clear();
+    let format = MkfsOptions { width: Some(2), ..Default::default() };
+    let (rt, made) = (Rt::new(Config::shuffled(11)), (Options::simulated(), format));
+    let spec = format!("{DRIVE}{active}");
+    common::on_drive(rt, &spec, made, |rt, drive| test(rt, Rc::new(drive)));
 }
 
 fn options(placement: Placement) -> MountOptions {
@@ -137,15 +132,12 @@ fn a_parked_superzone_is_closed_when_another_stream_lacks_its_permits() {
         assert!(fs.counters().superzones_closed > 0, "{:?}", fs.streams());
         // A crash finds closed ones, parked ones and open ones.
         drop(fs);
-        let report = fsck(device.clone(), &FsckOptions::default()).await?;
-        assert!(report.is_ok(), "{report:?}");
+        sound(device.clone()).await?;
         let fs = Fs::mount(&rt, device.clone(), options(Placement::Quota)).await?;
         assert!(holds(&fs, warm, 12 * SEGMENT, 1).await?);
         assert!(holds(&fs, cold, 12 * SEGMENT, 2).await?);
         fs.unmount().await?;
-        let report = fsck(device, &FsckOptions::default()).await?;
-        assert!(report.is_ok(), "{report:?}");
-        Ok(())
+        sound(device).await
     });
 }
 

@@ -2,38 +2,26 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use furrow_emu::{Emulator, Medium, Options};
+mod common;
+
+use common::{SMALL, quiet, sound};
+use furrow_emu::Options;
 use furrow_fs::{
-    AccessTime, Allocate, Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, Seek, SetAttr,
-    Time, WriteData, fsck,
+    AccessTime, Allocate, Fs, Ino, MkfsOptions, MountOptions, NewNode, Seek, SetAttr, Time,
+    WriteData,
 };
 use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::{ErrorKind, Result, ZonedDevice};
 use std::future::Future;
 use std::rc::Rc;
 
-const SPEC: &str = "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=1";
 const KB4: u64 = 4096;
 
 fn on_drive<F: Future<Output = Result<()>> + 'static>(
     test: impl FnOnce(Rt, Rc<dyn ZonedDevice>) -> F,
 ) {
-    let rt = Rt::new(Config::shuffled(5));
-    let geometry = furrow_zone::spec::parse_geometry(SPEC).unwrap();
-    let medium = Medium::memory(&geometry);
-    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap();
-    let drive: Rc<dyn ZonedDevice> = Rc::new(drive);
-    let (on, device) = (rt.clone(), drive.clone());
-    rt.block_on(async move { Fs::format(&on, device, &MkfsOptions::default()).await }).unwrap();
-    let test = test(rt.clone(), drive);
-    if let Err(error) = rt.block_on(test) {
-        panic!("{error}");
-    }
-    rt.clear();
-}
-
-fn quiet() -> MountOptions {
-    MountOptions { commit_interval: 100_000 * Nanos::SECOND, ..Default::default() }
+    let (rt, made) = (Rt::new(Config::shuffled(5)), (Options::simulated(), MkfsOptions::default()));
+    common::on_drive(rt, SMALL, made, |rt, drive| test(rt, Rc::new(drive)));
 }
 
 async fn mount(rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
@@ -42,9 +30,7 @@ async fn mount(rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
 
 async fn checked(fs: Fs, rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
     fs.unmount().await?;
-    let report = fsck(drive.clone(), &FsckOptions::default()).await?;
-    let findings: Vec<String> = report.findings.iter().map(|f| f.to_string()).collect();
-    assert!(findings.is_empty(), "{findings:?}");
+    sound(drive.clone()).await?;
     mount(rt, drive).await
 }
 

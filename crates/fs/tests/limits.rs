@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use furrow_emu::{Emulator, Medium, Options};
-use furrow_fs::{
-    Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr, Time, fsck,
-};
+mod common;
+
+use common::sound;
+use furrow_emu::Options;
+use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr, Time};
 use furrow_rt::{Config, Rng, Rt};
 use furrow_zone::{ErrorKind, Result, ZonedDevice};
 use std::collections::BTreeSet;
@@ -17,29 +18,12 @@ const SPEC: &str = "capacity=1GiB,zone-size=8MiB,max-active=14,channels=1";
 fn on_drive<F: Future<Output = Result<()>> + 'static>(
     test: impl FnOnce(Rt, Rc<dyn ZonedDevice>) -> F,
 ) {
-    let rt = Rt::new(Config::simulated(5));
-    let geometry = furrow_zone::spec::parse_geometry(SPEC).unwrap();
-    let medium = Medium::memory(&geometry);
-    let drive = Emulator::new(&rt, geometry, medium, Options::fast()).unwrap();
-    let drive: Rc<dyn ZonedDevice> = Rc::new(drive);
-    let (on, device) = (rt.clone(), drive.clone());
-    rt.block_on(async move { Fs::format(&on, device, &MkfsOptions::default()).await }).unwrap();
-    let test = test(rt.clone(), drive);
-    if let Err(error) = rt.block_on(test) {
-        panic!("{error}");
-    }
-    rt.clear();
+    let (rt, made) = (Rt::new(Config::simulated(5)), (Options::fast(), MkfsOptions::default()));
+    common::on_drive(rt, SPEC, made, |rt, drive| test(rt, Rc::new(drive)));
 }
 
 async fn mount(rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
     Fs::mount(rt, drive.clone(), MountOptions::default()).await
-}
-
-async fn sound(drive: &Rc<dyn ZonedDevice>) -> Result<()> {
-    let report = fsck(drive.clone(), &FsckOptions::default()).await?;
-    let findings: Vec<String> = report.findings.iter().map(|f| f.to_string()).collect();
-    assert!(findings.is_empty(), "{findings:?}");
-    Ok(())
 }
 
 #[test]
@@ -54,7 +38,7 @@ fn a_file_has_65_535_links_and_no_more() {
         assert_eq!(many.unwrap_err().kind(), ErrorKind::TooManyLinks);
         assert_eq!(fs.getattr(first).await?.links, 65_535);
         fs.unmount().await?;
-        sound(&drive).await?;
+        sound(drive.clone()).await?;
         let fs = mount(&rt, &drive).await?;
         fs.unlink(Ino::ROOT, b"40000").await?;
         assert_eq!(fs.link(first, Ino::ROOT, b"more").await?.links, 65_535);
@@ -126,7 +110,7 @@ fn a_large_directory_is_what_was_done_to_it() {
             }
         }
         fs.unmount().await?;
-        sound(&drive).await?;
+        sound(drive.clone()).await?;
         let fs = Fs::mount(&rt, drive.clone(), small).await?;
         for n in 0..6000 {
             let name = name(n);
@@ -160,6 +144,6 @@ fn names_and_times_reach_as_far_as_they_should() {
         let link = fs.lookup(Ino::ROOT, &every).await?;
         assert_eq!(fs.readlink(link.ino).await?, [b't'; 4095]);
         fs.unmount().await?;
-        sound(&drive).await
+        sound(drive.clone()).await
     });
 }

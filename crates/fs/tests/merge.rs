@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod common;
+
+use common::{quiet, sound};
 use furrow_emu::{Emulator, OpenMode, Options};
-use furrow_fs::fsck;
-use furrow_fs::{Counters, Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
-use furrow_rt::{Config, Nanos, Rt};
+use furrow_fs::{Counters, Fs, Ino, MkfsOptions, NewNode, WriteData};
+use furrow_rt::{Config, Rt};
 use furrow_zone::{DeviceSpec, Result, ZonedDevice};
 use std::future::Future;
 use std::rc::Rc;
@@ -20,9 +22,7 @@ fn on<T: 'static, F: Future<Output = Result<T>> + 'static>(rt: &Rt, test: F) -> 
 }
 
 async fn mount(rt: &Rt, device: Rc<dyn ZonedDevice>) -> Result<Fs> {
-    let quiet =
-        MountOptions { commit_interval: 100_000 * Nanos::SECOND, ..MountOptions::default() };
-    Fs::mount(rt, device, quiet).await
+    Fs::mount(rt, device, quiet()).await
 }
 
 /// Files of a block each, `many` of them changed, then a checkpoint, `rounds` times: the last
@@ -50,12 +50,6 @@ async fn holds(fs: &Fs, files: &[(Ino, u8)]) -> Result<()> {
         let page = fs.read(*ino, 0, 4096).await?.to_vec();
         assert!(page.iter().all(|byte| byte == version), "{ino}");
     }
-    Ok(())
-}
-
-async fn sound(device: Rc<dyn ZonedDevice>) -> Result<()> {
-    let report = fsck(device, &FsckOptions::default()).await?;
-    assert!(report.is_ok(), "{:?}", report.findings.first());
     Ok(())
 }
 

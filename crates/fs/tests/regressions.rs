@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use furrow_emu::{Emulator, Fates, Medium, Options};
+mod common;
+
+use common::SMALL;
+use furrow_emu::{Emulator, Fates, Options};
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData, ZoneUse};
 use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::{Action, Command, Result, Target, ZonedDevice};
@@ -12,25 +15,15 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
 
-const SMALL: &str = "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=1";
-/// Payload blocks of a superzone of such a drive.
+/// Payload blocks of a superzone of a [`SMALL`] drive.
 const PER: usize = 190;
 
 fn on_drive<F: Future<Output = Result<()>> + 'static>(
     spec: &str,
     test: impl FnOnce(Rt, Emulator) -> F,
 ) {
-    let rt = Rt::new(Config::shuffled(7));
-    let geometry = furrow_zone::spec::parse_geometry(spec).unwrap();
-    let medium = Medium::memory(&geometry);
-    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap();
-    let (on, device) = (rt.clone(), Rc::new(drive.clone()));
-    rt.block_on(async move { Fs::format(&on, device, &MkfsOptions::default()).await }).unwrap();
-    let test = test(rt.clone(), drive);
-    if let Err(error) = rt.block_on(test) {
-        panic!("{error}");
-    }
-    rt.clear();
+    let (rt, made) = (Rt::new(Config::shuffled(7)), (Options::simulated(), MkfsOptions::default()));
+    common::on_drive(rt, spec, made, test);
 }
 
 /// Mounts what a power cut left, on an executor of its own.

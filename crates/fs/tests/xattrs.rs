@@ -3,54 +3,35 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use furrow_emu::{Emulator, Medium, Options};
-use furrow_fs::{
-    Fs, FsckOptions, Ino, Kind, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData, XattrMode,
-    fsck,
-};
-use furrow_rt::{Config, Nanos, Rt};
+mod common;
+
+use common::{SMALL, quiet, sound};
+use furrow_emu::Options;
+use furrow_fs::{Fs, Ino, Kind, MkfsOptions, NewNode, SetAttr, WriteData, XattrMode};
+use furrow_rt::{Config, Rt};
 use furrow_zone::{ErrorKind, Result, ZonedDevice};
 use std::future::Future;
 use std::rc::Rc;
 
-const SPEC: &str = "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=1";
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 fn on_drive<F: Future<Output = Result<()>> + 'static>(
     test: impl FnOnce(Rt, Rc<dyn ZonedDevice>) -> F,
 ) {
-    let rt = Rt::new(Config::shuffled(5));
-    let geometry = furrow_zone::spec::parse_geometry(SPEC).unwrap();
-    let medium = Medium::memory(&geometry);
-    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap();
-    let drive: Rc<dyn ZonedDevice> = Rc::new(drive);
-    let (on, device) = (rt.clone(), drive.clone());
-    rt.block_on(async move { Fs::format(&on, device, &MkfsOptions::default()).await }).unwrap();
-    let test = test(rt.clone(), drive);
-    if let Err(error) = rt.block_on(test) {
-        panic!("{error}");
-    }
-    rt.clear();
+    let (rt, made) = (Rt::new(Config::shuffled(5)), (Options::simulated(), MkfsOptions::default()));
+    common::on_drive(rt, SMALL, made, |rt, drive| test(rt, Rc::new(drive)));
 }
 
 async fn mount(rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
-    let quiet = MountOptions { commit_interval: 100_000 * Nanos::SECOND, ..Default::default() };
-    Fs::mount(rt, drive.clone(), quiet).await
+    Fs::mount(rt, drive.clone(), quiet()).await
 }
 
 /// Unmounts, checks, mounts again.
 async fn checked(fs: Fs, rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
     fs.unmount().await?;
-    sound(drive).await?;
+    sound(drive.clone()).await?;
     mount(rt, drive).await
-}
-
-async fn sound(drive: &Rc<dyn ZonedDevice>) -> Result<()> {
-    let report = fsck(drive.clone(), &FsckOptions::default()).await?;
-    let findings: Vec<String> = report.findings.iter().map(|f| f.to_string()).collect();
-    assert!(findings.is_empty(), "{findings:?}");
-    Ok(())
 }
 
 async fn file(fs: &Fs, parent: Ino, name: &[u8]) -> Result<Ino> {

@@ -1,0 +1,48 @@
+//! A new file system on a drive in memory, and what is asked of it in many tests.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use furrow_emu::{Emulator, Medium, Options};
+use furrow_fs::{Fs, FsckOptions, MkfsOptions, MountOptions, fsck};
+use furrow_rt::{Nanos, Rt};
+use furrow_zone::{Result, ZonedDevice};
+use std::future::Future;
+use std::rc::Rc;
+
+/// A drive of 96 small zones: a superzone is one of them.
+pub const SMALL: &str = "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=1";
+
+/// Runs `test` on a new file system on a drive of `spec`; the hash of everything that happened.
+pub fn on_drive<F: Future<Output = Result<()>> + 'static>(
+    rt: Rt,
+    spec: &str,
+    (drive, format): (Options, MkfsOptions),
+    test: impl FnOnce(Rt, Emulator) -> F,
+) -> (u64, u64) {
+    let geometry = furrow_zone::spec::parse_geometry(spec).unwrap();
+    let medium = Medium::memory(&geometry);
+    let drive = Emulator::new(&rt, geometry, medium, drive).unwrap();
+    let (on, device) = (rt.clone(), Rc::new(drive.clone()));
+    rt.block_on(async move { Fs::format(&on, device, &format).await }).unwrap();
+    let test = test(rt.clone(), drive);
+    if let Err(error) = rt.block_on(test) {
+        panic!("{spec}: {error}");
+    }
+    let hash = rt.event_hash();
+    rt.clear();
+    hash
+}
+
+/// Nothing is written but by what a test asks for.
+pub fn quiet() -> MountOptions {
+    MountOptions { commit_interval: 100_000 * Nanos::SECOND, ..MountOptions::default() }
+}
+
+/// fsck finds nothing.
+pub async fn sound(drive: Rc<dyn ZonedDevice>) -> Result<()> {
+    let report = fsck(drive, &FsckOptions::default()).await?;
+    let findings: Vec<String> = report.findings.iter().map(|f| f.to_string()).collect();
+    assert!(findings.is_empty(), "{findings:?}");
+    Ok(())
+}
