@@ -396,7 +396,8 @@ impl Inner {
                 Some((units, rewrite)) => {
                     core.write_units(id, units, rewrite);
                     core.checkpoint.extents.clear();
-                    if core.delta.is_clean(1 - core.delta.position().0) {
+                    let (half, next) = core.delta.position();
+                    if next > 0 && core.delta.is_clean(1 - half) {
                         core.delta.switch_half()?;
                     }
                     cut.places = core.table_places();

@@ -106,12 +106,7 @@ impl Layout {
             width,
             segment_blocks,
             subsegment_blocks: choose_subsegment(options, capacity, segment_blocks)?,
-            // Larger units keep the index in each checkpoint short.
-            unit_blocks: match total {
-                0..0x4_0000 => 1,
-                0x4_0000..0x4000_0000 => 16,
-                _ => 64,
-            },
+            unit_blocks: choose_unit(options, capacity, total)?,
             // A file takes at least an inode and a block.
             nodes: (total / 2).clamp(64, u64::from(u32::MAX - 1)) as u32,
             streams,
@@ -154,12 +149,6 @@ impl Layout {
                 "the drive is too small: {need} sequential zones are needed ({logs} for the logs + \
                  {SUPERZONES_MIN} superzones of {} zones), it has {usable}",
                 self.width
-            )));
-        }
-        if self.unit_blocks > self.capacity {
-            return Err(invalid(format!(
-                "zones of {} blocks are too small for table units of {} blocks",
-                self.capacity, self.unit_blocks
             )));
         }
         Ok(())
@@ -424,6 +413,23 @@ fn choose_segment(options: &MkfsOptions, capacity: u32, width: u32) -> Result<u3
         )));
     }
     Ok(segment)
+}
+
+fn choose_unit(options: &MkfsOptions, capacity: u32, total: u64) -> Result<u32> {
+    // Larger units keep the index in each checkpoint short.
+    let by_size = match total {
+        0..0x4_0000 => 1,
+        0x4_0000..0x4000_0000 => 16,
+        _ => 64,
+    };
+    let unit = options.unit_blocks.unwrap_or(by_size);
+    let most = capacity.min(1024);
+    if !(1..=most).contains(&unit) {
+        return Err(invalid(format!(
+            "table units of {unit} blocks: 1 to {most} fit this drive's zones"
+        )));
+    }
+    Ok(unit)
 }
 
 fn choose_subsegment(options: &MkfsOptions, capacity: u32, segment: u32) -> Result<u32> {

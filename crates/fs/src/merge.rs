@@ -21,6 +21,7 @@
 use crate::checkpoint::UnitBytes;
 use crate::core::{Core, Inner};
 use crate::format::{UnitRef, kind};
+use crate::types::Metadata;
 use furrow_log::BlockAddr;
 use furrow_log::record::{RecordHeader, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind};
@@ -70,6 +71,9 @@ impl Core {
     /// Decides, at a cut, before dirty entries are taken: `needed` blocks for their deltas.
     pub(crate) fn plan_log(&mut self, needed: u32) -> Plan {
         self.end_merge();
+        if self.options.metadata == Metadata::Pair {
+            return Plan::Write;
+        }
         if needed <= self.delta.room() {
             return Plan::Append;
         }
@@ -312,6 +316,9 @@ impl Inner {
     pub(crate) fn resume_merge(self: &Rc<Self>) {
         {
             let core = &mut *self.core.borrow_mut();
+            if core.options.metadata == Metadata::Pair {
+                return;
+            }
             let half = core.delta.position().0;
             let one_half = core.checkpoint.extents.iter().all(|extent| extent.half == half);
             // The checkpoint that ended recovery may have begun one.

@@ -368,6 +368,9 @@ pub struct MkfsOptions {
     /// Blocks that lie side by side in one zone of a superzone; 32, or less on a drive of tiny
     /// zones, if absent.
     pub subsegment_blocks: Option<u32>,
+    /// Blocks per table unit, the piece in which tables are written; 1 to 64 by the drive's size
+    /// if absent. 1 with [`Metadata::Pair`].
+    pub unit_blocks: Option<u32>,
     /// Overwrite a drive that holds a file system or other data.
     pub force: bool,
 }
@@ -413,6 +416,8 @@ pub struct MountOptions {
     pub order: Order,
     /// Largest write command, in blocks (4 KiB), if that is less than the drive takes.
     pub command_blocks: Option<u32>,
+    /// How changed tables reach the drive.
+    pub metadata: Metadata,
     /// Cleaning.
     pub gc: crate::clean::GcOptions,
     /// When reading changes the time of the last access. Default [`AccessTime::Relative`].
@@ -438,6 +443,7 @@ impl Default for MountOptions {
             on_damage: OnDamage::Continue,
             order: Order::Queued,
             command_blocks: None,
+            metadata: Metadata::Log,
             gc: crate::clean::GcOptions::default(),
             access_time: AccessTime::Relative,
             directory_access_time: true,
@@ -457,6 +463,19 @@ pub enum OnDamage {
     Continue,
     /// Nothing is written any more; what can be read is.
     ReadOnly,
+}
+
+/// How changed table entries reach the drive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Metadata {
+    /// Through the delta log, which is merged into the tables in the background (Z-LFS).
+    #[default]
+    Log,
+    /// Each checkpoint appends every table unit that changed to the tables, and all units are
+    /// copied to other zones when there is no room: the plain pairs of zones that Z-LFS is
+    /// compared with. The delta log is not used. Meant for a file system made with
+    /// [`MkfsOptions::unit_blocks`] 1.
+    Pair,
 }
 
 /// How many superzones each log stream writes to at once.

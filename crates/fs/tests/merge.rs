@@ -6,9 +6,9 @@ mod common;
 
 use common::{quiet, sound};
 use furrow_emu::{Emulator, OpenMode, Options};
-use furrow_fs::{Counters, Fs, Ino, MkfsOptions, NewNode, WriteData};
+use furrow_fs::{Counters, Fs, Ino, Metadata, MkfsOptions, MountOptions, NewNode, WriteData};
 use furrow_rt::{Config, Rt};
-use furrow_zone::{DeviceSpec, Result, ZonedDevice};
+use furrow_zone::{DeviceSpec, Result};
 use std::future::Future;
 use std::rc::Rc;
 
@@ -19,10 +19,6 @@ fn on<T: 'static, F: Future<Output = Result<T>> + 'static>(rt: &Rt, test: F) -> 
     let result = rt.block_on(test);
     rt.clear();
     result.unwrap_or_else(|error| panic!("{error}"))
-}
-
-async fn mount(rt: &Rt, device: Rc<dyn ZonedDevice>) -> Result<Fs> {
-    Fs::mount(rt, device, quiet()).await
 }
 
 /// Files of a block each, `many` of them changed, then a checkpoint, `rounds` times: the last
@@ -55,13 +51,20 @@ async fn holds(fs: &Fs, files: &[(Ino, u8)]) -> Result<()> {
 
 /// Works, cuts the power wherever the merge is, and looks at what is left.
 fn run(timing: &str, rounds: u64, many: u64) -> Counters {
+    run_with(timing, rounds, many, Metadata::Log)
+}
+
+fn run_with(timing: &str, rounds: u64, many: u64, metadata: Metadata) -> Counters {
+    let unit_blocks = (metadata == Metadata::Pair).then_some(1);
+    let make = MkfsOptions { unit_blocks, ..MkfsOptions::default() };
+    let options = MountOptions { metadata, ..quiet() };
     let spec: DeviceSpec = format!("{DRIVE},timing={timing}").parse().unwrap();
     let rt = Rt::new(Config::shuffled(5));
     let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
     let host = rt.clone();
     let (files, counters, left) = on(&rt, async move {
-        Fs::format(&host, drive.clone(), &MkfsOptions::default()).await?;
-        let fs = mount(&host, drive.clone()).await?;
+        Fs::format(&host, drive.clone(), &make).await?;
+        let fs = Fs::mount(&host, drive.clone(), options).await?;
         let files = work(&fs, rounds, many).await?;
         holds(&fs, &files).await?;
         Ok((files, fs.counters(), drive.snapshot()))
@@ -71,8 +74,10 @@ fn run(timing: &str, rounds: u64, many: u64) -> Counters {
     let host = rt.clone();
     on(&rt, async move {
         sound(drive.clone()).await?;
-        for _ in 0..2 {
-            let fs = mount(&host, drive.clone()).await?;
+        // Whatever wrote the tables before: both go on from there.
+        for metadata in [metadata, Metadata::Log, Metadata::Pair, Metadata::Log] {
+            let options = MountOptions { metadata, ..quiet() };
+            let fs = Fs::mount(&host, drive.clone(), options).await?;
             holds(&fs, &files).await?;
             fs.unmount().await?;
             sound(drive.clone()).await?;
@@ -94,4 +99,10 @@ fn a_log_that_fills_before_the_merge_is_over_makes_writers_slow() {
     let counters = run("virtual,model=zn540-1t", 12, 4000);
     let (throttles, stall) = (counters.merge_throttles, counters.longest_merge_stall);
     assert!(throttles > 0 && stall > 0, "{counters:?}");
+}
+
+#[test]
+fn plain_pairs_of_zones_need_no_log() {
+    let counters = run_with("off", 100, 40, Metadata::Pair);
+    assert_eq!((counters.merges, counters.merge_throttles), (0, 0));
 }

@@ -86,8 +86,7 @@ impl Setup {
             uuid: None,
             width: if rng.one_in(4) { None } else { Some(width) },
             segment_blocks: if rng.one_in(2) { None } else { Some(5 + rng.below(30) as u32) },
-            subsegment_blocks: None,
-            force: false,
+            ..MkfsOptions::default()
         };
         let mount = MountOptions {
             read_only: false,
