@@ -3,7 +3,8 @@
 //! - [`types`], [`command`], [`error`]: units that do not mix, commands, states and statuses by
 //!   their NVMe names and codes, errors with a kind to act on.
 //! - [`rules`] and [`machine`]: the zone state machine, one zone purely and a whole drive.
-//! - [`device`]: the interface every drive has, real or emulated.
+//! - [`device`]: the interface every drive has, real or emulated; [`overlay`]: a view of a drive that
+//!   keeps what is done to it in memory.
 //! - [`spec`], [`presets`], [`size`]: how drives are named and described in text.
 //!
 //! Everything is deterministic and sees nothing of the outside: no I/O, no clock, no threads.
@@ -13,6 +14,7 @@ pub mod device;
 pub mod error;
 mod geometry;
 pub mod machine;
+pub mod overlay;
 pub mod presets;
 pub mod rules;
 pub mod size;
@@ -23,6 +25,7 @@ pub use command::{Action, Command, Status, Target, ZoneState};
 pub use device::{Outcome, Request, ZoneReport, ZonedDevice};
 pub use error::{Error, ErrorKind, Result};
 pub use machine::{Effect, Machine};
+pub use overlay::Overlay;
 pub use rules::Zone;
 pub use spec::DeviceSpec;
 pub use types::{BlockCount, ByteLen, DeviceId, Geometry, Lba, QueueId, ZoneId};

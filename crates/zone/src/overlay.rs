@@ -1,0 +1,407 @@
+//! A drive's copy-on-write view: what is done to it stays in memory, in order, until it is applied.
+//!
+//! An [`Overlay`] looks and behaves like the drive below it, as that was when the view was made:
+//! same geometry, same zone states, same rules and limits ([`Machine`]). Writes, resets and flushes
+//! change the view alone and are noted. [`Overlay::apply`] then carries them out on the drive below,
+//! one after the other, each when the one before was answered: whoever wrote to the view so that a
+//! power cut anywhere is survived has written to the drive so.
+//!
+//! Invariants
+//! - Nothing but [`Overlay::apply`] sends the drive below anything but reads.
+//! - Reads show what was written to the view, else what the drive has, never a mixture within a
+//!   block. What the drive cannot read, the view cannot.
+//! - The view is only good as long as nobody else changes the drive; `apply` looks whether the
+//!   zones are still where they were.
+//!
+//! - Which of the zones that are open implicitly was opened first, no report says: the view may close
+//!   another one to make room than the drive would.
+//!
+//! Deliberately not here: out-of-band bytes (refused), writes to conventional zones (refused:
+//! nothing here needs them), faults of the drive between making the view and applying it.
+
+use crate::machine::{Effect, Machine};
+use crate::{
+    BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Request, Result,
+    Status, Zone, ZoneId, ZoneReport, ZoneState, ZonedDevice,
+};
+use furrow_rt::{Completion, CompletionTable, PAGE_SIZE, Page, Pages, Rt};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// A command that changed the view.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// What was done. An append is noted as the write it became.
+    pub command: Command,
+    /// Payload of a write.
+    pub data: Pages,
+    /// Durable when answered.
+    pub fua: bool,
+}
+
+/// A view of a drive; see the [module](self). Cloning shares it.
+#[derive(Clone)]
+pub struct Overlay(Rc<Inner>);
+
+struct Inner {
+    rt: Rt,
+    below: Rc<dyn ZonedDevice>,
+    /// Zones as they were when the view was made.
+    before: Vec<ZoneReport>,
+    answers: CompletionTable<Outcome>,
+    state: RefCell<State>,
+}
+
+struct State {
+    machine: Machine,
+    /// Zones whose state or content differs from the drive's: blocks of the drive still in view.
+    touched: BTreeMap<ZoneId, BlockCount>,
+    /// What was written, by first block.
+    written: BTreeMap<u64, Written>,
+    changes: Vec<Change>,
+    bytes: u64,
+}
+
+struct Written {
+    blocks: u64,
+    data: Pages,
+}
+
+impl Overlay {
+    /// A view of `below`, which nobody else may change as long as the view is used.
+    ///
+    /// # Errors
+    /// `Unsupported` if the drive has out-of-band bytes, `Io` if it does not report its zones,
+    /// `Corrupt` if what it reports breaks its own limits.
+    pub fn new(rt: &Rt, below: Rc<dyn ZonedDevice>) -> Result<Overlay> {
+        let geometry = below.geometry().clone();
+        if geometry.oob_bytes > 0 {
+            let message = format!("{}: views of drives with out-of-band bytes", below.name());
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let before = report(&*below)?;
+        let mut machine = Machine::new(geometry)?;
+        for zone in &before {
+            let write_pointer =
+                match zone.state == ZoneState::Full || zone.state == ZoneState::ReadOnly {
+                    true => zone.capacity,
+                    false => zone.write_pointer,
+                };
+            let to = Zone { state: zone.state, write_pointer, capacity: zone.capacity };
+            machine.restore(zone.zone, to).map_err(|error| error.at(below.name()))?;
+        }
+        let state = State {
+            machine,
+            touched: BTreeMap::new(),
+            written: BTreeMap::new(),
+            changes: Vec::new(),
+            bytes: 0,
+        };
+        Ok(Overlay(Rc::new(Inner {
+            rt: rt.clone(),
+            below,
+            before,
+            answers: CompletionTable::new(),
+            state: RefCell::new(state),
+        })))
+    }
+
+    /// The commands that changed the view so far.
+    pub fn changes(&self) -> usize {
+        self.0.state.borrow().changes.len()
+    }
+
+    /// Bytes written to the view, all of them in memory.
+    pub fn bytes(&self) -> u64 {
+        self.0.state.borrow().bytes
+    }
+
+    /// Does to the drive below what was done to the view, in that order, and flushes. `progress`
+    /// is told how many commands are done, of how many. The view is not to be used afterwards.
+    ///
+    /// # Errors
+    /// `Busy` if the drive's zones are not as they were when the view was made (nothing is
+    /// written then), `Io` with the command that failed: what came before it is on the drive.
+    pub async fn apply(&self, mut progress: impl FnMut(usize, usize)) -> Result<()> {
+        let below = self.0.below.clone();
+        let same = |(a, b): (&ZoneReport, &ZoneReport)| {
+            // Zones may be closed or opened by the drive itself.
+            let kind = |report: &ZoneReport| (report.state.is_active(), report.write_pointer);
+            a.state == b.state || (kind(a) == kind(b) && a.state.is_active())
+        };
+        let now = report(&*below)?;
+        if let Some((was, is)) = self.0.before.iter().zip(&now).find(|pair| !same(*pair)) {
+            let message = format!(
+                "{}: zone {} was {:?} at {} and is {:?} at {} now: somebody else uses the drive",
+                below.name(),
+                was.zone,
+                was.state,
+                was.write_pointer,
+                is.state,
+                is.write_pointer
+            );
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        let changes = std::mem::take(&mut self.0.state.borrow_mut().changes);
+        let total = changes.len();
+        for (done, change) in changes.into_iter().enumerate() {
+            let Change { command, data, fua } = change;
+            progress(done, total);
+            let request = Request { fua, ..Request::with_data(command, data) };
+            let outcome = below.submit(QueueId(0), request).await;
+            if !outcome.status.is_ok() {
+                let what = format!("{command:?}, change {done} of {total}");
+                return Err(Error::device(&below.name(), what, outcome.status));
+            }
+        }
+        let outcome = below.submit(QueueId(0), Request::bare(Command::Flush)).await;
+        if !outcome.status.is_ok() {
+            return Err(Error::device(&below.name(), "flush", outcome.status));
+        }
+        progress(total, total);
+        Ok(())
+    }
+
+    fn answer(&self, outcome: Outcome) -> Completion<Outcome> {
+        let (ticket, completion) = self.0.answers.open();
+        self.0.answers.complete(ticket, outcome);
+        completion
+    }
+
+    fn read(&self, lba: Lba, blocks: BlockCount, data: Pages) -> Completion<Outcome> {
+        let parts = match self.parts(lba, blocks) {
+            Ok(parts) => parts,
+            Err(status) => return self.answer(Outcome { data, ..bare(status) }),
+        };
+        if let [Part::Below { .. }] = parts[..] {
+            let command = Command::Read { lba, blocks };
+            return self.0.below.submit(QueueId(0), Request::with_data(command, data));
+        }
+        let (ticket, completion) = self.0.answers.open();
+        let inner = self.0.clone();
+        self.0.rt.spawn_detached(async move {
+            let outcome = inner.gather(parts, data).await;
+            inner.answers.complete(ticket, outcome);
+        });
+        completion
+    }
+
+    /// Where the blocks of a read are, in order.
+    fn parts(&self, lba: Lba, blocks: BlockCount) -> Result<Vec<Part>, Status> {
+        let state = self.0.state.borrow();
+        let geometry = state.machine.geometry();
+        let (mut at, end) = (lba.0, lba.0.saturating_add(blocks.0));
+        let mut parts: Vec<Part> = Vec::new();
+        while at < end {
+            let (zone, offset) = geometry.locate(Lba(at)).ok_or(Status::LbaOutOfRange)?;
+            let below = state.touched.get(&zone).copied();
+            let zone_end = end.min(geometry.start(zone).0 + geometry.zone_size.0);
+            let Some(below) = below else {
+                // The drive itself knows how to answer.
+                Part::below(&mut parts, at, zone_end - at);
+                at = zone_end;
+                continue;
+            };
+            let status = state.machine.check(&Command::Read { lba, blocks });
+            if !status.is_ok() {
+                return Err(status);
+            }
+            if offset < below {
+                let count = (below.0 - offset.0).min(zone_end - at);
+                Part::below(&mut parts, at, count);
+                at += count;
+                continue;
+            }
+            let (part, count) = state.part_at(at, zone_end);
+            parts.push(part);
+            at += count;
+        }
+        Ok(parts)
+    }
+}
+
+/// Where some of the blocks of a read are.
+enum Part {
+    /// On the drive.
+    Below { lba: u64, blocks: u64 },
+    /// In memory, from byte `from` on.
+    Here { data: Pages, from: usize, blocks: u64 },
+    /// Nowhere: they were never written.
+    Zeros { blocks: u64 },
+}
+
+impl Part {
+    /// Adds blocks of the drive, to the last part if they follow it.
+    fn below(parts: &mut Vec<Part>, lba: u64, count: u64) {
+        match parts.last_mut() {
+            Some(Part::Below { lba: first, blocks }) if *first + *blocks == lba => *blocks += count,
+            _ => parts.push(Part::Below { lba, blocks: count }),
+        }
+    }
+}
+
+impl State {
+    /// The part of the view's own blocks at `at`, and how many blocks below `end` it has.
+    fn part_at(&self, at: u64, end: u64) -> (Part, u64) {
+        let size = self.machine.geometry().block_size.0;
+        if let Some((first, written)) = self.written.range(..=at).next_back()
+            && at < first + written.blocks
+        {
+            let count = (first + written.blocks - at).min(end - at);
+            let from = ((at - first) * size) as usize;
+            return (Part::Here { data: written.data.clone(), from, blocks: count }, count);
+        }
+        let next = self.written.range(at..end).next().map_or(end, |(first, _)| *first);
+        (Part::Zeros { blocks: next - at }, next - at)
+    }
+
+    /// Carries out a command that changes the view.
+    fn change(&mut self, request: Request) -> Outcome {
+        let Request { command, data, fua, .. } = request;
+        let geometry = self.machine.geometry().clone();
+        if let Command::Write { lba, .. } = command
+            && geometry.zone_at(lba).is_some_and(|zone| geometry.is_conventional(zone))
+        {
+            return bare(Status::InvalidField);
+        }
+        let mut changed = Vec::new();
+        let noted = &mut changed;
+        let applied = self.machine.apply_observed(&command, |zone, before, after| {
+            noted.push((zone, *before, *after));
+        });
+        let effect = match applied {
+            Ok(effect) => effect,
+            Err(status) => return bare(status),
+        };
+        for (zone, before, after) in changed {
+            let kept = self.touched.entry(zone).or_insert(before.write_pointer);
+            if after.write_pointer < before.write_pointer {
+                *kept = BlockCount(0);
+                self.forget(geometry.start(zone), geometry.zone_size);
+            }
+        }
+        let mut outcome = bare(Status::Success);
+        let command = match (effect, command) {
+            (
+                Effect::Written { lba, .. },
+                Command::Write { blocks, .. } | Command::Append { blocks, .. },
+            ) => {
+                outcome.lba = lba;
+                self.bytes += geometry.bytes(blocks).0;
+                let written = Written { blocks: blocks.0, data: data.clone() };
+                self.written.insert(lba.0, written);
+                Command::Write { lba, blocks }
+            }
+            _ => command,
+        };
+        self.changes.push(Change { command, data, fua });
+        outcome
+    }
+
+    /// Drops what was written to a zone that has been reset.
+    fn forget(&mut self, start: Lba, blocks: BlockCount) {
+        let gone: Vec<u64> =
+            self.written.range(start.0..start.0 + blocks.0).map(|(lba, _)| *lba).collect();
+        for lba in gone {
+            self.written.remove(&lba);
+        }
+    }
+}
+
+impl Inner {
+    /// Puts a read together in the pages handed in.
+    async fn gather(&self, parts: Vec<Part>, mut data: Pages) -> Outcome {
+        let size = self.below.geometry().block_size.0 as usize;
+        let mut at = 0;
+        for part in parts {
+            match part {
+                Part::Below { lba, blocks } => {
+                    let bytes = blocks as usize * size;
+                    let pages = (0..bytes.div_ceil(PAGE_SIZE)).map(|_| Page::zeroed()).collect();
+                    let command = Command::Read { lba: Lba(lba), blocks: BlockCount(blocks) };
+                    let read = self.below.submit(QueueId(0), Request::with_data(command, pages));
+                    let outcome = read.await;
+                    if !outcome.status.is_ok() {
+                        return Outcome { data, ..bare(outcome.status) };
+                    }
+                    copy(&mut data, at, &outcome.data, 0, bytes);
+                    at += bytes;
+                }
+                Part::Here { data: from, from: offset, blocks } => {
+                    let bytes = blocks as usize * size;
+                    copy(&mut data, at, &from, offset, bytes);
+                    at += bytes;
+                }
+                Part::Zeros { blocks } => {
+                    let bytes = blocks as usize * size;
+                    fill(&mut data, at, bytes);
+                    at += bytes;
+                }
+            }
+        }
+        Outcome { data, ..bare(Status::Success) }
+    }
+}
+
+impl ZonedDevice for Overlay {
+    fn geometry(&self) -> &Geometry {
+        self.0.below.geometry()
+    }
+
+    fn submit(&self, _: QueueId, request: Request) -> Completion<Outcome> {
+        if let Command::Read { lba, blocks } = request.command {
+            return self.read(lba, blocks, request.data);
+        }
+        let outcome = self.0.state.borrow_mut().change(request);
+        self.answer(outcome)
+    }
+
+    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
+        Ok(self.0.state.borrow().machine.report(first, count))
+    }
+
+    fn name(&self) -> String {
+        self.0.below.name()
+    }
+}
+
+fn bare(status: Status) -> Outcome {
+    Outcome { status, lba: Lba(0), data: Pages::new(), oob: Vec::new() }
+}
+
+fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+    let zones = device.geometry().zones;
+    let reports = device.report(ZoneId(0), zones);
+    let reports =
+        reports.map_err(|status| Error::device(&device.name(), "report zones", status))?;
+    if reports.len() != zones as usize {
+        let message = format!("{}: {} of {zones} zones reported", device.name(), reports.len());
+        return Err(Error::new(ErrorKind::Io, message));
+    }
+    Ok(reports)
+}
+
+/// Copies `bytes` bytes from byte `offset` of `from` to byte `at` of `to`, across pages.
+fn copy(to: &mut Pages, mut at: usize, from: &Pages, mut offset: usize, mut bytes: usize) {
+    while bytes > 0 {
+        let length = bytes.min(PAGE_SIZE - at % PAGE_SIZE).min(PAGE_SIZE - offset % PAGE_SIZE);
+        let (Some(target), Some(source)) =
+            (to.get_mut(at / PAGE_SIZE), from.get(offset / PAGE_SIZE))
+        else {
+            return;
+        };
+        let source = &source.bytes()[offset % PAGE_SIZE..][..length];
+        target.make_mut()[at % PAGE_SIZE..][..length].copy_from_slice(source);
+        (at, offset, bytes) = (at + length, offset + length, bytes - length);
+    }
+}
+
+fn fill(to: &mut Pages, mut at: usize, mut bytes: usize) {
+    while bytes > 0 {
+        let length = bytes.min(PAGE_SIZE - at % PAGE_SIZE);
+        let Some(target) = to.get_mut(at / PAGE_SIZE) else { return };
+        target.make_mut()[at % PAGE_SIZE..][..length].fill(0);
+        (at, bytes) = (at + length, bytes - length);
+    }
+}
