@@ -4,7 +4,7 @@ use crate::df;
 use crate::show;
 use crate::target::Target;
 use anyhow::{Result, bail};
-use furrow_fuse::report::{self, Operation, Stat, Stream, prometheus};
+use furrow_fuse::report::{self, MemoryUse, Operation, Stat, Stream, prometheus};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
@@ -71,6 +71,8 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
     writeln!(out, "active zones: {} of {} permits\n", permits.held, permits.limit)?;
     print_streams(out, &stat.streams)?;
     writeln!(out)?;
+    print_memory(out, &stat.memory)?;
+    writeln!(out)?;
     df::print_traffic(out, &status.counters)?;
     writeln!(out)?;
     print_operations(out, &stat.operations)?;
@@ -88,6 +90,19 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
         writeln!(out, "  {damage}")?;
     }
     Ok(())
+}
+
+fn print_memory(out: &mut dyn Write, memory: &MemoryUse) -> io::Result<()> {
+    let mut table = show::table(&["memory", "now", "at the peak"]);
+    let (now, peak) = (memory.now.parts(), memory.peak.parts());
+    for ((_, what, now), (.., peak)) in now.into_iter().zip(peak) {
+        table.add_row([what.to_owned(), show::bytes(now), show::bytes(peak)]);
+    }
+    let all = [memory.now.total, memory.peak.total].map(show::bytes);
+    table.add_row(["all".to_owned()].into_iter().chain(all));
+    let dirty = [memory.now.dirty, memory.peak.dirty].map(show::bytes);
+    table.add_row(["of it not yet written".to_owned()].into_iter().chain(dirty));
+    show::print_table(out, &table)
 }
 
 fn print_streams(out: &mut dyn Write, streams: &[Stream]) -> io::Result<()> {

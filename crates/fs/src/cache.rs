@@ -18,6 +18,7 @@
 //!
 //! Not here: reading, writing, waiting, limits of dirty pages.
 
+use crate::memory::{map_bytes, set_bytes};
 use furrow_rt::buf::{PAGE_SIZE, Page};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -163,6 +164,8 @@ pub struct Stats {
 struct Slot {
     key: Key,
     entry: Entry,
+    /// What is in flight is the present content.
+    shared: bool,
     generation: u32,
     /// Hit since it was last at the cold end.
     marked: bool,
@@ -173,6 +176,17 @@ struct Slot {
     /// Neighbours among the pages of its owner (data and nodes apart).
     before: u32,
     after: u32,
+}
+
+/// How many pages a cache holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Blocks of files and directories.
+    pub(crate) data: usize,
+    /// Nodes.
+    pub(crate) nodes: usize,
+    /// Those of both that are being written as they are now.
+    pub(crate) shared: usize,
 }
 
 /// Pages of one file in the cache: head of their list, and how many.
@@ -200,6 +214,8 @@ pub struct Cache {
     families: Map<u64, Family>,
     dirty_data: BTreeSet<(u32, u32)>,
     dirty_nodes: BTreeSet<(u32, u32)>,
+    nodes: usize,
+    shared: usize,
     stats: Stats,
 }
 
@@ -219,6 +235,8 @@ impl Cache {
             families: Map::default(),
             dirty_data: BTreeSet::new(),
             dirty_nodes: BTreeSet::new(),
+            nodes: 0,
+            shared: 0,
             stats: Stats::default(),
         }
     }
@@ -236,6 +254,21 @@ impl Cache {
     /// True if it holds none.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
+    }
+
+    /// Pages it holds, by what they are.
+    pub(crate) fn pages(&self) -> Held {
+        Held { data: self.len() - self.nodes, nodes: self.nodes, shared: self.shared }
+    }
+
+    /// Bytes it takes besides pages.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        let slots = self.slots.capacity() * size_of::<Option<Slot>>()
+            + (self.generations.capacity() + self.free.capacity()) * size_of::<u32>();
+        slots as u64
+            + map_bytes(self.index.capacity(), size_of::<(Key, u32)>())
+            + map_bytes(self.families.capacity(), size_of::<(u64, Family)>())
+            + set_bytes(self.dirty_pages(), size_of::<(u32, u32)>())
     }
 
     /// Counters.
@@ -289,6 +322,7 @@ impl Cache {
     pub fn get_mut(&mut self, key: &Key) -> Option<&mut [u8; PAGE_SIZE]> {
         let at = *self.index.get(key)?;
         self.set_dirty(at, true);
+        self.unshare(at);
         let slot = self.slot_mut(at);
         slot.marked = true;
         slot.entry.crc = None;
@@ -304,6 +338,7 @@ impl Cache {
         if let Some(&at) = self.index.get(&key) {
             if entry.dirty {
                 self.set_dirty(at, true);
+                self.unshare(at);
                 let slot = self.slot_mut(at);
                 slot.marked = true;
                 slot.entry.page = entry.page;
@@ -326,6 +361,7 @@ impl Cache {
         self.slots[at as usize] = Some(Slot {
             key,
             entry,
+            shared: false,
             generation: self.generations[at as usize],
             marked: false,
             listed: false,
@@ -358,6 +394,7 @@ impl Cache {
     pub fn remove(&mut self, key: &Key) -> Option<Entry> {
         let at = *self.index.get(key)?;
         self.set_dirty(at, false);
+        self.unshare(at);
         self.unlist(at);
         self.leave_family(at);
         self.index.remove(key);
@@ -418,6 +455,9 @@ impl Cache {
         self.set_dirty(at, false);
         let slot = self.slot_mut(at);
         slot.entry.crc = Some(crc);
+        let shared = std::mem::replace(&mut slot.shared, true);
+        self.shared += usize::from(!shared);
+        let slot = self.slot(at);
         Some((slot.entry.page.clone(), Ticket { slot: at, generation: slot.generation }))
     }
 
@@ -425,6 +465,9 @@ impl Cache {
     pub fn end_write(&mut self, ticket: Ticket) {
         if let Some(slot) = self.by_ticket(ticket) {
             slot.entry.in_flight -= 1;
+            if slot.entry.in_flight == 0 {
+                self.unshare(ticket.slot);
+            }
             self.relist(ticket.slot);
             self.shrink(NIL);
         }
@@ -531,6 +574,12 @@ impl Cache {
         (slot.generation == ticket.generation).then_some(slot)
     }
 
+    /// What is in flight, if anything, is no longer the present content.
+    fn unshare(&mut self, at: u32) {
+        let shared = std::mem::replace(&mut self.slot_mut(at).shared, false);
+        self.shared -= usize::from(shared);
+    }
+
     fn set_dirty(&mut self, at: u32, dirty: bool) {
         let slot = self.slot_mut(at);
         if slot.entry.dirty != dirty {
@@ -618,6 +667,7 @@ impl Cache {
     }
 
     fn join_family(&mut self, at: u32) {
+        self.nodes += usize::from(matches!(self.slot(at).key, Key::Node(_)));
         let family =
             self.families.entry(self.family_of(at)).or_insert(Family { head: NIL, count: 0 });
         let head = family.head;
@@ -629,6 +679,7 @@ impl Cache {
     }
 
     fn leave_family(&mut self, at: u32) {
+        self.nodes -= usize::from(matches!(self.slot(at).key, Key::Node(_)));
         let key = self.family_of(at);
         let (before, after) = (self.slot(at).before, self.slot(at).after);
         if after != NIL {

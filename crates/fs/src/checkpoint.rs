@@ -48,6 +48,8 @@ pub(crate) struct State {
     pub(crate) units: Vec<UnitRef>,
     /// The merge under way.
     pub(crate) merge: Option<Merge>,
+    /// Bytes of table entries on their way to the drive.
+    pub(crate) snapshot_bytes: u64,
     /// Something changed since the last cut that needs a checkpoint.
     pub(crate) forced: bool,
 }
@@ -170,6 +172,10 @@ impl Core {
         let nat = self.nat.take_dirty();
         let sit = self.sit.take_dirty();
         let write = matches!(plan, Plan::Write).then(|| self.take_unmerged());
+        let entries =
+            nat.len() * size_of::<(u32, NatEntry)>() + sit.len() * size_of::<(u32, SitEntry)>();
+        self.checkpoint.snapshot_bytes = entries as u64;
+        self.note_memory();
         let releasable = self.empty_superzones().collect();
         Ok(Cut {
             image,
@@ -366,6 +372,7 @@ impl Inner {
         self.after_dispatch();
         let cut = cut?;
         let result = self.commit(cut).await;
+        self.core.borrow_mut().checkpoint.snapshot_bytes = 0;
         self.start_merge();
         if let Err(error) = &result {
             self.fail(error);

@@ -10,6 +10,7 @@ use crate::cache::{Cache, Entry, Key, Ticket};
 use crate::format::{HOLE, NatEntry, Pointer, SitEntry};
 use crate::heads::{Head, Streams};
 use crate::layout::Layout;
+use crate::memory::{Memory, set_bytes};
 use crate::names::NameLog;
 use crate::node;
 use crate::space::{Lack, Tried};
@@ -69,15 +70,23 @@ pub(crate) fn error_of(stop: Stop) -> Error {
 pub(crate) struct ChangedNodes {
     now: BTreeMap<u32, BTreeSet<u32>>,
     cut: BTreeMap<u32, BTreeSet<u32>>,
+    /// Nodes in both.
+    count: usize,
 }
 
 impl ChangedNodes {
     pub(crate) fn wrote(&mut self, ino: u32, nid: u32) {
-        self.now.entry(ino).or_default().insert(nid);
+        self.count += usize::from(self.now.entry(ino).or_default().insert(nid));
     }
 
     pub(crate) fn freed(&mut self, ino: u32, nid: u32) {
-        self.now.entry(ino).or_default().insert(nid);
+        self.wrote(ino, nid);
+    }
+
+    /// Bytes of memory: files of few nodes have a set of their own each.
+    pub(crate) fn bytes(&self) -> u64 {
+        let sets = self.now.len() + self.cut.len();
+        set_bytes(sets, 32) + set_bytes(self.count, 4).max(sets as u64 * 64)
     }
 
     /// Changed nodes of `ino`, in order.
@@ -89,17 +98,22 @@ impl ChangedNodes {
 
     /// A sync record tells of those of `ino`.
     pub(crate) fn logged(&mut self, ino: u32) {
-        self.now.remove(&ino);
-        self.cut.remove(&ino);
+        for gone in [self.now.remove(&ino), self.cut.remove(&ino)] {
+            self.count -= gone.map_or(0, |nids| nids.len());
+        }
     }
 
     pub(crate) fn cut(&mut self) {
         for (ino, nids) in std::mem::take(&mut self.now) {
-            self.cut.entry(ino).or_default().extend(nids);
+            let cut = self.cut.entry(ino).or_default();
+            let before = cut.len() + nids.len();
+            cut.extend(nids);
+            self.count -= before - cut.len();
         }
     }
 
     pub(crate) fn durable(&mut self) {
+        self.count -= self.cut.values().map(BTreeSet::len).sum::<usize>();
         self.cut.clear();
     }
 }
@@ -155,6 +169,8 @@ pub(crate) struct Core {
     /// The page of a hole.
     pub(crate) zero: Page,
     pub(crate) counters: Counters,
+    /// What was held when it was most.
+    pub(crate) memory_peak: Memory,
     /// Tickets of writes dispatched in the present stretch.
     pub(crate) tickets: Vec<Ticket>,
     /// Why the engine no longer writes.
@@ -335,6 +351,7 @@ impl Inner {
                 core.space.first = turn.is_some();
                 let done = operation(core);
                 core.space.first = false;
+                core.note_memory();
                 core.cache.unhold();
                 done
             };

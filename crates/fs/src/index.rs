@@ -83,6 +83,8 @@ impl Index {
 pub(crate) struct Indexes {
     of: BTreeMap<u32, Index>,
     names: usize,
+    /// Entries of all `gaps`.
+    gaps: usize,
     most: usize,
 }
 
@@ -90,14 +92,19 @@ impl Indexes {
     /// Knows nothing yet; in proportion to a cache of `pages`.
     pub(crate) fn new(pages: usize) -> Indexes {
         let most = pages.saturating_mul(NAMES_PER_PAGE).max(NAMES_MIN);
-        Indexes { of: BTreeMap::new(), names: 0, most }
+        Indexes { of: BTreeMap::new(), names: 0, gaps: 0, most }
+    }
+
+    /// Bytes of memory. Tables are between half and wholly taken: of names it is the mean.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.names * 14 + self.gaps * 2 + self.of.len() * size_of::<(u32, Index)>()) as u64
     }
 
     /// Before a search: forgets all if that is too much.
     pub(crate) fn tidy(&mut self) {
         if self.names > self.most {
             self.of.clear();
-            self.names = 0;
+            (self.names, self.gaps) = (0, 0);
         }
     }
 
@@ -118,7 +125,9 @@ impl Indexes {
                 self.names += 1;
             }
         }
+        let known = index.gaps.len();
         index.set_gap(block, page.map_or(BLOCK as u16, dirent::largest_gap));
+        self.gaps += index.gaps.len() - known;
     }
 
     /// Where names of `hash` are, as far as is known: blocks and offsets.
@@ -184,6 +193,7 @@ impl Indexes {
         if let Some(index) = self.of.remove(&ino) {
             let others: usize = index.others.values().map(SmallVec::len).sum();
             self.names = self.names.saturating_sub(index.first.len() + others);
+            self.gaps -= index.gaps.len();
         }
     }
 }

@@ -53,6 +53,7 @@ mod heads;
 mod holes;
 mod index;
 mod layout;
+mod memory;
 mod merge;
 mod mkfs;
 mod names;
@@ -79,6 +80,7 @@ pub use furrow_log::victim::Policy as VictimPolicy;
 use furrow_log::writer::Kind as WriteKind;
 use furrow_rt::{Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
+pub use memory::Memory;
 pub use recover::STEPS as MOUNT_STEPS;
 use std::rc::Rc;
 pub use types::*;
@@ -460,6 +462,14 @@ impl Fs {
             cache_misses: cache.misses,
             ..core.counters
         }
+    }
+
+    /// Memory the file system holds: now, and when it was most since the mount. The latter is
+    /// noted after each operation and at each checkpoint.
+    pub fn memory(&self) -> (Memory, Memory) {
+        let mut core = self.0.core.borrow_mut();
+        core.note_memory();
+        (core.memory(), core.memory_peak)
     }
 
     /// Log streams: what each may and does write to.

@@ -261,6 +261,11 @@ impl NameLog {
         self.items.push_back(item.0);
     }
 
+    /// Bytes of memory: items and what holds them.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.bytes + self.items.len() * size_of::<Vec<u8>>()) as u64
+    }
+
     /// Bytes of what no record tells of.
     pub(crate) fn unlogged_bytes(&self) -> usize {
         let skip = (self.logged - self.first) as usize;

@@ -210,6 +210,7 @@ fn assemble(
         table_used: [0, 1].map(|half| used(layout.table_half(half))),
         extents: found.extents.clone(),
         units: found.units.clone(),
+        snapshot_bytes: 0,
         forced: false,
         merge: None,
     };
@@ -263,6 +264,7 @@ fn assemble(
         sync_waiters: Vec::new(),
         sync_round: sync::Round::default(),
         counters: Counters::default(),
+        memory_peak: Default::default(),
         tickets: Vec::new(),
         failed: None,
         in_flight: 0,

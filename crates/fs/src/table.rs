@@ -26,6 +26,8 @@ pub(crate) struct Table<E> {
     per_unit: u32,
     len: u32,
     units: Vec<Option<Rc<Vec<E>>>>,
+    /// Units in memory.
+    resident: usize,
     dirty: BTreeSet<u32>,
     behind: BTreeSet<u32>,
     /// Units a merge is to write that it has not written yet.
@@ -37,7 +39,7 @@ impl<E: Entry> Table<E> {
     pub(crate) fn new(len: u32, per_unit: u32) -> Table<E> {
         let units = vec![None; len.div_ceil(per_unit) as usize];
         let (dirty, behind, merging) = Default::default();
-        Table { per_unit, len, units, dirty, behind, merging }
+        Table { per_unit, len, units, resident: 0, dirty, behind, merging }
     }
 
     /// Entries.
@@ -64,8 +66,9 @@ impl<E: Entry> Table<E> {
     fn entry_mut(&mut self, index: u32) -> &mut E {
         debug_assert!(index < self.len);
         let per_unit = self.per_unit as usize;
-        let unit = self.units[(index / self.per_unit) as usize]
-            .get_or_insert_with(|| Rc::new(vec![E::new_zeroed(); per_unit]));
+        let unit = &mut self.units[(index / self.per_unit) as usize];
+        self.resident += usize::from(unit.is_none());
+        let unit = unit.get_or_insert_with(|| Rc::new(vec![E::new_zeroed(); per_unit]));
         &mut Rc::make_mut(unit)[(index % self.per_unit) as usize]
     }
 
@@ -87,6 +90,7 @@ impl<E: Entry> Table<E> {
     pub(crate) fn restore_unit(&mut self, unit: u32, bytes: &[u8]) -> bool {
         let size = size_of::<E>() * self.per_unit as usize;
         let Some(bytes) = bytes.get(..size) else { return false };
+        self.resident += usize::from(self.units[unit as usize].is_none());
         let Ok(entries) = <[E]>::ref_from_bytes_with_elems(bytes, self.per_unit as usize) else {
             // Unaligned for E: copy entry by entry.
             let copied: Vec<E> = bytes
@@ -98,6 +102,12 @@ impl<E: Entry> Table<E> {
         };
         self.units[unit as usize] = Some(Rc::new(entries.to_vec()));
         true
+    }
+
+    /// Bytes of memory of the entries.
+    pub(crate) fn bytes(&self) -> u64 {
+        let pointers = self.units.len() * size_of::<Option<Rc<Vec<E>>>>();
+        (self.resident * self.per_unit as usize * size_of::<E>() + pointers) as u64
     }
 
     /// Dirty entries so far.
@@ -194,6 +204,12 @@ impl NodeIds {
 
     fn is_used(&self, id: u32) -> bool {
         self.used[(id / 64) as usize] >> (id % 64) & 1 == 1
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        let freed = self.waiting.len() + self.cut.len() + self.held.len();
+        (self.used.len() * size_of::<u64>() + freed * size_of::<u32>()) as u64
     }
 
     /// Takes exactly `id` (replay). True if it was free.

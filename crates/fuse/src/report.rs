@@ -26,7 +26,7 @@ use furrow_zone::{Error, ErrorKind};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 pub(crate) use stat::stat;
-pub use stat::{Operation, Permits, Stat, Stream};
+pub use stat::{Memory, MemoryUse, Operation, Permits, Stat, Stream};
 use std::path::Path;
 
 /// Version of the JSON documents.

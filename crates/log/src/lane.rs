@@ -31,8 +31,8 @@ struct Dispatched {
     end: u32,
     sequence: u64,
     fua: bool,
-    /// All zeros; its pages are not in the queue.
-    zeros: bool,
+    /// Its pages in the queue; of zeros there are none.
+    pages: usize,
 }
 
 struct Flight {
@@ -160,14 +160,14 @@ impl Lane {
         );
         state.position = at + blocks;
         let mut window = shared.window.borrow_mut();
-        let sequence = window.open();
+        let sequence = window.open(pages.len());
         if let Some(error) = &state.failed {
-            window.close(sequence);
+            window.close(sequence, pages.len());
             shared.note_failure(self.zone, sequence, error);
             return at;
         }
         let end = state.position;
-        state.writes.push_back(Dispatched { end, sequence, fua, zeros: pages.is_empty() });
+        state.writes.push_back(Dispatched { end, sequence, fua, pages: pages.len() });
         state.queue.extend(pages);
         // With commands in flight up to the depth, the next answer comes by anyway.
         if (state.flights.len() as u32) < shared.depth {
@@ -329,7 +329,7 @@ impl Pump {
         if state.failed.is_some() {
             let mut window = self.shared.window.borrow_mut();
             for write in state.writes.drain(..) {
-                window.close(write.sequence);
+                window.close(write.sequence, write.pages);
             }
             state.next = 0;
         }
@@ -344,7 +344,7 @@ impl Pump {
             let mut window = self.shared.window.borrow_mut();
             while state.writes.front().is_some_and(|write| write.end <= flight.end) {
                 if let Some(write) = state.writes.pop_front() {
-                    window.close(write.sequence);
+                    window.close(write.sequence, write.pages);
                     state.next -= 1;
                 }
             }
@@ -412,7 +412,7 @@ impl Pump {
         while let Some(write) = state.writes.get(state.next).filter(|write| write.fua == fua) {
             let room = from + self.shared.blocks_per_command - state.sent;
             let count = (write.end - state.sent).min(room);
-            if write.zeros {
+            if write.pages == 0 {
                 data.extend((0..count).map(|_| self.shared.zero.clone()));
             } else {
                 data.extend(state.queue.drain(..count as usize));

@@ -18,16 +18,22 @@ pub(crate) struct Window {
     base: u64,
     /// `over[i]`: write `base + i` is over. The front is never over.
     over: VecDeque<bool>,
+    /// Pages of the writes that are not over.
+    pages: usize,
     waiters: Vec<(Mark, Waker)>,
 }
 
 impl Window {
-    pub(crate) fn open(&mut self) -> u64 {
+    /// A write of so many pages is dispatched.
+    pub(crate) fn open(&mut self, pages: usize) -> u64 {
+        self.pages += pages;
         self.over.push_back(false);
         self.base + self.over.len() as u64 - 1
     }
 
-    pub(crate) fn close(&mut self, sequence: u64) {
+    /// It is over.
+    pub(crate) fn close(&mut self, sequence: u64, pages: usize) {
+        self.pages -= pages;
         let index = (sequence - self.base) as usize;
         debug_assert!(!self.over[index], "write {sequence} is over twice");
         self.over[index] = true;
@@ -63,6 +69,11 @@ impl Window {
         }
     }
 
+    /// Pages of writes dispatched and not over.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages
+    }
+
     /// Writes dispatched and not over, and those behind them.
     pub(crate) fn len(&self) -> usize {
         self.over.len()
@@ -76,20 +87,21 @@ mod tests {
     #[test]
     fn a_mark_waits_for_all_before_it_and_nothing_after() {
         let mut window = Window::default();
-        let (a, b) = (window.open(), window.open());
+        let (a, b) = (window.open(1), window.open(2));
         let mark = window.mark();
-        let c = window.open();
-        window.close(b);
-        window.close(c);
+        let c = window.open(3);
+        window.close(b, 2);
+        window.close(c, 3);
         assert!(!window.reached(mark));
-        window.close(a);
+        assert_eq!(window.pages(), 1);
+        window.close(a, 1);
         assert!(window.reached(mark) && window.reached(window.mark()));
-        let d = window.open();
-        let e = window.open();
-        window.close(e);
+        let d = window.open(3);
+        let e = window.open(3);
+        window.close(e, 3);
         assert!(window.reached(mark) && !window.reached(window.mark()));
         assert_eq!(window.len(), 2);
-        window.close(d);
-        assert_eq!(window.len(), 0);
+        window.close(d, 3);
+        assert_eq!((window.len(), window.pages()), (0, 0));
     }
 }

@@ -505,6 +505,11 @@ impl Writer {
         self.0.window.borrow().len()
     }
 
+    /// Pages of writes dispatched and not over: memory the writer keeps.
+    pub fn pages_in_flight(&self) -> usize {
+        self.0.window.borrow().pages()
+    }
+
     /// Makes durable what was answered before the call. Returns at once on a drive without a
     /// volatile cache. Callers that come while a flush is in flight share the next one. The flush
     /// goes on if the future is dropped.

@@ -75,8 +75,24 @@ impl Page {
         self.family("active_zones", "gauge", "Permits for active zones of the drive")?;
         self.sample("active_zones", &[("state", "limit")], stat.permits.limit)?;
         self.sample("active_zones", &[("state", "held")], stat.permits.held)?;
+        self.memory(stat)?;
         self.streams(stat)?;
         self.operations(&stat.operations)
+    }
+
+    fn memory(&mut self, stat: &Stat) -> fmt::Result {
+        let (now, peak) = (&stat.memory.now, &stat.memory.peak);
+        self.family("memory_bytes", "gauge", "Memory the engine holds, by what for")?;
+        for (part, _, bytes) in now.parts() {
+            self.sample("memory_bytes", &[("part", part)], bytes)?;
+        }
+        self.one(
+            "memory_dirty_bytes",
+            "gauge",
+            "Of it, what is not yet handed to the drive",
+            now.dirty,
+        )?;
+        self.one("memory_peak_bytes", "gauge", "The most memory it held at once", peak.total)
     }
 
     fn streams(&mut self, stat: &Stat) -> fmt::Result {
@@ -120,7 +136,7 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use super::super::stat::{Permits, Stream};
+    use super::super::stat::{Memory, MemoryUse, Permits, Stream};
     use super::super::{Info, Space, Status, VERSION};
     use super::*;
     use furrow_fs::Counters;
@@ -137,6 +153,10 @@ mod tests {
             },
             seconds: 1.5,
             permits: Permits { limit: 9, held: 4 },
+            memory: MemoryUse {
+                now: Memory { total: 5, nodes: 5, ..Memory::default() },
+                peak: Memory { total: 6, ..Memory::default() },
+            },
             streams: vec![Stream {
                 name: "hot data".into(),
                 quota: 2,
@@ -176,6 +196,8 @@ mod tests {
             ("furrow_fsyncs_total{device=\"a\\\"b\\\\c\"}", "7"),
             ("furrow_space_bytes{device=\"a\\\"b\\\\c\",state=\"size\"}", "12288"),
             ("furrow_stream_bytes_total{device=\"a\\\"b\\\\c\",stream=\"hot data\"}", "8192"),
+            ("furrow_memory_bytes{device=\"a\\\"b\\\\c\",part=\"nodes\"}", "5"),
+            ("furrow_memory_peak_bytes{device=\"a\\\"b\\\\c\"}", "6"),
             ("furrow_operation_seconds_sum{device=\"a\\\"b\\\\c\",op=\"read\"}", "2.5"),
         ] {
             assert!(text.contains(&format!("{name} {value}\n")), "{name}: {text}");

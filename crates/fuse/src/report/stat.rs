@@ -15,6 +15,9 @@ pub struct Stat {
     pub seconds: f64,
     /// Permits for active zones.
     pub permits: Permits,
+    /// Memory the engine holds.
+    #[serde(default)]
+    pub memory: MemoryUse,
     /// Log streams.
     pub streams: Vec<Stream>,
     /// Requests of the kernel, by what they asked for.
@@ -31,6 +34,66 @@ pub struct Permits {
     pub limit: u32,
     /// Now.
     pub held: u32,
+}
+
+/// Memory that the engine holds, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryUse {
+    /// Now.
+    pub now: Memory,
+    /// When it was most since the mount.
+    pub peak: Memory,
+}
+
+/// [`furrow_fs::Memory`] as JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are those of furrow_fs::Memory")]
+pub struct Memory {
+    pub total: u64,
+    pub data: u64,
+    pub nodes: u64,
+    pub dirty: u64,
+    pub cache_index: u64,
+    pub writes: u64,
+    pub tables: u64,
+    pub deltas: u64,
+    pub directories: u64,
+    pub changes: u64,
+}
+
+impl From<furrow_fs::Memory> for Memory {
+    fn from(m: furrow_fs::Memory) -> Memory {
+        Memory {
+            total: m.total(),
+            data: m.data,
+            nodes: m.nodes,
+            dirty: m.dirty,
+            cache_index: m.cache_index,
+            writes: m.writes,
+            tables: m.tables,
+            deltas: m.deltas,
+            directories: m.directories,
+            changes: m.changes,
+        }
+    }
+}
+
+impl Memory {
+    /// The parts that make up the total: name, what it is, bytes.
+    pub fn parts(&self) -> [(&'static str, &'static str, u64); 8] {
+        [
+            ("data", "cached blocks of files and directories", self.data),
+            ("nodes", "cached inodes and pointer blocks", self.nodes),
+            ("cache_index", "finding cached pages", self.cache_index),
+            ("writes", "on their way to the drive, not cached", self.writes),
+            ("tables", "places of nodes, valid blocks", self.tables),
+            ("deltas", "changes of the tables", self.deltas),
+            ("directories", "places of names in large directories", self.directories),
+            ("changes", "changes that fsyncs log", self.changes),
+        ]
+    }
 }
 
 /// [`StreamInfo`] as JSON.
@@ -58,10 +121,12 @@ impl From<StreamInfo> for Stream {
 /// What `fs` does, mounted since `seconds`.
 pub(crate) fn stat(fs: &Fs, info: &Info, seconds: f64, operations: Vec<Operation>) -> Stat {
     let (limit, held) = fs.permits();
+    let (now, peak) = fs.memory();
     Stat {
         status: status(fs, info),
         seconds,
         permits: Permits { limit, held },
+        memory: MemoryUse { now: now.into(), peak: peak.into() },
         streams: fs.streams().into_iter().map(Stream::from).collect(),
         operations,
         damage: fs.clean_failures(),

@@ -1,0 +1,97 @@
+//! How much memory a mounted file system holds, by what it is for.
+//!
+//! Everything is counted where it grows, so that asking costs a few additions whatever is held:
+//! it is asked after each operation, and the moment at which there was most is kept. Pages are
+//! exact; of maps and sets it is what their entries take, with the room their nodes and tables
+//! leave free on average. The program around the engine, its executor and the drive are not in it.
+
+use crate::core::Core;
+use furrow_rt::PAGE_SIZE;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Bytes of memory a file system holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Cached blocks of files and directories.
+    pub data: u64,
+    /// Cached nodes: inodes and pointer blocks.
+    pub nodes: u64,
+    /// Of these two: what is not yet handed to the drive.
+    pub dirty: u64,
+    /// What the cache needs to find its pages, and lists of those that are dirty.
+    pub cache_index: u64,
+    /// Pages on their way to the drive of which the cache has no, or by now another, content.
+    pub writes: u64,
+    /// Tables: places of nodes, valid blocks of segments, which node ids are in use.
+    pub tables: u64,
+    /// Changes of the tables on their way into the delta log, and where they are there.
+    pub deltas: u64,
+    /// Places of names in large directories.
+    pub directories: u64,
+    /// What fsyncs log: changes of names and nodes since the last checkpoint.
+    pub changes: u64,
+}
+
+impl Memory {
+    /// All of it (what is dirty is counted once).
+    pub fn total(&self) -> u64 {
+        self.parts().iter().map(|part| part.1).sum()
+    }
+
+    /// The parts of [`Memory::total`], with their names.
+    pub fn parts(&self) -> [(&'static str, u64); 8] {
+        [
+            ("data", self.data),
+            ("nodes", self.nodes),
+            ("cache_index", self.cache_index),
+            ("writes", self.writes),
+            ("tables", self.tables),
+            ("deltas", self.deltas),
+            ("directories", self.directories),
+            ("changes", self.changes),
+        ]
+    }
+}
+
+/// Bytes of a hash table that has room for `capacity` entries of `size` bytes: a power of two of
+/// buckets, at most seven eighths full, a byte of control each.
+pub(crate) fn map_bytes(capacity: usize, size: usize) -> u64 {
+    if capacity == 0 { 0 } else { ((capacity * 8 / 7).next_power_of_two() * (size + 1)) as u64 }
+}
+
+/// Bytes of an ordered set of `len` entries of `size` bytes: nodes of eleven places, of which two
+/// thirds are taken on average.
+pub(crate) fn set_bytes(len: usize, size: usize) -> u64 {
+    (len * size * 3 / 2 + len * 4) as u64
+}
+
+impl Core {
+    /// See [`crate::Fs::memory`].
+    pub(crate) fn memory(&self) -> Memory {
+        let pages = self.cache.pages();
+        let on_the_way = self.writer.pages_in_flight() as u64;
+        let dirty = self.nat.dirty_count() + self.sit.dirty_count();
+        Memory {
+            data: pages.data as u64 * PAGE,
+            nodes: pages.nodes as u64 * PAGE,
+            dirty: self.cache.dirty_pages() as u64 * PAGE,
+            cache_index: self.cache.index_bytes(),
+            writes: on_the_way.saturating_sub(pages.shared as u64) * PAGE,
+            tables: self.nat.bytes() + self.sit.bytes() + self.ids.bytes(),
+            deltas: set_bytes(dirty, 4)
+                + self.checkpoint.snapshot_bytes
+                + size_of_val(&self.checkpoint.extents[..]) as u64,
+            directories: self.directories.bytes(),
+            changes: self.names.bytes() + self.changed_nodes.bytes(),
+        }
+    }
+
+    /// Keeps the moment at which there was most.
+    pub(crate) fn note_memory(&mut self) {
+        let now = self.memory();
+        if now.total() > self.memory_peak.total() {
+            self.memory_peak = now;
+        }
+    }
+}

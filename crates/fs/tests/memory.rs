@@ -1,0 +1,100 @@
+//! What a file system says of the memory it holds.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use common::quiet;
+use furrow_emu::{Emulator, Options};
+use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
+use furrow_rt::{Config, Rt};
+use furrow_zone::Result;
+use std::future::Future;
+use std::rc::Rc;
+
+const PAGE: u64 = 4096;
+const DRIVE: &str = "zones=96,zone-size=4MiB,max-active=14,channels=1";
+
+fn on_drive<F: Future<Output = Result<()>> + 'static>(
+    options: Options,
+    test: impl FnOnce(Rt, Emulator) -> F,
+) {
+    common::on_drive(Rt::new(Config::simulated(3)), DRIVE, (options, MkfsOptions::default()), test);
+}
+
+async fn write(fs: &Fs, ino: Ino, blocks: std::ops::Range<u64>) -> Result<()> {
+    for block in blocks {
+        let bytes = [block as u8 | 1; PAGE as usize];
+        fs.write(ino, WriteData::copy(fs.pool(), block * PAGE, &bytes)).await?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_held_is_what_was_put_in_and_goes_with_it() {
+    on_drive(Options::simulated(), |rt, drive| async move {
+        let fs = Fs::mount(&rt, Rc::new(drive), quiet()).await?;
+        fs.getattr(Ino::ROOT).await?;
+        let (before, _) = fs.memory();
+        let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
+        write(&fs, file, 0..600).await?;
+        let (now, peak) = fs.memory();
+        assert_eq!(now.data - before.data, 601 * PAGE, "600 blocks and one of the directory");
+        // The inode and its two leaves, as 600 blocks are more than one has pointers.
+        assert_eq!(now.nodes - before.nodes, 3 * PAGE, "{before:?} {now:?}");
+        assert_eq!(now.dirty, now.data + now.nodes, "nothing was written yet");
+        assert!(now.changes > before.changes && now.deltas > before.deltas && now.tables > 0);
+        assert!(now.cache_index > 600 * 16, "{now:?}");
+        assert_eq!(peak.total(), now.total(), "it only grew");
+        fs.sync().await?;
+        let (now, _) = fs.memory();
+        assert_eq!((now.dirty, now.writes, now.changes), (0, 0, 0), "{now:?}");
+        fs.unlink(Ino::ROOT, b"file").await?;
+        fs.sync().await?;
+        let (now, peak) = fs.memory();
+        assert_eq!((now.data - before.data, now.nodes), (PAGE, before.nodes));
+        assert!(peak.data >= 601 * PAGE && peak.total() > now.total(), "{peak:?}");
+        let parts: u64 = now.parts().iter().map(|part| part.1).sum();
+        assert_eq!(parts, now.total());
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn the_cache_bounds_it() {
+    on_drive(Options::simulated(), |rt, drive| async move {
+        let options = MountOptions { cache_pages: 512, ..quiet() };
+        let fs = Fs::mount(&rt, Rc::new(drive), options).await?;
+        let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
+        write(&fs, file, 0..5_000).await?;
+        let (_, peak) = fs.memory();
+        // Half of it may be dirty or in flight, what comes on top is a few pages at a time.
+        assert!(peak.data + peak.nodes + peak.writes <= (512 + 256) * PAGE, "{peak:?}");
+        assert!(peak.data + peak.nodes >= 400 * PAGE, "{peak:?}");
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn a_block_changed_while_it_is_written_is_held_twice() {
+    on_drive(Options::simulated(), |rt, drive| async move {
+        let fs = Fs::mount(&rt, Rc::new(drive), quiet()).await?;
+        let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
+        write(&fs, file, 0..300).await?;
+        let syncing = rt.spawn({
+            let fs = fs.clone();
+            async move { fs.fsync(file, false).await }
+        });
+        while fs.memory().0.dirty == fs.memory().0.data + fs.memory().0.nodes {
+            rt.yield_now().await;
+        }
+        let first = fs.memory().0;
+        write(&fs, file, 0..300).await?;
+        let second = fs.memory().0;
+        assert_eq!(second.data, first.data);
+        assert!(second.writes >= first.writes + 250 * PAGE, "{first:?} {second:?}");
+        syncing.await?;
+        assert_eq!(fs.memory().0.writes, 0);
+        fs.unmount().await
+    });
+}
