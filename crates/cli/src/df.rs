@@ -31,17 +31,19 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         writeln!(out)?;
         return Ok(0);
     }
-    let place = match &target {
-        Target::Mounted(directory) => directory.display().to_string(),
-        Target::Device(_) => "(not mounted)".to_owned(),
-    };
-    print_space(out, &status, &place)?;
-    if matches!(target, Target::Mounted(_)) {
-        writeln!(out)?;
-        print_traffic(out, &status.counters)?;
-        print_summary(out, &status.counters)?;
+    match &target {
+        Target::Mounted(directory) => print(out, &status, &directory.display().to_string())?,
+        Target::Device(_) => print_space(out, &status, "(not mounted)")?,
     }
     Ok(0)
+}
+
+/// Prints space, traffic and cleaning of a file system that is used at `place`.
+pub fn print(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Result<()> {
+    print_space(out, status, place)?;
+    writeln!(out)?;
+    print_traffic(out, &status.counters)?;
+    print_summary(out, &status.counters)
 }
 
 fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Result<()> {

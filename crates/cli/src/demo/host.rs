@@ -6,6 +6,7 @@ use super::files::{Files, Mounted};
 use super::library::Library;
 use super::load::Load;
 use anyhow::{Context, bail};
+use furrow_fuse::report::{Info, Status, ask_status, status};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -26,8 +27,8 @@ pub trait Host {
     fn files(&self) -> anyhow::Result<&dyn Files>;
     /// Makes everything durable.
     fn sync(&self) -> anyhow::Result<()>;
-    /// Prints space used and what was written since the start.
-    fn print_counters(&self, out: &mut dyn Write) -> anyhow::Result<()>;
+    /// Space, and what was done since the start.
+    fn status(&self) -> anyhow::Result<Status>;
     /// Ends it in order.
     fn stop(&mut self) -> anyhow::Result<()>;
     /// Starts the load of `round`, kills the process that serves the file system `after` its first
@@ -124,11 +125,8 @@ impl<'a> MountHost<'a> {
     }
 
     fn daemon(&self) -> anyhow::Result<Pid> {
-        let output = command(&["df", "--json", self.mount_point()])?.output()?;
-        let status: serde_json::Value =
-            serde_json::from_slice(&output.stdout).context("furrow df --json")?;
-        let pid = status["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
-        pid.and_then(Pid::from_raw).context("furrow df --json names no daemon")
+        let pid = i32::try_from(self.status()?.info.pid).ok();
+        pid.and_then(Pid::from_raw).context("the mount names no daemon")
     }
 }
 
@@ -147,8 +145,8 @@ impl Host for MountHost<'_> {
         furrow(&mut io::sink(), &["sync", self.mount_point()])
     }
 
-    fn print_counters(&self, out: &mut dyn Write) -> anyhow::Result<()> {
-        furrow(out, &["df", self.mount_point()])
+    fn status(&self) -> anyhow::Result<Status> {
+        ask_status(&self.places.mount_point)
     }
 
     fn stop(&mut self) -> anyhow::Result<()> {
@@ -224,11 +222,9 @@ impl Host for LibraryHost<'_> {
         Ok(self.library()?.sync()?)
     }
 
-    fn print_counters(&self, out: &mut dyn Write) -> anyhow::Result<()> {
-        let counters = self.library()?.look(furrow_fs::Fs::counters)?;
-        crate::df::print_traffic(out, &counters.into())?;
-        writeln!(out)?;
-        Ok(())
+    fn status(&self) -> anyhow::Result<Status> {
+        let info = Info { device: self.places.image_name.clone(), ..Info::default() };
+        Ok(self.library()?.look(move |fs| status(fs, &info))?)
     }
 
     fn stop(&mut self) -> anyhow::Result<()> {

@@ -1,10 +1,11 @@
-//! `furrow demo`: a tree of files on an emulated zoned drive, killed under load and checked.
+//! `furrow demo`: a tree of files on an emulated zoned drive, aged, killed under load and checked.
 //!
 //! Makes a small-zone drive as an image, a file system on it, copies a tree, compares every byte
-//! after a fresh mount, then repeatedly kills the process that serves the file system with
+//! after a fresh mount, fills the drive and overwrites files until it cleans, then repeatedly kills the process that serves the file system with
 //! SIGKILL at a random instant under load, and holds what is found against every fsync that had
 //! been acknowledged. It is a demonstration and a test: any difference ends it with status 1.
 
+mod age;
 mod files;
 mod host;
 mod library;
@@ -15,6 +16,7 @@ mod progress;
 mod tests;
 mod tree;
 
+use age::Aging;
 use anyhow::{Context, bail};
 use files::{Files, Mounted};
 use furrow_rt::Rng;
@@ -29,7 +31,7 @@ use std::time::{Duration, Instant};
 use tree::Tree;
 
 /// The drive: small zones, striped over eight channels.
-const DRIVE: &str = "capacity=10GiB,zone-size=16MiB,channels=8,dies=8,max-active=96,max-open=96";
+const DRIVE: &str = "capacity=4GiB,zone-size=16MiB,channels=8,dies=8,max-active=96,max-open=96";
 /// Where the tree is copied to.
 const COPY: &str = "tree";
 /// Threads that copy and compare.
@@ -37,21 +39,27 @@ const THREADS: usize = 2;
 /// Threads of the load.
 const WRITERS: u32 = 4;
 /// What the load writes at most, in bytes per second: the drive is not to run full.
-const LOAD_RATE_MAX: u64 = 64 << 20;
+const LOAD_RATE_MAX: u64 = 16 << 20;
+/// The files that are overwritten fill the drive until this share of it is available, in percent.
+const AGED_AVAILABLE: u64 = 15;
+/// The drive is aged when this many superzones were cleaned.
+const AGED_VICTIMS: u64 = 8;
+/// Where the files are that are overwritten.
+const AGED: &str = "aged";
 /// The kill comes this long after the first acknowledged fsync, in milliseconds.
 const KILL_AFTER_MS: (u64, u64) = (200, 3000);
 
 /// Show a tree of files on an emulated zoned drive surviving kill -9
 ///
-/// Makes a drive image, a file system on it, copies DIR, compares every file, then kills the
-/// daemon under load and checks every fsync that had been acknowledged. Through a mount where
+/// Makes a drive image, a file system on it, copies DIR, compares every file, ages it until it
+/// cleans, then kills the daemon under load and checks every fsync that had been acknowledged. Through a mount where
 /// there is FUSE, through the library where there is none. `make demo` runs it on a source tree.
 #[derive(clap::Args)]
 pub struct Args {
     /// Tree of files to copy
     #[arg(value_name = "DIR")]
     source: PathBuf,
-    /// Folder for the drive's image, the mount point and the journals (up to 6 GiB)
+    /// Folder for the drive's image, the mount point and the journals (up to 5 GiB)
     #[arg(long, value_name = "DIR")]
     work: PathBuf,
     /// How often to kill
@@ -207,11 +215,12 @@ impl Demo<'_> {
         furrow(out, &["mkfs", "--label", "demo", image])?;
         host.start()?;
         self.copy(host, out)?;
-        host.print_counters(out)?;
-        // A fresh start, so that the files come from the drive and not from a cache.
-        host.stop()?;
-        host.start()?;
+        self.restart(host)?;
         self.compare(host, out)?;
+        let mut aging = Aging::new(AGED, self.seed);
+        self.age(&mut aging, host, out)?;
+        self.restart(host)?;
+        Self::compare_aged(&aging, host, out)?;
 
         let mut fsyncs = 0;
         for round in 1..=self.kills {
@@ -223,13 +232,17 @@ impl Demo<'_> {
             again += self.check(round, host)?.fsyncs;
         }
         self.compare(host, out)?;
+        Self::compare_aged(&aging, host, out)?;
         self.remove_loads(host, out)?;
         host.stop()?;
         furrow(out, &["fsck", image])?;
         furrow(out, &["map", image])?;
         for (what, value) in [
-            ("files verified", format!("{}, twice", counts.files + counts.symlinks)),
-            ("bytes verified", format!("{} MiB, twice", counts.bytes >> 20)),
+            (
+                "files verified",
+                format!("{}, twice", counts.files + counts.symlinks + aging.count()),
+            ),
+            ("bytes verified", format!("{} MiB, twice", (counts.bytes >> 20) + aging.count())),
             ("kills", self.kills.to_string()),
             ("fsyncs acknowledged", fsyncs.to_string()),
             ("fsyncs checked", format!("{again}, twice, none lost")),
@@ -240,15 +253,79 @@ impl Demo<'_> {
         Ok(())
     }
 
+    /// A fresh start, so that the files come from the drive and not from a cache.
+    fn restart(&self, host: &mut dyn Host) -> anyhow::Result<()> {
+        host.stop()?;
+        host.start()
+    }
+
+    fn print_counters(&self, host: &dyn Host, out: &mut dyn Write) -> anyhow::Result<()> {
+        crate::df::print(out, &host.status()?, &self.places.mount_name)?;
+        writeln!(out)?;
+        Ok(())
+    }
+
+    /// Fills the drive and overwrites files until enough was cleaned.
+    fn age(
+        &self,
+        aging: &mut Aging<'_>,
+        host: &mut dyn Host,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        let space = host.status()?.space;
+        let too_much = space.blocks_available.saturating_sub(space.blocks * AGED_AVAILABLE / 100);
+        let count = too_much / age::FILE_BLOCKS;
+        if count == 0 {
+            bail!("the tree leaves no room on the drive to age it: take a smaller one");
+        }
+        out.flush()?;
+        let files = host.files()?;
+        let (filled, _) = progress::shown("filled", (count, "files"), |progress| {
+            aging.fill(files, count, progress)?;
+            host.sync()
+        });
+        filled?;
+        let whole = space.blocks * u64::from(space.block_size);
+        let goal = (AGED_VICTIMS, "superzones cleaned");
+        let (aged, seconds) = progress::shown("overwriting", goal, |progress| {
+            aging.overwrite(files, 2 * whole, progress, || {
+                let cleaned = host.status()?.counters.clean_victims;
+                Ok((cleaned >= AGED_VICTIMS, cleaned.min(AGED_VICTIMS)))
+            })?;
+            host.sync()
+        });
+        aged?;
+        writeln!(
+            out,
+            "aged: filled with {} files of 1 MiB until {AGED_AVAILABLE} % were free, overwrote \
+             them in random places for {seconds:.1} s",
+            aging.count(),
+        )?;
+        self.print_counters(host, out)
+    }
+
+    fn compare_aged(aging: &Aging<'_>, host: &dyn Host, out: &mut dyn Write) -> anyhow::Result<()> {
+        let files = host.files()?;
+        out.flush()?;
+        let (compared, seconds) =
+            progress::shown("compared", (aging.count(), "files"), |progress| {
+                aging.compare(files, progress)
+            });
+        compared?;
+        writeln!(out, "every block that was overwritten or moved is right: {seconds:.1} s")?;
+        Ok(())
+    }
+
     fn copy(&self, host: &mut dyn Host, out: &mut dyn Write) -> anyhow::Result<()> {
         let counts = self.tree.counts();
         let files = host.files()?;
         files.make_folder(COPY, 0o755).with_context(|| format!("mkdir {COPY}"))?;
         out.flush()?;
-        let (copied, seconds) = progress::shown("copied", counts.files + counts.symlinks, |p| {
-            self.tree.copy(files, COPY, THREADS, p)?;
-            host.sync()
-        });
+        let (copied, seconds) =
+            progress::shown("copied", (counts.files + counts.symlinks, "files"), |p| {
+                self.tree.copy(files, COPY, THREADS, p)?;
+                host.sync()
+            });
         copied?;
         writeln!(
             out,
@@ -266,7 +343,7 @@ impl Demo<'_> {
         let files = host.files()?;
         out.flush()?;
         let (compared, seconds) =
-            progress::shown("compared", counts.files + counts.symlinks, |progress| {
+            progress::shown("compared", (counts.files + counts.symlinks, "files"), |progress| {
                 self.tree.compare(files, COPY, THREADS, progress)
             });
         compared?;
@@ -289,7 +366,7 @@ impl Demo<'_> {
         }
         host.sync()?;
         writeln!(out, "removed the {removed} files of the loads, and synced")?;
-        host.print_counters(out)
+        self.print_counters(host, out)
     }
 
     /// Kills once under load and checks what is found.

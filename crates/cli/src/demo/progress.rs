@@ -5,30 +5,31 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Files and bytes done so far, shared by the threads that do them.
+/// Things (files, mostly) and bytes done so far, shared by the threads that do them.
 #[derive(Default)]
 pub struct Progress {
-    files: AtomicU64,
+    things: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl Progress {
-    /// Counts `files` and `bytes` as done.
-    pub fn add(&self, files: u64, bytes: u64) {
-        self.files.fetch_add(files, Ordering::Relaxed);
+    /// Counts `things` and `bytes` as done.
+    pub fn add(&self, things: u64, bytes: u64) {
+        self.things.fetch_add(things, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    fn line(&self, what: &str, of: u64, since: Instant) -> String {
-        let (files, bytes) =
-            (self.files.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+    fn line(&self, what: &str, (of, unit): (u64, &str), since: Instant) -> String {
+        let (things, bytes) =
+            (self.things.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
         let seconds = since.elapsed().as_secs_f64();
-        format!("  {what}: {files} of {of} files, {} MiB, {seconds:.1} s", bytes >> 20)
+        format!("  {what}: {things} of {of} {unit}, {} MiB, {seconds:.1} s", bytes >> 20)
     }
 }
 
-/// Runs `work` while showing its progress, and returns what it returned and the seconds it took.
-pub fn shown<T>(what: &str, of: u64, work: impl FnOnce(&Progress) -> T) -> (T, f64) {
+/// Runs `work` while showing its progress, `of` so many things of a kind, and returns what it
+/// returned and the seconds it took.
+pub fn shown<T>(what: &str, of: (u64, &str), work: impl FnOnce(&Progress) -> T) -> (T, f64) {
     let (progress, done, since) = (Progress::default(), AtomicBool::new(false), Instant::now());
     let terminal = io::stderr().is_terminal();
     let (tick, ticks_per_line) = if terminal { (100, 1) } else { (100, 100) };

@@ -1,6 +1,7 @@
 //! The load and its check against a folder of this machine, which loses nothing: whatever moment
 //! the load stops at, the check must be content; and it must see each kind of loss done by hand.
 
+use super::age::Aging;
 use super::files::{Attributes, Files, Mounted, OpenFile};
 use super::load::{Load, Report};
 use super::plan::{BLOCK, FileId, Plan, State};
@@ -252,7 +253,8 @@ fn a_copy_compares_equal_and_each_difference_is_seen() {
     let (source, target) = (Mounted::at(from.clone()), Mounted::at(scratch.0.clone()));
     let tree = Tree::list(&source).expect("listed");
     assert_eq!(tree.counts(), Counts { folders: 2, files: 2, symlinks: 1, bytes: 300_003 });
-    let (copied, _) = shown("copied", 3, |progress| tree.copy(&target, "to", 2, progress));
+    let (copied, _) =
+        shown("copied", (3, "files"), |progress| tree.copy(&target, "to", 2, progress));
     copied.expect("copied");
 
     let compare = || match tree.compare(&target, "to", 2, &Progress::default()) {
@@ -277,4 +279,34 @@ fn a_copy_compares_equal_and_each_difference_is_seen() {
     assert!(compare().contains("to/link: "), "{}", compare());
     fs::write(to.join("extra"), "").expect("one more");
     assert!(compare().contains("names"), "{}", compare());
+}
+
+#[test]
+fn a_block_that_is_not_the_newest_is_seen() {
+    let scratch = Scratch::new("aged");
+    let files = Mounted::at(scratch.0.clone());
+    let mut aging = Aging::new("aged", 7);
+    aging.fill(&files, 3, &Progress::default()).expect("filled");
+    let old = fs::read(scratch.0.join("aged/f1")).expect("a file");
+    let mut looks = 0;
+    let done = || {
+        looks += 1;
+        Ok((looks == 3, looks))
+    };
+    aging.overwrite(&files, u64::MAX, &Progress::default(), done).expect("overwritten");
+    aging.compare(&files, &Progress::default()).expect("as written");
+    let never = aging.overwrite(&files, 1 << 20, &Progress::default(), || Ok((false, 0)));
+    assert!(never.expect_err("it gives up").to_string().contains("nothing was cleaned"));
+    aging.compare(&files, &Progress::default()).expect("as written");
+
+    let new = fs::read(scratch.0.join("aged/f1")).expect("a file");
+    let changed = (0..256).find(|i| new[i * BLOCK..][..BLOCK] != old[i * BLOCK..][..BLOCK]);
+    let changed = changed.expect("a block that was overwritten");
+    let open = fs::OpenOptions::new().write(true).open(scratch.0.join("aged/f1")).expect("opened");
+    open.write_all_at(&old[changed * BLOCK..][..BLOCK], (changed * BLOCK) as u64).expect("old");
+    let found = aging.compare(&files, &Progress::default()).expect_err("an old block");
+    assert!(found.to_string().contains(&format!("f1: block {changed} is not")), "{found}");
+    open.set_len(9).expect("cut");
+    let found = aging.compare(&files, &Progress::default()).expect_err("a short file");
+    assert!(found.to_string().contains("9 bytes"), "{found}");
 }

@@ -1,0 +1,141 @@
+//! Fills a file system and changes it until it has to clean, as a long time of use would, and
+//! checks afterwards that cleaning has moved every block with its content.
+
+use super::files::Files;
+use super::plan::{BLOCK, FileId, Plan};
+use super::progress::Progress;
+use anyhow::{Context, bail};
+use furrow_rt::Rng;
+
+/// Blocks of one file: 1 MiB.
+pub const FILE_BLOCKS: u64 = 256;
+/// Most blocks of one overwrite.
+const WRITE_BLOCKS_MAX: u64 = 16;
+/// Overwrites between two looks at what was cleaned.
+const ROUND: u32 = 256;
+
+/// Files of one size, overwritten in random places.
+pub struct Aging<'a> {
+    folder: &'a str,
+    plan: Plan,
+    rng: Rng,
+    /// Of each file, how often each block was written.
+    versions: Vec<Vec<u64>>,
+}
+
+impl<'a> Aging<'a> {
+    /// For files below `folder`, which is still to be made. Content and places follow from `seed`.
+    pub fn new(folder: &'a str, seed: u64) -> Aging<'a> {
+        Aging { folder, plan: Plan { seed }, rng: Rng::new(seed), versions: Vec::new() }
+    }
+
+    fn path(&self, index: usize) -> String {
+        format!("{}/f{index}", self.folder)
+    }
+
+    /// Writes `count` files.
+    ///
+    /// # Errors
+    /// The first error of the file system, with what was tried.
+    pub fn fill(
+        &mut self,
+        files: &dyn Files,
+        count: u64,
+        progress: &Progress,
+    ) -> anyhow::Result<()> {
+        let folder = self.folder;
+        files.make_folder(folder, 0o755).with_context(|| format!("mkdir {folder}"))?;
+        for index in 0..count as usize {
+            let path = self.path(index);
+            let open = files.open(&path, true).with_context(|| format!("creating {path}"))?;
+            let data = self.plan.payload(id(index), 1, 0, FILE_BLOCKS * BLOCK as u64);
+            open.write_at(0, &data).with_context(|| format!("writing {path}"))?;
+            self.versions.push(vec![1; FILE_BLOCKS as usize]);
+            progress.add(1, data.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Overwrites random ranges of random files until `done`, which is asked now and then and
+    /// says how much of `progress` there is.
+    ///
+    /// # Errors
+    /// The first error of the file system, or that `bytes_max` were written before it was done.
+    pub fn overwrite(
+        &mut self,
+        files: &dyn Files,
+        bytes_max: u64,
+        progress: &Progress,
+        mut done: impl FnMut() -> anyhow::Result<(bool, u64)>,
+    ) -> anyhow::Result<()> {
+        let (mut bytes, mut steps) = (0, 0);
+        loop {
+            let (over, now) = done()?;
+            progress.add(now.saturating_sub(steps), 0);
+            steps = now.max(steps);
+            if over {
+                return Ok(());
+            }
+            if bytes > bytes_max {
+                bail!("{} MiB were overwritten, and nothing was cleaned", bytes >> 20);
+            }
+            for _ in 0..ROUND {
+                let written = self.overwrite_one(files)?;
+                progress.add(0, written);
+                bytes += written;
+            }
+        }
+    }
+
+    /// Overwrites one range; returns its bytes.
+    fn overwrite_one(&mut self, files: &dyn Files) -> anyhow::Result<u64> {
+        let index = self.rng.below(self.versions.len() as u64) as usize;
+        let first = self.rng.below(FILE_BLOCKS);
+        let count = (1 + self.rng.below(WRITE_BLOCKS_MAX)).min(FILE_BLOCKS - first);
+        let range = first as usize..(first + count) as usize;
+        // One version for all of them: newer than any block has.
+        let version = 1 + self.versions[index][range.clone()].iter().max().copied().unwrap_or(0);
+        let data = self.plan.payload(id(index), version, first, count * BLOCK as u64);
+        let path = self.path(index);
+        let what = || format!("overwriting blocks {range:?} of {path}");
+        let open = files.open(&path, false).with_context(what)?;
+        open.write_at(first * BLOCK as u64, &data).with_context(what)?;
+        self.versions[index][range].fill(version);
+        Ok(data.len() as u64)
+    }
+
+    /// Holds every block against what was written last.
+    ///
+    /// # Errors
+    /// The first difference, or the first error of the file system.
+    pub fn compare(&self, files: &dyn Files, progress: &Progress) -> anyhow::Result<()> {
+        let mut found = vec![0; FILE_BLOCKS as usize * BLOCK + 1];
+        let mut expected = [0; BLOCK];
+        for (index, versions) in self.versions.iter().enumerate() {
+            let path = self.path(index);
+            let open = files.open(&path, false).with_context(|| format!("opening {path}"))?;
+            let length = open.read_at(0, &mut found).with_context(|| format!("reading {path}"))?;
+            if length != found.len() - 1 {
+                bail!("{path}: {length} bytes, expected {}", found.len() - 1);
+            }
+            for (number, (block, version)) in found.chunks(BLOCK).zip(versions).enumerate() {
+                self.plan.content(id(index), number as u64, *version, &mut expected);
+                if block != expected {
+                    bail!("{path}: block {number} is not what was written last, version {version}");
+                }
+            }
+            progress.add(1, length as u64);
+        }
+        Ok(())
+    }
+
+    /// How many files there are.
+    pub fn count(&self) -> u64 {
+        self.versions.len() as u64
+    }
+}
+
+/// A file of the aging, as the plan names it: no writer of a load has this number.
+fn id(index: usize) -> FileId {
+    FileId { writer: u32::MAX, index: index as u32 }
+}
