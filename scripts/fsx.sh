@@ -2,8 +2,10 @@
 # fsx, a judge of file systems, on a mount: scripts/fsx.sh [OPERATIONS] [SEED...]
 #
 # Each seed is a run on a file system of its own, with syncs, reopened files, mapped reads and
-# writes and dropped caches among the operations; fsx checks every read. Then the file must have
-# the same hash after a remount, and again after the daemon was killed and the device mounted.
+# writes and dropped caches among the operations; fsx checks every read. Other files fill the drive
+# to two thirds, so that it has to be cleaned all the while; they are part of the check. Then
+# everything must have the same hash after a remount, and again after the daemon was killed and the
+# device mounted.
 . "$(dirname "$0")/lib.sh"
 
 operations="${1:-50000}"
@@ -46,7 +48,22 @@ punch_hole = 1
 END
 }
 
-hash_of() { sha256sum "$mount/file" | cut -d ' ' -f 1; }
+hash_of() { cat "$mount/file" "$mount"/ballast/* | sha256sum | cut -d ' ' -f 1; }
+
+# A number of a mount's status.
+status_of() { "$furrow" df --json "$mount" | sed -n "s/^ *\"$1\": *\([0-9]*\).*/\1/p"; }
+
+# Fills two thirds of the drive, in between with what is removed again.
+fill() {
+    mkdir "$mount/ballast" "$mount/gone"
+    local number
+    for number in $(seq 160); do
+        head -c 2M /dev/urandom >"$mount/ballast/$number"
+        head -c 512K /dev/urandom >"$mount/gone/$number"
+    done
+    "$furrow" sync "$mount"
+    rm -r "$mount/gone"
+}
 
 number=0
 for seed in "$@"; do
@@ -55,20 +72,22 @@ for seed in "$@"; do
     if [ $((number % 2)) -eq 1 ]; then length=262144; else length=16777216; fi
     configuration "$length" >"$work/fsx.toml"
     rm -f "$work/disk.zns"
-    "$furrow" device create "$work/disk.zns" -o capacity=2GiB,zone-size=8MiB >/dev/null
+    "$furrow" device create "$work/disk.zns" -o capacity=512MiB,zone-size=2MiB >/dev/null
     "$furrow" mkfs "$work/disk.zns" >/dev/null
     "$furrow" mount "$work/disk.zns" "$mount" --log "$work/log"
+    fill
     started=$SECONDS
     fsx -q -f "$work/fsx.toml" -N "$operations" -S "$seed" -P "$work" "$mount/file" ||
         fail "fsx found a difference: seed $seed, $operations operations, flen $length"
     seconds=$((SECONDS - started))
+    cleaned="$(status_of clean_victims)"
+    [ "$cleaned" -gt 0 ] || fail "seed $seed: nothing was cleaned"
     first="$(hash_of)"
     "$furrow" umount "$mount"
     "$furrow" mount "$work/disk.zns" "$mount" --log "$work/log"
     second="$(hash_of)"
     [ "$first" = "$second" ] || fail "seed $seed: hash $first, after a remount $second"
-    pid="$("$furrow" df --json "$mount" | sed -n 's/^ *"pid": *\([0-9]*\).*/\1/p')"
-    kill -9 "$pid"
+    kill -9 "$(status_of pid)"
     # Until the kernel has noticed; the process may stay on as a zombie nobody waits for.
     while stat "$mount" >/dev/null 2>&1; do sleep 0.05; done
     "$furrow" umount "$mount"
@@ -78,5 +97,5 @@ for seed in "$@"; do
     "$furrow" umount "$mount"
     "$furrow" fsck "$work/disk.zns" >"$work/fsck" || fail "seed $seed: $(cat "$work/fsck")"
     say "fsx: $operations operations, seed $seed, file up to $length bytes: no difference," \
-        "$seconds s; hash ${first:0:16} equal across a remount and a kill, fsck clean"
+        "$seconds s; $cleaned superzones cleaned; hash ${first:0:16} equal across a remount and a kill, fsck clean"
 done
