@@ -1,7 +1,8 @@
 //! `furrow demo`: a tree of files on an emulated zoned drive, aged, killed under load and checked.
 //!
 //! Makes a small-zone drive as an image, a file system on it, copies a tree, compares every byte
-//! after a fresh mount, fills the drive and overwrites files until it cleans, then repeatedly kills the process that serves the file system with
+//! after a fresh mount, fills the drive and overwrites files until it cleans, then repeatedly
+//! kills the process that serves the file system with
 //! SIGKILL at a random instant under load, and holds what is found against every fsync that had
 //! been acknowledged. It is a demonstration and a test: any difference ends it with status 1.
 
@@ -52,7 +53,8 @@ const KILL_AFTER_MS: (u64, u64) = (200, 3000);
 /// Show a tree of files on an emulated zoned drive surviving kill -9
 ///
 /// Makes a drive image, a file system on it, copies DIR, compares every file, ages it until it
-/// cleans, then kills the daemon under load and checks every fsync that had been acknowledged. Through a mount where
+/// cleans, then kills the daemon under load and checks every fsync that had been acknowledged.
+/// Through a mount where
 /// there is FUSE, through the library where there is none. `make demo` runs it on a source tree.
 #[derive(clap::Args)]
 pub struct Args {
