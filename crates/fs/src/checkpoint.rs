@@ -165,6 +165,7 @@ impl Core {
         self.changed_nodes.cut();
         self.allocated_cut = self.allocated.len();
         self.ids.cut();
+        self.cut_space();
         self.checkpoint.forced = false;
         let (nat_count, sit_count) = (self.nat.dirty_count(), self.sit.dirty_count());
         let needed = self.delta.worst_case_blocks(&[nat_count as u32, sit_count as u32]);
@@ -284,6 +285,7 @@ impl Core {
         self.allocated.drain(..self.allocated_cut);
         self.allocated_cut = 0;
         self.ids.durable();
+        self.space_durable();
         self.counters.checkpoints += 1;
     }
 

@@ -336,7 +336,11 @@ impl Inner {
                 Some(victim) => {
                     tried.insert(victim.0);
                     let plan = self.plan(victim).await?;
-                    if u64::from(plan.needed) > self.core.borrow().spare() {
+                    let fits = {
+                        let core = self.core.borrow();
+                        u64::from(plan.needed) + core.recovery_needs() <= core.spare()
+                    };
+                    if !fits {
                         continue;
                     }
                     if plan.gain <= 0 {

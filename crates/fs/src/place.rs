@@ -113,6 +113,7 @@ impl Core {
         self.heads[head].summary.push(owner);
         self.heads[head].next += 1;
         self.count_block(stream);
+        self.space.at_risk += u64::from(!self.space.for_cleaning);
         self.set_valid(addr, true, stream as u8);
         self.settle(head);
         Ok(addr)

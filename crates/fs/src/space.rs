@@ -6,10 +6,12 @@
 //! [`Core::write_block`]), room is one number: no distribution of dirty pages over streams can make
 //! it insufficient, and asking costs the same however much is dirty.
 //!
-//! Operations ask *before* they change anything. Those of users leave [`RESERVE`] superzones
-//! spare, removals one: with that, cleaning can always move what is valid in a victim and write the
+//! Operations ask *before* they change anything. Those of users leave a little more than
+//! [`RESERVE`] superzones spare, removals one: with that, cleaning can always move what is valid in a victim and write the
 //! nodes that changes. A cleaning under way has its own reservation, which nobody may go below. So
-//! a checkpoint, which writes what was promised, and a cleaning, once begun, never run out.
+//! a checkpoint, which writes what was promised, and a cleaning, once begun, never run out. Neither
+//! does recovery: what was written since the last durable checkpoint may be garbage after a crash,
+//! and has to be written again, so as much room again stays beyond all that.
 //!
 //! Who lacks room stands in line, first come, first served; the first one cleans until there is
 //! enough ([`Inner::gain_space`]). `NoSpace` is the answer only when nothing more can be reclaimed.
@@ -25,6 +27,8 @@ use std::rc::Rc;
 /// Superzones' worth of room that users leave for cleaning: what is valid in a victim, and as many
 /// nodes that point to it.
 pub(crate) const RESERVE: u32 = 2;
+/// Blocks that recovery may write beside what it replays: for files removed while open.
+const RECOVERY_MIN: u64 = 8;
 /// Checkpoints that gave nothing back after which it is said that there is no room.
 const CHECKPOINTS_MAX: u32 = 4;
 /// The same for superzones that were cleaned without gain.
@@ -67,11 +71,27 @@ pub(crate) struct State {
     pub(crate) cleaning: u32,
     /// A cleaning writes: it may open the superzones kept for it.
     pub(crate) for_cleaning: bool,
+    /// Blocks written since the last durable checkpoint, but for cleaning: a crash makes them
+    /// garbage, and recovery may have to write as many again.
+    pub(crate) at_risk: u64,
+    /// How many of them the checkpoint under way covers.
+    pub(crate) at_risk_cut: u64,
+    /// Nodes that are dirty only because cleaning moved what they point to: after a crash they
+    /// are as they were.
+    pub(crate) moved_below: u64,
 }
 
 impl Default for State {
     fn default() -> State {
-        State { line: Semaphore::new(1), first: false, cleaning: 0, for_cleaning: false }
+        State {
+            line: Semaphore::new(1),
+            first: false,
+            cleaning: 0,
+            for_cleaning: false,
+            at_risk: 0,
+            at_risk_cut: 0,
+            moved_below: 0,
+        }
     }
 }
 
@@ -116,11 +136,36 @@ impl Core {
         whole && free >= wanted || self.room() >= wanted
     }
 
+    /// Room that users leave: two superzones' worth for cleaning, and a quarter of one for nodes
+    /// that several victims share.
+    pub(crate) fn kept_from_users(&self) -> u64 {
+        let per = u64::from(self.superzone_blocks());
+        u64::from(RESERVE) * per + per / 4 + RECOVERY_MIN
+    }
+
     /// Room that must stay spare.
     fn kept(&self, removal: bool) -> u64 {
-        let superzones = if removal { RESERVE / 2 } else { RESERVE };
-        let kept = u64::from(superzones) * u64::from(self.superzone_blocks());
-        kept.max(u64::from(self.space.cleaning))
+        let per = u64::from(self.superzone_blocks());
+        let kept = if removal { per + RECOVERY_MIN } else { self.kept_from_users() };
+        kept.max(u64::from(self.space.cleaning) + self.recovery_needs())
+    }
+
+    /// Room that recovery may need after a crash now: to write again what is dirty, and what was
+    /// written since the last durable checkpoint.
+    pub(crate) fn recovery_needs(&self) -> u64 {
+        let dirty = self.cache.dirty_pages() as u64;
+        RECOVERY_MIN + self.space.at_risk + dirty.saturating_sub(self.space.moved_below)
+    }
+
+    /// A checkpoint's cut: what was written before it.
+    pub(crate) fn cut_space(&mut self) {
+        self.space.at_risk_cut = self.space.at_risk;
+        self.space.moved_below = 0;
+    }
+
+    /// The checkpoint is durable.
+    pub(crate) fn space_durable(&mut self) {
+        self.space.at_risk -= std::mem::take(&mut self.space.at_risk_cut);
     }
 
     /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if there is no
@@ -209,8 +254,8 @@ impl Inner {
                 }
                 Outcome::Nothing => {}
             }
-            let dirty = self.core.borrow().cache.dirty_pages() > 0;
-            if dirty && tried.checkpoints < CHECKPOINTS_MAX {
+            let unsafe_yet = self.core.borrow().recovery_needs() > RECOVERY_MIN;
+            if unsafe_yet && tried.checkpoints < CHECKPOINTS_MAX {
                 tried.checkpoints += 1;
                 self.checkpoint(false).await?;
                 return Ok(true);

@@ -2,7 +2,6 @@
 
 use crate::core::{Core, Stop};
 use crate::format::{BLOCK, NAME_MAX};
-use crate::space::RESERVE;
 use crate::types::{Ino, Kind, StatFs, ZoneInfo, ZoneUse};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
@@ -18,7 +17,7 @@ impl Core {
         };
         let valid: u64 = self.superzone_valid.iter().map(|v| u64::from(*v)).sum();
         let dirty = self.cache.dirty_pages() as u64;
-        let kept = u64::from(RESERVE) * per;
+        let kept = self.kept_from_users();
         let free = blocks.saturating_sub(valid + dirty);
         let available = free.saturating_sub(kept);
         StatFs {

@@ -36,6 +36,8 @@ fn what_failed_once_holds() {
     run(2352);
     // A close that could not free the file failed, though the file was closed.
     run(3659);
+    // A full drive had no room left for what recovery wrote.
+    run(826);
 }
 
 /// Even seeds wake tasks in a drawn order, odd ones in the order of waking: both must hold, and

@@ -26,8 +26,7 @@ impl Core {
     fn free_permille(&self) -> u64 {
         let per = u64::from(self.superzone_blocks());
         let total = u64::from(self.zones.total()) * per;
-        let kept = u64::from(crate::space::RESERVE) * per;
-        self.spare().saturating_sub(kept) * 1000 / total.max(1)
+        self.spare().saturating_sub(self.kept_from_users()) * 1000 / total.max(1)
     }
 
     /// How far free space is from urgent (0) to where cleaning starts (1000 and more).
@@ -47,7 +46,7 @@ impl Core {
         let gc = &self.options.gc;
         let per = u64::from(self.superzone_blocks());
         let start = u64::from(self.zones.total()) * per * u64::from(gc.start) / 100;
-        if self.has_spare(start + u64::from(crate::space::RESERVE) * per) {
+        if self.has_spare(start + self.kept_from_users()) {
             return None;
         }
         let [start, urgent, below] = GARBAGE;

@@ -107,6 +107,7 @@ impl Core {
         self.space.for_cleaning = true;
         let moved = self.move_owned(owned, pages);
         self.space.for_cleaning = false;
+        self.space.moved_below += u64::from(parents);
         moved.map(|moved| Moved { parents, ..moved })
     }
 

@@ -16,9 +16,9 @@ use super::tree::{NODE_SLOT, head_of, inode_of, leaf_of};
 use super::{Finding, Fsck, FsckOptions, Plan, RING_ZONES, Volume, ring, space, tables, tree};
 use crate::dirent;
 use crate::format::{
-    CheckpointBody, HOLE, InodeHead, LEVEL_INODE, NO_NODE, NatEntry, NodeHeader, Pointer,
-    ROOT_NODE, SitEntry, StreamState, SummaryEntry, SummaryHeader, SuperblockBody, UnitRef, kind,
-    stream_names,
+    CheckpointBody, HOLE, InodeHead, LEVEL_INODE, LEVEL_XATTR, NO_NODE, NatEntry, NodeHeader,
+    Pointer, ROOT_NODE, SitEntry, StreamState, SummaryEntry, SummaryHeader, SuperblockBody,
+    UnitRef, kind, stream_names,
 };
 use crate::tree::{NodePos, Shape};
 use crate::types::Kind;
@@ -229,6 +229,7 @@ fn kind_name(kind: Option<Kind>) -> &'static str {
 fn node_name(level: u8) -> String {
     match level {
         LEVEL_INODE => "inode".to_owned(),
+        LEVEL_XATTR => "extended attributes".to_owned(),
         0 => "leaf".to_owned(),
         level => format!("index node of level {level}"),
     }
@@ -344,6 +345,8 @@ impl Look<'_> {
                 }
             }
             0 => all.push(("blocks", self.extents(base, &leaf_of(&page).slots))),
+            // Which part of them the header says; they mean something only together.
+            LEVEL_XATTR => {}
             _ => all.push(("children", children(&tree::index_of(&page).slots))),
         }
         Ok(Value::Fields(all))
