@@ -169,6 +169,42 @@ impl Setup {
         Setup { geometry, format, mount, cleanings, operations: self.operations.max(40), ..self }
     }
 
+    /// The same on a drive of another shape, any there may be: 2 to 32 channels, 8 to 64 active
+    /// zones, superzones as wide as these allow.
+    #[must_use]
+    pub fn wide(self, case: Case) -> Setup {
+        let mut rng = Rng::new(case.seed ^ 0x71_de5e);
+        let permits = 8 + rng.below(57) as u32;
+        let channels = 2 + rng.below(31) as u16;
+        // The widest that six streams leave each other beside the logs.
+        let most = ((permits.saturating_sub(8)) / 6).clamp(1, u32::from(channels));
+        let width = 1 + rng.below(u64::from(most)) as u32;
+        let capacity = 24 + rng.below(24);
+        let geometry = Geometry {
+            zones: 20 + width * (10 + rng.below(20) as u32),
+            zone_size: BlockCount(capacity + [0, 1, 23][rng.below(3) as usize]),
+            zone_capacity: BlockCount(capacity),
+            max_open: Some(permits),
+            max_active: Some(permits),
+            channels: Some(channels),
+            dies: rng.one_in(2).then_some(channels * (1 + rng.below(4) as u16)),
+            ..self.geometry
+        };
+        // Left to mkfs, where that does not leave too few superzones.
+        let automatic = most == 1 || rng.one_in(4);
+        let format = MkfsOptions {
+            width: (!automatic).then_some(width),
+            segment_blocks: rng.one_in(2).then(|| 5 + rng.below(16) as u32),
+            ..self.format
+        };
+        Setup { geometry, format, ..self }
+    }
+
+    /// Whether the drive of this case is to be of any shape.
+    pub fn is_wide(case: Case) -> bool {
+        !Setup::is_full(case) && case.seed.is_multiple_of(3)
+    }
+
     /// Whether the drive of this case is to be full.
     pub fn is_full(case: Case) -> bool {
         case.seed % 7 < 2

@@ -10,7 +10,7 @@ use furrow_sim::crash::{Case, Effort, Figures, Subject, Trace, replay};
 use furrow_sim::damage::{Image, damaged};
 use furrow_sim::files::Files;
 use furrow_sim::ledger::{self, LedgerSubject};
-use furrow_sim::simulate::simulate;
+use furrow_sim::simulate::{Summary, simulate};
 use furrow_sim::sweep::{Goal, sweep};
 use furrow_sim::toy::{self, Toy};
 use furrow_zone::{Command, Target};
@@ -45,6 +45,9 @@ struct SimulateArgs {
     /// Simulate so many seeds, from SEED on.
     #[arg(long, default_value_t = 1)]
     runs: u64,
+    /// No line per seed, only one for all.
+    #[arg(long, conflicts_with = "verbose")]
+    quiet: bool,
     /// A line per event: life, time and duration (ns), client, operation, answer, arguments.
     #[arg(long)]
     verbose: bool,
@@ -188,6 +191,7 @@ fn simulate_seeds(args: &SimulateArgs) -> ExitCode {
     if !args.verbose {
         std::panic::set_hook(Box::new(|_| {}));
     }
+    let (started, mut total) = (Instant::now(), Summary::default());
     for seed in args.seed..args.seed.saturating_add(args.runs) {
         let mut print = |line: &str| {
             if args.verbose {
@@ -195,13 +199,27 @@ fn simulate_seeds(args: &SimulateArgs) -> ExitCode {
             }
         };
         match simulate(seed, &mut print) {
-            Ok(summary) => println!("seed {seed:>6}  {summary}"),
+            Ok(summary) => {
+                if !args.quiet {
+                    println!("seed {seed:>6}  {summary}");
+                }
+                total.add(&summary);
+            }
             Err(why) => {
                 println!("FAILED seed {seed}: {why}");
                 println!("  again: cargo run -p furrow-sim -- {seed} --verbose");
                 return ExitCode::FAILURE;
             }
         }
+    }
+    if args.runs > 1 {
+        let Summary { lives, crashes, operations, commands, .. } = total;
+        println!(
+            "{} seeds: {lives} lives, {crashes} crashes, {operations} operations, {commands} \
+             commands, no failure, {:.1} s",
+            args.runs,
+            started.elapsed().as_secs_f64()
+        );
     }
     ExitCode::SUCCESS
 }

@@ -4,9 +4,11 @@
 //! compared with what the life before left, clients work on it at once, and it ends: unmounted, by
 //! a power cut, or because a fault stopped it. What was found after a crash is what the next life
 //! builds on. The faults are those an engine must survive: slow commands, read and write errors,
-//! torn writes, a drive that is away for a while, power cuts at any command.
+//! torn writes, zones that cannot be written any more, a drive that is away for a while, power
+//! cuts at any command.
 
 use crate::crash::Case;
+use crate::faulty::metadata_zones;
 use crate::files::{Idle, Setup, durably, fresh_clients, fsck, learn_shared, prepare, work};
 use crate::history::{History, Line};
 use crate::observe::{Recovered, Trouble, check, told};
@@ -14,7 +16,7 @@ use crate::op::Object;
 use furrow_emu::{Counters, Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
 use furrow_fs::Fs;
 use furrow_rt::{Config, Nanos, Rng, Rt};
-use furrow_zone::{ErrorKind, ZoneId, ZonedDevice};
+use furrow_zone::{BlockCount, ErrorKind, ZoneId, ZonedDevice};
 use std::cell::RefCell;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
@@ -25,13 +27,24 @@ pub struct Summary {
     /// Hash over the events of all lives.
     pub hash: u64,
     /// Lives: mounts tried.
-    pub lives: u32,
+    pub lives: u64,
     /// Of these: ended by a power cut or a fault.
-    pub crashes: u32,
+    pub crashes: u64,
     /// Operations submitted.
     pub operations: u64,
     /// Commands of the drive.
     pub commands: u64,
+}
+
+impl Summary {
+    /// Adds what another simulation did.
+    pub fn add(&mut self, other: &Summary) {
+        self.hash = self.hash.rotate_left(7) ^ other.hash;
+        self.lives += other.lives;
+        self.crashes += other.crashes;
+        self.operations += other.operations;
+        self.commands += other.commands;
+    }
 }
 
 impl std::fmt::Display for Summary {
@@ -73,10 +86,16 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let mut world = begin(seed, case)?;
     let mut summary = Summary::default();
     let lives = 2 + rng.below(7) as u32;
+    let mut zones_may_fail = !Setup::is_full(case);
     for life in 0..=lives {
         // The last one shows that all is well.
         let last = life == lives;
-        let plan = if last { Plan::quiet(&mut rng) } else { Plan::draw(&mut rng) };
+        let mut plan = if last { Plan::quiet(&mut rng) } else { Plan::draw(&mut rng) };
+        if !last && zones_may_fail && rng.one_in(3) {
+            // Few, or a small drive would have no room left.
+            zones_may_fail = !rng.one_in(2);
+            plan.zone = Some(draw_zone_fault(&mut rng));
+        }
         sink(&format!("life {life}: {plan}"));
         let lived = live(&mut world, seed, life, &plan, &mut summary);
         for line in world.history.borrow().operations() {
@@ -127,7 +146,11 @@ fn on_executor<T>(
 
 fn begin(seed: u64, case: Case) -> Result<World, String> {
     let setup = Setup::draw(case, None);
-    let setup = if Setup::is_full(case) { setup.full(case) } else { setup };
+    let setup = match () {
+        () if Setup::is_full(case) => setup.full(case),
+        () if Setup::is_wide(case) => setup.wide(case),
+        () => setup,
+    };
     let drive = on_executor(seed, &mut Summary::default(), |rt| {
         let medium = Medium::memory(&setup.geometry);
         let emulator = Emulator::new(rt, setup.geometry.clone(), medium, Options::simulated())
@@ -143,6 +166,8 @@ fn begin(seed: u64, case: Case) -> Result<World, String> {
 #[derive(Clone, Debug)]
 struct Plan {
     faults: Vec<Fault>,
+    /// Strikes a zone of the main area.
+    zone: Option<Fault>,
     /// The faults are there from before the mount.
     early: bool,
     end: End,
@@ -153,7 +178,8 @@ struct Plan {
 impl Plan {
     fn quiet(rng: &mut Rng) -> Plan {
         let end = End::Unmount;
-        Plan { faults: Vec::new(), early: false, end, operations: 20, seed: rng.next() >> 32 }
+        let (faults, zone, operations) = (Vec::new(), None, 20);
+        Plan { faults, zone, early: false, end, operations, seed: rng.next() >> 32 }
     }
 
     fn draw(rng: &mut Rng) -> Plan {
@@ -163,13 +189,26 @@ impl Plan {
         }
         let end = if rng.one_in(3) { End::Unmount } else { End::PowerCut };
         let operations = [5, 30, 100][rng.below(3) as usize];
-        Plan { faults, early: rng.one_in(3), end, operations, seed: rng.next() >> 32 }
+        let (zone, early) = (None, rng.one_in(3));
+        Plan { faults, zone, early, end, operations, seed: rng.next() >> 32 }
     }
 
     /// True if commands may fail.
     fn may_fail(&self) -> bool {
+        self.zone.is_some() || self.may_fail_early()
+    }
+
+    /// True if commands may fail whatever zone they are for.
+    fn may_fail_early(&self) -> bool {
         self.faults.iter().any(|fault| !matches!(fault.kind, FaultKind::Slow { .. }))
     }
+}
+
+/// A zone closes for good, or fills: what is in it stays readable.
+fn draw_zone_fault(rng: &mut Rng) -> Fault {
+    let within = [10, 60, 400][rng.below(3) as usize];
+    let kind = [FaultKind::ZoneReadOnly, FaultKind::ZoneFull][rng.below(2) as usize];
+    Fault::new(kind).when(When::Nth(1 + rng.below(within))).times(1)
 }
 
 fn draw_fault(rng: &mut Rng) -> Fault {
@@ -195,7 +234,7 @@ fn draw_fault(rng: &mut Rng) -> Fault {
 impl std::fmt::Display for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} operations each, then {:?}", self.operations, self.end)?;
-        for fault in &self.faults {
+        for fault in self.faults.iter().chain(&self.zone) {
             write!(f, "; {}, {}", fault.kind, fault.when)?;
         }
         if self.early { f.write_str(", from before the mount") } else { Ok(()) }
@@ -258,7 +297,7 @@ fn live(
     }
     world.drive = drive;
     world.clients = lived.clients;
-    summary.crashes += u32::from(lived.stillborn || plan.end == End::PowerCut);
+    summary.crashes += u64::from(lived.stillborn || plan.end == End::PowerCut);
     Ok(())
 }
 
@@ -280,7 +319,7 @@ async fn one_life(
     if plan.early {
         inject()?;
     }
-    let may_fail = plan.early && plan.may_fail();
+    let may_fail = plan.early && plan.may_fail_early();
     let io = |trouble: &Trouble| matches!(trouble, Trouble::Refused(_, k) if is_device(*k));
     let started = async {
         let fs =
@@ -306,10 +345,18 @@ async fn one_life(
     if !plan.early {
         inject()?;
     }
+    if let Some(fault) = plan.zone {
+        // Without its logs there is no file system; the crash sweep looks at that.
+        let first = metadata_zones(&fs).len() as u32;
+        let start = device.geometry().start(ZoneId(first));
+        let end = device.geometry().start(ZoneId(setup.geometry.zones));
+        let fault = fault.at_blocks(start, BlockCount(end.0 - start.0));
+        emulator.inject(fault).map_err(|error| error.to_string())?;
+    }
     let clients = adopt(clients, &recovered);
     *history.borrow_mut() = History::resume(recovered.models, recovered.inos);
     // Slow commands move the clock, so that a commit ends later than it was due.
-    if plan.faults.is_empty() {
+    if plan.faults.is_empty() && plan.zone.is_none() {
         history.borrow_mut().promise_commits(setup.mount.commit_interval);
     }
     let load = (plan.operations, setup.cleanings);
