@@ -52,6 +52,8 @@ pub(crate) struct State {
     pub(crate) snapshot_bytes: u64,
     /// Something changed since the last cut that needs a checkpoint.
     pub(crate) forced: bool,
+    /// The next checkpoint goes to the ring's other zone.
+    pub(crate) leave_ring: bool,
 }
 
 /// What a checkpoint says, apart from where its tables are.
@@ -250,7 +252,8 @@ impl Core {
     pub(crate) fn ring_room(&self) -> u32 {
         let zone = self.layout.ring_start + u32::from(self.checkpoint.ring);
         let zone = ZoneId(zone);
-        if self.writer.is_open(zone) { self.writer.room(zone) } else { 0 }
+        let usable = self.writer.is_open(zone) && !self.checkpoint.leave_ring;
+        if usable { self.writer.room(zone) } else { 0 }
     }
 
     /// Writes a checkpoint record, in the other zone of the ring if this one has no room.
@@ -262,6 +265,7 @@ impl Core {
             let new = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
             self.open_after(new, Some(old));
             self.write_superblock(new);
+            self.checkpoint.leave_ring = false;
         }
         let zone = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
         let record = seal(&self.record_id(kind::CHECKPOINT, id, id), body, &self.pages);

@@ -391,6 +391,20 @@ impl Inner {
         Ok(Plan { victim, items, batch, by_batch, needed: moved + nodes, gain })
     }
 
+    /// Moves everything that is valid out of `victim`, whatever that gains, and makes it durable;
+    /// false if something stayed.
+    pub(crate) async fn empty(
+        self: &Rc<Self>,
+        victim: SuperzoneId,
+        urgency: Urgency,
+    ) -> Result<bool> {
+        let _one = self.clean_lock.acquire(1).await;
+        let plan = self.plan(victim).await?;
+        let emptied = self.carry_out(plan, urgency, &mut CleanReport::default()).await?;
+        self.checkpoint(false).await?;
+        Ok(emptied)
+    }
+
     /// Moves what is valid in a victim; true if that emptied it.
     async fn carry_out(
         self: &Rc<Self>,

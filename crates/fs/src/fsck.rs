@@ -20,7 +20,7 @@
 
 pub mod dump;
 mod names;
-mod ring;
+pub(crate) mod ring;
 mod space;
 mod sync;
 mod tables;
@@ -116,6 +116,8 @@ pub struct FsckReport {
     pub notes: Vec<String>,
     /// What was seen.
     pub statistics: FsckStatistics,
+    /// Superzones with a summary that is not right.
+    pub(crate) bad_summaries: std::collections::BTreeSet<u32>,
 }
 
 impl FsckReport {
@@ -191,6 +193,11 @@ impl Fsck {
         }
         let (expected, found) = (expected.to_string(), found.to_string());
         self.report.findings.push(Finding { structure, place: place.into(), expected, found });
+    }
+
+    /// Findings so far.
+    fn count(&self) -> u64 {
+        self.report.findings.len() as u64 + self.report.more_findings
     }
 
     /// Notes a finding unless `found` is as expected; true if it is.

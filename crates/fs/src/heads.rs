@@ -530,6 +530,25 @@ impl Inner {
         if zones.is_empty() { Ok(()) } else { self.close(head, zones).await }
     }
 
+    /// Closes the superzone a head writes to: the head goes on in another.
+    pub(crate) async fn leave_head(self: &Rc<Self>, superzone: SuperzoneId) -> Result<()> {
+        let (head, zones) = {
+            let core = &mut *self.core.borrow_mut();
+            let head = core.heads.iter().position(|head| head.superzone == Some(superzone.0));
+            let Some(head) = head else { return Ok(()) };
+            core.pad_segment(head);
+            // Padding may have ended it.
+            if core.heads[head].superzone != Some(superzone.0) {
+                return Ok(());
+            }
+            (head, core.begin_closing(head))
+        };
+        let mark = self.core.borrow().writer.mark();
+        let writer = self.core.borrow().writer.clone();
+        writer.wait(mark).await?;
+        self.close(head, zones).await
+    }
+
     async fn close(self: &Rc<Self>, head: usize, zones: Vec<ZoneId>) -> Result<()> {
         let writer = self.core.borrow().writer.clone();
         for zone in zones {

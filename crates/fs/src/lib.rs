@@ -64,6 +64,7 @@ mod place;
 mod quota;
 mod ranges;
 mod recover;
+mod repair;
 mod space;
 mod state;
 pub mod stripe;
@@ -82,6 +83,7 @@ use furrow_rt::{Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 pub use memory::Memory;
 pub use recover::STEPS as MOUNT_STEPS;
+pub use repair::{ACTIONS_MAX, Action, Fate, Repair, RepairOptions, Verdict};
 use std::rc::Rc;
 pub use types::*;
 

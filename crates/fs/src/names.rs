@@ -266,6 +266,11 @@ impl NameLog {
         (self.bytes + self.items.len() * size_of::<Vec<u8>>()) as u64
     }
 
+    /// Passes over an operation that cannot be replayed; nothing may be logged afterwards.
+    pub(crate) fn skip(&mut self) {
+        self.items.push_back(Vec::new());
+    }
+
     /// Bytes of what no record tells of.
     pub(crate) fn unlogged_bytes(&self) -> usize {
         let skip = (self.logged - self.first) as usize;

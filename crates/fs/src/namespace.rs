@@ -692,6 +692,23 @@ impl Core {
         });
     }
 
+    /// Enters `name` for what exists already; links are not counted. For repair.
+    pub(crate) fn relink(
+        &mut self,
+        directory: Ino,
+        name: &[u8],
+        ino: Ino,
+        kind: Kind,
+    ) -> Result<(), Stop> {
+        self.writable()?;
+        check_name(name)?;
+        self.throttle()?;
+        let room = self.find_room(directory, name)?;
+        self.reserve(1, room.nodes + 1, false)?;
+        self.insert_entry(directory, room, name, ino, kind);
+        Ok(())
+    }
+
     /// See [`crate::Fs::readdir`].
     pub(crate) fn readdir(
         &mut self,

@@ -6,9 +6,9 @@
 //! that names the cut and a new epoch: from then on a second crash replays exactly the same
 //! records, whatever recovery has padded or reset meanwhile.
 
-mod read;
-mod replay;
-mod roll;
+pub(crate) mod read;
+pub(crate) mod replay;
+pub(crate) mod roll;
 
 use read::{Found, find, tables};
 pub(crate) use read::{report, written};
@@ -103,7 +103,7 @@ pub(crate) async fn mount(
 }
 
 /// What a checkpoint says was written before it must have been: it waited for that.
-fn check_heads(device: &dyn ZonedDevice, found: &Found) -> Result<()> {
+pub(crate) fn check_heads(device: &dyn ZonedDevice, found: &Found) -> Result<()> {
     let geometry = device.geometry();
     for head in &found.image.heads {
         let Some(superzone) = head.superzone else { continue };
@@ -173,7 +173,7 @@ fn writer(rt: &Rt, device: &Rc<dyn ZonedDevice>, options: &MountOptions) -> Writ
 
 /// The state of the checkpoint and what the records change of the pool.
 #[allow(clippy::too_many_arguments)]
-fn assemble(
+pub(crate) fn assemble(
     rt: &Rt,
     device: Rc<dyn ZonedDevice>,
     options: MountOptions,
@@ -212,6 +212,7 @@ fn assemble(
         units: found.units.clone(),
         snapshot_bytes: 0,
         forced: false,
+        leave_ring: false,
         merge: None,
     };
     let mut superzone_valid = vec![0; layout.superzones as usize];
@@ -298,7 +299,7 @@ fn table_next(layout: &Layout, half: u8, end: &impl Fn(ZoneId) -> u32) -> u32 {
 }
 
 /// Writes the checkpoint that names the cut, then empties what nothing refers to.
-async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> Result<()> {
+pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> Result<()> {
     let (pool, writer, layout) = {
         let core = inner.core.borrow();
         (core.zones.clone(), core.writer.clone(), core.layout.clone())
@@ -443,7 +444,7 @@ fn stale_zones(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> (Vec<SuperzoneI
 
 /// Goes on where each head's zones were left: rows made even, summaries that are missing
 /// written.
-async fn settle_heads(
+pub(crate) async fn settle_heads(
     inner: &Rc<Inner>,
     found: &Found,
     chains: &[Vec<u32>],
@@ -544,7 +545,7 @@ async fn settle(
 
 /// Frees inodes that were unlinked while open. One whose nodes cannot be read stays for a later
 /// mount: other files do not need it.
-async fn reap_orphans(inner: &Rc<Inner>) -> Result<()> {
+pub(crate) async fn reap_orphans(inner: &Rc<Inner>) -> Result<()> {
     let orphans: Vec<Ino> = inner.core.borrow().orphans.iter().copied().collect();
     for ino in orphans {
         loop {

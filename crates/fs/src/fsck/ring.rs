@@ -21,8 +21,8 @@ pub(super) async fn read(fsck: &mut Fsck) -> Result<Option<Volume>> {
     fsck.report.uuid = plan.uuid.to_string();
     let mut best: Option<(RecordHeader, Vec<u8>)> = None;
     for ring in 0..RING_ZONES {
-        let newest = scan(fsck, &plan, ZoneId(plan.ring_start + ring)).await;
-        if let Some(newest) = newest
+        let scanned = scan(fsck, &plan, ZoneId(plan.ring_start + ring)).await;
+        if let Some(newest) = scanned.newest
             && best.as_ref().is_none_or(|b| newest.0.checkpoint > b.0.checkpoint)
         {
             best = Some(newest);
@@ -236,30 +236,81 @@ fn plan_problems(
     problems
 }
 
-/// Scans one zone of the ring: every record in it must be whole or torn. The newest whole
-/// checkpoint.
-async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Option<(RecordHeader, Vec<u8>)> {
+/// A checkpoint that is damaged, and newer than the newest whole one.
+pub(crate) struct LostCheckpoint {
+    pub(crate) zone: ZoneId,
+    pub(crate) offset: u32,
+    /// Its header, if that can be read; it may be damaged too.
+    pub(crate) header: Option<RecordHeader>,
+}
+
+/// The last checkpoint behind the newest whole one that was not torn by a crash but is damaged.
+/// To go on with the whole one loses what came after it.
+pub(crate) async fn lost_checkpoint(
+    device: std::rc::Rc<dyn furrow_zone::ZonedDevice>,
+) -> Result<Option<LostCheckpoint>> {
+    let mut fsck = Fsck::new(device, super::FsckOptions { verify_data: false })?;
+    let Some(plan) = superblocks(&mut fsck).await? else { return Ok(None) };
+    let mut zones = Vec::new();
+    for ring in 0..RING_ZONES {
+        let zone = ZoneId(plan.ring_start + ring);
+        zones.push((zone, scan(&mut fsck, &plan, zone).await));
+    }
+    let number = |scanned: &Scanned| scanned.newest.as_ref().map(|(h, _)| h.checkpoint.get());
+    let best = zones.iter().filter_map(|(_, scanned)| number(scanned)).max();
+    let mut lost = None;
+    for (zone, scanned) in &zones {
+        let Some(offset) = scanned.damaged_behind else { continue };
+        // The ring is entered zone by zone: what is whole in the other one is newer than all here.
+        if number(scanned).is_some() && number(scanned) < best {
+            continue;
+        }
+        let block = fsck.read_one(fsck.addr(*zone, offset)).await;
+        let header = block.ok().and_then(|block| record::peek(block.bytes()));
+        let older = header.as_ref().is_some_and(|h| best >= Some(h.checkpoint.get()));
+        // Nothing but damage in a zone: an older zone that was to be reset, if its headers say so.
+        if number(scanned).is_none() && older {
+            continue;
+        }
+        lost = Some(LostCheckpoint { zone: *zone, offset, header });
+    }
+    Ok(lost)
+}
+
+/// What is in one zone of the ring.
+#[derive(Default)]
+struct Scanned {
+    newest: Option<(RecordHeader, Vec<u8>)>,
+    /// The last damaged record behind that.
+    damaged_behind: Option<u32>,
+}
+
+/// Scans one zone of the ring: every record in it must be whole or torn.
+async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
     let end = fsck.written(zone);
-    let mut newest: Option<(RecordHeader, Vec<u8>)> = None;
+    let mut found = Scanned::default();
     // Block 0 is the superblock. In a zone just entered nothing else may be there yet.
     let mut at = 1;
     while at < end {
         let place = format!("zone {zone} offset {at}");
         match judge(fsck, plan, zone, at, end).await {
             Found::Whole(header, body) => {
-                if let Some((older, _)) = &newest
+                if let Some((older, _)) = &found.newest
                     && header.checkpoint <= older.checkpoint
                 {
                     let expected = format!("a number above {}", older.checkpoint);
                     fsck.add(CHECKPOINT, place, expected, header.checkpoint);
                 }
                 at += header.blocks();
-                newest = Some((header, body));
+                found = Scanned { newest: Some((header, body)), damaged_behind: None };
                 continue;
             }
-            Found::Padding => return newest,
+            Found::Padding => return found,
             Found::Torn => {}
-            Found::Damaged(why) => fsck.add(CHECKPOINT, place, "a whole record", why),
+            Found::Damaged(why) => {
+                found.damaged_behind = Some(at);
+                fsck.add(CHECKPOINT, place, "a whole record", why);
+            }
         }
         // Whatever blocks it has or had: go on at the next header.
         at += 1;
@@ -267,7 +318,7 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Option<(RecordHeade
             at += 1;
         }
     }
-    newest
+    found
 }
 
 enum Found {

@@ -211,7 +211,11 @@ async fn check_summaries(fsck: &mut Fsck, volume: &Volume, tables: &Tables, spac
         let end = stream.map_or(stripe.blocks(), |stream| stream.next.get());
         for k in 0..stripe.segments() {
             if stripe.segment_range(k).end <= end {
+                let before = fsck.count();
                 check_summary(fsck, volume, tables, space, (index as u32, k)).await;
+                if fsck.count() > before {
+                    fsck.report.bad_summaries.insert(index as u32);
+                }
             }
         }
     }

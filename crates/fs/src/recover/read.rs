@@ -25,6 +25,8 @@ pub(crate) struct Found {
     pub(crate) image: Image,
     pub(crate) extents: Vec<Extent>,
     pub(crate) units: Vec<UnitRef>,
+    /// A newer checkpoint is damaged and given up: records behind it do not count.
+    pub(crate) older: bool,
 }
 
 pub(crate) fn corrupt(device: &dyn ZonedDevice, message: impl std::fmt::Display) -> Error {
@@ -139,7 +141,7 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
     let (image, extents, units) = parsed;
     let extents = check_image(device, &layout, &image, &extents, &units)?;
     let id = header.id();
-    Ok(Found { layout, reports, id, ring, image, extents, units })
+    Ok(Found { layout, reports, id, ring, image, extents, units, older: false })
 }
 
 /// The newest whole checkpoint, and which zone of the ring it is in.
@@ -203,7 +205,7 @@ fn lost_checkpoint(
 }
 
 /// The last whole checkpoint of `zone`, and the error of a block behind it that could not be read.
-async fn newest_checkpoint(
+pub(crate) async fn newest_checkpoint(
     device: &dyn ZonedDevice,
     layout: &Layout,
     zone: ZoneId,

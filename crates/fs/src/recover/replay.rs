@@ -22,18 +22,7 @@ pub(crate) async fn replay(
     records: Vec<Record>,
     owners: &mut BTreeMap<u32, SummaryEntry>,
 ) -> Result<()> {
-    let read_only = std::mem::replace(&mut inner.core.borrow_mut().options.read_only, false);
-    {
-        let core = &mut *inner.core.borrow_mut();
-        core.replaying = true;
-        // What replay allocates itself must not take an id that a record names.
-        let created = records.iter().flat_map(|r| &r.names).filter_map(|(_, op)| match op {
-            NameOp::Create { ino, .. } => Some(*ino),
-            _ => None,
-        });
-        let moved = records.iter().flat_map(|r| &r.nodes).map(|(nid, _)| *nid);
-        core.ids.hold(created.chain(moved));
-    }
+    let read_only = begin(inner, &records);
     for record in records {
         for (number, op) in &record.names {
             let next = inner.core.borrow().names.next();
@@ -48,30 +37,55 @@ pub(crate) async fn replay(
             replay_name(inner, op).await?;
         }
         replay_nodes(inner, &record, owners).await?;
-        for (ino, packed) in &record.xattrs {
-            match inner.run(|core| core.replay_xattrs(*ino, packed)).await {
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                other => other?,
-            }
-        }
-        for (ino, changes, ctime) in &record.attributes {
-            let set = inner
-                .run(|core| {
-                    core.setattr(*ino, changes)?;
-                    core.inode_mut(*ino).head.ctime = node::stamp(*ctime);
-                    Ok(())
-                })
-                .await;
-            match set {
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                other => other?,
-            }
-        }
+        replay_attributes(inner, &record).await?;
     }
+    end(inner, read_only);
+    Ok(())
+}
+
+/// Before a replay: whether the mount is read-only, for [`end`].
+pub(crate) fn begin(inner: &Inner, records: &[Record]) -> bool {
+    let core = &mut *inner.core.borrow_mut();
+    core.replaying = true;
+    // What replay allocates itself must not take an id that a record names.
+    let created = records.iter().flat_map(|r| &r.names).filter_map(|(_, op)| match op {
+        NameOp::Create { ino, .. } => Some(*ino),
+        _ => None,
+    });
+    let moved = records.iter().flat_map(|r| &r.nodes).map(|(nid, _)| *nid);
+    core.ids.hold(created.chain(moved));
+    std::mem::replace(&mut core.options.read_only, false)
+}
+
+/// After a replay.
+pub(crate) fn end(inner: &Inner, read_only: bool) {
     let core = &mut *inner.core.borrow_mut();
     core.options.read_only = read_only;
     core.replaying = false;
     core.ids.unhold();
+}
+
+/// Replays what a record says of attributes.
+pub(crate) async fn replay_attributes(inner: &Rc<Inner>, record: &Record) -> Result<()> {
+    for (ino, packed) in &record.xattrs {
+        match inner.run(|core| core.replay_xattrs(*ino, packed)).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
+    for (ino, changes, ctime) in &record.attributes {
+        let set = inner
+            .run(|core| {
+                core.setattr(*ino, changes)?;
+                core.inode_mut(*ino).head.ctime = node::stamp(*ctime);
+                Ok(())
+            })
+            .await;
+        match set {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
     Ok(())
 }
 

@@ -189,6 +189,9 @@ pub(crate) async fn read_record(
     let Ok((header, body)) = record::open(&bytes, &expect) else { return Ok(None) };
     let expected = header.sequence.get() == sequence && header.epoch == found.image.body.sync_epoch;
     let (behind, newest) = (header.checkpoint.get(), found.id.checkpoint);
+    if expected && behind > newest && found.older {
+        return Ok(None);
+    }
     if expected && behind > newest {
         let what = format!("written behind checkpoint {behind}, the newest found is {newest}");
         let message =

@@ -1,0 +1,284 @@
+//! A mount that takes what can be read and leaves out what cannot, and says so.
+//!
+//! The steps are those of an ordinary mount (`recover`), with the same code wherever it does not
+//! give up; they end with a checkpoint that lists no damaged table any more.
+
+use super::tables;
+use super::{Log, RepairOptions, quietly};
+use crate::checkpoint::decode_image;
+use crate::core::Inner;
+use crate::format::{NatEntry, SummaryEntry};
+use crate::fsck::FsckReport;
+use crate::fsck::ring::LostCheckpoint;
+use crate::heads::Head;
+use crate::layout::{Layout, RING_ZONES};
+use crate::recover::read::{Found, check_image, corrupt, newest_checkpoint, superblock};
+use crate::recover::replay::{begin, end, read_node, replay_attributes, replay_name, replay_nodes};
+use crate::recover::roll::{Record, roll};
+use crate::recover::{
+    assemble, check_heads, delta_layout, prepare_drive, report, settle_heads, written,
+};
+use crate::types::{Metadata, MountOptions};
+use furrow_log::address::BlockAddr;
+use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_log::record::RecordHeader;
+use furrow_rt::{Pool, Rt};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZonedDevice};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use zerocopy::FromZeros;
+
+/// Mounts what can be mounted of the file system on `device`.
+///
+/// # Errors
+/// If the superblock or the checkpoint cannot be used, or the drive fails.
+pub(super) async fn mount(
+    rt: &Rt,
+    device: Rc<dyn ZonedDevice>,
+    options: &RepairOptions,
+    (before, lost): (&FsckReport, Option<LostCheckpoint>),
+    log: &mut Log,
+) -> Result<Rc<Inner>> {
+    // Tables are written whole, not as changes to what is damaged.
+    let mount = MountOptions { metadata: Metadata::Pair, ..quietly() };
+    let pages = Pool::new(4096);
+    let mut found = find(&*device, options, &pages, lost.as_ref(), log).await?;
+    let closed = close_broken_heads(&*device, &mut found, log);
+    note_lost_records(before, log);
+    let mut roll = roll(&*device, &found, &pages).await?;
+    if let Some(lost) = lost.and_then(|lost| lost.header) {
+        // Whatever the damaged one was, numbers and epochs are never used again.
+        found.id.checkpoint = found.id.checkpoint.max(plausible(lost.checkpoint.get()));
+        found.id.epoch = found.id.epoch.max(plausible(lost.epoch.get()));
+    }
+    let delta = delta_layout(device.geometry(), &found.layout, &mount)?;
+    let read = tables::read(&*device, &found, &pages, &delta, log).await;
+    let inner = assemble(rt, device, mount, &found, &roll, (read.nat, read.sit), pages, delta)?;
+    for superzone in closed {
+        inner.core.borrow().zones.mark_full(SuperzoneId(superzone));
+    }
+    let mut owners = tables::settle(&inner, &found, read.lost, log).await?;
+    let ring = ["superblock", "checkpoint"];
+    inner.core.borrow_mut().checkpoint.leave_ring =
+        before.findings.iter().any(|finding| ring.contains(&finding.structure));
+    prepare_drive(&inner, &found, &roll).await?;
+    let chains = std::mem::take(&mut roll.chains);
+    replay(&inner, roll.records, &mut owners, log).await?;
+    mend_open_summaries(&inner, &mut found, &owners);
+    settle_heads(&inner, &found, &chains, &owners).await?;
+    inner.core.borrow_mut().checkpoint.forced = true;
+    inner.checkpoint(false).await?;
+    Ok(inner)
+}
+
+/// A number of a damaged header: one that numbers could have reached.
+fn plausible(number: u64) -> u64 {
+    if number < 1 << 48 { number } else { 0 }
+}
+
+/// What the checkpoint in use says, and where it is.
+async fn find(
+    device: &dyn ZonedDevice,
+    options: &RepairOptions,
+    pages: &Pool,
+    lost: Option<&LostCheckpoint>,
+    log: &mut Log,
+) -> Result<Found> {
+    let geometry = device.geometry();
+    BlockAddr::check(geometry)?;
+    let reports = report(device)?;
+    let ring: Vec<ZoneId> = (geometry.conventional_zones..geometry.zones)
+        .take(RING_ZONES as usize)
+        .map(ZoneId)
+        .collect();
+    let mut best: Option<(Layout, RecordHeader, Vec<u8>, u8)> = None;
+    let mut layouts = Vec::new();
+    for zone in &ring {
+        layouts.push(superblock(device, *zone, pages).await.ok().flatten());
+    }
+    let Some(any) = layouts.iter().flatten().next().cloned() else {
+        return Err(corrupt(device, "no superblock that can be used is left: restore from a copy"));
+    };
+    for (index, zone) in ring.iter().enumerate() {
+        let layout = layouts[index].clone().unwrap_or_else(|| any.clone());
+        let end = written(&reports[zone.0 as usize], geometry);
+        let (newest, _) = newest_checkpoint(device, &layout, *zone, end, pages).await;
+        if let Some((header, body)) = newest
+            && best.as_ref().is_none_or(|best| header.checkpoint > best.1.checkpoint)
+        {
+            best = Some((layout, header, body, index as u8));
+        }
+    }
+    let Some((layout, header, body, ring)) = best else {
+        return Err(corrupt(device, "no whole checkpoint is left: restore from a copy"));
+    };
+    if let Some(lost) = lost {
+        give_up_checkpoint(device, options, (lost, &header), log)?;
+    }
+    let (image, extents, units) = decode_image(&body)
+        .ok_or_else(|| corrupt(device, "checkpoint: sections do not fit its length"))?;
+    let extents = check_image(device, &layout, &image, &extents, &units)?;
+    let (id, older) = (header.id(), lost.is_some());
+    Ok(Found { layout, reports, id, ring, image, extents, units, older })
+}
+
+/// The newest checkpoint is damaged: goes on with the one before, if that is asked for.
+fn give_up_checkpoint(
+    device: &dyn ZonedDevice,
+    options: &RepairOptions,
+    (lost, header): (&LostCheckpoint, &RecordHeader),
+    log: &mut Log,
+) -> Result<()> {
+    let place = format!("zone {} offset {}", lost.zone, lost.offset);
+    let number = lost.header.map_or("of unknown number".into(), |h| h.checkpoint.to_string());
+    let problem = format!("checkpoint {number} is damaged, and newer than the newest whole one");
+    let behind = format!("what is only in it: all changes since checkpoint {}", header.checkpoint);
+    if !options.older_checkpoint {
+        let message = format!(
+            "{}: {place}: {problem}. Going back to checkpoint {} would lose {behind}. To accept \
+             that, ask for the older checkpoint",
+            device.name(),
+            header.checkpoint
+        );
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    log.lost("checkpoint", (0, place), problem, format!("given up, with {behind}"));
+    Ok(())
+}
+
+/// Heads whose zones hold less than the checkpoint says do not go on there: their superzones, which
+/// are closed as they are.
+fn close_broken_heads(device: &dyn ZonedDevice, found: &mut Found, log: &mut Log) -> Vec<u32> {
+    let mut closed = Vec::new();
+    while let Err(error) = check_heads(device, found) {
+        let heads = std::mem::take(&mut found.image.heads);
+        let broken = heads.iter().position(|head| {
+            found.image.heads = vec![head.clone()];
+            check_heads(device, found).is_err()
+        });
+        found.image.heads = heads;
+        let Some(head) = broken.map(|at| std::mem::take(&mut found.image.heads[at])) else { break };
+        let Some(superzone) = head.superzone else { break };
+        let place = format!("superzone {superzone}");
+        log.mended("stream", (0, place), error, "the stream goes on elsewhere");
+        if let Some(descriptor) = found.image.descriptors.get_mut(superzone as usize) {
+            descriptor.state = SuperzoneState::Full as u8;
+        }
+        closed.push(superzone);
+    }
+    closed
+}
+
+/// A damaged record ends the sync log, as for every mount: here it is said.
+fn note_lost_records(before: &FsckReport, log: &mut Log) {
+    let records = before.findings.iter().filter(|finding| finding.structure == "sync record");
+    for finding in records {
+        let problem = format!("expected {}, found {}", finding.expected, finding.found);
+        let action = "what was synced by it and by records behind it may be lost";
+        log.lost("sync record", (0, finding.place.clone()), problem, action);
+    }
+}
+
+/// Replays what can be replayed.
+async fn replay(
+    inner: &Rc<Inner>,
+    records: Vec<Record>,
+    owners: &mut BTreeMap<u32, SummaryEntry>,
+    log: &mut Log,
+) -> Result<()> {
+    let read_only = begin(inner, &records);
+    for record in records {
+        if !replay_names(inner, &record, log).await {
+            break;
+        }
+        let readable = keep_readable(inner, &record, log).await;
+        replay_nodes(inner, &readable, owners).await?;
+        if let Err(error) = replay_attributes(inner, &record).await {
+            log.lost("sync record", (0, "attributes".into()), error, "left as they were");
+        }
+    }
+    end(inner, read_only);
+    Ok(())
+}
+
+/// False if names before those of this record are missing: nothing later makes sense.
+async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> bool {
+    for (number, op) in &record.names {
+        let next = inner.core.borrow().names.next();
+        if *number < next {
+            continue;
+        }
+        let place = format!("name change {number}");
+        if *number > next {
+            let problem = format!("change {next} is in no record");
+            log.lost("sync record", (0, place), problem, "this record and later ones are left out");
+            return false;
+        }
+        if let Err(error) = replay_name(inner, op).await {
+            log.lost("sync record", (0, place), error, "this change is left out");
+            if inner.core.borrow().names.next() == next {
+                inner.core.borrow_mut().names.skip();
+            }
+        }
+    }
+    true
+}
+
+/// A record without the nodes that cannot be read. These take the place of the older ones all the
+/// same: their files lose what was in them, rather than show what they once were.
+async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Record {
+    let mut readable = Record::default();
+    readable.freed.clone_from(&record.freed);
+    for (nid, entry) in &record.nodes {
+        let old = inner.core.borrow().nat.get(*nid);
+        let unread = old.ino.get() != 0
+            && old.addr.get() != crate::format::HOLE
+            && read_node(inner, *nid, old).await.is_err();
+        if unread {
+            // It is about to go; what it held valid is counted anew later.
+            inner.core.borrow_mut().nat.update(*nid, |entry| *entry = NatEntry::new_zeroed());
+        }
+        match read_node(inner, *nid, *entry).await {
+            Ok(_) => readable.nodes.push((*nid, *entry)),
+            Err(error) => {
+                let (ino, place) = (entry.ino.get(), format!("{nid} of inode {}", entry.ino));
+                log.lost("node", (ino, place), error, "what was synced in it is given up");
+                let core = &mut *inner.core.borrow_mut();
+                core.cache.remove(&crate::cache::Key::Node(*nid));
+                core.ids.claim(*nid);
+                core.nat.update(*nid, |e| *e = *entry);
+            }
+        }
+    }
+    for nid in &record.freed {
+        let old = inner.core.borrow().nat.get(*nid);
+        let used = old.ino.get() != 0 && old.addr.get() != crate::format::HOLE;
+        if used && read_node(inner, *nid, old).await.is_err() {
+            let core = &mut *inner.core.borrow_mut();
+            core.nat.update(*nid, |entry| *entry = NatEntry::new_zeroed());
+        }
+    }
+    readable
+}
+
+/// The summaries of open segments, by who really owns what.
+fn mend_open_summaries(inner: &Rc<Inner>, found: &mut Found, owners: &BTreeMap<u32, SummaryEntry>) {
+    let core = inner.core.borrow();
+    for head in &mut found.image.heads {
+        let Head { superzone: Some(superzone), next, summary, .. } = head else { continue };
+        let id = SuperzoneId(*superzone);
+        let stripe = core.stripe(*superzone);
+        let start = *next - *next % stripe.segment.max(1);
+        for (block, entry) in summary.iter_mut().enumerate() {
+            let (column, offset) = stripe.place(start + block as u32);
+            if column >= core.zones.width(id) {
+                continue;
+            }
+            let zone = core.zones.zone(id, column);
+            let addr = BlockAddr::new(&core.geometry, zone, offset).0;
+            if let Some(owner) = owners.get(&addr) {
+                *entry = *owner;
+            }
+        }
+    }
+}

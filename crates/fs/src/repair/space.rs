@@ -1,0 +1,112 @@
+//! Space: the SIT is made again from what nodes lead to; superzones whose summaries are lost are
+//! emptied.
+
+use super::{Log, quietly};
+use crate::clean::Urgency;
+use crate::core::Inner;
+use crate::format::{HOLE, SitEntry};
+use crate::node;
+use crate::recover::mount;
+use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_rt::Rt;
+use furrow_zone::{Result, ZonedDevice};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// A segment's map of valid blocks.
+type Map = [u8; 64];
+
+/// Makes the SIT say exactly what is in use. Nothing may be dirty but the tables.
+pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
+    let maps = maps(inner).await?;
+    let core = &mut *inner.core.borrow_mut();
+    let (mut entries, mut blocks) = (0, 0);
+    for segment in 0..core.sit.len() {
+        let said: SitEntry = core.sit.get(segment);
+        let map = maps.get(&segment).copied().unwrap_or([0; 64]);
+        if said.map == map {
+            continue;
+        }
+        let differ = said.map.iter().zip(&map).map(|(a, b)| (a ^ b).count_ones());
+        blocks += differ.sum::<u32>();
+        entries += 1;
+        let valid: u32 = map.iter().map(|byte| byte.count_ones()).sum();
+        core.sit.update(segment, |entry| {
+            entry.map = map;
+            entry.valid = (valid as u16).into();
+        });
+    }
+    if entries > 0 {
+        let problem = format!("{entries} entries are wrong about {blocks} blocks");
+        log.mended("SIT entry", (0, "all".into()), problem, "made again from the trees");
+    }
+    let segments = core.layout.segments;
+    core.superzone_valid.fill(0);
+    for (segment, map) in &maps {
+        let valid: u32 = map.iter().map(|byte| byte.count_ones()).sum();
+        if let Some(count) = core.superzone_valid.get_mut((segment / segments) as usize) {
+            *count += valid;
+        }
+    }
+    core.checkpoint.forced = true;
+    Ok(())
+}
+
+/// What is in use, segment by segment.
+async fn maps(inner: &Rc<Inner>) -> Result<BTreeMap<u32, Map>> {
+    let mut maps: BTreeMap<u32, Map> = BTreeMap::new();
+    let nodes = inner.core.borrow().nat.len();
+    for nid in 1..nodes {
+        let entry = inner.core.borrow().nat.get(nid);
+        if entry.ino.get() == 0 || entry.addr.get() == HOLE {
+            continue;
+        }
+        let page = inner.run(|core| core.node(nid).cloned()).await?;
+        let core = inner.core.borrow();
+        let mut own = |addr: u32| {
+            if let Some((_, segment, block)) = core.segment_of(addr) {
+                maps.entry(segment).or_insert([0; 64])[(block / 8) as usize] |= 1 << (block % 8);
+            }
+        };
+        own(entry.addr.get());
+        node::pointers(&page).iter().for_each(|(_, pointer)| own(pointer.addr.get()));
+    }
+    Ok(maps)
+}
+
+/// Moves everything out of superzones that lack a summary.
+pub(super) async fn empty(
+    rt: &Rt,
+    device: Rc<dyn ZonedDevice>,
+    superzones: &BTreeSet<u32>,
+    log: &mut Log,
+) -> Result<()> {
+    let inner = mount(rt, device, quietly()).await?;
+    let fs = crate::Fs(inner.clone());
+    let emptied = async {
+        for superzone in superzones {
+            let id = SuperzoneId(*superzone);
+            leave(&inner, id).await?;
+            let done = inner.empty(id, Urgency::Last).await?;
+            let action = if done { "what is in use is moved elsewhere" } else { "not all moved" };
+            let problem = "a summary is not right";
+            log.mended("summary", (0, format!("superzone {superzone}")), problem, action);
+        }
+        Ok(())
+    };
+    if let Err(error) = emptied.await {
+        inner.fail(&error);
+        let _ = fs.unmount().await;
+        return Err(error);
+    }
+    fs.unmount().await
+}
+
+/// A superzone that is still written to is filled first.
+async fn leave(inner: &Rc<Inner>, id: SuperzoneId) -> Result<()> {
+    let state = inner.core.borrow().zones.state(id);
+    if state != SuperzoneState::Active {
+        return Ok(());
+    }
+    inner.leave_head(id).await
+}

@@ -1,0 +1,442 @@
+//! Tables: what of them can be read, and nodes that they no longer know.
+//!
+//! A node says what it is (`NodeHeader`), so a table that is lost can be made again: every block of
+//! the main area that is a node is a candidate, and the newest one of each id counts. Where the SIT
+//! is whole, only a block it calls valid can be a node in use: then what is found is exactly what
+//! was lost. Where deltas are lost too, a node that had been removed may come back; its file then
+//! turns up without a name.
+
+use super::Log;
+use crate::core::Inner;
+use crate::format::{
+    HOLE, LEVEL_INODE, NODE_MAGIC, NatEntry, SUMMARY_MAGIC, SitEntry, SummaryEntry, SummaryHeader,
+    table,
+};
+use crate::node::{self, as_inode, header};
+use crate::place::NODE_SLOT;
+use crate::recover::read::{Found, read_unit};
+use crate::recover::replay::read_node;
+use crate::recover::written;
+use crate::table::Table;
+use furrow_log::BlockAddr;
+use furrow_log::address::read_blocks;
+use furrow_log::delta::{DeltaLayout, Extent};
+use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_log::record::{crc32c, peek};
+use furrow_rt::{Page, Pool};
+use furrow_zone::{Error, ErrorKind, QueueId, Result, ZonedDevice};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+const UNIT: &str = "table unit";
+const NAT: &str = "NAT entry";
+
+/// What could not be read.
+#[derive(Default)]
+pub(super) struct Lost {
+    nat_units: BTreeSet<u32>,
+    sit_units: BTreeSet<u32>,
+    /// Changes are missing from this checkpoint on.
+    deltas_from: Option<u64>,
+}
+
+/// What could be read, and what not.
+pub(super) struct Read {
+    pub(super) nat: Table<NatEntry>,
+    pub(super) sit: Table<SitEntry>,
+    pub(super) lost: Lost,
+}
+
+/// Reads what can be read of the tables; parts that cannot are empty.
+pub(super) async fn read(
+    device: &dyn ZonedDevice,
+    found: &Found,
+    pages: &Pool,
+    delta: &DeltaLayout,
+    log: &mut Log,
+) -> Read {
+    let layout = &found.layout;
+    let mut read = Read {
+        nat: Table::new(layout.nodes, layout.nat_per_unit()),
+        sit: Table::new(layout.segment_count(), layout.sit_per_unit()),
+        lost: Lost::default(),
+    };
+    let nat_units = layout.nat_units();
+    for (index, unit) in found.units.iter().enumerate() {
+        if unit.addr.get() == HOLE {
+            continue;
+        }
+        let bytes = read_unit(device, layout, index, unit, pages).await;
+        let restored = bytes.and_then(|bytes| {
+            let ok = match (index as u32).checked_sub(nat_units) {
+                None => read.nat.restore_unit(index as u32, &bytes),
+                Some(unit) => read.sit.restore_unit(unit, &bytes),
+            };
+            ok.then_some(()).ok_or_else(|| Error::new(ErrorKind::Corrupt, "it is too short"))
+        });
+        let Err(error) = restored else { continue };
+        let place = (0, index.to_string());
+        match (index as u32).checked_sub(nat_units) {
+            None => {
+                log.mended(UNIT, place, error, "made again from the nodes that are found");
+                read.lost.nat_units.insert(index as u32);
+            }
+            Some(unit) => {
+                log.mended(UNIT, place, error, "made again from what nodes refer to");
+                read.lost.sit_units.insert(unit);
+            }
+        }
+    }
+    for extent in &found.extents {
+        apply(device, found, pages, (delta, extent), &mut read, log).await;
+    }
+    make_consistent(&mut read, layout.nat_per_unit(), layout.sit_per_unit(), layout.streams);
+    read
+}
+
+async fn apply(
+    device: &dyn ZonedDevice,
+    found: &Found,
+    pages: &Pool,
+    (delta, extent): (&DeltaLayout, &Extent),
+    read: &mut Read,
+    log: &mut Log,
+) {
+    let (nat, sit) = (&mut read.nat, &mut read.sit);
+    let apply = |which: u8, index: u32, payload: &[u8]| {
+        let ok = match which {
+            table::NAT => nat.restore(index, payload),
+            table::SIT => sit.restore(index, payload),
+            _ => false,
+        };
+        let error = || Error::new(ErrorKind::Corrupt, format!("entry {index} of table {which}"));
+        ok.then_some(()).ok_or_else(error)
+    };
+    let one = std::slice::from_ref(extent);
+    let Err(error) = delta.replay(device, pages, &found.id, one, apply).await else { return };
+    let since = written_by(device, delta, extent, pages).await.unwrap_or(0);
+    let place = (0, format!("half {} blocks {} + {}", extent.half, extent.first, extent.blocks));
+    log.mended("delta log", place, error, "made again from the nodes that are found");
+    let from = read.lost.deltas_from.get_or_insert(since);
+    *from = since.min(*from);
+}
+
+/// The checkpoint that wrote an extent, if one of its blocks still says so.
+async fn written_by(
+    device: &dyn ZonedDevice,
+    delta: &DeltaLayout,
+    extent: &Extent,
+    pages: &Pool,
+) -> Option<u64> {
+    let capacity = furrow_log::address::blocks_per_zone(device.geometry());
+    for block in extent.first..extent.first.saturating_add(extent.blocks) {
+        let zone = *delta.half_zones(extent.half).get((block / capacity) as usize)?;
+        let addr = BlockAddr::new(device.geometry(), zone, block % capacity);
+        let Ok(page) = read_blocks(device, QueueId(0), addr, 1, pages).await else { continue };
+        let expect = furrow_log::record::Expect::default();
+        let header = peek(page[0].bytes()).filter(|header| {
+            let expect = furrow_log::record::Expect { kind: header.kind.get(), ..expect };
+            furrow_log::record::open(page[0].bytes(), &expect).is_ok()
+        });
+        if let Some(header) = header {
+            return Some(header.checkpoint.get());
+        }
+    }
+    None
+}
+
+/// Makes entries such that nothing stumbles over them, and lost units such that they are written.
+fn make_consistent(read: &mut Read, per_nat: u32, per_sit: u32, streams: u32) {
+    for unit in &read.lost.nat_units {
+        read.nat.update(unit * per_nat, |_| {});
+    }
+    for unit in &read.lost.sit_units {
+        read.sit.update(unit * per_sit, |_| {});
+    }
+    for segment in 0..read.sit.len() {
+        let entry = read.sit.get(segment);
+        let set: u32 = entry.map.iter().map(|byte| byte.count_ones()).sum();
+        let stream = u32::from(entry.stream) < streams;
+        let zero = entry.reserved == 0 && entry.reserved2.get() == 0;
+        if set != u32::from(entry.valid.get()) || !stream || !zero {
+            read.sit.update(segment, |entry| {
+                entry.valid = (set as u16).into();
+                entry.stream = if stream { entry.stream } else { 0 };
+                entry.reserved = 0;
+                entry.reserved2 = 0.into();
+            });
+        }
+    }
+    let nodes = read.nat.len();
+    for nid in 0..nodes {
+        let entry = read.nat.get(nid);
+        let ino = entry.ino.get();
+        let unused = nid == 0 || ino == 0 || ino >= nodes;
+        let zero = NatEntry::new_zeroed();
+        if unused && entry.as_bytes() != zero.as_bytes() {
+            read.nat.update(nid, |entry| *entry = zero);
+        } else if entry.reserved.get() != 0 {
+            read.nat.update(nid, |entry| entry.reserved = 0.into());
+        }
+    }
+}
+
+/// A block that is a node.
+#[derive(Clone, Copy)]
+struct Candidate {
+    entry: NatEntry,
+    /// Newer is greater: checkpoint, whether the SIT calls it valid, time of change, place.
+    age: (u64, bool, (i64, u32), u32),
+    valid: bool,
+}
+
+/// Checks the node of every entry, looks for those that are elsewhere, and marks what they lead to
+/// as in use, so that nothing of it is reset. Who owns the blocks of superzones being written.
+pub(super) async fn settle(
+    inner: &Rc<Inner>,
+    found: &Found,
+    lost: Lost,
+    log: &mut Log,
+) -> Result<BTreeMap<u32, SummaryEntry>> {
+    let mut owners = BTreeMap::new();
+    let (mut bad, mut known) = (Vec::new(), BTreeMap::new());
+    let nodes = inner.core.borrow().nat.len();
+    for nid in 1..nodes {
+        let entry = inner.core.borrow().nat.get(nid);
+        if entry.ino.get() == 0 {
+            continue;
+        }
+        match read_node(inner, nid, entry).await {
+            Ok(page) if is_in_segment(inner, &entry) => {
+                known.insert(nid, header(&page).checkpoint.get());
+                mark(inner, nid, &entry, &page, &mut owners);
+            }
+            _ => bad.push(nid),
+        }
+    }
+    let missing = !lost.nat_units.is_empty() || lost.deltas_from.is_some();
+    if missing || !bad.is_empty() {
+        let candidates = scan(inner, found).await;
+        for nid in bad {
+            find_again(inner, nid, &candidates, &mut owners, log).await;
+        }
+        if missing {
+            adopt(inner, &lost, &known, &candidates, &mut owners, log).await;
+        }
+    }
+    let core = inner.core.borrow();
+    for (index, valid) in core.superzone_valid.iter().enumerate() {
+        let id = SuperzoneId(index as u32);
+        if *valid > 0 && core.zones.state(id) == SuperzoneState::Free {
+            let problem = format!("free, with {valid} blocks in use");
+            log.mended("superzone descriptor", (0, index.to_string()), problem, "not free");
+            core.zones.mark_full(id);
+        }
+    }
+    Ok(owners)
+}
+
+fn is_in_segment(inner: &Rc<Inner>, entry: &NatEntry) -> bool {
+    inner.core.borrow().segment_of(entry.addr.get()).is_some()
+}
+
+/// Marks what a node leads to as in use.
+fn mark(
+    inner: &Rc<Inner>,
+    nid: u32,
+    entry: &NatEntry,
+    page: &Page,
+    owners: &mut BTreeMap<u32, SummaryEntry>,
+) {
+    let core = &mut *inner.core.borrow_mut();
+    let mut own = |addr: u32, slot: u16| {
+        let stream = core.stream_at(addr);
+        core.set_valid(addr, true, stream);
+        let open = core.segment_of(addr).is_some_and(|(superzone, _, _)| {
+            core.zones.state(SuperzoneId(superzone)) == SuperzoneState::Active
+        });
+        if open {
+            owners.insert(addr, SummaryEntry { node: nid.into(), slot: slot.into() });
+        }
+    };
+    own(entry.addr.get(), NODE_SLOT);
+    for (slot, pointer) in node::pointers(page) {
+        own(pointer.addr.get(), slot);
+    }
+}
+
+/// An entry whose node is not where it says: the block that has its checksum, wherever it is.
+async fn find_again(
+    inner: &Rc<Inner>,
+    nid: u32,
+    candidates: &BTreeMap<u32, Vec<Candidate>>,
+    owners: &mut BTreeMap<u32, SummaryEntry>,
+    log: &mut Log,
+) {
+    let entry = inner.core.borrow().nat.get(nid);
+    let fits = |other: &&Candidate| other.entry.crc == entry.crc && other.entry.ino == entry.ino;
+    let Some(other) = candidates.get(&nid).and_then(|all| all.iter().find(fits)) else { return };
+    let Ok(page) = read_node(inner, nid, other.entry).await else { return };
+    let problem = format!("block {} is not that node", entry.addr);
+    let action = format!("block {} is, by its checksum", other.entry.addr);
+    log.mended(NAT, (entry.ino.get(), format!("{nid}: addr")), problem, action);
+    inner.core.borrow_mut().nat.update(nid, |at| *at = other.entry);
+    mark(inner, nid, &other.entry, &page, owners);
+}
+
+/// Takes nodes that a lost part of the table may have known.
+async fn adopt(
+    inner: &Rc<Inner>,
+    lost: &Lost,
+    known: &BTreeMap<u32, u64>,
+    candidates: &BTreeMap<u32, Vec<Candidate>>,
+    owners: &mut BTreeMap<u32, SummaryEntry>,
+    log: &mut Log,
+) {
+    let per_unit = inner.core.borrow().layout.nat_per_unit();
+    let sit_whole = lost.sit_units.is_empty() && lost.deltas_from.is_none();
+    let mut taken = 0;
+    for (nid, all) in candidates {
+        let Some(best) = all.iter().max_by_key(|candidate| candidate.age) else { continue };
+        let now = inner.core.borrow().nat.get(*nid);
+        let in_lost_unit = lost.nat_units.contains(&(nid / per_unit));
+        // Of what checkpoint its entry would have been a delta: nodes name the one before.
+        let in_lost_delta = lost.deltas_from.is_some_and(|from| best.age.0 + 2 >= from);
+        let newer = match known.get(nid) {
+            Some(checkpoint) => in_lost_delta && best.age.0 > *checkpoint,
+            None if now.ino.get() == 0 => in_lost_unit || in_lost_delta,
+            // What its entry says is damaged: the walk of the trees tells of it.
+            None => in_lost_delta,
+        };
+        if !newer || sit_whole && !best.valid || now.addr == best.entry.addr {
+            continue;
+        }
+        let Ok(page) = read_node(inner, *nid, best.entry).await else { continue };
+        {
+            let core = &mut *inner.core.borrow_mut();
+            core.ids.claim(*nid);
+            core.nat.update(*nid, |at| *at = best.entry);
+        }
+        mark(inner, *nid, &best.entry, &page, owners);
+        taken += 1;
+    }
+    let problem = "parts of the node address table are lost";
+    log.mended(NAT, (0, "all".into()), problem, format!("{taken} nodes found by looking for them"));
+}
+
+/// Every node on the drive, by id.
+async fn scan(inner: &Rc<Inner>, found: &Found) -> BTreeMap<u32, Vec<Candidate>> {
+    let mut candidates: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
+    let superzones = inner.core.borrow().zones.total();
+    for superzone in 0..superzones {
+        let id = SuperzoneId(superzone);
+        let (free, stripe) = {
+            let core = inner.core.borrow();
+            (core.zones.state(id) == SuperzoneState::Free, core.stripe(superzone))
+        };
+        if free || inner.core.borrow().zones.width(id) == 0 {
+            continue;
+        }
+        for segment in 0..stripe.segments() {
+            scan_segment(inner, found, (superzone, segment), &mut candidates).await;
+        }
+    }
+    candidates
+}
+
+async fn scan_segment(
+    inner: &Rc<Inner>,
+    found: &Found,
+    (superzone, segment): (u32, u32),
+    candidates: &mut BTreeMap<u32, Vec<Candidate>>,
+) {
+    let (stripe, zones, geometry) = {
+        let core = inner.core.borrow();
+        let zones = core.zones.get(SuperzoneId(superzone)).zones;
+        (core.stripe(superzone), zones, core.geometry.clone())
+    };
+    let addr = |v: u32| {
+        let (column, offset) = stripe.place(v);
+        let zone = *zones.get(column as usize)?;
+        let there = offset < written(&found.reports[zone.0 as usize], &geometry);
+        there.then(|| BlockAddr::new(&geometry, zone, offset))
+    };
+    let range = stripe.segment_range(segment);
+    let entries = match addr(stripe.summary_index(segment)) {
+        Some(at) => summary(inner, at, (superzone, segment)).await,
+        None => None,
+    };
+    for (block, v) in range.enumerate() {
+        // What a summary calls content of a file is none.
+        let known = entries.as_ref().and_then(|entries| entries.get(block));
+        if known.is_some_and(|entry| entry.slot.get() != NODE_SLOT) {
+            continue;
+        }
+        let Some(at) = addr(v) else { continue };
+        let Some(page) = read_one(inner, at).await else { continue };
+        if let Some((nid, candidate)) = candidate(inner, at, v, &page) {
+            candidates.entry(nid).or_default().push(candidate);
+        }
+    }
+}
+
+/// The block as a node, if it is a possible one.
+fn candidate(inner: &Rc<Inner>, at: BlockAddr, v: u32, page: &Page) -> Option<(u32, Candidate)> {
+    let core = inner.core.borrow();
+    let head = header(page);
+    let (nid, ino) = (head.nid.get(), head.ino.get());
+    let nodes = core.layout.nodes;
+    let possible = head.magic.get() == NODE_MAGIC && (1..nodes).contains(&nid);
+    if !possible || !(1..nodes).contains(&ino) || node::check(page, nid, ino).is_err() {
+        return None;
+    }
+    // One of a later time than the file system itself is in: another's, or damaged.
+    if head.checkpoint.get() > core.checkpoint.id {
+        return None;
+    }
+    let valid = core.segment_of(at.0).is_some_and(|(_, segment, block)| {
+        core.sit.get(segment).map[(block / 8) as usize] >> (block % 8) & 1 == 1
+    });
+    let changed = match head.level {
+        LEVEL_INODE => {
+            let time = as_inode(page).head.ctime;
+            (time.seconds.get(), time.nanoseconds.get())
+        }
+        _ => (0, 0),
+    };
+    let mut entry = NatEntry::new_zeroed();
+    entry.addr = at.0.into();
+    entry.crc = crc32c(page.bytes()).into();
+    entry.ino = ino.into();
+    let age = (head.checkpoint.get(), valid, changed, v);
+    Some((nid, Candidate { entry, age, valid }))
+}
+
+async fn read_one(inner: &Rc<Inner>, at: BlockAddr) -> Option<Page> {
+    let (device, pages) = {
+        let core = inner.core.borrow();
+        (core.device.clone(), core.pages.clone())
+    };
+    read_blocks(&*device, QueueId(0), at, 1, &pages).await.ok()?.pop()
+}
+
+/// The entries of a whole summary of that segment.
+async fn summary(
+    inner: &Rc<Inner>,
+    at: BlockAddr,
+    (superzone, segment): (u32, u32),
+) -> Option<Vec<SummaryEntry>> {
+    let page = read_one(inner, at).await?;
+    let (mut head, rest) = SummaryHeader::read_from_prefix(page.bytes()).ok()?;
+    let stored = std::mem::take(&mut head.crc);
+    let mut bytes = *page.bytes();
+    bytes[..size_of::<SummaryHeader>()].copy_from_slice(head.as_bytes());
+    let generation = inner.core.borrow().zones.generation(SuperzoneId(superzone));
+    let whole = head.magic.get() == SUMMARY_MAGIC
+        && stored.get() == crc32c(&bytes)
+        && (head.superzone.get(), head.segment.get()) == (superzone, segment)
+        && head.generation.get() == generation;
+    let entries = rest.chunks_exact(size_of::<SummaryEntry>()).take(head.count.get().into());
+    whole.then(|| entries.filter_map(|e| SummaryEntry::read_from_bytes(e).ok()).collect())
+}
