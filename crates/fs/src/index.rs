@@ -158,32 +158,31 @@ impl Indexes {
         self.of.get_mut(&ino).filter(|index| index.knows(block))
     }
 
-    /// A name came into a block, which is `page` now.
-    pub(crate) fn added(
+    /// What is known of directory `ino` follows a change at a place of a block, which is `page`
+    /// now; false if nothing is known of it.
+    fn follow(
         &mut self,
         ino: u32,
         (block, offset): (u32, u16),
-        hash: u32,
         page: &[u8; BLOCK],
-    ) {
-        if let Some(index) = self.known(ino, block) {
-            index.add(hash, block * STEPS + u32::from(offset / 4));
-            index.set_gap(block, dirent::largest_gap(page));
+        change: impl FnOnce(&mut Index, u32),
+    ) -> bool {
+        let Some(index) = self.known(ino, block) else { return false };
+        change(index, block * STEPS + u32::from(offset / 4));
+        index.set_gap(block, dirent::largest_gap(page));
+        true
+    }
+
+    /// A name came into a block, which is `page` now.
+    pub(crate) fn added(&mut self, ino: u32, at: (u32, u16), hash: u32, page: &[u8; BLOCK]) {
+        if self.follow(ino, at, page, |index, place| index.add(hash, place)) {
             self.names += 1;
         }
     }
 
     /// A name went from a block, which is `page` now.
-    pub(crate) fn removed(
-        &mut self,
-        ino: u32,
-        (block, offset): (u32, u16),
-        hash: u32,
-        page: &[u8; BLOCK],
-    ) {
-        if let Some(index) = self.known(ino, block) {
-            index.remove(hash, block * STEPS + u32::from(offset / 4));
-            index.set_gap(block, dirent::largest_gap(page));
+    pub(crate) fn removed(&mut self, ino: u32, at: (u32, u16), hash: u32, page: &[u8; BLOCK]) {
+        if self.follow(ino, at, page, |index, place| index.remove(hash, place)) {
             self.names = self.names.saturating_sub(1);
         }
     }
