@@ -316,27 +316,28 @@ fn summaries(sites: &mut Sites, drive: &Drive, map: &Map) {
 /// Stands for as many bytes as the u32 before says.
 const XATTRS: usize = usize::MAX;
 
+/// Fields of a create; the last is there only with extended attributes.
+static CREATED: [(&str, usize); 14] = [
+    ("number", 8),
+    ("parent", 4),
+    ("inode", 4),
+    ("generation", 4),
+    ("kind", 1),
+    ("mode", 2),
+    ("uid", 4),
+    ("gid", 4),
+    ("rdev", 4),
+    ("seconds", 8),
+    ("nanoseconds", 4),
+    ("name", 0),
+    ("target", 0),
+    ("attributes", 0),
+];
+
 /// Fields of the items of sync records, by tag; `0` for a u16 length and as many bytes.
 fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
     match tag {
-        item::CREATE => (
-            "create",
-            &[
-                ("number", 8),
-                ("parent", 4),
-                ("inode", 4),
-                ("generation", 4),
-                ("kind", 1),
-                ("mode", 2),
-                ("uid", 4),
-                ("gid", 4),
-                ("rdev", 4),
-                ("seconds", 8),
-                ("nanoseconds", 4),
-                ("name", 0),
-                ("target", 0),
-            ],
-        ),
+        item::CREATE => ("create", &CREATED[..CREATED.len() - 1]),
         item::LINK => (
             "link",
             &[
@@ -384,25 +385,7 @@ fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
                 ("nanoseconds", 4),
             ],
         ),
-        item::CREATE_WITH => (
-            "create with",
-            &[
-                ("number", 8),
-                ("parent", 4),
-                ("inode", 4),
-                ("generation", 4),
-                ("kind", 1),
-                ("mode", 2),
-                ("uid", 4),
-                ("gid", 4),
-                ("rdev", 4),
-                ("seconds", 8),
-                ("nanoseconds", 4),
-                ("name", 0),
-                ("target", 0),
-                ("attributes", 0),
-            ],
-        ),
+        item::CREATE_WITH => ("create with", &CREATED),
         // The length is a u32: of these attributes, its upper half is zero.
         item::XATTRS => ("xattrs", &[("inode", 4), ("length", 4), ("attributes", XATTRS)]),
         item::RANGE => ("range", &[("inode", 4), ("first", 4), ("blocks", 4)]),
