@@ -117,7 +117,7 @@ pub struct FsckReport {
     /// What was seen.
     pub statistics: FsckStatistics,
     /// Superzones with a summary that is not right.
-    pub(crate) bad_summaries: std::collections::BTreeSet<u32>,
+    pub bad_summaries: std::collections::BTreeSet<u32>,
 }
 
 impl FsckReport {

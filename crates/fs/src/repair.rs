@@ -212,6 +212,33 @@ impl Repair {
         }
     }
 
+    /// What is done about a finding of [`Repair::before`], for people.
+    pub fn remedy(&self, finding: &Finding) -> String {
+        if self.fate(finding) == Fate::Left {
+            return match finding.structure {
+                "data" => "left: reading it fails, unless it is made a hole".into(),
+                _ => "left as it is".into(),
+            };
+        }
+        let about = |action: &&Action| {
+            action.structure == finding.structure && number(&action.place) == number(&finding.place)
+        };
+        if let Some(action) = self.actions.iter().find(about) {
+            return action.action.clone();
+        }
+        match finding.structure {
+            "superblock" | "checkpoint" => "written anew, in the other zone of the ring",
+            "table unit" | "delta log" | "delta log extent" => "the tables are written anew",
+            "SIT entry" => "made again from the trees",
+            "NAT entry" => "made again from the nodes",
+            "summary" => "what is in use there is moved elsewhere",
+            "stream" | "zone" | "superzone descriptor" => "written to no more, then released",
+            "sync record" => "replayed as far as it goes",
+            _ => "put right",
+        }
+        .into()
+    }
+
     /// Commands that applying it takes, and bytes it writes.
     pub fn size(&self) -> (usize, u64) {
         self.view.as_ref().map_or((0, 0), |view| (view.changes(), view.bytes()))
@@ -282,6 +309,12 @@ async fn mend(
         space::empty(rt, device, &report.bad_summaries, log).await?;
     }
     Ok(())
+}
+
+/// The first number in a place: of the inode, node, unit or zone it is.
+fn number(place: &str) -> Option<u64> {
+    let digits = place.split(|c: char| !c.is_ascii_digit()).find(|part| !part.is_empty())?;
+    digits.parse().ok()
 }
 
 fn same(a: &Finding, b: &Finding) -> bool {

@@ -112,6 +112,7 @@ async fn rot(drive: &Emulator, addr: u32) {
 }
 
 /// What must come of it.
+#[derive(Default)]
 struct Expect {
     /// Paths that may be gone or other than before.
     lost: &'static [&'static str],
@@ -124,19 +125,6 @@ struct Expect {
     left: usize,
     /// Paths in lost+found.
     homeless: usize,
-}
-
-impl Default for Expect {
-    fn default() -> Expect {
-        Expect {
-            lost: &[],
-            structure: "",
-            loses: false,
-            options: RepairOptions::default(),
-            left: 0,
-            homeless: 0,
-        }
-    }
 }
 
 /// A damaged drive, and what was readable on it before the damage.
