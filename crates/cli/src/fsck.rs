@@ -1,4 +1,6 @@
-//! `furrow fsck`: is everything as it must be?
+//! `furrow fsck`: is everything as it must be, and what can be mended?
+
+mod repair;
 
 use crate::target::{Target, source_name};
 use anyhow::{anyhow, bail};
@@ -16,10 +18,15 @@ use std::time::{Duration, Instant};
 /// Findings printed without -v.
 const SHOWN: usize = 20;
 
-/// Check a file system
+/// Check a file system, and mend it
 ///
-/// Reads everything and changes nothing; the file system must not be mounted. Exit status as of
-/// fsck(8): 0 no errors, 4 errors left, 8 the check could not be made, 16 wrong usage.
+/// The file system must not be mounted. Without --repair, -y, -p or -a it is only read. A repair is
+/// first made on a copy-on-write view in memory and checked there; it is written to the device only
+/// if nothing is wrong then, or, if you say so, less than before. What is given up is listed by path.
+/// Damaged content is left as it is: reading it fails.
+///
+/// Exit status as of fsck(8), added up: 0 no errors, 1 errors corrected, 4 errors left, 8 the check
+/// could not be made, 16 wrong usage, 32 cancelled by you.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
@@ -30,9 +37,24 @@ pub struct Args {
     /// Do not read the content of files
     #[arg(long)]
     metadata_only: bool,
-    /// Change nothing: always so, as other checkers take it
-    #[arg(short)]
+    /// Mend what can be mended; ask before anything is given up
+    #[arg(long)]
+    repair: bool,
+    /// Change nothing; with --repair, show what it would do
+    #[arg(short, conflicts_with_all = ["yes", "preen"])]
     n: bool,
+    /// Mend what can be mended, ask nothing
+    #[arg(short, long, conflicts_with = "preen")]
+    yes: bool,
+    /// Mend, unless something would be given up or stay wrong: then change nothing (also -a)
+    #[arg(short, long, short_alias = 'a')]
+    preen: bool,
+    /// If the newest checkpoint is damaged, go back to the one before: what came after it is lost
+    #[arg(long)]
+    older_checkpoint: bool,
+    /// Make damaged blocks of content holes: they read as zeros, no longer as errors
+    #[arg(long)]
+    zero_bad_data: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -42,6 +64,9 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     if let Ok(Target::Mounted(directory)) = Target::find(args.device.as_ref()) {
         bail!("{}: mounted on {}: unmount it first", args.device, directory.display());
+    }
+    if args.repair || args.yes || args.preen {
+        return repair::run(args, out);
     }
     let report = check(args)?;
     if args.json {
@@ -54,16 +79,26 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
 }
 
 fn check(args: &Args) -> anyhow::Result<FsckReport> {
-    let spec: DeviceSpec = args.device.parse()?;
     let rt = Rt::new(Config::real());
-    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadOnly)?;
-    let watched = Rc::new(Watched { drive, progress: Progress::new(args) });
+    let watched = open(args, &rt, OpenMode::ReadOnly)?;
     let device = watched.clone();
-    let options = FsckOptions { verify_data: !args.metadata_only };
+    let options = args.check();
     let report = rt.block_on(async move { fsck(device, &options).await });
     watched.progress.end();
     rt.clear();
     report.map_err(|error: Error| anyhow!(error))
+}
+
+fn open(args: &Args, rt: &Rt, mode: OpenMode) -> anyhow::Result<Rc<Watched>> {
+    let spec: DeviceSpec = args.device.parse()?;
+    let drive = furrow_emu::open(rt, &spec, mode)?;
+    Ok(Rc::new(Watched { drive, progress: Progress::new(args) }))
+}
+
+impl Args {
+    fn check(&self) -> FsckOptions {
+        FsckOptions { verify_data: !self.metadata_only }
+    }
 }
 
 /// On a terminal, a line that says how much has been read.
@@ -86,6 +121,14 @@ impl Progress {
         if self.shown && Instant::now() >= self.next.get() {
             self.next.set(Instant::now() + Self::EVERY);
             self.say(&format!("checking: {} read", crate::show::bytes(self.read.get())));
+        }
+    }
+
+    /// Of a repair being written.
+    fn written(&self, done: usize, of: usize) {
+        if self.shown && Instant::now() >= self.next.get() {
+            self.next.set(Instant::now() + Self::EVERY);
+            self.say(&format!("repairing: {done} of {of} commands"));
         }
     }
 

@@ -63,12 +63,12 @@ fn mount(arguments: &[OsString]) -> Vec<OsString> {
     call
 }
 
-/// As fsck(8) calls checkers, at boot above all: `-a` or `-p` (repair what is safe: that is what a
-/// mount does by itself), `-f` (check though it is clean: always) and `-C` with or without a
-/// descriptor (show how far it is: by itself on a terminal).
+/// As fsck(8) calls checkers, at boot above all: `-a` or `-p` (repair what is safe), `-f` (check
+/// though it is clean: always) and `-C` with or without a descriptor (show how far it is: by itself
+/// on a terminal).
 fn fsck(arguments: &[OsString]) -> Vec<OsString> {
     let ours = |argument: &&OsString| match argument.to_str() {
-        Some("-a" | "-p" | "-f") => false,
+        Some("-f") => false,
         Some(progress) => !progress.starts_with("-C"),
         None => true,
     };
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_checker_takes_what_fsck_passes() {
         let call = called("/usr/sbin/fsck.fuse.furrow -a -C0 /d.zns");
-        assert_eq!(call, words("furrow fsck /d.zns"));
+        assert_eq!(call, words("furrow fsck -a /d.zns"));
         assert_eq!(called("fsck.furrow -n -v d.zns"), words("furrow fsck -n -v d.zns"));
     }
 

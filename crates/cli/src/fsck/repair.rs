@@ -1,0 +1,262 @@
+//! `furrow fsck --repair`: shows what a repair would do, asks, and makes it.
+
+use super::{Args, SHOWN, document, finding, open, print};
+use crate::show::{bytes, print_table, table};
+use crate::target::source_name;
+use anyhow::anyhow;
+use comfy_table::CellAlignment;
+use furrow_emu::OpenMode;
+use furrow_fs::{Action, Fate, Repair, RepairOptions, Verdict};
+use furrow_rt::{Config, Rt};
+use serde_json::{Value, json};
+use std::io::{IsTerminal, Write};
+use std::rc::Rc;
+
+/// Exit statuses of fsck(8), which are added up.
+const CORRECTED: u8 = 1;
+const LEFT: u8 = 4;
+const CANCELLED: u8 = 32;
+
+/// What is done with a repair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Apply,
+    /// It is not to be made: a reason for people.
+    Keep(&'static str),
+    /// The user said no.
+    Cancel,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let rt = Rt::new(Config::real());
+    // Not even an open image is touched if nothing is to be changed.
+    let mode = if args.n { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+    let watched = open(args, &rt, mode)?;
+    let options = RepairOptions {
+        older_checkpoint: args.older_checkpoint,
+        zero_bad_data: args.zero_bad_data,
+        check: args.check(),
+    };
+    let (on, device) = (rt.clone(), watched.clone());
+    let planned = rt.block_on(async move { Repair::plan(&on, device, &options).await });
+    watched.progress.end();
+    let repair = Rc::new(planned.map_err(|error| anyhow!(error))?);
+    let name = source_name(&args.device);
+    if !args.json {
+        show(out, &name, &repair, args.verbose)?;
+        out.flush()?;
+    }
+    let answer = decide(args, &repair, ask);
+    if answer == Answer::Apply {
+        let (repair, device) = (repair.clone(), watched.clone());
+        let applied =
+            rt.block_on(
+                async move { repair.apply(|done, of| device.progress.written(done, of)).await },
+            );
+        watched.progress.end();
+        applied
+            .map_err(|error| anyhow!(error).context("the repair is not finished: run it again"))?;
+    }
+    rt.clear();
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &described(&name, &repair, answer))?;
+        writeln!(out)?;
+    } else {
+        conclude(out, &name, &repair, answer)?;
+    }
+    Ok(status(&repair, answer))
+}
+
+/// Whether to make the repair; `ask` is asked where it is the user's to say.
+fn decide(args: &Args, repair: &Repair, ask: impl Fn(&str) -> Option<bool>) -> Answer {
+    match &repair.verdict {
+        Verdict::Clean => return Answer::Keep("nothing to do"),
+        Verdict::Hopeless(_) => return Answer::Keep("nothing was changed"),
+        _ if args.n => return Answer::Keep("nothing was changed, as -n says"),
+        _ if args.yes => return Answer::Apply,
+        Verdict::Better if args.preen => {
+            return Answer::Keep("not all can be mended: run furrow fsck --repair by hand");
+        }
+        _ => {}
+    }
+    if args.preen {
+        return match repair.loses() {
+            true => Answer::Keep("something would be given up: run furrow fsck --repair by hand"),
+            false => Answer::Apply,
+        };
+    }
+    let sound = repair.verdict == Verdict::Sound;
+    if sound && !repair.loses() {
+        return Answer::Apply;
+    }
+    let question = match (sound, repair.loses()) {
+        (true, _) => "What is listed as given up would be lost. Make the repair?",
+        (false, true) => "Not all is mended, and something is given up. Make the repair?",
+        (false, false) => "Not all is mended. Make the repair?",
+    };
+    let said = if args.json { None } else { ask(question) };
+    match said {
+        Some(true) => Answer::Apply,
+        Some(false) => Answer::Cancel,
+        // Nobody there to ask: what leaves nothing wrong is what was called for.
+        None if sound => Answer::Apply,
+        None => Answer::Keep("not all can be mended: -y makes the repair all the same"),
+    }
+}
+
+/// Asks on the terminal; `None` if there is nobody.
+fn ask(question: &str) -> Option<bool> {
+    let (input, mut prompt) = (std::io::stdin(), std::io::stderr());
+    if !input.is_terminal() || !prompt.is_terminal() {
+        return None;
+    }
+    prompt.write_all(format!("{question} [y/N] ").as_bytes()).ok()?;
+    let mut line = String::new();
+    input.read_line(&mut line).ok()?;
+    Some(matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
+fn status(repair: &Repair, answer: Answer) -> u8 {
+    match (&repair.verdict, answer) {
+        (Verdict::Clean, _) => 0,
+        (Verdict::Sound, Answer::Apply) => CORRECTED,
+        (_, Answer::Apply) => CORRECTED | LEFT,
+        (_, Answer::Cancel) => LEFT | CANCELLED,
+        (_, Answer::Keep(_)) => LEFT,
+    }
+}
+
+/// Shows what is wrong and what would be done about it.
+fn show(out: &mut dyn Write, name: &str, repair: &Repair, verbose: bool) -> anyhow::Result<()> {
+    if matches!(repair.verdict, Verdict::Clean | Verdict::Hopeless(_)) && repair.after.is_none() {
+        print(out, name, &repair.before, verbose)?;
+    }
+    if repair.before.findings.is_empty() && repair.actions.is_empty() {
+        return Ok(());
+    }
+    let shown = if verbose { usize::MAX } else { SHOWN };
+    if repair.after.is_some() {
+        let rows = repair.before.findings.iter().take(shown);
+        let rows = rows.map(|finding| [finding.to_string(), repair.remedy(finding)]);
+        print_rows(out, ["FINDING", "WHAT IS DONE"], rows)?;
+        let all = repair.before.findings.len() as u64 + repair.before.more_findings;
+        rest(out, all, shown, "findings")?;
+    }
+    let about = |action: &Action| match &action.path {
+        Some(path) => format!("{path} ({} {})", action.structure, action.place),
+        None => format!("{} {}", action.structure, action.place),
+    };
+    for (loss, title) in [(true, "GIVEN UP"), (false, "MENDED")] {
+        let all: Vec<&Action> = repair.actions.iter().filter(|a| a.loss == loss).collect();
+        // What is lost is said in full, whatever is shown of the rest.
+        let most = if loss { usize::MAX } else { shown };
+        let rows = all.iter().take(most);
+        let rows = rows.map(|a| [about(a), a.problem.clone(), a.action.clone()]);
+        print_rows(out, [title, "PROBLEM", "WHAT IS DONE"], rows)?;
+        rest(out, all.len() as u64, most, "repairs")?;
+    }
+    if repair.more_actions > 0 {
+        writeln!(out, "and {} more repairs", repair.more_actions)?;
+    }
+    Ok(())
+}
+
+fn rest(out: &mut dyn Write, all: u64, shown: usize, what: &str) -> std::io::Result<()> {
+    let hidden = all.saturating_sub(shown as u64);
+    if hidden > 0 {
+        writeln!(out, "and {hidden} more {what} (-v shows more)")?;
+    }
+    Ok(())
+}
+
+fn print_rows<const N: usize>(
+    out: &mut dyn Write,
+    head: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> std::io::Result<()> {
+    let mut table = table(&head);
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Left);
+    }
+    let mut any = false;
+    for row in rows {
+        table.add_row(row);
+        any = true;
+    }
+    if any { print_table(out, &table) } else { Ok(()) }
+}
+
+/// One line that says how it ended.
+fn conclude(
+    out: &mut dyn Write,
+    name: &str,
+    repair: &Repair,
+    answer: Answer,
+) -> std::io::Result<()> {
+    let left = repair.after.as_ref().map_or(0, |r| r.findings.len() as u64 + r.more_findings);
+    let (commands, written) = repair.size();
+    let size = format!("{commands} commands, {} written", bytes(written));
+    match (&repair.verdict, answer) {
+        (Verdict::Clean, _) => Ok(()),
+        (Verdict::Sound, Answer::Apply) => {
+            writeln!(out, "{name}: MENDED: nothing is wrong any more ({size})")
+        }
+        (_, Answer::Apply) => writeln!(out, "{name}: MENDED in part: {left} ERRORS left ({size})"),
+        (_, Answer::Cancel) => writeln!(out, "{name}: ERRORS left, nothing was changed"),
+        (Verdict::Hopeless(why), _) => {
+            writeln!(out, "{name}: CANNOT BE MENDED: {why}; nothing was changed")
+        }
+        (Verdict::Sound, Answer::Keep(why)) => {
+            writeln!(out, "{name}: it could be mended, and nothing would be wrong ({size}): {why}")
+        }
+        (_, Answer::Keep(why)) => {
+            writeln!(out, "{name}: {left} ERRORS would be left ({size}): {why}")
+        }
+    }
+}
+
+/// The repair as JSON: the document of the check, and what is done.
+fn described(name: &str, repair: &Repair, answer: Answer) -> Value {
+    let mut all = document(name, &repair.before);
+    let findings = repair.before.findings.iter().map(|found| {
+        let mut one = finding(found);
+        let fate = if repair.fate(found) == Fate::Mended { "mended" } else { "left" };
+        one["fate"] = fate.into();
+        one["action"] = repair.remedy(found).into();
+        one
+    });
+    all["findings"] = findings.collect();
+    let (verdict, why) = match &repair.verdict {
+        Verdict::Clean => ("clean", None),
+        Verdict::Sound => ("sound", None),
+        Verdict::Better => ("better", None),
+        Verdict::Hopeless(why) => ("hopeless", Some(why)),
+    };
+    let action = |action: &Action| {
+        json!({
+            "structure": action.structure,
+            "place": action.place,
+            "path": action.path,
+            "inode": action.ino,
+            "problem": action.problem,
+            "action": action.action,
+            "loss": action.loss,
+        })
+    };
+    let left = repair.after.as_ref().map(|after| after.findings.iter().map(finding));
+    let (commands, written) = repair.size();
+    all["repair"] = json!({
+        "version": 1,
+        "verdict": verdict,
+        "why": why,
+        "applied": answer == Answer::Apply,
+        "loses": repair.loses(),
+        "commands": commands,
+        "bytes": written,
+        "actions": repair.actions.iter().map(action).collect::<Vec<_>>(),
+        "more_actions": repair.more_actions,
+        "left": left.map(Iterator::collect::<Vec<_>>),
+    });
+    all
+}

@@ -1,0 +1,115 @@
+//! `furrow fsck --repair` as a user meets it: what it shows, what it changes, how it ends.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use furrow_emu::OpenMode;
+use furrow_fs::{Fs, Ino, MountOptions, NewNode, WriteData};
+use furrow_rt::{Config, Rt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn furrow(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_furrow")).args(args).output().unwrap()
+}
+
+/// Exit status and standard output.
+fn fsck(image: &Path, args: &[&str]) -> (i32, String) {
+    let out = furrow(&[&["fsck", image.to_str().unwrap()], args].concat());
+    let text = [out.stdout, out.stderr].concat();
+    (out.status.code().unwrap(), String::from_utf8(text).unwrap())
+}
+
+/// An image with some files, one of which is full of `0xa5`.
+fn image(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_file(&path);
+    let at = path.to_str().unwrap();
+    let drive = ["device", "create", at, "-o", "zones=32,zone-size=1MiB,max-active=14"];
+    assert!(furrow(&drive).status.success());
+    assert!(furrow(&["mkfs", at]).status.success());
+    let rt = Rt::new(Config::real());
+    let drive = furrow_emu::open(&rt, &at.parse().unwrap(), OpenMode::ReadWrite).unwrap();
+    let on = rt.clone();
+    let made: furrow_zone::Result<()> = rt.block_on(async move {
+        let fs = Fs::mount(&on, drive, MountOptions::default()).await?;
+        let dir = fs.create(Ino::ROOT, b"dir", &NewNode::directory()).await?.ino;
+        for n in 0..20u8 {
+            let file = fs.create(dir, &[b'f', b'a' + n], &NewNode::file()).await?.ino;
+            let byte = if n == 7 { 0xa5 } else { n };
+            fs.write(file, WriteData::copy(fs.pool(), 0, &[byte; 9000])).await?;
+        }
+        fs.unmount().await
+    });
+    made.unwrap();
+    rt.clear();
+    path
+}
+
+/// Flips a bit of every block of the image's file that `wanted` names; how many there were.
+fn rot(image: &Path, wanted: impl Fn(&[u8]) -> bool) -> usize {
+    let mut bytes = std::fs::read(image).unwrap();
+    let mut count = 0;
+    for block in bytes.chunks_exact_mut(4096).filter(|block| wanted(block)) {
+        block[2000] ^= 4;
+        count += 1;
+    }
+    std::fs::write(image, &bytes).unwrap();
+    count
+}
+
+/// True for blocks of the delta log.
+fn is_delta(block: &[u8]) -> bool {
+    block.starts_with(b"FRW1") && block[4..6] == [0x12, 0]
+}
+
+#[test]
+fn damaged_tables_are_shown_mended_and_sound() {
+    let path = image("fsck-tables.zns");
+    assert_eq!(fsck(&path, &["--repair"]).0, 0, "nothing is wrong yet");
+    assert!(rot(&path, is_delta) > 0);
+    let damaged = std::fs::read(&path).unwrap();
+    // Only to show.
+    let (status, text) = fsck(&path, &["--repair", "-n"]);
+    assert_eq!(status, 4, "{text}");
+    assert!(text.contains("WHAT IS DONE") && text.contains("delta log"), "{text}");
+    assert!(text.contains("nothing was changed, as -n says"), "{text}");
+    let (status, text) = fsck(&path, &["--repair", "-n", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &json["repair"]["version"]), (4, &1.into()));
+    assert_eq!(json["repair"]["verdict"], "sound");
+    assert_eq!(json["repair"]["applied"], false);
+    assert_eq!(json["findings"][0]["fate"], "mended");
+    assert!(json["findings"][0]["action"].is_string());
+    assert!(std::fs::read(&path).unwrap() == damaged, "-n has written");
+    // Nothing is given up by it: what is called at boot does it too.
+    let (status, text) = fsck(&path, &["-p"]);
+    assert_eq!(status, 1, "{text}");
+    assert!(text.contains("MENDED: nothing is wrong any more"), "{text}");
+    let (status, text) = fsck(&path, &["-v"]);
+    assert_eq!(status, 0, "{text}");
+    assert!(text.contains("20 files, 2 directories"), "{text}");
+}
+
+#[test]
+fn damaged_content_stays_unless_it_is_to_be_a_hole() {
+    let path = image("fsck-content.zns");
+    assert_eq!(rot(&path, |block| block == [0xa5; 4096]), 2);
+    let damaged = std::fs::read(&path).unwrap();
+    for args in [&["--repair"][..], &["-y"], &["-p"], &["-a"], &["-p", "--zero-bad-data"]] {
+        let (status, text) = fsck(&path, args);
+        assert_eq!(status, 4, "{args:?}: {text}");
+        assert!(std::fs::read(&path).unwrap() == damaged, "{args:?}: {text}");
+    }
+    let (status, text) = fsck(&path, &["--repair", "--zero-bad-data"]);
+    assert_eq!(status, 1, "{text}");
+    assert!(text.contains("GIVEN UP") && text.contains("/dir/fh"), "{text}");
+    assert_eq!(fsck(&path, &[]).0, 0);
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    let path = image("fsck-usage.zns");
+    for args in [&["-n", "-y"][..], &["-p", "-y"], &["-n", "-a"], &["--mend"]] {
+        assert_eq!(fsck(&path, args).0, 16, "{args:?}");
+    }
+}
