@@ -6,6 +6,10 @@
 //! those of nodes and content are not looked at (the canary that drops them): the code behind them
 //! is what is tried. What comes out is not judged; that is for the sweeps whose checksums hold.
 
+mod repair;
+
+pub use repair::{Repaired, repaired};
+
 use crate::crash::{Case, Subject};
 use crate::files::Files;
 use crate::history::History;
@@ -234,10 +238,13 @@ async fn read(drive: &Emulator) -> Result<Vec<(Vec<u8>, bool)>, String> {
         let end = report.write_pointer.0.min(capacity) as u32;
         let from = furrow_log::BlockAddr(report.zone.0 * capacity as u32);
         let mut bytes = Vec::new();
-        if end > 0 {
-            let pages = furrow_log::read_blocks(drive, QueueId(0), from, end, &pool).await;
-            for page in pages.map_err(|error| error.to_string())? {
-                bytes.extend_from_slice(page.bytes());
+        for block in 0..end {
+            let page = furrow_log::read_blocks(drive, QueueId(0), from.plus(block), 1, &pool).await;
+            match page {
+                Ok(page) => bytes.extend_from_slice(page[0].bytes()),
+                // A full zone may have lost its end.
+                Err(_) if report.state == ZoneState::Full => break,
+                Err(error) => return Err(error.to_string()),
             }
         }
         zones.push((bytes, report.state == ZoneState::Full));

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use furrow_emu::CommandInfo;
 use furrow_fs::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, Subject, Trace, replay};
-use furrow_sim::damage::{Image, damaged};
+use furrow_sim::damage::{Image, damaged, repaired};
 use furrow_sim::files::Files;
 use furrow_sim::ledger::{self, LedgerSubject};
 use furrow_sim::simulate::{Summary, simulate};
@@ -59,7 +59,8 @@ enum Task {
     Crash(CrashArgs),
     /// Repeat one failing case of a crash sweep.
     Replay(ReplayArgs),
-    /// Damage images of file systems; mount, fsck and dump must neither panic nor hang.
+    /// Damage images of file systems; mount, fsck and dump must neither panic nor hang, and a repair
+    /// must make nothing worse.
     Damage(DamageArgs),
 }
 
@@ -77,6 +78,9 @@ struct DamageArgs {
     /// Threads.
     #[arg(long, default_value_t = 2)]
     threads: u64,
+    /// Repair them: never may anything be worse than before.
+    #[arg(long)]
+    repair: bool,
 }
 
 #[derive(Args)]
@@ -231,6 +235,7 @@ fn damage(args: &DamageArgs) -> ExitCode {
     let (next, over) = (AtomicU64::new(args.seed), AtomicBool::new(false));
     let end = args.seed.saturating_add(runs);
     let totals: [AtomicU64; 4] = Default::default();
+    let repairs: [AtomicU64; 7] = Default::default();
     // What each thread is at, and since when, for whoever watches over them.
     let at: Vec<Mutex<Option<(u64, Instant)>>> =
         (0..args.threads.max(1)).map(|_| Mutex::new(None)).collect();
@@ -239,7 +244,24 @@ fn damage(args: &DamageArgs) -> ExitCode {
     }
     let failed = |seed: u64, why: &str| {
         println!("FAILED seed {seed}: {why}");
-        println!("  again: cargo run -p furrow-sim -- damage --runs 1 --seed {seed}");
+        let repair = if args.repair { " --repair" } else { "" };
+        println!("  again: cargo run -p furrow-sim -- damage{repair} --runs 1 --seed {seed}");
+    };
+    let mend = |image: &Image, seed: u64| {
+        let done = repaired(image, seed)?;
+        let counts = [
+            u64::from(done.clean),
+            u64::from(done.sound),
+            u64::from(done.better),
+            u64::from(done.untouched),
+            u64::from(done.refused),
+            u64::from(done.cut),
+            done.files as u64,
+        ];
+        for (total, count) in repairs.iter().zip(counts) {
+            total.fetch_add(count, Relaxed);
+        }
+        Ok(Default::default())
     };
     let work = |place: &Mutex<Option<(u64, Instant)>>| {
         let mut image: Option<(u64, Image)> = None;
@@ -254,7 +276,11 @@ fn damage(args: &DamageArgs) -> ExitCode {
                 if image.as_ref().is_none_or(|(made, _)| *made != base) {
                     image = Some((base, Image::make(base)?));
                 }
-                image.as_ref().map_or(Ok(Default::default()), |(_, image)| damaged(image, seed))
+                match &image {
+                    Some((_, image)) if args.repair => mend(image, seed),
+                    Some((_, image)) => damaged(image, seed),
+                    None => Ok(Default::default()),
+                }
             }));
             *place.lock().unwrap_or_else(PoisonError::into_inner) = None;
             let summary = match result {
@@ -294,6 +320,16 @@ fn damage(args: &DamageArgs) -> ExitCode {
     });
     let [images, mounted, found, refused] = totals.map(|total| total.load(Relaxed));
     println!("images      {images:>10}   {:.1} s", started.elapsed().as_secs_f64());
+    if args.repair {
+        let [clean, sound, better, untouched, refused, cut, files] =
+            repairs.map(|total| total.load(Relaxed));
+        println!("clean       {clean:>10}");
+        println!("mended      {sound:>10}   whole, {better} in part");
+        println!("left        {untouched:>10}   as they were, {refused} refused");
+        println!("power cuts  {cut:>10}   in repairs, finished by the next");
+        println!("files       {files:>10}   that could be read before, and after");
+        return if over.load(Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
     println!("mounted     {mounted:>10}");
     println!("fsck        {found:>10}   found something, {refused} it could not check");
     if over.load(Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use furrow_sim::damage::{Image, damaged};
+use furrow_sim::damage::{Image, damaged, repaired};
 
 #[test]
 fn mount_fsck_and_dump_survive_damaged_images() {
@@ -26,4 +26,21 @@ fn what_failed_once_holds() {
     for seed in [10_302, 21_266, 31_658] {
         damaged(&Image::make(seed / 200).unwrap(), seed).unwrap();
     }
+}
+
+#[test]
+fn a_repair_makes_nothing_worse() {
+    let (mut sound, mut untouched, mut cut, mut files) = (0, 0, 0, 0);
+    for base in 1..4 {
+        let image = Image::make(base).unwrap();
+        for seed in base * 200..base * 200 + 60 {
+            let done = repaired(&image, seed).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+            sound += u32::from(done.sound);
+            untouched += u32::from(done.untouched);
+            cut += u32::from(done.cut);
+            files += done.files;
+        }
+    }
+    assert!(sound > 30 && untouched > 0 && cut > 5, "{sound} {untouched} {cut}");
+    assert!(files > 100, "{files}");
 }
