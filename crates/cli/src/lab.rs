@@ -31,6 +31,8 @@ enum Command {
     Run(Run),
     /// Run all claims, those not in the cache, and write a report
     Report(Report),
+    /// Run claims, those not in the cache, and write a table of their figures in Markdown
+    Table(Table),
 }
 
 #[derive(clap::Args)]
@@ -73,7 +75,22 @@ struct Report {
 }
 
 #[derive(clap::Args)]
+struct Table {
+    /// The file to write; standard output if not said
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Only claims whose IDs begin so
+    #[arg(value_name = "PREFIX")]
+    prefix: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args)]
 struct Common {
+    /// Take setup.toml and claims.toml from this folder instead of those built in
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
     /// The small size, seconds for each claim (this is the default)
     #[arg(long, conflicts_with = "full")]
     scaled: bool,
@@ -96,6 +113,16 @@ struct Common {
 }
 
 impl Common {
+    fn catalogue(&self) -> anyhow::Result<Catalogue> {
+        let Some(folder) = &self.data else { return Catalogue::built_in() };
+        let read = |name| {
+            let path = folder.join(name);
+            std::fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))
+        };
+        Catalogue::parse(&read("setup.toml")?, &read("claims.toml")?)
+    }
+
     fn order(&self) -> Order {
         let size = if self.full { Size::Full } else { Size::Scaled };
         let order = Order::new(size, self.seeds);
@@ -119,7 +146,12 @@ impl Common {
 
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let catalogue = Catalogue::built_in()?;
+    let catalogue = match &args.command {
+        Command::List(list) => list.common.catalogue(),
+        Command::Run(run) => run.common.catalogue(),
+        Command::Report(report) => report.common.catalogue(),
+        Command::Table(table) => table.common.catalogue(),
+    }?;
     match &args.command {
         Command::List(list) => {
             let claims: Vec<&Claim> = catalogue.claims.iter().collect();
@@ -158,7 +190,38 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             writeln!(out, "written: {}", report.output.display())?;
             Ok(status(&outcome))
         }
+        Command::Table(table) => write_table(&catalogue, table, out),
     }
+}
+
+fn write_table(catalogue: &Catalogue, table: &Table, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let prefix = table.prefix.as_deref().unwrap_or_default();
+    let runnable = catalogue.claims.iter().filter(|claim| claim.is_runnable());
+    let claims: Vec<&Claim> = runnable.filter(|claim| claim.id.starts_with(prefix)).collect();
+    if claims.is_empty() {
+        bail!("no claim that can be run is called '{prefix}…': see 'furrow lab list'");
+    }
+    let (order, cache) = (table.common.order(), table.common.cache());
+    let outcome = execute(catalogue, &claims, &order, &cache)?;
+    let mut command = "furrow lab table".to_owned();
+    for word in table.prefix.iter().cloned().chain([format!("--{}", order.size)]) {
+        command.push_str(&format!(" {word}"));
+    }
+    command.push_str(&format!(" --seeds {}", order.seeds.len()));
+    if let Some(output) = &table.output {
+        command.push_str(&format!(" -o {}", output.display()));
+    }
+    let build = cache.build();
+    let text = furrow_lab::table::markdown(catalogue, &outcome, &order, build, &command);
+    match &table.output {
+        None => out.write_all(text.as_bytes())?,
+        Some(path) => {
+            std::fs::write(path, &text)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            writeln!(out, "written: {}", path.display())?;
+        }
+    }
+    Ok(status(&outcome))
 }
 
 /// The claims called `ids`, all that can be run if there are none.

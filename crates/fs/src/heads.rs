@@ -121,6 +121,10 @@ impl Streams {
         let most = match placement {
             _ if extra == 0 => 1,
             Placement::Fixed(count) => count.clamp(1, HEADS_PER_STREAM),
+            Placement::Split(counts) => counts
+                .iter()
+                .fold(1, |most, count| most.max(u32::from(*count)))
+                .min(HEADS_PER_STREAM),
             Placement::Quota => HEADS_PER_STREAM,
         };
         let turn = |head: u32| Turn { parked: head >= streams, ..Turn::default() };
@@ -137,11 +141,22 @@ impl Streams {
             starved: false,
             _reserved: reserved,
         };
-        if let Placement::Fixed(_) = placement {
-            this.turns.iter_mut().for_each(|turn| turn.parked = false);
-            this.streams.iter_mut().for_each(|stream| stream.quota = most);
-        }
+        this.fix(streams, most);
         Ok(this)
+    }
+
+    /// Gives streams what `placement` fixes, of heads that there are: `most` for each stream.
+    fn fix(&mut self, streams: u32, most: u32) {
+        for index in 0..streams {
+            let quota = match self.placement {
+                Placement::Quota => return,
+                Placement::Fixed(_) => most,
+                Placement::Split(counts) => u32::from(counts[index as usize]).clamp(1, most),
+            };
+            self.streams[index as usize].quota = quota;
+            let heads = (0..quota).map(|round| (round * streams + index) as usize);
+            heads.for_each(|head| self.turns[head].parked = false);
+        }
     }
 
     /// Heads there are; more if a checkpoint knows of more.

@@ -486,6 +486,9 @@ pub enum Placement {
     Quota,
     /// The same number for each, 1 to 8, as far as the drive's active zones allow: the baselines.
     Fixed(u32),
+    /// So many, 1 to 8, for hot, warm and cold data and for hot, warm and cold nodes: a split
+    /// that somebody has decided beforehand. Where streams are folded, the first ones count.
+    Split([u8; 6]),
 }
 
 /// A log stream: blocks that are expected to die together.

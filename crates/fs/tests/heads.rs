@@ -163,3 +163,24 @@ fn superzones_of_a_class_are_on_dies_of_their_own_as_long_as_there_are_any() {
         fs.unmount().await
     });
 }
+
+#[test]
+fn a_split_gives_each_stream_its_own_number_and_keeps_it() {
+    on_drive(32, |rt, device| async move {
+        let split = Placement::Split([1, 3, 2, 1, 1, 1]);
+        let fs = Fs::mount(&rt, device, options(split)).await?;
+        let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
+        for round in 0..6 {
+            fill(&fs, warm, 4 * SEGMENT, round).await?;
+            fill(&fs, cold, 4 * SEGMENT, round).await?;
+            rt.sleep(2 * Nanos::SECOND).await;
+            assert_eq!(stream(&fs, "warm data").quota, 3);
+            assert_eq!(stream(&fs, "cold data").quota, 2);
+            let open = |name| stream(&fs, name).open;
+            assert!(open("warm data") <= 3 && open("cold data") <= 2);
+        }
+        assert_eq!(stream(&fs, "warm data").parked + stream(&fs, "cold data").parked, 0);
+        assert!(stream(&fs, "warm data").open > 1, "three in turn");
+        fs.unmount().await
+    });
+}

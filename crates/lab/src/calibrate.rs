@@ -317,6 +317,7 @@ fn direct(preset: &str, op: Kind, kib: u64, zones: u32, depth: u32) -> Point {
         span: Bytes((32 << 20).max(size.0)),
         fill: Fill::None,
         flow: None,
+        phases: Vec::new(),
         zones,
         stride: 1,
         channels: 0,

@@ -1,6 +1,6 @@
 //! What went on inside a file system while clients measured it from outside.
 
-use furrow_fs::Counters;
+use furrow_fs::{Counters, StatFs};
 use serde::{Deserialize, Serialize};
 
 /// Moments kept of a run; when there are more, every second one goes.
@@ -84,6 +84,44 @@ impl Written {
     }
 }
 
+/// What a file system keeps its drive's space for, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Space {
+    /// Data and nodes.
+    pub main: u64,
+    /// Checkpoint ring, delta log, tables and sync log.
+    pub logs: u64,
+    /// Summaries, one block in each segment.
+    pub summaries: u64,
+}
+
+impl From<&StatFs> for Space {
+    fn from(space: &StatFs) -> Space {
+        let bytes = |blocks: u64| blocks * u64::from(space.block_size);
+        Space {
+            main: bytes(space.blocks),
+            logs: bytes(space.blocks_logs),
+            summaries: bytes(space.blocks_summaries),
+        }
+    }
+}
+
+impl Space {
+    fn share(&self, bytes: u64) -> f64 {
+        bytes as f64 / (self.main + self.logs + self.summaries).max(1) as f64 * 100.0
+    }
+
+    /// Logs and tables, in percent of all.
+    pub fn metadata_percent(&self) -> f64 {
+        self.share(self.logs)
+    }
+
+    /// Logs, tables and summaries, in percent of all.
+    pub fn with_summaries_percent(&self) -> f64 {
+        self.share(self.logs + self.summaries)
+    }
+}
+
 /// Active zones at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
@@ -106,10 +144,43 @@ pub struct Moment {
 pub struct Inside {
     /// What was written.
     pub written: Written,
+    /// What space is for.
+    pub space: Space,
+    /// Most memory held, in bytes, by what it is for.
+    pub memory: Vec<(String, u64)>,
     /// What streams are called.
     pub streams: Vec<String>,
     /// Moments, in order, evenly apart.
     pub moments: Vec<Moment>,
+}
+
+impl Inside {
+    /// Most memory held, in bytes; 0 if that is not known.
+    pub fn memory(&self) -> u64 {
+        self.memory.iter().map(|part| part.1).sum()
+    }
+
+    /// The same without cached content of files, which is as much as the host allows.
+    pub fn own_memory(&self) -> u64 {
+        self.memory.iter().filter(|part| part.0 != "data").map(|part| part.1).sum()
+    }
+
+    /// Bytes per second that clients asked to be written, from the first moment to the last.
+    pub fn user_bytes_per_second(&self) -> f64 {
+        let ends = self.moments.last().map_or(0, |moment| moment.at_ns);
+        if ends == 0 { 0.0 } else { self.written.user as f64 / ends as f64 * 1e9 }
+    }
+}
+
+/// What is known at the end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ended {
+    /// See [`Inside::written`].
+    pub written: Written,
+    /// See [`Inside::space`].
+    pub space: Space,
+    /// See [`Inside::memory`].
+    pub memory: Vec<(String, u64)>,
 }
 
 /// Collects moments, evenly apart, however long the run is.
@@ -150,7 +221,7 @@ impl Sampler {
     pub fn take(&mut self, begin: u64) -> Inside {
         let mut moments = std::mem::take(&mut self.moments);
         moments.iter_mut().for_each(|moment| moment.at_ns = moment.at_ns.saturating_sub(begin));
-        Inside { written: Written::default(), streams: std::mem::take(&mut self.names), moments }
+        Inside { streams: std::mem::take(&mut self.names), moments, ..Inside::default() }
     }
 }
 
@@ -165,6 +236,19 @@ mod tests {
         assert_eq!(written.overhead_percent(), 15.0);
         assert_eq!(written.kinds().count(), 3);
         assert_eq!(Written::default().amplification(), 0.0);
+    }
+
+    #[test]
+    fn memory_and_space_are_summed_up() {
+        let memory = vec![("data".to_owned(), 70), ("tables".to_owned(), 20), ("x".to_owned(), 1)];
+        let moments = vec![Moment { at_ns: 2_000_000_000, ..Moment::default() }];
+        let written = Written { user: 100, ..Written::default() };
+        let inside = Inside { memory, moments, written, ..Inside::default() };
+        assert_eq!((inside.memory(), inside.own_memory()), (91, 21));
+        assert_eq!(inside.user_bytes_per_second(), 50.0);
+        assert_eq!(Inside::default().user_bytes_per_second(), 0.0);
+        let space = Space { main: 90, logs: 2, summaries: 8 };
+        assert_eq!((space.metadata_percent(), space.with_summaries_percent()), (2.0, 10.0));
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub mod report;
 pub mod result;
 pub mod runner;
 pub mod scenario;
+pub mod table;
 pub mod target;
 pub mod text;
 mod timing;

@@ -21,9 +21,19 @@ pub const CURVE: [f64; 12] =
 pub struct Meter {
     latencies: Histogram<u64>,
     bytes: u64,
+    /// Bytes by part of the window, if it has parts.
+    parts: Vec<u64>,
     open: Nanos,
     close: Nanos,
     last: Nanos,
+}
+
+/// The part of the time from `open` to `close` that `now` is in, of `parts` equally long ones.
+pub fn part(open: Nanos, close: Nanos, now: Nanos, parts: usize) -> usize {
+    let length = (close.since(open) / parts.max(1) as u64).max(1);
+    // What ends with a part belongs to it.
+    let at = now.since(open).saturating_sub(1) / length;
+    (at as usize).min(parts.saturating_sub(1))
 }
 
 impl Meter {
@@ -31,7 +41,12 @@ impl Meter {
     pub fn new(open: Nanos, close: Nanos) -> Meter {
         let latencies = Histogram::new_with_bounds(1, LONGEST, 3)
             .expect("invariant: three digits from 1 ns are a valid histogram");
-        Meter { latencies, bytes: 0, open, close, last: open }
+        Meter { latencies, bytes: 0, parts: Vec::new(), open, close, last: open }
+    }
+
+    /// The same, that counts bytes in `parts` of its window apart.
+    pub fn in_parts(self, parts: usize) -> Meter {
+        Meter { parts: vec![0; parts], ..self }
     }
 
     /// Counts an operation of `bytes` that took from `began` to `now`.
@@ -41,6 +56,8 @@ impl Meter {
         }
         self.latencies.saturating_record(now.since(began).max(1));
         self.bytes += bytes;
+        let at = part(self.open, self.close, now, self.parts.len());
+        self.parts.get_mut(at).into_iter().for_each(|part| *part += bytes);
         self.last = self.last.max(now);
     }
 
@@ -56,6 +73,7 @@ impl Meter {
         let nanoseconds = end.since(self.open);
         let seconds = nanoseconds as f64 / Nanos::SECOND as f64;
         let per_second = |count: u64| if nanoseconds == 0 { 0.0 } else { count as f64 / seconds };
+        let of_part = self.close.since(self.open) as f64 / self.parts.len().max(1) as f64 / 1e9;
         let ops = self.latencies.len();
         let quantile = |share| self.latencies.value_at_quantile(share);
         Measures {
@@ -71,6 +89,7 @@ impl Meter {
             p999_ns: quantile(0.999),
             max_ns: self.latencies.max(),
             curve_ns: CURVE.iter().map(|percent| quantile(percent / 100.0)).collect(),
+            phases: self.parts.iter().map(|bytes| *bytes as f64 / of_part).collect(),
             inside: None,
         }
     }
@@ -103,6 +122,9 @@ pub struct Measures {
     pub max_ns: u64,
     /// Latencies at the percentiles of [`CURVE`].
     pub curve_ns: Vec<u64>,
+    /// Bytes per second in each part of the measured time, if it has parts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<f64>,
     /// What went on inside the file system, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<Inside>,

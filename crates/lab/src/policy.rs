@@ -1,11 +1,13 @@
 //! Policies of an engine: what makes one profile differ from another.
 //!
-//! A policy is named because it is carried out: what the engine has in one form only (`sync`,
-//! `metadata`) can be named in that form, so that a result says what it was taken with, and
-//! nothing else is accepted.
+//! A policy is named because it is carried out: what the engine has in one form only can be named
+//! in that form, so that a result says what it was taken with, and nothing else is accepted.
+//! `sync` is carried out here: before it asks for an fsync, `ordered` sees that data are written.
 
 use furrow_emu::timing::quantity::Bytes;
-use furrow_fs::{MkfsOptions, MountOptions, Order as WriteOrder, Placement as Heads};
+use furrow_fs::{
+    Metadata as Tables, MkfsOptions, MountOptions, Order as WriteOrder, Placement as Heads,
+};
 use furrow_rt::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +23,8 @@ pub enum Placement {
     Quota,
     /// The same number for each stream.
     Fixed(u32),
+    /// So many for hot, warm and cold data, and for hot, warm and cold nodes.
+    Split([u8; 6]),
 }
 
 /// How many writes of a zone are in flight.
@@ -41,6 +45,8 @@ pub enum Sync {
     /// Data, nodes and record at once, sorted out by recovery.
     #[default]
     CoUpdate,
+    /// Data first; when they are on the drive, nodes and record. So F2FS orders them.
+    Ordered,
 }
 
 /// Where changed table entries go.
@@ -50,6 +56,8 @@ pub enum Metadata {
     /// To a log of changes, from time to time to tables.
     #[default]
     DeltaLog,
+    /// To tables in a pair of zones, each changed block of them at each checkpoint.
+    NaivePair,
 }
 
 /// The policies of a file system. What is not said is the engine's own choice.
@@ -85,9 +93,12 @@ impl Policy {
     /// # Errors
     /// One clause.
     pub fn check(&self) -> Result<(), String> {
-        if let Placement::Fixed(count) = self.placement
-            && !(1..=SUPERZONES_MAX).contains(&count)
-        {
+        let counts = match self.placement {
+            Placement::Quota => Vec::new(),
+            Placement::Fixed(count) => vec![count],
+            Placement::Split(counts) => counts.map(u32::from).to_vec(),
+        };
+        if let Some(count) = counts.iter().find(|count| !(1..=SUPERZONES_MAX).contains(*count)) {
             return Err(format!(
                 "placement: {count} superzones, 1 to {SUPERZONES_MAX} are possible"
             ));
@@ -109,6 +120,7 @@ impl Policy {
             force: true,
             width: self.width,
             subsegment_blocks: self.stripe.map(blocks),
+            unit_blocks: (self.metadata == Metadata::NaivePair).then_some(1),
             ..MkfsOptions::default()
         }
     }
@@ -119,12 +131,17 @@ impl Policy {
             placement: match self.placement {
                 Placement::Quota => Heads::Quota,
                 Placement::Fixed(count) => Heads::Fixed(count),
+                Placement::Split(counts) => Heads::Split(counts),
             },
             order: match self.order {
                 Order::Blocking => WriteOrder::Blocking,
                 Order::Queued => WriteOrder::Queued,
             },
             command_blocks: self.request.map(blocks),
+            metadata: match self.metadata {
+                Metadata::DeltaLog => Tables::Log,
+                Metadata::NaivePair => Tables::Pair,
+            },
             ..MountOptions::default()
         }
     }
@@ -135,6 +152,9 @@ impl Policy {
             Placement::Quota => "superzones by quota".to_owned(),
             Placement::Fixed(1) => "1 superzone for each stream".to_owned(),
             Placement::Fixed(count) => format!("{count} superzones for each stream"),
+            Placement::Split([hot, warm, cold, ..]) => {
+                format!("{hot}, {warm} and {cold} superzones for hot, warm and cold data, for ever")
+            }
         }];
         match self.width {
             None => says.push("as wide as the engine chooses".to_owned()),
@@ -151,8 +171,14 @@ impl Policy {
             Order::Blocking => "one write in flight per zone".to_owned(),
             Order::Queued => "many writes in flight per zone".to_owned(),
         });
-        let Policy { sync: Sync::CoUpdate, metadata: Metadata::DeltaLog, .. } = self;
-        says.push("fsync by co-update, tables by delta log".to_owned());
+        says.push(match self.sync {
+            Sync::CoUpdate => "fsync by co-update".to_owned(),
+            Sync::Ordered => "fsync in order: data, a wait, nodes".to_owned(),
+        });
+        says.push(match self.metadata {
+            Metadata::DeltaLog => "tables by delta log".to_owned(),
+            Metadata::NaivePair => "tables in a pair of zones".to_owned(),
+        });
         says.join(", ")
     }
 }
@@ -175,6 +201,13 @@ mod tests {
         assert_eq!((mkfs.width, mkfs.subsegment_blocks), (Some(16), Some(1)));
         assert_eq!(mount.placement, Heads::Fixed(4));
         assert_eq!((mount.order, mount.command_blocks), (WriteOrder::Blocking, Some(2)));
+        let split = super::Placement::Split([6, 1, 1, 1, 1, 1]);
+        let split = Policy { placement: split, sync: Sync::Ordered, ..Policy::default() };
+        split.check().unwrap();
+        assert_eq!(split.mount().placement, Heads::Split([6, 1, 1, 1, 1, 1]));
+        assert!(split.describe().contains("6, 1 and 1") && split.describe().contains("a wait"));
+        let pair = Policy { metadata: Metadata::NaivePair, ..Policy::default() };
+        assert_eq!((pair.mkfs().unit_blocks, pair.mount().metadata), (Some(1), Tables::Pair));
         let own = Policy::default().mount();
         assert_eq!((own.placement, own.order), (Heads::Quota, WriteOrder::Queued));
         let says = policy.describe();
@@ -188,11 +221,13 @@ mod tests {
         for (text, word) in [
             ("placement = { fixed = 9 }", "9 superzones"),
             ("placement = { fixed = 0 }", "0 superzones"),
+            ("placement = { split = [1, 1, 9, 1, 1, 1] }", "9 superzones"),
+            ("placement = { split = [1, 1] }", "split"),
             ("placement = 'speculative'", "speculative"),
             ("stripe = '5KiB'", "stripe"),
             ("request = '0'", "request"),
             ("order = 'append'", "append"),
-            ("sync = 'ordered'", "ordered"),
+            ("sync = 'none'", "none"),
             ("metadata = 'in-place'", "in-place"),
             ("speed = 'high'", "speed"),
         ] {

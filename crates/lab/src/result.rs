@@ -1,8 +1,9 @@
 //! From measures to figures: what a claim comes to, seed by seed.
 
 use crate::catalogue::{Claim, Figure, Series, Take, Verdict};
-use crate::inside::Written;
+use crate::inside::{Inside, Space, Written};
 use crate::measure::Measures;
+use crate::workload::PHASES_MAX;
 use serde::{Deserialize, Serialize};
 
 /// A measure in a unit.
@@ -21,6 +22,18 @@ enum Of {
     Quantile(u16),
     Amplification,
     Overhead,
+    /// Throughput of a part of the measured time.
+    Phase(usize),
+    /// Space for logs and tables, in percent of all.
+    Metadata,
+    /// What that would be if it held the summaries of segments, too.
+    WithSummaries,
+    /// Most memory held.
+    Memory,
+    /// The same without cached content of files.
+    OwnMemory,
+    /// Throughput of what was to be written, from mount to end.
+    Written,
 }
 
 impl Metric {
@@ -37,13 +50,22 @@ impl Metric {
             "p99.9" => Of::Quantile(999),
             "amplification" => Of::Amplification,
             "overhead" => Of::Overhead,
-            _ => return None,
+            "metadata" => Of::Metadata,
+            "metadata-with-summaries" => Of::WithSummaries,
+            "memory" => Of::Memory,
+            "own-memory" => Of::OwnMemory,
+            "written" => Of::Written,
+            _ => {
+                let number: usize = name.strip_prefix("phase-")?.parse().ok()?;
+                (1..=PHASES_MAX).contains(&number).then_some(Of::Phase(number - 1))?
+            }
         };
         let scale = match (of, unit) {
             (_, "%" | "x" | "zones" | "bytes") => 1.0,
-            (Of::Bytes, "GB/s") => 1e9,
-            (Of::Bytes, "MB/s") => 1e6,
-            (Of::Bytes, "MiB/s") => 1_048_576.0,
+            (Of::Bytes | Of::Phase(_) | Of::Written, "GB/s") => 1e9,
+            (Of::Bytes | Of::Phase(_) | Of::Written, "MB/s") => 1e6,
+            (Of::Bytes | Of::Phase(_), "MiB/s") => 1_048_576.0,
+            (Of::Memory | Of::OwnMemory, "MiB") => 1_048_576.0,
             (Of::Operations, "1/s") => 1.0,
             (Of::Operations, "k/s") => 1e3,
             (Of::Mean | Of::Quantile(_), "us") => 1e3,
@@ -55,9 +77,9 @@ impl Metric {
 
     /// Its value.
     pub fn of(self, measures: &Measures) -> f64 {
-        let written = |of: &dyn Fn(&Written) -> f64| {
-            measures.inside.as_ref().map_or(0.0, |inside| of(&inside.written))
-        };
+        let inside = |of: &dyn Fn(&Inside) -> f64| measures.inside.as_ref().map_or(0.0, of);
+        let written = |of: &dyn Fn(&Written) -> f64| inside(&|inside| of(&inside.written));
+        let space = |of: &dyn Fn(&Space) -> f64| inside(&|inside| of(&inside.space));
         let value = match self.of {
             Of::Bytes => measures.bytes_per_second,
             Of::Operations => measures.ops_per_second,
@@ -68,6 +90,12 @@ impl Metric {
             Of::Quantile(_) => measures.p999_ns as f64,
             Of::Amplification => written(&Written::amplification),
             Of::Overhead => written(&Written::overhead_percent),
+            Of::Phase(at) => measures.phases.get(at).copied().unwrap_or(0.0),
+            Of::Metadata => space(&Space::metadata_percent),
+            Of::WithSummaries => space(&Space::with_summaries_percent),
+            Of::Memory => inside(&|inside| inside.memory() as f64),
+            Of::OwnMemory => inside(&|inside| inside.own_memory() as f64),
+            Of::Written => inside(&Inside::user_bytes_per_second),
         };
         value / self.scale
     }
@@ -248,6 +276,7 @@ mod tests {
             p999_ns: 4_000,
             max_ns: 5,
             curve_ns: Vec::new(),
+            phases: Vec::new(),
             inside: None,
         }
     }
@@ -320,10 +349,14 @@ mod tests {
 
     #[test]
     fn metrics_go_with_their_units() {
-        for (name, unit) in [("throughput", "GB/s"), ("p95", "ms"), ("operations", "k/s")] {
+        for (name, unit) in
+            [("throughput", "GB/s"), ("p95", "ms"), ("operations", "k/s"), ("phase-3", "MB/s")]
+        {
             assert!(Metric::named(name, unit).is_some(), "{name} {unit}");
         }
-        for (name, unit) in [("throughput", "us"), ("mean", "GB/s"), ("speed", "GB/s")] {
+        for (name, unit) in
+            [("throughput", "us"), ("mean", "GB/s"), ("speed", "GB/s"), ("phase-10", "GB/s")]
+        {
             assert!(Metric::named(name, unit).is_none(), "{name} {unit}");
         }
     }

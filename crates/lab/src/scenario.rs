@@ -94,6 +94,7 @@ mod tests {
             span: Bytes(0),
             fill: Fill::None,
             flow: None,
+            phases: Vec::new(),
             zones: 8,
             stride: 1,
             channels: 0,
@@ -303,6 +304,24 @@ mod tests {
         assert_eq!(zones, 64);
         let (small, _) = with("placement = { fixed = 4 }\nwidth = 16\nrequest = '4KiB'");
         assert!(many > 10.0 * one && small < 500.0, "{many} and {small} over {one} MB/s");
+    }
+
+    /// The second part asks for cold files only, and is measured by itself.
+    #[test]
+    fn parts_of_a_run_have_files_and_figures_of_their_own() {
+        let device = "mem:pm1731a,zones=2048,timing=virtual,model.buffer=2MiB".to_owned();
+        let host = Host { memory: Bytes(8 << 20), cpu: Time(1_000), ..Host::default() };
+        let text = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+        let phases = vec![text(&["", "", "", ".mp4"]), text(&[".mp4"])];
+        let (size, span) = (Bytes(64 << 10), Bytes(64 << 20));
+        let workload = Workload { phases, size, span, depth: 1, ..writes() };
+        let mut profile = profile(Engine::Fs);
+        let split = "placement = { split = [1, 4, 1, 1, 1, 1] }";
+        profile.policy = toml::from_str(split).unwrap();
+        let measures = run(&Point { device, profile, host, workload }, 1);
+        let [warm, cold] = measures.phases[..] else { panic!("{:?}", measures.phases) };
+        assert!((warm + cold) / 2.0 - measures.bytes_per_second < 1.0, "{measures:?}");
+        assert!(warm > cold * 1.3, "four superzones against one: {warm} {cold}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub use flows::Flows;
 pub use zones::Zones;
 
 use crate::host::Host;
-use crate::inside::{Inside, Moment, Sampler, Written};
+use crate::inside::{Ended, Inside, Moment, Sampler};
 use crate::measure::{Measures, Meter};
 use crate::workload::{Op, Stream, Workload};
 use anyhow::{Error, Result};
@@ -39,8 +39,8 @@ pub trait Target: 'static {
         None
     }
 
-    /// Ends it; what it wrote, if that is known.
-    fn end(&self) -> impl Future<Output = Result<Option<Written>>> {
+    /// Ends it; what it wrote and held, if that is known.
+    fn end(&self) -> impl Future<Output = Result<Option<Ended>>> {
         async { Ok(None) }
     }
 }
@@ -104,7 +104,9 @@ pub async fn drive<T: Target>(
         page_cpu: host.page_cpu.0,
         begin,
         length: workload.warm.0.saturating_add(workload.run.0).max(1),
-        meter: RefCell::new(Meter::new(open, open.after(workload.run.0))),
+        meter: RefCell::new(
+            Meter::new(open, open.after(workload.run.0)).in_parts(workload.phases.len()),
+        ),
         last: Cell::new(begin),
         failed: RefCell::new(None),
         sampler: RefCell::new(Sampler::new(FIRST_MOMENTS)),
@@ -135,9 +137,9 @@ pub async fn drive<T: Target>(
         return Err(error);
     }
     let mut measures = run.meter.borrow().measures(Some(run.last.get()));
-    if let Some(written) = ended? {
+    if let Some(Ended { written, space, memory }) = ended? {
         let inside = run.sampler.borrow_mut().take(begin.0);
-        measures.inside = Some(Inside { written, ..inside });
+        measures.inside = Some(Inside { written, space, memory, ..inside });
     }
     Ok(measures)
 }

@@ -129,6 +129,11 @@ pub struct Workload {
     /// Of a file system: a mix of operations on many files instead of `op`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<Flow>,
+    /// Of a file system: parts of the measured time, equally long, each with endings of names.
+    /// Each client has a file of each ending; in each part it uses that at its number, again from
+    /// the first when there are no more. What a file system thinks of a file depends on its name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<Vec<String>>,
     /// Of a drive: zones in use at once.
     #[serde(default = "one")]
     pub zones: u32,
@@ -151,6 +156,9 @@ pub struct Workload {
     /// Time to measure, if the bytes last as long.
     pub run: Time,
 }
+
+/// Most parts of a measured time.
+pub const PHASES_MAX: usize = 9;
 
 fn is_zero(number: &u32) -> bool {
     *number == 0
@@ -195,6 +203,13 @@ impl Workload {
         if most > 1 << 20 {
             return Err(format!("{most} requests outstanding are above 1048576"));
         }
+        if self.phases.len() > PHASES_MAX || self.phases.iter().any(Vec::is_empty) {
+            return Err(format!("`phases`: up to {PHASES_MAX}, each with an ending or more"));
+        }
+        let files = self.op != Kind::Read && self.read_percent == 0 && self.fill == Fill::None;
+        if !self.phases.is_empty() && (!files || self.flow.is_some()) {
+            return Err("`phases` are of files that are written, and nothing else".into());
+        }
         if let Some(flow) = &self.flow {
             flow.check()?;
             if self.depth != 1 {
@@ -231,6 +246,12 @@ impl Workload {
         }
         if self.fsync > 0 {
             text.push_str(&format!(", fsync after every {}", self.fsync));
+        }
+        for (at, endings) in self.phases.iter().enumerate() {
+            let name =
+                |ending: &String| if ending.is_empty() { "none".into() } else { ending.clone() };
+            let endings: Vec<String> = endings.iter().map(name).collect();
+            text.push_str(&format!("; part {}: names end in {}", at + 1, endings.join(" ")));
         }
         let pick = match self.pick {
             Pick::Shared => "shared by all",
@@ -438,6 +459,7 @@ mod tests {
             span: Bytes(4096 * 1000),
             fill: Fill::None,
             flow: None,
+            phases: Vec::new(),
             zones: 1,
             stride: 1,
             channels: 0,

@@ -8,11 +8,12 @@
 use super::Target;
 use crate::catalogue::Profile;
 use crate::host::Host;
-use crate::inside::{Moment, Written};
+use crate::inside::{Ended, Moment, Space, Written};
+use crate::policy::Sync;
 use crate::workload::{Fill, Kind, Mode, Op, Order, Workload};
 use anyhow::{Context as _, Result, ensure};
 use furrow_fs::{Fs, Ino, MountOptions, NewNode, Order as WriteOrder, WriteData};
-use furrow_rt::{JoinHandle, PAGE_SIZE, Rt};
+use furrow_rt::{JoinHandle, Nanos, PAGE_SIZE, Rt};
 use furrow_zone::ZonedDevice;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,6 +29,8 @@ pub(super) struct Library {
     pub(super) fs: Fs,
     /// Zones of a superzone.
     width: u32,
+    /// What an fsync does.
+    sync: Sync,
     /// What is written. Zeros: the emulated drive keeps them in no space, so that a full-size
     /// drive fits into memory, and in virtual time content makes no difference.
     content: Vec<u8>,
@@ -63,7 +66,8 @@ impl Library {
         let made = Fs::format(rt, device.clone(), &profile.policy.mkfs()).await.context("mkfs")?;
         let fs = Fs::mount(rt, device.clone(), options.clone()).await.context("mount")?;
         let content = vec![0; PIECE as usize];
-        Ok(Library { rt: rt.clone(), device, options, fs, width: made.width, content })
+        let (width, sync) = (made.width, profile.policy.sync);
+        Ok(Library { rt: rt.clone(), device, options, fs, width, sync, content })
     }
 
     /// Mounts it again, so that nothing is cached.
@@ -110,6 +114,17 @@ impl Library {
         Ok(done)
     }
 
+    /// Makes `file` durable, as the profile has it.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub(super) async fn fsync(&self, file: Ino, data_only: bool) -> Result<()> {
+        if self.sync == Sync::Ordered {
+            self.fs.sync_range(file, 0, u64::MAX / 2).await?;
+        }
+        Ok(self.fs.fsync(file, data_only).await?)
+    }
+
     /// See [`Target::moment`].
     pub(super) fn moment(&self) -> Moment {
         let (total, held) = self.fs.permits();
@@ -125,13 +140,17 @@ impl Library {
         }
     }
 
-    /// Ends the file system; what it wrote since it was mounted.
+    /// Ends the file system; what it wrote since it was mounted, and held.
     ///
     /// # Errors
     /// If its last checkpoint fails.
-    pub(super) async fn end(&self) -> Result<Written> {
+    pub(super) async fn end(&self) -> Result<Ended> {
+        let space = Space::from(&self.fs.statfs());
         self.fs.unmount().await.context("unmount")?;
-        Ok(Written::from(&self.fs.counters()))
+        let written = Written::from(&self.fs.counters());
+        let (_, peak) = self.fs.memory();
+        let memory = peak.parts().map(|(name, bytes)| (name.to_owned(), bytes)).to_vec();
+        Ok(Ended { written, space, memory })
     }
 }
 
@@ -142,6 +161,10 @@ pub struct Files {
     workload: Workload,
     /// Bytes read ahead of a reader who goes on; 0: none.
     ahead: u64,
+    /// When measuring begins.
+    open: Nanos,
+    /// Endings of names, without repetition: each client has a file of each.
+    endings: Vec<String>,
 }
 
 struct File {
@@ -169,8 +192,16 @@ impl Files {
         ensure!(workload.span.0 > 0, "{name}: how large are the files? `span` is not set");
         let mut library = Library::new(rt, device, profile, host).await?;
         let mut files = Vec::new();
-        for thread in 0..workload.clients() {
-            let name = format!("client-{thread}");
+        let mut endings: Vec<String> = workload.phases.concat();
+        endings.sort_unstable();
+        endings.dedup();
+        if endings.is_empty() {
+            endings.push(String::new());
+        }
+        let all =
+            (0..workload.clients()).flat_map(|thread| endings.iter().map(move |e| (thread, e)));
+        for (thread, ending) in all {
+            let name = format!("client-{thread}{ending}");
             let file = library.fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?;
             files.push(File { ino: file.ino, end: Cell::new(u64::MAX), ahead: RefCell::default() });
         }
@@ -180,7 +211,21 @@ impl Files {
         }
         let sequential = workload.order == Order::Sequential;
         let ahead = if sequential { host.readahead.0 } else { 0 };
-        Ok(Files { library: Rc::new(library), files, workload: workload.clone(), ahead })
+        let open = rt.now().after(workload.warm.0);
+        let (library, workload) = (Rc::new(library), workload.clone());
+        Ok(Files { library, files, workload, ahead, open, endings })
+    }
+
+    /// The file that client `thread` uses now.
+    fn file(&self, thread: u32) -> &File {
+        let phases = &self.workload.phases;
+        let close = self.open.after(self.workload.run.0);
+        let now = self.library.rt.now().max(self.open);
+        let phase = phases.get(crate::measure::part(self.open, close, now, phases.len()));
+        let ending = phase.map(|endings| &endings[thread as usize % endings.len()]);
+        let at = ending.and_then(|ending| self.endings.iter().position(|known| known == ending));
+        let at = thread as usize * self.endings.len() + at.unwrap_or(0);
+        &self.files[at % self.files.len()]
     }
 
     /// Where a reader goes on into a new window: gets it whole, unless that is under way, and
@@ -240,7 +285,7 @@ impl Target for Files {
     }
 
     async fn perform(&self, thread: u32, op: Op) -> Result<u64> {
-        let file = &self.files[thread as usize % self.files.len()];
+        let file = self.file(thread);
         if op.kind == Kind::Read {
             if self.ahead > 0 {
                 self.read_ahead(file, op).await?;
@@ -252,7 +297,7 @@ impl Target for Files {
         }
         self.library.write(file.ino, op.at, op.bytes).await?;
         if op.sync || self.workload.mode == Mode::Direct {
-            self.library.fs.fsync(file.ino, true).await?;
+            self.library.fsync(file.ino, true).await?;
         }
         Ok(op.bytes)
     }
@@ -261,7 +306,7 @@ impl Target for Files {
         Some(self.library.moment())
     }
 
-    async fn end(&self) -> Result<Option<Written>> {
+    async fn end(&self) -> Result<Option<Ended>> {
         self.library.end().await.map(Some)
     }
 }

@@ -7,7 +7,7 @@ use super::Target;
 use super::files::Library;
 use crate::catalogue::Point;
 use crate::flow::{Flow, Step};
-use crate::inside::{Moment, Written};
+use crate::inside::{Ended, Moment};
 use crate::workload::Op;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use furrow_fs::{Ino, NewNode};
@@ -183,7 +183,7 @@ impl Flows {
             }
             Step::Fsync => {
                 let ino = client.borrow().current()?.ino;
-                fs.fsync(ino, false).await?;
+                self.library.fsync(ino, false).await?;
                 Ok(0)
             }
             Step::Stat => {
@@ -254,7 +254,7 @@ impl Target for Flows {
         Some(self.library.moment())
     }
 
-    async fn end(&self) -> Result<Option<Written>> {
+    async fn end(&self) -> Result<Option<Ended>> {
         self.library.end().await.map(Some)
     }
 }

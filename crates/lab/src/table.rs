@@ -1,0 +1,240 @@
+//! An outcome as a table in Markdown: every claim with our figure, the published one, their ratio,
+//! and what was found where they differ. A document to be kept: the same runs give the same bytes.
+
+use crate::cache::Build;
+use crate::catalogue::{Catalogue, Claim, Verdict};
+use crate::result::{ClaimResult, FigureResult};
+use crate::runner::{Finished, Order, Outcome};
+use crate::text;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// The document on `outcome`; `command` is what made it.
+pub fn markdown(
+    catalogue: &Catalogue,
+    outcome: &Outcome<'_>,
+    order: &Order,
+    build: &Build,
+    command: &str,
+) -> String {
+    let mut out = String::new();
+    head(&mut out, outcome, order, build, command);
+    let row = "| claim | figure | ours | ± | unit | published | ratio | verdict |\n\
+               |---|---|--:|--:|---|--:|--:|---|\n";
+    out.push_str(row);
+    outcome.claims.iter().for_each(|finished| rows(&mut out, finished));
+    out.push_str("\n## What was found\n");
+    outcome.claims.iter().for_each(|finished| finding(&mut out, finished));
+    hosts(&mut out, outcome);
+    waiting(&mut out, catalogue, outcome);
+    out
+}
+
+/// Writes a line; `String` takes all.
+macro_rules! put {
+    ($out:expr $(, $argument:expr)* $(,)?) => {{
+        let _ = writeln!($out $(, $argument)*);
+    }};
+}
+
+/// Text that is only text in a cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+fn head(out: &mut String, outcome: &Outcome<'_>, order: &Order, build: &Build, command: &str) {
+    let seeds = match order.seeds.len() {
+        1 => "1 seed".to_owned(),
+        count => format!("{count} seeds"),
+    };
+    put!(out, "# Claims tried\n\nMade by\n\n```sh\n{command}\n```\n");
+    put!(
+        out,
+        "at commit `{build}`: {} size, {seeds}, on an emulated drive in virtual time. Ours is the \
+         mean over the seeds, ± half of the range. *hit*: within the tolerance, 10 % if the data do \
+         not say otherwise. What the sizes are, and how to run it: [lab.md](lab.md).\n",
+        order.size
+    );
+    if build.changed {
+        put!(out, "**The build differs from its commit.**\n");
+    }
+    let figures = || outcome.claims.iter().flat_map(|f| f.result.iter().flat_map(|r| &r.figures));
+    let count = |wanted| figures().filter(|figure| figure.verdict == wanted).count();
+    let far = figures().filter(|figure| is_far(figure)).count();
+    put!(
+        out,
+        "{} claims; of their published figures {} are hits and {} misses, {far} of them off by more \
+         than 25 %.\n",
+        outcome.claims.len(),
+        count(Verdict::Hit),
+        count(Verdict::Miss),
+    );
+}
+
+/// True if a figure is off by more than a quarter.
+fn is_far(figure: &FigureResult) -> bool {
+    let off = figure.ratio.is_some_and(|ratio| !(0.75..=1.25).contains(&ratio));
+    figure.verdict == Verdict::Miss && off
+}
+
+fn rows(out: &mut String, finished: &Finished<'_>) {
+    let claim = finished.claim;
+    let result = match &finished.result {
+        Ok(result) => result,
+        Err(why) => {
+            return put!(
+                out,
+                "| {} | {} | | | | | | failed: {} |",
+                claim.id,
+                claim.what,
+                cell(why)
+            );
+        }
+    };
+    for figure in result.main() {
+        let data = &figure.figure;
+        let verdict = match figure.verdict {
+            Verdict::Miss if is_far(figure) => "**miss**".to_owned(),
+            verdict => verdict.to_string(),
+        };
+        put!(
+            out,
+            "| [{}](#{}) | {} | {} | {} | {} | {} | {} | {verdict} |",
+            claim.id,
+            anchor(claim),
+            cell(&data.name),
+            text::quantity(figure.ours.mean),
+            text::spread(&figure.ours),
+            text::unit(&data.unit),
+            text::published(data),
+            text::ratio(figure.ratio),
+        );
+    }
+}
+
+/// As Markdown renderers make it of the heading.
+fn anchor(claim: &Claim) -> String {
+    let text = format!("{} {}", claim.id, claim.what).to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-'));
+    kept.collect::<String>().replace(' ', "-")
+}
+
+fn finding(out: &mut String, finished: &Finished<'_>) {
+    let claim = finished.claim;
+    put!(out, "\n### {} {}\n", claim.id, claim.what);
+    if let Some(forecast) = &claim.forecast {
+        put!(out, "Expected beforehand: {forecast}\n");
+    }
+    let missed = |result: &ClaimResult| result.verdict() == Verdict::Miss;
+    match (&claim.explanation, &finished.result) {
+        (Some(text), _) => put!(out, "{text}\n"),
+        (None, Ok(result)) if missed(result) => put!(out, "Not explained yet.\n"),
+        _ => {}
+    }
+    let Ok(result) = &finished.result else { return };
+    let tried: Vec<&FigureResult> =
+        result.figures.iter().filter(|figure| figure.figure.is_trial()).collect();
+    if tried.is_empty() {
+        return;
+    }
+    put!(out, "| tried | ours | ± | unit |\n|---|--:|--:|---|");
+    for figure in tried {
+        put!(
+            out,
+            "| {} | {} | {} | {} |",
+            cell(&figure.figure.name),
+            text::quantity(figure.ours.mean),
+            text::spread(&figure.ours),
+            text::unit(&figure.figure.unit)
+        );
+    }
+}
+
+/// What the runs were on.
+fn hosts(out: &mut String, outcome: &Outcome<'_>) {
+    let mut found: BTreeSet<(String, String, &str)> = BTreeSet::new();
+    for finished in &outcome.claims {
+        let series = finished.result.iter().flat_map(|result| &result.series);
+        for point in series.flat_map(|one| &one.series.points) {
+            let engine = point.point.profile.engine != crate::catalogue::Engine::None;
+            let host = point.point.host.describe(engine);
+            found.insert((point.point.device.clone(), host, &finished.claim.id));
+        }
+    }
+    put!(out, "\n## Drives and hosts\n");
+    let mut last = None;
+    for (device, host, claim) in found {
+        if last != Some((device.clone(), host.clone())) {
+            let _ = write!(
+                out,
+                "{}- `{device}`; {host}: {claim}",
+                if last.is_some() { "\n" } else { "" }
+            );
+            last = Some((device, host));
+        } else {
+            let _ = write!(out, ", {claim}");
+        }
+    }
+    out.push('\n');
+}
+
+fn waiting(out: &mut String, catalogue: &Catalogue, outcome: &Outcome<'_>) {
+    let sources: BTreeSet<&str> = outcome.claims.iter().map(|f| &*f.claim.source).collect();
+    let waiting = |claim: &&Claim| !claim.is_runnable() && sources.contains(&*claim.source);
+    let waiting: Vec<&Claim> = catalogue.claims.iter().filter(waiting).collect();
+    if waiting.is_empty() {
+        return;
+    }
+    put!(out, "\n## Not tried\n\n| claim | what | needs |\n|---|---|---|");
+    for claim in waiting {
+        let needs = claim.needs.as_deref().unwrap_or_default();
+        put!(out, "| {} | {} | {} |", claim.id, cell(&claim.what), cell(needs));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Cache;
+    use crate::catalogue::Size;
+    use crate::{fixture, runner};
+
+    #[test]
+    fn every_claim_has_its_figure_and_what_was_found() {
+        let shown = r#"
+explanation = "the cause"
+figures = [
+  { name = "a | b", unit = "MB/s", paper = 10, run = "r" },
+  { name = "tried", unit = "MB/s", run = "r" },
+]
+[[claim.runs]]
+name = "r"
+"#;
+        let claims = fixture::claims(&[
+            fixture::claim("N1", "shown (all of it)", "more", shown),
+            fixture::failing("N2"),
+            fixture::needing("N3", "cannot be run", "a wing"),
+        ]);
+        let catalogue = Catalogue::parse(fixture::SETUP, &claims).unwrap();
+        let claims: Vec<&Claim> = catalogue.claims.iter().collect();
+        let order = Order { size: Size::Scaled, seeds: vec![1, 2], threads: 2 };
+        let build = Build { commit: "abc123".to_owned(), changed: false };
+        let cache = Cache::none(build.clone());
+        let outcome = runner::run(&catalogue, &claims, &order, &cache, &|_| {}).unwrap();
+        let text = markdown(&catalogue, &outcome, &order, &build, "furrow lab table");
+        for wanted in [
+            "`abc123`",
+            "furrow lab table",
+            "| [N1](#n1-shown-all-of-it) | a \\| b |",
+            "**miss**",
+            "### N1 shown (all of it)\n\nExpected beforehand: more\n\nthe cause",
+            "| tried |",
+            "failed: run `r`",
+            "| N3 | cannot be run | a wing |",
+            "1 misses, 1 of them",
+        ] {
+            assert!(text.contains(wanted), "{wanted} is not in\n{text}");
+        }
+        assert!(text.lines().filter(|line| line.starts_with("- `mem:")).count() == 1, "{text}");
+    }
+}
