@@ -216,6 +216,8 @@ pub struct Cache {
     dirty_nodes: BTreeSet<(u32, u32)>,
     nodes: usize,
     shared: usize,
+    /// See [`Cache::lend`].
+    lent: usize,
     stats: Stats,
 }
 
@@ -237,6 +239,7 @@ impl Cache {
             dirty_nodes: BTreeSet::new(),
             nodes: 0,
             shared: 0,
+            lent: 0,
             stats: Stats::default(),
         }
     }
@@ -382,6 +385,11 @@ impl Cache {
     /// page it needs must find them again while it applies, whatever it puts in.
     pub fn hold(&mut self) {
         self.held = true;
+    }
+
+    /// So many pages' worth of the capacity, at most half of it, is used by something else.
+    pub(crate) fn lend(&mut self, pages: usize) {
+        self.lent = pages.min(self.capacity / 2);
     }
 
     /// Ends [`Cache::hold`], and evicts beyond the capacity.
@@ -643,7 +651,7 @@ impl Cache {
     /// pages would lose one by loading the next.
     fn shrink(&mut self, keep: u32) {
         let floor = if self.capacity >= 4 * EVICTABLE_MIN { EVICTABLE_MIN } else { 0 };
-        while self.index.len() > self.capacity && self.evictable > floor {
+        while self.index.len() + self.lent > self.capacity && self.evictable > floor {
             let at = self.coldest;
             let slot = self.slot_mut(at);
             if slot.marked || at == keep {

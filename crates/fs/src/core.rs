@@ -22,7 +22,7 @@ use furrow_log::pool::ZonePool;
 use furrow_log::record::crc32c;
 use furrow_log::writer::Writer;
 use furrow_rt::{Notify, Semaphore};
-use furrow_rt::{Page, Pool, Rt};
+use furrow_rt::{PAGE_SIZE, Page, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZonedDevice};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -350,6 +350,7 @@ impl Inner {
                 core.cache.hold();
                 core.space.first = turn.is_some();
                 let done = operation(core);
+                core.cache.lend((core.directories.bytes() / PAGE_SIZE as u64) as usize);
                 core.space.first = false;
                 core.note_memory();
                 core.cache.unhold();

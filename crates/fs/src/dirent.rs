@@ -455,11 +455,6 @@ pub fn insert(block: &mut [u8; BLOCK], entry: &Entry<'_>) -> Option<u16> {
     Some(offset as u16)
 }
 
-/// The entry at `offset`, where one is known to be.
-pub fn entry_at(block: &[u8; BLOCK], offset: u16) -> Option<Entry<'_>> {
-    Record::read(block, usize::from(offset))?.entry(block)
-}
-
 /// The most bytes a record can have that [`insert`] finds room for.
 pub fn largest_gap(block: &[u8; BLOCK]) -> u16 {
     if block[..HEADER] == [0; HEADER] {

@@ -1,71 +1,188 @@
-//! Where names are in large directories, in memory.
+//! What is in large directories, in memory.
 //!
 //! A name can be in two blocks of each level of its directory, and to know that it is in none all
-//! of them must be searched: with a million names that is fourteen blocks, each cold in the
-//! processor's caches. So for each block that was searched once, its names' hashes and places and
-//! its largest gap are kept here. Records never move, so a place stays right until the name goes.
+//! of them must be searched: with a million names that is fourteen blocks. And one that is there
+//! costs its block, whose page, its frame and its place in the cache are each cold in the
+//! processor's caches. So the names of each block that was searched once are kept here, together
+//! with what they lead to, and the block's largest gap. A look-up then touches one short run of
+//! memory; whole names are compared, so it is as exact as a search.
+//!
+//! **Names** are packed records in buckets by hash, a few in each. One bucket more is split off
+//! the others with every few names that come (linear hashing), so nobody ever waits for all of
+//! them to be moved. A name takes its length and some 24 bytes.
 //!
 //! Invariant: what is known of a block is what is in it: every change of a directory block goes
-//! through [`Indexes::added`] or [`Indexes::removed`], or changes no place. It is only a memory:
-//! nothing is lost by forgetting all of it, which happens when there is too much.
+//! through [`Indexes::added`], [`Indexes::removed`] or [`Indexes::replaced`], or changes no name.
+//! It is only a memory: nothing is lost by forgetting all of it, which happens when it takes more
+//! than its share of the cache.
 
-use crate::cache::FixedHasher;
 use crate::dirent::{self, BLOCK};
-use smallvec::SmallVec;
+use crate::types::Kind;
 use std::collections::BTreeMap;
-use std::hash::BuildHasherDefault;
 
-/// Fewest names that are kept before all are forgotten: more than one search can learn.
-const NAMES_MIN: usize = 65_536;
-/// Names kept for each page of cache: a few bytes each.
-const NAMES_PER_PAGE: usize = 32;
+/// Fewest bytes that are kept before all are forgotten: more than one search can learn.
+const BYTES_MIN: usize = 4 << 20;
+/// Of the cache's bytes, one in so many may be taken here.
+const SHARE: usize = 4;
 /// Offsets are multiples of four: a place is `block × 1024 + offset / 4`, in 32 bits.
 const STEPS: u32 = BLOCK as u32 / 4;
 /// In place of a gap: nothing is known of the block.
 const UNKNOWN: u16 = u16::MAX;
+/// Names in a bucket on average: what lies side by side costs one trip to memory.
+const PER_BUCKET: usize = 5;
+/// What an allocation takes beside what was asked for.
+const ALLOCATION: usize = 16;
+/// Bytes of a record before its name: hash, place, inode, kind, length of the name.
+const HEAD: usize = 14;
 
 const _: () = assert!((dirent::blocks(dirent::MAX_LEVELS) as u64) * (STEPS as u64) < 1 << 32);
 
-/// A map that is only ever looked up, never iterated.
-#[allow(clippy::disallowed_types, reason = "a fixed hasher, and never iterated")]
-type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FixedHasher>>;
+/// A name that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Block of the directory.
+    pub(crate) block: u32,
+    /// Inode.
+    pub(crate) ino: u32,
+    /// What that is.
+    pub(crate) kind: Kind,
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Where the records of a bucket begin.
+fn records(bucket: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let at = next;
+        next += HEAD + usize::from(*bucket.get(at + HEAD - 1)?);
+        Some(at)
+    })
+}
+
+/// The names of one directory.
+struct Names {
+    buckets: Vec<Vec<u8>>,
+    count: usize,
+    /// Bytes of the buckets' contents, with what is allocated ahead.
+    held: usize,
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        Names { buckets: vec![Vec::new()], count: 0, held: 0 }
+    }
+}
+
+impl Names {
+    fn bucket_of(&self, hash: u32) -> usize {
+        let (hash, len) = (hash as usize, self.buckets.len());
+        let mask = len.next_power_of_two() - 1;
+        if hash & mask < len { hash & mask } else { hash & (mask >> 1) }
+    }
+
+    fn find(&self, hash: u32, name: &[u8]) -> Option<Known> {
+        let bucket = &self.buckets[self.bucket_of(hash)];
+        let at = records(bucket).find(|at| {
+            word(bucket, *at) == hash
+                && usize::from(bucket[at + HEAD - 1]) == name.len()
+                && bucket[at + HEAD..at + HEAD + name.len()] == *name
+        })?;
+        let block = word(bucket, at + 4) / STEPS;
+        let kind = Kind::from_code(bucket[at + 12])?;
+        Some(Known { block, ino: word(bucket, at + 8), kind })
+    }
+
+    /// Changes a bucket, and counts what it holds.
+    fn change<T>(&mut self, bucket: usize, change: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let bucket = &mut self.buckets[bucket];
+        let held = |bucket: &Vec<u8>| match bucket.capacity() {
+            0 => 0,
+            capacity => capacity + ALLOCATION,
+        };
+        let before = held(bucket);
+        let changed = change(bucket);
+        self.held = self.held + held(bucket) - before;
+        changed
+    }
+
+    fn add(&mut self, entry: &dirent::Entry<'_>, place: u32) {
+        let bucket = self.bucket_of(entry.hash);
+        self.change(bucket, |bucket| {
+            let need = HEAD + entry.name.len();
+            if bucket.capacity() - bucket.len() < need {
+                // What the allocator hands out anyway.
+                let wanted = (bucket.len() + need + ALLOCATION / 2).next_multiple_of(ALLOCATION);
+                bucket.reserve_exact(wanted - ALLOCATION / 2 - bucket.len());
+            }
+            for field in [entry.hash, place, entry.ino] {
+                bucket.extend(field.to_le_bytes());
+            }
+            bucket.extend([entry.kind.code(), entry.name.len() as u8]);
+            bucket.extend(entry.name);
+        });
+        self.count += 1;
+        if self.count > self.buckets.len() * PER_BUCKET {
+            self.split();
+        }
+    }
+
+    /// One bucket more, with half the names of one of the others.
+    fn split(&mut self) {
+        let new = self.buckets.len();
+        self.buckets.push(Vec::new());
+        let from = new - self.buckets.len().next_power_of_two() / 2;
+        let old = self.change(from, std::mem::take);
+        for to in [from, new] {
+            let mine = records(&old).filter(|at| self.bucket_of(word(&old, *at)) == to);
+            let mine: Vec<&[u8]> =
+                mine.map(|at| &old[at..at + HEAD + usize::from(old[at + HEAD - 1])]).collect();
+            self.change(to, |bucket| *bucket = mine.concat());
+        }
+    }
+
+    /// Where the name of `hash` at `place` is: bucket and offset.
+    fn at_place(&self, hash: u32, place: u32) -> Option<(usize, usize)> {
+        let index = self.bucket_of(hash);
+        let bucket = &self.buckets[index];
+        let mut all = records(bucket);
+        let at = all.find(|at| word(bucket, *at) == hash && word(bucket, at + 4) == place)?;
+        Some((index, at))
+    }
+
+    fn remove(&mut self, hash: u32, place: u32) {
+        let Some((bucket, at)) = self.at_place(hash, place) else { return };
+        self.count -= 1;
+        self.change(bucket, |bucket| {
+            let end = at + HEAD + usize::from(bucket[at + HEAD - 1]);
+            bucket.drain(at..end);
+            bucket.shrink_to(bucket.len() + 4 * ALLOCATION);
+        });
+    }
+
+    fn replace(&mut self, hash: u32, place: u32, ino: u32, kind: Kind) {
+        let Some((bucket, at)) = self.at_place(hash, place) else { return };
+        let bucket = &mut self.buckets[bucket];
+        bucket[at + 8..at + 12].copy_from_slice(&ino.to_le_bytes());
+        bucket[at + 12] = kind.code();
+    }
+
+    fn bytes(&self) -> usize {
+        self.held + self.buckets.capacity() * size_of::<Vec<u8>>()
+    }
+}
 
 /// What is known of one directory.
 #[derive(Default)]
 struct Index {
-    /// The place of the name of a hash.
-    first: Map<u32, u32>,
-    /// Places of further names of the same hash.
-    others: BTreeMap<u32, SmallVec<[u32; 2]>>,
+    names: Names,
     /// Largest gap of each block, in bytes.
     gaps: Vec<u16>,
 }
 
 impl Index {
-    fn add(&mut self, hash: u32, place: u32) {
-        if let Some(first) = self.first.get(&hash) {
-            if *first != place {
-                self.others.entry(hash).or_default().push(place);
-            }
-        } else {
-            self.first.insert(hash, place);
-        }
-    }
-
-    fn remove(&mut self, hash: u32, place: u32) {
-        let others = self.others.get_mut(&hash);
-        if self.first.get(&hash) != Some(&place) {
-            if let Some(others) = others {
-                others.retain(|other| *other != place);
-            }
-            return;
-        }
-        match others.and_then(SmallVec::pop) {
-            Some(other) => drop(self.first.insert(hash, other)),
-            None => drop(self.first.remove(&hash)),
-        }
-    }
-
     fn set_gap(&mut self, block: u32, gap: u16) {
         let at = block as usize;
         if self.gaps.len() <= at {
@@ -77,34 +194,41 @@ impl Index {
     fn knows(&self, block: u32) -> bool {
         self.gaps.get(block as usize).is_some_and(|gap| *gap != UNKNOWN)
     }
+
+    fn bytes(&self) -> usize {
+        let gaps = self.gaps.capacity() * size_of::<u16>();
+        self.names.bytes() + gaps + size_of::<(u32, Index)>() + 2 * ALLOCATION
+    }
+}
+
+fn place(block: u32, offset: u16) -> u32 {
+    block * STEPS + u32::from(offset / 4)
 }
 
 /// What is known of directories; see the module's header.
 pub(crate) struct Indexes {
     of: BTreeMap<u32, Index>,
-    names: usize,
-    /// Entries of all `gaps`.
-    gaps: usize,
+    bytes: usize,
     most: usize,
 }
 
 impl Indexes {
     /// Knows nothing yet; in proportion to a cache of `pages`.
     pub(crate) fn new(pages: usize) -> Indexes {
-        let most = pages.saturating_mul(NAMES_PER_PAGE).max(NAMES_MIN);
-        Indexes { of: BTreeMap::new(), names: 0, gaps: 0, most }
+        let most = (pages.saturating_mul(BLOCK) / SHARE).max(BYTES_MIN);
+        Indexes { of: BTreeMap::new(), bytes: 0, most }
     }
 
-    /// Bytes of memory. Tables are between half and wholly taken: of names it is the mean.
+    /// Bytes of memory.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.names * 14 + self.gaps * 2 + self.of.len() * size_of::<(u32, Index)>()) as u64
+        self.bytes as u64
     }
 
     /// Before a search: forgets all if that is too much.
     pub(crate) fn tidy(&mut self) {
-        if self.names > self.most {
+        if self.bytes > self.most {
             self.of.clear();
-            (self.names, self.gaps) = (0, 0);
+            self.bytes = 0;
         }
     }
 
@@ -113,29 +237,37 @@ impl Indexes {
         self.of.get(&ino).is_some_and(|index| index.knows(block))
     }
 
-    /// Learns what is in a block; `None` is a hole.
-    pub(crate) fn learn(&mut self, ino: u32, block: u32, page: Option<&[u8; BLOCK]>) {
+    /// Changes what is known of directory `ino`, and counts what it takes.
+    fn change(&mut self, ino: u32, change: impl FnOnce(&mut Index)) {
+        let before = self.of.get(&ino).map_or(0, Index::bytes);
         let index = self.of.entry(ino).or_default();
-        if index.knows(block) {
-            return;
-        }
-        if let Some(page) = page {
-            for entry in dirent::iter(page) {
-                index.add(entry.hash, block * STEPS + u32::from(entry.offset / 4));
-                self.names += 1;
-            }
-        }
-        let known = index.gaps.len();
-        index.set_gap(block, page.map_or(BLOCK as u16, dirent::largest_gap));
-        self.gaps += index.gaps.len() - known;
+        change(index);
+        self.bytes = self.bytes + index.bytes() - before;
     }
 
-    /// Where names of `hash` are, as far as is known: blocks and offsets.
-    pub(crate) fn places(&self, ino: u32, hash: u32) -> SmallVec<[(u32, u16); 2]> {
-        let Some(index) = self.of.get(&ino) else { return SmallVec::new() };
-        let others = index.others.get(&hash);
-        let all = index.first.get(&hash).into_iter().chain(others.into_iter().flatten());
-        all.map(|place| (place / STEPS, (place % STEPS) as u16 * 4)).collect()
+    /// The same, if it is known what is in `block`.
+    fn change_known(&mut self, ino: u32, block: u32, change: impl FnOnce(&mut Index)) {
+        if self.knows(ino, block) {
+            self.change(ino, change);
+        }
+    }
+
+    /// Learns what is in a block; `None` is a hole.
+    pub(crate) fn learn(&mut self, ino: u32, block: u32, page: Option<&[u8; BLOCK]>) {
+        if self.knows(ino, block) {
+            return;
+        }
+        self.change(ino, |index| {
+            for entry in page.into_iter().flat_map(dirent::iter) {
+                index.names.add(&entry, place(block, entry.offset));
+            }
+            index.set_gap(block, page.map_or(BLOCK as u16, dirent::largest_gap));
+        });
+    }
+
+    /// What `name`, of `hash`, leads to, as far as is known.
+    pub(crate) fn find(&self, ino: u32, hash: u32, name: &[u8]) -> Option<Known> {
+        self.of.get(&ino)?.names.find(hash, name)
     }
 
     /// The first of `blocks`, all known, in which a name of `length` bytes finds room.
@@ -154,135 +286,48 @@ impl Indexes {
         blocks.find(free)
     }
 
-    fn known(&mut self, ino: u32, block: u32) -> Option<&mut Index> {
-        self.of.get_mut(&ino).filter(|index| index.knows(block))
-    }
-
-    /// What is known of directory `ino` follows a change at a place of a block, which is `page`
-    /// now; false if nothing is known of it.
-    fn follow(
+    /// `entry` came into `block`, which is `page` now.
+    pub(crate) fn added(
         &mut self,
         ino: u32,
-        (block, offset): (u32, u16),
+        block: u32,
+        entry: &dirent::Entry<'_>,
         page: &[u8; BLOCK],
-        change: impl FnOnce(&mut Index, u32),
-    ) -> bool {
-        let Some(index) = self.known(ino, block) else { return false };
-        change(index, block * STEPS + u32::from(offset / 4));
-        index.set_gap(block, dirent::largest_gap(page));
-        true
-    }
-
-    /// A name came into a block, which is `page` now.
-    pub(crate) fn added(&mut self, ino: u32, at: (u32, u16), hash: u32, page: &[u8; BLOCK]) {
-        if self.follow(ino, at, page, |index, place| index.add(hash, place)) {
-            self.names += 1;
-        }
+    ) {
+        self.change_known(ino, block, |index| {
+            index.names.add(entry, place(block, entry.offset));
+            index.set_gap(block, dirent::largest_gap(page));
+        });
     }
 
     /// A name went from a block, which is `page` now.
-    pub(crate) fn removed(&mut self, ino: u32, at: (u32, u16), hash: u32, page: &[u8; BLOCK]) {
-        if self.follow(ino, at, page, |index, place| index.remove(hash, place)) {
-            self.names = self.names.saturating_sub(1);
-        }
+    pub(crate) fn removed(
+        &mut self,
+        ino: u32,
+        (block, offset): (u32, u16),
+        hash: u32,
+        page: &[u8; BLOCK],
+    ) {
+        self.change_known(ino, block, |index| {
+            index.names.remove(hash, place(block, offset));
+            index.set_gap(block, dirent::largest_gap(page));
+        });
+    }
+
+    /// `entry` of `block` leads to another inode than before.
+    pub(crate) fn replaced(&mut self, ino: u32, block: u32, entry: &dirent::Entry<'_>) {
+        self.change_known(ino, block, |index| {
+            index.names.replace(entry.hash, place(block, entry.offset), entry.ino, entry.kind);
+        });
     }
 
     /// Directory `ino` is no more.
     pub(crate) fn forget(&mut self, ino: u32) {
         if let Some(index) = self.of.remove(&ino) {
-            let others: usize = index.others.values().map(SmallVec::len).sum();
-            self.names = self.names.saturating_sub(index.first.len() + others);
-            self.gaps -= index.gaps.len();
+            self.bytes -= index.bytes();
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::types::Kind;
-    use proptest::prelude::*;
-
-    #[test]
-    fn too_much_is_forgotten_whole_and_what_is_gone_alone() {
-        let mut indexes = Indexes::new(1);
-        indexes.learn(7, 0, None);
-        assert!(indexes.knows(7, 0) && !indexes.knows(7, 1) && !indexes.knows(8, 0));
-        assert_eq!(indexes.room(7, 0..1, 255), Some(0));
-        let mut page = [0; BLOCK];
-        for n in 0..70_000u32 {
-            let name = format!("{n}");
-            let entry = dirent::Entry {
-                ino: 2,
-                hash: n,
-                kind: Kind::File,
-                name: name.as_bytes(),
-                offset: 0,
-            };
-            dirent::init(&mut page);
-            let offset = dirent::insert(&mut page, &entry).unwrap();
-            indexes.added(7, (0, offset), n, &page);
-        }
-        indexes.tidy();
-        assert!(!indexes.knows(7, 0));
-        indexes.learn(7, 0, Some(&page));
-        indexes.learn(9, 3, Some(&page));
-        indexes.forget(7);
-        assert!(!indexes.knows(7, 0) && indexes.knows(9, 3));
-        assert_eq!(indexes.names, 1);
-    }
-
-    proptest! {
-        /// Whatever is added and removed, what is known is what is there.
-        #[test]
-        fn what_is_known_is_what_is_there(
-            ops in prop::collection::vec((0u8..8, 0u32..2, 0u8..60), 1..300),
-        ) {
-            let mut indexes = Indexes::new(1);
-            let mut pages = [[0; BLOCK]; 2];
-            indexes.learn(5, 0, None);
-            for (op, block, n) in ops {
-                let name = format!("{n}{}", "x".repeat(usize::from(n) * 4));
-                // Few hashes, so that names share them.
-                let (hash, name) = (u32::from(n % 7), name.as_bytes());
-                let page = &mut pages[block as usize];
-                let there = dirent::find(page, hash, name).map(|entry| entry.offset);
-                match (op, there) {
-                    (0..5, None) => {
-                        let entry =
-                            dirent::Entry { ino: 3, hash, kind: Kind::File, name, offset: 0 };
-                        if indexes.knows(5, block) {
-                            let room = indexes.room(5, block..block + 1, name.len());
-                            let fits = dirent::probe(page, hash, name) == dirent::Probe::Room;
-                            prop_assert_eq!(room.is_some(), fits);
-                        }
-                        if let Some(offset) = dirent::insert(page, &entry) {
-                            indexes.added(5, (block, offset), hash, page);
-                        }
-                    }
-                    (0..7, Some(offset)) => {
-                        dirent::remove(page, hash, name);
-                        indexes.removed(5, (block, offset), hash, page);
-                    }
-                    (7, _) => indexes.learn(5, block, Some(page)),
-                    _ => {}
-                }
-                for block in 0..2u32 {
-                    let mut known: Vec<(u32, u16)> = (0..7)
-                        .flat_map(|hash| indexes.places(5, hash))
-                        .filter(|place| place.0 == block)
-                        .collect();
-                    known.sort_unstable();
-                    let there: Vec<(u32, u16)> = dirent::iter(&pages[block as usize])
-                        .map(|entry| (block, entry.offset))
-                        .collect();
-                    if indexes.knows(5, block) {
-                        prop_assert_eq!(known, there);
-                    } else {
-                        prop_assert!(known.is_empty());
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

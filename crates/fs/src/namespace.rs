@@ -84,7 +84,7 @@ impl Core {
             return Ok(None);
         }
         self.directories.tidy();
-        if let Some(found) = self.find_known(directory, hash, name)? {
+        if let Some(found) = self.find_known(directory, hash, name) {
             return Ok(Some(found));
         }
         // Most names are on the last level: it has three times the room of all before it.
@@ -93,7 +93,7 @@ impl Core {
                 continue;
             }
             self.learn(directory, block)?;
-            if let Some(found) = self.find_known(directory, hash, name)? {
+            if let Some(found) = self.find_known(directory, hash, name) {
                 return Ok(Some(found));
             }
         }
@@ -101,22 +101,23 @@ impl Core {
     }
 
     /// The entry of `name`, if it is in a block of which it is known what is in it.
-    fn find_known(
-        &mut self,
-        directory: Ino,
-        hash: u32,
-        name: &[u8],
-    ) -> Result<Option<Found>, Stop> {
-        for (block, offset) in self.directories.places(directory.0, hash) {
-            let Some(page) = self.data(directory, block)? else { continue };
-            if let Some(entry) = dirent::entry_at(page.bytes(), offset)
-                && entry.name == name
-            {
-                let (ino, kind) = (Ino(entry.ino), entry.kind);
-                return Ok(Some(Found { block, ino, kind }));
-            }
+    fn find_known(&self, directory: Ino, hash: u32, name: &[u8]) -> Option<Found> {
+        let known = self.directories.find(directory.0, hash, name)?;
+        Some(Found { block: known.block, ino: Ino(known.ino), kind: known.kind })
+    }
+
+    /// Prepares a change of the entry of `name` that was found: loads its block and what leads to
+    /// it, and counts the nodes that takes.
+    fn prepare_entry(&mut self, directory: Ino, found: Found, name: &[u8]) -> Result<u32, Stop> {
+        let hash = dirent::hash(self.layout.hash_seed, name);
+        let page = self.data(directory, found.block)?;
+        let entry = page.and_then(|page| dirent::find(page.bytes(), hash, name));
+        if entry.is_none_or(|entry| entry.ino != found.ino.0) {
+            let (name, block) = (show(name), found.block);
+            let message = format!("directory {directory} block {block}: `{name}` is not there");
+            return Err(self.corrupt(message));
         }
-        Ok(None)
+        self.prepare_path(directory, found.block)
     }
 
     /// Makes known what is in `block` of `directory`.
@@ -199,7 +200,7 @@ impl Core {
         if !missing.is_empty() {
             return Err(Stop::Load(missing));
         }
-        if self.find_known(directory, hash, name)?.is_some() {
+        if self.find_known(directory, hash, name).is_some() {
             return exists(name);
         }
         let blocks = dirent::candidates(levels, hash);
@@ -230,7 +231,8 @@ impl Core {
         let offset = placed.expect("invariant: the block was found to have room");
         let page = self.cache.peek(&Key::Data(directory.0, room.block)).map(|entry| entry.page());
         let page = page.expect("invariant: changed just now").bytes();
-        self.directories.added(directory.0, (room.block, offset), hash, page);
+        let entry = dirent::Entry { offset, ..entry };
+        self.directories.added(directory.0, room.block, &entry, page);
     }
 
     fn remove_entry(&mut self, directory: Ino, block: u32, name: &[u8]) {
@@ -251,6 +253,10 @@ impl Core {
         let bytes = self.data_mut(directory, block);
         let replaced = dirent::replace(bytes, hash, name, ino.0, kind);
         assert!(replaced.is_some(), "invariant: the entry was found in this block");
+        let page = self.cache.peek(&Key::Data(directory.0, block)).map(|entry| entry.page());
+        let page = page.expect("invariant: changed just now").bytes();
+        let entry = dirent::find(page, hash, name).expect("invariant: replaced just now");
+        self.directories.replaced(directory.0, block, &entry);
     }
 
     fn touch(&mut self, ino: Ino, time: Time, content: bool) {
@@ -522,7 +528,7 @@ impl Core {
         check_name(name)?;
         let found = self.find_existing(parent, name)?;
         self.check_removal(found, directory.unwrap_or(found.kind == Kind::Directory))?;
-        let nodes = self.prepare_path(parent, found.block)?;
+        let nodes = self.prepare_entry(parent, found, name)?;
         self.reserve(1, nodes + 2, true)?;
         // Apply.
         self.remove_entry(parent, found.block, name);
@@ -573,7 +579,7 @@ impl Core {
         if is_directory && to == source.ino {
             return fail(ErrorKind::Invalid, "a directory cannot move below itself");
         }
-        self.prepare_path(from, source.block)?;
+        self.prepare_entry(from, source, old)?;
         match (mode, target) {
             (RenameMode::Exchange, None) => {
                 fail(ErrorKind::NotFound, format!("no entry `{}`", show(new)))
@@ -601,7 +607,7 @@ impl Core {
         if b && from != to && self.is_below(from, target.ino)? {
             return fail(ErrorKind::Invalid, "a directory cannot move below itself");
         }
-        self.prepare_path(to, target.block)?;
+        self.prepare_entry(to, target, new)?;
         self.reserve(2, 6, true)?;
         // Apply.
         self.replace_entry(from, source.block, old, target.ino, target.kind);
@@ -637,7 +643,7 @@ impl Core {
         match target {
             Some(target) => {
                 self.check_removal(target, is_directory)?;
-                nodes += self.prepare_path(to, target.block)?;
+                nodes += self.prepare_entry(to, target, new)?;
             }
             None => {
                 let found = self.find_room(to, new)?;

@@ -6,7 +6,7 @@ mod common;
 
 use common::quiet;
 use furrow_emu::{Emulator, Options};
-use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
+use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, RenameMode, WriteData};
 use furrow_rt::{Config, Rt};
 use furrow_zone::Result;
 use std::future::Future;
@@ -71,6 +71,40 @@ fn the_cache_bounds_it() {
         // Half of it may be dirty or in flight, what comes on top is a few pages at a time.
         assert!(peak.data + peak.nodes + peak.writes <= (512 + 256) * PAGE, "{peak:?}");
         assert!(peak.data + peak.nodes >= 400 * PAGE, "{peak:?}");
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn names_of_large_directories_take_their_share_of_the_cache() {
+    on_drive(Options::simulated(), |rt, drive| async move {
+        let options = MountOptions { cache_pages: 1024, ..quiet() };
+        let fs = Fs::mount(&rt, Rc::new(drive), options).await?;
+        let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
+        for n in 0..20_000u32 {
+            fs.link(file, Ino::ROOT, format!("name-{n}").as_bytes()).await?;
+        }
+        fs.sync().await?;
+        write(&fs, file, 0..3_000).await?;
+        fs.sync().await?;
+        let (now, _) = fs.memory();
+        assert!(now.directories > 20_000 * 24, "{now:?}");
+        assert!(now.data + now.nodes + now.directories <= 1030 * PAGE, "{now:?}");
+        // Looking a name up needs no block of the directory.
+        let reads = fs.counters().cache_misses;
+        for n in (0..20_000u32).step_by(97) {
+            fs.lookup(Ino::ROOT, format!("name-{n}").as_bytes()).await?;
+        }
+        assert_eq!(fs.counters().cache_misses, reads);
+        // What changes needs it, and finds what is there.
+        for n in (0..20_000u32).step_by(1_000) {
+            let (old, new) = (format!("name-{n}"), format!("other-{n}"));
+            let (old, new) = (old.as_bytes(), new.as_bytes());
+            fs.rename((Ino::ROOT, old), (Ino::ROOT, new), RenameMode::NoReplace).await?;
+            assert_eq!(fs.lookup(Ino::ROOT, new).await?.ino, file);
+            assert!(fs.lookup(Ino::ROOT, old).await.is_err());
+            fs.unlink(Ino::ROOT, new).await?;
+        }
         fs.unmount().await
     });
 }
