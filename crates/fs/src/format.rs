@@ -301,7 +301,8 @@ layout! {
         /// 0: leaf (block pointers); n: index (node ids of level n − 1); 254: extended attributes;
         /// 255: inode.
         pub level: u8,
-        /// 0: of a directory, 1: of a file, 2: of a file with cold data.
+        /// 0: of a directory; of a file with 1: warm, 2: cold, 3: hot data. A node of a file may
+        /// have another one of these than its inode: what was said when it was written last.
         pub class: u8,
         /// Zero.
         pub reserved: [u8; 6],
@@ -423,6 +424,13 @@ pub mod class {
     pub const FILE: u8 = 1;
     /// Of a file with cold data.
     pub const COLD: u8 = 2;
+    /// Of a file with hot data.
+    pub const HOT: u8 = 3;
+
+    /// True if a node of class `node` can be of an inode of class `inode`.
+    pub fn agree(inode: u8, node: u8) -> bool {
+        inode == node || inode != DIRECTORY && (FILE..=HOT).contains(&node)
+    }
 }
 
 layout! {

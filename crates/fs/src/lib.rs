@@ -53,6 +53,7 @@ mod heads;
 mod holes;
 mod index;
 mod layout;
+mod lifetime;
 mod memory;
 mod merge;
 mod mkfs;
@@ -81,6 +82,7 @@ pub use furrow_log::victim::Policy as VictimPolicy;
 use furrow_log::writer::Kind as WriteKind;
 use furrow_rt::{Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
+pub use lifetime::{ATTRIBUTE as LIFETIME_ATTRIBUTE, Extensions, Lifetime};
 pub use memory::Memory;
 pub use recover::STEPS as MOUNT_STEPS;
 pub use repair::{ACTIONS_MAX, Action, Fate, Repair, RepairOptions, Verdict};
@@ -323,6 +325,38 @@ impl Fs {
     /// `NoAttribute`, `Unsupported`, `NotFound`, `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
     pub async fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         self.0.run(|core| core.change_xattr(ino, name, None, XattrMode::Replace)).await
+    }
+
+    /// Says how long the data of `ino` is expected to live (`RWH_WRITE_LIFE_*` of fcntl(2)), from
+    /// its next write on; of a directory, that of what is made in it. `None`: as of any other
+    /// file. It is the attribute [`LIFETIME_ATTRIBUTE`].
+    ///
+    /// # Errors
+    /// As [`Fs::setxattr`].
+    pub async fn set_lifetime(&self, ino: Ino, lifetime: Option<Lifetime>) -> Result<()> {
+        let done = match lifetime {
+            Some(said) => {
+                let value = said.name().as_bytes();
+                self.setxattr(ino, LIFETIME_ATTRIBUTE, value, XattrMode::Set).await
+            }
+            None => self.removexattr(ino, LIFETIME_ATTRIBUTE).await,
+        };
+        match done {
+            Err(error) if lifetime.is_none() && error.kind() == ErrorKind::NoAttribute => Ok(()),
+            done => done,
+        }
+    }
+
+    /// What [`Fs::set_lifetime`] said of `ino`, or of the directory it was made in.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`, `Io`.
+    pub async fn lifetime(&self, ino: Ino) -> Result<Option<Lifetime>> {
+        match self.getxattr(ino, LIFETIME_ATTRIBUTE).await {
+            Ok(value) => Ok(Lifetime::parse(&value)),
+            Err(error) if error.kind() == ErrorKind::NoAttribute => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Up to `max` entries after `cookie` (0 = from the start), `.` and `..` not among them;

@@ -13,12 +13,6 @@ use crate::node::{as_inode_mut, attr, new_node, stamp};
 use crate::types::{Attr, DirEntry, Ino, Kind, NewNode, RenameMode, Time};
 use furrow_zone::{Error, ErrorKind};
 
-/// Files whose names end so hold data that is written once: F2FS's cold extensions.
-const COLD_NAMES: &[&[u8]] = &[
-    b".jpg", b".jpeg", b".gif", b".png", b".avi", b".mp4", b".mkv", b".mov", b".mp3", b".flac",
-    b".ogg", b".wav", b".webm", b".pdf", b".zip", b".gz", b".xz", b".zst", b".bz2", b".iso",
-];
-
 /// Levels from which on it is kept in memory where names are: smaller directories have at most
 /// two blocks.
 const INDEXED_LEVELS: u8 = 2;
@@ -346,9 +340,7 @@ impl Core {
         // Apply.
         let ino = self.take_ino(*ino)?;
         self.insert_inode(ino, op, if kind == Kind::Directory { parent.0 } else { 0 });
-        if !xattrs.is_empty() {
-            self.store_xattrs(ino, xattrs)?;
-        }
+        self.store_first_xattrs(ino, xattrs)?;
         self.generation = self.generation.max(*generation).wrapping_add(1);
         self.insert_entry(parent, room, name, ino, kind);
         self.touch(parent, time, true);
@@ -400,9 +392,7 @@ impl Core {
         let ino = self.take_ino(*ino)?;
         self.insert_inode(ino, op, 0);
         self.inode_mut(ino).head.links = 0.into();
-        if !xattrs.is_empty() {
-            self.store_xattrs(ino, xattrs)?;
-        }
+        self.store_first_xattrs(ino, xattrs)?;
         self.generation = self.generation.max(*generation).wrapping_add(1);
         self.inodes += 1;
         self.orphans.insert(ino);
@@ -421,7 +411,7 @@ impl Core {
         };
         let class_ = match kind {
             Kind::Directory => class::DIRECTORY,
-            Kind::File if COLD_NAMES.iter().any(|end| name.ends_with(end)) => class::COLD,
+            Kind::File => self.options.extensions.class(name),
             _ => class::FILE,
         };
         let mut page = new_node(ino.0, ino.0, 0, crate::format::LEVEL_INODE, class_);

@@ -316,7 +316,9 @@ impl Core {
             holder = Holder { nid: child, slot: *slot as u16 };
         }
         if height > 0 {
-            self.node_mut(holder.nid);
+            // What is expected of the file's data now.
+            let class = self.inode_mut(ino).head.node.class;
+            as_leaf_mut(self.node_mut(holder.nid)).head.class = class;
         }
         holder
     }

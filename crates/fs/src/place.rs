@@ -31,10 +31,10 @@ pub(crate) struct Block {
     pub(crate) slot: u16,
 }
 
-/// Stream for the data of a file of `class`.
+/// Stream for the data of a directory or of a file of `class`.
 pub(crate) fn data_stream(class_: u8) -> u8 {
     match class_ {
-        class::DIRECTORY => 0,
+        class::DIRECTORY | class::HOT => 0,
         class::COLD => 2,
         _ => 1,
     }

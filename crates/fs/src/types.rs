@@ -418,6 +418,8 @@ pub struct MountOptions {
     pub command_blocks: Option<u32>,
     /// How changed tables reach the drive.
     pub metadata: Metadata,
+    /// What the ends of new files' names say of how long their data lives.
+    pub extensions: crate::lifetime::Extensions,
     /// Cleaning.
     pub gc: crate::clean::GcOptions,
     /// When reading changes the time of the last access. Default [`AccessTime::Relative`].
@@ -444,6 +446,7 @@ impl Default for MountOptions {
             order: Order::Queued,
             command_blocks: None,
             metadata: Metadata::Log,
+            extensions: crate::lifetime::Extensions::default(),
             gc: crate::clean::GcOptions::default(),
             access_time: AccessTime::Relative,
             directory_access_time: true,

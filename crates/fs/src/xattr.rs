@@ -17,6 +17,7 @@ use crate::format::{
     BLOCK, INCOMPAT_XATTRS, LEVEL_XATTR, NAME_MAX, NODE_MAGIC, XATTR_LIST_MAX, XATTR_NODE,
     XATTR_VALUE_MAX, XATTRS_INLINE, XATTRS_MAX, XattrBlock, XattrHead,
 };
+use crate::lifetime;
 use crate::node::{as_inode, header, new_node, stamp};
 use crate::types::{Ino, Kind, XattrMode};
 use furrow_rt::Page;
@@ -232,6 +233,9 @@ impl Core {
         }
         self.throttle()?;
         let kind = Kind::from_code(self.inode(ino)?.head.kind);
+        if let (true, Some(value)) = (name == lifetime::ATTRIBUTE, value) {
+            lifetime::check(value)?;
+        }
         let mut xattrs = self.xattrs(ino)?;
         let exists = xattrs.0.contains_key(name);
         match (mode, exists) {
@@ -251,6 +255,7 @@ impl Core {
             let set = checked.map_err(|(kind, why)| Stop::Fail(Error::new(kind, why)))?;
             (permissions, value) = (set.mode, set.stored);
         }
+        let before = (name == lifetime::ATTRIBUTE).then(|| xattrs.clone());
         match value {
             Some(value) => drop(xattrs.0.insert(name.to_vec(), value)),
             None => drop(xattrs.0.remove(name)),
@@ -259,6 +264,9 @@ impl Core {
         xattrs.check(&packed)?;
         self.reserve(0, nodes_for(packed.len()) as u32 + 1, removal)?;
         // Apply.
+        if let Some(before) = before {
+            self.apply_lifetime(ino, &before, &xattrs);
+        }
         self.store_xattrs(ino, &packed)?;
         let now = stamp(self.now());
         let head = &mut self.inode_mut(ino).head;
@@ -307,12 +315,21 @@ impl Core {
         if kind == Kind::Symlink {
             return Ok((mode, Vec::new()));
         }
-        let default = self.xattr(parent, acl::DEFAULT)?;
-        let Some(mut acl) = default.as_deref().and_then(|value| Acl::parse(value).ok()) else {
+        if self.inode(parent)?.head.xattr_bytes.get() == 0 {
             return Ok((mode & !umask, Vec::new()));
+        }
+        let mut of_parent = self.xattrs(parent)?.0;
+        let mut xattrs = Xattrs::default();
+        if let (Kind::File | Kind::Directory, Some(said)) =
+            (kind, of_parent.remove(lifetime::ATTRIBUTE))
+        {
+            xattrs.0.insert(lifetime::ATTRIBUTE.to_vec(), said);
+        }
+        let default = of_parent.remove(acl::DEFAULT);
+        let Some(mut acl) = default.as_deref().and_then(|value| Acl::parse(value).ok()) else {
+            return Ok((mode & !umask, xattrs.pack()));
         };
         let (mode, needed) = acl.masked(mode);
-        let mut xattrs = Xattrs::default();
         if needed {
             xattrs.0.insert(acl::ACCESS.to_vec(), acl.pack());
         }
@@ -320,6 +337,17 @@ impl Core {
             xattrs.0.insert(acl::DEFAULT.to_vec(), default);
         }
         Ok((mode, xattrs.pack()))
+    }
+
+    /// Stores the attributes that a new inode has from the start.
+    pub(crate) fn store_first_xattrs(&mut self, ino: Ino, packed: &[u8]) -> Result<(), Stop> {
+        if packed.is_empty() {
+            return Ok(());
+        }
+        if let Some(xattrs) = Xattrs::parse(packed) {
+            self.apply_lifetime(ino, &Xattrs::default(), &xattrs);
+        }
+        self.store_xattrs(ino, packed)
     }
 
     /// Stores `packed` as the attributes of `ino`, whose inode is in the cache; ids must suffice.

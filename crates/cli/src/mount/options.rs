@@ -10,7 +10,7 @@ use std::time::Duration;
 const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, \
                    errors=continue|remount-ro, gc=on|off, \
                    gc_policy=greedy|cost-benefit, gc_start=PERCENT, gc_urgent=PERCENT, \
-                   metrics=WHERE, fsname=NAME, and \
+                   metrics=WHERE, hot=ENDS, cold=ENDS, fsname=NAME, and \
                    the usual ones of mount(8)";
 /// Smallest cache in bytes: below it the engine has no room for one large request.
 const MIN_CACHE: u64 = 16 << 20;
@@ -140,11 +140,13 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         ("gc_policy", Some(value)) => {
             return Err(format!("mount option gc_policy={value}: expected greedy or cost-benefit"));
         }
+        ("hot", Some(value)) => engine.extensions.hot = extensions(name, value)?,
+        ("cold", Some(value)) => engine.extensions.cold = extensions(name, value)?,
         ("gc_start", Some(value)) => engine.gc.start = percent(name, value)?,
         ("gc_urgent", Some(value)) => engine.gc.urgent = percent(name, value)?,
         (
             "commit" | "attr_timeout" | "cache" | "errors" | "fsname" | "metrics" | "gc"
-            | "gc_policy" | "gc_start" | "gc_urgent",
+            | "gc_policy" | "gc_start" | "gc_urgent" | "hot" | "cold",
             _,
         ) => {
             return Err(format!("mount option {name} needs a value: {name}=…"));
@@ -168,6 +170,17 @@ fn nanoseconds(name: &str, value: &str, least: u8) -> Result<u64, String> {
         Some(seconds) => Ok((seconds * Nanos::SECOND as f64) as u64),
         None => Err(format!("mount option {name}={value}: expected {range} seconds")),
     }
+}
+
+/// Ends of names separated by colons; none is fine.
+fn extensions(name: &str, value: &str) -> Result<Vec<String>, String> {
+    let ends = value.split(':').filter(|end| !end.is_empty()).map(|end| {
+        let end = end.trim_start_matches('.');
+        let fine = !end.is_empty() && end.len() < 255 && !end.contains('/');
+        let message = || format!("mount option {name}={value}: expected ends of names, as jpg:mp4");
+        fine.then(|| end.to_owned()).ok_or_else(message)
+    });
+    ends.collect()
 }
 
 fn percent(name: &str, value: &str) -> Result<u8, String> {
@@ -238,6 +251,18 @@ mod tests {
         assert!(refused("gc_start=101").contains("0 to 100"));
         assert!(refused("gc_urgent=90,gc_start=20").contains("before it starts"));
         assert!(refused("gc").contains("gc needs a value"));
+    }
+
+    #[test]
+    fn ends_of_names_are_lists() {
+        let of = |text| parse([text]).map(|options| options.engine.extensions);
+        let usual = of("rw").unwrap();
+        assert!(usual.hot.contains(&"db".to_owned()) && usual.cold.contains(&"mp4".to_owned()));
+        let set = of("hot=wal:.tmp,cold=").unwrap();
+        assert_eq!((set.hot, set.cold), (vec!["wal".to_owned(), "tmp".to_owned()], vec![]));
+        assert!(refused("hot").contains("hot needs a value"));
+        assert!(refused("cold=a/b").contains("ends of names"));
+        assert!(refused("cold=.").contains("ends of names"));
     }
 
     #[test]

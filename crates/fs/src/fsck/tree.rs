@@ -205,7 +205,9 @@ async fn walk_nodes(
         };
         walk.owners.push(Owner { addr: entry.addr.get(), node: nid, slot: NODE_SLOT });
         let head = head_of(&page);
-        fsck.expect(NODE, || format!("{place}: class"), file.class, head.class);
+        if !class::agree(file.class, head.class) {
+            fsck.expect(NODE, || format!("{place}: class"), file.class, head.class);
+        }
         fsck.expect(NODE, || format!("{place}: base"), at.base, u64::from(head.base.get()));
         fsck.expect_zero(NODE, || format!("{place}: reserved"), &leaf_of(&page).reserved);
         if !fsck.expect(NODE, || format!("{place}: level"), at.level, head.level) {
@@ -321,7 +323,8 @@ fn check_inode(fsck: &mut Fsck, volume: &Volume, inode: &InodeBlock, ino: u32) -
 fn check_kind(fsck: &mut Fsck, head: &InodeHead, kind: Kind, ino: u32) {
     let place = |field: &'static str| move || format!("{ino}: {field}");
     let directory = kind == Kind::Directory;
-    let classes: &[u8] = if directory { &[class::DIRECTORY] } else { &[class::FILE, class::COLD] };
+    let classes: &[u8] =
+        if directory { &[class::DIRECTORY] } else { &[class::FILE, class::COLD, class::HOT] };
     if !classes.contains(&head.node.class) {
         fsck.add(INODE, place("class")(), format!("one of {classes:?}"), head.node.class);
     }
