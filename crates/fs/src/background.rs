@@ -36,7 +36,7 @@ impl Inner {
     /// Sees to the end of the writes dispatched since the last call: their pages may then be
     /// evicted.
     pub(crate) fn after_dispatch(self: &Rc<Self>) {
-        self.close_parked();
+        self.close_parked(false);
         self.start_cleaning();
         let (tickets, mark, writer) = {
             let core = &mut *self.core.borrow_mut();
@@ -117,6 +117,7 @@ impl Inner {
         let inner = Rc::downgrade(self);
         let (rt, interval) = (self.rt.clone(), self.core.borrow().options.commit_interval);
         self.rt.spawn_detached(async move {
+            let mut last = None;
             loop {
                 rt.sleep(interval).await;
                 let Some(inner) = inner.upgrade() else { return };
@@ -125,6 +126,12 @@ impl Inner {
                 }
                 // A failure is remembered by the engine and told to the next caller.
                 let _ = inner.checkpoint(false).await;
+                // Nothing was written for an interval.
+                let now = Some(inner.core.borrow().stamp);
+                let idle = std::mem::replace(&mut last, now) == now;
+                if idle && inner.core.borrow().failed.is_none() {
+                    inner.close_parked(true);
+                }
             }
         });
     }

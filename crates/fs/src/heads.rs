@@ -5,8 +5,11 @@
 //! serves stream h mod streams, so the first ones, one for each stream, are always there. A busy
 //! stream has more, up to its quota (`quota`), and takes them in turn, segment by segment. What is
 //! beyond the quota is *parked*: its superzone stays partly written and active on the drive, and is
-//! the first to be taken back. Parked superzones are *closed* (their zones finished) only when
-//! another stream lacks their permits: finishing a nearly empty zone can cost a second.
+//! the first to be taken back. Parked superzones are *closed* (their zones finished) when another
+//! stream lacks their permits; finishing a nearly empty zone can cost a second, and what is left of
+//! it is lost room. So before anybody lacks permits it is done, in the background, only where it
+//! pays: no permits are left for another superzone, this one has been parked for a whole window,
+//! and an eighth of it is left at most; half, while nothing is written at all.
 //!
 //! Invariants
 //! - The permits of the first heads are never given away, so every stream can always write.
@@ -53,8 +56,12 @@ pub(crate) struct Head {
 struct Turn {
     /// Out of turn.
     parked: bool,
+    /// Since when.
+    since: Nanos,
     /// Its zones are being finished.
     closing: bool,
+    /// They are because it pays, not because somebody waits.
+    unasked: bool,
     /// Permits for its zones; of the first heads they are held in common.
     permit: Option<Permit>,
 }
@@ -414,6 +421,7 @@ impl Core {
         for head in heads.into_iter().skip(1).rev() {
             if active > quota as usize && !self.streams.turns[head].parked {
                 self.streams.turns[head].parked = true;
+                self.streams.turns[head].since = self.rt.now();
                 active -= 1;
                 if self.heads[head].superzone.is_none() {
                     self.give_permit_back(head);
@@ -422,17 +430,33 @@ impl Core {
         }
     }
 
-    /// The parked head to close, if permits are lacking: the fullest, which is cheapest to finish.
-    fn head_to_close(&mut self) -> Option<usize> {
+    /// The parked head to close, if permits are lacking or it pays: the fullest, which is cheapest
+    /// to finish. `idle`: nothing is written.
+    fn head_to_close(&mut self, idle: bool) -> Option<usize> {
+        let starved = std::mem::take(&mut self.streams.starved);
+        let scarce = self.streams.budget.available() < self.layout.width;
         // What it still takes is room: it must not be lacked.
-        if !std::mem::take(&mut self.streams.starved) || !self.free_superzones_are_plenty() {
+        let closing = self.streams.turns.iter().any(|turn| turn.closing);
+        if closing || !(starved || scarce) || !self.free_superzones_are_plenty() {
             return None;
         }
-        let closing = self.streams.turns.iter().any(|turn| turn.closing);
         let parked = (0..self.heads.len())
-            .filter(|head| !closing && self.streams.turns[*head].parked)
+            .filter(|head| self.streams.turns[*head].parked)
             .filter(|head| self.heads[*head].superzone.is_some());
-        parked.max_by_key(|head| (self.heads[*head].next, *head))
+        let head = parked.max_by_key(|head| (self.heads[*head].next, *head))?;
+        self.streams.turns[head].unasked = !starved;
+        (starved || self.pays(head, idle)).then_some(head)
+    }
+
+    /// Whether it pays to finish the zones of parked `head` though nobody waits for its permits.
+    fn pays(&self, head: usize, idle: bool) -> bool {
+        let (turn, superzone) = (&self.streams.turns[head], self.heads[head].superzone);
+        let blocks = superzone.map_or(0, |superzone| self.stripe(superzone).blocks());
+        let (next, segment) = (self.heads[head].next, self.layout.segment_blocks);
+        let left = blocks - next.min(blocks);
+        next.is_multiple_of(segment)
+            && self.rt.now().since(turn.since) >= WINDOW
+            && left <= blocks / if idle { 2 } else { 8 }
     }
 
     /// Fills the open segment of `head` with zeros, so that it ends with its summary.
@@ -466,7 +490,10 @@ impl Core {
         let turn = &mut self.streams.turns[head];
         turn.closing = false;
         turn.permit = None;
-        self.counters.superzones_closed += 1;
+        match std::mem::take(&mut turn.unasked) {
+            true => self.counters.superzones_finished += 1,
+            false => self.counters.superzones_closed += 1,
+        }
     }
 
     /// At recovery: makes room for the heads that the checkpoint or a record knows.
@@ -522,11 +549,15 @@ impl Core {
 }
 
 impl Inner {
-    /// Closes a parked superzone if another stream lacks its permits.
-    pub(crate) fn close_parked(self: &Rc<Self>) {
+    /// Closes a parked superzone if another stream lacks its permits, or if it pays; `idle` says
+    /// that nothing is written.
+    pub(crate) fn close_parked(self: &Rc<Self>, idle: bool) {
+        if self.closing.get() {
+            return;
+        }
         let (head, zones) = {
             let core = &mut *self.core.borrow_mut();
-            let Some(head) = core.head_to_close() else { return };
+            let Some(head) = core.head_to_close(idle) else { return };
             (head, core.begin_closing(head))
         };
         if zones.is_empty() {
@@ -571,6 +602,19 @@ impl Inner {
             writer.finish(zone).await?;
         }
         self.core.borrow_mut().end_closing(head);
+        self.progress.notify_all();
         Ok(())
+    }
+
+    /// Waits until no superzone is being closed: whoever mounts next must find its zones as they
+    /// will be.
+    pub(crate) async fn closed(&self) {
+        let closing = || {
+            let core = self.core.borrow();
+            core.failed.is_none() && core.streams.turns.iter().any(|turn| turn.closing)
+        };
+        while closing() {
+            self.progress.wait().await;
+        }
     }
 }

@@ -128,6 +128,7 @@ impl Fs {
             core.options.read_only || core.failed.is_some()
         };
         let result = if read_only { Ok(()) } else { self.end().await };
+        self.0.closed().await;
         self.0.ended.set(true);
         self.0.progress.notify_all();
         let writer = self.0.core.borrow().writer.clone();

@@ -565,6 +565,8 @@ pub struct Counters {
     pub superzones_evacuated: u64,
     /// Superzones left before they were full, because their permits were needed.
     pub superzones_closed: u64,
+    /// Parked superzones finished in the background, because it paid.
+    pub superzones_finished: u64,
     /// Write commands sent.
     pub write_commands: u64,
     /// Checkpoints written.

@@ -141,6 +141,66 @@ fn a_parked_superzone_is_closed_when_another_stream_lacks_its_permits() {
     });
 }
 
+/// Superzones of sixteen segments, permits for `active`. The warm stream writes to three of them,
+/// `segments` to each but the first, and then hardly anything: the parked ones are left. What was
+/// finished of them while it wrote, and when all rested.
+fn park(active: u32, segments: usize, check: impl Fn(u64, u64) + 'static) {
+    let format = MkfsOptions { width: Some(2), ..Default::default() };
+    let (rt, made) = (Rt::new(Config::shuffled(11)), (Options::simulated(), format));
+    let spec = format!("zones=300,zone-size=16MiB,channels=2,dies=8,max-active={active}");
+    common::on_drive(rt, &spec, made, move |rt, drive| async move {
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive);
+        let often = MountOptions { commit_interval: 2 * Nanos::SECOND, ..Default::default() };
+        let fs = Fs::mount(&rt, device.clone(), often).await?;
+        let warm = file(&fs, "warm").await?;
+        fill(&fs, warm, 12 * SEGMENT, 1).await?;
+        next_window(&rt, &fs, warm, 1).await?;
+        for _ in 0..segments {
+            fill(&fs, warm, 3 * SEGMENT, 2).await?;
+        }
+        let held = fs.permits();
+        assert_eq!(held.0, active);
+        for _ in 0..5 {
+            next_window(&rt, &fs, warm, 2).await?;
+        }
+        let writing = fs.counters().superzones_finished;
+        let parked = stream(&fs, "warm data").parked;
+        assert!(parked > 0 || writing > 0, "{:?}", fs.streams());
+        rt.sleep(20 * Nanos::SECOND).await;
+        check(writing, fs.counters().superzones_finished - writing);
+        assert_eq!(fs.counters().superzones_closed, 0, "nobody lacked permits");
+        drop(fs);
+        sound(device.clone()).await?;
+        let fs = Fs::mount(&rt, device.clone(), options(Placement::Quota)).await?;
+        assert!(holds(&fs, warm, 3 * SEGMENT, 2).await?);
+        fs.unmount().await?;
+        sound(device).await
+    });
+}
+
+#[test]
+fn a_parked_superzone_with_little_left_is_finished_where_permits_are_scarce() {
+    park(20, 14, |writing, _| assert!(writing > 0));
+}
+
+#[test]
+fn one_with_more_left_is_finished_only_when_nothing_is_written() {
+    park(20, 10, |writing, resting| {
+        assert_eq!(writing, 0);
+        assert!(resting > 0);
+    });
+}
+
+#[test]
+fn nearly_empty_ones_are_not_finished_without_need() {
+    park(20, 3, |writing, resting| assert_eq!((writing, resting), (0, 0)));
+}
+
+#[test]
+fn where_permits_are_left_nothing_is_finished() {
+    park(34, 14, |writing, resting| assert_eq!((writing, resting), (0, 0)));
+}
+
 #[test]
 fn superzones_of_a_class_are_on_dies_of_their_own_as_long_as_there_are_any() {
     on_drive(32, |rt, device| async move {

@@ -55,6 +55,7 @@ counters! {
     longest_merge_stall: "The longest a checkpoint was held up by that, in nanoseconds",
     superzones_evacuated: "Superzones emptied because the drive has closed zones of theirs",
     superzones_closed: "Superzones left before they were full, because their permits were needed",
+    superzones_finished: "Parked superzones finished in the background, because it paid",
     write_commands: "Write commands sent to the drive",
     checkpoints: "Checkpoints written",
     fsyncs: "Syncs of files acknowledged",
