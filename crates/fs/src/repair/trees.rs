@@ -280,7 +280,7 @@ impl Walker<'_> {
             return Ok(Some(format!("{found}, expected level {} of block {}", at.level, at.base)));
         }
         self.seen.insert(nid);
-        if head.class != file.class {
+        if !class::agree(file.class, head.class) {
             const CLASS: usize = std::mem::offset_of!(crate::format::NodeHeader, class);
             let class = file.class;
             edit(self.inner, nid, |bytes| bytes[CLASS] = class).await?;
@@ -479,7 +479,8 @@ fn tidy(head: &mut InodeHead) -> Option<&'static str> {
         head.mode = (head.mode.get() & 0o7777).into();
     }
     let directory = kind == Kind::Directory;
-    let classes: &[u8] = if directory { &[class::DIRECTORY] } else { &[class::FILE, class::COLD] };
+    let classes: &[u8] =
+        if directory { &[class::DIRECTORY] } else { &[class::FILE, class::COLD, class::HOT] };
     if set("class", !classes.contains(&head.node.class)) {
         head.node.class = classes[0];
     }
