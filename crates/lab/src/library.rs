@@ -3,7 +3,8 @@
 //!
 //! In place on one executor, no thread in between. The drive is in memory and untimed, so all of
 //! this is processor time. Writes include getting the blocks to the drive: each turn ends with an
-//! fsync.
+//! fsync. A file that is made and synced is held against the least its drive must do for it: two
+//! blocks, an inode and a record, and a flush.
 
 use crate::{Contestant, Effort, Row, compare, noise};
 use anyhow::{Result, anyhow};
@@ -36,7 +37,26 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
     let bytes: Rc<[u8]> = noise(NOISE_BLOCKS * BLOCK, 7).into();
     let mut rows = writes(effort, &bytes)?;
     rows.extend(reads(effort, &bytes)?);
+    rows.extend(creates(effort, &bytes)?);
     Ok(rows)
+}
+
+fn creates(effort: Effort, bytes: &Rc<[u8]>) -> Result<Vec<Row>> {
+    let fs = Library::new(MountOptions::default())?;
+    let drive = Drive::new()?;
+    let rows = compare(
+        effort,
+        "file made and synced",
+        &mut [
+            Contestant::new("create, fsync: drive alone, two blocks and a flush", |slice| {
+                drive.write_and_flush(bytes, slice)
+            }),
+            Contestant::new("create, fsync: library", |slice| fs.create_and_sync(slice)),
+        ],
+    );
+    drive.end();
+    fs.end()?;
+    rows
 }
 
 fn writes(effort: Effort, bytes: &Rc<[u8]>) -> Result<Vec<Row>> {
@@ -164,6 +184,30 @@ impl Library {
         })?)
     }
 
+    /// Makes files and syncs each, and removes them again, which does not count.
+    fn create_and_sync(&self, slice: Duration) -> Result<f64> {
+        let fs = self.fs.clone();
+        Ok(self.rt.block_on(async move {
+            let start = Instant::now();
+            let (mut done, mut apart) = (0, Duration::ZERO);
+            while start.elapsed() < slice {
+                for index in 0..BATCH {
+                    let name = format!("new-{index}");
+                    let file = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?;
+                    fs.fsync(file.ino, false).await?;
+                }
+                done += BATCH;
+                let removing = Instant::now();
+                for index in 0..BATCH {
+                    fs.unlink(Ino::ROOT, format!("new-{index}").as_bytes()).await?;
+                }
+                apart += removing.elapsed();
+            }
+            let counted = start.elapsed().saturating_sub(apart);
+            Ok::<f64, Error>(done as f64 / counted.as_secs_f64())
+        })?)
+    }
+
     fn fill(&self, bytes: &Rc<[u8]>) -> Result<()> {
         let (fs, file, bytes) = (self.fs.clone(), self.file, bytes.clone());
         Ok(self.rt.block_on(async move {
@@ -249,6 +293,37 @@ impl Drive {
                     at += LARGE;
                 }
                 done += at;
+            }
+            Ok::<f64, String>(done as f64 / start.elapsed().as_secs_f64())
+        });
+        rate.map_err(|why| anyhow!(why))
+    }
+
+    /// Writes two blocks to zone 0 and flushes, over and over.
+    fn write_and_flush(&self, bytes: &Rc<[u8]>, slice: Duration) -> Result<f64> {
+        let (device, pool, bytes) = (self.device.clone(), self.pool.clone(), bytes.clone());
+        let rate = self.rt.block_on(async move {
+            let capacity = device.geometry().zone_capacity.0;
+            let start = Instant::now();
+            let mut done = 0;
+            while start.elapsed() < slice {
+                let reset = Command::Manage { target: Target::Zone(Lba(0)), action: Action::Reset };
+                expect(device.submit(QueueId(0), Request::bare(reset)).await.status)?;
+                for at in (0..capacity - 1).step_by(2) {
+                    let writes = [at, at + 1].map(|at| {
+                        let mut page = pool.take_dirty();
+                        page.make_mut().copy_from_slice(block(&bytes, at));
+                        let write = Command::Write { lba: Lba(at), blocks: BlockCount(1) };
+                        let data = Pages::from_iter([page]);
+                        device.submit(QueueId(0), Request::with_data(write, data))
+                    });
+                    for answer in writes {
+                        expect(answer.await.status)?;
+                    }
+                    let flush = device.submit(QueueId(0), Request::bare(Command::Flush));
+                    expect(flush.await.status)?;
+                    done += 1;
+                }
             }
             Ok::<f64, String>(done as f64 / start.elapsed().as_secs_f64())
         });
