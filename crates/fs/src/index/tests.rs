@@ -120,7 +120,8 @@ proptest! {
                 (7..9, Some(offset)) => {
                     let ino = 100 + u32::from(n);
                     dirent::replace(page, hash, name, ino, Kind::Fifo);
-                    let replaced = dirent::Entry { ino, kind: Kind::Fifo, offset, ..entry(0, hash, name) };
+                    let same = entry(ino, hash, name);
+                    let replaced = dirent::Entry { kind: Kind::Fifo, offset, ..same };
                     indexes.replaced(5, block, &replaced);
                 }
                 (9, _) => indexes.learn(5, block, Some(page)),
