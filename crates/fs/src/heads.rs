@@ -310,11 +310,10 @@ impl Core {
             }
             self.streams.turns[head].permit = permit;
         }
-        // Data and nodes are each written in bursts of their own; what is parked is not written.
+        // Data and nodes are each written in bursts of their own.
         let nodes = self.stream_of_head(head) >= streams / 2;
         let own: Vec<SuperzoneId> = (0..self.heads.len())
             .filter(|other| (self.stream_of_head(*other) >= streams / 2) == nodes)
-            .filter(|other| !self.streams.turns[*other].parked)
             .filter_map(|other| self.heads[other].superzone.map(SuperzoneId))
             .collect();
         let Some(id) = self.zones.allocate(&own) else {
