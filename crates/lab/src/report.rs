@@ -85,7 +85,7 @@ impl Page<'_> {
              before the first run.</p>\n</header>"
         );
         self.overview(outcome);
-        if let Some(plot) = plots::ratios(outcome) {
+        for plot in plots::ratios(outcome) {
             let _ = writeln!(self.out, "<figure>{}</figure>", plot.svg());
         }
     }

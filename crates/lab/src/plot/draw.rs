@@ -4,6 +4,9 @@ use super::scale::Fitted;
 use super::{Form, Mark, Plot, Point, escape};
 use std::fmt::Write as _;
 
+/// Points up to which each point of a line has a marker.
+const MARKED: usize = 40;
+
 /// Colours by series, for light and for dark pages; markers tell them apart as well.
 const COLOURS: [(&str, &str); 8] = [
     ("#0b63b5", "#6cb2ff"),
@@ -322,9 +325,14 @@ impl Canvas<'_> {
             }
             self.put(format_args!("<path d=\"{path}\" class=\"fp-l{class}\"/>"));
         }
+        // A line of many points is told apart by its colour: markers would hide the others.
+        let many = series.form == Form::Line && points.len() > MARKED;
         for point in points {
             let (at, height) = (self.across(point.x), self.up(point.y));
             self.error_bar(class, at, point);
+            if many {
+                continue;
+            }
             let tip = self.tip(&series.name, point);
             self.marker(index, at, height, &tip);
         }

@@ -51,6 +51,17 @@ fn what_has_no_place_is_left_out() {
 }
 
 #[test]
+fn lines_of_many_points_have_no_markers() {
+    let circles = |points: usize| {
+        let points = (0..points).map(|at| (at as f64, 1.0));
+        let plot = Plot::new("", Axis::linear("x"), Axis::linear("y")).line("s", points);
+        plot.svg().matches("<circle").count()
+    };
+    // One is in the legend.
+    assert_eq!((circles(3), circles(40), circles(41)), (4, 41, 1));
+}
+
+#[test]
 fn ticks_are_round_and_hold_the_data() {
     let labels = |axis: Axis, values: &[f64]| {
         let fitted = axis.fit(values.iter().copied());

@@ -1,6 +1,7 @@
 //! Plots of what runs of a file system have beside their figures: runs side by side, latency
 //! curves, active zones over time.
 
+use super::plots::is_trial;
 use crate::catalogue::Claim;
 use crate::measure::{CURVE, Measures};
 use crate::plot::{Axis, Plot, Point};
@@ -29,6 +30,19 @@ fn first(series: &SeriesResult) -> Option<&Measures> {
     series.measures.first()?.first()
 }
 
+/// The runs of a file system that figures are made of, without those that were only tried, with
+/// the measures of their first seed.
+fn main_runs<'a>(
+    claim: &'a Claim,
+    result: &'a ClaimResult,
+) -> impl Iterator<Item = (&'a str, &'a Measures)> {
+    let tried = |name: &str| {
+        let series = result.series.iter().find(|series| series.series.name == name);
+        series.is_some_and(|series| is_trial(claim, series))
+    };
+    runs(result).filter(move |(name, _)| !tried(name))
+}
+
 /// The runs of a file system, with the measures of their first seed.
 fn runs(result: &ClaimResult) -> impl Iterator<Item = (&str, &Measures)> {
     let single = result.series.iter().filter(|series| series.series.over.is_none());
@@ -43,7 +57,7 @@ pub fn latencies(claim: &Claim, result: &ClaimResult) -> Option<Plot> {
     let names = CURVE.iter().map(|percent| format!("{percent}"));
     let x = Axis::names("percentile", names);
     let mut plot = Plot::new(format!("{}: latency", claim.id), x, Axis::log("µs"));
-    for (name, measures) in runs(result) {
+    for (name, measures) in main_runs(claim, result) {
         let points = measures.curve_ns.iter().enumerate();
         plot = plot.line(name, points.map(|(at, ns)| (at as f64, *ns as f64 / 1e3)));
     }
@@ -56,7 +70,7 @@ pub fn zones(claim: &Claim, result: &ClaimResult) -> Vec<Plot> {
     let (x, y) = axes();
     let mut by_run = Plot::new(format!("{}: active zones over time", claim.id), x, y);
     let seconds = |ns: u64| ns as f64 / 1e9;
-    for (name, measures) in runs(result) {
+    for (name, measures) in main_runs(claim, result) {
         let Some(inside) = &measures.inside else { continue };
         let points = inside.moments.iter().map(|moment| {
             let all: u32 = moment.streams.iter().sum();

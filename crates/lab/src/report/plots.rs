@@ -10,31 +10,38 @@ use crate::text;
 /// Figures of one unit from which on they get bars.
 const BARS: usize = 5;
 
-/// All figures that were published as a number above 0: ours over that.
-pub fn ratios(outcome: &Outcome<'_>) -> Option<Plot> {
-    let (mut names, mut points) = (Vec::new(), Vec::new());
+/// Figures side by side in one plot of all.
+const SIDE_BY_SIDE: usize = 24;
+
+/// All figures that were published as a number above 0: ours over that, as many plots as it takes
+/// to keep them readable.
+pub fn ratios(outcome: &Outcome<'_>) -> Vec<Plot> {
+    let mut all = Vec::new();
     for finished in &outcome.claims {
         for figure in finished.result.iter().flat_map(|result| &result.figures) {
             let Some(paper) = figure.figure.paper else { continue };
-            if figure.ratio.is_none() {
+            // Far from 1 either way is as far on this axis; what is not above 0 has no place.
+            if figure.ratio.is_none_or(|ratio| ratio <= 0.0) {
                 continue;
             }
             let over = |value: f64| value / paper.nearest(value).max(f64::MIN_POSITIVE);
             let ours = &figure.ours;
-            let place = names.len() as f64;
-            names.push(format!("{}: {}", finished.claim.id, short(&figure.figure.name)));
-            points.push(Point::new(place, over(ours.mean)).range(over(ours.low), over(ours.high)));
+            let name = format!("{}: {}", finished.claim.id, short(&figure.figure.name));
+            all.push((name, over(ours.mean), over(ours.low), over(ours.high)));
         }
     }
-    let tall = 420 + 60;
-    let plot = Plot::new(
-        "Ours over published",
-        Axis::names("", names),
-        Axis::linear("ours / published").from_zero(),
-    );
-    let plot = plot.sized(1040, tall).scatter("figures, with the range of the seeds", points);
-    let any = !plot.series[0].points.is_empty();
-    any.then(|| plot.level("as published", 1.0))
+    let plot = |(at, some): (usize, &[(String, f64, f64, f64)])| {
+        let names = some.iter().map(|figure| figure.0.clone());
+        let points = some.iter().enumerate().map(|(place, (_, mean, low, high))| {
+            Point::new(place as f64, *mean).range(*low, *high)
+        });
+        let title = if at == 0 { "Ours over published" } else { "Ours over published, more" };
+        Plot::new(title, Axis::names("", names), Axis::log("ours / published"))
+            .sized(1040, 420 + 60)
+            .scatter("figures, with the range of the seeds", points)
+            .level("as published", 1.0)
+    };
+    all.chunks(SIDE_BY_SIDE).enumerate().map(plot).collect()
 }
 
 /// A name of at most 30 characters.
@@ -76,7 +83,7 @@ pub fn of_trials(claim: &Claim, result: &ClaimResult) -> Vec<Plot> {
 }
 
 /// True if only figures that show what moves the others are made of `series`.
-fn is_trial(claim: &Claim, series: &SeriesResult) -> bool {
+pub(super) fn is_trial(claim: &Claim, series: &SeriesResult) -> bool {
     let name = Some(&series.series.name);
     let uses = |figure: &&Figure| figure.run.as_ref() == name || figure.per.as_ref() == name;
     let mut users = claim.figures.iter().filter(uses).peekable();
