@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use furrow_emu::CommandInfo;
 use furrow_fs::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, Subject, Trace, replay};
-use furrow_sim::damage::{Image, damaged, repaired};
+use furrow_sim::damage::{self, Image, damaged, repaired};
 use furrow_sim::files::Files;
 use furrow_sim::ledger::{self, LedgerSubject};
 use furrow_sim::simulate::{Summary, simulate};
@@ -228,6 +228,36 @@ fn simulate_seeds(args: &SimulateArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// What became of repairs.
+#[derive(Default)]
+struct Repairs([AtomicU64; 7]);
+
+impl Repairs {
+    /// Repairs a damaged image, and counts what comes of it.
+    fn one(&self, image: &Image, seed: u64, tell: bool) -> Result<damage::Summary, String> {
+        let done = repaired(image, seed)?;
+        if tell {
+            println!("{done}");
+        }
+        let ends = [done.clean, done.sound, done.better, done.untouched, done.refused, done.cut];
+        let counts = ends.map(u64::from).into_iter().chain([done.files as u64]);
+        for (total, count) in self.0.iter().zip(counts) {
+            total.fetch_add(count, Relaxed);
+        }
+        Ok(damage::Summary::default())
+    }
+
+    fn print(&self) {
+        let [clean, sound, better, untouched, refused, cut, files] =
+            self.0.each_ref().map(|total| total.load(Relaxed));
+        println!("clean       {clean:>10}");
+        println!("mended      {sound:>10}   whole, {better} in part");
+        println!("left        {untouched:>10}   as they were, {refused} refused");
+        println!("power cuts  {cut:>10}   in repairs, finished by the next");
+        println!("files       {files:>10}   that could be read before, and after");
+    }
+}
+
 /// Damages images one after the other, many of each file system.
 fn damage(args: &DamageArgs) -> ExitCode {
     let runs = args.runs.unwrap_or(if args.seconds.is_some() { u64::MAX } else { 1000 });
@@ -235,7 +265,7 @@ fn damage(args: &DamageArgs) -> ExitCode {
     let (next, over) = (AtomicU64::new(args.seed), AtomicBool::new(false));
     let end = args.seed.saturating_add(runs);
     let totals: [AtomicU64; 4] = Default::default();
-    let repairs: [AtomicU64; 7] = Default::default();
+    let repairs = Repairs::default();
     // What each thread is at, and since when, for whoever watches over them.
     let at: Vec<Mutex<Option<(u64, Instant)>>> =
         (0..args.threads.max(1)).map(|_| Mutex::new(None)).collect();
@@ -246,22 +276,6 @@ fn damage(args: &DamageArgs) -> ExitCode {
         println!("FAILED seed {seed}: {why}");
         let repair = if args.repair { " --repair" } else { "" };
         println!("  again: cargo run -p furrow-sim -- damage{repair} --runs 1 --seed {seed}");
-    };
-    let mend = |image: &Image, seed: u64| {
-        let done = repaired(image, seed)?;
-        let counts = [
-            u64::from(done.clean),
-            u64::from(done.sound),
-            u64::from(done.better),
-            u64::from(done.untouched),
-            u64::from(done.refused),
-            u64::from(done.cut),
-            done.files as u64,
-        ];
-        for (total, count) in repairs.iter().zip(counts) {
-            total.fetch_add(count, Relaxed);
-        }
-        Ok(Default::default())
     };
     let work = |place: &Mutex<Option<(u64, Instant)>>| {
         let mut image: Option<(u64, Image)> = None;
@@ -277,7 +291,9 @@ fn damage(args: &DamageArgs) -> ExitCode {
                     image = Some((base, Image::make(base)?));
                 }
                 match &image {
-                    Some((_, image)) if args.repair => mend(image, seed),
+                    Some((_, image)) if args.repair => {
+                        repairs.one(image, seed, args.runs == Some(1))
+                    }
                     Some((_, image)) => damaged(image, seed),
                     None => Ok(Default::default()),
                 }
@@ -321,13 +337,7 @@ fn damage(args: &DamageArgs) -> ExitCode {
     let [images, mounted, found, refused] = totals.map(|total| total.load(Relaxed));
     println!("images      {images:>10}   {:.1} s", started.elapsed().as_secs_f64());
     if args.repair {
-        let [clean, sound, better, untouched, refused, cut, files] =
-            repairs.map(|total| total.load(Relaxed));
-        println!("clean       {clean:>10}");
-        println!("mended      {sound:>10}   whole, {better} in part");
-        println!("left        {untouched:>10}   as they were, {refused} refused");
-        println!("power cuts  {cut:>10}   in repairs, finished by the next");
-        println!("files       {files:>10}   that could be read before, and after");
+        repairs.print();
         return if over.load(Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
     println!("mounted     {mounted:>10}");

@@ -47,7 +47,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         show(out, &name, &repair, args.verbose)?;
         out.flush()?;
     }
-    let answer = decide(args, &repair, ask);
+    let answer = decide(args, &repair.verdict, repair.loses(), ask);
     if answer == Answer::Apply {
         let (repair, device) = (repair.clone(), watched.clone());
         let applied =
@@ -65,12 +65,18 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     } else {
         conclude(out, &name, &repair, answer)?;
     }
-    Ok(status(&repair, answer))
+    Ok(status(&repair.verdict, answer))
 }
 
-/// Whether to make the repair; `ask` is asked where it is the user's to say.
-fn decide(args: &Args, repair: &Repair, ask: impl Fn(&str) -> Option<bool>) -> Answer {
-    match &repair.verdict {
+/// Whether to make a repair that comes to `verdict` and `loses` something; `ask` is asked where it
+/// is the user's to say.
+fn decide(
+    args: &Args,
+    verdict: &Verdict,
+    loses: bool,
+    ask: impl Fn(&str) -> Option<bool>,
+) -> Answer {
+    match verdict {
         Verdict::Clean => return Answer::Keep("nothing to do"),
         Verdict::Hopeless(_) => return Answer::Keep("nothing was changed"),
         _ if args.n => return Answer::Keep("nothing was changed, as -n says"),
@@ -81,16 +87,16 @@ fn decide(args: &Args, repair: &Repair, ask: impl Fn(&str) -> Option<bool>) -> A
         _ => {}
     }
     if args.preen {
-        return match repair.loses() {
+        return match loses {
             true => Answer::Keep("something would be given up: run furrow fsck --repair by hand"),
             false => Answer::Apply,
         };
     }
-    let sound = repair.verdict == Verdict::Sound;
-    if sound && !repair.loses() {
+    let sound = *verdict == Verdict::Sound;
+    if sound && !loses {
         return Answer::Apply;
     }
-    let question = match (sound, repair.loses()) {
+    let question = match (sound, loses) {
         (true, _) => "What is listed as given up would be lost. Make the repair?",
         (false, true) => "Not all is mended, and something is given up. Make the repair?",
         (false, false) => "Not all is mended. Make the repair?",
@@ -117,8 +123,8 @@ fn ask(question: &str) -> Option<bool> {
     Some(matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
-fn status(repair: &Repair, answer: Answer) -> u8 {
-    match (&repair.verdict, answer) {
+fn status(verdict: &Verdict, answer: Answer) -> u8 {
+    match (verdict, answer) {
         (Verdict::Clean, _) => 0,
         (Verdict::Sound, Answer::Apply) => CORRECTED,
         (_, Answer::Apply) => CORRECTED | LEFT,
@@ -259,4 +265,52 @@ fn described(name: &str, repair: &Repair, answer: Answer) -> Value {
         "left": left.map(Iterator::collect::<Vec<_>>),
     });
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Call {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// The exit status, and whether the repair is made.
+    fn end(line: &str, verdict: &Verdict, loses: bool, said: Option<bool>) -> (u8, bool) {
+        let words = ["fsck", "d.zns"].into_iter().chain(line.split_whitespace());
+        let args = Call::try_parse_from(words).expect("a command line").args;
+        let answer = decide(&args, verdict, loses, |_| said);
+        (status(verdict, answer), answer == Answer::Apply)
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_made_and_the_status_says_what() {
+        use Verdict::{Better, Clean, Sound};
+        let hopeless = Verdict::Hopeless("why".into());
+        let (yes, no, nobody) = (Some(true), Some(false), None);
+        for (line, verdict, loses, said, expected) in [
+            ("--repair", &Clean, false, yes, (0, false)),
+            ("-y", &hopeless, false, yes, (4, false)),
+            ("-y", &Sound, true, no, (1, true)),
+            ("-y", &Better, true, no, (5, true)),
+            ("--repair -n", &Sound, false, yes, (4, false)),
+            // Nothing to be asked about.
+            ("--repair", &Sound, false, no, (1, true)),
+            ("--repair", &Sound, true, yes, (1, true)),
+            ("--repair", &Sound, true, no, (36, false)),
+            ("--repair", &Better, false, no, (36, false)),
+            ("--repair", &Better, false, yes, (5, true)),
+            ("--repair", &Sound, true, nobody, (1, true)),
+            ("--repair", &Better, false, nobody, (4, false)),
+            ("--repair --json", &Better, false, yes, (4, false)),
+            ("-p", &Sound, false, no, (1, true)),
+            ("-a", &Sound, true, yes, (4, false)),
+            ("-p", &Better, false, yes, (4, false)),
+        ] {
+            assert_eq!(end(line, verdict, loses, said), expected, "{line} {verdict:?} {loses}");
+        }
+    }
 }

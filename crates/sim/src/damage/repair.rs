@@ -24,7 +24,7 @@ const CONTENT_MAX: usize = 1 << 20;
 type Tree = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// What became of a damaged image.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Repaired {
     /// Nothing was wrong.
     pub clean: bool,
@@ -40,6 +40,8 @@ pub struct Repaired {
     pub cut: bool,
     /// Files that could be read before, and after.
     pub files: usize,
+    /// Why it is not mended.
+    pub why: String,
 }
 
 impl fmt::Display for Repaired {
@@ -53,7 +55,8 @@ impl fmt::Display for Repaired {
         ];
         let end = ends.iter().find(|(is, _)| *is).map_or("?", |(_, text)| text);
         let cut = if self.cut { ", the power was cut" } else { "" };
-        write!(f, "{end}, {} files as before{cut}", self.files)
+        write!(f, "{end}, {} files as before{cut}", self.files)?;
+        if self.why.is_empty() { Ok(()) } else { write!(f, ": {}", self.why) }
     }
 }
 
@@ -171,9 +174,9 @@ async fn repair(
     if read(&drive).await? != untouched {
         return Err("a plan has changed the drive".into());
     }
-    match plan.verdict {
+    match plan.verdict.clone() {
         Verdict::Clean => return Ok(Repaired { clean: true, ..summary }),
-        Verdict::Hopeless(_) => return Ok(Repaired { untouched: true, ..summary }),
+        Verdict::Hopeless(why) => return Ok(Repaired { untouched: true, why, ..summary }),
         Verdict::Sound => summary.sound = true,
         Verdict::Better => summary.better = true,
     }
