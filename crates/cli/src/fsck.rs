@@ -10,7 +10,7 @@ use furrow_rt::{Completion, Config, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Command, Geometry, Outcome, QueueId, Request, Status, ZoneId, ZoneReport};
 use furrow_zone::{Error, ZonedDevice};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, Write};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -91,8 +91,10 @@ fn check(args: &Args) -> anyhow::Result<FsckReport> {
 
 fn open(args: &Args, rt: &Rt, mode: OpenMode) -> anyhow::Result<Rc<Watched>> {
     let spec: DeviceSpec = args.device.parse()?;
-    let drive = furrow_emu::open(rt, &spec, mode)?;
-    Ok(Rc::new(Watched { drive, progress: Progress::new(args) }))
+    let drive: Rc<dyn ZonedDevice> = furrow_emu::open(rt, &spec, mode)?;
+    let geometry = drive.geometry().clone();
+    let drive = RefCell::new(Some(drive));
+    Ok(Rc::new(Watched { geometry, drive, progress: Progress::new(args) }))
 }
 
 impl Args {
@@ -146,28 +148,46 @@ impl Progress {
 
 /// A drive whose reads are counted.
 struct Watched {
-    drive: Rc<dyn ZonedDevice>,
+    geometry: Geometry,
+    /// `None` only while it is being opened again.
+    drive: RefCell<Option<Rc<dyn ZonedDevice>>>,
     progress: Progress,
+}
+
+impl Watched {
+    /// Opens the drive again, to be written to. Nothing may be in flight.
+    fn open_to_write(&self, args: &Args, rt: &Rt) -> anyhow::Result<()> {
+        let spec: DeviceSpec = args.device.parse()?;
+        // The executor holds it too, and a drive is open once.
+        rt.clear();
+        self.drive.replace(None);
+        self.drive.replace(Some(furrow_emu::open(rt, &spec, OpenMode::ReadWrite)?));
+        Ok(())
+    }
+
+    fn drive(&self) -> Rc<dyn ZonedDevice> {
+        self.drive.borrow().clone().expect("invariant: nobody uses it while it is opened again")
+    }
 }
 
 impl ZonedDevice for Watched {
     fn geometry(&self) -> &Geometry {
-        self.drive.geometry()
+        &self.geometry
     }
 
     fn submit(&self, queue: QueueId, request: Request) -> Completion<Outcome> {
         if let Command::Read { blocks, .. } = request.command {
-            self.progress.add(blocks.0 * self.geometry().block_size.0);
+            self.progress.add(blocks.0 * self.geometry.block_size.0);
         }
-        self.drive.submit(queue, request)
+        self.drive().submit(queue, request)
     }
 
     fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
-        self.drive.report(first, count)
+        self.drive().report(first, count)
     }
 
     fn name(&self) -> String {
-        self.drive.name()
+        self.drive().name()
     }
 }
 

@@ -30,9 +30,8 @@ enum Answer {
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rt = Rt::new(Config::real());
-    // Not even an open image is touched if nothing is to be changed.
-    let mode = if args.n { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-    let watched = open(args, &rt, mode)?;
+    // It is opened to be written to only once it is to be.
+    let watched = open(args, &rt, OpenMode::ReadOnly)?;
     let options = RepairOptions {
         older_checkpoint: args.older_checkpoint,
         zero_bad_data: args.zero_bad_data,
@@ -49,6 +48,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     let answer = decide(args, &repair.verdict, repair.loses(), ask);
     if answer == Answer::Apply {
+        watched.open_to_write(args, &rt)?;
         let (repair, device) = (repair.clone(), watched.clone());
         let applied =
             rt.block_on(
