@@ -8,7 +8,8 @@
 //! The repair goes **through the engine**. A mount that tolerates what an ordinary one refuses
 //! ([`mount`]) takes what can be read of the tables, looks for the nodes that tables no longer know
 //! ([`tables`]) and replays what can be replayed. Then trees ([`trees`]) and names ([`names`]) are
-//! put right by changes of nodes and directories, and a checkpoint makes it durable: nothing is ever
+//! put right by changes of nodes and directories, and a checkpoint makes it durable: nothing is
+//! ever
 //! changed in place, so that a power cut at any command leaves the state before it, or the one
 //! after, or one that the next repair takes further.
 //!

@@ -59,7 +59,8 @@ enum Task {
     Crash(CrashArgs),
     /// Repeat one failing case of a crash sweep.
     Replay(ReplayArgs),
-    /// Damage images of file systems; mount, fsck and dump must neither panic nor hang, and a repair
+    /// Damage images of file systems; mount, fsck and dump must neither panic nor hang, and a
+    /// repair
     /// must make nothing worse.
     Damage(DamageArgs),
 }

@@ -3,7 +3,8 @@
 //! - [`types`], [`command`], [`error`]: units that do not mix, commands, states and statuses by
 //!   their NVMe names and codes, errors with a kind to act on.
 //! - [`rules`] and [`machine`]: the zone state machine, one zone purely and a whole drive.
-//! - [`device`]: the interface every drive has, real or emulated; [`overlay`]: a view of a drive that
+//! - [`device`]: the interface every drive has, real or emulated; [`overlay`]: a view of a drive
+//!   that
 //!   keeps what is done to it in memory.
 //! - [`spec`], [`presets`], [`size`]: how drives are named and described in text.
 //!

@@ -2,7 +2,8 @@
 //!
 //! An [`Overlay`] looks and behaves like the drive below it, as that was when the view was made:
 //! same geometry, same zone states, same rules and limits ([`Machine`]). Writes, resets and flushes
-//! change the view alone and are noted. [`Overlay::apply`] then carries them out on the drive below,
+//! change the view alone and are noted. [`Overlay::apply`] then carries them out on the drive
+//! below,
 //! one after the other, each when the one before was answered: whoever wrote to the view so that a
 //! power cut anywhere is survived has written to the drive so.
 //!
@@ -13,7 +14,8 @@
 //! - The view is only good as long as nobody else changes the drive; `apply` looks whether the
 //!   zones are still where they were.
 //!
-//! - Which of the zones that are open implicitly was opened first, no report says: the view may close
+//! - Which of the zones that are open implicitly was opened first, no report says: the view may
+//!   close
 //!   another one to make room than the drive would.
 //!
 //! Deliberately not here: out-of-band bytes (refused), writes to conventional zones (refused:

@@ -2,7 +2,8 @@
 //!
 //! What can be read of the damaged file system, and is what the undamaged one has, must be readable
 //! after the repair too: under its path, or in `lost+found`. A repair that is called sound leaves
-//! nothing that fsck finds; one that is not useful leaves the drive as it is, byte for byte. Of some
+//! nothing that fsck finds; one that is not useful leaves the drive as it is, byte for byte. Of
+//! some
 //! the power is cut at a command, and the next repair has to finish.
 
 use super::{Image, read, restore};
