@@ -22,7 +22,8 @@ const SHOWN: usize = 20;
 ///
 /// The file system must not be mounted. Without --repair, -y, -p or -a it is only read. A repair is
 /// first made on a copy-on-write view in memory and checked there; it is written to the device
-/// only if nothing is wrong then, or, if you say so, less than before. What is given up is listed by path.
+/// only if nothing is wrong then, or, if you say so, less than before. What is given up is listed
+/// by path.
 /// Damaged content is left as it is: reading it fails.
 ///
 /// Exit status as of fsck(8), added up: 0 no errors, 1 errors corrected, 4 errors left, 8 the check
