@@ -7,11 +7,12 @@
 //! it insufficient, and asking costs the same however much is dirty.
 //!
 //! Operations ask *before* they change anything. Those of users leave a little more than
-//! [`RESERVE`] superzones spare, removals one: with that, cleaning can always move what is valid in
-//! a victim and write the nodes that changes. A cleaning under way has its own reservation, which
-//! nobody may go below. So a checkpoint, which writes what was promised, and a cleaning, once begun,
-//! never run out. Neither does recovery: what was written since the last durable checkpoint may be
-//! garbage after a crash, and has to be written again, so as much room again stays beyond all that.
+//! [`RESERVE`] superzones spare, removals one: with that, cleaning can always move what is valid
+//! in a victim and write the nodes that changes. A cleaning under way has its own reservation,
+//! which nobody may go below. So a checkpoint, which writes what was promised, and a cleaning, once
+//! begun, never run out. Neither does recovery: what was written since the last durable checkpoint
+//! may be garbage after a crash, and has to be written again, so as much room again stays beyond
+//! all that.
 //!
 //! Who lacks room stands in line, first come, first served; the first one cleans until there is
 //! enough ([`Inner::gain_space`]). `NoSpace` is the answer only when nothing more can be reclaimed.

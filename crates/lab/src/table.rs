@@ -51,8 +51,8 @@ fn head(out: &mut String, outcome: &Outcome<'_>, order: &Order, build: &Build, c
     put!(
         out,
         "at commit `{build}`: {} size, {seeds}, on an emulated drive in virtual time. Ours is the \
-         mean over the seeds, ± half of the range. *hit*: within the tolerance, 10 % if the data do \
-         not say otherwise. What the sizes are, and how to run it: [lab.md](lab.md).\n",
+         mean over the seeds, ± half of the range. *hit*: within the tolerance, 10 % if the data \
+         do not say otherwise. What the sizes are, and how to run it: [lab.md](lab.md).\n",
         order.size
     );
     if build.changed {
@@ -63,8 +63,9 @@ fn head(out: &mut String, outcome: &Outcome<'_>, order: &Order, build: &Build, c
     let far = figures().filter(|figure| is_far(figure)).count();
     put!(
         out,
-        "{} claims; of their published figures {} are hits and {} misses. {far} figures are off by \
-         more than 25 %, \"far\" in the table: misses, and hits of what was published as \"up to\".\n",
+        "{} claims; of their published figures {} are hits and {} misses. {far} figures are off \
+         by more than 25 %, \"far\" in the table: misses, and hits of what was published as \
+         \"up to\".\n",
         outcome.claims.len(),
         count(Verdict::Hit),
         count(Verdict::Miss),
