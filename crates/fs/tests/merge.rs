@@ -6,7 +6,9 @@ mod common;
 
 use common::{quiet, sound};
 use furrow_emu::{Emulator, OpenMode, Options};
-use furrow_fs::{Counters, Fs, Ino, Metadata, MkfsOptions, MountOptions, NewNode, WriteData};
+use furrow_fs::{
+    Counters, Fs, Ino, Metadata, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData,
+};
 use furrow_rt::{Config, Rt};
 use furrow_zone::{DeviceSpec, Result};
 use std::future::Future;
@@ -50,15 +52,11 @@ async fn holds(fs: &Fs, files: &[(Ino, u8)]) -> Result<()> {
 }
 
 /// Works, cuts the power wherever the merge is, and looks at what is left.
-fn run(timing: &str, rounds: u64, many: u64) -> Counters {
-    run_with(timing, rounds, many, Metadata::Log)
-}
-
-fn run_with(timing: &str, rounds: u64, many: u64, metadata: Metadata) -> Counters {
+fn run(rounds: u64, many: u64, metadata: Metadata) -> Counters {
     let unit_blocks = (metadata == Metadata::Pair).then_some(1);
     let make = MkfsOptions { unit_blocks, ..MkfsOptions::default() };
     let options = MountOptions { metadata, ..quiet() };
-    let spec: DeviceSpec = format!("{DRIVE},timing={timing}").parse().unwrap();
+    let spec: DeviceSpec = DRIVE.parse().unwrap();
     let rt = Rt::new(Config::shuffled(5));
     let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
     let host = rt.clone();
@@ -89,20 +87,43 @@ fn run_with(timing: &str, rounds: u64, many: u64, metadata: Metadata) -> Counter
 
 #[test]
 fn merges_go_on_beside_operations_and_write_what_changed() {
-    let counters = run("off", 100, 40);
+    let counters = run(100, 40, Metadata::Log);
     assert!(counters.merges > 1 && counters.merge_bytes > 0, "{counters:?}");
     assert_eq!(counters.merge_throttles, 0);
 }
 
+/// Each checkpoint takes more than half of a half, and nothing comes between two of them.
 #[test]
 fn a_log_that_fills_before_the_merge_is_over_makes_writers_slow() {
-    let counters = run("virtual,model=zn540-1t", 12, 4000);
+    let spec: DeviceSpec = format!("{DRIVE},timing=virtual,model=zn540-1t").parse().unwrap();
+    let rt = Rt::new(Config::shuffled(5));
+    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+    let host = rt.clone();
+    let counters = on(&rt, async move {
+        Fs::format(&host, drive.clone(), &MkfsOptions::default()).await?;
+        let fs = Fs::mount(&host, drive.clone(), quiet()).await?;
+        let mut files = Vec::new();
+        for n in 0..4900 {
+            let name = format!("f{n}");
+            files.push(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino);
+        }
+        for round in 0..6 {
+            for ino in &files {
+                fs.setattr(*ino, SetAttr { mode: Some(round), ..SetAttr::default() }).await?;
+            }
+            fs.sync().await?;
+        }
+        let counters = fs.counters();
+        fs.unmount().await?;
+        sound(drive).await?;
+        Ok(counters)
+    });
     let (throttles, stall) = (counters.merge_throttles, counters.longest_merge_stall);
     assert!(throttles > 0 && stall > 0, "{counters:?}");
 }
 
 #[test]
 fn plain_pairs_of_zones_need_no_log() {
-    let counters = run_with("off", 100, 40, Metadata::Pair);
+    let counters = run(100, 40, Metadata::Pair);
     assert_eq!((counters.merges, counters.merge_throttles), (0, 0));
 }
