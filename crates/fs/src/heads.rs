@@ -598,7 +598,10 @@ impl Inner {
     async fn close(self: &Rc<Self>, head: usize, zones: Vec<ZoneId>) -> Result<()> {
         let writer = self.core.borrow().writer.clone();
         for zone in zones {
-            writer.finish(zone).await?;
+            // One that a crash left full was not opened again.
+            if writer.is_open(zone) {
+                writer.finish(zone).await?;
+            }
         }
         self.core.borrow_mut().end_closing(head);
         self.progress.notify_all();

@@ -38,6 +38,9 @@ fn what_failed_once_holds() {
     run(3659);
     // A full drive had no room left for what recovery wrote.
     run(826);
+    // A parked superzone of which a crash had left a zone full was to be finished.
+    run(12018);
+    run(15756);
 }
 
 /// Even seeds wake tasks in a drawn order, odd ones in the order of waking: both must hold, and
