@@ -80,10 +80,11 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
     let whole = logs + summaries + space.blocks;
     writeln!(
         out,
-        "\nmetadata beside nodes: logs and tables {} ({:.3} % of the drive), \
+        "\nmetadata beside nodes: logs and tables {} ({:.3} % of the drive), {} of it in use; \
          summaries {} ({:.3} %)",
         show::bytes(logs * block),
         logs as f64 * 100.0 / whole.max(1) as f64,
+        show::bytes(space.blocks_logs_used * block),
         show::bytes(summaries * block),
         summaries as f64 * 100.0 / whole.max(1) as f64,
     )

@@ -13,14 +13,14 @@ use crate::format::{
     CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, UnitRef, kind, table,
 };
 use crate::heads::Head;
-use crate::merge::{Merge, Plan, TablePlaces};
+use crate::merge::{Plan, Units, Write};
 use crate::types::Ino;
-use furrow_log::delta::Extent;
+use furrow_log::Mark;
 use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::pool::{ReleaseProof, SuperzoneId};
 use furrow_log::record::{RecordId, blocks_for, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind};
-use furrow_log::{BlockAddr, Mark};
+use furrow_rt::Nanos;
 use furrow_zone::{Result, ZoneId};
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -36,18 +36,8 @@ pub(crate) struct State {
     pub(crate) ring: u8,
     /// Ring zones that hold anything.
     pub(crate) ring_used: [bool; 2],
-    /// Half of the tables written now.
-    pub(crate) table_half: u8,
-    /// Next block of it.
-    pub(crate) table_next: u32,
-    /// Table halves that hold anything.
-    pub(crate) table_used: [bool; 2],
-    /// Delta-log extents that complete the units.
-    pub(crate) extents: Vec<Extent>,
-    /// Where each unit is, NAT then SIT.
-    pub(crate) units: Vec<UnitRef>,
-    /// The merge under way.
-    pub(crate) merge: Option<Merge>,
+    /// Blocks of the newest checkpoint.
+    pub(crate) blocks: u32,
     /// Bytes of table entries on their way to the drive.
     pub(crate) snapshot_bytes: u64,
     /// Something changed since the last cut that needs a checkpoint.
@@ -72,19 +62,21 @@ impl Image {
     }
 }
 
-/// A unit to be written: index in `State::units`, its bytes.
-pub(crate) type UnitBytes = (usize, Vec<u8>);
+/// A unit to be written: its table, its number there, its bytes.
+pub(crate) type UnitBytes = (usize, u32, Vec<u8>);
 
 struct Cut {
     image: Image,
     nat: Vec<(u32, NatEntry)>,
     sit: Vec<(u32, SitEntry)>,
-    /// The deltas go to the other half of their log.
-    switch: bool,
-    /// Units to write instead of deltas, and whether to the other half.
-    write: Option<(Vec<UnitBytes>, bool)>,
+    /// What to do with the deltas of each log.
+    plans: Vec<Plan>,
+    /// Units to write instead of deltas, of each log.
+    writes: Vec<Write>,
     /// The tables.
-    places: TablePlaces,
+    places: Units,
+    /// Superzones of tables that this checkpoint is the first to list.
+    grown: Vec<u32>,
     releasable: Vec<SuperzoneId>,
     names: u64,
     stamp: u64,
@@ -169,12 +161,11 @@ impl Core {
         self.ids.cut();
         self.cut_space();
         self.checkpoint.forced = false;
-        let (nat_count, sit_count) = (self.nat.dirty_count(), self.sit.dirty_count());
-        let needed = self.delta.worst_case_blocks(&[nat_count as u32, sit_count as u32]);
-        let plan = self.plan_log(needed);
+        let dirty = [self.nat.dirty_count() as u32, self.sit.dirty_count() as u32];
+        let mut plans = self.plan_logs(dirty);
         let nat = self.nat.take_dirty();
         let sit = self.sit.take_dirty();
-        let write = matches!(plan, Plan::Write).then(|| self.take_unmerged());
+        let writes = self.take_unmerged(&mut plans);
         let entries =
             nat.len() * size_of::<(u32, NatEntry)>() + sit.len() * size_of::<(u32, SitEntry)>();
         self.checkpoint.snapshot_bytes = entries as u64;
@@ -184,14 +175,44 @@ impl Core {
             image,
             nat,
             sit,
-            switch: matches!(plan, Plan::Switch),
-            write,
-            places: self.table_places(),
+            plans,
+            writes,
+            places: self.units.clone(),
+            grown: self.area.pending(),
             releasable,
             names: self.names.next(),
             stamp: self.stamp,
             mark: self.writer.mark(),
         })
+    }
+
+    /// Writes changed table entries, or units: what checkpoint `id`, whose cut this was, is to list.
+    /// When units were written, answers when that began.
+    fn write_tables(&mut self, id: u64, cut: &mut Cut) -> Result<Option<Nanos>> {
+        let mut held_up = None;
+        for index in 0..self.logs.len() {
+            let record = self.record_id(kind::DELTA, id, 0);
+            match cut.plans[index] {
+                Plan::Write => {
+                    held_up = Some(self.rt.now());
+                    let write = std::mem::take(&mut cut.writes[index]);
+                    self.write_units(id, index, write, &mut cut.places)?;
+                    continue;
+                }
+                Plan::Switch => self.logs[index].delta.fill_and_switch_half()?,
+                Plan::Append => {}
+            }
+            let of = |which: u8| self.log_of(usize::from(which)) == index;
+            let (nat, sit) = (of(table::NAT), of(table::SIT));
+            let nat = cut.nat.iter().filter(|_| nat);
+            let nat = nat.map(|(i, entry)| (table::NAT, *i, entry.as_bytes()));
+            let sit = cut.sit.iter().filter(|_| sit);
+            let sit = sit.map(|(i, entry)| (table::SIT, *i, entry.as_bytes()));
+            // Whether its writes worked is seen by the drain that follows.
+            let log = &mut self.logs[index];
+            drop(log.delta.append(&record, nat.chain(sit), &mut log.extents)?);
+        }
+        Ok(held_up)
     }
 
     pub(crate) fn record_id(&self, kind: u16, checkpoint: u64, sequence: u64) -> RecordId {
@@ -205,25 +226,24 @@ impl Core {
         }
     }
 
-    pub(crate) fn ensure_open(&mut self, zone: ZoneId, at: u32) {
-        if !self.writer.is_open(zone) {
-            self.writer.open_zone(zone, at);
-        }
-    }
-
     /// Body of a checkpoint: sections in the order of the format.
-    pub(crate) fn encode_image(&self, image: &Image, places: &TablePlaces) -> Vec<u8> {
-        let extents = &self.checkpoint.extents;
+    pub(crate) fn encode_image(&self, image: &Image, places: &Units) -> Vec<u8> {
+        let extents = self.logs.iter().map(|log| log.extents.len() as u32);
         let mut body = image.body;
-        body.extents = (extents.len() as u32).into();
-        body.units = (places.units.len() as u32).into();
+        body.extents = extents.sum::<u32>().into();
+        body.log_extents = (self.logs[0].extents.len() as u32).into();
+        body.units = (places.iter().map(Vec::len).sum::<usize>() as u32).into();
+        body.nat_units = (places[0].len() as u32).into();
         body.superzones = (image.descriptors.len() as u32).into();
         body.orphans = (image.orphans.len() as u32).into();
-        let (half, next) = self.delta.position();
+        let (half, next) = self.logs[0].delta.position();
         body.delta_half = u32::from(half).into();
         body.delta_next = next.into();
-        body.table_half = u32::from(places.half).into();
-        body.table_next = places.next.into();
+        if let Some(log) = self.logs.get(1) {
+            let (half, next) = log.delta.position();
+            body.sit_half = u32::from(half).into();
+            body.sit_next = next.into();
+        }
         let mut out = body.as_bytes().to_vec();
         for head in &image.heads {
             let state = StreamState {
@@ -234,10 +254,12 @@ impl Core {
             };
             out.extend(state.as_bytes());
         }
-        for extent in extents {
+        for extent in self.logs.iter().flat_map(|log| &log.extents) {
             out.extend(extent.entry().as_bytes());
         }
-        out.extend(places.units.as_bytes());
+        for units in places {
+            out.extend(units.as_bytes());
+        }
         out.extend(image.descriptors.as_bytes());
         for orphan in &image.orphans {
             out.extend(orphan.to_le_bytes());
@@ -269,6 +291,7 @@ impl Core {
         }
         let zone = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
         let record = seal(&self.record_id(kind::CHECKPOINT, id, id), body, &self.pages);
+        self.checkpoint.blocks = record.len() as u32;
         self.dispatch(zone, record, WriteKind::Checkpoint, Durability::Fua);
         self.checkpoint.ring_used[usize::from(self.checkpoint.ring)] = true;
     }
@@ -301,18 +324,11 @@ impl Core {
         if std::mem::take(&mut self.checkpoint.ring_used[usize::from(other_ring)]) {
             zones.push(ZoneId(self.layout.ring_start + u32::from(other_ring)));
         }
-        let other = 1 - self.delta.position().0;
-        if self.checkpoint.extents.iter().all(|extent| extent.half != other)
-            && !self.delta.is_clean(other)
-        {
-            zones.extend(self.layout.delta_half(other));
-        }
-        let other = 1 - self.checkpoint.table_half;
-        if !self.table_half_live(other)
-            && !self.is_moving_tables()
-            && std::mem::take(&mut self.checkpoint.table_used[usize::from(other)])
-        {
-            zones.extend(self.layout.table_half(other));
+        for (index, log) in self.logs.iter().enumerate() {
+            let other = 1 - log.delta.position().0;
+            if log.is_in_one_half() && !log.delta.is_clean(other) {
+                zones.extend(self.layout.delta_half(index, other));
+            }
         }
         let other = 1 - self.sync.half;
         if sync_half == self.sync.half && self.sync.used[usize::from(other)] {
@@ -322,11 +338,11 @@ impl Core {
         zones
     }
 
-    /// The half of the delta log not in use was reset, if no extent is in it.
+    /// The halves of delta logs not in use were reset, if no extent is in them.
     pub(crate) fn delta_released(&mut self) {
-        let other = 1 - self.delta.position().0;
-        if self.checkpoint.extents.iter().all(|extent| extent.half != other) {
-            self.delta.half_released(other);
+        for log in self.logs.iter_mut().filter(|log| log.is_in_one_half()) {
+            let other = 1 - log.delta.position().0;
+            log.delta.half_released(other);
         }
     }
 
@@ -337,16 +353,6 @@ impl Core {
                 self.sync.used[usize::from(half)] = false;
             }
         }
-    }
-
-    /// True if a unit of the tables is in that half.
-    pub(crate) fn table_half_live(&self, half: u8) -> bool {
-        let zones = self.layout.table_half(half);
-        let live = |unit: &UnitRef| {
-            let addr = BlockAddr(unit.addr.get());
-            addr.locate(&self.geometry).is_some_and(|(zone, _)| zones.contains(&zone))
-        };
-        self.checkpoint.units.iter().any(live)
     }
 }
 
@@ -399,36 +405,10 @@ impl Inner {
         if early {
             self.release(id, &cut.releasable, Vec::new()).await?;
         }
-        let mut held_up = None;
-        {
+        let held_up = {
             let core = &mut *self.core.borrow_mut();
-            if cut.switch {
-                core.delta.fill_and_switch_half()?;
-            }
-            match cut.write {
-                Some((units, rewrite)) => {
-                    core.write_units(id, units, rewrite);
-                    core.checkpoint.extents.clear();
-                    let (half, next) = core.delta.position();
-                    if next > 0 && core.delta.is_clean(1 - half) {
-                        core.delta.switch_half()?;
-                    }
-                    cut.places = core.table_places();
-                    held_up = Some(core.rt.now());
-                }
-                None if cut.nat.is_empty() && cut.sit.is_empty() => {}
-                None => {
-                    let nat = cut.nat.iter();
-                    let nat = nat.map(|(i, entry)| (table::NAT, *i, entry.as_bytes()));
-                    let sit = cut.sit.iter();
-                    let sit = sit.map(|(i, entry)| (table::SIT, *i, entry.as_bytes()));
-                    let record = core.record_id(kind::DELTA, id, 0);
-                    // Whether its writes worked is seen by the drain below.
-                    let extents = &mut core.checkpoint.extents;
-                    drop(core.delta.append(&record, nat.chain(sit), extents)?);
-                }
-            }
-        }
+            core.write_tables(id, &mut cut)?
+        };
         writer.drain().await?;
         writer.flush().await?;
         {
@@ -441,20 +421,35 @@ impl Inner {
             core.write_checkpoint(id, &body);
         }
         writer.drain().await?;
-        let releasable = self.releasable(cut.releasable);
-        let stale = {
+        let mut releasable = self.releasable(cut.releasable);
+        let (stale, tables) = {
             let mut core = self.core.borrow_mut();
             core.checkpoint_durable(id, cut.names);
-            core.stale_log_zones(cut.image.body.sync_half.get() as u8)
+            core.adopt_table_superzones(&cut.grown);
+            let stale = core.stale_log_zones(cut.image.body.sync_half.get() as u8);
+            (stale, core.stale_table_zones(&cut.places))
         };
         #[cfg(feature = "canary")]
         if early {
-            self.release(id, &[], stale).await?;
-            self.core.borrow_mut().delta_released();
-            return Ok(());
+            releasable.clear();
+        }
+        self.release_tables(id, tables).await?;
+        {
+            let mut core = self.core.borrow_mut();
+            releasable.extend(core.resize_tables());
         }
         self.release(id, &releasable, stale).await?;
         self.core.borrow_mut().delta_released();
+        Ok(())
+    }
+
+    /// Resets zones of the tables that checkpoint `id` shows to hold nothing.
+    pub(crate) async fn release_tables(self: &Rc<Self>, id: u64, zones: Vec<ZoneId>) -> Result<()> {
+        let pool = self.core.borrow().zones.clone();
+        for zone in zones {
+            let done = pool.try_release_zone(zone, ReleaseProof::by(id)).await?;
+            self.core.borrow_mut().area.was_reset(zone, done);
+        }
         Ok(())
     }
 
@@ -491,7 +486,7 @@ impl Inner {
 }
 
 /// Parses a checkpoint's body; `None` if sections and lengths do not fit.
-pub(crate) fn decode_image(body: &[u8]) -> Option<(Image, Vec<ExtentEntry>, Vec<UnitRef>)> {
+pub(crate) fn decode_image(body: &[u8]) -> Option<(Image, Vec<ExtentEntry>, Units)> {
     fn section<T: FromBytes + Copy>(rest: &mut &[u8], count: u32) -> Option<Vec<T>> {
         let size = size_of::<T>().checked_mul(count as usize)?;
         let (now, later) = rest.split_at_checked(size)?;
@@ -501,7 +496,9 @@ pub(crate) fn decode_image(body: &[u8]) -> Option<(Image, Vec<ExtentEntry>, Vec<
     let (head, mut rest) = CheckpointBody::read_from_prefix(body).ok()?;
     let states: Vec<StreamState> = section(&mut rest, head.streams.get())?;
     let extents = section(&mut rest, head.extents.get())?;
-    let units = section(&mut rest, head.units.get())?;
+    let mut nat: Vec<UnitRef> = section(&mut rest, head.units.get())?;
+    let of_nat = head.nat_units.get() as usize;
+    let sit = (of_nat <= nat.len()).then(|| nat.split_off(of_nat))?;
     let descriptors = section(&mut rest, head.superzones.get())?;
     let orphans: Vec<zerocopy::little_endian::U32> = section(&mut rest, head.orphans.get())?;
     let mut heads = Vec::new();
@@ -516,5 +513,9 @@ pub(crate) fn decode_image(body: &[u8]) -> Option<(Image, Vec<ExtentEntry>, Vec<
         });
     }
     let orphans = orphans.into_iter().map(u32::from).collect();
-    rest.is_empty().then_some((Image { body: head, heads, descriptors, orphans }, extents, units))
+    rest.is_empty().then_some((
+        Image { body: head, heads, descriptors, orphans },
+        extents,
+        [nat, sit],
+    ))
 }

@@ -17,7 +17,6 @@ use crate::space::{Lack, Tried};
 use crate::table::{NodeIds, Table};
 use crate::types::{Counters, Ino, Kind, MountOptions, OnDamage, Time};
 use furrow_log::address::{BlockAddr, read_blocks};
-use furrow_log::delta::DeltaLog;
 use furrow_log::pool::ZonePool;
 use furrow_log::record::crc32c;
 use furrow_log::writer::Writer;
@@ -128,7 +127,12 @@ pub(crate) struct Core {
     pub(crate) pages: Pool,
     pub(crate) writer: Writer,
     pub(crate) zones: ZonePool,
-    pub(crate) delta: DeltaLog,
+    /// Delta logs: one, or NAT's and SIT's.
+    pub(crate) logs: Vec<crate::merge::Log>,
+    /// Zones of the tables.
+    pub(crate) area: crate::area::Area,
+    /// Where each table unit is.
+    pub(crate) units: crate::merge::Units,
     pub(crate) cache: Cache,
     pub(crate) nat: Table<NatEntry>,
     pub(crate) sit: Table<SitEntry>,

@@ -45,8 +45,11 @@ pub const HEADS_PER_STREAM: u32 = 8;
 pub const WIDTH_MAX: u32 = 32;
 /// Incompatible feature: inodes may have extended attributes, and files be made without a name.
 pub const INCOMPAT_XATTRS: u64 = 1;
+/// Incompatible feature: the zones of the tables are used one by one, and more of them are taken
+/// from the main area. Every file system has it.
+pub const INCOMPAT_THIN_TABLES: u64 = 2;
 /// Incompatible features this version knows; mkfs sets them all.
-pub const INCOMPAT_KNOWN: u64 = INCOMPAT_XATTRS;
+pub const INCOMPAT_KNOWN: u64 = INCOMPAT_XATTRS | INCOMPAT_THIN_TABLES;
 /// Read-only compatible features this version knows: none.
 pub const RO_COMPAT_KNOWN: u64 = 0;
 
@@ -102,11 +105,11 @@ layout! {
         pub ring_start: U32,
         /// First zone of the delta log.
         pub delta_start: U32,
-        /// Zones in each of its two halves.
+        /// Zones in each of its two halves, or of the four where NAT and SIT have a log each.
         pub delta_zones: U32,
         /// First zone of the tables.
         pub table_start: U32,
-        /// Zones in each of their two halves.
+        /// Zones of the tables, beside superzones of the main area.
         pub table_zones: U32,
         /// First zone of the sync log.
         pub sync_start: U32,
@@ -128,8 +131,8 @@ layout! {
         pub nodes: U32,
         /// Log streams in use.
         pub streams: U32,
-        /// Zero.
-        pub reserved: U32,
+        /// Delta logs, and zones of tables written at a time: 1, which NAT and SIT share, or 2.
+        pub logs: U32,
     }
 }
 
@@ -143,27 +146,27 @@ layout! {
     /// Invariants: exactly one whole checkpoint is the newest (highest `checkpoint` in the record
     /// header); all blocks it reaches were durable before it; `sync_limit` is the first sync
     /// sequence that must not be replayed (all ones: no limit).
-    pub struct CheckpointBody: 104 {
+    pub struct CheckpointBody: 112 {
         /// Bit 0: clean (nothing in the sync log).
         pub flags: U32,
         /// Heads of streams: from as many as there are streams to eight times that.
         pub streams: U32,
         /// Delta-log extents that complete the tables.
         pub extents: U32,
-        /// Table units (NAT and SIT).
+        /// Table units, NAT and then SIT, each up to the last that was written.
         pub units: U32,
         /// Superzones.
         pub superzones: U32,
         /// Unlinked inodes that were open.
         pub orphans: U32,
-        /// Half of the delta log that is written next.
+        /// Half of the delta log, of NAT's if there are two, that is written next.
         pub delta_half: U32,
         /// First unwritten block of it.
         pub delta_next: U32,
-        /// Half of the tables that is written next.
-        pub table_half: U32,
-        /// First unwritten block of it.
-        pub table_next: U32,
+        /// The same of SIT's delta log; 0 if there is one log.
+        pub sit_half: U32,
+        /// First unwritten block of it; 0 if there is one log.
+        pub sit_next: U32,
         /// Half of the sync log in which records after this checkpoint start.
         pub sync_half: U32,
         /// Block in that half.
@@ -182,6 +185,10 @@ layout! {
         pub inodes: U64,
         /// Next generation for a new inode.
         pub generation: U32,
+        /// How many of `extents` are of the first delta log; they come first.
+        pub log_extents: U32,
+        /// How many of `units` are of the NAT.
+        pub nat_units: U32,
         /// Zero.
         pub reserved: U32,
     }

@@ -313,6 +313,7 @@ struct Plan {
     unit_blocks: u32,
     nodes: u32,
     streams: u32,
+    logs: u32,
 }
 
 /// Zones of the checkpoint ring.
@@ -339,7 +340,13 @@ impl Plan {
         self.superzones * self.segments()
     }
 
-    /// First zone of half `half` of an area.
+    /// Zones of half `half` of delta log `log`.
+    fn delta_half(&self, log: u32, half: u32) -> std::ops::Range<u32> {
+        let start = self.delta_start + 2 * self.delta_zones * log.min(self.logs - 1);
+        Plan::half(start, self.delta_zones, half)
+    }
+
+    /// Zones of half `half` of an area.
     fn half(start: u32, zones: u32, half: u32) -> std::ops::Range<u32> {
         let first = start + half.min(1) * zones;
         first..first + zones
@@ -361,6 +368,7 @@ mod state {
     pub const ACTIVE: u8 = 1;
     pub const FULL: u8 = 3;
     pub const RETIRED: u8 = 4;
+    pub const TABLES: u8 = 5;
 }
 
 /// What the checkpoint says.
@@ -377,6 +385,17 @@ struct Volume {
 }
 
 impl Volume {
+    /// Whether units of tables may be in `zone`.
+    fn is_of_tables(&self, zone: u32) -> bool {
+        let plan = &self.plan;
+        let superzone = zone.checked_sub(plan.main_start).map(|at| at / plan.width);
+        let superzone = superzone.and_then(|index| self.superzones.get(index as usize));
+        let taken = superzone.is_some_and(|superzone| {
+            superzone.state == state::TABLES && superzone.zones.contains(&ZoneId(zone))
+        });
+        taken || (plan.table_start..plan.table_start + plan.table_zones).contains(&zone)
+    }
+
     /// Where a block of the main area is: (superzone, segment of the SIT, block in the segment).
     fn locate(&self, addr: u32) -> Option<(u32, u32, u32)> {
         let (zone, offset) = (addr / self.plan.capacity, addr % self.plan.capacity);

@@ -23,7 +23,6 @@
 
 use crate::core::{Core, Inner, Stop};
 use crate::format::SummaryEntry;
-use crate::layout::LOG_PERMITS;
 use crate::quota::{self, WINDOW};
 use crate::space::RESERVE;
 use crate::types::{Placement, StreamInfo};
@@ -96,15 +95,16 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Books for `streams` streams whose superzones have `width` zones, of a drive of `geometry`
-    /// with `superzones` superzones in `groups` interference groups.
+    /// Books for `streams` streams whose superzones have `width` zones, beside logs that need `logs`
+    /// permits, of a drive of `geometry` with `superzones` superzones in `groups` interference
+    /// groups.
     ///
     /// # Errors
     /// `Invalid` if the drive has fewer active zones than the file system was made for.
     pub(crate) fn new(
         geometry: &Geometry,
         placement: Placement,
-        (streams, width): (u32, u32),
+        (streams, width, logs): (u32, u32, u32),
         superzones: u32,
         groups: u32,
         now: Nanos,
@@ -113,9 +113,9 @@ impl Streams {
         let permits = geometry.max_active.unwrap_or(u32::MAX).min(geometry.zones);
         // Superzones begun and not filled are space nobody has: a sixteenth of the drive at most.
         let by_space = superzones / 16;
-        let extra = permits.saturating_sub(LOG_PERMITS + first) / width;
+        let extra = permits.saturating_sub(logs + first) / width;
         let extra = extra.min(by_space).min(streams * (HEADS_PER_STREAM - 1));
-        let total = LOG_PERMITS + first + extra * width;
+        let total = logs + first + extra * width;
         if total > permits {
             let message = format!(
                 "the drive has {permits} active zones, the file system was made for {total}"
@@ -124,7 +124,7 @@ impl Streams {
         }
         let budget = Budget::new(total, &[]);
         let take = |class, count| budget.try_acquire(class, count).expect("invariant: the sum");
-        let reserved = [take(Class::Metadata, LOG_PERMITS), take(Class::User, first)];
+        let reserved = [take(Class::Metadata, logs), take(Class::User, first)];
         let most = match placement {
             _ if extra == 0 => 1,
             Placement::Fixed(count) => count.clamp(1, HEADS_PER_STREAM),

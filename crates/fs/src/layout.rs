@@ -16,8 +16,10 @@ const SUBSEGMENT: u32 = 32;
 const SEGMENT: u32 = 512;
 /// Fewest superzones of the main area: one for each of the six streams, two spare, one to start.
 const SUPERZONES_MIN: u32 = 9;
-/// Active zones the logs need: checkpoint ring, delta log, tables, sync log.
-pub(crate) const LOG_PERMITS: u32 = 4;
+/// Active zones the logs need at least: checkpoint ring, delta log, tables, sync log.
+const LOG_PERMITS: u32 = 4;
+/// The tables begin with room for a node in this many.
+const FEW_NODES: u32 = 256;
 /// Fewest active zones a drive must offer.
 pub(crate) const PERMITS_MIN: u32 = 6;
 /// From this capacity on a zone is striped over all dies by the drive itself: width 1.
@@ -53,6 +55,8 @@ pub(crate) struct Layout {
     pub(crate) unit_blocks: u32,
     pub(crate) nodes: u32,
     pub(crate) streams: u32,
+    /// Delta logs, and zones of tables written at a time: 1 or 2.
+    pub(crate) logs: u32,
     /// Segments per superzone (derived).
     pub(crate) segments: u32,
 }
@@ -110,35 +114,70 @@ impl Layout {
             // A file takes at least an inode and a block.
             nodes: (total / 2).clamp(64, u64::from(u32::MAX - 1)) as u32,
             streams,
+            logs: 1,
             segments: 0,
         };
         layout.segments = layout.stripe(width).segments();
-        layout.size_areas(usable);
+        layout.size_areas(usable, options);
         layout.check_size(usable)?;
         Ok(layout)
     }
 
     /// Gives each area its zones; the main area gets the rest.
-    fn size_areas(&mut self, usable: u32) {
+    fn size_areas(&mut self, usable: u32, options: &MkfsOptions) {
         let capacity = u64::from(self.capacity);
-        // Segments as if the main area were the whole drive: a slight excess.
-        let segments = u64::from(usable / self.width + 1) * u64::from(self.segments);
-        let nat_units = u64::from(self.nodes).div_ceil(u64::from(self.nat_per_unit()));
-        let sit_units = segments.div_ceil(u64::from(self.sit_per_unit()));
-        let table_blocks = (nat_units + sit_units) * u64::from(self.unit_blocks);
-        // A half takes all units once, and as much again before it is full. No unit straddles
-        // zones, which may waste up to one unit in each.
-        let useful = capacity - capacity % u64::from(self.unit_blocks);
-        self.table_zones = (table_blocks * 2).div_ceil(useful.max(1)).max(1) as u32;
         // The delta log: a quarter of a percent of the drive, at most 16 MiB a half.
         let delta_blocks = (u64::from(usable) * capacity / 400).clamp(16, 4096);
+        let delta_blocks = delta_blocks / u64::from(self.logs);
+        let delta_blocks =
+            options.delta_blocks.map_or(delta_blocks, |least| u64::from(least.max(1)));
         self.delta_zones = delta_blocks.div_ceil(capacity).max(1) as u32;
         self.delta_start = self.ring_start + RING_ZONES;
-        self.table_start = self.delta_start + 2 * self.delta_zones;
-        self.sync_start = self.table_start + 2 * self.table_zones;
-        self.main_start = self.sync_start + 2 * self.sync_zones;
-        let end = self.ring_start + usable;
-        self.superzones = end.saturating_sub(self.main_start) / self.width;
+        self.table_start = self.delta_start + 2 * self.delta_zones * self.logs;
+        // Segments as if the main area were the whole drive: a slight excess.
+        let segments = u64::from(usable / self.width + 1) * u64::from(self.segments);
+        let sit = segments.div_ceil(u64::from(self.sit_per_unit())) as u32;
+        let few = (self.nodes / FEW_NODES).clamp(self.nodes.min(4096), self.nodes);
+        let few = options.first_nodes.map_or(few, |few| few.clamp(1, self.nodes));
+        let kept = self.table_zones_for(few.div_ceil(self.nat_per_unit()), sit);
+        let zones = zones_with_room(kept);
+        // On the smallest drives one zone in two will do.
+        for table_zones in [zones, zones - u32::from(kept == 1)] {
+            self.table_zones = table_zones;
+            self.sync_start = self.table_start + self.table_zones;
+            self.main_start = self.sync_start + 2 * self.sync_zones;
+            let end = self.ring_start + usable;
+            self.superzones = end.saturating_sub(self.main_start) / self.width;
+            if self.superzones >= SUPERZONES_MIN {
+                break;
+            }
+        }
+    }
+
+    /// Units that a zone holds: none straddles zones.
+    pub(crate) fn units_per_zone(&self) -> u32 {
+        self.capacity / self.unit_blocks
+    }
+
+    /// Zones that so many units of each table fill.
+    pub(crate) fn table_zones_for(&self, nat: u32, sit: u32) -> u32 {
+        let per_zone = self.units_per_zone();
+        match self.logs {
+            1 => nat.saturating_add(sit).div_ceil(per_zone),
+            _ => nat.div_ceil(per_zone) + sit.div_ceil(per_zone),
+        }
+    }
+
+    /// Node ids that `zones` zones of tables have room for, whatever the SIT needs.
+    pub(crate) fn nodes_in(&self, zones: u32) -> u32 {
+        let kept = zones_kept_of(zones);
+        let per_zone = u64::from(self.units_per_zone());
+        let sit = u64::from(self.sit_units());
+        let units = match self.logs {
+            1 => (u64::from(kept) * per_zone).saturating_sub(sit),
+            _ => u64::from(kept).saturating_sub(sit.div_ceil(per_zone)) * per_zone,
+        };
+        (units * u64::from(self.nat_per_unit())).min(u64::from(self.nodes)) as u32
     }
 
     fn check_size(&self, usable: u32) -> Result<()> {
@@ -221,14 +260,19 @@ impl Layout {
         (superzone < self.superzones).then_some(superzone)
     }
 
-    /// Zones of a half of the delta log.
-    pub(crate) fn delta_half(&self, half: u8) -> Vec<ZoneId> {
-        half_of(self.delta_start, self.delta_zones, half)
+    /// Zones of a half of a delta log.
+    pub(crate) fn delta_half(&self, log: usize, half: u8) -> Vec<ZoneId> {
+        half_of(self.delta_start + 2 * self.delta_zones * log as u32, self.delta_zones, half)
     }
 
-    /// Zones of a half of the tables.
-    pub(crate) fn table_half(&self, half: u8) -> Vec<ZoneId> {
-        half_of(self.table_start, self.table_zones, half)
+    /// Zones of the tables that are not of the main area.
+    pub(crate) fn table_area(&self) -> impl Iterator<Item = ZoneId> + use<> {
+        (self.table_start..self.table_start + self.table_zones).map(ZoneId)
+    }
+
+    /// Active zones of checkpoint ring, delta logs, tables and sync log.
+    pub(crate) fn log_permits(&self) -> u32 {
+        1 + 2 * self.logs + self.sync_zones
     }
 
     /// Zones of a half of the sync log.
@@ -238,10 +282,14 @@ impl Layout {
 
     /// The sum of permits, line by line.
     pub(crate) fn budget(&self) -> Vec<(String, u32)> {
-        let logs = ["checkpoint ring", "delta log", "tables"].map(|name| (name, 1));
+        let logs: &[&str] = match self.logs {
+            1 => &["checkpoint ring", "delta log", "tables"],
+            _ => &["checkpoint ring", "delta log of NAT", "delta log of SIT", "NAT", "SIT"],
+        };
+        let logs = logs.iter().map(|name| (*name, 1));
         let streams = crate::format::stream_names(self.streams);
         let streams = streams.iter().map(|name| (*name, self.width));
-        let lines = logs.into_iter().chain([("sync log", self.sync_zones)]).chain(streams);
+        let lines = logs.chain([("sync log", self.sync_zones)]).chain(streams);
         lines.map(|(name, permits)| (name.to_string(), permits)).collect()
     }
 
@@ -274,7 +322,7 @@ impl Layout {
             unit_blocks: self.unit_blocks.into(),
             nodes: self.nodes.into(),
             streams: self.streams.into(),
-            reserved: 0.into(),
+            logs: self.logs.into(),
         }
     }
 
@@ -313,6 +361,7 @@ impl Layout {
             unit_blocks: body.unit_blocks.get(),
             nodes: body.nodes.get(),
             streams: body.streams.get(),
+            logs: body.logs.get(),
             segments: 0,
         };
         layout.validate(geometry).map_err(|what| {
@@ -344,13 +393,14 @@ impl Layout {
         range("width", self.width, 1, WIDTH_MAX)?;
         range("delta_zones", self.delta_zones, 1, self.zones)?;
         range("table_zones", self.table_zones, 1, self.zones)?;
+        range("logs", self.logs, 1, 2)?;
         // Recovery does not even out the rows of a wider one yet.
         range("sync_zones", self.sync_zones, 1, 1)?;
         let mut expected = u64::from(geometry.conventional_zones);
         for (name, start, zones) in [
             ("checkpoint ring", self.ring_start, RING_ZONES),
-            ("delta log", self.delta_start, 2 * self.delta_zones),
-            ("tables", self.table_start, 2 * self.table_zones),
+            ("delta log", self.delta_start, self.delta_zones.saturating_mul(2 * self.logs)),
+            ("tables", self.table_start, self.table_zones),
             ("sync log", self.sync_start, 2 * self.sync_zones),
             ("main area", self.main_start, 0),
         ] {
@@ -376,6 +426,17 @@ impl Layout {
         let most = (u64::from(self.zones) * u64::from(self.capacity)).max(64);
         range("nodes", self.nodes, 2, most.min(u64::from(u32::MAX - 1)) as u32)
     }
+}
+
+/// Zones of tables where `kept` of them hold all units: as many again that are always empty, so
+/// that all of it can be written anew, and as many for a merge.
+fn zones_with_room(kept: u32) -> u32 {
+    3 * kept
+}
+
+/// The inverse of [`zones_with_room`]; at least one zone in two.
+fn zones_kept_of(zones: u32) -> u32 {
+    (zones / 3).max(u32::from(zones >= 2))
 }
 
 fn half_of(start: u32, zones: u32, half: u8) -> Vec<ZoneId> {

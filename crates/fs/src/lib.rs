@@ -39,6 +39,7 @@
 //! ```
 
 mod acl;
+mod area;
 mod atime;
 mod background;
 pub mod cache;

@@ -81,7 +81,7 @@ impl Core {
             tables: self.nat.bytes() + self.sit.bytes() + self.ids.bytes(),
             deltas: set_bytes(dirty, 4)
                 + self.checkpoint.snapshot_bytes
-                + size_of_val(&self.checkpoint.extents[..]) as u64,
+                + self.logs.iter().map(|log| size_of_val(&log.extents[..]) as u64).sum::<u64>(),
             directories: self.directories.bytes(),
             changes: self.names.bytes() + self.changed_nodes.bytes(),
         }

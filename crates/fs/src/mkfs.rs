@@ -1,15 +1,15 @@
 //! Making a file system.
 
 use crate::format::{
-    CheckpointBody, HEADS_PER_STREAM, HOLE, LEVEL_INODE, NatEntry, ROOT_NODE, SitEntry,
-    StreamState, UnitRef, class, kind, table,
+    CheckpointBody, HEADS_PER_STREAM, LEVEL_INODE, NatEntry, ROOT_NODE, SitEntry, StreamState,
+    UnitRef, class, kind, table,
 };
 use crate::layout::Layout;
 use crate::node::{as_inode_mut, new_node, stamp};
 use crate::recover::report;
 use crate::types::{Kind, MkfsOptions, MkfsReport, Time};
 use furrow_log::BlockAddr;
-use furrow_log::delta::{DeltaLayout, DeltaLog};
+use furrow_log::delta::{DeltaLayout, DeltaLog, Extent};
 use furrow_log::format::Descriptor;
 use furrow_log::pool::{ReleaseProof, SuperzoneState, ZonePool, describe};
 use furrow_log::record::{RecordId, Uuid, blocks_for, crc32c, peek, seal};
@@ -162,30 +162,31 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
     sit.changed = (seconds as u32).into();
     sit.map[0] = 1;
     let sizes = [size_of::<NatEntry>() as u16, size_of::<SitEntry>() as u16];
-    let halves = [layout.delta_half(0), layout.delta_half(1)];
-    let delta = DeltaLayout::new(writer.geometry(), halves, &sizes, kind::DELTA)?;
-    let mut delta = DeltaLog::new(writer, delta, pages, None);
-    let mut extents = Vec::new();
     let entries = [
         (table::NAT, ROOT_NODE, nat.as_bytes()),
         (table::SIT, home as u32 * layout.segments, sit.as_bytes()),
     ];
-    delta.append(&id, entries.into_iter(), &mut extents)?.written().await?;
+    let mut logs = Vec::new();
+    for log in 0..layout.logs as usize {
+        let halves = [layout.delta_half(log, 0), layout.delta_half(log, 1)];
+        let delta = DeltaLayout::new(writer.geometry(), halves, &sizes, kind::DELTA)?;
+        let mut delta = DeltaLog::new(writer, delta, pages, None);
+        let mut extents = Vec::new();
+        let of =
+            |entry: &(u8, u32, &[u8])| usize::from(entry.0).min(layout.logs as usize - 1) == log;
+        delta.append(&id, entries.into_iter().filter(of), &mut extents)?.written().await?;
+        logs.push((extents, delta.position().1));
+    }
     writer.drain().await?;
     writer.flush().await?;
     all[home].state = SuperzoneState::Active as u8;
-    let body = first_checkpoint(
-        layout,
-        (stream, home as u32),
-        &all,
-        &extents,
-        delta.position().1,
-        seconds,
-    );
+    let body = first_checkpoint(layout, (stream, home as u32), &all, &logs, seconds);
     let ring = ZoneId(layout.ring_start);
     let room = layout.capacity - 1;
-    // A checkpoint of a busy file system also has open summaries and orphans.
+    // A checkpoint of a busy file system also has table units, open summaries and orphans.
+    let units = (layout.nat_units() + layout.sit_units()) as usize;
     let most = body.len()
+        + units * size_of::<UnitRef>()
         + layout.streams as usize * 8 * layout.segment_blocks as usize
         + (layout.streams * HEADS_PER_STREAM) as usize * size_of::<StreamState>()
         + 4 * layout.orphans_max();
@@ -212,18 +213,18 @@ fn first_checkpoint(
     layout: &Layout,
     (stream, home): (usize, u32),
     descriptors: &[Descriptor],
-    extents: &[furrow_log::delta::Extent],
-    delta_next: u32,
+    logs: &[(Vec<Extent>, u32)],
     written: i64,
 ) -> Vec<u8> {
-    let units = layout.nat_units() + layout.sit_units();
+    let extents = || logs.iter().flat_map(|(extents, _)| extents);
     let body = CheckpointBody {
         flags: 1.into(),
         streams: layout.streams.into(),
-        extents: (extents.len() as u32).into(),
-        units: units.into(),
+        extents: (extents().count() as u32).into(),
+        log_extents: (logs[0].0.len() as u32).into(),
         superzones: layout.superzones.into(),
-        delta_next: delta_next.into(),
+        delta_next: logs[0].1.into(),
+        sit_next: logs.get(1).map_or(0, |log| log.1).into(),
         sync_limit: u64::MAX.into(),
         sync_epoch: 1.into(),
         written: written.into(),
@@ -242,11 +243,8 @@ fn first_checkpoint(
         };
         out.extend(state.as_bytes());
     }
-    for extent in extents {
+    for extent in extents() {
         out.extend(extent.entry().as_bytes());
-    }
-    for _ in 0..units {
-        out.extend(UnitRef { addr: HOLE.into(), crc: 0.into() }.as_bytes());
     }
     out.extend(descriptors.as_bytes());
     let owner = crate::format::SummaryEntry {

@@ -15,12 +15,14 @@ pub(crate) use read::{report, written};
 use replay::replay;
 use roll::{Roll, roll};
 
+use crate::area::Area;
 use crate::cache::Cache;
 use crate::checkpoint::{self};
 use crate::core::{ChangedNodes, Core, Inner};
 use crate::format::{NatEntry, SitEntry, SummaryEntry, kind};
 use crate::heads::{Head, Streams};
 use crate::layout::Layout;
+use crate::merge::Log;
 use crate::names::NameLog;
 use crate::sync;
 use crate::table::{NodeIds, Table};
@@ -74,10 +76,10 @@ pub(crate) async fn mount(
     }
     check_heads(&*device, &found)?;
     let roll = roll(&*device, &found, &pages).await?;
-    let delta = delta_layout(device.geometry(), &found.layout, &options)?;
-    let (nat, sit) = tables(&*device, &found, &pages, &delta).await?;
+    let deltas = delta_layouts(device.geometry(), &found.layout, &options)?;
+    let (nat, sit) = tables(&*device, &found, &pages, &deltas).await?;
     trace(rt, 3);
-    let inner = assemble(rt, device, options, &found, &roll, (nat, sit), pages, delta)?;
+    let inner = assemble(rt, device, options, &found, &roll, (nat, sit), pages, deltas)?;
     if inner.core.borrow().options.read_only {
         replay(&inner, roll.records, &mut BTreeMap::new()).await?;
         return Ok(inner);
@@ -87,6 +89,7 @@ pub(crate) async fn mount(
     // Padding needs the owners replay finds, and replay nothing that padding does.
     let chains = roll.chains;
     replay(&inner, roll.records, &mut owners).await?;
+    inner.core.borrow_mut().limit_nodes();
     trace(rt, 7);
     settle_heads(&inner, &found, &chains, &owners).await?;
     trace(rt, 6);
@@ -134,21 +137,26 @@ fn trace(rt: &Rt, step: u64) {
     rt.trace(&[0x6d_6f75_6e74, step]);
 }
 
-pub(crate) fn delta_layout(
+/// The delta logs of a drive.
+pub(crate) fn delta_layouts(
     geometry: &Geometry,
     layout: &Layout,
     options: &MountOptions,
-) -> Result<DeltaLayout> {
+) -> Result<Vec<DeltaLayout>> {
     let sizes = [size_of::<NatEntry>() as u16, size_of::<SitEntry>() as u16];
-    let halves = [layout.delta_half(0), layout.delta_half(1)];
-    #[allow(unused_mut)]
-    let mut delta = DeltaLayout::new(geometry, halves, &sizes, kind::DELTA)?;
-    #[cfg(feature = "canary")]
-    if options.canary == Some(crate::types::Canary::IgnoredExtent) {
-        delta.canary = Some(furrow_log::writer::Canary::IgnoreExtent);
+    let mut deltas = Vec::new();
+    for log in 0..layout.logs as usize {
+        let halves = [layout.delta_half(log, 0), layout.delta_half(log, 1)];
+        #[allow(unused_mut)]
+        let mut delta = DeltaLayout::new(geometry, halves, &sizes, kind::DELTA)?;
+        #[cfg(feature = "canary")]
+        if options.canary == Some(crate::types::Canary::IgnoredExtent) {
+            delta.canary = Some(furrow_log::writer::Canary::IgnoreExtent);
+        }
+        deltas.push(delta);
     }
     let _ = options;
-    Ok(delta)
+    Ok(deltas)
 }
 
 fn writer(rt: &Rt, device: &Rc<dyn ZonedDevice>, options: &MountOptions) -> Writer {
@@ -181,7 +189,7 @@ pub(crate) fn assemble(
     roll: &Roll,
     (nat, sit): (Table<NatEntry>, Table<SitEntry>),
     pages: Pool,
-    delta: DeltaLayout,
+    deltas: Vec<DeltaLayout>,
 ) -> Result<Rc<Inner>> {
     let layout = Rc::new(found.layout.clone());
     let geometry = device.geometry().clone();
@@ -197,7 +205,13 @@ pub(crate) fn assemble(
     let zones = ZonePool::new(&writer, &descriptors, groups)?;
     zones.checkpoint_durable(found.id.checkpoint);
     let body = &found.image.body;
-    let delta = DeltaLog::recover(&writer, delta, &pages, None, body.delta_half.get() as u8)?;
+    let mut logs = Vec::new();
+    let halves = [body.delta_half, body.sit_half].map(|half| half.get() as u8);
+    for ((delta, half), extents) in deltas.into_iter().zip(halves).zip(&found.extents) {
+        let delta = DeltaLog::recover(&writer, delta, &pages, None, half)?;
+        logs.push(Log::new(delta, extents.clone()));
+    }
+    let area = Area::recover(&layout, &zones, &found.reports);
     let end = |zone: ZoneId| written(&found.reports[zone.0 as usize], &geometry);
     let used = |zones: Vec<ZoneId>| zones.into_iter().any(|zone| end(zone) > 0);
     let state = checkpoint::State {
@@ -205,24 +219,19 @@ pub(crate) fn assemble(
         epoch: found.id.epoch + 1,
         ring: found.ring,
         ring_used: [0, 1].map(|ring| end(ZoneId(layout.ring_start + ring)) > 0),
-        table_half: body.table_half.get() as u8,
-        table_next: table_next(&layout, body.table_half.get() as u8, &end),
-        table_used: [0, 1].map(|half| used(layout.table_half(half))),
-        extents: found.extents.clone(),
-        units: found.units.clone(),
+        blocks: 0,
         snapshot_bytes: 0,
         forced: false,
         leave_ring: false,
-        merge: None,
     };
     let mut superzone_valid = vec![0; layout.superzones as usize];
     for segment in 0..sit.len() {
         let valid = u32::from(sit.get(segment).valid.get());
         superzone_valid[(segment / layout.segments) as usize] += valid;
     }
-    let used_ids = (1..nat.len()).filter(|nid| nat.get(*nid).ino.get() != 0);
-    let ids = NodeIds::new(layout.nodes, used_ids);
-    let shape = (layout.streams, layout.width);
+    let used_ids = nat.iter().filter(|(_, entry)| entry.ino.get() != 0);
+    let ids = NodeIds::new(layout.nodes, used_ids.map(|(nid, _)| nid));
+    let shape = (layout.streams, layout.width, layout.log_permits());
     let (placement, superzones) = (options.placement, layout.superzones);
     let streams = Streams::new(&geometry, placement, shape, superzones, groups, rt.now())?;
     let core = Core {
@@ -230,7 +239,9 @@ pub(crate) fn assemble(
         device,
         writer,
         zones,
-        delta,
+        logs,
+        area,
+        units: found.units.clone(),
         cache: Cache::new(options.cache_pages.max(256)),
         nat,
         sit,
@@ -291,13 +302,6 @@ pub(crate) fn assemble(
     }))
 }
 
-/// First block behind everything written in a half of the tables.
-fn table_next(layout: &Layout, half: u8, end: &impl Fn(ZoneId) -> u32) -> u32 {
-    let zones = layout.table_half(half);
-    let last = zones.iter().rposition(|zone| end(*zone) > 0);
-    last.map_or(0, |index| index as u32 * layout.capacity + end(zones[index]))
-}
-
 /// Writes the checkpoint that names the cut, then empties what nothing refers to.
 pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> Result<()> {
     let (pool, writer, layout) = {
@@ -310,7 +314,7 @@ pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll)
     image.body.flags = 0.into();
     let body = {
         let core = inner.core.borrow();
-        core.encode_image(&image, &core.table_places())
+        core.encode_image(&image, &core.units)
     };
     // The ring's other zone holds nothing newer: make room there if this one has none.
     let (other, needed) = {
@@ -323,7 +327,7 @@ pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll)
         inner.core.borrow_mut().checkpoint.ring_used[usize::from(other)] = false;
     }
     if needed {
-        free_a_permit(&writer, &layout, found, roll).await?;
+        free_a_permit(inner, &writer, found, roll).await?;
     }
     let id = found.id.checkpoint + 1;
     inner.core.borrow_mut().write_checkpoint(id, &body);
@@ -335,6 +339,7 @@ pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll)
     }
     trace(&inner.rt, 4);
     let stale = stale_zones(inner, found, roll);
+    inner.release_tables(id, stale.2).await?;
     inner.release(id, &stale.0, stale.1).await?;
     inner.core.borrow_mut().delta_released();
     pool.adopt_reports(&found.reports);
@@ -346,13 +351,21 @@ pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll)
 /// power cut may leave one active zone too many: a stream was in its next superzone already, and
 /// the drive lost the end of the one before. They are reset only when the checkpoint is durable; a
 /// finished zone keeps what it has, so that a second crash finds the same records whole.
-async fn free_a_permit(writer: &Writer, layout: &Layout, found: &Found, roll: &Roll) -> Result<()> {
+async fn free_a_permit(inner: &Inner, writer: &Writer, found: &Found, roll: &Roll) -> Result<()> {
+    let (tables, layout) = {
+        let core = inner.core.borrow();
+        (core.stale_table_zones(&found.units), core.layout.clone())
+    };
     let active = found.reports.iter().filter(|report| report.state.is_active());
     let most = writer.geometry().max_active.unwrap_or(u32::MAX) as usize;
     let mut surplus = (active.clone().count() + 1).saturating_sub(most);
     for report in active {
         let referred = |index: u32| roll.chains.iter().flatten().any(|other| *other == index);
         let stray = layout.superzone_of(report.zone).is_some_and(|index| !referred(index));
+        let stray = match inner.core.borrow().area.contains(report.zone) {
+            true => tables.contains(&report.zone),
+            false => stray,
+        };
         if surplus > 0 && stray {
             writer.open_reported(report);
             writer.finish(report.zone).await?;
@@ -366,10 +379,8 @@ async fn free_a_permit(writer: &Writer, layout: &Layout, found: &Found, roll: &R
 fn open_logs(inner: &Rc<Inner>, found: &Found) {
     let core = &mut *inner.core.borrow_mut();
     let layout = core.layout.clone();
+    core.open_table_area(&found.reports);
     let mut zones = vec![ZoneId(layout.ring_start + u32::from(core.checkpoint.ring))];
-    let table = layout.table_half(core.checkpoint.table_half);
-    let at = core.checkpoint.table_next / layout.capacity;
-    zones.extend(table.get(at as usize));
     zones.extend(layout.sync_half(core.sync.half));
     for zone in zones {
         let report = &found.reports[zone.0 as usize];
@@ -393,7 +404,11 @@ fn row_end(stripe: &crate::stripe::Stripe, ends: &[u32]) -> u32 {
 }
 
 /// Superzones and log zones with content that neither the checkpoint nor a record refers to.
-fn stale_zones(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> (Vec<SuperzoneId>, Vec<ZoneId>) {
+fn stale_zones(
+    inner: &Rc<Inner>,
+    found: &Found,
+    roll: &Roll,
+) -> (Vec<SuperzoneId>, Vec<ZoneId>, Vec<ZoneId>) {
     let core = &mut *inner.core.borrow_mut();
     let layout = core.layout.clone();
     let geometry = core.geometry.clone();
@@ -424,14 +439,10 @@ fn stale_zones(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> (Vec<SuperzoneI
     let mut add = |zones_of: Vec<ZoneId>| {
         zones.extend(zones_of.into_iter().filter(|zone| end(*zone) > 0));
     };
-    let other = 1 - core.delta.position().0;
-    if core.checkpoint.extents.iter().all(|extent| extent.half != other) {
-        add(layout.delta_half(other));
-    }
-    let other = 1 - core.checkpoint.table_half;
-    if !core.table_half_live(other) {
-        add(layout.table_half(other));
-        core.checkpoint.table_used[usize::from(other)] = false;
+    for (index, log) in core.logs.iter().enumerate() {
+        if log.is_in_one_half() {
+            add(layout.delta_half(index, 1 - log.delta.position().0));
+        }
     }
     let other = 1 - roll.half;
     let start = found.image.body.sync_half.get() as u8;
@@ -439,7 +450,7 @@ fn stale_zones(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> (Vec<SuperzoneI
         add(layout.sync_half(other));
         core.sync.used[usize::from(other)] = false;
     }
-    (superzones, zones)
+    (superzones, zones, core.stale_table_zones(&found.units))
 }
 
 /// Goes on where each head's zones were left: rows made even, summaries that are missing

@@ -145,7 +145,7 @@ impl Core {
     }
 
     /// Room that must stay spare.
-    fn kept(&self, removal: bool) -> u64 {
+    pub(crate) fn kept(&self, removal: bool) -> u64 {
         let per = u64::from(self.superzone_blocks());
         let kept = if removal { per + RECOVERY_MIN } else { self.kept_from_users() };
         kept.max(u64::from(self.space.cleaning) + self.recovery_needs())
@@ -207,7 +207,7 @@ impl Core {
     fn checkpoint_gains(&self, lack: Lack) -> bool {
         match lack {
             Lack::Room => self.empty_superzones().next().is_some(),
-            Lack::Nodes => self.ids.unused_count() > self.ids.free_count(),
+            Lack::Nodes => self.ids.waiting_count() > 0,
         }
     }
 
@@ -234,7 +234,14 @@ impl Inner {
             return Ok(true);
         }
         if lack == Lack::Nodes {
-            return Ok(false);
+            if self.core.borrow_mut().grow_tables() {
+                self.checkpoint(false).await?;
+                return Ok(true);
+            }
+            // With a superzone more, the tables would have room for nodes.
+            if !self.core.borrow().tables_can_grow() {
+                return Ok(false);
+            }
         }
         {
             let mut core = self.core.borrow_mut();

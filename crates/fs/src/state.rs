@@ -10,11 +10,14 @@ impl Core {
     /// See [`crate::Fs::statfs`].
     pub(crate) fn statfs(&self) -> StatFs {
         let per = u64::from(self.superzone_blocks());
+        let tables = self.zones.count(SuperzoneState::Tables);
         let all = (0..self.zones.total()).map(SuperzoneId);
+        let all = all.filter(|id| self.zones.state(*id) != SuperzoneState::Tables);
         let blocks: u64 = match self.zones.is_narrow() {
             true => all.map(|id| u64::from(self.payload_of(id))).sum(),
-            false => u64::from(self.zones.total()) * per,
+            false => u64::from(self.zones.total() - tables) * per,
         };
+        let logs = u64::from(self.layout.main_start - self.layout.ring_start);
         let valid: u64 = self.superzone_valid.iter().map(|v| u64::from(*v)).sum();
         let dirty = self.cache.dirty_pages() as u64;
         let kept = self.kept_from_users();
@@ -27,13 +30,21 @@ impl Core {
             blocks_available: available,
             blocks_now: self.spare().saturating_sub(kept).min(available),
             blocks_stale: blocks.saturating_sub(self.room() + valid),
-            blocks_logs: u64::from(self.layout.main_start - self.layout.ring_start)
-                * u64::from(self.layout.capacity),
+            blocks_logs: logs * u64::from(self.layout.capacity) + self.table_superzone_blocks(),
+            blocks_logs_used: self.logs_used(),
             blocks_summaries: u64::from(self.layout.segment_count()),
             inodes: u64::from(self.layout.nodes - 1),
             inodes_free: u64::from(self.ids.unused_count()),
             name_max: NAME_MAX as u32,
         }
+    }
+
+    /// Blocks of superblock and checkpoint, delta-log extents, table units and the sync log.
+    fn logs_used(&self) -> u64 {
+        let extents = self.logs.iter().flat_map(|log| &log.extents);
+        let deltas: u64 = extents.map(|extent| u64::from(extent.blocks)).sum();
+        let checkpoint = 1 + u64::from(self.checkpoint.blocks);
+        checkpoint + deltas + self.table_blocks_used() + u64::from(self.sync.next)
     }
 
     /// See [`crate::Fs::parent`].
@@ -81,8 +92,10 @@ impl Core {
         let Some(superzone) = self.layout.superzone_of(zone) else { return (ZoneUse::Unused, 0) };
         let id = SuperzoneId(superzone);
         let Some(column) = self.zones.column(id, zone) else { return (ZoneUse::Retired, 0) };
-        if self.zones.state(id) == SuperzoneState::Free {
-            return (ZoneUse::Free, 0);
+        match self.zones.state(id) {
+            SuperzoneState::Free => return (ZoneUse::Free, 0),
+            SuperzoneState::Tables => return (ZoneUse::Tables, 0),
+            _ => {}
         }
         let stripe = self.stripe(superzone);
         let mut valid = 0;

@@ -129,14 +129,35 @@ impl<E: Entry> Table<E> {
         &self.behind
     }
 
-    /// Begins a merge of the units that are behind, or of all: those it is to write.
-    pub(crate) fn begin_merge(&mut self, all: bool) -> Vec<u32> {
+    /// Units up to the last that was ever touched.
+    pub(crate) fn touched(&self) -> u32 {
+        let last = self.units.iter().rposition(Option::is_some);
+        last.map_or(0, |last| last as u32 + 1)
+    }
+
+    /// Units there are.
+    pub(crate) fn existing(&self) -> u32 {
+        self.resident as u32
+    }
+
+    /// Entries of units that were ever touched, with their index.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &E)> {
+        let units = (0..).zip(&self.units).filter_map(|(u, unit)| Some((u, unit.as_ref()?)));
+        let entries = units.flat_map(|(u, unit)| (u * self.per_unit..).zip(unit.iter()));
+        entries.filter(|(index, _)| *index < self.len)
+    }
+
+    /// Begins a merge of the units that are behind, and of `more`.
+    pub(crate) fn begin_merge(&mut self, more: impl Iterator<Item = u32>) {
         debug_assert!(self.merging.is_empty(), "a merge begins while one is under way");
-        let behind = std::mem::take(&mut self.behind);
-        let exists = |unit: &u32| self.units[*unit as usize].is_some();
-        self.merging = if all { (0..self.units.len() as u32).collect() } else { behind };
-        self.merging.retain(exists);
-        self.merging.iter().copied().collect()
+        self.merging = std::mem::take(&mut self.behind);
+        self.merging.extend(more);
+        self.merging.retain(|unit| self.units[*unit as usize].is_some());
+    }
+
+    /// Units the merge has still to write.
+    pub(crate) fn merging(&self) -> &BTreeSet<u32> {
+        &self.merging
     }
 
     /// Shares a unit of the merge, to be written as it is now: then it is not behind. `None` if
@@ -169,11 +190,19 @@ impl<E: Entry> Table<E> {
     }
 }
 
-/// Node ids: which are free. An id freed becomes free for use only after the next checkpoint.
+/// Node ids: which are free. The lowest is taken first, so that few table units are in use. An id
+/// freed becomes free for use only after the next checkpoint.
 pub(crate) struct NodeIds {
     used: Vec<u64>,
     len: u32,
+    /// Ids from here on are not taken: the tables have no room for them yet.
+    limit: u32,
+    /// Ids in use.
+    count: u32,
+    /// Free ids below `limit`.
     free: u32,
+    /// No id above this is in use.
+    top: u32,
     next: u32,
     /// Free, but not to be handed out: see [`NodeIds::hold`].
     held: BTreeSet<u32>,
@@ -190,7 +219,10 @@ impl NodeIds {
         let mut ids = NodeIds {
             used: words,
             len,
+            limit: len,
+            count: 0,
             free: len - 1,
+            top: 0,
             next: 1,
             held: BTreeSet::new(),
             waiting: vec![],
@@ -218,8 +250,37 @@ impl NodeIds {
             return false;
         }
         self.used[(id / 64) as usize] |= 1 << (id % 64);
-        self.free -= 1;
+        self.count += 1;
+        self.top = self.top.max(id);
+        self.free -= u32::from(id < self.limit);
         true
+    }
+
+    /// Ids that may be taken are below this.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Sets how far ids may be taken.
+    pub(crate) fn set_limit(&mut self, limit: u32) {
+        let limit = limit.clamp(1, self.len);
+        let (low, high) = (limit.min(self.limit), limit.max(self.limit));
+        let used = (low..high.min(self.top + 1)).filter(|id| self.is_used(*id)).count() as u32;
+        let free = high - low - used;
+        if limit > self.limit {
+            self.free += free;
+        } else {
+            self.free -= free;
+        }
+        self.limit = limit;
+    }
+
+    /// The highest id in use, or freed and not yet free for use.
+    pub(crate) fn highest(&mut self) -> u32 {
+        while self.top > 0 && !self.is_used(self.top) {
+            self.top -= 1;
+        }
+        self.top
     }
 
     /// Hands `ids` out only to who claims them by name, until [`NodeIds::unhold`].
@@ -230,22 +291,12 @@ impl NodeIds {
     /// Ends [`NodeIds::hold`].
     pub(crate) fn unhold(&mut self) {
         self.held.clear();
+        self.next = 1;
     }
 
-    /// Takes a free id.
+    /// Takes the lowest free id.
     pub(crate) fn take(&mut self) -> Option<u32> {
-        if self.free == 0 {
-            return None;
-        }
-        let mut passes = 0;
-        loop {
-            if self.next >= self.len {
-                self.next = 1;
-                passes += 1;
-                if passes > 2 {
-                    return None;
-                }
-            }
+        while self.free > 0 && self.next < self.limit {
             let id = self.next;
             if id.is_multiple_of(64) && self.used[(id / 64) as usize] == u64::MAX {
                 self.next += 64;
@@ -256,6 +307,7 @@ impl NodeIds {
                 return Some(id);
             }
         }
+        None
     }
 
     /// Gives `id` back; it can be taken after the next checkpoint.
@@ -268,9 +320,14 @@ impl NodeIds {
         self.free
     }
 
-    /// Ids not in use, also those that wait for a checkpoint.
+    /// Ids not in use, also those that wait for a checkpoint, or for room in the tables.
     pub(crate) fn unused_count(&self) -> u32 {
-        self.free + (self.waiting.len() + self.cut.len()) as u32
+        self.len - 1 - self.count + self.waiting_count()
+    }
+
+    /// Ids freed that wait for a checkpoint.
+    pub(crate) fn waiting_count(&self) -> u32 {
+        (self.waiting.len() + self.cut.len()) as u32
     }
 
     /// A checkpoint's cut: what was freed so far is freed by it.
@@ -283,7 +340,9 @@ impl NodeIds {
     pub(crate) fn durable(&mut self) {
         for id in std::mem::take(&mut self.cut) {
             self.used[(id / 64) as usize] &= !(1 << (id % 64));
-            self.free += 1;
+            self.count -= 1;
+            self.free += u32::from(id < self.limit);
+            self.next = self.next.min(id);
         }
     }
 }
@@ -320,5 +379,23 @@ mod tests {
         ids.durable();
         assert_eq!((ids.take(), ids.take()), (Some(2), None));
         assert_eq!(ids.unused_count(), 1);
+    }
+
+    #[test]
+    fn the_lowest_id_below_the_limit_is_taken() {
+        let mut ids = NodeIds::new(1000, [1, 700].into_iter());
+        ids.set_limit(4);
+        assert_eq!((ids.free_count(), ids.unused_count(), ids.highest()), (2, 997, 700));
+        assert_eq!((ids.take(), ids.take(), ids.take()), (Some(2), Some(3), None));
+        ids.set_limit(800);
+        assert_eq!(ids.free_count(), 795);
+        ids.put(2);
+        ids.cut();
+        ids.durable();
+        assert_eq!((ids.take(), ids.take()), (Some(2), Some(4)));
+        ids.set_limit(5);
+        assert_eq!((ids.free_count(), ids.take()), (0, None));
+        ids.set_limit(10_000);
+        assert_eq!((ids.limit(), ids.free_count()), (1000, 994));
     }
 }

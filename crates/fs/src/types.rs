@@ -251,8 +251,10 @@ pub struct StatFs {
     pub blocks_now: u64,
     /// Blocks that hold nothing valid any more but are in zones that are not reset: garbage.
     pub blocks_stale: u64,
-    /// Blocks of checkpoint ring, delta log, tables and sync log.
+    /// Blocks set aside for checkpoint ring, delta log, tables and sync log.
     pub blocks_logs: u64,
+    /// Those of them that hold something a mount would need now.
+    pub blocks_logs_used: u64,
     /// Blocks of segment summaries, one in each segment.
     pub blocks_summaries: u64,
     /// Inodes there can be.
@@ -371,6 +373,11 @@ pub struct MkfsOptions {
     /// Blocks per table unit, the piece in which tables are written; 1 to 64 by the drive's size
     /// if absent. 1 with [`Metadata::Pair`].
     pub unit_blocks: Option<u32>,
+    /// Least blocks of half a delta log, whose zones are whole; by the drive's size if absent.
+    pub delta_blocks: Option<u32>,
+    /// Nodes that the tables have room for before they take zones from the main area; a share of
+    /// what the drive can hold if absent.
+    pub first_nodes: Option<u32>,
     /// Overwrite a drive that holds a file system or other data.
     pub force: bool,
 }
@@ -527,6 +534,8 @@ pub enum Canary {
     RecomputedCrc,
     /// A checkpoint releases what became empty after its cut, though sync records refer to it.
     ReleaseLiveRecord,
+    /// A merge does not write its last unit, and the next checkpoint does without its deltas.
+    SkippedUnit,
 }
 
 /// Bytes written to the drive by what they hold, and what was asked for.
@@ -556,9 +565,15 @@ pub struct Counters {
     pub merges: u64,
     /// Bytes of table units they wrote.
     pub merge_bytes: u64,
+    /// Bytes of them that had not changed, and were written so that zones could be reset.
+    pub merge_moved_bytes: u64,
     /// Checkpoints that had to write units themselves, because the delta log was full before a
     /// merge was over.
     pub merge_throttles: u64,
+    /// Superzones the tables took from the main area.
+    pub table_superzones_taken: u64,
+    /// Superzones they gave back.
+    pub table_superzones_returned: u64,
     /// The longest a checkpoint was held up by that, in nanoseconds.
     pub longest_merge_stall: u64,
     /// Superzones emptied because the drive has closed zones of theirs.

@@ -88,6 +88,8 @@ pub struct Space {
     #[serde(default)]
     pub blocks_logs: u64,
     #[serde(default)]
+    pub blocks_logs_used: u64,
+    #[serde(default)]
     pub blocks_summaries: u64,
     pub inodes: u64,
     pub inodes_free: u64,
@@ -103,6 +105,7 @@ impl From<StatFs> for Space {
             blocks_now: s.blocks_now,
             blocks_stale: s.blocks_stale,
             blocks_logs: s.blocks_logs,
+            blocks_logs_used: s.blocks_logs_used,
             blocks_summaries: s.blocks_summaries,
             inodes: s.inodes,
             inodes_free: s.inodes_free,

@@ -85,7 +85,7 @@ crate::layout! {
         pub generation: U32,
         /// Zones, bad ones included: 1 to 32.
         pub width: u8,
-        /// 0 free, 1 active, 2 inactive, 3 full, 4 retired.
+        /// 0 free, 1 active, 2 inactive, 3 full, 4 retired, 5 of tables.
         pub state: u8,
         /// Zeros.
         pub reserved: [u8; 2],

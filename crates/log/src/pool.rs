@@ -52,12 +52,14 @@ pub enum SuperzoneState {
     Full = 3,
     /// Out of use: no zone is left.
     Retired = 4,
+    /// Its zones are used one by one, by the tables of an engine.
+    Tables = 5,
 }
 
 impl SuperzoneState {
     fn from_byte(byte: u8) -> Option<SuperzoneState> {
-        use SuperzoneState::{Active, Free, Full, Inactive, Retired};
-        [Free, Active, Inactive, Full, Retired].get(usize::from(byte)).copied()
+        use SuperzoneState::{Active, Free, Full, Inactive, Retired, Tables};
+        [Free, Active, Inactive, Full, Retired, Tables].get(usize::from(byte)).copied()
     }
 }
 
@@ -101,7 +103,7 @@ struct Inner {
     groups: u32,
     superzones: RefCell<Vec<Superzone>>,
     /// Superzones by state: asked for by every operation.
-    counts: [Cell<u32>; 5],
+    counts: [Cell<u32>; 6],
     /// Zone → superzone.
     owners: Vec<Option<SuperzoneId>>,
     durable: RefCell<u64>,
@@ -186,7 +188,7 @@ fn parse(index: usize, descriptor: &Descriptor, geometry: &Geometry) -> Result<S
         return corrupt(format!("zones {first} + {width}, the drive has {}", geometry.zones));
     }
     let Some(state) = SuperzoneState::from_byte(descriptor.state) else {
-        return corrupt(format!("state {}, expected 0 to 4", descriptor.state));
+        return corrupt(format!("state {}, expected 0 to 5", descriptor.state));
     };
     let missing = u64::from(descriptor.missing.get());
     if missing >> width != 0 || descriptor.reserved != [0; 2] {
@@ -240,7 +242,7 @@ impl ZonePool {
             superzones.push(superzone);
         }
         let pins = Pins { count: vec![0; geometry.zones as usize], waiters: Vec::new() };
-        let counts: [Cell<u32>; 5] = Default::default();
+        let counts: [Cell<u32>; 6] = Default::default();
         let narrow = superzones.iter().any(|s| s.zones.len() != usize::from(s.width));
         for superzone in &superzones {
             let count = &counts[superzone.state as usize];
@@ -387,6 +389,16 @@ impl ZonePool {
             .id;
         self.turn(&mut superzones[best.0 as usize], SuperzoneState::Active);
         Some(best)
+    }
+
+    /// Takes a free superzone, the last, out of the hands of streams: its zones are used one by
+    /// one from now on, until all of it is released. `None` if none is free.
+    pub fn allocate_for_tables(&self) -> Option<SuperzoneId> {
+        let mut superzones = self.0.superzones.borrow_mut();
+        let free = |s: &&mut Superzone| s.state == SuperzoneState::Free && !s.releasing;
+        let last = superzones.iter_mut().rev().find(free)?;
+        self.turn(last, SuperzoneState::Tables);
+        Some(last.id)
     }
 
     fn set(&self, id: SuperzoneId, state: SuperzoneState) {
@@ -553,23 +565,14 @@ impl ZonePool {
         task.await
     }
 
-    /// Releases one zone the pool does not group: of the checkpoint ring, the delta log, a table.
-    /// Conditions and waiting as for [`ZonePool::release`].
+    /// Releases one zone the pool does not group: of the checkpoint ring, the delta log, a table;
+    /// or one of a superzone of tables. Conditions and waiting as for [`ZonePool::release`].
     ///
     /// # Errors
-    /// `Invalid` if the proof does not hold, or the zone belongs to a superzone; `Io` if the zone
-    /// cannot be reset.
+    /// `Invalid` if the proof does not hold, or the zone belongs to another superzone; `Io` if the
+    /// zone cannot be reset.
     pub async fn release_zone(&self, zone: ZoneId, proof: ReleaseProof) -> Result<()> {
-        self.verify(&format!("zone {zone}"), &proof)?;
-        if let Some(owner) = self.owner(zone) {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("zone {zone} belongs to superzone {owner}: release that"),
-            ));
-        }
-        let pool = self.clone();
-        let task = self.0.writer.rt().spawn(async move { pool.reset_all(&[zone]).await });
-        if task.await?.is_empty() {
+        if self.try_release_zone(zone, proof).await? {
             return Ok(());
         }
         let name = self.0.writer.device().name();
@@ -577,6 +580,24 @@ impl ZonePool {
             ErrorKind::Io,
             format!("{name}: zone {zone} holds metadata and cannot be reset: replace the drive"),
         ))
+    }
+
+    /// As [`ZonePool::release_zone`], for who can do without the zone: false if it cannot be reset.
+    ///
+    /// # Errors
+    /// As [`ZonePool::release_zone`], but `Io` only if the drive does not answer.
+    pub async fn try_release_zone(&self, zone: ZoneId, proof: ReleaseProof) -> Result<bool> {
+        self.verify(&format!("zone {zone}"), &proof)?;
+        let owner = self.owner(zone);
+        if let Some(owner) = owner.filter(|id| self.state(*id) != SuperzoneState::Tables) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("zone {zone} belongs to superzone {owner}: release that"),
+            ));
+        }
+        let pool = self.clone();
+        let task = self.0.writer.rt().spawn(async move { pool.reset_all(&[zone]).await });
+        Ok(task.await?.is_empty())
     }
 
     /// Resets `zones`, all at once; answers those that cannot be.

@@ -180,10 +180,14 @@ impl Image {
             + body.streams.get() as usize % 64 * size_of::<StreamState>();
         let extents = body.extents.get() as usize % 256;
         let units = streams + extents * size_of::<ExtentEntry>();
+        let log = |index: usize| usize::from(index >= body.log_extents.get() as usize);
         for index in 0..extents {
             let at = streams + index * size_of::<ExtentEntry>();
             let extent = record.get(at..).and_then(|b| ExtentEntry::read_from_prefix(b).ok());
-            let Some(crc) = extent.and_then(|(extent, _)| self.extent_crc(&extent)) else { return };
+            let Some(crc) = extent.and_then(|(extent, _)| self.extent_crc(log(index), &extent))
+            else {
+                return;
+            };
             let field = start + at + std::mem::offset_of!(ExtentEntry, crc);
             self.zones[zone][field..field + 4].copy_from_slice(&crc.to_le_bytes());
         }
@@ -204,8 +208,8 @@ impl Image {
 }
 
 impl Image {
-    /// Checksum of the blocks of an extent of the delta log, as far as they are there.
-    fn extent_crc(&self, extent: &ExtentEntry) -> Option<u32> {
+    /// Checksum of the blocks of an extent of delta log `log`, as far as they are there.
+    fn extent_crc(&self, log: usize, extent: &ExtentEntry) -> Option<u32> {
         let (zone, block) = *self.records(|h| kind_of(h) == kind::SUPERBLOCK).first()?;
         let body = self.zones[zone].get(block * BLOCK + RecordHeader::SIZE..)?;
         let (plan, _) = SuperblockBody::read_from_prefix(body).ok()?;
@@ -214,7 +218,7 @@ impl Image {
         let mut crc = 0;
         let blocks = (extent.first.get() as usize..).take(extent.blocks.get() as usize % 4096);
         for block in blocks {
-            let zone = first + usize::from(extent.half) * zones + block / capacity;
+            let zone = first + (2 * log + usize::from(extent.half)) * zones + block / capacity;
             let at = block % capacity * BLOCK;
             crc = crc32c_append(crc, self.zones.get(zone)?.get(at..at + BLOCK)?);
         }

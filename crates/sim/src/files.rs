@@ -16,7 +16,7 @@ use crate::observe::{PROBE, Trouble, check, observe, told};
 use crate::op::{Ino, Object, Op};
 use furrow_emu::{Emulator, Fault, FaultKind};
 use furrow_fs::FsckOptions;
-use furrow_fs::{Canary, Fs, MkfsOptions, MountOptions, NewNode, Placement, WriteData};
+use furrow_fs::{Canary, Fs, Metadata, MkfsOptions, MountOptions, NewNode, Placement, WriteData};
 use furrow_fs::{CleanOptions, GcOptions, VictimPolicy};
 use furrow_rt::{Nanos, Rng, Rt};
 use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, Lba, ZoneId, ZonedDevice};
@@ -53,6 +53,8 @@ pub struct Setup {
     pub busy: bool,
     /// Cleanings asked for while clients work.
     pub cleanings: u32,
+    /// Clients sync much: each time is a checkpoint.
+    pub syncing: bool,
 }
 
 impl Setup {
@@ -107,6 +109,7 @@ impl Setup {
             mounts: 1 + rng.below(2) as u32,
             busy: false,
             cleanings: 0,
+            syncing: false,
         }
     }
 }
@@ -205,6 +208,40 @@ impl Setup {
         !Setup::is_full(case) && case.seed.is_multiple_of(3)
     }
 
+    /// The same on a drive of small zones with so many checkpoints that the delta log is merged
+    /// into the tables again and again, and the ring turns.
+    #[must_use]
+    pub fn merging(self, case: Case) -> Setup {
+        let mut rng = Rng::new(case.seed ^ 0x6e_6269);
+        let capacity = 10 + rng.below(12);
+        let permits = Some([6, 8, 14, 20][rng.below(4) as usize]);
+        let geometry = Geometry {
+            zones: 80 + rng.below(100) as u32,
+            zone_size: BlockCount(capacity + [0, 1, 23][rng.below(3) as usize]),
+            zone_capacity: BlockCount(capacity),
+            max_open: permits,
+            max_active: permits,
+            channels: Some(1),
+            ..self.geometry
+        };
+        let format = MkfsOptions {
+            width: Some(1),
+            segment_blocks: rng.one_in(2).then(|| 4 + rng.below(6) as u32),
+            unit_blocks: Some(1 + rng.below(3) as u32),
+            delta_blocks: Some(1),
+            ..self.format
+        };
+        let metadata = if rng.one_in(5) { Metadata::Pair } else { Metadata::Log };
+        let mount = MountOptions { metadata, ..self.mount };
+        let operations = 2 * self.operations;
+        Setup { geometry, format, mount, syncing: true, operations, mounts: 2, ..self }
+    }
+
+    /// Whether this case is one of many checkpoints.
+    pub fn is_merging(case: Case) -> bool {
+        case.seed % 5 == 3
+    }
+
     /// Whether the drive of this case is to be full.
     pub fn is_full(case: Case) -> bool {
         case.seed % 7 < 2
@@ -250,6 +287,7 @@ pub type Idle = BTreeMap<u8, (Generator, Model)>;
 /// Clients that have done nothing yet.
 pub fn fresh_clients(seed: u64, setup: &Setup) -> Idle {
     let generator = |n| match setup.busy {
+        _ if setup.syncing => Generator::syncing(seed, n),
         true => Generator::busy(seed, n),
         false => Generator::new(seed, n),
     };
@@ -490,6 +528,7 @@ impl Files {
         let setup = Setup::draw(case, self.canary);
         match () {
             () if Setup::is_full(case) => setup.full(case),
+            () if Setup::is_merging(case) => setup.merging(case),
             () if self.rot || case.seed.is_multiple_of(2) => setup,
             () => setup.busy(case),
         }

@@ -39,6 +39,12 @@ impl Generator {
         Generator { swarm: generator.swarm.busy(), ..generator }
     }
 
+    /// The same, but everything is synced again and again.
+    pub fn syncing(seed: u64, client: u8) -> Generator {
+        let generator = Generator::new(seed, client);
+        Generator { swarm: generator.swarm.syncing(), ..generator }
+    }
+
     /// The next operation.
     pub fn draw(&mut self, model: &Model) -> Op {
         // A choice with nothing to choose from is drawn again; creating a file is always possible.

@@ -137,7 +137,7 @@ enum Chosen {
     Ledger(LedgerSubject),
 }
 
-const FS_CANARIES: [Canary; 7] = [
+const FS_CANARIES: [Canary; 8] = [
     Canary::SkippedFlush,
     Canary::EarlyAck,
     Canary::DroppedCrc,
@@ -145,6 +145,7 @@ const FS_CANARIES: [Canary; 7] = [
     Canary::ReuseBeforeRelease,
     Canary::RecomputedCrc,
     Canary::ReleaseLiveRecord,
+    Canary::SkippedUnit,
 ];
 
 impl Chosen {

@@ -569,6 +569,16 @@ impl Swarm {
         self
     }
 
+    /// The same mix, in which everybody waits for everything again and again.
+    #[must_use]
+    pub(crate) fn syncing(mut self) -> Swarm {
+        for (_, weight) in self.weights.iter_mut().filter(|(choice, _)| *choice == Choice::Sync) {
+            *weight = (self.total / 2) as u32;
+        }
+        self.total = self.weights.iter().map(|w| u64::from(w.1)).sum();
+        self
+    }
+
     pub(crate) fn choose(&self, rng: &mut Rng) -> Choice {
         let mut at = rng.below(self.total);
         for &(choice, weight) in &self.weights {

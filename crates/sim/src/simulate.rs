@@ -148,6 +148,7 @@ fn begin(seed: u64, case: Case) -> Result<World, String> {
     let setup = Setup::draw(case, None);
     let setup = match () {
         () if Setup::is_full(case) => setup.full(case),
+        () if Setup::is_merging(case) => setup.merging(case),
         () if Setup::is_wide(case) => setup.wide(case),
         () => setup,
     };

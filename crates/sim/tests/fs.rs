@@ -6,7 +6,7 @@ use furrow_sim::crash::{Case, Effort, Figures, replay, sweep_case};
 use furrow_sim::fates::print_case;
 use furrow_sim::files::{Files, Setup};
 
-fn sweep(files: Files, seeds: std::ops::Range<u64>, effort: Effort) -> Figures {
+fn sweep(files: Files, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
     let mut figures = Figures::default();
     for seed in seeds {
         for volatile in [false, true] {
@@ -82,9 +82,13 @@ fn what_failed_once_on_a_drive_that_rots_holds() {
 
 /// A sweep stops at the first defect it sees; a canary must not get through this many.
 fn is_caught(canary: Canary, rot: bool) {
+    is_caught_by(canary, rot, |_| true);
+}
+
+fn is_caught_by(canary: Canary, rot: bool, seeds: impl Fn(&u64) -> bool) {
     let files = Files { canary: Some(canary), rot };
     let effort = Effort { cuts_max: 40, samples: 4, failures_max: 1, ..Effort::default() };
-    let figures = sweep(files, 0..40, effort);
+    let figures = sweep(files, (0..40).filter(seeds), effort);
     let failure = figures.failures.first().unwrap_or_else(|| panic!("{canary:?} not caught"));
     println!("{canary:?}, after {} reopens: {failure}", figures.reopens);
     let cuts = match print_case(&failure.cuts) {
@@ -120,6 +124,13 @@ fn a_release_with_a_live_sync_record_is_caught() {
     is_caught(Canary::ReleaseLiveRecord, false);
 }
 
+/// The delta log is released although a unit it completes was not written.
+#[test]
+fn a_merge_that_skips_a_unit_is_caught() {
+    let merging = |seed: &u64| Setup::is_merging(Case { seed: *seed, volatile: false });
+    is_caught_by(Canary::SkippedUnit, false, merging);
+}
+
 /// Cleaning that gives what it moves a checksum of its own makes damage look whole.
 #[test]
 fn a_checksum_made_anew_by_cleaning_is_caught() {
@@ -140,6 +151,17 @@ fn what_is_promised_holds_while_a_full_drive_is_cleaned() {
     println!("{figures}");
     assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
     assert!(figures.reopens > 2000, "{figures}");
+}
+
+/// Delta logs that are merged again and again, in checkpoint rings that turn.
+#[test]
+fn what_is_promised_holds_while_logs_are_merged() {
+    let effort = Effort { cuts_max: 25, samples: 4, ..Effort::default() };
+    let merging = |seed: &u64| Setup::is_merging(Case { seed: *seed, volatile: false });
+    let figures = sweep(Files::default(), (0..70).filter(merging), effort);
+    println!("{figures}");
+    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    assert!(figures.reopens > 1000, "{figures}");
 }
 
 /// A torn write never needs the CRC in a pointer: the write pointers in the sync record tell.

@@ -34,7 +34,7 @@ use value::{fields, runs};
 use zerocopy::IntoBytes;
 
 /// Names of the states of a superzone in its descriptor.
-const STATES: [&str; 5] = ["free", "active", "inactive", "full", "retired"];
+const STATES: [&str; 6] = ["free", "active", "inactive", "full", "retired", "tables"];
 /// What to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -176,7 +176,7 @@ fn checkpoint(fsck: &Fsck, volume: &Volume) -> Value {
     });
     let extents =
         volume.extents.iter().map(|e| Value::Fields(fields(&ExtentEntry::LAYOUT, e.as_bytes())));
-    let nat_units = volume.plan.nodes.div_ceil(volume.plan.per_unit(NatEntry::SIZE)) as usize;
+    let nat_units = volume.body.nat_units.get() as usize;
     let units = volume.units.iter().enumerate().filter(|(_, unit)| unit.addr.get() != HOLE);
     let units = units.map(|(index, unit)| {
         let (table, number) = match index.checked_sub(nat_units) {

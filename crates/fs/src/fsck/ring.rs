@@ -158,6 +158,7 @@ fn check_superblock(
         unit_blocks: body.unit_blocks.get(),
         nodes: body.nodes.get(),
         streams: body.streams.get(),
+        logs: body.logs.get(),
     };
     let at = format!("copy in zone {zone}");
     let end = body.label.iter().position(|b| *b == 0).unwrap_or(body.label.len());
@@ -166,7 +167,6 @@ fn check_superblock(
         Err(_) => fsck.add(SUPERBLOCK, format!("{at}: label"), "UTF-8", "other bytes"),
     }
     fsck.expect_zero(SUPERBLOCK, || format!("{at}: after the label"), &body.label[end..]);
-    fsck.expect_zero(SUPERBLOCK, || format!("{at}: reserved"), &body.reserved.to_bytes());
     fsck.expect_zero(SUPERBLOCK, || format!("{at}: header, reserved"), &header.reserved);
     fsck.expect(SUPERBLOCK, || format!("{at}: header, sequence"), 0, header.sequence.get());
     let problems = plan_problems(fsck, body, &plan);
@@ -198,20 +198,19 @@ fn plan_problems(
     range("zone_capacity", u64::from(plan.capacity), capacity, capacity);
     range("width", u64::from(plan.width), 1, u64::from(format::WIDTH_MAX));
     let mut start = u64::from(fsck.geometry.conventional_zones);
-    for (field, value, count, length) in [
-        ("ring_start", plan.ring_start, "", RING_ZONES),
-        ("delta_start", plan.delta_start, "delta_zones", plan.delta_zones),
-        ("table_start", plan.table_start, "table_zones", plan.table_zones),
-        ("sync_start", plan.sync_start, "sync_zones", plan.sync_zones),
-        ("main_start", plan.main_start, "", 0),
+    range("logs", u64::from(plan.logs), 1, 2);
+    for (field, value, count, length, times) in [
+        ("ring_start", plan.ring_start, "", RING_ZONES, 1),
+        ("delta_start", plan.delta_start, "delta_zones", plan.delta_zones, 2 * plan.logs.min(2)),
+        ("table_start", plan.table_start, "table_zones", plan.table_zones, 1),
+        ("sync_start", plan.sync_start, "sync_zones", plan.sync_zones, 2),
+        ("main_start", plan.main_start, "", 0, 0),
     ] {
         range(field, u64::from(value), start, start);
-        if count.is_empty() {
-            start = u64::from(value) + u64::from(length);
-        } else {
+        if !count.is_empty() {
             range(count, u64::from(length), 1, zones);
-            start = u64::from(value) + 2 * u64::from(length);
         }
+        start = u64::from(value) + u64::from(times) * u64::from(length);
     }
     let main = u64::from(plan.superzones) * u64::from(plan.width);
     let room = zones.saturating_sub(u64::from(plan.main_start));
@@ -457,9 +456,8 @@ fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
         fsck.add(CHECKPOINT, "streams", format!("{} to {most}", plan.streams), heads);
         ok = false;
     }
-    let units = plan.nodes.div_ceil(plan.per_unit(size_of::<format::NatEntry>()))
-        + plan.segment_count().div_ceil(plan.per_unit(size_of::<format::SitEntry>()));
-    ok &= fsck.expect(CHECKPOINT, place("units"), units, body.units.get());
+    let nat_units = plan.nodes.div_ceil(plan.per_unit(size_of::<format::NatEntry>()));
+    let sit_units = plan.segment_count().div_ceil(plan.per_unit(size_of::<format::SitEntry>()));
     ok &= fsck.expect(CHECKPOINT, place("superzones"), plan.superzones, body.superzones.get());
     let mut range = |field: &'static str, value: u32, high: u32| {
         if value > high {
@@ -468,7 +466,14 @@ fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
         }
     };
     range("delta_half", body.delta_half.get(), 1);
-    range("table_half", body.table_half.get(), 1);
+    range("sit_half", body.sit_half.get(), plan.logs - 1);
+    range("nat_units", body.nat_units.get(), nat_units.min(body.units.get()));
+    range("units", body.units.get(), body.nat_units.get().saturating_add(sit_units));
+    range("log_extents", body.log_extents.get(), body.extents.get());
+    if plan.logs == 1 {
+        range("extents", body.extents.get(), body.log_extents.get());
+        range("sit_next", body.sit_next.get(), 0);
+    }
     range("sync_half", body.sync_half.get(), 1);
     range("sync_next", body.sync_next.get(), plan.stripe(plan.sync_zones).blocks());
     let (epoch, sync_epoch) = (header.epoch, body.sync_epoch);
@@ -530,7 +535,7 @@ fn check_descriptors(fsck: &mut Fsck, plan: &Plan, descriptors: &[Descriptor]) -
             // A zone that could not be reset is left out though the drive may call it healthy.
             fsck.report.notes.push(format!("superzone {index} leaves out zones {healthy:?}"));
         }
-        if descriptor.state > state::RETIRED
+        if descriptor.state > state::TABLES
             || zones.is_empty() != (descriptor.state == state::RETIRED)
         {
             let expected = format!("a state that fits {} zones", zones.len());

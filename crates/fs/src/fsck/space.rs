@@ -191,9 +191,14 @@ fn check_entries(
 fn check_superzones(fsck: &mut Fsck, volume: &Volume, space: &Space) {
     for (index, superzone) in volume.superzones.iter().enumerate() {
         let valid = space.valid[index];
-        if superzone.state == state::FREE && valid > 0 {
+        if matches!(superzone.state, state::FREE | state::TABLES) && valid > 0 {
             let place = format!("superzone {index}: state");
-            fsck.add(SUPERZONE, place, format!("in use, for {valid} valid blocks"), "free");
+            fsck.add(
+                SUPERZONE,
+                place,
+                format!("in use, for {valid} valid blocks"),
+                superzone.state,
+            );
         }
     }
 }

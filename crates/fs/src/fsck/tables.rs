@@ -1,7 +1,7 @@
 //! The tables: units, completed by the delta log's extents.
 
 use super::ring::concat;
-use super::{Fsck, Plan, Volume};
+use super::{Fsck, Volume};
 use crate::format::{HOLE, NatEntry, SitEntry, UnitRef, kind, table};
 use furrow_log::format::{DeltaGroup, ExtentEntry};
 use furrow_log::record::{self, Expect, RecordHeader, crc32c_append};
@@ -95,15 +95,23 @@ pub(super) async fn read_all(fsck: &mut Fsck, volume: &Volume) -> (Tables, bool)
     };
     let before = fsck.report.findings.len();
     let nat_units = plan.nodes.div_ceil(per_nat);
-    for (index, unit) in volume.units.iter().enumerate() {
-        read_unit(fsck, volume, index as u32, nat_units, unit, &mut tables).await;
+    let listed = volume.body.nat_units.get();
+    for (index, unit) in (0..).zip(&volume.units) {
+        let number = if index < listed { index } else { index - listed + nat_units };
+        read_unit(fsck, volume, number, nat_units, unit, &mut tables).await;
     }
-    let mut newest = (0, 0);
+    let mut newest = [(0, 0); 2];
     for (index, extent) in volume.extents.iter().enumerate() {
-        read_extent(fsck, volume, index, extent, &mut newest, &mut tables).await;
+        let newest = &mut newest[log_of(volume, index) as usize];
+        read_extent(fsck, volume, index, extent, newest, &mut tables).await;
     }
     let damaged = fsck.report.findings.len() > before;
     (tables, damaged)
+}
+
+/// The delta log of the extent with that index.
+fn log_of(volume: &Volume, extent: usize) -> u32 {
+    u32::from(extent >= volume.body.log_extents.get() as usize)
 }
 
 async fn read_unit(
@@ -122,9 +130,8 @@ async fn read_unit(
     }
     let place = format!("{index} at {}", fsck.at(addr));
     let zone = addr / plan.capacity;
-    let tables_at = plan.table_start..plan.table_start + 2 * plan.table_zones;
-    if !tables_at.contains(&zone) || plan.capacity - addr % plan.capacity < plan.unit_blocks {
-        fsck.add(UNIT, place, format!("whole, in zones {tables_at:?}"), "elsewhere");
+    if !volume.is_of_tables(zone) || plan.capacity - addr % plan.capacity < plan.unit_blocks {
+        fsck.add(UNIT, place, "whole, in a zone of the tables", "elsewhere");
         return;
     }
     let bytes = match fsck.read(addr, plan.unit_blocks).await {
@@ -169,9 +176,9 @@ fn check_age(
     }
 }
 
-/// Units must not overlap, and lie before the place where the next one goes.
+/// Units must not overlap.
 fn check_unit_places(fsck: &mut Fsck, volume: &Volume) {
-    let (plan, body) = (&volume.plan, &volume.body);
+    let plan = &volume.plan;
     let units = volume.units.iter().enumerate();
     let mut places: Vec<(u32, usize)> =
         units.map(|(i, unit)| (unit.addr.get(), i)).filter(|(addr, _)| *addr != HOLE).collect();
@@ -182,12 +189,6 @@ fn check_unit_places(fsck: &mut Fsck, volume: &Volume) {
             fsck.add(UNIT, format!("{a} and {b}"), "units that do not overlap", "overlap");
         }
     }
-    let half = Plan::half(plan.table_start, plan.table_zones, body.table_half.get());
-    let start = half.start.saturating_mul(plan.capacity);
-    let of_half = |(addr, _): &(u32, usize)| half.contains(&(addr / plan.capacity));
-    let last = places.iter().copied().rfind(of_half);
-    let end = last.map_or(0, |(addr, _)| addr - start + plan.unit_blocks);
-    check_next(fsck, "table_next", half, end, body.table_next.get());
 }
 
 /// Checks the position `next` in a half: behind what is in use, not behind what is written.
@@ -229,7 +230,7 @@ async fn read_extent(
         fsck.add(EXTENT, index.to_string(), format!("blocks below {room} of half 0 or 1"), found);
         return;
     }
-    let half = Plan::half(plan.delta_start, plan.delta_zones, u32::from(extent.half));
+    let half = plan.delta_half(log_of(volume, index), u32::from(extent.half));
     let mut crc = 0;
     for block in first..first + blocks {
         let addr = half.start * plan.capacity + block;
@@ -295,22 +296,27 @@ fn apply(fsck: &mut Fsck, place: &str, mut body: &[u8], tables: &mut Tables) {
 /// Extents are in the order of writing and do not overlap; the log goes on behind them.
 fn check_extent_places(fsck: &mut Fsck, volume: &Volume) {
     let (plan, body) = (&volume.plan, &volume.body);
-    let mut places: Vec<(u8, u64, u64)> = Vec::new();
-    for extent in &volume.extents {
+    let mut places: Vec<(u32, u8, u64, u64)> = Vec::new();
+    for (index, extent) in volume.extents.iter().enumerate() {
         let first = u64::from(extent.first.get());
-        places.push((extent.half, first, first + u64::from(extent.blocks.get())));
+        let end = first + u64::from(extent.blocks.get());
+        places.push((log_of(volume, index), extent.half, first, end));
     }
     for (index, pair) in places.windows(2).enumerate() {
-        if pair[0].0 == pair[1].0 && pair[1].1 < pair[0].2 {
+        if (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1) && pair[1].2 < pair[0].3 {
             let place = format!("{index} and {}", index + 1);
             fsck.add(EXTENT, place, "ascending ones", "overlap");
         }
     }
-    let half = body.delta_half.get();
-    let last = places.iter().rfind(|(h, ..)| u32::from(*h) == half);
-    let used = last.map_or(0, |(_, _, end)| (*end).min(u64::from(u32::MAX)) as u32);
-    let zones = Plan::half(plan.delta_start, plan.delta_zones, half);
-    check_next(fsck, "delta_next", zones, used, body.delta_next.get());
+    let nexts = [
+        ("delta_next", body.delta_half.get(), body.delta_next.get()),
+        ("sit_next", body.sit_half.get(), body.sit_next.get()),
+    ];
+    for (log, (field, half, next)) in (0..plan.logs).zip(nexts) {
+        let last = places.iter().rfind(|(l, h, ..)| (*l, u32::from(*h)) == (log, half));
+        let used = last.map_or(0, |(_, _, _, end)| (*end).min(u64::from(u32::MAX)) as u32);
+        check_next(fsck, field, plan.delta_half(log, half), used, next);
+    }
 }
 
 /// Checks each entry by itself.

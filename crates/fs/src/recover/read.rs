@@ -3,6 +3,7 @@
 use crate::checkpoint::{Image, decode_image};
 use crate::format::{HOLE, NatEntry, SitEntry, SuperblockBody, UnitRef, kind, table};
 use crate::layout::{Layout, RING_ZONES};
+use crate::merge::Units;
 use crate::table::Table;
 use furrow_log::address::{BlockAddr, blocks_per_zone, read_blocks};
 use furrow_log::delta::{DeltaLayout, Extent};
@@ -23,8 +24,9 @@ pub(crate) struct Found {
     pub(crate) id: RecordId,
     pub(crate) ring: u8,
     pub(crate) image: Image,
-    pub(crate) extents: Vec<Extent>,
-    pub(crate) units: Vec<UnitRef>,
+    /// Extents of each delta log.
+    pub(crate) extents: Vec<Vec<Extent>>,
+    pub(crate) units: Units,
     /// A newer checkpoint is damaged and given up: records behind it do not count.
     pub(crate) older: bool,
 }
@@ -85,6 +87,14 @@ pub(crate) async fn superblock(
         Err(_) => return Ok(None),
     };
     let Ok((body, _)) = SuperblockBody::read_from_prefix(body) else { return Ok(None) };
+    if body.incompat.get() & crate::format::INCOMPAT_THIN_TABLES == 0 {
+        let message = format!(
+            "{}: the file system is of an early format, whose tables this version cannot read: \
+             copy its files with the furrow that made it",
+            device.name()
+        );
+        return Err(Error::new(ErrorKind::WrongFormat, message));
+    }
     let unknown = body.incompat.get() & !crate::format::INCOMPAT_KNOWN;
     if unknown != 0 {
         let message = format!(
@@ -271,17 +281,18 @@ pub(crate) fn check_image(
     layout: &Layout,
     image: &Image,
     extents: &[ExtentEntry],
-    units: &[UnitRef],
-) -> Result<Vec<Extent>> {
+    units: &Units,
+) -> Result<Vec<Vec<Extent>>> {
     let bad = |message: String| Err(corrupt(device, format!("checkpoint: {message}")));
     let (heads, least) = (image.heads.len() as u32, layout.streams);
     let most = least * crate::format::HEADS_PER_STREAM;
     if !(least..=most).contains(&heads) {
         return bad(format!("{heads} heads of streams, expected {least} to {most}"));
     }
-    let expected = (layout.nat_units() + layout.sit_units()) as usize;
-    if units.len() != expected {
-        return bad(format!("{} table units, expected {expected}", units.len()));
+    for (units, most) in units.iter().zip([layout.nat_units(), layout.sit_units()]) {
+        if units.len() > most as usize {
+            return bad(format!("{} units of a table, expected up to {most}", units.len()));
+        }
     }
     if image.descriptors.len() != layout.superzones as usize {
         let found = image.descriptors.len();
@@ -312,13 +323,46 @@ pub(crate) fn check_image(
     if image.body.sync_half.get() > 1 || image.body.sync_next.get() > sync_blocks {
         return bad("sync log position out of range".into());
     }
-    if image.body.delta_half.get() > 1 || image.body.table_half.get() > 1 {
-        return bad("half of delta log or tables out of range".into());
+    if image.body.delta_half.get() > 1 || image.body.sit_half.get() > 1 {
+        return bad("half of a delta log out of range".into());
     }
     if image.orphans.iter().any(|ino| *ino == 0 || *ino >= layout.nodes) {
         return bad("orphan out of range".into());
     }
-    extents.iter().map(Extent::parse).collect()
+    check_units(device, layout, image, units)?;
+    let first = image.body.log_extents.get() as usize;
+    if first > extents.len() || layout.logs == 1 && first < extents.len() {
+        return bad(format!("{first} of {} extents are of the first log", extents.len()));
+    }
+    let (first, second) = extents.split_at(first);
+    let parse = |extents: &[ExtentEntry]| -> Result<Vec<Extent>> {
+        extents.iter().map(Extent::parse).collect()
+    };
+    Ok(vec![parse(first)?, parse(second)?])
+}
+
+/// Units are whole, in zones of the tables.
+fn check_units(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    image: &Image,
+    units: &Units,
+) -> Result<()> {
+    let area: BTreeSet<ZoneId> = layout.table_area().collect();
+    for unit in units.iter().flatten().filter(|unit| unit.addr.get() != HOLE) {
+        let place = BlockAddr(unit.addr.get()).locate(device.geometry());
+        let ok = place.is_some_and(|(zone, offset)| {
+            let superzone = layout.superzone_of(zone);
+            let descriptor = superzone.map(|index| &image.descriptors[index as usize]);
+            let taken = descriptor.is_some_and(|d| d.state == SuperzoneState::Tables as u8);
+            (taken || area.contains(&zone)) && layout.capacity - offset >= layout.unit_blocks
+        });
+        if !ok {
+            let message = format!("checkpoint: table unit at block {} of no table", unit.addr);
+            return Err(corrupt(device, message));
+        }
+    }
+    Ok(())
 }
 
 /// Reads the tables: units, then deltas by extent.
@@ -326,26 +370,25 @@ pub(crate) async fn tables(
     device: &dyn ZonedDevice,
     found: &Found,
     pages: &Pool,
-    delta: &DeltaLayout,
+    deltas: &[DeltaLayout],
 ) -> Result<(Table<NatEntry>, Table<SitEntry>)> {
     let layout = &found.layout;
     let mut nat = Table::<NatEntry>::new(layout.nodes, layout.nat_per_unit());
     let mut sit = Table::<SitEntry>::new(layout.segment_count(), layout.sit_per_unit());
-    for (index, unit) in found.units.iter().enumerate() {
-        if unit.addr.get() == HOLE {
-            continue;
-        }
-        let bytes = read_unit(device, layout, index, unit, pages).await?;
-        let nat_units = layout.nat_units() as usize;
-        let ok = match index.checked_sub(nat_units) {
-            None => nat.restore_unit(index as u32, &bytes),
-            Some(unit) => sit.restore_unit(unit as u32, &bytes),
-        };
-        if !ok {
-            return Err(corrupt(device, format!("table unit {index} is too short")));
+    for (table, units) in found.units.iter().enumerate() {
+        for (unit, place) in (0..).zip(units).filter(|(_, place)| place.addr.get() != HOLE) {
+            let index = unit + if table == 0 { 0 } else { layout.nat_units() };
+            let bytes = read_unit(device, layout, index as usize, place, pages).await?;
+            let ok = match table {
+                0 => nat.restore_unit(unit, &bytes),
+                _ => sit.restore_unit(unit, &bytes),
+            };
+            if !ok {
+                return Err(corrupt(device, format!("table unit {index} is too short")));
+            }
         }
     }
-    let apply = |which: u8, index: u32, payload: &[u8]| {
+    let mut apply = |which: u8, index: u32, payload: &[u8]| {
         let ok = match which {
             table::NAT => nat.restore(index, payload),
             table::SIT => sit.restore(index, payload),
@@ -357,9 +400,10 @@ pub(crate) async fn tables(
             Err(Error::new(ErrorKind::Corrupt, format!("entry {index} of table {which}")))
         }
     };
-    delta.replay(device, pages, &found.id, &found.extents, apply).await?;
-    for segment in 0..sit.len() {
-        let entry = sit.get(segment);
+    for (delta, extents) in deltas.iter().zip(&found.extents) {
+        delta.replay(device, pages, &found.id, extents, &mut apply).await?;
+    }
+    for (segment, entry) in sit.iter() {
         let set: u32 = entry.map.iter().map(|byte| byte.count_ones()).sum();
         if set != u32::from(entry.valid.get()) {
             let message = format!("segment {segment}: {set} blocks set, {} valid", entry.valid);

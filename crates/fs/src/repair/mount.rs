@@ -16,7 +16,7 @@ use crate::recover::read::{Found, check_image, corrupt, newest_checkpoint, super
 use crate::recover::replay::{begin, end, read_node, replay_attributes, replay_name, replay_nodes};
 use crate::recover::roll::{Record, roll};
 use crate::recover::{
-    assemble, check_heads, delta_layout, prepare_drive, report, settle_heads, written,
+    assemble, check_heads, delta_layouts, prepare_drive, report, settle_heads, written,
 };
 use crate::types::{Metadata, MountOptions};
 use furrow_log::address::BlockAddr;
@@ -51,9 +51,9 @@ pub(super) async fn mount(
         found.id.checkpoint = found.id.checkpoint.max(plausible(lost.checkpoint.get()));
         found.id.epoch = found.id.epoch.max(plausible(lost.epoch.get()));
     }
-    let delta = delta_layout(device.geometry(), &found.layout, &mount)?;
-    let read = tables::read(&*device, &found, &pages, &delta, log).await;
-    let inner = assemble(rt, device, mount, &found, &roll, (read.nat, read.sit), pages, delta)?;
+    let deltas = delta_layouts(device.geometry(), &found.layout, &mount)?;
+    let read = tables::read(&*device, &found, &pages, &deltas, log).await;
+    let inner = assemble(rt, device, mount, &found, &roll, (read.nat, read.sit), pages, deltas)?;
     for superzone in closed {
         inner.core.borrow().zones.mark_full(SuperzoneId(superzone));
     }
@@ -64,6 +64,7 @@ pub(super) async fn mount(
     prepare_drive(&inner, &found, &roll).await?;
     let chains = std::mem::take(&mut roll.chains);
     replay(&inner, roll.records, &mut owners, log).await?;
+    inner.core.borrow_mut().limit_nodes();
     mend_open_summaries(&inner, &mut found, &owners);
     settle_heads(&inner, &found, &chains, &owners).await?;
     inner.core.borrow_mut().checkpoint.forced = true;

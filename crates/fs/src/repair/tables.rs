@@ -53,7 +53,7 @@ pub(super) async fn read(
     device: &dyn ZonedDevice,
     found: &Found,
     pages: &Pool,
-    delta: &DeltaLayout,
+    deltas: &[DeltaLayout],
     log: &mut Log,
 ) -> Read {
     let layout = &found.layout;
@@ -63,24 +63,23 @@ pub(super) async fn read(
         lost: Lost::default(),
     };
     let nat_units = layout.nat_units();
-    for (index, unit) in found.units.iter().enumerate() {
-        if unit.addr.get() == HOLE {
-            continue;
-        }
-        let bytes = read_unit(device, layout, index, unit, pages).await;
+    let [nat, sit] = &found.units;
+    let units = (0..nat_units).zip(nat).chain((nat_units..).zip(sit));
+    for (index, unit) in units.filter(|(_, unit)| unit.addr.get() != HOLE) {
+        let bytes = read_unit(device, layout, index as usize, unit, pages).await;
         let restored = bytes.and_then(|bytes| {
-            let ok = match (index as u32).checked_sub(nat_units) {
-                None => read.nat.restore_unit(index as u32, &bytes),
+            let ok = match index.checked_sub(nat_units) {
+                None => read.nat.restore_unit(index, &bytes),
                 Some(unit) => read.sit.restore_unit(unit, &bytes),
             };
             ok.then_some(()).ok_or_else(|| Error::new(ErrorKind::Corrupt, "it is too short"))
         });
         let Err(error) = restored else { continue };
         let place = (0, index.to_string());
-        match (index as u32).checked_sub(nat_units) {
+        match index.checked_sub(nat_units) {
             None => {
                 log.mended(UNIT, place, error, "made again from the nodes that are found");
-                read.lost.nat_units.insert(index as u32);
+                read.lost.nat_units.insert(index);
             }
             Some(unit) => {
                 log.mended(UNIT, place, error, "made again from what nodes refer to");
@@ -88,8 +87,10 @@ pub(super) async fn read(
             }
         }
     }
-    for extent in &found.extents {
-        apply(device, found, pages, (delta, extent), &mut read, log).await;
+    for (delta, extents) in deltas.iter().zip(&found.extents) {
+        for extent in extents {
+            apply(device, found, pages, (delta, extent), &mut read, log).await;
+        }
     }
     make_consistent(&mut read, layout.nat_per_unit(), layout.sit_per_unit(), layout.streams);
     read

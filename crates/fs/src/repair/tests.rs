@@ -444,7 +444,7 @@ fn damaged_tables_are_made_again_from_what_is_there() {
     let damage = async |inner: Rc<Inner>, _: Fs| -> Result<Vec<u32>> {
         write_tables(&inner).await?;
         let core = inner.core.borrow();
-        let units = core.checkpoint.units.iter().map(|unit| unit.addr.get());
+        let units = core.units.iter().flatten().map(|unit| unit.addr.get());
         Ok(units.filter(|addr| *addr != HOLE).collect())
     };
     case(damage, Expect { structure: "table unit", ..Expect::default() });
@@ -454,8 +454,8 @@ fn damaged_tables_are_made_again_from_what_is_there() {
 fn a_damaged_delta_log_is_made_again_from_what_is_there() {
     let damage = async |inner: Rc<Inner>, _: Fs| -> Result<Vec<u32>> {
         let core = inner.core.borrow();
-        let extent = core.checkpoint.extents.last().expect("an extent");
-        let zone = core.layout.delta_half(extent.half)[0];
+        let extent = core.logs[0].extents.last().expect("an extent");
+        let zone = core.layout.delta_half(0, extent.half)[0];
         Ok(vec![BlockAddr::new(&core.geometry, zone, extent.first).0])
     };
     case(damage, Expect { structure: "delta log", ..Expect::default() });
@@ -561,7 +561,7 @@ fn a_power_cut_anywhere_in_a_repair_leaves_what_the_next_one_finishes() {
         let leaf = children(as_inode(&page))[1].get();
         inner.checkpoint(false).await?;
         let core = inner.core.borrow();
-        let unit = core.checkpoint.units.iter().find(|unit| unit.addr.get() != HOLE);
+        let unit = core.units.iter().flatten().find(|unit| unit.addr.get() != HOLE);
         let unit = unit.expect("a unit").addr.get();
         Ok(vec![core.nat.get(leaf).addr.get(), unit])
     };

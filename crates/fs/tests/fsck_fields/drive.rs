@@ -224,7 +224,7 @@ impl Map {
     fn find_units(&mut self, drive: &Drive) {
         let per_nat = self.per_unit(size_of::<NatEntry>());
         let per_sit = self.per_unit(size_of::<SitEntry>());
-        let nat_units = self.plan.nodes.get().div_ceil(per_nat) as usize;
+        let nat_units = self.body.nat_units.get() as usize;
         for index in 0..self.body.units.get() as usize {
             let unit: UnitRef = drive.load(self.in_checkpoint(2, size_of::<UnitRef>(), index));
             if unit.addr == HOLE {
@@ -266,7 +266,8 @@ impl Map {
     pub fn extent(&self, drive: &Drive, index: usize) -> (u32, u32) {
         let at = self.in_checkpoint(1, size_of::<ExtentEntry>(), index);
         let extent: ExtentEntry = drive.load(at);
-        let zones = self.plan.delta_zones.get() * u32::from(extent.half);
+        let log = u32::from(index >= self.body.log_extents.get() as usize);
+        let zones = self.plan.delta_zones.get() * (2 * log + u32::from(extent.half));
         let start = (self.plan.delta_start.get() + zones) * drive.capacity();
         (start + extent.first.get(), extent.blocks.get())
     }

@@ -91,8 +91,10 @@ fn checkpoint(sites: &mut Sites, drive: &Drive, map: &Map) {
     let unit = |i: usize| map.in_checkpoint(2, UnitRef::SIZE, i);
     let written = units.clone().find(|i| drive.load::<UnitRef>(unit(*i)).addr != HOLE).unwrap();
     sites.layout("written", UnitRef::LAYOUT, unit(written), chain, &[]);
-    let never = units.clone().find(|i| drive.load::<UnitRef>(unit(*i)).addr == HOLE).unwrap();
-    sites.layout("never written", UnitRef::LAYOUT, unit(never), chain, &[]);
+    // Only before one that was: there may be none.
+    if let Some(never) = units.clone().find(|i| drive.load::<UnitRef>(unit(*i)).addr == HOLE) {
+        sites.layout("never written", UnitRef::LAYOUT, unit(never), chain, &[]);
+    }
     for (what, state) in [("free", 0), ("active", 1), ("full", 3)] {
         let superzones = 0..map.body.superzones.get() as usize;
         let place = |i: usize| map.in_checkpoint(3, Descriptor::SIZE, i);

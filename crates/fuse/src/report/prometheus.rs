@@ -65,6 +65,7 @@ impl Page {
             ("available", space.blocks_available),
             ("stale", space.blocks_stale),
             ("logs", space.blocks_logs),
+            ("logs_used", space.blocks_logs_used),
             ("summaries", space.blocks_summaries),
         ] {
             self.sample("space_bytes", &[("state", state)], blocks * block)?;
