@@ -330,6 +330,11 @@ impl Plan {
         Stripe { width, capacity: self.capacity, sub: self.sub, segment: self.segment_blocks }
     }
 
+    /// A half of the sync log is striped block by block.
+    fn sync_stripe(&self) -> Stripe {
+        Stripe { sub: 1, ..self.stripe(self.sync_zones) }
+    }
+
     /// Segments of each superzone.
     fn segments(&self) -> u32 {
         self.stripe(self.width).segments()

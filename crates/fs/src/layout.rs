@@ -14,6 +14,8 @@ pub(crate) const RING_ZONES: u32 = 2;
 const SUBSEGMENT: u32 = 32;
 /// Blocks in a segment: 2 MiB.
 const SEGMENT: u32 = 512;
+/// Zones of a half of the sync log, where the drive has enough.
+const SYNC_ZONES: u32 = 4;
 /// Fewest superzones of the main area: one for each of the six streams, two spare, one to start.
 const SUPERZONES_MIN: u32 = 9;
 /// Active zones the logs need at least: checkpoint ring, delta log, tables, sync log.
@@ -104,7 +106,7 @@ impl Layout {
             table_start: 0,
             table_zones: 1,
             sync_start: 0,
-            sync_zones: 1,
+            sync_zones: choose_sync(geometry, options, usable, for_streams - streams * width)?,
             main_start: 0,
             superzones: 0,
             width,
@@ -239,9 +241,9 @@ impl Layout {
         (u32::from(geometry.dies.unwrap_or(1)) / self.width).max(1)
     }
 
-    /// Striping of a half of the sync log.
+    /// Striping of a half of the sync log: block by block, since most records are one.
     pub(crate) fn sync_stripe(&self) -> Stripe {
-        self.stripe(self.sync_zones)
+        Stripe { sub: 1, ..self.stripe(self.sync_zones) }
     }
 
     /// Removed files that may be open at once: a checkpoint lists them.
@@ -394,8 +396,7 @@ impl Layout {
         range("delta_zones", self.delta_zones, 1, self.zones)?;
         range("table_zones", self.table_zones, 1, self.zones)?;
         range("logs", self.logs, 1, 2)?;
-        // Recovery does not even out the rows of a wider one yet.
-        range("sync_zones", self.sync_zones, 1, 1)?;
+        range("sync_zones", self.sync_zones, 1, WIDTH_MAX)?;
         let mut expected = u64::from(geometry.conventional_zones);
         for (name, start, zones) in [
             ("checkpoint ring", self.ring_start, RING_ZONES),
@@ -444,6 +445,11 @@ fn half_of(start: u32, zones: u32, half: u8) -> Vec<ZoneId> {
     (first..first + zones).map(ZoneId).collect()
 }
 
+/// True if the drive itself stripes each zone over all dies.
+fn is_large(geometry: &Geometry) -> bool {
+    geometry.zone_capacity.0 * geometry.block_size.0 >= LARGE_ZONE
+}
+
 fn choose_width(geometry: &Geometry, options: &MkfsOptions, most: u32) -> Result<u32> {
     let most = most.min(WIDTH_MAX);
     if let Some(width) = options.width {
@@ -454,13 +460,32 @@ fn choose_width(geometry: &Geometry, options: &MkfsOptions, most: u32) -> Result
         }
         return Ok(width);
     }
-    if geometry.zone_capacity.0 * geometry.block_size.0 >= LARGE_ZONE {
+    if is_large(geometry) {
         return Ok(1);
     }
     let channels = u32::from(geometry.channels.unwrap_or(8)).max(1);
     // With few superzones the reserve would be a large part of the drive.
     let by_count = (geometry.zones / 32).max(1);
     Ok(channels.min(most).min(by_count).max(1))
+}
+
+/// Zones that records are spread over: many small ones are under way at a time, and a small zone
+/// takes them one after the other. `left` active zones are left over.
+fn choose_sync(geometry: &Geometry, options: &MkfsOptions, usable: u32, left: u32) -> Result<u32> {
+    let most = (left + 1).min(WIDTH_MAX);
+    if let Some(zones) = options.sync_zones {
+        if !(1..=most).contains(&zones) {
+            return Err(invalid(format!(
+                "sync log of {zones} zones: this drive's active zones allow 1 to {most}"
+            )));
+        }
+        return Ok(zones);
+    }
+    if is_large(geometry) {
+        return Ok(1);
+    }
+    // Most of what is left is for streams that write much, and of the drive for files.
+    Ok((1 + left / 4).min(usable / 128).clamp(1, SYNC_ZONES))
 }
 
 fn choose_segment(options: &MkfsOptions, capacity: u32, width: u32) -> Result<u32> {

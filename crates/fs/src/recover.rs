@@ -338,6 +338,7 @@ pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll)
         pool.checkpoint_durable(id);
     }
     trace(&inner.rt, 4);
+    settle_sync(inner, found, roll).await?;
     let stale = stale_zones(inner, found, roll);
     inner.release_tables(id, stale.2).await?;
     inner.release(id, &stale.0, stale.1).await?;
@@ -388,13 +389,45 @@ fn open_logs(inner: &Rc<Inner>, found: &Found) {
             core.writer.open_zone(zone, written(report, &core.geometry));
         }
     }
-    // Rows of the sync log are made even: records go on behind everything written, whatever a
-    // damaged checkpoint says.
+    // Records go on behind everything written, whatever a damaged checkpoint says.
     let stripe = layout.sync_stripe();
     let sync = layout.sync_half(core.sync.half);
     let ends: Vec<u32> =
         sync.iter().map(|z| written(&found.reports[z.0 as usize], &core.geometry)).collect();
     core.sync.next = row_end(&stripe, &ends);
+}
+
+/// Makes the rows of the sync log even up to where it goes on. Zones of the half before that a
+/// power cut left begun give their permits back; what is in them stays.
+async fn settle_sync(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> Result<()> {
+    let before = {
+        let core = &mut *inner.core.borrow_mut();
+        let stripe = core.layout.sync_stripe();
+        let capacity = core.layout.capacity;
+        for (column, zone) in core.layout.sync_half(roll.half).into_iter().enumerate() {
+            let report = &found.reports[zone.0 as usize];
+            let (end, goal) = (written(report, &core.geometry), core.sync.next);
+            let goal =
+                if goal < stripe.blocks() { stripe.fill(column as u32, goal) } else { capacity };
+            if end >= goal || !(report.state.is_active() || report.state == ZoneState::Empty) {
+                continue;
+            }
+            if !core.writer.is_open(zone) {
+                core.writer.open_zone(zone, end);
+            }
+            drop(core.writer.fill(zone, goal));
+        }
+        core.layout.sync_half(1 - roll.half)
+    };
+    let writer = inner.core.borrow().writer.clone();
+    for zone in before {
+        let report = &found.reports[zone.0 as usize];
+        if report.state.is_active() {
+            writer.open_reported(report);
+            writer.finish(zone).await?;
+        }
+    }
+    Ok(())
 }
 
 /// First block, in striping order, behind everything written in zones written up to `ends`.

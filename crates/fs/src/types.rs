@@ -378,6 +378,8 @@ pub struct MkfsOptions {
     /// Nodes that the tables have room for before they take zones from the main area; a share of
     /// what the drive can hold if absent.
     pub first_nodes: Option<u32>,
+    /// Zones the sync log is striped over; by the drive's active zones if absent.
+    pub sync_zones: Option<u32>,
     /// Overwrite a drive that holds a file system or other data.
     pub force: bool,
 }

@@ -6,7 +6,7 @@
 mod common;
 
 use common::sound;
-use furrow_emu::Options;
+use furrow_emu::{Emulator, Fates, Options};
 use furrow_fs::ZoneUse;
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, Placement, StreamInfo, WriteData};
 use furrow_rt::{Config, Nanos, Rt};
@@ -242,5 +242,56 @@ fn a_split_gives_each_stream_its_own_number_and_keeps_it() {
         }
         assert_eq!(most, (3, 2));
         fs.unmount().await
+    });
+}
+
+/// Blocks written in each zone of a half of the sync log of four.
+fn sync_log(fs: &Fs) -> [Vec<u32>; 2] {
+    let zones = fs.zone_map().unwrap().into_iter();
+    let log = zones.filter(|zone| zone.usage == ZoneUse::SyncLog);
+    let written: Vec<u32> = log.map(|zone| zone.written).collect();
+    [written[..4].to_vec(), written[4..].to_vec()]
+}
+
+/// Records of fsyncs go to the zones of the sync log in turn; a crash that leaves the zones uneven
+/// loses none that was acknowledged, and the log goes on behind them.
+#[test]
+fn records_are_spread_over_the_zones_of_the_sync_log() {
+    let format = MkfsOptions { width: Some(2), sync_zones: Some(4), ..Default::default() };
+    let rt = Rt::new(Config::shuffled(3));
+    let made = (Options::simulated(), format);
+    common::on_drive(rt, &format!("{DRIVE}22"), made, async |rt, drive| {
+        let (mut files, mut most, mut left) = (Vec::new(), 0, drive.snapshot());
+        for life in 0..6_u8 {
+            let left_by_cut = left.power_cut(&Fates::seeded(u64::from(life)));
+            let drive = Emulator::from_snapshot(&rt, &left_by_cut, Options::simulated());
+            let fs = Fs::mount(&rt, Rc::new(drive.clone()), options(Placement::Quota)).await?;
+            for (ino, tag) in &files {
+                assert!(holds(&fs, *ino, SEGMENT, *tag).await?, "{ino} in life {life}");
+            }
+            for number in 0..9 {
+                let (ino, tag) = (file(&fs, &format!("{life}-{number}")).await?, number + 1);
+                fs.write(ino, WriteData::copy(fs.pool(), 0, &vec![tag; SEGMENT])).await?;
+                fs.fsync(ino, false).await?;
+                files.push((ino, tag));
+            }
+            for half in sync_log(&fs) {
+                let (least, fullest) = (half.iter().min(), half.iter().max());
+                assert!(fullest <= least.map(|least| least + 1).as_ref(), "{half:?}");
+                most = most.max(fullest.copied().unwrap_or(0));
+            }
+            // More that is under way when the power goes.
+            for number in 0..6 {
+                let ino = file(&fs, &format!("{life}-under-way-{number}")).await?;
+                let fs = fs.clone();
+                rt.spawn_detached(async move { drop(fs.fsync(ino, false).await) });
+            }
+            for _ in 0..3 {
+                rt.yield_now().await;
+            }
+            left = drive.snapshot();
+        }
+        assert!(most > 2, "{most}");
+        Ok(())
     });
 }

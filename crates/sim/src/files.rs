@@ -136,7 +136,8 @@ impl Setup {
             channels: Some(wide as u16),
             ..self.geometry
         };
-        let format = MkfsOptions { width: Some(wide), ..self.format };
+        let sync_zones = Some(1 + (case.seed >> 3) as u32 % 3);
+        let format = MkfsOptions { width: Some(wide), sync_zones, ..self.format };
         let mount = MountOptions { cache_pages: [64, 256][rng.below(2) as usize], ..self.mount };
         let (clients, operations) = (5 + rng.below(6) as u8, 10 + rng.below(15) as u32);
         Setup { geometry, format, mount, clients, operations, busy: true, ..self }
@@ -200,6 +201,10 @@ impl Setup {
             segment_blocks: rng.one_in(2).then(|| 5 + rng.below(16) as u32),
             ..self.format
         };
+        // What the streams and six logs leave.
+        let left = permits.saturating_sub(6 + 6 * width).min(6);
+        let sync_zones = Some(1 + rng.below(u64::from(left) + 1) as u32).filter(|_| !automatic);
+        let format = MkfsOptions { sync_zones, ..format };
         Setup { geometry, format, ..self }
     }
 

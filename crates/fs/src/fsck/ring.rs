@@ -475,7 +475,7 @@ fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
         range("sit_next", body.sit_next.get(), 0);
     }
     range("sync_half", body.sync_half.get(), 1);
-    range("sync_next", body.sync_next.get(), plan.stripe(plan.sync_zones).blocks());
+    range("sync_next", body.sync_next.get(), plan.sync_stripe().blocks());
     let (epoch, sync_epoch) = (header.epoch, body.sync_epoch);
     let unlimited = body.sync_limit.get() == u64::MAX;
     // A limit is set only by a recovery, which has an epoch of its own already.

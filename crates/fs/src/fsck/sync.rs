@@ -100,7 +100,7 @@ fn place(fsck: &Fsck, volume: &Volume, log: &Log) -> String {
 /// Address of a block of a half of the log.
 fn block_addr(fsck: &Fsck, volume: &Volume, half: u32, block: u32) -> Option<u32> {
     let plan = &volume.plan;
-    let stripe = plan.stripe(plan.sync_zones);
+    let stripe = plan.sync_stripe();
     if block >= stripe.blocks() {
         return None;
     }
@@ -585,7 +585,7 @@ async fn check_pointer(
 fn check_clean(fsck: &mut Fsck, volume: &Volume, records: u64) {
     fsck.expect(RECORD, || "count after a clean unmount".into(), 0, records);
     let (plan, body) = (&volume.plan, &volume.body);
-    let stripe = plan.stripe(plan.sync_zones);
+    let stripe = plan.sync_stripe();
     let zones = Plan::half(plan.sync_start, plan.sync_zones, body.sync_half.get());
     for (column, zone) in zones.enumerate() {
         let least = stripe.fill(column as u32, body.sync_next.get());
