@@ -20,6 +20,8 @@ const SYNC_ZONES: u32 = 4;
 const SUPERZONES_MIN: u32 = 9;
 /// Active zones the logs need at least: checkpoint ring, delta log, tables, sync log.
 const LOG_PERMITS: u32 = 4;
+/// On drives of fewer zones, NAT and SIT share what they can.
+const SEPARATE_ZONES: u32 = 128;
 /// The tables begin with room for a node in this many.
 const FEW_NODES: u32 = 256;
 /// Fewest active zones a drive must offer.
@@ -87,6 +89,8 @@ impl Layout {
             _ => 6,
         };
         let width = choose_width(geometry, options, for_streams / streams)?;
+        let logs = choose_logs(options, usable, for_streams, streams * width, streams == 6)?;
+        let left = for_streams - streams * width - 2 * (logs - 1);
         let segment_blocks = choose_segment(options, capacity, width)?;
         let total = u64::from(usable) * u64::from(capacity);
         let mut layout = Layout {
@@ -106,7 +110,7 @@ impl Layout {
             table_start: 0,
             table_zones: 1,
             sync_start: 0,
-            sync_zones: choose_sync(geometry, options, usable, for_streams - streams * width)?,
+            sync_zones: choose_sync(geometry, options, usable, left)?,
             main_start: 0,
             superzones: 0,
             width,
@@ -116,7 +120,7 @@ impl Layout {
             // A file takes at least an inode and a block.
             nodes: (total / 2).clamp(64, u64::from(u32::MAX - 1)) as u32,
             streams,
-            logs: 1,
+            logs,
             segments: 0,
         };
         layout.segments = layout.stripe(width).segments();
@@ -486,6 +490,29 @@ fn choose_sync(geometry: &Geometry, options: &MkfsOptions, usable: u32, left: u3
     }
     // Most of what is left is for streams that write much, and of the drive for files.
     Ok((1 + left / 4).min(usable / 128).clamp(1, SYNC_ZONES))
+}
+
+/// NAT and SIT have a log and a zone each where that takes no permit from streams: `for_streams` are
+/// left beside shared ones, `needed` is what the streams hold at least, and each has one of its
+/// `own`.
+fn choose_logs(
+    options: &MkfsOptions,
+    usable: u32,
+    for_streams: u32,
+    needed: u32,
+    own: bool,
+) -> Result<u32> {
+    let allowed = for_streams >= needed + 2;
+    match options.logs {
+        None => Ok(1 + u32::from(allowed && own && usable >= SEPARATE_ZONES)),
+        Some(2) if !allowed => Err(invalid(format!(
+            "two delta logs: this drive's active zones leave {for_streams} beside one, {} are \
+             needed",
+            needed + 2
+        ))),
+        Some(logs @ 1..=2) => Ok(logs),
+        Some(logs) => Err(invalid(format!("{logs} delta logs: expected 1 or 2"))),
+    }
 }
 
 fn choose_segment(options: &MkfsOptions, capacity: u32, width: u32) -> Result<u32> {

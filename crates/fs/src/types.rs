@@ -375,6 +375,9 @@ pub struct MkfsOptions {
     pub unit_blocks: Option<u32>,
     /// Least blocks of half a delta log, whose zones are whole; by the drive's size if absent.
     pub delta_blocks: Option<u32>,
+    /// Delta logs, and zones of tables written at a time: 1, which NAT and SIT share, or 2. As the
+    /// drive's active zones allow if absent.
+    pub logs: Option<u32>,
     /// Nodes that the tables have room for before they take zones from the main area; a share of
     /// what the drive can hold if absent.
     pub first_nodes: Option<u32>,

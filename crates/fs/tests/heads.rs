@@ -20,12 +20,16 @@ const DRIVE: &str = "zones=400,zone-size=4MiB,channels=2,dies=8,max-active=";
 /// Bytes of payload in a segment, of which a superzone has four.
 const SEGMENT: usize = 511 * 4096;
 
+/// Superzones of two zones, and one active zone for each log.
+fn format() -> MkfsOptions {
+    MkfsOptions { width: Some(2), logs: Some(1), sync_zones: Some(1), ..Default::default() }
+}
+
 fn on_drive<F: Future<Output = Result<()>> + 'static>(
     active: u32,
     test: impl FnOnce(Rt, Rc<dyn ZonedDevice>) -> F,
 ) {
-    let format = MkfsOptions { width: Some(2), ..Default::default() };
-    let (rt, made) = (Rt::new(Config::shuffled(11)), (Options::simulated(), format));
+    let (rt, made) = (Rt::new(Config::shuffled(11)), (Options::simulated(), format()));
     let spec = format!("{DRIVE}{active}");
     common::on_drive(rt, &spec, made, |rt, drive| test(rt, Rc::new(drive)));
 }
@@ -145,8 +149,7 @@ fn a_parked_superzone_is_closed_when_another_stream_lacks_its_permits() {
 /// `segments` to each but the first, and then hardly anything: the parked ones are left. What was
 /// finished of them while it wrote, and when all rested.
 fn park(active: u32, segments: usize, check: impl Fn(u64, u64) + 'static) {
-    let format = MkfsOptions { width: Some(2), ..Default::default() };
-    let (rt, made) = (Rt::new(Config::shuffled(11)), (Options::simulated(), format));
+    let (rt, made) = (Rt::new(Config::shuffled(11)), (Options::simulated(), format()));
     let spec = format!("zones=300,zone-size=16MiB,channels=2,dies=8,max-active={active}");
     common::on_drive(rt, &spec, made, move |rt, drive| async move {
         let device: Rc<dyn ZonedDevice> = Rc::new(drive);

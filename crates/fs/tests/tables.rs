@@ -6,7 +6,7 @@ mod common;
 
 use common::{quiet, sound};
 use furrow_emu::{Emulator, Medium, Options};
-use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, StatFs};
+use furrow_fs::{CleanOptions, Fs, Ino, MkfsOptions, MountOptions, NewNode, StatFs, WriteData};
 use furrow_rt::{Config, Rt};
 use furrow_zone::{Geometry, Result, ZonedDevice};
 use std::future::Future;
@@ -173,5 +173,57 @@ fn two_zones_suffice_on_the_smallest_drive() {
         let _ = drive.geometry();
         fs.unmount().await?;
         sound(device).await
+    });
+}
+
+/// NAT and SIT have logs of their own where the drive's active zones allow it, and share one where
+/// they do not; the drive itself refuses a write that would open one zone too many.
+#[test]
+fn logs_keep_to_the_budget_whatever_the_drive_allows() {
+    for (permits, logs) in [(6, 1), (7, 1), (8, 1), (11, 1), (12, 2), (14, 2), (20, 2)] {
+        let spec = format!(
+            "zones=200,zone-size=128KiB,zone-capacity=96KiB,max-active={permits},channels=1"
+        );
+        on(permits, &spec, move |rt, drive| async move {
+            let device = Rc::new(drive.clone());
+            let report = Fs::format(&rt, device.clone(), &MkfsOptions::default()).await?;
+            let sum: u32 = report.budget.iter().map(|(_, zones)| zones).sum();
+            assert!(u64::from(sum) <= permits, "{:?}", report.budget);
+            let lines = report.budget.iter().filter(|(what, _)| what.contains("delta log"));
+            assert_eq!(lines.count(), logs, "{:?}", report.budget);
+            let options = MountOptions { commit_interval: 1_000_000, ..quiet() };
+            let fs = Fs::mount(&rt, device.clone(), options).await?;
+            make(&fs, 0..200).await?;
+            for round in 0..700u32 {
+                let ino = fs.lookup(Ino::ROOT, format!("f{}", round % 200).as_bytes()).await?.ino;
+                let bytes = vec![(round % 250) as u8 + 1; 40_000];
+                fs.write(ino, WriteData::copy(fs.pool(), 0, &bytes)).await?;
+                match round % 3 {
+                    0 => fs.fsync(ino, false).await?,
+                    _ => fs.sync().await?,
+                }
+                if round % 140 == 139 {
+                    let options = CleanOptions { garbage_percent: 0, ..CleanOptions::default() };
+                    fs.clean(options).await?;
+                    after_a_cut(&rt, &drive, 200).await?;
+                }
+            }
+            let counters = fs.counters();
+            assert!(counters.merges > 0 && counters.clean_victims > 0, "{counters:?}");
+            fs.unmount().await?;
+            sound(device).await
+        });
+    }
+}
+
+#[test]
+fn too_few_active_zones_are_refused_with_the_sum() {
+    let spec = "zones=200,zone-size=128KiB,zone-capacity=96KiB,max-active=5,channels=1";
+    on(4, spec, |rt, drive| async move {
+        let device = Rc::new(drive);
+        let made = Fs::format(&rt, device.clone(), &MkfsOptions::default()).await;
+        let error = made.unwrap_err().to_string();
+        assert!(error.contains("5 active zones, 6 are needed: checkpoint ring 1 +"), "{error}");
+        Ok(())
     });
 }

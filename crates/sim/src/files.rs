@@ -234,6 +234,7 @@ impl Setup {
             segment_blocks: rng.one_in(2).then(|| 4 + rng.below(6) as u32),
             unit_blocks: Some(1 + rng.below(3) as u32),
             delta_blocks: Some(1),
+            logs: (permits >= Some(14)).then(|| 1 + rng.below(2) as u32),
             ..self.format
         };
         let metadata = if rng.one_in(5) { Metadata::Pair } else { Metadata::Log };
