@@ -186,8 +186,8 @@ impl Core {
         })
     }
 
-    /// Writes changed table entries, or units: what checkpoint `id`, whose cut this was, is to list.
-    /// When units were written, answers when that began.
+    /// Writes changed table entries, or units: what checkpoint `id`, whose cut this was, is to
+    /// list. When units were written, answers when that began.
     fn write_tables(&mut self, id: u64, cut: &mut Cut) -> Result<Option<Nanos>> {
         let mut held_up = None;
         for index in 0..self.logs.len() {

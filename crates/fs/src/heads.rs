@@ -95,9 +95,9 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Books for `streams` streams whose superzones have `width` zones, beside logs that need `logs`
-    /// permits, of a drive of `geometry` with `superzones` superzones in `groups` interference
-    /// groups.
+    /// Books for `streams` streams whose superzones have `width` zones, beside logs that need
+    /// `logs` permits, of a drive of `geometry` with `superzones` superzones in `groups`
+    /// interference groups.
     ///
     /// # Errors
     /// `Invalid` if the drive has fewer active zones than the file system was made for.

@@ -492,9 +492,9 @@ fn choose_sync(geometry: &Geometry, options: &MkfsOptions, usable: u32, left: u3
     Ok((1 + left / 4).min(usable / 128).clamp(1, SYNC_ZONES))
 }
 
-/// NAT and SIT have a log and a zone each where that takes no permit from streams: `for_streams` are
-/// left beside shared ones, `needed` is what the streams hold at least, and each has one of its
-/// `own`.
+/// NAT and SIT have a log and a zone each where that takes no permit from streams: `for_streams`
+/// are left beside shared ones, `needed` is what the streams hold at least, and each has one of
+/// its `own`.
 fn choose_logs(
     options: &MkfsOptions,
     usable: u32,
