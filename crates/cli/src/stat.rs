@@ -4,7 +4,7 @@ use crate::df;
 use crate::show;
 use crate::target::Target;
 use anyhow::{Result, bail};
-use furrow_fuse::report::{self, MemoryUse, Operation, Stat, Stream, prometheus};
+use furrow_fuse::report::{self, Memory, MemoryUse, Operation, Stat, Stream, prometheus};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
@@ -94,14 +94,11 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
 
 fn print_memory(out: &mut dyn Write, memory: &MemoryUse) -> io::Result<()> {
     let mut table = show::table(&["memory", "now", "at the peak"]);
-    let (now, peak) = (memory.now.parts(), memory.peak.parts());
-    for ((_, what, now), (.., peak)) in now.into_iter().zip(peak) {
-        table.add_row([what.to_owned(), show::bytes(now), show::bytes(peak)]);
+    let more = [("total", "all"), ("dirty", "of it not yet written")];
+    for (name, what) in Memory::parts().chain(more) {
+        let [now, peak] = [&memory.now, &memory.peak].map(|held| show::bytes(held.bytes(name)));
+        table.add_row([what.to_owned(), now, peak]);
     }
-    let all = [memory.now.total, memory.peak.total].map(show::bytes);
-    table.add_row(["all".to_owned()].into_iter().chain(all));
-    let dirty = [memory.now.dirty, memory.peak.dirty].map(show::bytes);
-    table.add_row(["of it not yet written".to_owned()].into_iter().chain(dirty));
     show::print_table(out, &table)
 }
 

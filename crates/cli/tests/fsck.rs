@@ -2,15 +2,13 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
+use common::furrow;
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, Ino, MountOptions, NewNode, WriteData};
 use furrow_rt::{Config, Rt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-fn furrow(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_furrow")).args(args).output().unwrap()
-}
 
 /// Exit status and standard output.
 fn fsck(image: &Path, args: &[&str]) -> (i32, String) {
@@ -20,13 +18,9 @@ fn fsck(image: &Path, args: &[&str]) -> (i32, String) {
 }
 
 /// An image with some files, one of which is full of `0xa5`.
-fn image(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_file(&path);
+fn filled(name: &str) -> PathBuf {
+    let path = common::image(name);
     let at = path.to_str().unwrap();
-    let drive = ["device", "create", at, "-o", "zones=32,zone-size=1MiB,max-active=14"];
-    assert!(furrow(&drive).status.success());
-    assert!(furrow(&["mkfs", at]).status.success());
     let rt = Rt::new(Config::real());
     let drive = furrow_emu::open(&rt, &at.parse().unwrap(), OpenMode::ReadWrite).unwrap();
     let on = rt.clone();
@@ -64,7 +58,7 @@ fn is_delta(block: &[u8]) -> bool {
 
 #[test]
 fn damaged_tables_are_shown_mended_and_sound() {
-    let path = image("fsck-tables.zns");
+    let path = filled("fsck-tables.zns");
     assert_eq!(fsck(&path, &["--repair"]).0, 0, "nothing is wrong yet");
     assert!(rot(&path, is_delta) > 0);
     let damaged = std::fs::read(&path).unwrap();
@@ -92,7 +86,7 @@ fn damaged_tables_are_shown_mended_and_sound() {
 
 #[test]
 fn damaged_content_stays_unless_it_is_to_be_a_hole() {
-    let path = image("fsck-content.zns");
+    let path = filled("fsck-content.zns");
     assert_eq!(rot(&path, |block| block == [0xa5; 4096]), 2);
     let damaged = std::fs::read(&path).unwrap();
     for args in [&["--repair"][..], &["-y"], &["-p"], &["-a"], &["-p", "--zero-bad-data"]] {
@@ -108,7 +102,7 @@ fn damaged_content_stays_unless_it_is_to_be_a_hole() {
 
 #[test]
 fn what_contradicts_itself_is_refused() {
-    let path = image("fsck-usage.zns");
+    let path = filled("fsck-usage.zns");
     for args in [&["-n", "-y"][..], &["-p", "-y"], &["-n", "-a"], &["--mend"]] {
         assert_eq!(fsck(&path, args).0, 16, "{args:?}");
     }

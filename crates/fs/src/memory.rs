@@ -36,20 +36,20 @@ pub struct Memory {
 impl Memory {
     /// All of it (what is dirty is counted once).
     pub fn total(&self) -> u64 {
-        self.parts().iter().map(|part| part.1).sum()
+        self.parts().iter().map(|part| part.2).sum()
     }
 
-    /// The parts of [`Memory::total`], with their names.
-    pub fn parts(&self) -> [(&'static str, u64); 8] {
+    /// The parts of [`Memory::total`]: name, what it is, bytes.
+    pub fn parts(&self) -> [(&'static str, &'static str, u64); 8] {
         [
-            ("data", self.data),
-            ("nodes", self.nodes),
-            ("cache_index", self.cache_index),
-            ("writes", self.writes),
-            ("tables", self.tables),
-            ("deltas", self.deltas),
-            ("directories", self.directories),
-            ("changes", self.changes),
+            ("data", "cached blocks of files and directories", self.data),
+            ("nodes", "cached inodes and pointer blocks", self.nodes),
+            ("cache_index", "finding cached pages", self.cache_index),
+            ("writes", "on their way to the drive, not cached", self.writes),
+            ("tables", "places of nodes, valid blocks", self.tables),
+            ("deltas", "changes of the tables", self.deltas),
+            ("directories", "places of names in large directories", self.directories),
+            ("changes", "changes that fsyncs log", self.changes),
         ]
     }
 }

@@ -118,7 +118,14 @@ struct Log {
 }
 
 impl Log {
-    fn push(&mut self, action: Action) {
+    fn push(
+        &mut self,
+        loss: bool,
+        structure: &'static str,
+        (ino, place): (u32, String),
+        (problem, action): (String, String),
+    ) {
+        let action = Action { structure, place, problem, action, path: None, ino, loss };
         if self.actions.len() < ACTIONS_MAX {
             self.actions.push(action);
         } else {
@@ -130,24 +137,22 @@ impl Log {
     fn mended(
         &mut self,
         structure: &'static str,
-        (ino, place): (u32, String),
+        place: (u32, String),
         problem: impl ToString,
         action: impl ToString,
     ) {
-        let (problem, action) = (problem.to_string(), action.to_string());
-        self.push(Action { structure, place, problem, action, path: None, ino, loss: false });
+        self.push(false, structure, place, (problem.to_string(), action.to_string()));
     }
 
     /// Something that is given up, of inode `ino`.
     fn lost(
         &mut self,
         structure: &'static str,
-        (ino, place): (u32, String),
+        place: (u32, String),
         problem: impl ToString,
         action: impl ToString,
     ) {
-        let (problem, action) = (problem.to_string(), action.to_string());
-        self.push(Action { structure, place, problem, action, path: None, ino, loss: true });
+        self.push(true, structure, place, (problem.to_string(), action.to_string()));
     }
 }
 

@@ -54,7 +54,7 @@ fn what_is_held_is_what_was_put_in_and_goes_with_it() {
         let (now, peak) = fs.memory();
         assert_eq!((now.data - before.data, now.nodes), (PAGE, before.nodes));
         assert!(peak.data >= 601 * PAGE && peak.total() > now.total(), "{peak:?}");
-        let parts: u64 = now.parts().iter().map(|part| part.1).sum();
+        let parts: u64 = now.parts().iter().map(|part| part.2).sum();
         assert_eq!(parts, now.total());
         fs.unmount().await
     });

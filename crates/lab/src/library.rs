@@ -256,6 +256,47 @@ struct Drive {
     pool: Pool,
 }
 
+/// Zone 0 of the drive, written from its start.
+#[derive(Clone)]
+struct Zone {
+    device: Rc<Emulator>,
+    pool: Pool,
+    bytes: Rc<[u8]>,
+    /// Blocks.
+    capacity: u64,
+}
+
+impl Zone {
+    /// Writes `blocks` blocks at each of `places`, all in flight at once, and waits for them. Their
+    /// content is that of the payload from block `from` on.
+    async fn write(
+        &self,
+        places: impl Iterator<Item = u64>,
+        blocks: u64,
+        from: u64,
+    ) -> Result<(), String> {
+        let mut content = from;
+        let flying: Vec<_> = places
+            .map(|first| {
+                let data: Pages = (content..content + blocks)
+                    .map(|index| {
+                        let mut page = self.pool.take_dirty();
+                        page.make_mut().copy_from_slice(block(&self.bytes, index));
+                        page
+                    })
+                    .collect();
+                content += blocks;
+                let write = Command::Write { lba: Lba(first), blocks: BlockCount(blocks) };
+                self.device.submit(QueueId(0), Request::with_data(write, data))
+            })
+            .collect();
+        for answer in flying {
+            expect(answer.await.status)?;
+        }
+        Ok(())
+    }
+}
+
 impl Drive {
     fn new() -> Result<Drive> {
         let rt = Rt::new(Config::real());
@@ -263,67 +304,51 @@ impl Drive {
         Ok(Drive { rt, device, pool: Pool::new(1024) })
     }
 
-    /// Writes zone 0 with commands of `blocks`, resetting it when full.
+    /// Writes zone 0 with commands of `blocks`, resetting it when full: blocks per second.
     fn write(&self, bytes: &Rc<[u8]>, blocks: u64, slice: Duration) -> Result<f64> {
-        let (device, pool, bytes) = (self.device.clone(), self.pool.clone(), bytes.clone());
-        let rate = self.rt.block_on(async move {
-            let capacity = device.geometry().zone_capacity.0;
-            let start = Instant::now();
-            let mut done = 0;
-            while start.elapsed() < slice {
-                let reset = Command::Manage { target: Target::Zone(Lba(0)), action: Action::Reset };
-                expect(device.submit(QueueId(0), Request::bare(reset)).await.status)?;
-                let mut at = 0;
-                while at + LARGE <= capacity {
-                    let mut flying = Vec::with_capacity((LARGE / blocks) as usize);
-                    for first in (at..at + LARGE).step_by(blocks as usize) {
-                        let data: Pages = (first..first + blocks)
-                            .map(|index| {
-                                let mut page = pool.take_dirty();
-                                page.make_mut().copy_from_slice(block(&bytes, done + index));
-                                page
-                            })
-                            .collect();
-                        let write = Command::Write { lba: Lba(first), blocks: BlockCount(blocks) };
-                        flying.push(device.submit(QueueId(0), Request::with_data(write, data)));
-                    }
-                    for answer in flying {
-                        expect(answer.await.status)?;
-                    }
-                    at += LARGE;
-                }
-                done += at;
+        self.rounds(bytes, slice, move |zone, done| async move {
+            for at in (0..zone.capacity + 1 - LARGE).step_by(LARGE as usize) {
+                let first = (at..at + LARGE).step_by(blocks as usize);
+                zone.write(first, blocks, done + at).await?;
             }
-            Ok::<f64, String>(done as f64 / start.elapsed().as_secs_f64())
-        });
-        rate.map_err(|why| anyhow!(why))
+            Ok(zone.capacity / LARGE * LARGE)
+        })
     }
 
-    /// Writes two blocks to zone 0 and flushes, over and over.
+    /// Writes two blocks to zone 0 and flushes, over and over: flushes per second.
     fn write_and_flush(&self, bytes: &Rc<[u8]>, slice: Duration) -> Result<f64> {
-        let (device, pool, bytes) = (self.device.clone(), self.pool.clone(), bytes.clone());
+        self.rounds(bytes, slice, |zone, _| async move {
+            for at in (0..zone.capacity - 1).step_by(2) {
+                zone.write(at..at + 2, 1, at).await?;
+                let flush = zone.device.submit(QueueId(0), Request::bare(Command::Flush));
+                expect(flush.await.status)?;
+            }
+            Ok(zone.capacity / 2)
+        })
+    }
+
+    /// Resets zone 0 and lets `fill` write it, again and again for `slice`. `fill` gets what was
+    /// done so far and answers what it did; the sum is returned per second.
+    fn rounds<F: Future<Output = Result<u64, String>>>(
+        &self,
+        bytes: &Rc<[u8]>,
+        slice: Duration,
+        fill: impl Fn(Zone, u64) -> F + 'static,
+    ) -> Result<f64> {
+        let zone = Zone {
+            device: self.device.clone(),
+            pool: self.pool.clone(),
+            bytes: bytes.clone(),
+            capacity: self.device.geometry().zone_capacity.0,
+        };
         let rate = self.rt.block_on(async move {
-            let capacity = device.geometry().zone_capacity.0;
             let start = Instant::now();
             let mut done = 0;
             while start.elapsed() < slice {
                 let reset = Command::Manage { target: Target::Zone(Lba(0)), action: Action::Reset };
-                expect(device.submit(QueueId(0), Request::bare(reset)).await.status)?;
-                for at in (0..capacity - 1).step_by(2) {
-                    let writes = [at, at + 1].map(|at| {
-                        let mut page = pool.take_dirty();
-                        page.make_mut().copy_from_slice(block(&bytes, at));
-                        let write = Command::Write { lba: Lba(at), blocks: BlockCount(1) };
-                        let data = Pages::from_iter([page]);
-                        device.submit(QueueId(0), Request::with_data(write, data))
-                    });
-                    for answer in writes {
-                        expect(answer.await.status)?;
-                    }
-                    let flush = device.submit(QueueId(0), Request::bare(Command::Flush));
-                    expect(flush.await.status)?;
-                    done += 1;
-                }
+                let reset = zone.device.submit(QueueId(0), Request::bare(reset));
+                expect(reset.await.status)?;
+                done += fill(zone.clone(), done).await?;
             }
             Ok::<f64, String>(done as f64 / start.elapsed().as_secs_f64())
         });

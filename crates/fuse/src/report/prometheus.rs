@@ -3,7 +3,7 @@
 //! Every line carries the label `device`. Times are seconds, amounts are bytes, names of counters
 //! end in `_total`, as is the custom.
 
-use super::stat::{Operation, Stat};
+use super::stat::{Memory, Operation, Stat};
 use std::fmt::{self, Write};
 
 /// `stat` as text.
@@ -84,16 +84,17 @@ impl Page {
     fn memory(&mut self, stat: &Stat) -> fmt::Result {
         let (now, peak) = (&stat.memory.now, &stat.memory.peak);
         self.family("memory_bytes", "gauge", "Memory the engine holds, by what for")?;
-        for (part, _, bytes) in now.parts() {
-            self.sample("memory_bytes", &[("part", part)], bytes)?;
+        for (part, _) in Memory::parts() {
+            self.sample("memory_bytes", &[("part", part)], now.bytes(part))?;
         }
         self.one(
             "memory_dirty_bytes",
             "gauge",
             "Of it, what is not yet handed to the drive",
-            now.dirty,
+            now.bytes("dirty"),
         )?;
-        self.one("memory_peak_bytes", "gauge", "The most memory it held at once", peak.total)
+        let help = "The most memory it held at once";
+        self.one("memory_peak_bytes", "gauge", help, peak.bytes("total"))
     }
 
     fn streams(&mut self, stat: &Stat) -> fmt::Result {
@@ -137,7 +138,7 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use super::super::stat::{Memory, MemoryUse, Permits, Stream};
+    use super::super::stat::{MemoryUse, Permits, Stream};
     use super::super::{Info, Space, Status, VERSION};
     use super::*;
     use furrow_fs::Counters;
@@ -155,8 +156,8 @@ mod tests {
             seconds: 1.5,
             permits: Permits { limit: 9, held: 4 },
             memory: MemoryUse {
-                now: Memory { total: 5, nodes: 5, ..Memory::default() },
-                peak: Memory { total: 6, ..Memory::default() },
+                now: furrow_fs::Memory { nodes: 5, ..Default::default() }.into(),
+                peak: furrow_fs::Memory { data: 6, ..Default::default() }.into(),
             },
             streams: vec![Stream {
                 name: "hot data".into(),

@@ -4,6 +4,7 @@ use super::{Info, Status, status};
 pub use crate::latency::Operation;
 use furrow_fs::{Fs, StreamInfo};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Everything there is to know of a mount, live.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,7 +38,7 @@ pub struct Permits {
 }
 
 /// Memory that the engine holds, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryUse {
     /// Now.
@@ -46,53 +47,30 @@ pub struct MemoryUse {
     pub peak: Memory,
 }
 
-/// [`furrow_fs::Memory`] as JSON.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-#[allow(missing_docs, reason = "the names are those of furrow_fs::Memory")]
-pub struct Memory {
-    pub total: u64,
-    pub data: u64,
-    pub nodes: u64,
-    pub dirty: u64,
-    pub cache_index: u64,
-    pub writes: u64,
-    pub tables: u64,
-    pub deltas: u64,
-    pub directories: u64,
-    pub changes: u64,
-}
+/// [`furrow_fs::Memory`] as JSON: bytes by the names of its fields, and the `total`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Memory(BTreeMap<String, u64>);
 
 impl From<furrow_fs::Memory> for Memory {
-    fn from(m: furrow_fs::Memory) -> Memory {
-        Memory {
-            total: m.total(),
-            data: m.data,
-            nodes: m.nodes,
-            dirty: m.dirty,
-            cache_index: m.cache_index,
-            writes: m.writes,
-            tables: m.tables,
-            deltas: m.deltas,
-            directories: m.directories,
-            changes: m.changes,
-        }
+    fn from(memory: furrow_fs::Memory) -> Memory {
+        let parts = memory.parts().map(|(name, _, bytes)| (name, bytes));
+        let more = [("total", memory.total()), ("dirty", memory.dirty)];
+        Memory(
+            parts.into_iter().chain(more).map(|(name, bytes)| (name.to_owned(), bytes)).collect(),
+        )
     }
 }
 
 impl Memory {
-    /// The parts that make up the total: name, what it is, bytes.
-    pub fn parts(&self) -> [(&'static str, &'static str, u64); 8] {
-        [
-            ("data", "cached blocks of files and directories", self.data),
-            ("nodes", "cached inodes and pointer blocks", self.nodes),
-            ("cache_index", "finding cached pages", self.cache_index),
-            ("writes", "on their way to the drive, not cached", self.writes),
-            ("tables", "places of nodes, valid blocks", self.tables),
-            ("deltas", "changes of the tables", self.deltas),
-            ("directories", "places of names in large directories", self.directories),
-            ("changes", "changes that fsyncs log", self.changes),
-        ]
+    /// Bytes of `name`; 0 if whoever reported did not know of it.
+    pub fn bytes(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    /// The parts that make up the total: name and what it is.
+    pub fn parts() -> impl Iterator<Item = (&'static str, &'static str)> {
+        furrow_fs::Memory::default().parts().into_iter().map(|(name, what, _)| (name, what))
     }
 }
 

@@ -149,7 +149,7 @@ impl Library {
         self.fs.unmount().await.context("unmount")?;
         let written = Written::from(&self.fs.counters());
         let (_, peak) = self.fs.memory();
-        let memory = peak.parts().map(|(name, bytes)| (name.to_owned(), bytes)).to_vec();
+        let memory = peak.parts().map(|(name, _, bytes)| (name.to_owned(), bytes)).to_vec();
         Ok(Ended { written, space, memory })
     }
 }
