@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const DEVICE: &str = "mem:capacity=4GiB,zone-size=32MiB";
 /// Names in the directories that are compared.
-const SIZES: [(u32, &str); 2] = [(1_000, "1,000 names"), (1_000_000, "1,000,000 names")];
+pub(crate) const SIZES: [(u32, &str); 2] = [(1_000, "1,000 names"), (1_000_000, "1,000,000 names")];
 /// Links of one file: fewer than it can have.
 const LINKS: u32 = 60_000;
 /// Operations between looks at the clock.
@@ -50,8 +50,24 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn name(n: u32) -> Vec<u8> {
+pub(crate) fn name(n: u32) -> Vec<u8> {
     format!("file-number-{n}").into_bytes()
+}
+
+/// Makes a directory of the root with `size` names, called after that.
+pub(crate) async fn fill(fs: &Fs, size: u32) -> Result<Ino, Error> {
+    let at = format!("of-{size}").into_bytes();
+    let directory = fs.create(Ino::ROOT, &at, &NewNode::directory()).await?.ino;
+    let mut file = directory;
+    for n in 0..size {
+        if n.is_multiple_of(LINKS) {
+            file = fs.create(directory, &name(n), &NewNode::file()).await?.ino;
+        } else {
+            fs.link(file, directory, &name(n)).await?;
+        }
+    }
+    fs.sync().await?;
+    Ok(directory)
 }
 
 struct Library {
@@ -75,20 +91,7 @@ impl Library {
     /// A directory with `size` names.
     fn directory(&self, size: u32) -> Result<Ino> {
         let fs = self.fs.clone();
-        Ok(self.rt.block_on(async move {
-            let at = format!("of-{size}").into_bytes();
-            let directory = fs.create(Ino::ROOT, &at, &NewNode::directory()).await?.ino;
-            let mut file = directory;
-            for n in 0..size {
-                if n.is_multiple_of(LINKS) {
-                    file = fs.create(directory, &name(n), &NewNode::file()).await?.ino;
-                } else {
-                    fs.link(file, directory, &name(n)).await?;
-                }
-            }
-            fs.sync().await?;
-            Ok::<Ino, Error>(directory)
-        })?)
+        Ok(self.rt.block_on(async move { fill(&fs, size).await })?)
     }
 
     fn lookup(&self, directory: Ino, size: u32, slice: Duration) -> Result<f64> {

@@ -1,19 +1,20 @@
 //! FUSE: what the engine adds to a request that the kernel does not answer itself.
 //!
 //! fstat with attributes that are never believed, and 4 KiB reads past the kernel's page cache
-//! (O_DIRECT) of a file that is in the engine's cache. Client and server are threads of one
-//! process.
+//! (O_DIRECT) of a file that is in the engine's cache. And what it costs there to find or make a
+//! name among a million, against among a thousand. Client and server are threads of one process.
 
+use crate::directory::{SIZES, fill, name};
 use crate::{Contestant, Effort, Row, compare, noise};
 use anyhow::{Context as _, Result};
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MkfsOptions, MountOptions};
 use furrow_fuse::null::{self, Null};
 use furrow_fuse::{Background, Endpoint, Face, Info, Session};
-use furrow_rt::{Config, Port};
+use furrow_rt::{Config, Port, Rng};
 use furrow_zone::Error;
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -45,9 +46,68 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
         ],
     )?);
     drop((null_file, engine_file));
+    rows.extend(names(effort, &engine)?);
     null.end()?;
     engine.end()?;
     Ok(rows)
+}
+
+/// Names among few and many, through the mount.
+fn names(effort: Effort, engine: &Mount) -> Result<Vec<Row>> {
+    let port = engine.port.as_ref().context("the engine is not mounted")?;
+    for (size, _) in SIZES {
+        port.call(move |_, fs| {
+            let fs = fs.clone();
+            async move { fill(&fs, size).await }
+        })?;
+    }
+    let mut rows = Vec::new();
+    for unit in ["lookup", "create"] {
+        let mut contestants: Vec<Contestant<'_>> = SIZES
+            .into_iter()
+            .map(|(size, label)| {
+                let directory = engine.directory.join(format!("of-{size}"));
+                Contestant::new(format!("{unit}: among {label}"), move |slice| match unit {
+                    "lookup" => lookups(&directory, size, slice),
+                    _ => creates(&directory, slice),
+                })
+            })
+            .collect();
+        rows.extend(compare(effort, unit, &mut contestants)?);
+    }
+    Ok(rows)
+}
+
+/// Looks up names that are there, one after the other all over the directory.
+fn lookups(directory: &Path, size: u32, slice: Duration) -> Result<f64> {
+    let directory = open_directory(directory)?;
+    let mut rng = Rng::new(5);
+    let names: Vec<Vec<u8>> =
+        (0..10_000).map(|_| name(rng.below(u64::from(size)) as u32)).collect();
+    let mut names = names.iter().cycle();
+    repeat(slice, || {
+        let name = &names.next().context("a cycle ends")?[..];
+        rustix::fs::accessat(&directory, name, Access::EXISTS, AtFlags::empty()).context("access")
+    })
+}
+
+/// Makes an empty file and removes it again.
+fn creates(directory: &Path, slice: Duration) -> Result<f64> {
+    let directory = open_directory(directory)?;
+    let mut number = 1 << 30;
+    repeat(slice, || {
+        let name = &name(number)[..];
+        number += 1;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        drop(rustix::fs::openat(&directory, name, flags, Mode::RWXU).context("create")?);
+        rustix::fs::unlinkat(&directory, name, AtFlags::empty()).context("unlink")
+    })
+}
+
+fn open_directory(directory: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(directory, flags, Mode::empty())
+        .with_context(|| directory.display().to_string())
 }
 
 /// One of the two servers, mounted.
