@@ -3,8 +3,10 @@
 //! A *stream* collects blocks that are expected to die together: hot, warm and cold, data and
 //! nodes. It writes through *heads*, each of which fills one superzone after the other. Head h
 //! serves stream h mod streams, so the first ones, one for each stream, are always there. A busy
-//! stream has more, up to its quota (`quota`), and takes them in turn, segment by segment. What is
-//! beyond the quota is *parked*: its superzone stays partly written and active on the drive, and is
+//! stream has more, up to its quota (`quota`), and takes them in turn, segment by segment, or
+//! rather: next is the one on whose interference group least was written lately (`load`). Where a
+//! superzone is opened, and which is parked and taken back, is decided by what the others on its
+//! group will be written, going by the last window. What is beyond the quota is *parked*: its superzone stays partly written and active on the drive, and is
 //! the first to be taken back. Parked superzones are *closed* (their zones finished) when another
 //! stream lacks their permits; finishing a nearly empty zone can cost a second, and what is left of
 //! it is lost room. So before anybody lacks permits it is done, in the background, only where it
@@ -23,11 +25,13 @@
 
 use crate::core::{Core, Inner, Stop};
 use crate::format::SummaryEntry;
+use crate::layout::Layout;
+use crate::load::Load;
 use crate::quota::{self, WINDOW};
 use crate::space::RESERVE;
 use crate::types::{Placement, StreamInfo};
 use furrow_log::budget::{Budget, Class, Permit};
-use furrow_log::pool::SuperzoneId;
+use furrow_log::pool::{Beside, SuperzoneId};
 use furrow_log::writer::Kind as WriteKind;
 use furrow_rt::{Nanos, Page};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
@@ -73,6 +77,10 @@ struct Stream {
     quota: u32,
     /// Blocks written in this window.
     window: u64,
+    /// Since the last sample of its class.
+    sampled: u64,
+    /// Blocks a second, going by the last window or what has since been seen to be more.
+    rate: u64,
     /// Blocks written since the mount.
     blocks: u64,
 }
@@ -82,12 +90,15 @@ pub(crate) struct Streams {
     streams: Vec<Stream>,
     turns: Vec<Turn>,
     began: Nanos,
+    /// When the sample of data, and that of nodes, began.
+    sampling: [Nanos; 2],
     budget: Budget,
     /// Superzones that saturate the drive; 0 if that is not known.
     peak: u32,
     /// Superzones that the drive's active zones allow.
     available: u32,
     placement: Placement,
+    load: Load,
     /// A head in turn found no permits.
     starved: bool,
     /// Of the logs and the first heads: held as long as the engine lives.
@@ -95,8 +106,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Books for `streams` streams whose superzones have `width` zones, beside logs that need
-    /// `logs` permits, of a drive of `geometry` with `superzones` superzones in `groups`
+    /// Books for the streams of `layout` on a drive of `geometry`, whose superzones are in `groups`
     /// interference groups.
     ///
     /// # Errors
@@ -104,15 +114,15 @@ impl Streams {
     pub(crate) fn new(
         geometry: &Geometry,
         placement: Placement,
-        (streams, width, logs): (u32, u32, u32),
-        superzones: u32,
+        layout: &Layout,
         groups: u32,
         now: Nanos,
     ) -> Result<Streams> {
+        let (streams, width, logs) = (layout.streams, layout.width, layout.log_permits());
         let first = streams * width;
         let permits = geometry.max_active.unwrap_or(u32::MAX).min(geometry.zones);
         // Superzones begun and not filled are space nobody has: a sixteenth of the drive at most.
-        let by_space = superzones / 16;
+        let by_space = layout.superzones / 16;
         let extra = permits.saturating_sub(logs + first) / width;
         let extra = extra.min(by_space).min(streams * (HEADS_PER_STREAM - 1));
         let total = logs + first + extra * width;
@@ -141,10 +151,12 @@ impl Streams {
                 .collect(),
             turns: (0..streams * most).map(turn).collect(),
             began: now,
+            sampling: [now; 2],
             budget,
             peak: if groups > 1 { groups } else { 0 },
             available: streams + extra,
             placement,
+            load: Load::new(groups, layout.segment_blocks),
             starved: false,
             _reserved: reserved,
         };
@@ -175,6 +187,11 @@ impl Streams {
         let missing = heads.saturating_sub(self.turns.len());
         self.turns.extend((0..missing).map(|_| Turn { parked: true, ..Turn::default() }));
     }
+}
+
+/// Blocks a second, of `blocks` in `elapsed` nanoseconds.
+fn per_second(blocks: u64, elapsed: u64) -> u64 {
+    blocks.saturating_mul(1000) / (elapsed / Nanos::MILLI).max(1)
 }
 
 impl Core {
@@ -269,27 +286,34 @@ impl Core {
         })
     }
 
-    /// The next head in turn; with free superzones scarce, one that has a superzone, if any.
+    /// The head to go on with: one in turn that is to be given a superzone, else of those that
+    /// have one that with the least load, by turns if that is even. With free superzones scarce,
+    /// one that has a superzone, if any.
     fn choose_head(&mut self, stream: usize) -> Result<Option<usize>, Stop> {
         let heads: Vec<usize> = self.heads_of(stream).collect();
         let current = self.streams.streams[stream].current;
         let at = heads.iter().position(|head| *head == current).unwrap_or(0);
         let in_turn = |i: usize| heads[(at + 1 + i) % heads.len()];
         let mut plenty = None;
+        let mut least: Option<(u64, usize)> = None;
         for head in (0..heads.len()).map(in_turn) {
             let turn = &self.streams.turns[head];
             if turn.parked || turn.closing {
                 continue;
             }
-            if self.heads[head].superzone.is_some() {
-                return Ok(Some(head));
+            if let Some(superzone) = self.heads[head].superzone {
+                let load = self.streams.load.of(self.zones.group(SuperzoneId(superzone)));
+                if least.is_none_or(|(least, _)| load < least) {
+                    least = Some((load, head));
+                }
+                continue;
             }
             let plenty = *plenty.get_or_insert_with(|| self.free_superzones_are_plenty());
             if plenty && self.open_superzone(head)? {
                 return Ok(Some(head));
             }
         }
-        Ok(self.begun_head(stream))
+        Ok(least.map(|(_, head)| head).or_else(|| self.begun_head(stream)))
     }
 
     /// True if a superzone can be opened without need and what is promised can still be kept.
@@ -310,13 +334,7 @@ impl Core {
             }
             self.streams.turns[head].permit = permit;
         }
-        // Data and nodes are each written in bursts of their own.
-        let nodes = self.stream_of_head(head) >= streams / 2;
-        let own: Vec<SuperzoneId> = (0..self.heads.len())
-            .filter(|other| (self.stream_of_head(*other) >= streams / 2) == nodes)
-            .filter_map(|other| self.heads[other].superzone.map(SuperzoneId))
-            .collect();
-        let Some(id) = self.zones.allocate(&own) else {
+        let Some(id) = self.zones.allocate(&self.beside(self.stream_of_head(head))) else {
             // The reservation is there to make this impossible; better to stop than to lose.
             let message = "no free superzone for a write already promised";
             let error = Error::new(ErrorKind::NoSpace, message);
@@ -340,14 +358,55 @@ impl Core {
         let generation = self.zones.generation(id);
         self.allocated.push((head as u8, id.0, generation));
         self.heads[head] = Head { superzone: Some(id.0), ..Head::default() };
+        self.level(head);
         Ok(true)
     }
 
-    /// A block was written through `stream`.
-    pub(crate) fn count_block(&mut self, stream: usize) {
+    /// A head with a superzone joins the others of its stream.
+    fn level(&mut self, head: usize) {
+        let Some(own) = self.heads[head].superzone else { return };
+        let group = |superzone| self.zones.group(SuperzoneId(superzone));
+        let others: Vec<u32> = self
+            .heads_of(self.stream_of_head(head))
+            .filter(|other| *other != head && !self.streams.turns[*other].parked)
+            .filter_map(|other| self.heads[other].superzone.map(group))
+            .collect();
+        self.streams.load.level(group(own), others.into_iter());
+    }
+
+    /// What each interference group is going to be written, as seen by a stream: each stream
+    /// writes the same to each superzone it has open, nothing to parked ones.
+    fn beside(&self, stream: usize) -> Vec<Beside> {
+        let mut groups = vec![Beside::default(); self.zones.groups() as usize];
+        let nodes = |stream| stream >= self.layout.streams as usize / 2;
+        for other in 0..self.layout.streams as usize {
+            let parked = |head: usize| self.streams.turns[head].parked;
+            let begun = self
+                .heads_of(other)
+                .filter_map(|head| Some((parked(head), self.heads[head].superzone?)));
+            let begun: Vec<(bool, u32)> = begun.collect();
+            let busy = begun.iter().filter(|(parked, _)| !parked).count() as u64;
+            for (parked, superzone) in begun {
+                let group = &mut groups[self.zones.group(SuperzoneId(superzone)) as usize];
+                // Data and nodes are each written in bursts of their own.
+                group.class += u32::from(nodes(other) == nodes(stream));
+                if !parked {
+                    group.own += u32::from(other == stream);
+                    group.load += self.streams.streams[other].rate / busy;
+                }
+            }
+        }
+        groups
+    }
+
+    /// A block of file data or a node was written by `head`.
+    pub(crate) fn count_block(&mut self, head: usize, superzone: u32) {
+        let stream = self.stream_of_head(head);
         let stream = &mut self.streams.streams[stream];
         stream.window += 1;
+        stream.sampled += 1;
         stream.blocks += 1;
+        self.streams.load.count(self.zones.group(SuperzoneId(superzone)));
     }
 
     /// Notes the superzone before, and what becomes of the head's permits, now that its
@@ -379,52 +438,123 @@ impl Core {
         });
     }
 
-    /// Decides quotas anew if a window is over.
+    /// Streams of data, or of nodes.
+    fn class(&self, nodes: bool) -> std::ops::Range<usize> {
+        let streams = self.layout.streams as usize;
+        if nodes { streams / 2..streams } else { 0..streams / 2 }
+    }
+
+    /// Decides quotas anew if a window is over; before, raises those of streams that write much.
     fn end_window(&mut self) {
-        let elapsed = self.rt.now().since(self.streams.began);
-        if elapsed < WINDOW {
-            return;
+        let (now, elapsed) = (self.rt.now(), self.rt.now().since(self.streams.began));
+        let over = elapsed >= WINDOW;
+        if over {
+            self.streams.began = now;
+            self.streams.sampling = [now; 2];
+            for stream in &mut self.streams.streams {
+                stream.rate = per_second(stream.window, elapsed);
+                stream.sampled = 0;
+            }
         }
-        self.streams.began = self.rt.now();
-        let written: Vec<u64> =
-            self.streams.streams.iter_mut().map(|s| std::mem::take(&mut s.window)).collect();
+        let mut changed = Vec::new();
+        for nodes in [false, true] {
+            changed.extend(match over {
+                true => self.quotas_by_window(nodes),
+                false => self.quotas_by_sample(nodes),
+            });
+        }
         if self.streams.placement != Placement::Quota {
             return;
         }
-        let streams = written.len();
+        // What one leaves, another takes.
+        changed.sort_by_key(|(stream, quota)| *quota >= self.streams.streams[*stream].quota);
+        for (stream, quota) in changed {
+            self.set_quota(stream, quota);
+        }
+    }
+
+    /// What a class may have open, and payload blocks of a segment.
+    fn share(&self) -> (u32, u64) {
         let share = quota::share(self.streams.peak, self.streams.available);
-        let segment = u64::from(self.layout.segment_blocks - 1);
-        for class in [0..streams / 2, streams / 2..streams] {
-            let quotas = quota::quotas(&written[class.clone()], segment, share, HEADS_PER_STREAM);
-            for (stream, quota) in class.zip(quotas.into_iter().flatten()) {
-                self.set_quota(stream, quota);
+        (share, u64::from(self.layout.segment_blocks - 1))
+    }
+
+    /// Quotas of a class at the end of a window.
+    fn quotas_by_window(&mut self, nodes: bool) -> Vec<(usize, u32)> {
+        let (share, segment) = self.share();
+        let class = self.class(nodes);
+        let of = self.streams.streams[class.clone()].iter_mut();
+        let written: Vec<u64> = of.map(|stream| std::mem::take(&mut stream.window)).collect();
+        let quotas = quota::quotas(&written, segment, share, HEADS_PER_STREAM);
+        class.zip(quotas.into_iter().flatten()).collect()
+    }
+
+    /// Quotas of streams of a class that get more before the window is over: as many superzones
+    /// as there are permits for that nobody holds.
+    fn quotas_by_sample(&mut self, nodes: bool) -> Vec<(usize, u32)> {
+        let (share, segment) = self.share();
+        let class = self.class(nodes);
+        let of = &self.streams.streams[class.clone()];
+        let sampled: Vec<u64> = of.iter().map(|stream| stream.sampled).collect();
+        if !quota::is_sample(&sampled, segment, share) {
+            return Vec::new();
+        }
+        let now = self.rt.now();
+        let since = std::mem::replace(&mut self.streams.sampling[usize::from(nodes)], now);
+        let current: Vec<u32> = of.iter().map(|stream| stream.quota).collect();
+        let raised = quota::raised(&sampled, &current, segment, share, HEADS_PER_STREAM);
+        let load_changed = raised.iter().any(Option::is_some);
+        for stream in &mut self.streams.streams[class.clone()] {
+            let blocks = std::mem::take(&mut stream.sampled);
+            if load_changed {
+                stream.rate = per_second(blocks, now.since(since));
             }
         }
+        let within = class.zip(raised).filter_map(|(stream, quota)| {
+            let quota = quota?.min(self.within_reach(stream));
+            (quota > self.streams.streams[stream].quota).then_some((stream, quota))
+        });
+        within.collect()
+    }
+
+    /// Superzones that a stream has, parked ones too, or can open without taking any from others.
+    fn within_reach(&self, stream: usize) -> u32 {
+        let has = |head: &usize| {
+            let turn = &self.streams.turns[*head];
+            !turn.closing && (!turn.parked || self.heads[*head].superzone.is_some())
+        };
+        let has = self.heads_of(stream).filter(has).count() as u32;
+        has + self.streams.budget.available() / self.layout.width
+    }
+
+    /// Whether a head has no superzone yet, and what is beside it if it has one.
+    fn open_beside(&self, head: usize) -> (bool, Beside) {
+        let Some(superzone) = self.heads[head].superzone else { return (true, Beside::default()) };
+        let groups = self.beside(self.stream_of_head(head));
+        (false, groups[self.zones.group(SuperzoneId(superzone)) as usize])
     }
 
     fn set_quota(&mut self, stream: usize, quota: u32) {
         self.streams.streams[stream].quota = quota;
         let heads: Vec<usize> = self.heads_of(stream).collect();
-        let mut active = heads.iter().filter(|head| !self.streams.turns[**head].parked).count();
-        // Parked superzones are taken back before any is opened.
-        for begun in [true, false] {
-            for head in &heads {
-                let turn = &mut self.streams.turns[*head];
-                let fits = self.heads[*head].superzone.is_some() == begun && !turn.closing;
-                if active < quota as usize && turn.parked && fits {
-                    turn.parked = false;
-                    active += 1;
-                }
-            }
+        let active = heads.iter().filter(|head| !self.streams.turns[**head].parked).count();
+        for _ in active..quota as usize {
+            // Parked superzones are taken back before any is opened: those with least beside them.
+            let turn = |head: &&usize| &self.streams.turns[**head];
+            let parked = heads.iter().filter(|head| turn(head).parked && !turn(head).closing);
+            let next = parked.min_by_key(|head| (self.open_beside(**head), **head));
+            let Some(next) = next.copied() else { break };
+            self.streams.turns[next].parked = false;
+            self.level(next);
         }
-        for head in heads.into_iter().skip(1).rev() {
-            if active > quota as usize && !self.streams.turns[head].parked {
-                self.streams.turns[head].parked = true;
-                self.streams.turns[head].since = self.rt.now();
-                active -= 1;
-                if self.heads[head].superzone.is_none() {
-                    self.give_permit_back(head);
-                }
+        for _ in quota as usize..active {
+            let busy = heads.iter().skip(1).filter(|head| !self.streams.turns[**head].parked);
+            let next = busy.max_by_key(|head| (self.open_beside(**head), **head));
+            let Some(next) = next.copied() else { break };
+            self.streams.turns[next].parked = true;
+            self.streams.turns[next].since = self.rt.now();
+            if self.heads[next].superzone.is_none() {
+                self.give_permit_back(next);
             }
         }
     }

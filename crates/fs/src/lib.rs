@@ -55,6 +55,7 @@ mod holes;
 mod index;
 mod layout;
 mod lifetime;
+mod load;
 mod memory;
 mod merge;
 mod mkfs;

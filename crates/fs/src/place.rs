@@ -112,7 +112,7 @@ impl Core {
         let owner = SummaryEntry { node: block.node.into(), slot: block.slot.into() };
         self.heads[head].summary.push(owner);
         self.heads[head].next += 1;
-        self.count_block(stream);
+        self.count_block(head, superzone);
         self.space.at_risk += u64::from(!self.space.for_cleaning);
         self.set_valid(addr, true, stream as u8);
         self.settle(head);

@@ -231,9 +231,7 @@ pub(crate) fn assemble(
     }
     let used_ids = nat.iter().filter(|(_, entry)| entry.ino.get() != 0);
     let ids = NodeIds::new(layout.nodes, used_ids.map(|(nid, _)| nid));
-    let shape = (layout.streams, layout.width, layout.log_permits());
-    let (placement, superzones) = (options.placement, layout.superzones);
-    let streams = Streams::new(&geometry, placement, shape, superzones, groups, rt.now())?;
+    let streams = Streams::new(&geometry, options.placement, &layout, groups, rt.now())?;
     let core = Core {
         rt: rt.clone(),
         device,

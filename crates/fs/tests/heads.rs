@@ -118,6 +118,46 @@ fn quotas_follow_what_streams_write_and_parked_superzones_are_taken_back() {
 }
 
 #[test]
+fn who_writes_much_gets_more_before_the_window_is_over() {
+    // 4 groups saturate the drive, so 16 segments of a class are a sample.
+    on_drive(32, |rt, device| async move {
+        let fs = Fs::mount(&rt, device.clone(), options(Placement::Quota)).await?;
+        let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
+        let began = rt.now();
+        assert_eq!(most_open(&fs, warm, 12, 1, "warm data").await?, 1);
+        assert_eq!(most_open(&fs, warm, 12, 2, "warm data").await?, 4);
+        // Another stream gets as much, and takes nothing from the first before the window ends.
+        assert_eq!(most_open(&fs, cold, 32, 3, "cold data").await?, 4);
+        assert!(rt.now().since(began) < Nanos::SECOND);
+        let (first, second) = (stream(&fs, "warm data"), stream(&fs, "cold data"));
+        assert_eq!((first.quota, second.quota), (4, 4));
+        assert_eq!((first.parked, second.parked), (0, 0));
+        next_window(&rt, &fs, cold, 4).await?;
+        let (first, second) = (stream(&fs, "warm data"), stream(&fs, "cold data"));
+        assert_eq!((first.quota, second.quota), (2, 2), "{first:?} {second:?}");
+        drop(fs);
+        sound(device.clone()).await?;
+        let fs = Fs::mount(&rt, device, options(Placement::Quota)).await?;
+        assert!(holds(&fs, warm, 12 * SEGMENT, 2).await?);
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn before_the_window_is_over_nobody_gets_what_others_hold() {
+    // Permits for 2 superzones beyond the first 6.
+    on_drive(20, |rt, device| async move {
+        let fs = Fs::mount(&rt, device, options(Placement::Quota)).await?;
+        let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
+        assert_eq!(most_open(&fs, warm, 30, 1, "warm data").await?, 3);
+        assert_eq!(most_open(&fs, cold, 30, 2, "cold data").await?, 1);
+        assert_eq!((stream(&fs, "warm data").quota, stream(&fs, "cold data").quota), (3, 1));
+        assert_eq!(fs.counters().superzones_closed, 0);
+        fs.unmount().await
+    });
+}
+
+#[test]
 fn a_parked_superzone_is_closed_when_another_stream_lacks_its_permits() {
     // Permits for 2 superzones beyond the first 6: 4 for data.
     on_drive(20, |rt, device| async move {

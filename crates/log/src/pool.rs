@@ -98,6 +98,17 @@ impl ReleaseProof {
     }
 }
 
+/// What is open in an interference group, as the stream sees it that wants a superzone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Beside {
+    /// Superzones that the stream itself writes to: it would wait for itself.
+    pub own: u32,
+    /// What is going to be written to the superzones of everybody, in any unit.
+    pub load: u64,
+    /// Superzones of the same class, data or nodes: writes to them come together.
+    pub class: u32,
+}
+
 struct Inner {
     writer: Writer,
     groups: u32,
@@ -360,22 +371,24 @@ impl ZonePool {
         self.0.groups
     }
 
-    /// Takes a free superzone into use. `own` are the open ones of the same class, data or nodes:
-    /// writes to them come together. The group is one with the fewest of these, of those one with
-    /// the fewest active ones of anybody, and then the one with the most free superzones (Z-LFS,
-    /// section 4.3); in it, the least often released. Where a group is exhausted the next best
-    /// serves. `None` if none is free.
-    pub fn allocate(&self, own: &[SuperzoneId]) -> Option<SuperzoneId> {
+    /// Takes a free superzone into use. `beside` says of each group what is open there; it may be
+    /// empty. The group is one with the fewest of the stream's own, of those one with the least
+    /// load, to an eighth of an even share, then with the fewest of the class, then with the fewest
+    /// active ones of anybody, and then the one with the most free superzones (Z-LFS, section 4.3);
+    /// in it, the least often released. Where a group is exhausted the next best serves. `None` if
+    /// none is free.
+    pub fn allocate(&self, beside: &[Beside]) -> Option<SuperzoneId> {
         let mut superzones = self.0.superzones.borrow_mut();
-        let mut groups = vec![(0u32, 0u32, 0u32); self.0.groups as usize];
-        for id in own {
-            groups[self.group(*id) as usize].0 += 1;
-        }
+        let count = self.0.groups as usize;
+        let total: u64 = beside.iter().map(|beside| beside.load).sum();
+        let eighth = (total / (8 * count as u64)).max(1);
+        // Of each group: active and free superzones.
+        let mut groups = vec![(0u32, 0u32); count];
         for superzone in superzones.iter() {
             let group = &mut groups[self.group(superzone.id) as usize];
             match superzone.state {
-                SuperzoneState::Active => group.1 += 1,
-                SuperzoneState::Free if !superzone.releasing => group.2 += 1,
+                SuperzoneState::Active => group.0 += 1,
+                SuperzoneState::Free if !superzone.releasing => group.1 += 1,
                 _ => {}
             }
         }
@@ -383,8 +396,11 @@ impl ZonePool {
             .iter()
             .filter(|s| s.state == SuperzoneState::Free && !s.releasing)
             .min_by_key(|s| {
-                let (own, active, free) = groups[self.group(s.id) as usize];
-                (own, active, std::cmp::Reverse(free), s.generation, s.id)
+                let group = self.group(s.id) as usize;
+                let Beside { own, load, class } = beside.get(group).copied().unwrap_or_default();
+                let (active, free) = groups[group];
+                let beside = (own, load / eighth, class);
+                (beside, active, std::cmp::Reverse(free), s.generation, s.id)
             })?
             .id;
         self.turn(&mut superzones[best.0 as usize], SuperzoneState::Active);

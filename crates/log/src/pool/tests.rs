@@ -77,6 +77,24 @@ fn superzones_come_from_the_idlest_group_and_wear_evenly() {
     assert_eq!(pool.blocks(SuperzoneState::Free), 4 * 16);
 }
 
+#[test]
+fn load_says_more_than_numbers() {
+    let bench = bench(2);
+    let pool = &bench.pool;
+    assert_eq!(pool.allocate(&[]), Some(SuperzoneId(0)));
+    let [light, heavy] = [1, 100].map(|load| Beside { load, class: 1, ..Beside::default() });
+    // Group 1 is idle, but what is open in group 0 is hardly written to.
+    assert_eq!(pool.allocate(&[light, heavy]), Some(SuperzoneId(2)));
+    assert_eq!(pool.allocate(&[light, heavy]), Some(SuperzoneId(1)), "group 0 is exhausted");
+}
+
+#[test]
+fn a_stream_does_not_share_dies_with_itself() {
+    let bench = bench(2);
+    let [own, other] = [(1, 1), (0, 100)].map(|(own, load)| Beside { own, load, class: 1 });
+    assert_eq!(bench.pool.allocate(&[own, other]), Some(SuperzoneId(1)));
+}
+
 /// Each condition alone holds a release up or has it refused, and nothing is reset before.
 #[test]
 fn nothing_is_reset_before_every_condition_holds() {

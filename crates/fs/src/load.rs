@@ -1,0 +1,88 @@
+//! Load: what has lately been written to each interference group of dies.
+//!
+//! A group of dies programs at its own rate, whoever writes to it, and the drive's buffer fills
+//! with what waits for the slowest. Where two busy superzones are on one group, as happens when
+//! streams have more superzones than there are groups, or when the load changes while they are
+//! open, each must get less than one that has its group to itself. So a stream goes on with the
+//! head on whose group least was written lately, by anybody (`heads`); where groups are written
+//! alike, that is in turn.
+//!
+//! "Lately" fades: after every four segments for each group all counts are halved, so that what
+//! counts is what the drive may still be busy with. For the same reason a head that joins others
+//! starts level with them: that its dies have rested does not make them faster. Nothing is stored.
+
+/// Segments for each group after which counts are halved.
+const FADE: u64 = 4;
+
+/// Blocks written lately, by group.
+pub(crate) struct Load {
+    blocks: Vec<u64>,
+    /// Blocks until counts are halved, and how many there are between.
+    left: u64,
+    every: u64,
+}
+
+impl Load {
+    /// Nothing yet, of `groups` groups; a segment has `segment` blocks.
+    pub(crate) fn new(groups: u32, segment: u32) -> Load {
+        let groups = groups.max(1);
+        let every = FADE * u64::from(groups) * u64::from(segment.max(1));
+        Load { blocks: vec![0; groups as usize], left: every, every }
+    }
+
+    /// A block was written to `group`.
+    pub(crate) fn count(&mut self, group: u32) {
+        self.blocks[group as usize] += 1;
+        self.left -= 1;
+        if self.left == 0 {
+            self.left = self.every;
+            self.blocks.iter_mut().for_each(|blocks| *blocks /= 2);
+        }
+    }
+
+    /// Counts `group` as written to as much as the least of `others`, if it was less: it joins them.
+    pub(crate) fn level(&mut self, group: u32, others: impl Iterator<Item = u32>) {
+        let least = others.map(|other| self.of(other)).min();
+        let blocks = &mut self.blocks[group as usize];
+        *blocks = (*blocks).max(least.unwrap_or(0));
+    }
+
+    /// Blocks written to `group` lately.
+    pub(crate) fn of(&self, group: u32) -> u64 {
+        self.blocks[group as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One of eight heads shares its group with another stream that writes an eighth.
+    #[test]
+    fn groups_get_the_same_though_one_is_shared() {
+        let (mut load, mut sums) = (Load::new(8, 512), [0u64; 8]);
+        for segment in 0..4_000_u32 {
+            let least = (0..7).min_by_key(|group| load.of(*group)).unwrap();
+            let group = if segment % 8 == 0 { 3 } else { least };
+            sums[group as usize] += 1;
+            (0..512).for_each(|_| load.count(group));
+        }
+        let (least, most) = (sums[..7].iter().min().unwrap(), sums[..7].iter().max().unwrap());
+        assert!(most - least < least / 20, "{sums:?}");
+    }
+
+    /// Who has half of the groups to itself for long does not keep the others off them for long.
+    #[test]
+    fn what_was_long_ago_does_not_count() {
+        let mut load = Load::new(4, 512);
+        (0..512 * 10_000).for_each(|block| load.count(block % 2));
+        let mut segments = 0;
+        while load.of(2) < load.of(0) {
+            (0..512).for_each(|_| load.count(2));
+            segments += 1;
+        }
+        assert!((2..16).contains(&segments), "{segments}");
+        load.level(3, [0, 1, 2].into_iter());
+        assert!(load.of(3) > 0 && (0..3).all(|group| load.of(3) <= load.of(group)));
+    }
+}
