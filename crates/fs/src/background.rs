@@ -74,7 +74,10 @@ impl Inner {
         }
         let inner = self.clone();
         self.rt.spawn_detached(async move {
-            if let Err(error) = inner.write_back().await {
+            // What an unmount interrupts it writes itself.
+            if let Err(error) = inner.write_back().await
+                && !inner.ended.get()
+            {
                 inner.fail(&error);
             }
             inner.write_back_running.set(false);

@@ -367,6 +367,10 @@ impl Inner {
 
     async fn checkpoint_whole(self: &Rc<Self>, clean: bool) -> Result<()> {
         let _one = self.checkpoint_lock.acquire(1).await;
+        if self.ended.get() {
+            // It was waited for while an unmount wrote everything.
+            return self.core.borrow().failed.clone().map_or(Ok(()), Err);
+        }
         if !clean && !self.core.borrow().needs_checkpoint() {
             // What is dispatched already may still be on its way.
             let (stamp, mark) = {
@@ -381,6 +385,10 @@ impl Inner {
                 core.cut(clean)
             })
             .await;
+        // Nothing comes after the cut of an unmount: no operation, no other checkpoint.
+        if clean && cut.is_ok() {
+            self.ended.set(true);
+        }
         self.after_dispatch();
         let cut = cut?;
         let result = self.commit(cut).await;

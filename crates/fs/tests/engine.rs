@@ -266,3 +266,58 @@ fn full_size_segments_striped_over_zones_survive_a_crash() {
         fs.unmount().await
     });
 }
+
+/// One that goes on writing, syncing and fsyncing until it is refused; what was acknowledged last.
+async fn insist(fs: Fs, name: String) -> u8 {
+    let Ok(file) = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await else { return 0 };
+    let file = file.ino;
+    let mut kept = 0;
+    for round in 1..=u8::MAX {
+        let written = write(&fs, file, 0, &[round; 5_000]).await;
+        let synced = match round % 2 {
+            0 => fs.sync().await,
+            _ => fs.fsync(file, false).await,
+        };
+        if written.is_err() || synced.is_err() {
+            break;
+        }
+        kept = round;
+    }
+    kept
+}
+
+#[test]
+fn nothing_is_written_after_an_unmount_and_nothing_acknowledged_in_it_is_lost() {
+    for seed in 0..40 {
+        let rt = Rt::new(Config::shuffled(seed));
+        let made = (Options::simulated(), MkfsOptions::default());
+        common::on_drive(rt, SMALL, made, |rt, drive| async move {
+            let drive: Rc<dyn ZonedDevice> = Rc::new(drive);
+            let fs = mount(&rt, &drive).await?;
+            let names = (0..4).map(|number| format!("file-{number}"));
+            let all: Vec<_> =
+                names.map(|name| (name.clone(), rt.spawn(insist(fs.clone(), name)))).collect();
+            for _ in 0..50 {
+                rt.yield_now().await;
+            }
+            fs.unmount().await?;
+            let zones = drive.geometry().zones;
+            let left = drive.report(furrow_zone::ZoneId(0), zones).unwrap();
+            common::sound(drive.clone()).await?;
+            let mut kept = Vec::new();
+            for (name, task) in all {
+                kept.push((name, task.await));
+            }
+            rt.sleep(60 * furrow_rt::Nanos::SECOND).await;
+            let later = drive.report(furrow_zone::ZoneId(0), zones).unwrap();
+            assert!(left == later, "seed {seed}: written after the unmount");
+            let fs = mount(&rt, &drive).await?;
+            for (name, kept) in kept.into_iter().filter(|(_, kept)| *kept > 0) {
+                let file = fs.lookup(Ino::ROOT, name.as_bytes()).await?.ino;
+                let found = fs.read(file, 0, 5_000).await?.to_vec();
+                assert!(found[0] >= kept, "seed {seed}: {name}: {} of {kept}", found[0]);
+            }
+            fs.unmount().await
+        });
+    }
+}

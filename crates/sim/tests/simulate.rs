@@ -41,6 +41,8 @@ fn what_failed_once_holds() {
     // A parked superzone of which a crash had left a zone full was to be finished.
     run(12018);
     run(15756);
+    // A commit that waited for the last checkpoint of an unmount wrote another one after it.
+    run(9336);
 }
 
 /// Even seeds wake tasks in a drawn order, odd ones in the order of waking: both must hold, and
