@@ -20,6 +20,7 @@ mod emulator;
 #[cfg(test)]
 mod fixture;
 pub mod flow;
+mod fsync;
 mod fuse;
 pub mod host;
 pub mod inside;
@@ -60,6 +61,7 @@ pub const BENCHES: &[Bench] = &[
         about: "names among a million in a directory, against among a thousand",
         run: directory::run,
     },
+    fsync::FSYNC,
     emulator::EMULATOR,
     reach::REACH,
     timing::TIMING,

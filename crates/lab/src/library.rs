@@ -109,7 +109,7 @@ fn reads(effort: Effort, bytes: &Rc<[u8]>) -> Result<Vec<Row>> {
 }
 
 fn block(bytes: &[u8], index: u64) -> &[u8] {
-    let at = (index as usize % NOISE_BLOCKS) * BLOCK;
+    let at = (index as usize % (bytes.len() / BLOCK)) * BLOCK;
     &bytes[at..at + BLOCK]
 }
 
@@ -250,7 +250,7 @@ impl Library {
 }
 
 /// The drive alone: commands in order, many in flight, zone after zone.
-struct Drive {
+pub(crate) struct Drive {
     rt: Rt,
     device: Rc<Emulator>,
     pool: Pool,
@@ -298,7 +298,7 @@ impl Zone {
 }
 
 impl Drive {
-    fn new() -> Result<Drive> {
+    pub(crate) fn new() -> Result<Drive> {
         let rt = Rt::new(Config::real());
         let device = furrow_emu::open(&rt, &DEVICE.parse()?, OpenMode::ReadWrite)?;
         Ok(Drive { rt, device, pool: Pool::new(1024) })
@@ -316,7 +316,7 @@ impl Drive {
     }
 
     /// Writes two blocks to zone 0 and flushes, over and over: flushes per second.
-    fn write_and_flush(&self, bytes: &Rc<[u8]>, slice: Duration) -> Result<f64> {
+    pub(crate) fn write_and_flush(&self, bytes: &Rc<[u8]>, slice: Duration) -> Result<f64> {
         self.rounds(bytes, slice, |zone, _| async move {
             for at in (0..zone.capacity - 1).step_by(2) {
                 zone.write(at..at + 2, 1, at).await?;
@@ -389,7 +389,7 @@ impl Drive {
         rate.map_err(|why| anyhow!(why))
     }
 
-    fn end(self) {
+    pub(crate) fn end(self) {
         drop(self.device);
         self.rt.clear();
     }
