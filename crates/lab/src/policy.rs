@@ -81,6 +81,9 @@ pub struct Policy {
     pub sync: Sync,
     /// Where table entries go.
     pub metadata: Metadata,
+    /// Bytes of a table that are written when anything in them changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Bytes>,
 }
 
 fn blocks(bytes: Bytes) -> u32 {
@@ -103,7 +106,8 @@ impl Policy {
                 "placement: {count} superzones, 1 to {SUPERZONES_MAX} are possible"
             ));
         }
-        for (name, bytes) in [("stripe", self.stripe), ("request", self.request)] {
+        let sizes = [("stripe", self.stripe), ("request", self.request), ("unit", self.unit)];
+        for (name, bytes) in sizes {
             let fits = |bytes: Bytes| {
                 bytes.0.is_multiple_of(PAGE_SIZE as u64) && (1..=1 << 30).contains(&bytes.0)
             };
@@ -120,7 +124,10 @@ impl Policy {
             force: true,
             width: self.width,
             subsegment_blocks: self.stripe.map(blocks),
-            unit_blocks: (self.metadata == Metadata::NaivePair).then_some(1),
+            unit_blocks: match (self.unit, self.metadata) {
+                (None, Metadata::NaivePair) => Some(1),
+                (unit, _) => unit.map(blocks),
+            },
             ..MkfsOptions::default()
         }
     }
@@ -179,6 +186,9 @@ impl Policy {
             Metadata::DeltaLog => "tables by delta log".to_owned(),
             Metadata::NaivePair => "tables in a pair of zones".to_owned(),
         });
+        if let Some(unit) = self.unit {
+            says.push(format!("tables in units of {unit}"));
+        }
         says.join(", ")
     }
 }
@@ -208,6 +218,9 @@ mod tests {
         assert!(split.describe().contains("6, 1 and 1") && split.describe().contains("a wait"));
         let pair = Policy { metadata: Metadata::NaivePair, ..Policy::default() };
         assert_eq!((pair.mkfs().unit_blocks, pair.mount().metadata), (Some(1), Tables::Pair));
+        let coarse = Policy { unit: Some(Bytes(4 << 20)), ..pair };
+        assert_eq!(coarse.mkfs().unit_blocks, Some(1024));
+        assert!(coarse.describe().contains("units of 4MiB"), "{}", coarse.describe());
         let own = Policy::default().mount();
         assert_eq!((own.placement, own.order), (Heads::Quota, WriteOrder::Queued));
         let says = policy.describe();
@@ -226,6 +239,7 @@ mod tests {
             ("placement = 'speculative'", "speculative"),
             ("stripe = '5KiB'", "stripe"),
             ("request = '0'", "request"),
+            ("unit = '1000'", "unit"),
             ("order = 'append'", "append"),
             ("sync = 'none'", "none"),
             ("metadata = 'in-place'", "in-place"),
