@@ -10,6 +10,10 @@
 //!   at); then nothing is before it, so it is sent again at most once.
 //! - Any other refusal fails the lane for good. Its writes are over once no command is in flight.
 //! - A lane holds its zone's permit until the drive has freed the zone's resources.
+//! - Writes and Zone Appends are never in flight together. Appends in flight together fill, in an
+//!   order the drive chooses, exactly the blocks that were set aside for them; `done` counts them
+//!   in the order of the calls, so it tells how much is answered, and each append where it is.
+//! - Behind a block whose content is not known yet nothing is sent.
 
 use crate::address::{blocks_per_command, sectors_per_block};
 use crate::budget::Permit;
@@ -19,25 +23,38 @@ use furrow_zone::{
     BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Request, Result,
     Status, ZoneId,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// One call of `write` or `fill`.
+/// What a call asks to have written.
+pub(crate) enum What {
+    /// Its pages, or zeros if it has none.
+    Here,
+    /// A page that is not known yet.
+    Late(Option<Page>),
+    /// Its pages, where the drive likes among the appends in flight: the block is told here.
+    Append(Rc<Cell<u32>>),
+}
+
+/// One call of `write`, `fill`, `append` or `write_late`.
 struct Dispatched {
     end: u32,
     sequence: u64,
     fua: bool,
-    /// Its pages in the queue; of zeros there are none.
+    /// Its pages in the queue; of zeros and late pages there are none.
     pages: usize,
+    what: What,
 }
 
 struct Flight {
     answer: Completion<Outcome>,
     end: u32,
+    /// Of an append: where to tell the block it landed at.
+    append: Option<Rc<Cell<u32>>>,
     /// What to send again, if an earlier command was in flight when this one was sent.
     again: Option<Request>,
 }
@@ -53,6 +70,8 @@ struct State {
     /// The first of `writes` that is not wholly sent.
     next: usize,
     flights: VecDeque<Flight>,
+    /// Where the first of the appends in flight together may have landed.
+    append_from: u32,
     failed: Option<Error>,
     /// Sorted by the offset waited for.
     waiters: VecDeque<(u32, Waker)>,
@@ -148,8 +167,14 @@ impl Lane {
         self.state.borrow_mut().heir = true;
     }
 
-    /// Queues `blocks` more blocks: `pages`, or zeros if there are none. Answers where.
-    pub(crate) fn push(&self, shared: &Shared, blocks: u32, pages: Pages, fua: bool) -> u32 {
+    /// Queues `blocks` more blocks: `pages`, or as `what` has it. Answers where.
+    pub(crate) fn push(
+        &self,
+        shared: &Shared,
+        (blocks, pages): (u32, Pages),
+        fua: bool,
+        what: What,
+    ) -> u32 {
         let mut state = self.state.borrow_mut();
         let at = state.position;
         assert!(
@@ -167,13 +192,24 @@ impl Lane {
             return at;
         }
         let end = state.position;
-        state.writes.push_back(Dispatched { end, sequence, fua, pages: pages.len() });
+        state.writes.push_back(Dispatched { end, sequence, fua, pages: pages.len(), what });
         state.queue.extend(pages);
         // With commands in flight up to the depth, the next answer comes by anyway.
         if (state.flights.len() as u32) < shared.depth {
             state.kick();
         }
         at
+    }
+
+    /// Tells the content of the late block at `at`; of no effect if its lane has failed.
+    pub(crate) fn provide(&self, at: u32, page: Page) {
+        let mut state = self.state.borrow_mut();
+        if let Some(write) = state.writes.iter_mut().find(|write| write.end == at + 1)
+            && let What::Late(late) = &mut write.what
+        {
+            *late = Some(page);
+            state.kick();
+        }
     }
 
     /// Whether all blocks below `end` are durable as asked.
@@ -254,6 +290,15 @@ impl Lane {
         }
         state.wake_reached();
     }
+}
+
+/// The command that is sent next.
+struct Next {
+    request: Request,
+    end: u32,
+    /// Others are in flight before it.
+    behind: bool,
+    append: Option<Rc<Cell<u32>>>,
 }
 
 /// The task that moves one lane's writes to the drive.
@@ -341,6 +386,12 @@ impl Pump {
             return;
         }
         if outcome.status.is_ok() {
+            if let Some(append) = &flight.append
+                && let Err(error) = self.landed(&state, flight.end, outcome.lba, append)
+            {
+                drop(state);
+                return self.fail(error);
+            }
             let mut window = self.shared.window.borrow_mut();
             while state.writes.front().is_some_and(|write| write.end <= flight.end) {
                 if let Some(write) = state.writes.pop_front() {
@@ -355,13 +406,35 @@ impl Pump {
         if let (Status::ZoneInvalidWrite, Some(again)) = (outcome.status, flight.again) {
             self.shared.counters.borrow_mut().retries += 1;
             let answer = self.submit(again);
-            state.flights.push_front(Flight { answer, end: flight.end, again: None });
+            state.flights.push_front(Flight { answer, again: None, ..flight });
             return;
         }
         let (first, zone) = (state.done, self.lane.zone);
         drop(state);
         let what = format!("write of {} blocks at zone {zone} offset {first}", flight.end - first);
         self.fail(Error::device(&self.shared.device.name(), what, outcome.status));
+    }
+
+    /// Notes where an append landed: among the blocks set aside for those in flight with it.
+    fn landed(&self, state: &State, end: u32, lba: Lba, append: &Cell<u32>) -> Result<()> {
+        let geometry = self.shared.device.geometry();
+        let per_block = sectors_per_block(geometry);
+        let blocks = u64::from(end - state.done);
+        let sectors = lba.0.wrapping_sub(geometry.start(self.lane.zone).0);
+        let at = sectors / per_block;
+        let fits = (u64::from(state.append_from)..=u64::from(state.sent)).contains(&at)
+            && at + blocks <= u64::from(state.sent);
+        if !sectors.is_multiple_of(per_block) || !fits {
+            let (name, zone) = (self.shared.device.name(), self.lane.zone);
+            let message = format!(
+                "{name}: append of {blocks} blocks to zone {zone} landed at LBA {lba}, expected \
+                 offset {} to {}",
+                state.append_from, state.sent
+            );
+            return Err(Error::new(ErrorKind::Io, message));
+        }
+        append.set(at as u32);
+        Ok(())
     }
 
     fn fail(&self, error: Error) {
@@ -382,46 +455,62 @@ impl Pump {
 
     /// Sends the next command, if there is one and the depth allows it.
     fn send(&self) -> bool {
-        let Some((request, end, behind)) = self.next_request() else { return false };
-        // Only a command that can overtake an earlier one can have to be sent again.
-        let again = behind.then(|| Request {
+        let Some(Next { request, end, behind, append }) = self.next_request() else {
+            return false;
+        };
+        // Only a write that can overtake an earlier one can have to be sent again.
+        let again = (behind && append.is_none()).then(|| Request {
             command: request.command,
             data: request.data.clone(),
             oob: Vec::new(),
             fua: request.fua,
         });
         let answer = self.submit(request);
-        self.lane.state.borrow_mut().flights.push_back(Flight { answer, end, again });
+        self.lane.state.borrow_mut().flights.push_back(Flight { answer, end, append, again });
         true
     }
 
-    /// Merges what is queued and adjacent into one command: the request, its end, and whether
-    /// others are in flight before it.
-    fn next_request(&self) -> Option<(Request, u32, bool)> {
+    /// Merges what is queued and adjacent into one command; appends go one by one.
+    fn next_request(&self) -> Option<Next> {
         let state = &mut *self.lane.state.borrow_mut();
         let (from, depth) = (state.sent, self.shared.depth as usize);
         if state.failed.is_some() || state.flights.len() >= depth {
             return None;
         }
-        let fua = state.writes.get(state.next)?.fua;
+        let write = state.writes.get(state.next)?;
+        let (fua, append) = (write.fua, matches!(write.what, What::Append(_)));
         let behind = !state.flights.is_empty();
+        let among = state.flights.front().is_some_and(|flight| flight.append.is_some());
+        if behind && among != append {
+            return None;
+        }
         if state.skew > 0 {
-            return Some((self.level(state), from, behind));
+            let request = self.level(state);
+            return Some(Next { request, end: from, behind, append: None });
+        }
+        if append {
+            return self.append(state);
         }
         let mut data = Pages::new();
         while let Some(write) = state.writes.get(state.next).filter(|write| write.fua == fua) {
             let room = from + self.shared.blocks_per_command - state.sent;
             let count = (write.end - state.sent).min(room);
-            if write.pages == 0 {
-                data.extend((0..count).map(|_| self.shared.zero.clone()));
-            } else {
-                data.extend(state.queue.drain(..count as usize));
+            match &write.what {
+                What::Here if write.pages == 0 => {
+                    data.extend((0..count).map(|_| self.shared.zero.clone()));
+                }
+                What::Here => data.extend(state.queue.drain(..count as usize)),
+                What::Late(Some(page)) => data.extend((count > 0).then(|| page.clone())),
+                What::Late(None) | What::Append(_) => break,
             }
             state.sent += count;
             if state.sent < write.end {
                 break;
             }
             state.next += 1;
+        }
+        if state.sent == from {
+            return None;
         }
         let geometry = self.shared.device.geometry();
         let per_block = sectors_per_block(geometry);
@@ -435,7 +524,26 @@ impl Pump {
         let lba = Lba(geometry.start(self.lane.zone).0 + u64::from(from) * per_block);
         let command = Command::Write { lba, blocks: BlockCount(sectors) };
         let request = Request { command, data, oob: Vec::new(), fua };
-        Some((request, state.sent, behind))
+        Some(Next { request, end: state.sent, behind, append: None })
+    }
+
+    /// The append that is next in line, none but appends being in flight.
+    fn append(&self, state: &mut State) -> Option<Next> {
+        let write = state.writes.get(state.next)?;
+        let What::Append(told) = &write.what else { return None };
+        let (append, fua, end, pages) = (told.clone(), write.fua, write.end, write.pages);
+        if state.flights.is_empty() {
+            state.append_from = state.sent;
+        }
+        let geometry = self.shared.device.geometry();
+        let sectors = u64::from(end - state.sent) * sectors_per_block(geometry);
+        let zone_start = geometry.start(self.lane.zone);
+        let command = Command::Append { zone_start, blocks: BlockCount(sectors) };
+        let data = state.queue.drain(..pages).collect();
+        (state.sent, state.next) = (end, state.next + 1);
+        let behind = !state.flights.is_empty();
+        let request = Request { command, data, oob: Vec::new(), fua };
+        Some(Next { request, end, behind, append: Some(append) })
     }
 
     /// Zeros that bring the write pointer to a whole block: a torn write left it within one.
@@ -449,7 +557,8 @@ impl Pump {
     }
 }
 
-fn tail_sectors(geometry: &Geometry) -> u64 {
+/// Logical blocks at the end of a zone that make no whole block.
+pub(crate) fn tail_sectors(geometry: &Geometry) -> u64 {
     geometry.zone_capacity.0 % sectors_per_block(geometry)
 }
 
@@ -457,6 +566,12 @@ fn tail_sectors(geometry: &Geometry) -> u64 {
 pub(crate) fn largest_command(geometry: &Geometry) -> u32 {
     let most = blocks_per_command(geometry);
     if tail_sectors(geometry) > 0 { most.saturating_sub(1).max(1) } else { most }
+}
+
+/// Blocks an append may have.
+pub(crate) fn largest_append(geometry: &Geometry) -> u32 {
+    let limit = geometry.append_limit().map_or(u64::MAX, |limit| limit.0);
+    (limit / sectors_per_block(geometry)).min(u64::from(blocks_per_command(geometry))) as u32
 }
 
 /// The error of a zone nobody opened.

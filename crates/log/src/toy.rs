@@ -188,7 +188,10 @@ impl Toy {
         };
         let size = self.geometry.block_size.0 as usize;
         match (effect, command) {
-            (Effect::Written { lba, .. }, Command::Write { blocks, .. }) => {
+            (
+                Effect::Written { lba, .. },
+                Command::Write { blocks, .. } | Command::Append { blocks, .. },
+            ) => {
                 let flat: Vec<u8> = data.iter().flat_map(|page| page.iter().copied()).collect();
                 assert_eq!(flat.len().div_ceil(4096), (blocks.0 as usize * size).div_ceil(4096));
                 for (index, bytes) in flat.chunks(size).take(blocks.0 as usize).enumerate() {
@@ -242,14 +245,14 @@ impl Source for Toy {
         let choice = state.rng.below(total as u64) as usize;
         if let Some((queue, place)) = choices.get(choice) {
             let (request, ticket) = state.queues[*queue].remove(*place).unwrap();
-            let write = matches!(request.command, Command::Write { .. });
-            let zone = self.zone_of(&request.command).filter(|_| write);
-            let range = match request.command {
-                Command::Write { lba, blocks } => lba.0..lba.0 + blocks.0,
-                _ => 0..0,
+            let blocks = match request.command {
+                Command::Write { blocks, .. } | Command::Append { blocks, .. } => blocks.0,
+                _ => 0,
             };
+            let zone = self.zone_of(&request.command).filter(|_| blocks > 0);
             let fua = request.fua;
             let outcome = self.carry_out(state, request);
+            let range = outcome.lba.0..outcome.lba.0 + blocks;
             if outcome.status.is_ok() {
                 state.forced.extend(range.clone().filter(|_| fua));
                 state.answered.extend(range);
@@ -274,7 +277,7 @@ impl ZonedDevice for Toy {
     fn submit(&self, queue: QueueId, request: Request) -> Completion<Outcome> {
         let (ticket, completion) = self.table.open();
         let state = &mut *self.state.borrow_mut();
-        if let (Command::Write { .. }, Some(zone)) =
+        if let (Command::Write { .. } | Command::Append { .. }, Some(zone)) =
             (request.command, self.zone_of(&request.command))
         {
             let count = state.in_flight.entry(zone).or_default();

@@ -4,9 +4,14 @@
 //! [`Written`] resolves when the drive has answered (*durable*, as far as asked and as the drive's
 //! cache allows). Nothing waits on the way: what cannot be sent yet is queued here.
 //!
+//! Under [`Order::Append`] a caller may leave it to the drive where in a zone pages land
+//! ([`Writer::append`]): blocks are set aside at once, but which of them are whose is known only
+//! at completion. A block whose content depends on that can be set aside too
+//! ([`Writer::write_late`]).
+//!
 //! Invariants
 //! - Each zone's writes reach the drive in the order of the calls, through one hardware queue, at
-//!   exactly the addresses handed out.
+//!   exactly the addresses handed out; appends, at those set aside for appends.
 //! - A mark is reached when everything dispatched before it is over; later writes never delay it.
 //! - After a failure, every later write of that zone fails too; other zones go on.
 //!
@@ -15,7 +20,7 @@
 
 use crate::address::{blocks_per_zone, sectors_per_block};
 use crate::budget::Permit;
-use crate::lane::{Lane, Pump, largest_command, not_open};
+use crate::lane::{Lane, Pump, What, largest_append, largest_command, not_open, tail_sectors};
 use crate::window::{Mark, Window};
 use furrow_rt::{Page, Pages, Rt};
 use furrow_zone::{
@@ -36,7 +41,9 @@ pub enum Order {
     Blocking,
     /// Many in flight per zone, in order on the zone's hardware queue.
     Queued,
-    // Zone Append, where the drive says at completion, will be the third.
+    /// As `Queued`, but [`Writer::append`] goes by Zone Append: the drive says at completion where
+    /// it put what.
+    Append,
 }
 
 /// When a write counts as written.
@@ -184,6 +191,8 @@ pub(crate) struct Shared {
     pub(crate) queues: u16,
     pub(crate) depth: u32,
     pub(crate) blocks_per_command: u32,
+    /// Most blocks of an append; 0: what is asked to be appended is written.
+    blocks_per_append: u32,
     pub(crate) zero: Page,
     pub(crate) window: RefCell<Window>,
     pub(crate) failures: RefCell<Vec<Failure>>,
@@ -244,6 +253,22 @@ impl Future for Written {
     }
 }
 
+/// Resolves to the first block of an append when the drive has told it.
+#[must_use = "where an append landed is told here only"]
+pub struct Placed {
+    written: Written,
+    at: Rc<Cell<u32>>,
+}
+
+impl Future for Placed {
+    type Output = Result<u32>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<u32>> {
+        let written = Pin::new(&mut self.written).poll(cx);
+        written.map(|result| result.map(|()| self.at.get()))
+    }
+}
+
 impl Writer {
     /// A writer with the default depth.
     pub fn new(rt: &Rt, device: Rc<dyn ZonedDevice>, order: Order, queues: u16) -> Writer {
@@ -255,7 +280,7 @@ impl Writer {
         let geometry = device.geometry();
         let depth = match options.order {
             Order::Blocking => 1,
-            Order::Queued => options.depth.max(1),
+            Order::Queued | Order::Append => options.depth.max(1),
         };
         let lanes = (0..geometry.zones).map(|_| None).collect();
         let largest = largest_command(geometry);
@@ -265,6 +290,10 @@ impl Writer {
             queues: options.queues.max(1),
             depth,
             blocks_per_command: cap,
+            blocks_per_append: match options.order {
+                Order::Append => largest_append(geometry).min(cap),
+                Order::Blocking | Order::Queued => 0,
+            },
             zero: Page::zeroed(),
             window: RefCell::default(),
             failures: RefCell::default(),
@@ -421,7 +450,50 @@ impl Writer {
         durability: Durability,
     ) -> (u32, Written) {
         let blocks = pages.len() as u32;
-        self.push(zone, kind, blocks, pages, durability)
+        self.push(zone, kind, (blocks, pages), durability, What::Here)
+    }
+
+    /// Most blocks that [`Writer::append`] takes; 0 if the order is another, or the drive takes no
+    /// append of a whole block.
+    pub fn append_limit(&self) -> u32 {
+        self.0.blocks_per_append
+    }
+
+    /// Sets aside blocks of the zone for `pages` and dispatches them as one Zone Append: the first
+    /// block set aside. Appends in flight together may land in each other's place, which is told
+    /// at completion; the blocks they fill are those that were set aside for them. The end of a
+    /// zone that holds a part of a block is written as [`Writer::write`] has it.
+    ///
+    /// # Panics
+    /// As [`Writer::write`], or if there are more pages than [`Writer::append_limit`].
+    pub fn append(&self, zone: ZoneId, kind: Kind, pages: Pages) -> (u32, Placed) {
+        let blocks = pages.len() as u32;
+        let limit = self.0.blocks_per_append;
+        assert!(blocks <= limit, "append of {blocks} blocks to zone {zone}, at most {limit}");
+        let at = Rc::new(Cell::new(self.position(zone)));
+        let to_the_end = self.position(zone) + blocks == self.0.capacity;
+        let ragged = to_the_end && tail_sectors(self.geometry()) > 0;
+        let what = if ragged { What::Here } else { What::Append(at.clone()) };
+        let (first, written) = self.push(zone, kind, (blocks, pages), Durability::Cached, what);
+        (first, Placed { written, at })
+    }
+
+    /// Sets aside the next block of `zone` for a page that [`Writer::provide`] will tell; nothing
+    /// behind it reaches the drive before. The block.
+    ///
+    /// # Panics
+    /// As [`Writer::write`].
+    pub fn write_late(&self, zone: ZoneId, kind: Kind) -> u32 {
+        let nothing = (1, Pages::new());
+        self.push(zone, kind, nothing, Durability::Cached, What::Late(None)).0
+    }
+
+    /// Tells the content of block `at` of `zone`, which was set aside for it. Without effect if
+    /// the zone failed meanwhile.
+    pub fn provide(&self, zone: ZoneId, at: u32, page: Page) {
+        if let Some(lane) = self.lane(zone) {
+            lane.provide(at, page);
+        }
     }
 
     /// Writes zeros from the zone's position up to block `upto`.
@@ -430,16 +502,17 @@ impl Writer {
     /// As [`Writer::write`].
     pub fn fill(&self, zone: ZoneId, upto: u32) -> Written {
         let blocks = upto.saturating_sub(self.position(zone));
-        self.push(zone, Kind::Padding, blocks, Pages::new(), Durability::Cached).1
+        let zeros = (blocks, Pages::new());
+        self.push(zone, Kind::Padding, zeros, Durability::Cached, What::Here).1
     }
 
     fn push(
         &self,
         zone: ZoneId,
         kind: Kind,
-        blocks: u32,
-        pages: Pages,
+        (blocks, pages): (u32, Pages),
         durability: Durability,
+        what: What,
     ) -> (u32, Written) {
         let lane = self.open_lane(zone);
         if blocks == 0 {
@@ -447,7 +520,7 @@ impl Writer {
         }
         self.0.counters.borrow_mut().bytes[kind as usize] +=
             u64::from(blocks) * crate::format::BLOCK_SIZE as u64;
-        let at = lane.push(&self.0, blocks, pages, durability == Durability::Fua);
+        let at = lane.push(&self.0, (blocks, pages), durability == Durability::Fua, what);
         #[cfg(feature = "canary")]
         if self.has_canary(Canary::EarlyAck) {
             return (at, Written::already());

@@ -141,6 +141,186 @@ proptest! {
     }
 }
 
+#[derive(Clone, Debug)]
+enum AppendOp {
+    Append(u32),
+    Write(u32),
+    /// A block whose content is told after so many steps.
+    Late(u32),
+    Yield,
+}
+
+fn append_ops() -> impl Strategy<Value = Vec<AppendOp>> {
+    let op = prop_oneof![
+        6 => (1..6u32).prop_map(AppendOp::Append),
+        2 => (1..6u32).prop_map(AppendOp::Write),
+        1 => (0..8u32).prop_map(AppendOp::Late),
+        3 => Just(AppendOp::Yield),
+    ];
+    proptest::collection::vec(op, 1..60)
+}
+
+/// Pages that say which they are, not where.
+fn numbered(next: &mut u32, count: u32) -> Vec<Page> {
+    (0..count)
+        .map(|_| {
+            *next += 1;
+            stamp(ZoneId(1000), *next)
+        })
+        .collect()
+}
+
+/// That `page` lies at `offset` of zone 0, and was answered.
+fn lies(toy: &Toy, page: &Page, offset: u32, per_block: u64) -> bool {
+    let size = 4096 / per_block as usize;
+    (0..per_block).all(|i| {
+        let expected = &page[i as usize * size..(i as usize + 1) * size];
+        let at = u64::from(offset) * per_block + i;
+        toy.sector(ZoneId(0), at).as_deref() == Some(expected) && toy.is_answered(ZoneId(0), at)
+    })
+}
+
+proptest! {
+    /// Appends land where their completion says, whatever the order in which the drive takes
+    /// them; no two in one place; writes between them, and blocks told late, where they were
+    /// placed.
+    #[test]
+    fn appends_lie_where_they_say(
+        seed in any::<u64>(),
+        ops in append_ops(),
+        small_sectors in any::<bool>(),
+        overtake in 0..6usize,
+        capacity in 60..120u64,
+    ) {
+        let rt = Rt::new(Config::shuffled(seed));
+        let mut shape = geometry(1, capacity);
+        let per_block = if small_sectors { 8 } else { 1 };
+        if small_sectors {
+            shape.block_size = ByteLen(512);
+            shape.zone_capacity = BlockCount(capacity * 8 + capacity % 8);
+            shape.zone_size = BlockCount(1024);
+            shape.max_transfer = Some(BlockCount(67));
+        }
+        let toy = Toy::on(&rt, shape, seed);
+        toy.wish(|wishes| wishes.overtake = overtake);
+        let writer = Writer::with_options(&rt, toy.clone(), options(Order::Append, 1, 5));
+        let zone = ZoneId(0);
+        writer.open_zone(zone, 0);
+        let (rt2, toy2, writer2) = (rt.clone(), toy.clone(), writer.clone());
+        rt.block_on(async move {
+            let (mut next, mut late, mut flights) = (0, Vec::new(), Vec::new());
+            let mut found: Vec<(Page, u32)> = Vec::new();
+            for op in ops {
+                late.retain_mut(|(steps, at, page): &mut (u32, u32, Page)| {
+                    *steps = steps.saturating_sub(1);
+                    if *steps == 0 {
+                        writer2.provide(zone, *at, page.clone());
+                    }
+                    *steps > 0
+                });
+                let room = writer2.room(zone);
+                match op {
+                    AppendOp::Append(blocks) => {
+                        let blocks = blocks.min(room).min(writer2.append_limit());
+                        let pages = numbered(&mut next, blocks);
+                        let (_, placed) =
+                            writer2.append(zone, Kind::Data, pages.iter().cloned().collect());
+                        flights.push(rt2.spawn(async move { (placed.await.unwrap(), pages) }));
+                    }
+                    AppendOp::Write(blocks) => {
+                        let pages = numbered(&mut next, blocks.min(room));
+                        let handed = pages.iter().cloned().collect();
+                        let (at, done) =
+                            writer2.write(zone, Kind::Node, handed, Durability::Cached);
+                        drop(done);
+                        found.extend(pages.into_iter().zip(at..));
+                    }
+                    AppendOp::Late(steps) if room > 0 => {
+                        let page = numbered(&mut next, 1).remove(0);
+                        let at = writer2.write_late(zone, Kind::Summary);
+                        found.push((page.clone(), at));
+                        late.push((steps + 1, at, page));
+                    }
+                    AppendOp::Late(_) => {}
+                    AppendOp::Yield => rt2.yield_now().await,
+                }
+            }
+            for (_, at, page) in late {
+                writer2.provide(zone, at, page);
+            }
+            let end = writer2.position(zone);
+            writer2.drain().await.unwrap();
+            for flight in flights {
+                let (at, pages) = flight.await;
+                found.extend(pages.into_iter().zip(at..));
+            }
+            assert_eq!(found.len() as u32, end);
+            assert_eq!(found.iter().map(|(_, at)| *at).collect::<BTreeSet<_>>().len(), found.len());
+            assert!(found.iter().all(|(page, at)| lies(&toy2, page, *at, per_block)));
+        });
+        prop_assert!(toy.most_in_flight() <= 5);
+        rt.clear();
+    }
+}
+
+#[test]
+fn what_depends_on_appends_waits_for_them() {
+    let rt = Rt::new(Config::simulated(1));
+    let toy = Toy::on(&rt, geometry(1, 64), 1);
+    let writer = Writer::with_options(&rt, toy.clone(), options(Order::Append, 1, 8));
+    let zone = ZoneId(0);
+    writer.open_zone(zone, 0);
+    let mut next = 0;
+    for _ in 0..3 {
+        drop(writer.append(zone, Kind::Data, numbered(&mut next, 1).into_iter().collect()));
+    }
+    let at = writer.write_late(zone, Kind::Summary);
+    drop(writer.write(zone, Kind::Node, stamped(&writer, zone, 1), Durability::Cached));
+    rt.run_ready();
+    // Three appends at once; what is behind the block not known is not sent.
+    assert_eq!((toy.log().len(), toy.most_in_flight(), writer.in_flight()), (3, 3, 2));
+    writer.provide(zone, at, stamp(zone, at));
+    rt.run_ready();
+    assert_eq!((toy.log().len(), writer.in_flight()), (4, 0));
+    assert!(written(&toy, zone, 3, 1) && written(&toy, zone, 4, 1));
+    // Another order has no appends: what is asked for is written.
+    let queued = Writer::with_options(&rt, toy, options(Order::Queued, 1, 8));
+    assert_eq!((queued.append_limit(), writer.append_limit()), (0, 8));
+    rt.clear();
+}
+
+#[test]
+fn a_failed_append_fails_its_zone_and_what_waits_behind() {
+    let rt = Rt::new(Config::simulated(2));
+    let toy = Toy::on(&rt, geometry(2, 64), 2);
+    toy.machine(|machine| {
+        let start = machine.geometry().start(ZoneId(1));
+        let target = Target::Zone(start);
+        machine.apply(&Command::Manage { target, action: Action::Finish }).unwrap();
+    });
+    let writer = Writer::with_options(&rt, toy, options(Order::Append, 1, 8));
+    (0..2).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+    let mut next = 0;
+    let mut page = || numbered(&mut next, 1).into_iter().collect::<Pages>();
+    let (_, good) = writer.append(ZoneId(0), Kind::Data, page());
+    let (_, bad) = writer.append(ZoneId(1), Kind::Data, page());
+    writer.write_late(ZoneId(1), Kind::Summary);
+    let (failed, drained) = rt.block_on({
+        let writer = writer.clone();
+        async move {
+            assert_eq!(good.await.unwrap(), 0);
+            let failed = bad.await.unwrap_err();
+            // Nobody tells the late block, and nobody waits for it for ever.
+            writer.drained(ZoneId(1)).await;
+            (failed, writer.drain().await.unwrap_err())
+        }
+    });
+    assert!(failed.to_string().contains("Zone Is Full"), "{failed}");
+    assert!(drained.to_string().contains("zone 1"), "{drained}");
+    writer.provide(ZoneId(1), 1, Page::zeroed());
+    rt.clear();
+}
+
 #[test]
 fn adjacent_writes_become_one_command() {
     let rt = Rt::new(Config::simulated(1));
