@@ -20,6 +20,7 @@ impl Core {
                 Key::Data(ino, block) => Some((Ino(ino), block)),
                 Key::Node(_) => None,
             })
+            .filter(|(ino, block)| !self.appends.has(*ino, *block))
             .take(BATCH)
             .collect();
         for (ino, block) in &keys {
@@ -91,15 +92,19 @@ impl Inner {
             let (dirty, nodes, limit) = {
                 let core = self.core.borrow();
                 let nodes = core.cache.dirty_node_pages();
-                (core.cache.dirty_pages() - nodes, nodes, core.dirty_limit())
+                let data = core.cache.dirty_pages() - nodes;
+                // Of those that are on their way some may be clean by now.
+                (data.saturating_sub(core.appends.blocks()), nodes, core.dirty_limit())
             };
             if self.ended.get() {
                 return Ok(());
             }
             if dirty > limit / 4 {
-                let written = self.run(Core::write_some).await;
-                self.after_dispatch();
-                written?;
+                if self.append_some().await? == 0 {
+                    let written = self.run(Core::write_some).await;
+                    self.after_dispatch();
+                    written?;
+                }
                 self.rt.yield_now().await;
                 continue;
             }
@@ -111,7 +116,11 @@ impl Inner {
                 let core = self.core.borrow();
                 (core.writer.mark(), core.writer.clone())
             };
-            return writer.wait(mark).await;
+            writer.wait(mark).await?;
+            while !self.core.borrow().appends.is_idle() {
+                self.progress.wait().await;
+            }
+            return Ok(());
         }
     }
 

@@ -379,12 +379,15 @@ impl Inner {
             };
             return self.make_stable(stamp, mark).await;
         }
-        let cut = self
-            .run(|core| {
+        self.append_files(&[]).await?;
+        let cut = {
+            let _held = self.hold_appends().await;
+            let cut = self.run(|core| {
                 core.writable()?;
                 core.cut(clean)
-            })
-            .await;
+            });
+            cut.await
+        };
         // Nothing comes after the cut of an unmount: no operation, no other checkpoint.
         if clean && cut.is_ok() {
             self.ended.set(true);

@@ -165,6 +165,7 @@ pub(crate) struct Core {
     pub(crate) generation: u32,
     pub(crate) checkpoint: crate::checkpoint::State,
     pub(crate) sync: crate::sync::State,
+    pub(crate) appends: crate::append::State,
     pub(crate) space: crate::space::State,
     pub(crate) clean: crate::clean::State,
     /// Fsyncs that wait to share the next record, and how they will be answered.

@@ -39,6 +39,7 @@
 //! ```
 
 mod acl;
+mod append;
 mod area;
 mod atime;
 mod background;

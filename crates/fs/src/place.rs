@@ -5,6 +5,7 @@
 //! its summary. Writing a block
 //! marks it valid in the SIT and the block it replaces invalid.
 
+use crate::append::Closed;
 use crate::cache::Key;
 use crate::core::{Core, Stop};
 use crate::format::{SUMMARY_MAGIC, SummaryEntry, SummaryHeader, class};
@@ -129,6 +130,12 @@ impl Core {
             if next == stripe.blocks() {
                 return self.head_is_full(head, superzone);
             }
+            let segment = superzone * self.layout.segments + next / stripe.segment;
+            if stripe.is_summary(next) && self.appends.is_open(segment) {
+                self.summary_later(head, superzone, segment);
+                self.heads[head].next += 1;
+                continue;
+            }
             let page = if stripe.is_summary(next) {
                 self.summary_page(head, superzone, next / stripe.segment)
             } else if stripe.is_padding(next) {
@@ -141,6 +148,28 @@ impl Core {
             self.write_at(superzone, next, page, kind);
             self.heads[head].next += 1;
         }
+    }
+
+    /// Sets the place of the summary of a head's open `segment` aside; it is written when the
+    /// appends to the segment are placed.
+    fn summary_later(&mut self, head: usize, superzone: u32, segment: u32) {
+        let entries = std::mem::take(&mut self.heads[head].summary);
+        let stream = self.stream_of_head(head);
+        self.claim_segment(segment, stream);
+        let generation = self.zones.generation(SuperzoneId(superzone));
+        let (zone, offset) = self.place_in(superzone, self.heads[head].next);
+        self.stamp += 1;
+        let placed = self.writer.write_late(zone, WriteKind::Summary);
+        debug_assert_eq!(placed, offset, "zone {zone}");
+        self.unstable.insert(zone, (offset + 1, self.stamp));
+        let stream = stream as u8;
+        self.appends.close(segment, Closed { zone, offset, stream, generation, entries });
+    }
+
+    /// Zone and block of it at place `v` of a superzone.
+    pub(crate) fn place_in(&self, superzone: u32, v: u32) -> (ZoneId, u32) {
+        let (column, offset) = self.stripe(superzone).place(v);
+        (self.zones.zone(SuperzoneId(superzone), column), offset)
     }
 
     /// The summary of a head's open segment; the next one is empty.
@@ -168,7 +197,7 @@ impl Core {
         }
     }
 
-    fn build_summary(
+    pub(crate) fn build_summary(
         &self,
         stream: u8,
         superzone: u32,
@@ -200,8 +229,7 @@ impl Core {
 
     /// Writes a block at its place in a superzone.
     pub(crate) fn write_at(&mut self, superzone: u32, v: u32, page: Page, kind: WriteKind) -> u32 {
-        let (column, offset) = self.stripe(superzone).place(v);
-        let zone = self.zones.zone(SuperzoneId(superzone), column);
+        let (zone, offset) = self.place_in(superzone, v);
         let placed = self.dispatch(zone, smallvec::smallvec![page], kind, Durability::Cached);
         debug_assert_eq!(placed, offset, "zone {zone}");
         self.unstable.insert(zone, (offset + 1, self.stamp));

@@ -179,6 +179,7 @@ impl Fs {
     /// `NotFound`, `ReadOnly`, `NoSpace`, `Corrupt`, `Io`.
     pub async fn sync_range(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
         self.0.run(|core| core.inode(ino).map(|_| ())).await?;
+        self.0.append_files(&[ino]).await?;
         let block = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let mut from = block(offset / PAGE_SIZE as u64);
         let end = block(offset.saturating_add(len).div_ceil(PAGE_SIZE as u64));

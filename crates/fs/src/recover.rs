@@ -269,6 +269,7 @@ pub(crate) fn assemble(
             used: [0, 1].map(|half| used(layout.sync_half(half))),
             in_flight: 0,
         },
+        appends: Default::default(),
         space: Default::default(),
         clean: Default::default(),
         sync_waiters: Vec::new(),

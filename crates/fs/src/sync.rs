@@ -277,6 +277,7 @@ impl Inner {
 
     /// Dispatches and waits.
     async fn sync_now(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
+        self.append_files(inos).await?;
         let dispatched = self
             .run(|core| {
                 // An inode removed meanwhile needs nothing.

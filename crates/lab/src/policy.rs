@@ -36,6 +36,8 @@ pub enum Order {
     /// Many.
     #[default]
     Queued,
+    /// Many; data by Zone Append, placed by the drive.
+    Append,
 }
 
 /// What an fsync writes, and in which order.
@@ -143,6 +145,7 @@ impl Policy {
             order: match self.order {
                 Order::Blocking => WriteOrder::Blocking,
                 Order::Queued => WriteOrder::Queued,
+                Order::Append => WriteOrder::Append,
             },
             command_blocks: self.request.map(blocks),
             metadata: match self.metadata {
@@ -177,6 +180,7 @@ impl Policy {
         says.push(match self.order {
             Order::Blocking => "one write in flight per zone".to_owned(),
             Order::Queued => "many writes in flight per zone".to_owned(),
+            Order::Append => "many writes in flight per zone, data by Zone Append".to_owned(),
         });
         says.push(match self.sync {
             Sync::CoUpdate => "fsync by co-update".to_owned(),
@@ -240,7 +244,7 @@ mod tests {
             ("stripe = '5KiB'", "stripe"),
             ("request = '0'", "request"),
             ("unit = '1000'", "unit"),
-            ("order = 'append'", "append"),
+            ("order = 'random'", "random"),
             ("sync = 'none'", "none"),
             ("metadata = 'in-place'", "in-place"),
             ("speed = 'high'", "speed"),

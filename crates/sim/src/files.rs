@@ -14,10 +14,10 @@ use crate::history::{Expected, History};
 use crate::model::Model;
 use crate::observe::{PROBE, Trouble, check, observe, told};
 use crate::op::{Ino, Object, Op};
-use furrow_emu::{Emulator, Fault, FaultKind};
+use furrow_emu::{Emulator, Fault, FaultKind, When};
 use furrow_fs::FsckOptions;
-use furrow_fs::{Canary, Fs, Metadata, MkfsOptions, MountOptions, NewNode, Placement, WriteData};
-use furrow_fs::{CleanOptions, GcOptions, VictimPolicy};
+use furrow_fs::{Canary, Fs, Metadata, MkfsOptions, MountOptions, NewNode, Order, Placement};
+use furrow_fs::{CleanOptions, GcOptions, VictimPolicy, WriteData};
 use furrow_rt::{Nanos, Rng, Rt};
 use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, Lba, ZoneId, ZonedDevice};
 use std::cell::RefCell;
@@ -96,6 +96,7 @@ impl Setup {
                 [rng.below(3) as usize],
             cache_pages: [64, 256, 4096][rng.below(3) as usize],
             placement: placement(case),
+            order: order(case),
             gc: GcOptions::default(),
             canary,
             ..MountOptions::default()
@@ -118,6 +119,12 @@ impl Setup {
 fn placement(case: Case) -> Placement {
     let mut rng = Rng::new(case.seed ^ 0x41ea_d500);
     if rng.one_in(2) { Placement::Quota } else { Placement::Fixed(2 + rng.below(3) as u32) }
+}
+
+/// How writes of a zone are ordered: each policy in a third of the cases.
+fn order(case: Case) -> Order {
+    let orders = [Order::Queued, Order::Append, Order::Blocking];
+    orders[Rng::new(case.seed ^ 0x0de4_0de4).below(3) as usize]
 }
 
 impl Setup {
@@ -593,6 +600,8 @@ impl Subject for Files {
     }
 
     fn provoke(&self, emulator: &Emulator, case: Case) {
+        // A drive may take appends in any order; who does not append never notices.
+        let _ = emulator.inject(Fault::new(FaultKind::ReorderAppends).when(When::OneIn(2)));
         if self.fails(case) {
             for fault in faulty::in_run(case) {
                 // They name no place, so there is nothing to refuse.

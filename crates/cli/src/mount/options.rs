@@ -1,14 +1,15 @@
 //! Mount options: `-o ro,commit=10,cache=1GiB`.
 
 use super::metrics::Metrics;
-use furrow_fs::{AccessTime, GcOptions, MountOptions, OnDamage, VictimPolicy};
+use furrow_fs::{AccessTime, GcOptions, MountOptions, OnDamage, Order, VictimPolicy};
 use furrow_fuse::Endpoint;
 use furrow_rt::{Nanos, PAGE_SIZE};
 use furrow_zone::size;
 use std::time::Duration;
 
 const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, \
-                   errors=continue|remount-ro, gc=on|off, \
+                   errors=continue|remount-ro, \
+                   order=blocking|queued|append, gc=on|off, \
                    gc_policy=greedy|cost-benefit, gc_start=PERCENT, gc_urgent=PERCENT, \
                    metrics=WHERE, hot=ENDS, cold=ENDS, fsname=NAME, and \
                    the usual ones of mount(8)";
@@ -130,6 +131,12 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         ("errors", Some(value)) => {
             return Err(format!("mount option errors={value}: expected continue or remount-ro"));
         }
+        ("order", Some("blocking")) => engine.order = Order::Blocking,
+        ("order", Some("queued")) => engine.order = Order::Queued,
+        ("order", Some("append")) => engine.order = Order::Append,
+        ("order", Some(value)) => {
+            return Err(format!("mount option order={value}: expected blocking, queued or append"));
+        }
         ("gc", Some("on")) => engine.gc.background = true,
         ("gc", Some("off")) => engine.gc.background = false,
         ("gc_policy", Some("greedy")) => engine.gc.policy = VictimPolicy::Greedy,
@@ -145,7 +152,7 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         ("gc_start", Some(value)) => engine.gc.start = percent(name, value)?,
         ("gc_urgent", Some(value)) => engine.gc.urgent = percent(name, value)?,
         (
-            "commit" | "attr_timeout" | "cache" | "errors" | "fsname" | "metrics" | "gc"
+            "commit" | "attr_timeout" | "cache" | "errors" | "fsname" | "metrics" | "order" | "gc"
             | "gc_policy" | "gc_start" | "gc_urgent" | "hot" | "cold",
             _,
         ) => {
@@ -251,6 +258,16 @@ mod tests {
         assert!(refused("gc_start=101").contains("0 to 100"));
         assert!(refused("gc_urgent=90,gc_start=20").contains("before it starts"));
         assert!(refused("gc").contains("gc needs a value"));
+    }
+
+    #[test]
+    fn the_order_of_writes_is_chosen() {
+        let of = |text| parse([text]).map(|options| options.engine.order);
+        assert_eq!(of("rw").unwrap(), Order::Queued);
+        assert_eq!(of("order=append").unwrap(), Order::Append);
+        assert_eq!(of("order=append,order=blocking").unwrap(), Order::Blocking);
+        assert!(refused("order=random").contains("blocking, queued or append"));
+        assert!(refused("order").contains("order needs a value"));
     }
 
     #[test]
