@@ -541,6 +541,10 @@ pub enum Canary {
     ReleaseLiveRecord,
     /// A merge does not write its last unit, and the next checkpoint does without its deltas.
     SkippedUnit,
+    /// A sync record does not say which write pointers it depends on.
+    NoWritePointers,
+    /// Recovery passes over a sync record that does not count, to those behind it.
+    SkippedRecord,
 }
 
 /// Bytes written to the drive by what they hold, and what was asked for.

@@ -137,7 +137,7 @@ enum Chosen {
     Ledger(LedgerSubject),
 }
 
-const FS_CANARIES: [Canary; 8] = [
+const FS_CANARIES: [Canary; 10] = [
     Canary::SkippedFlush,
     Canary::EarlyAck,
     Canary::DroppedCrc,
@@ -146,6 +146,8 @@ const FS_CANARIES: [Canary; 8] = [
     Canary::RecomputedCrc,
     Canary::ReleaseLiveRecord,
     Canary::SkippedUnit,
+    Canary::NoWritePointers,
+    Canary::SkippedRecord,
 ];
 
 impl Chosen {
@@ -219,10 +221,10 @@ fn simulate_seeds(args: &SimulateArgs) -> ExitCode {
         }
     }
     if args.runs > 1 {
-        let Summary { lives, crashes, operations, commands, .. } = total;
+        let Summary { lives, crashes, operations, commands, appends, .. } = total;
         println!(
             "{} seeds: {lives} lives, {crashes} crashes, {operations} operations, {commands} \
-             commands, no failure, {:.1} s",
+             commands ({appends} appends), no failure, {:.1} s",
             args.runs,
             started.elapsed().as_secs_f64()
         );

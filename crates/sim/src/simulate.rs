@@ -34,6 +34,8 @@ pub struct Summary {
     pub operations: u64,
     /// Commands of the drive.
     pub commands: u64,
+    /// Of these: Zone Appends.
+    pub appends: u64,
 }
 
 impl Summary {
@@ -44,16 +46,17 @@ impl Summary {
         self.crashes += other.crashes;
         self.operations += other.operations;
         self.commands += other.commands;
+        self.appends += other.appends;
     }
 }
 
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Summary { hash, lives, crashes, operations, commands } = self;
+        let Summary { hash, lives, crashes, operations, commands, appends } = self;
         write!(
             f,
             "hash {hash:016x}  lives {lives:>2}  crashes {crashes:>2}  operations {operations:>5}  \
-             commands {commands:>6}"
+             commands {commands:>6}  appends {appends:>5}"
         )
     }
 }
@@ -292,7 +295,9 @@ fn live(
     });
     let (lived, drive) = lived?;
     summary.lives += 1;
-    summary.commands += counters.reads + counters.writes + counters.flushes + counters.management;
+    let written = counters.writes + counters.appends;
+    summary.commands += counters.reads + written + counters.flushes + counters.management;
+    summary.appends += counters.appends;
     if !lived.stillborn {
         summary.operations += world.history.borrow().len() as u64;
     }
@@ -315,6 +320,8 @@ async fn one_life(
         fsck(&device, "at power on").await?;
     }
     let inject = || {
+        let reorder = Fault::new(FaultKind::ReorderAppends).when(When::OneIn(2));
+        emulator.inject(reorder).map_err(|e| e.to_string())?;
         plan.faults.iter().try_for_each(|fault| emulator.inject(*fault)).map_err(|e| e.to_string())
     };
     if plan.early {

@@ -108,6 +108,18 @@ fn an_early_acknowledgement_is_caught() {
     is_caught(Canary::EarlyAck, false);
 }
 
+/// Nothing orders a record behind what it tells of: a crash may find the one without the other.
+#[test]
+fn a_record_without_its_write_pointers_is_caught() {
+    is_caught(Canary::NoWritePointers, false);
+}
+
+/// What comes behind a record that does not count builds on it.
+#[test]
+fn a_cut_that_skips_a_failed_record_is_caught() {
+    is_caught(Canary::SkippedRecord, false);
+}
+
 #[test]
 fn an_ignored_extent_is_caught() {
     is_caught(Canary::IgnoredExtent, false);

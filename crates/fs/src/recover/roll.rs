@@ -40,8 +40,14 @@ pub(crate) struct Roll {
     pub(crate) chains: Vec<Vec<u32>>,
 }
 
-/// Reads the sync log as far as it counts.
-pub(crate) async fn roll(device: &dyn ZonedDevice, found: &Found, pages: &Pool) -> Result<Roll> {
+/// Reads the sync log as far as it counts. `skip` is a defect built in on purpose: what does not
+/// count is passed over.
+pub(crate) async fn roll(
+    device: &dyn ZonedDevice,
+    found: &Found,
+    pages: &Pool,
+    skip: bool,
+) -> Result<Roll> {
     let body = &found.image.body;
     let mut roll = Roll {
         records: Vec::new(),
@@ -68,11 +74,15 @@ pub(crate) async fn roll(device: &dyn ZonedDevice, found: &Found, pages: &Pool) 
             (roll.half, roll.next) = (other, 0);
             continue;
         };
-        let Some(record) = accept(device.geometry(), found, &mut roll, &bytes) else { break };
-        if !holds(device, found, &record, pages).await? {
+        let record = accept(device.geometry(), found, &mut roll, &bytes);
+        let counts = match &record {
+            Some(record) => holds(device, found, record, pages).await?,
+            None => false,
+        };
+        if !counts && !skip {
             break;
         }
-        roll.records.push(record);
+        roll.records.extend(record.filter(|_| counts));
         roll.next += blocks;
         roll.cut += 1;
     }

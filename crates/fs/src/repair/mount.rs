@@ -45,7 +45,7 @@ pub(super) async fn mount(
     let mut found = find(&*device, options, &pages, lost.as_ref(), log).await?;
     let closed = close_broken_heads(&*device, &mut found, log);
     note_lost_records(before, log);
-    let mut roll = roll(&*device, &found, &pages).await?;
+    let mut roll = roll(&*device, &found, &pages, false).await?;
     if let Some(lost) = lost.and_then(|lost| lost.header) {
         // Whatever the damaged one was, numbers and epochs are never used again.
         found.id.checkpoint = found.id.checkpoint.max(plausible(lost.checkpoint.get()));
