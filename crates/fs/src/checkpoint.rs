@@ -10,7 +10,8 @@
 use crate::cache::Key;
 use crate::core::{Core, Inner, Stop};
 use crate::format::{
-    CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, UnitRef, kind, table,
+    CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
+    table,
 };
 use crate::heads::Head;
 use crate::merge::{Plan, Units, Write};
@@ -245,6 +246,7 @@ impl Core {
             body.sit_next = next.into();
         }
         let mut out = body.as_bytes().to_vec();
+        out.extend(self.layout.encode().as_bytes());
         for head in &image.heads {
             let state = StreamState {
                 superzone: head.superzone.unwrap_or(u32::MAX).into(),
@@ -504,7 +506,8 @@ pub(crate) fn decode_image(body: &[u8]) -> Option<(Image, Vec<ExtentEntry>, Unit
         *rest = later;
         now.chunks_exact(size_of::<T>()).map(|chunk| T::read_from_bytes(chunk).ok()).collect()
     }
-    let (head, mut rest) = CheckpointBody::read_from_prefix(body).ok()?;
+    let (head, rest) = CheckpointBody::read_from_prefix(body).ok()?;
+    let (_, mut rest) = SuperblockBody::read_from_prefix(rest).ok()?;
     let states: Vec<StreamState> = section(&mut rest, head.streams.get())?;
     let extents = section(&mut rest, head.extents.get())?;
     let mut nat: Vec<UnitRef> = section(&mut rest, head.units.get())?;

@@ -137,8 +137,8 @@ layout! {
 }
 
 layout! {
-    /// Start of a checkpoint's body. The sections follow in this order, each packed:
-    /// `streams` × [`StreamState`], `extents` × delta-log extent, `units` × [`UnitRef`] (NAT,
+    /// Start of a checkpoint's body. A copy of the superblock's body follows ([`SuperblockBody`]),
+    /// for when a superblock is lost; then the sections in this order, each packed: `streams` × [`StreamState`], `extents` × delta-log extent, `units` × [`UnitRef`] (NAT,
     /// then SIT), `superzones` × superzone
     /// descriptor (of `furrow-log`), `orphans` × node id (u32), then for each
     /// head its `summary` × [`SummaryEntry`].

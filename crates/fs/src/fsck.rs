@@ -27,7 +27,7 @@ mod tables;
 mod tree;
 mod xattrs;
 
-use crate::format::BLOCK;
+use crate::format::{BLOCK, SuperblockBody};
 use crate::stripe::Stripe;
 use furrow_log::address::{BlockAddr, blocks_per_zone, read_blocks, sectors_per_block};
 use furrow_log::record::{RecordHeader, Uuid};
@@ -292,6 +292,7 @@ impl Fsck {
 /// The superblock, in numbers, checked to be possible.
 #[derive(Clone, Debug)]
 struct Plan {
+    body: SuperblockBody,
     uuid: Uuid,
     device: Uuid,
     hash_seed: u64,

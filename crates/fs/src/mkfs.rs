@@ -233,6 +233,7 @@ fn first_checkpoint(
         ..CheckpointBody::new_zeroed()
     };
     let mut out = body.as_bytes().to_vec();
+    out.extend(layout.encode().as_bytes());
     for index in 0..layout.streams as usize {
         let first = index == stream;
         let state = StreamState {

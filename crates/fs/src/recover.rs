@@ -233,7 +233,8 @@ pub(crate) fn assemble(
         blocks: 0,
         snapshot_bytes: 0,
         forced: false,
-        leave_ring: false,
+        // The next checkpoint then goes where a new copy of the superblock is written first.
+        leave_ring: found.alone,
     };
     let mut superzone_valid = vec![0; layout.superzones as usize];
     for segment in 0..sit.len() {

@@ -55,7 +55,11 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
             }
         }
     }
-    let Some((zone, header, body)) = copies.first().copied() else {
+    let found = match copies.first() {
+        Some(copy) => Some(*copy),
+        None => of_checkpoints(fsck).await?,
+    };
+    let Some((zone, header, body)) = found else {
         if traces {
             let name = fsck.device.name();
             fsck.report.notes.push(format!("{name}: no whole superblock: nothing else is checked"));
@@ -67,7 +71,7 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
         );
         return Err(Error::new(ErrorKind::WrongFormat, message));
     };
-    for (other, other_header, other_body) in &copies[1..] {
+    for (other, other_header, other_body) in copies.iter().skip(1) {
         let same = (&header.object, &header.device, &body)
             == (&other_header.object, &other_header.device, other_body);
         if !same {
@@ -75,7 +79,30 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
             fsck.add(SUPERBLOCK, place, "equal copies", "different ones");
         }
     }
-    check_superblock(fsck, zone, &header, &body)
+    let at = match copies.is_empty() {
+        false => format!("copy in zone {zone}"),
+        true => format!("copy in a checkpoint in zone {zone}"),
+    };
+    check_superblock(fsck, &at, &header, &body)
+}
+
+/// A superblock as a whole checkpoint of the ring has it, and the header of that.
+async fn of_checkpoints(fsck: &Fsck) -> Result<Option<(ZoneId, RecordHeader, SuperblockBody)>> {
+    let first = fsck.geometry.conventional_zones;
+    let expect = Expect { kind: kind::CHECKPOINT, ..Expect::default() };
+    for zone in (first..fsck.geometry.zones).take(RING_ZONES as usize).map(ZoneId) {
+        let end = fsck.written(zone);
+        for at in 1..end {
+            let Ok((header, body)) = whole(fsck, &expect, zone, at, end).await else { continue };
+            let body = body.get(CheckpointBody::SIZE..).unwrap_or_default();
+            let Ok((body, _)) = SuperblockBody::read_from_prefix(body) else { continue };
+            known_features(fsck, &body)?;
+            // What is checked of a superblock's header is right by being in use.
+            let header = RecordHeader { sequence: 0.into(), ..header };
+            return Ok(Some((zone, header, body)));
+        }
+    }
+    Ok(None)
 }
 
 async fn superblock(fsck: &Fsck, zone: ZoneId) -> Result<(RecordHeader, SuperblockBody)> {
@@ -97,6 +124,11 @@ async fn superblock(fsck: &Fsck, zone: ZoneId) -> Result<(RecordHeader, Superblo
     if !rest.is_empty() {
         return Err(corrupt(&format!("a body of {} bytes", bytes.len())));
     }
+    known_features(fsck, &body)?;
+    Ok((header, body))
+}
+
+fn known_features(fsck: &Fsck, body: &SuperblockBody) -> Result<()> {
     let unknown = [
         ("incompatible", body.incompat.get() & !INCOMPAT_KNOWN),
         ("read-only compatible", body.ro_compat.get() & !RO_COMPAT_KNOWN),
@@ -110,7 +142,7 @@ async fn superblock(fsck: &Fsck, zone: ZoneId) -> Result<(RecordHeader, Superblo
         );
         return Err(Error::new(ErrorKind::WrongFormat, message));
     }
-    Ok((header, body))
+    Ok(())
 }
 
 fn record_version() -> u16 {
@@ -132,11 +164,12 @@ async fn has_records(fsck: &Fsck, zone: ZoneId) -> bool {
 
 fn check_superblock(
     fsck: &mut Fsck,
-    zone: ZoneId,
+    at: &str,
     header: &RecordHeader,
     body: &SuperblockBody,
 ) -> Result<Option<Plan>> {
     let plan = Plan {
+        body: *body,
         uuid: header.object,
         device: header.device,
         hash_seed: body.hash_seed.get(),
@@ -160,7 +193,6 @@ fn check_superblock(
         streams: body.streams.get(),
         logs: body.logs.get(),
     };
-    let at = format!("copy in zone {zone}");
     let end = body.label.iter().position(|b| *b == 0).unwrap_or(body.label.len());
     match std::str::from_utf8(&body.label[..end]) {
         Ok(label) => fsck.report.label = label.to_string(),
@@ -337,7 +369,7 @@ async fn has_header(fsck: &Fsck, zone: ZoneId, at: u32) -> bool {
 /// The whole checkpoint at block `at` of a zone written up to `end`, or why there is none.
 async fn whole(
     fsck: &Fsck,
-    plan: &Plan,
+    expect: &Expect,
     zone: ZoneId,
     at: u32,
     end: u32,
@@ -350,15 +382,15 @@ async fn whole(
     }
     let pages = fsck.read(fsck.addr(zone, at), blocks).await.map_err(|error| error.to_string())?;
     let bytes = concat(&pages);
-    let expect =
-        Expect { kind: kind::CHECKPOINT, device: Some(plan.device), object: Some(plan.uuid) };
-    let (header, body) = record::open(&bytes, &expect).map_err(|error| error.to_string())?;
+    let (header, body) = record::open(&bytes, expect).map_err(|error| error.to_string())?;
     Ok((header, body.to_vec()))
 }
 
 /// Judges what is at block `at` of a ring zone written up to `end`.
 async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Found {
-    let why = match whole(fsck, plan, zone, at, end).await {
+    let expect =
+        Expect { kind: kind::CHECKPOINT, device: Some(plan.device), object: Some(plan.uuid) };
+    let why = match whole(fsck, &expect, zone, at, end).await {
         Ok((header, body)) => return Found::Whole(header, body),
         Err(why) => why,
     };
@@ -374,7 +406,7 @@ async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Fou
         return Found::Torn;
     }
     for next in at + 1..at + needed {
-        if whole(fsck, plan, zone, next, end).await.is_ok() {
+        if whole(fsck, &expect, zone, next, end).await.is_ok() {
             return Found::Torn;
         }
     }
@@ -385,8 +417,9 @@ async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Fou
 /// this block.
 fn needed_blocks(block: &[u8]) -> Option<u32> {
     let (_, rest) = RecordHeader::read_from_prefix(block).ok()?;
-    let (body, mut rest) = CheckpointBody::read_from_prefix(rest).ok()?;
-    let mut bytes = size_of::<RecordHeader>() + size_of::<CheckpointBody>();
+    let (body, rest) = CheckpointBody::read_from_prefix(rest).ok()?;
+    let (_, mut rest) = SuperblockBody::read_from_prefix(rest).ok()?;
+    let mut bytes = RecordHeader::SIZE + CheckpointBody::SIZE + SuperblockBody::SIZE;
     for _ in 0..body.streams.get() {
         let (stream, later) = StreamState::read_from_prefix(rest).ok()?;
         let entries = (stream.summary.get() as usize).checked_mul(size_of::<SummaryEntry>())?;
@@ -418,7 +451,8 @@ fn section<T: FromBytes + Immutable + KnownLayout>(rest: &mut &[u8], count: u32)
 
 fn decode(fsck: &mut Fsck, plan: Plan, header: RecordHeader, bytes: &[u8]) -> Option<Volume> {
     let sections = (|| {
-        let (body, mut rest) = CheckpointBody::read_from_prefix(bytes).ok()?;
+        let (body, rest) = CheckpointBody::read_from_prefix(bytes).ok()?;
+        let (superblock, mut rest) = SuperblockBody::read_from_prefix(rest).ok()?;
         let streams: Vec<StreamState> = section(&mut rest, body.streams.get())?;
         let extents: Vec<ExtentEntry> = section(&mut rest, body.extents.get())?;
         let units: Vec<UnitRef> = section(&mut rest, body.units.get())?;
@@ -427,13 +461,23 @@ fn decode(fsck: &mut Fsck, plan: Plan, header: RecordHeader, bytes: &[u8]) -> Op
         let summaries: Option<Vec<Vec<SummaryEntry>>> =
             streams.iter().map(|stream| section(&mut rest, stream.summary.get())).collect();
         let whole = rest.is_empty();
-        whole.then_some((body, streams, extents, units, descriptors, orphans, summaries?))
+        let lists = (streams, extents, units, descriptors, orphans, summaries?);
+        whole.then_some((body, superblock, lists))
     })();
-    let Some((body, streams, extents, units, descriptors, orphans, summaries)) = sections else {
+    let Some((body, superblock, lists)) = sections else {
         let found = format!("{} bytes that its counts do not add up to", bytes.len());
         fsck.add(CHECKPOINT, "sections", "sections that fit its length", found);
         return None;
     };
+    if superblock != plan.body {
+        fsck.add(
+            CHECKPOINT,
+            "copy of the superblock",
+            "what the superblock says",
+            "something else",
+        );
+    }
+    let (streams, extents, units, descriptors, orphans, summaries) = lists;
     let superzones = check_descriptors(fsck, &plan, &descriptors);
     let orphans = orphans.into_iter().map(U32::get).collect();
     fsck.report.clean = body.flags.get() & 1 == 1;

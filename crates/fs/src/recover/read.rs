@@ -1,7 +1,9 @@
 //! Reading what a drive holds: superblock, newest whole checkpoint, tables. Nothing is changed.
 
 use crate::checkpoint::{Image, decode_image};
-use crate::format::{HOLE, NatEntry, SitEntry, SuperblockBody, UnitRef, kind, table};
+use crate::format::{
+    CheckpointBody, HOLE, NatEntry, SitEntry, SuperblockBody, UnitRef, kind, table,
+};
 use crate::layout::{Layout, RING_ZONES};
 use crate::merge::Units;
 use crate::table::Table;
@@ -27,6 +29,8 @@ pub(crate) struct Found {
     /// Extents of each delta log.
     pub(crate) extents: Vec<Vec<Extent>>,
     pub(crate) units: Units,
+    /// No copy of the superblock but those in checkpoints is whole.
+    pub(crate) alone: bool,
     /// A newer checkpoint is damaged and given up: records behind it do not count.
     pub(crate) older: bool,
 }
@@ -87,6 +91,18 @@ pub(crate) async fn superblock(
         Err(_) => return Ok(None),
     };
     let Ok((body, _)) = SuperblockBody::read_from_prefix(body) else { return Ok(None) };
+    usable(device, &header, &body).map(Some)
+}
+
+/// What the superblock `body`, of a record with this `header`, describes.
+///
+/// # Errors
+/// If this version cannot use it.
+fn usable(
+    device: &dyn ZonedDevice,
+    header: &RecordHeader,
+    body: &SuperblockBody,
+) -> Result<Layout> {
     if body.incompat.get() & crate::format::INCOMPAT_THIN_TABLES == 0 {
         let message = format!(
             "{}: the file system is of an early format, whose tables this version cannot read: \
@@ -104,9 +120,34 @@ pub(crate) async fn superblock(
         );
         return Err(Error::new(ErrorKind::WrongFormat, message));
     }
-    let layout = Layout::decode(&body, header.object, header.device, geometry)
-        .map_err(|error| error.at(device.name()))?;
-    Ok(Some(layout))
+    Layout::decode(body, header.object, header.device, device.geometry())
+        .map_err(|error| error.at(device.name()))
+}
+
+/// The superblock as whole checkpoints in the ring have it: for when no copy of its own is whole.
+/// What cannot be read is passed over.
+pub(crate) async fn superblock_of_checkpoints(
+    device: &dyn ZonedDevice,
+    reports: &[ZoneReport],
+    pages: &Pool,
+) -> Option<Layout> {
+    let geometry = device.geometry();
+    let expect = Expect { kind: kind::CHECKPOINT, ..Expect::default() };
+    let first = geometry.conventional_zones;
+    for zone in (first..geometry.zones).take(RING_ZONES as usize) {
+        let end = written(&reports[zone as usize], geometry);
+        for at in 1..end {
+            let addr = BlockAddr::new(geometry, ZoneId(zone), at);
+            let found = checkpoint_at(device, &expect, addr, end - at, pages).await;
+            let Ok(Some((header, body))) = found else { continue };
+            let Some(body) = body.get(CheckpointBody::SIZE..) else { continue };
+            let Ok((body, _)) = SuperblockBody::read_from_prefix(body) else { continue };
+            if let Ok(layout) = usable(device, &header, &body) {
+                return Some(layout);
+            }
+        }
+    }
+    None
 }
 
 /// Reads the superblock and the newest whole checkpoint.
@@ -124,6 +165,10 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
                 found => layout = found?,
             }
         }
+    }
+    let alone = layout.is_none();
+    if alone {
+        layout = superblock_of_checkpoints(device, &reports, pages).await;
     }
     if let (None, Some(error)) = (&layout, unread) {
         return Err(error);
@@ -151,7 +196,7 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
     let (image, extents, units) = parsed;
     let extents = check_image(device, &layout, &image, &extents, &units)?;
     let id = header.id();
-    Ok(Found { layout, reports, id, ring, image, extents, units, older: false })
+    Ok(Found { layout, reports, id, ring, image, extents, units, alone, older: false })
 }
 
 /// The newest whole checkpoint, and which zone of the ring it is in.

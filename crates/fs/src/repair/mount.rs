@@ -12,7 +12,9 @@ use crate::fsck::FsckReport;
 use crate::fsck::ring::LostCheckpoint;
 use crate::heads::Head;
 use crate::layout::{Layout, RING_ZONES};
-use crate::recover::read::{Found, check_image, corrupt, newest_checkpoint, superblock};
+use crate::recover::read::{
+    Found, check_image, corrupt, newest_checkpoint, superblock, superblock_of_checkpoints,
+};
 use crate::recover::replay::{begin, end, read_node, replay_attributes, replay_name, replay_nodes};
 use crate::recover::roll::{Record, roll};
 use crate::recover::{
@@ -97,7 +99,15 @@ async fn find(
     for zone in &ring {
         layouts.push(superblock(device, *zone, pages).await.ok().flatten());
     }
-    let Some(any) = layouts.iter().flatten().next().cloned() else {
+    let mut any = layouts.iter().flatten().next().cloned();
+    let alone = any.is_none();
+    if alone {
+        any = superblock_of_checkpoints(device, &reports, pages).await;
+        let place = format!("copy in zone {}", ring[0]);
+        let action = "taken from a checkpoint, written anew in the other zone of the ring";
+        log.mended("superblock", (0, place), "no copy in the ring is whole", action);
+    }
+    let Some(any) = any else {
         return Err(corrupt(device, "no superblock that can be used is left: restore from a copy"));
     };
     for (index, zone) in ring.iter().enumerate() {
@@ -120,7 +130,7 @@ async fn find(
         .ok_or_else(|| corrupt(device, "checkpoint: sections do not fit its length"))?;
     let extents = check_image(device, &layout, &image, &extents, &units)?;
     let (id, older) = (header.id(), lost.is_some());
-    Ok(Found { layout, reports, id, ring, image, extents, units, older })
+    Ok(Found { layout, reports, id, ring, image, extents, units, alone, older })
 }
 
 /// The newest checkpoint is damaged: goes on with the one before, if that is asked for.

@@ -461,22 +461,29 @@ fn a_damaged_delta_log_is_made_again_from_what_is_there() {
     case(damage, Expect { structure: "delta log", ..Expect::default() });
 }
 
+async fn only_superblock(inner: Rc<Inner>, _: Fs) -> Result<Vec<u32>> {
+    let core = inner.core.borrow();
+    let zone = ZoneId(core.layout.ring_start + u32::from(core.checkpoint.ring));
+    Ok(vec![BlockAddr::new(&core.geometry, zone, 0).0])
+}
+
 #[test]
-fn where_the_only_superblock_is_lost_nothing_is_changed() {
-    let damage = async |inner: Rc<Inner>, _: Fs| -> Result<Vec<u32>> {
-        let core = inner.core.borrow();
-        let zone = ZoneId(core.layout.ring_start);
-        Ok(vec![BlockAddr::new(&core.geometry, zone, 0).0])
-    };
+fn where_the_only_superblock_is_lost_checkpoints_have_it() {
+    case(only_superblock, Expect { structure: "superblock", ..Expect::default() });
+}
+
+#[test]
+fn a_mount_without_a_superblock_writes_a_new_one() {
     let rt = Rt::new(Config::simulated(7));
     let on = rt.clone();
     rt.block_on(async move {
-        let (drive, _) = damaged(&on, damage).await?;
-        let before = drive.snapshot();
-        let repair = plan(&on, &drive, &RepairOptions::default()).await?;
-        assert!(matches!(repair.verdict, Verdict::Hopeless(_)), "{:?}", repair.verdict);
-        assert_eq!(before.report(), drive.snapshot().report());
-        Ok::<(), Error>(())
+        let (drive, before) = damaged(&on, only_superblock).await?;
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        let fs = Fs::mount(&on, device.clone(), quietly()).await?;
+        fs.unmount().await?;
+        let report = fsck(device, &FsckOptions::default()).await?;
+        assert!(report.is_ok(), "{:?}", report.findings);
+        compare(&on, &drive, &before, &Expect::default()).await
     })
     .unwrap();
     rt.clear();

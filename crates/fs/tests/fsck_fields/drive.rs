@@ -200,7 +200,7 @@ impl Map {
             body.superzones.get() as usize * size_of::<Descriptor>(),
             body.orphans.get() as usize * 4,
         ];
-        let mut sections = [RecordHeader::SIZE + CheckpointBody::SIZE; 6];
+        let mut sections = [RecordHeader::SIZE + CheckpointBody::SIZE + SuperblockBody::SIZE; 6];
         for (index, size) in sizes.iter().enumerate() {
             sections[index + 1] = sections[index] + size;
         }

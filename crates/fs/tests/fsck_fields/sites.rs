@@ -78,6 +78,8 @@ fn checkpoint(sites: &mut Sites, drive: &Drive, map: &Map) {
     let (addr, chain) = (map.checkpoint.0, Chain::Checkpoint);
     sites.layout("of the checkpoint", RecordHeader::LAYOUT, (addr, 0), chain, &[]);
     sites.layout("", CheckpointBody::LAYOUT, (addr, RecordHeader::SIZE), chain, &[]);
+    let copy = (addr, RecordHeader::SIZE + CheckpointBody::SIZE);
+    sites.layout("in a checkpoint", SuperblockBody::LAYOUT, copy, chain, &[]);
     sites.padding(drive, "checkpoint", addr, chain);
     let streams = 0..map.body.streams.get() as usize;
     let stream = |i: usize| map.in_checkpoint(0, StreamState::SIZE, i);
