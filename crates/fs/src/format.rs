@@ -138,10 +138,10 @@ layout! {
 
 layout! {
     /// Start of a checkpoint's body. A copy of the superblock's body follows ([`SuperblockBody`]),
-    /// for when a superblock is lost; then the sections in this order, each packed: `streams` × [`StreamState`], `extents` × delta-log extent, `units` × [`UnitRef`] (NAT,
-    /// then SIT), `superzones` × superzone
-    /// descriptor (of `furrow-log`), `orphans` × node id (u32), then for each
-    /// head its `summary` × [`SummaryEntry`].
+    /// for when a superblock is lost; then the sections in this order, each packed: `streams` ×
+    /// [`StreamState`], `extents` × delta-log extent, `units` × [`UnitRef`] (NAT, then SIT),
+    /// `superzones` × superzone descriptor (of `furrow-log`), `orphans` × node id (u32), then for
+    /// each head its `summary` × [`SummaryEntry`].
     ///
     /// Invariants: exactly one whole checkpoint is the newest (highest `checkpoint` in the record
     /// header); all blocks it reaches were durable before it; `sync_limit` is the first sync

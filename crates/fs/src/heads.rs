@@ -6,12 +6,13 @@
 //! stream has more, up to its quota (`quota`), and takes them in turn, segment by segment, or
 //! rather: next is the one on whose interference group least was written lately (`load`). Where a
 //! superzone is opened, and which is parked and taken back, is decided by what the others on its
-//! group will be written, going by the last window. What is beyond the quota is *parked*: its superzone stays partly written and active on the drive, and is
-//! the first to be taken back. Parked superzones are *closed* (their zones finished) when another
-//! stream lacks their permits; finishing a nearly empty zone can cost a second, and what is left of
-//! it is lost room. So before anybody lacks permits it is done, in the background, only where it
-//! pays: no permits are left for another superzone, this one has been parked for a whole window,
-//! and an eighth of it is left at most; half, while nothing is written at all.
+//! group will be written, going by the last window. What is beyond the quota is *parked*: its
+//! superzone stays partly written and active on the drive, and is the first to be taken back.
+//! Parked superzones are *closed* (their zones finished) when another stream lacks their permits;
+//! finishing a nearly empty zone can cost a second, and what is left of it is lost room. So before
+//! anybody lacks permits it is done, in the background, only where it pays: no permits are left for
+//! another superzone, this one has been parked for a whole window, and an eighth of it is left at
+//! most; half, while nothing is written at all.
 //!
 //! Invariants
 //! - The permits of the first heads are never given away, so every stream can always write.

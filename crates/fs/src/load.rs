@@ -40,7 +40,8 @@ impl Load {
         }
     }
 
-    /// Counts `group` as written to as much as the least of `others`, if it was less: it joins them.
+    /// Counts `group` as written to as much as the least of `others`, if it was less: it joins
+    /// them.
     pub(crate) fn level(&mut self, group: u32, others: impl Iterator<Item = u32>) {
         let least = others.map(|other| self.of(other)).min();
         let blocks = &mut self.blocks[group as usize];
