@@ -43,6 +43,8 @@ fn what_failed_once_holds() {
     run(15756);
     // A commit that waited for the last checkpoint of an unmount wrote another one after it.
     run(9336);
+    // A crash while a zone of the ring was filled that had room left: fsck stopped at the zeros.
+    run(14292);
 }
 
 /// Even seeds wake tasks in a drawn order, odd ones in the order of waking: both must hold, and

@@ -336,8 +336,9 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
                 found = Scanned { newest: Some((header, body)), damaged_behind: None };
                 continue;
             }
-            Found::Padding => return found,
-            Found::Torn => {}
+            // Behind padding there may be more: a crash can end the filling of a zone, which is then
+            // gone on with.
+            Found::Padding | Found::Torn => {}
             Found::Damaged(why) => {
                 found.damaged_behind = Some(at);
                 fsck.add(CHECKPOINT, place, "a whole record", why);
