@@ -48,6 +48,8 @@ struct Document<'a> {
     zones: u64,
     max_active: Option<u32>,
     budget: Vec<Line<'a>>,
+    profile: &'a str,
+    log_zones: u32,
 }
 
 #[derive(serde::Serialize)]
@@ -105,6 +107,8 @@ fn print_json(out: &mut dyn Write, drive: &Drive, made: &MkfsReport) -> anyhow::
         zones: drive.zones,
         max_active: made.max_active,
         budget: made.budget.iter().map(|(what, zones)| Line { what, zones: *zones }).collect(),
+        profile: &made.profile,
+        log_zones: made.log_zones,
     };
     serde_json::to_writer_pretty(&mut *out, &document)?;
     writeln!(out)?;
@@ -119,6 +123,8 @@ fn print(out: &mut dyn Write, drive: &Drive, made: &MkfsReport) -> io::Result<()
         ("UUID", made.uuid.clone()),
         ("label", label.to_owned()),
         ("drive", format!("{} zones of {zone}", drive.zones)),
+        ("profile", made.profile.clone()),
+        ("logs", format!("{} zones for checkpoints, logs and tables", made.log_zones)),
         ("superzones", format!("{} of {} zones", made.superzones, made.width)),
         ("for files", show::bytes(made.main_bytes)),
     ] {

@@ -89,7 +89,9 @@ impl Layout {
             _ => 6,
         };
         let width = choose_width(geometry, options, for_streams / streams)?;
-        let logs = choose_logs(options, usable, for_streams, streams * width, streams == 6)?;
+        // A large zone keeps all dies busy, and is a large part of the drive.
+        let own = streams == 6 && !is_large(geometry);
+        let logs = choose_logs(options, usable, for_streams, streams * width, own)?;
         let left = for_streams - streams * width - 2 * (logs - 1);
         let segment_blocks = choose_segment(options, capacity, width)?;
         let total = u64::from(usable) * u64::from(capacity);
@@ -146,9 +148,11 @@ impl Layout {
         let few = (self.nodes / FEW_NODES).clamp(self.nodes.min(4096), self.nodes);
         let few = options.first_nodes.map_or(few, |few| few.clamp(1, self.nodes));
         let kept = self.table_zones_for(few.div_ceil(self.nat_per_unit()), sit);
-        let zones = zones_with_room(kept);
-        // On the smallest drives one zone in two will do.
-        for table_zones in [zones, zones - u32::from(kept == 1)] {
+        let (ample, tight) = (zones_with_room(kept), zones_with_room(kept) - u32::from(kept == 1));
+        // On the smallest drives one zone in two will do; so it will where zones are large, and
+        // hold all units many times.
+        let large = capacity * BLOCK as u64 >= LARGE_ZONE;
+        for table_zones in [if large { tight } else { ample }, tight] {
             self.table_zones = table_zones;
             self.sync_start = self.table_start + self.table_zones;
             self.main_start = self.sync_start + 2 * self.sync_zones;
@@ -284,6 +288,24 @@ impl Layout {
     /// Zones of a half of the sync log.
     pub(crate) fn sync_half(&self, half: u8) -> Vec<ZoneId> {
         half_of(self.sync_start, self.sync_zones, half)
+    }
+
+    /// The profile chosen for a drive of `geometry`, for people.
+    pub(crate) fn profile(&self, geometry: &Geometry) -> String {
+        let kind = if is_large(geometry) { "large zones" } else { "small zones" };
+        let width = match self.width {
+            1 => "superzones of 1 zone".to_owned(),
+            width => format!("superzones of {width} zones"),
+        };
+        let logs = match self.logs {
+            1 => "one log and area for all tables",
+            _ => "a log and area for each table",
+        };
+        let sync = match self.sync_zones {
+            1 => "sync log in 1 zone".to_owned(),
+            zones => format!("sync log striped over {zones} zones"),
+        };
+        format!("{kind}: {width}, {} streams, {logs}, {sync}", self.streams)
     }
 
     /// The sum of permits, line by line.

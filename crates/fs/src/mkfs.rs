@@ -53,6 +53,8 @@ pub(crate) async fn format(
             * crate::format::BLOCK as u64,
         budget: layout.budget(),
         max_active: geometry.max_active,
+        profile: layout.profile(&geometry),
+        log_zones: layout.main_start - layout.ring_start,
     })
 }
 

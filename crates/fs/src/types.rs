@@ -404,6 +404,10 @@ pub struct MkfsReport {
     pub budget: Vec<(String, u32)>,
     /// Active zones the drive offers, `None` = no limit.
     pub max_active: Option<u32>,
+    /// What was chosen for the drive's geometry, in words.
+    pub profile: String,
+    /// Zones set aside for checkpoints, logs and tables.
+    pub log_zones: u32,
 }
 
 /// Most bytes of one [`crate::Fs::write`].

@@ -1,0 +1,119 @@
+//! What mkfs chooses for a drive: large zones and few active ones.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use common::sound;
+use furrow_emu::{Emulator, Medium, Options};
+use furrow_fs::{Fs, Ino, MkfsOptions, MkfsReport, MountOptions, NewNode, WriteData};
+use furrow_rt::{Config, Rt};
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Geometry, Result, ZonedDevice};
+use std::rc::Rc;
+
+fn geometry(spec: &str) -> Geometry {
+    match spec.parse::<DeviceSpec>().unwrap() {
+        DeviceSpec::Memory(memory) => memory.geometry,
+        other => panic!("{other:?} is no drive in memory"),
+    }
+}
+
+/// Makes a file system, writes files of all classes at once, mounts again, reads, checks.
+fn used(spec: &str) -> MkfsReport {
+    let rt = Rt::new(Config::shuffled(7));
+    let geometry = geometry(spec);
+    let medium = Medium::memory(&geometry);
+    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap();
+    let device: Rc<dyn ZonedDevice> = Rc::new(drive);
+    let engine = rt.clone();
+    let report = rt.block_on(async move {
+        let report = Fs::format(&engine, device.clone(), &MkfsOptions::default()).await?;
+        let fs = Fs::mount(&engine, device.clone(), MountOptions::default()).await?;
+        // Databases are hot, films cold; directories have streams of their own.
+        let names = ["a", "b.db", "c.mp4", "d", "e.mp4", "f.db"];
+        let writers: Vec<_> = names
+            .into_iter()
+            .enumerate()
+            .map(|(tag, name)| {
+                let fs = fs.clone();
+                engine.spawn(async move {
+                    let file = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino;
+                    for at in 0..40 {
+                        let bytes = vec![tag as u8 + 1; 65_536];
+                        fs.write(file, WriteData::copy(fs.pool(), at * 65_536, &bytes)).await?;
+                        fs.fsync(file, at % 2 == 0).await?;
+                    }
+                    Ok::<Ino, furrow_zone::Error>(file)
+                })
+            })
+            .collect();
+        let mut files = Vec::new();
+        for writer in writers {
+            files.push(writer.await?);
+        }
+        fs.unmount().await?;
+        drop(fs);
+        sound(device.clone()).await?;
+        let fs = Fs::mount(&engine, device.clone(), MountOptions::default()).await?;
+        for (tag, file) in files.into_iter().enumerate() {
+            for at in 0..40 {
+                let read = fs.read(file, at * 65_536, 65_536).await?.to_vec();
+                assert!(read.len() == 65_536 && read.iter().all(|byte| *byte == tag as u8 + 1));
+            }
+        }
+        fs.unmount().await?;
+        Ok::<MkfsReport, furrow_zone::Error>(report)
+    });
+    rt.clear();
+    report.unwrap()
+}
+
+fn sum(report: &MkfsReport) -> u32 {
+    report.budget.iter().map(|(_, zones)| zones).sum()
+}
+
+/// A zone of these drives is a thousandth of them, or more: what is set aside for logs and tables
+/// must be few zones. Their zones need no striping.
+#[test]
+fn drives_of_large_zones_get_narrow_superzones_and_few_zones_of_logs() {
+    for (spec, most) in [("mem:j5100", 2.0), ("mem:zn540-4t", 0.3)] {
+        let report = used(spec);
+        assert!(report.profile.starts_with("large zones: superzones of 1 zone, 6 streams"));
+        assert_eq!((report.width, sum(&report)), (1, 10), "{report:?}");
+        let share = f64::from(report.log_zones) * 100.0 / f64::from(geometry(spec).zones);
+        assert!(share < most, "{spec}: {} zones are {share:.2} %", report.log_zones);
+    }
+}
+
+/// The emulator refuses a write that opens a zone too many: streams share zones, or the drive is
+/// refused with what it lacks.
+#[test]
+fn streams_share_zones_where_few_may_be_active() {
+    for (active, streams) in [(15, 6), (14, 6), (10, 6), (9, 4), (8, 4), (7, 2), (6, 2)] {
+        let report = used(&format!("mem:zn540-4t,max-open={active},max-active={active}"));
+        assert!(report.profile.contains(&format!("{streams} streams")), "{active}: {report:?}");
+        assert!(sum(&report) <= active, "{active}: {report:?}");
+    }
+    let refused: Result<()> = {
+        let rt = Rt::new(Config::simulated(1));
+        let geometry = geometry("mem:zn540-4t,max-open=5,max-active=5");
+        let medium = Medium::memory(&geometry);
+        let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap();
+        let engine = rt.clone();
+        let made = rt.block_on(async move {
+            Fs::format(&engine, Rc::new(drive), &MkfsOptions::default()).await.map(drop)
+        });
+        rt.clear();
+        made
+    };
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("5 active zones, 6 are needed"), "{refused}");
+}
+
+#[test]
+fn small_zones_are_striped_over_the_channels() {
+    let report = used("mem:pm1731a");
+    assert!(report.profile.starts_with("small zones: superzones of 16 zones"), "{report:?}");
+    assert!(report.profile.contains("sync log striped over"), "{report:?}");
+}
