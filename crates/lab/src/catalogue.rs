@@ -24,8 +24,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use toml::{Table, Value};
 
-const SETUP: &str = include_str!("../data/setup.toml");
-const CLAIMS: &str = include_str!("../data/claims.toml");
+// A source may have files of its own; they are read as if they stood at the end of the common ones.
+const SETUP: &str =
+    concat!(include_str!("../data/setup.toml"), include_str!("../data/setup-hzfs.toml"));
+const CLAIMS: &str =
+    concat!(include_str!("../data/claims.toml"), include_str!("../data/claims-hzfs.toml"));
 
 /// How large a claim is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

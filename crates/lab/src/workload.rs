@@ -57,7 +57,7 @@ pub enum Mode {
     /// A write is over when the engine has it.
     #[default]
     Buffered,
-    /// A write is over when the drive has it: the library offers that as fdatasync after each.
+    /// A write is over when the drive has it, as with O_DIRECT; what leads to it is in memory.
     Direct,
 }
 

@@ -296,8 +296,10 @@ impl Target for Files {
             return Ok(done);
         }
         self.library.write(file.ino, op.at, op.bytes).await?;
-        if op.sync || self.workload.mode == Mode::Direct {
+        if op.sync {
             self.library.fsync(file.ino, true).await?;
+        } else if self.workload.mode == Mode::Direct {
+            self.library.fs.sync_range(file.ino, op.at, op.bytes).await?;
         }
         Ok(op.bytes)
     }
