@@ -30,6 +30,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+/// Smallest piece of what waits, in blocks: smaller commands cost a drive as much.
+const PIECE_MIN: u32 = 4;
+
 /// What a call asks to have written.
 pub(crate) enum What {
     /// Its pages, or zeros if it has none.
@@ -491,9 +494,10 @@ impl Pump {
         if append {
             return self.append(state);
         }
+        let limit = self.piece(state);
         let mut data = Pages::new();
         while let Some(write) = state.writes.get(state.next).filter(|write| write.fua == fua) {
-            let room = from + self.shared.blocks_per_command - state.sent;
+            let room = from + limit - state.sent;
             let count = (write.end - state.sent).min(room);
             match &write.what {
                 What::Here if write.pages == 0 => {
@@ -525,6 +529,18 @@ impl Pump {
         let command = Command::Write { lba, blocks: BlockCount(sectors) };
         let request = Request { command, data, oob: Vec::new(), fua };
         Some(Next { request, end: state.sent, behind, append: None })
+    }
+
+    /// Blocks of the next command: all that wait, unless they are to keep several dies busy.
+    fn piece(&self, state: &State) -> u32 {
+        let missing = self.shared.pieces.saturating_sub(state.flights.len() as u32).max(1);
+        let waiting = state.position - state.sent;
+        let piece = waiting.div_ceil(missing).max(PIECE_MIN);
+        if missing == 1 {
+            self.shared.blocks_per_command
+        } else {
+            piece.min(self.shared.blocks_per_command)
+        }
     }
 
     /// The append that is next in line, none but appends being in flight.

@@ -159,6 +159,9 @@ pub struct WriterOptions {
     pub depth: u32,
     /// Most blocks of a write command, if that is less than the drive takes.
     pub command_blocks: Option<u32>,
+    /// What waits for a zone goes in so many commands rather than in one, of 16 KiB at least, as
+    /// long as fewer are in flight: where a zone is on many dies, they work at once. 1: in one.
+    pub pieces: u32,
     /// The defect built in, if any.
     #[cfg(feature = "canary")]
     pub canary: Option<Canary>,
@@ -172,6 +175,7 @@ impl Default for WriterOptions {
             // 32 × up to 1 MiB keeps any drive's zone busy; more only adds latency.
             depth: 32,
             command_blocks: None,
+            pieces: 1,
             #[cfg(feature = "canary")]
             canary: None,
         }
@@ -190,6 +194,7 @@ pub(crate) struct Shared {
     pub(crate) device: Rc<dyn ZonedDevice>,
     pub(crate) queues: u16,
     pub(crate) depth: u32,
+    pub(crate) pieces: u32,
     pub(crate) blocks_per_command: u32,
     /// Most blocks of an append; 0: what is asked to be appended is written.
     blocks_per_append: u32,
@@ -289,6 +294,7 @@ impl Writer {
             rt: rt.clone(),
             queues: options.queues.max(1),
             depth,
+            pieces: options.pieces.clamp(1, depth),
             blocks_per_command: cap,
             blocks_per_append: match options.order {
                 Order::Append => largest_append(geometry).min(cap),

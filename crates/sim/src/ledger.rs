@@ -198,7 +198,7 @@ fn layout(device: &dyn ZonedDevice, canary: Option<Canary>) -> Result<DeltaLayou
 }
 
 fn options(canary: Option<Canary>) -> WriterOptions {
-    WriterOptions { order: Order::Queued, queues: QUEUES, depth: 4, command_blocks: None, canary }
+    WriterOptions { order: Order::Queued, queues: QUEUES, depth: 4, canary, ..Default::default() }
 }
 
 fn report(device: &dyn ZonedDevice, zone: ZoneId) -> Result<ZoneReport, String> {

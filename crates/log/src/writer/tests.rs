@@ -73,6 +73,7 @@ proptest! {
         blocking in any::<bool>(),
         small_sectors in any::<bool>(),
         overtake in 0..3usize,
+        pieces in 1..5u32,
         capacity in 60..90u64,
     ) {
         let rt = Rt::new(Config::shuffled(seed));
@@ -88,7 +89,8 @@ proptest! {
         let toy = Toy::on(&rt, shape, seed);
         toy.wish(|wishes| wishes.overtake = overtake);
         let order = if blocking { Order::Blocking } else { Order::Queued };
-        let writer = Writer::with_options(&rt, toy.clone(), options(order, 3, 4));
+        let options = WriterOptions { pieces, ..options(order, 3, 4) };
+        let writer = Writer::with_options(&rt, toy.clone(), options);
         (0..5).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
         let (rt2, toy2) = (rt.clone(), toy.clone());
         let full = rt.block_on(async move {
@@ -341,6 +343,33 @@ fn adjacent_writes_become_one_command() {
 }
 
 /// Overtaken commands are refused, sent again at the same address, and succeed.
+#[test]
+fn what_waits_goes_in_pieces_where_asked() {
+    let commands = |pieces, order| {
+        let rt = Rt::new(Config::simulated(1));
+        let mut shape = geometry(1, 128);
+        shape.max_transfer = Some(BlockCount(64));
+        let toy = Toy::on(&rt, shape, 1);
+        let options = WriterOptions { pieces, ..options(order, 1, 8) };
+        let writer = Writer::with_options(&rt, toy.clone(), options);
+        writer.open_zone(ZoneId(0), 0);
+        (0..40).for_each(|_| drop(write(&writer, 0, 1)));
+        rt.run_ready();
+        assert!((0..40).all(|at| written(&toy, ZoneId(0), at, 1)));
+        rt.clear();
+        let blocks = toy.log().into_iter().map(|command| match command {
+            Command::Write { blocks, .. } => blocks.0,
+            other => panic!("{other:?}"),
+        });
+        blocks.collect::<Vec<u64>>()
+    };
+    assert_eq!(commands(1, Order::Queued), [40]);
+    assert_eq!(commands(4, Order::Queued), [10, 10, 10, 10]);
+    // No piece is below 16 KiB, and where one command may be in flight there are no pieces.
+    assert_eq!(commands(8, Order::Queued)[..2], [5, 5]);
+    assert_eq!(commands(4, Order::Blocking), [40]);
+}
+
 #[test]
 fn overtaken_writes_are_sent_again() {
     let rt = Rt::new(Config::shuffled(3));
