@@ -32,6 +32,7 @@ use furrow_log::writer::{Kind as WriteKind, Placed};
 use furrow_rt::Page;
 use furrow_zone::{Result, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
@@ -108,7 +109,11 @@ impl State {
     }
 
     fn has_file(&self, ino: Ino) -> bool {
-        self.blocks.range((ino, 0)..=(ino, u32::MAX)).next().is_some()
+        self.has_range(ino, &(0..u32::MAX))
+    }
+
+    fn has_range(&self, ino: Ino, range: &Range<u32>) -> bool {
+        self.blocks.range((ino, range.start)..(ino, range.end)).next().is_some()
     }
 
     /// Whether the owners of `segment`'s blocks are not all known.
@@ -384,6 +389,27 @@ impl Inner {
                 || inos.is_empty() && !core.appends.is_idle()
         };
         while under_way() {
+            self.progress.wait().await;
+        }
+        Ok(())
+    }
+
+    /// The same for the dirty blocks of `ino` in `range`.
+    ///
+    /// # Errors
+    /// As [`Inner::append_files`].
+    pub(crate) async fn append_range(self: &Rc<Self>, ino: Ino, range: Range<u32>) -> Result<()> {
+        if self.core.borrow().writer.append_limit() == 0 {
+            return Ok(());
+        }
+        let mut keys = self.core.borrow().to_append(Some(ino));
+        keys.retain(|(_, block)| range.contains(block));
+        for batch in keys.chunks(BATCH) {
+            if self.append(batch).await? == 0 {
+                break;
+            }
+        }
+        while self.core.borrow().appends.has_range(ino, &range) {
             self.progress.wait().await;
         }
         Ok(())

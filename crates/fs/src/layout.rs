@@ -151,8 +151,7 @@ impl Layout {
         let (ample, tight) = (zones_with_room(kept), zones_with_room(kept) - u32::from(kept == 1));
         // On the smallest drives one zone in two will do; so it will where zones are large, and
         // hold all units many times.
-        let large = capacity * BLOCK as u64 >= LARGE_ZONE;
-        for table_zones in [if large { tight } else { ample }, tight] {
+        for table_zones in [if self.has_large_zones() { tight } else { ample }, tight] {
             self.table_zones = table_zones;
             self.sync_start = self.table_start + self.table_zones;
             self.main_start = self.sync_start + 2 * self.sync_zones;
@@ -288,6 +287,11 @@ impl Layout {
     /// Zones of a half of the sync log.
     pub(crate) fn sync_half(&self, half: u8) -> Vec<ZoneId> {
         half_of(self.sync_start, self.sync_zones, half)
+    }
+
+    /// True if the drive itself stripes each zone over many dies.
+    pub(crate) fn has_large_zones(&self) -> bool {
+        u64::from(self.capacity) * BLOCK as u64 >= LARGE_ZONE
     }
 
     /// The profile chosen for a drive of `geometry`, for people.

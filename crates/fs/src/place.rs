@@ -246,8 +246,10 @@ impl Core {
     ) -> u32 {
         self.stamp += 1;
         let (offset, written) = self.writer.write(zone, kind, pages, durability);
-        // Failures are seen by the next wait for a mark.
-        drop(written);
+        // Where nobody watches, failures are seen by the next wait for a mark.
+        if let Some(watched) = &mut self.watched {
+            watched.push(written);
+        }
         offset
     }
 

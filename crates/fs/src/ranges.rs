@@ -1,6 +1,7 @@
 //! What is done to ranges of files: allocation, holes, copies, write-out.
 
 use crate::Fs;
+use crate::cache::Key;
 use crate::core::{Core, Stop};
 use crate::holes::Sought;
 use crate::types::{Allocate, Ino, ReadData, Seek, SetAttr, WriteData};
@@ -13,11 +14,24 @@ const COPY_STEP: u64 = 1 << 20;
 /// Most bytes of one [`Fs::copy_range`].
 const COPY_MAX: u64 = 64 << 20;
 
+/// Blocks of a range that is looked at for writes under way.
+const WATCHED_MAX: u32 = 1024;
+
 fn invalid<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
 impl Core {
+    /// Whether blocks of a range may be on their way to the drive already. Of a long range that
+    /// is not looked at.
+    fn may_be_in_flight(&self, ino: Ino, from: u32, end: u32) -> bool {
+        let in_flight = |block| {
+            let entry = self.cache.peek(&Key::Data(ino.0, block));
+            entry.is_some_and(|entry| entry.is_in_flight())
+        };
+        end - from > WATCHED_MAX || (from..end).any(in_flight)
+    }
+
     /// Dispatches dirty blocks of `ino` from block `from` to before `end`; where it goes on.
     fn write_range(&mut self, ino: Ino, from: u32, end: u32) -> std::result::Result<u32, Stop> {
         self.writable()?;
@@ -179,14 +193,29 @@ impl Fs {
     /// `NotFound`, `ReadOnly`, `NoSpace`, `Corrupt`, `Io`.
     pub async fn sync_range(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
         self.0.run(|core| core.inode(ino).map(|_| ())).await?;
-        self.0.append_files(&[ino]).await?;
         let block = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let mut from = block(offset / PAGE_SIZE as u64);
-        let end = block(offset.saturating_add(len).div_ceil(PAGE_SIZE as u64));
+        let end = block(offset.saturating_add(len).div_ceil(PAGE_SIZE as u64)).max(from);
+        // Who waits for its own writes only does not wait for those of others before them.
+        let others = self.0.core.borrow().may_be_in_flight(ino, from, end);
+        self.0.append_range(ino, from..end).await?;
+        let mut own = Vec::new();
         while from < end {
-            let done = self.0.run(|core| core.write_range(ino, from, end)).await;
+            let done = self.0.run(|core| {
+                core.watched = Some(Vec::new());
+                let done = core.write_range(ino, from, end);
+                own.extend(core.watched.take().into_iter().flatten());
+                done
+            });
+            let done = done.await;
             self.0.after_dispatch();
             from = done?;
+        }
+        if !others {
+            for written in own {
+                written.await?;
+            }
+            return Ok(());
         }
         let (mark, writer) = {
             let core = self.0.core.borrow();

@@ -53,6 +53,8 @@ pub const STEPS: &[&str] = &[
     "checkpoint",
 ];
 
+/// Commands that keep a zone's dies busy, where it is on many.
+const PIECES: u32 = 4;
 /// Hardware queues zones are spread over.
 const QUEUES: u16 = 8;
 
@@ -170,12 +172,18 @@ fn skips_records(_: &MountOptions) -> bool {
     false
 }
 
-fn writer(rt: &Rt, device: &Rc<dyn ZonedDevice>, options: &MountOptions) -> Writer {
+fn writer(
+    rt: &Rt,
+    device: &Rc<dyn ZonedDevice>,
+    options: &MountOptions,
+    layout: &Layout,
+) -> Writer {
     #[allow(unused_mut)]
     let mut writer = WriterOptions {
         queues: QUEUES,
         order: options.order,
         command_blocks: options.command_blocks,
+        pieces: if layout.has_large_zones() { PIECES } else { 1 },
         ..WriterOptions::default()
     };
     #[cfg(feature = "canary")]
@@ -204,7 +212,7 @@ pub(crate) fn assemble(
 ) -> Result<Rc<Inner>> {
     let layout = Rc::new(found.layout.clone());
     let geometry = device.geometry().clone();
-    let writer = writer(rt, &device, &options);
+    let writer = writer(rt, &device, &options, &found.layout);
     let mut descriptors = roll.descriptors.clone();
     for chain in &roll.chains {
         // All but the last of a stream's superzones are written to their end.
@@ -288,6 +296,7 @@ pub(crate) fn assemble(
         sync_round: sync::Round::default(),
         counters: Counters::default(),
         memory_peak: Default::default(),
+        watched: None,
         tickets: Vec::new(),
         failed: None,
         in_flight: 0,

@@ -23,7 +23,8 @@ use furrow_rt::Pages;
 use furrow_zone::Result;
 use std::rc::Rc;
 
-/// Records in flight above which further fsyncs share one.
+/// Records in flight above which further fsyncs share one. With 16 the lab's J5100 made 1.2 times
+/// as many fsyncs for 16 clients, its ZN540 two thirds: each command has its price there.
 const RECORDS_IN_FLIGHT: u32 = 4;
 
 /// Where the sync log is.
