@@ -14,7 +14,8 @@ use std::rc::Rc;
 /// A drive that answers each write, append and flush after 100 µs, however many there are.
 const DRIVE: &str = "mem:zones=64,zone-size=16MiB,max-active=14,timing=virtual,model=plain,\
                      model.write-latency=4KiB:100us/128KiB:100us,\
-                     model.append-latency=4KiB:100us/128KiB:100us,model.flush=100us,model.group-rate=100GB/s,model.link-rate=100GB/s,\
+                     model.append-latency=4KiB:100us/128KiB:100us,model.flush=100us,\
+                     model.group-rate=100GB/s,model.link-rate=100GB/s,\
                      model.service-spread=fixed,model.open-write=0,model.open-append=0";
 const ANSWER: u64 = 100 * Nanos::MICRO;
 
