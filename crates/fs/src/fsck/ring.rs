@@ -336,8 +336,8 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
                 found = Scanned { newest: Some((header, body)), damaged_behind: None };
                 continue;
             }
-            // Behind padding there may be more: a crash can end the filling of a zone, which is then
-            // gone on with.
+            // Behind padding there may be more: a crash can end the filling of a zone, which
+            // is then gone on with.
             Found::Padding | Found::Torn => {}
             Found::Damaged(why) => {
                 found.damaged_behind = Some(at);
