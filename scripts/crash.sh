@@ -49,7 +49,8 @@ sweep rot "$rot"
 sweep ledger "$ledger"
 sweep toy "$toy"
 say
-for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLiveRecord SkippedUnit; do
+for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLiveRecord SkippedUnit \
+    NoWritePointers SkippedRecord; do
     canary "fs:$defect"
 done
 for defect in DroppedCrc RecomputedCrc; do canary "rot:$defect"; done
