@@ -45,6 +45,8 @@ fn what_failed_once_holds() {
     run(9336);
     // A crash while a zone of the ring was filled that had room left: fsck stopped at the zeros.
     run(14292);
+    // Replay gave a directory's attributes a node that a later record freed.
+    run(39465);
 }
 
 /// Even seeds wake tasks in a drawn order, odd ones in the order of waking: both must hold, and

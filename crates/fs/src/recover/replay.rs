@@ -53,7 +53,9 @@ pub(crate) fn begin(inner: &Inner, records: &[Record]) -> bool {
         _ => None,
     });
     let moved = records.iter().flat_map(|r| &r.nodes).map(|(nid, _)| *nid);
-    core.ids.hold(created.chain(moved));
+    // Freed ones too: a later record would take it away again.
+    let freed = records.iter().flat_map(|r| &r.freed).copied();
+    core.ids.hold(created.chain(moved).chain(freed));
     std::mem::replace(&mut core.options.read_only, false)
 }
 
