@@ -29,7 +29,7 @@ use crate::types::Ino;
 use furrow_log::address::BlockAddr;
 use furrow_log::record::crc32c;
 use furrow_log::writer::{Kind as WriteKind, Placed};
-use furrow_rt::Page;
+use furrow_rt::{Page, Pages};
 use furrow_zone::{Result, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -215,7 +215,7 @@ impl Core {
     fn append_run(&mut self, run: &mut Option<Run>, flights: &mut Vec<Flight>) {
         let Some(Run { zone, end, stream, items }) = run.take() else { return };
         self.stamp += 1;
-        let pages = items.iter().map(|item| item.page.clone()).collect();
+        let pages: Pages = items.iter().map(|item| item.page.clone()).collect();
         let (at, placed) = self.writer.append(zone, WriteKind::Data, pages);
         debug_assert_eq!(at + items.len() as u32, end);
         self.unstable.insert(zone, (end, self.stamp));

@@ -21,6 +21,11 @@ pub fn sectors_per_block(geometry: &Geometry) -> u64 {
     (BLOCK_SIZE as u64 / geometry.block_size.0.max(1)).max(1)
 }
 
+/// Out-of-band bytes beside a block of 4 KiB.
+pub fn oob_per_block(geometry: &Geometry) -> usize {
+    sectors_per_block(geometry) as usize * usize::from(geometry.oob_bytes)
+}
+
 /// 4 KiB blocks that can be written per zone.
 pub fn blocks_per_zone(geometry: &Geometry) -> u32 {
     let blocks = geometry.zone_capacity.0 / sectors_per_block(geometry);
@@ -236,7 +241,8 @@ mod tests {
             let writer = Writer::new(&rt, toy.clone(), Order::Queued, 3);
             for zone in 0..3u8 {
                 writer.open_zone(ZoneId(zone.into()), 0);
-                let pages = (0..13u8).map(|offset| Page::from_slice(&[zone, offset])).collect();
+                let pages: Pages =
+                    (0..13u8).map(|offset| Page::from_slice(&[zone, offset])).collect();
                 drop(writer.write(ZoneId(zone.into()), Kind::Data, pages, Durability::Cached));
             }
             let read = rt.block_on(async move {

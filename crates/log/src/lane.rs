@@ -15,9 +15,9 @@
 //!   in the order of the calls, so it tells how much is answered, and each append where it is.
 //! - Behind a block whose content is not known yet nothing is sent.
 
-use crate::address::{blocks_per_command, sectors_per_block};
+use crate::address::{blocks_per_command, oob_per_block, sectors_per_block};
 use crate::budget::Permit;
-use crate::writer::Shared;
+use crate::writer::{Payload, Shared};
 use furrow_rt::{Completion, Page, Pages};
 use furrow_zone::{
     BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Request, Result,
@@ -50,6 +50,8 @@ struct Dispatched {
     fua: bool,
     /// Its pages in the queue; of zeros and late pages there are none.
     pages: usize,
+    /// Out-of-band bytes of what is not sent yet, or none.
+    oob: Vec<u8>,
     what: What,
 }
 
@@ -174,7 +176,7 @@ impl Lane {
     pub(crate) fn push(
         &self,
         shared: &Shared,
-        (blocks, pages): (u32, Pages),
+        (blocks, Payload { pages, oob }): (u32, Payload),
         fua: bool,
         what: What,
     ) -> u32 {
@@ -195,7 +197,7 @@ impl Lane {
             return at;
         }
         let end = state.position;
-        state.writes.push_back(Dispatched { end, sequence, fua, pages: pages.len(), what });
+        state.writes.push_back(Dispatched { end, sequence, fua, pages: pages.len(), oob, what });
         state.queue.extend(pages);
         // With commands in flight up to the depth, the next answer comes by anyway.
         if (state.flights.len() as u32) < shared.depth {
@@ -465,7 +467,7 @@ impl Pump {
         let again = (behind && append.is_none()).then(|| Request {
             command: request.command,
             data: request.data.clone(),
-            oob: Vec::new(),
+            oob: request.oob.clone(),
             fua: request.fua,
         });
         let answer = self.submit(request);
@@ -495,8 +497,9 @@ impl Pump {
             return self.append(state);
         }
         let limit = self.piece(state);
-        let mut data = Pages::new();
-        while let Some(write) = state.writes.get(state.next).filter(|write| write.fua == fua) {
+        let (mut data, mut oob) = (Pages::new(), Vec::new());
+        let block_oob = oob_per_block(self.shared.device.geometry());
+        while let Some(write) = state.writes.get_mut(state.next).filter(|write| write.fua == fua) {
             let room = from + limit - state.sent;
             let count = (write.end - state.sent).min(room);
             match &write.what {
@@ -506,6 +509,12 @@ impl Pump {
                 What::Here => data.extend(state.queue.drain(..count as usize)),
                 What::Late(Some(page)) => data.extend((count > 0).then(|| page.clone())),
                 What::Late(None) | What::Append(_) => break,
+            }
+            if !write.oob.is_empty() {
+                // What was taken before has no more than zeros.
+                oob.resize((state.sent - from) as usize * block_oob, 0);
+                let now = (count as usize * block_oob).min(write.oob.len());
+                oob.extend(write.oob.drain(..now));
             }
             state.sent += count;
             if state.sent < write.end {
@@ -527,7 +536,10 @@ impl Pump {
         }
         let lba = Lba(geometry.start(self.lane.zone).0 + u64::from(from) * per_block);
         let command = Command::Write { lba, blocks: BlockCount(sectors) };
-        let request = Request { command, data, oob: Vec::new(), fua };
+        if !oob.is_empty() {
+            oob.resize(sectors as usize * usize::from(geometry.oob_bytes), 0);
+        }
+        let request = Request { command, data, oob, fua };
         Some(Next { request, end: state.sent, behind, append: None })
     }
 
@@ -545,9 +557,10 @@ impl Pump {
 
     /// The append that is next in line, none but appends being in flight.
     fn append(&self, state: &mut State) -> Option<Next> {
-        let write = state.writes.get(state.next)?;
+        let write = state.writes.get_mut(state.next)?;
         let What::Append(told) = &write.what else { return None };
         let (append, fua, end, pages) = (told.clone(), write.fua, write.end, write.pages);
+        let oob = std::mem::take(&mut write.oob);
         if state.flights.is_empty() {
             state.append_from = state.sent;
         }
@@ -558,7 +571,7 @@ impl Pump {
         let data = state.queue.drain(..pages).collect();
         (state.sent, state.next) = (end, state.next + 1);
         let behind = !state.flights.is_empty();
-        let request = Request { command, data, oob: Vec::new(), fua };
+        let request = Request { command, data, oob, fua };
         Some(Next { request, end, behind, append: Some(append) })
     }
 

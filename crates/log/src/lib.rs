@@ -30,4 +30,6 @@ pub use format::BLOCK_SIZE;
 pub use pool::{ReadPin, ReleaseProof, Superzone, SuperzoneId, SuperzoneState, ZonePool};
 pub use record::{Expect, RecordHeader, RecordId, Uuid, crc32c, crc32c_append};
 pub use window::Mark;
-pub use writer::{Counters, Durability, Kind, Order, Writer, WriterOptions, Written};
+pub use writer::{
+    Counters, Durability, Kind, Order, Payload, Placed, Writer, WriterOptions, Written,
+};

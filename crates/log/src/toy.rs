@@ -50,6 +50,7 @@ pub(crate) struct Wishes {
 struct State {
     machine: Machine,
     data: BTreeMap<u64, Vec<u8>>,
+    oob: BTreeMap<u64, Vec<u8>>,
     queues: Vec<VecDeque<(Request, Ticket)>>,
     answers: Vec<(Outcome, Ticket, Option<ZoneId>)>,
     in_flight: BTreeMap<ZoneId, u32>,
@@ -72,6 +73,7 @@ impl Toy {
         let state = State {
             machine: Machine::new(geometry.clone()).unwrap(),
             data: BTreeMap::new(),
+            oob: BTreeMap::new(),
             queues: (0..4).map(|_| VecDeque::new()).collect(),
             answers: Vec::new(),
             in_flight: BTreeMap::new(),
@@ -124,6 +126,11 @@ impl Toy {
         self.state.borrow().data.get(&(self.geometry.start(zone).0 + offset)).cloned()
     }
 
+    /// What is beside the logical block; nothing if it was written without.
+    pub(crate) fn beside(&self, zone: ZoneId, offset: u64) -> Option<Vec<u8>> {
+        self.state.borrow().oob.get(&(self.geometry.start(zone).0 + offset)).cloned()
+    }
+
     /// Whether the write of the logical block was answered.
     pub(crate) fn is_answered(&self, zone: ZoneId, offset: u64) -> bool {
         self.state.borrow().answered.contains(&(self.geometry.start(zone).0 + offset))
@@ -161,7 +168,7 @@ impl Toy {
     }
 
     fn carry_out(&self, state: &mut State, request: Request) -> Outcome {
-        let Request { command, data, .. } = request;
+        let Request { command, data, oob, .. } = request;
         let answer = |status, lba, data| Outcome { status, lba, data, oob: Vec::new() };
         let refuse = |status| answer(status, Lba(0), Pages::new());
         state.log.push(command);
@@ -196,6 +203,15 @@ impl Toy {
                 assert_eq!(flat.len().div_ceil(4096), (blocks.0 as usize * size).div_ceil(4096));
                 for (index, bytes) in flat.chunks(size).take(blocks.0 as usize).enumerate() {
                     state.data.insert(lba.0 + index as u64, bytes.to_vec());
+                }
+                let per_sector = usize::from(self.geometry.oob_bytes);
+                assert!(
+                    oob.is_empty() || oob.len() == blocks.0 as usize * per_sector,
+                    "{command:?} {}",
+                    oob.len()
+                );
+                for (index, bytes) in oob.chunks(per_sector.max(1)).enumerate() {
+                    state.oob.insert(lba.0 + index as u64, bytes.to_vec());
                 }
                 answer(Status::Success, lba, Pages::new())
             }

@@ -55,6 +55,22 @@ pub enum Durability {
     Fua,
 }
 
+/// What is written to a zone: whole blocks, and what is beside them.
+#[derive(Debug, Default)]
+pub struct Payload {
+    /// The blocks.
+    pub pages: Pages,
+    /// Out-of-band bytes, [`oob_per_block`](crate::address::oob_per_block) for each block; or none:
+    /// zeros.
+    pub oob: Vec<u8>,
+}
+
+impl From<Pages> for Payload {
+    fn from(pages: Pages) -> Payload {
+        Payload { pages, oob: Vec::new() }
+    }
+}
+
 /// What is written: for the counters only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -444,7 +460,7 @@ impl Writer {
         self.0.capacity - self.position(zone)
     }
 
-    /// Places `pages` at the zone's position and dispatches them. Never waits.
+    /// Places a payload at the zone's position and dispatches it. Never waits.
     ///
     /// # Panics
     /// If the zone is not open or has no room: whoever places asks [`Writer::room`] first.
@@ -452,11 +468,11 @@ impl Writer {
         &self,
         zone: ZoneId,
         kind: Kind,
-        pages: Pages,
+        payload: impl Into<Payload>,
         durability: Durability,
     ) -> (u32, Written) {
-        let blocks = pages.len() as u32;
-        self.push(zone, kind, (blocks, pages), durability, What::Here)
+        let payload = payload.into();
+        self.push(zone, kind, (payload.pages.len() as u32, payload), durability, What::Here)
     }
 
     /// Most blocks that [`Writer::append`] takes; 0 if the order is another, or the drive takes no
@@ -472,15 +488,16 @@ impl Writer {
     ///
     /// # Panics
     /// As [`Writer::write`], or if there are more pages than [`Writer::append_limit`].
-    pub fn append(&self, zone: ZoneId, kind: Kind, pages: Pages) -> (u32, Placed) {
-        let blocks = pages.len() as u32;
+    pub fn append(&self, zone: ZoneId, kind: Kind, payload: impl Into<Payload>) -> (u32, Placed) {
+        let payload = payload.into();
+        let blocks = payload.pages.len() as u32;
         let limit = self.0.blocks_per_append;
         assert!(blocks <= limit, "append of {blocks} blocks to zone {zone}, at most {limit}");
         let at = Rc::new(Cell::new(self.position(zone)));
         let to_the_end = self.position(zone) + blocks == self.0.capacity;
         let ragged = to_the_end && tail_sectors(self.geometry()) > 0;
         let what = if ragged { What::Here } else { What::Append(at.clone()) };
-        let (first, written) = self.push(zone, kind, (blocks, pages), Durability::Cached, what);
+        let (first, written) = self.push(zone, kind, (blocks, payload), Durability::Cached, what);
         (first, Placed { written, at })
     }
 
@@ -490,7 +507,7 @@ impl Writer {
     /// # Panics
     /// As [`Writer::write`].
     pub fn write_late(&self, zone: ZoneId, kind: Kind) -> u32 {
-        let nothing = (1, Pages::new());
+        let nothing = (1, Payload::default());
         self.push(zone, kind, nothing, Durability::Cached, What::Late(None)).0
     }
 
@@ -508,7 +525,7 @@ impl Writer {
     /// As [`Writer::write`].
     pub fn fill(&self, zone: ZoneId, upto: u32) -> Written {
         let blocks = upto.saturating_sub(self.position(zone));
-        let zeros = (blocks, Pages::new());
+        let zeros = (blocks, Payload::default());
         self.push(zone, Kind::Padding, zeros, Durability::Cached, What::Here).1
     }
 
@@ -516,7 +533,7 @@ impl Writer {
         &self,
         zone: ZoneId,
         kind: Kind,
-        (blocks, pages): (u32, Pages),
+        (blocks, payload): (u32, Payload),
         durability: Durability,
         what: What,
     ) -> (u32, Written) {
@@ -526,7 +543,7 @@ impl Writer {
         }
         self.0.counters.borrow_mut().bytes[kind as usize] +=
             u64::from(blocks) * crate::format::BLOCK_SIZE as u64;
-        let at = lane.push(&self.0, (blocks, pages), durability == Durability::Fua, what);
+        let at = lane.push(&self.0, (blocks, payload), durability == Durability::Fua, what);
         #[cfg(feature = "canary")]
         if self.has_canary(Canary::EarlyAck) {
             return (at, Written::already());

@@ -226,12 +226,12 @@ proptest! {
                         let blocks = blocks.min(room).min(writer2.append_limit());
                         let pages = numbered(&mut next, blocks);
                         let (_, placed) =
-                            writer2.append(zone, Kind::Data, pages.iter().cloned().collect());
+                            writer2.append(zone, Kind::Data, Pages::from_iter(pages.iter().cloned()));
                         flights.push(rt2.spawn(async move { (placed.await.unwrap(), pages) }));
                     }
                     AppendOp::Write(blocks) => {
                         let pages = numbered(&mut next, blocks.min(room));
-                        let handed = pages.iter().cloned().collect();
+                        let handed: Pages = pages.iter().cloned().collect();
                         let (at, done) =
                             writer2.write(zone, Kind::Node, handed, Durability::Cached);
                         drop(done);
@@ -274,7 +274,7 @@ fn what_depends_on_appends_waits_for_them() {
     writer.open_zone(zone, 0);
     let mut next = 0;
     for _ in 0..3 {
-        drop(writer.append(zone, Kind::Data, numbered(&mut next, 1).into_iter().collect()));
+        drop(writer.append(zone, Kind::Data, Pages::from_iter(numbered(&mut next, 1))));
     }
     let at = writer.write_late(zone, Kind::Summary);
     drop(writer.write(zone, Kind::Node, stamped(&writer, zone, 1), Durability::Cached));
@@ -615,4 +615,54 @@ fn one_seed_gives_one_order_of_commands() {
     };
     assert_eq!(run(11), run(11));
     assert_ne!(run(11), run(12));
+}
+
+proptest! {
+    /// What is to lie beside a block does, in whatever commands the blocks go, split or joined with
+    /// blocks that have nothing beside them, written or appended.
+    #[test]
+    fn what_is_beside_a_block_goes_with_it(
+        seed in any::<u64>(),
+        writes in proptest::collection::vec((1..12u32, any::<bool>(), any::<bool>()), 1..20),
+        small_sectors in any::<bool>(),
+    ) {
+        let rt = Rt::new(Config::shuffled(seed));
+        let mut shape = geometry(1, 300);
+        let per_block = if small_sectors { 8 } else { 1 };
+        shape.oob_bytes = 2;
+        if small_sectors {
+            shape.block_size = ByteLen(512);
+            shape.zone_capacity = BlockCount(300 * 8 + 3);
+            shape.zone_size = BlockCount(4096);
+            shape.max_transfer = Some(BlockCount(67));
+        }
+        let toy = Toy::on(&rt, shape, seed);
+        let writer = Writer::with_options(&rt, toy.clone(), options(Order::Append, 2, 4));
+        writer.open_zone(ZoneId(0), 0);
+        let expected = rt.block_on(async move {
+            let (mut number, mut expected) = (0u8, Vec::new());
+            for (blocks, beside, append) in writes {
+                let pages = Pages::from_elem(Page::zeroed(), blocks as usize);
+                let sectors = if beside { blocks as usize * per_block } else { 0 };
+                let oob: Vec<u8> = (0..sectors).flat_map(|i| [number, i as u8]).collect();
+                number += 1;
+                let payload = Payload { pages, oob: oob.clone() };
+                if append && blocks <= writer.append_limit() {
+                    let at = writer.append(ZoneId(0), Kind::Data, payload).1.await.unwrap();
+                    expected.push((at, oob));
+                } else {
+                    let write = writer.write(ZoneId(0), Kind::Data, payload, Durability::Cached);
+                    expected.push((write.0, oob));
+                }
+            }
+            writer.drain().await.unwrap();
+            expected
+        });
+        for (at, oob) in expected {
+            for (sector, bytes) in (u64::from(at) * per_block as u64..).zip(oob.chunks(2)) {
+                prop_assert_eq!(toy.beside(ZoneId(0), sector), Some(bytes.to_vec()));
+            }
+        }
+        rt.clear();
+    }
 }
