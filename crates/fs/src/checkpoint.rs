@@ -8,6 +8,7 @@
 //! What happens when the delta log has no room for another checkpoint's deltas is in `merge`.
 
 use crate::cache::Key;
+use crate::canary::Canary;
 use crate::core::{Core, Inner, Stop};
 use crate::format::{
     CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
@@ -411,10 +412,7 @@ impl Inner {
         self.make_stable(cut.stamp, cut.mark).await?;
         let writer = self.core.borrow().writer.clone();
         let id = self.core.borrow().checkpoint.id + 1;
-        #[cfg(feature = "canary")]
-        let early =
-            self.core.borrow().options.canary == Some(crate::types::Canary::ReuseBeforeRelease);
-        #[cfg(feature = "canary")]
+        let early = self.core.borrow().options.has(Canary::ReuseBeforeRelease);
         if early {
             self.release(id, &cut.releasable, Vec::new()).await?;
         }
@@ -442,7 +440,6 @@ impl Inner {
             let stale = core.stale_log_zones(cut.image.body.sync_half.get() as u8);
             (stale, core.stale_table_zones(&cut.places))
         };
-        #[cfg(feature = "canary")]
         if early {
             releasable.clear();
         }
@@ -469,14 +466,11 @@ impl Inner {
     /// What a checkpoint releases: what was empty at its cut. What became empty since may be
     /// where sync records of that time say.
     fn releasable(&self, at_cut: Vec<SuperzoneId>) -> Vec<SuperzoneId> {
-        #[cfg(feature = "canary")]
-        {
-            let core = self.core.borrow();
-            if core.options.canary == Some(crate::types::Canary::ReleaseLiveRecord) {
-                return core.empty_superzones().collect();
-            }
+        let core = self.core.borrow();
+        match core.options.has(Canary::ReleaseLiveRecord) {
+            true => core.empty_superzones().collect(),
+            false => at_cut,
         }
-        at_cut
     }
 
     /// Resets superzones and zones that checkpoint `id` shows to be of no use.

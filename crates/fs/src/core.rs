@@ -7,6 +7,7 @@
 //! borrow across an await, and a cancelled one has changed nothing.
 
 use crate::cache::{Cache, Entry, Key, Ticket};
+use crate::canary::Canary;
 use crate::format::{HOLE, NatEntry, Pointer, SitEntry};
 use crate::heads::{Head, Streams};
 use crate::layout::Layout;
@@ -284,7 +285,7 @@ impl Core {
             format!("{}: zone {zone} offset {offset}", self.device.name())
         };
         let (expected, found) = (fetch.pointer.crc.get(), crc32c(page.bytes()));
-        if expected != found && !self.crc_ignored() {
+        if expected != found && !self.options.has(Canary::DroppedCrc) {
             let message = format!("{}: expected CRC {expected:08x}, found {found:08x}", place());
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
@@ -309,16 +310,6 @@ impl Core {
             let message = format!("{name}: directory {ino} block {block}: {error}");
             Error::new(ErrorKind::Corrupt, message)
         })
-    }
-
-    #[cfg(feature = "canary")]
-    fn crc_ignored(&self) -> bool {
-        self.options.canary == Some(crate::types::Canary::DroppedCrc)
-    }
-
-    #[cfg(not(feature = "canary"))]
-    fn crc_ignored(&self) -> bool {
-        false
     }
 }
 

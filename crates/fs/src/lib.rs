@@ -44,6 +44,7 @@ mod area;
 mod atime;
 mod background;
 pub mod cache;
+mod canary;
 mod checkpoint;
 mod clean;
 mod core;
@@ -78,6 +79,8 @@ pub mod tree;
 pub mod types;
 mod xattr;
 
+#[cfg(feature = "canary")]
+pub use canary::Canary;
 pub use clean::{CleanOptions, CleanReport, GcOptions};
 pub use fsck::dump;
 pub use fsck::{FINDINGS_MAX, Finding, FsckOptions, FsckReport, FsckStatistics, fsck};

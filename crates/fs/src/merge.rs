@@ -17,6 +17,7 @@
 //!   writers are slowed; they never fail. Where that would leave too few zones empty it writes all
 //!   units, to empty zones: then only these are in use.
 
+use crate::canary::Canary;
 use crate::checkpoint::UnitBytes;
 use crate::core::{Core, Inner};
 use crate::format::{HOLE, UnitRef, kind, table};
@@ -303,7 +304,7 @@ impl Core {
         let checkpoint = self.checkpoint.id + 1;
         for (table, unit) in batch {
             let Some(bytes) = self.unit_bytes(table, unit) else { continue };
-            if self.skips_unit(log) {
+            if self.merging(log) == 0 && self.options.has(Canary::SkippedUnit) {
                 continue;
             }
             self.counters.merge_bytes += bytes.len() as u64;
@@ -315,17 +316,6 @@ impl Core {
         let more = self.merging(log) > 0;
         self.checkpoint.forced |= !more;
         Ok(more)
-    }
-
-    /// A defect built in: merges do not write their last unit.
-    #[cfg(feature = "canary")]
-    fn skips_unit(&self, log: usize) -> bool {
-        self.merging(log) == 0 && self.options.canary == Some(crate::types::Canary::SkippedUnit)
-    }
-
-    #[cfg(not(feature = "canary"))]
-    fn skips_unit(&self, _: usize) -> bool {
-        false
     }
 
     /// A unit as it is in memory, which its copy then is not behind any more.

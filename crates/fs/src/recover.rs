@@ -17,6 +17,7 @@ use roll::{Roll, roll};
 
 use crate::area::Area;
 use crate::cache::Cache;
+use crate::canary::Canary;
 use crate::checkpoint::{self};
 use crate::core::{ChangedNodes, Core, Inner};
 use crate::format::{NatEntry, SitEntry, SummaryEntry, kind};
@@ -77,7 +78,7 @@ pub(crate) async fn mount(
         return Err(Error::new(ErrorKind::WrongFormat, message));
     }
     check_heads(&*device, &found)?;
-    let roll = roll(&*device, &found, &pages, skips_records(&options)).await?;
+    let roll = roll(&*device, &found, &pages, options.has(Canary::SkippedRecord)).await?;
     let deltas = delta_layouts(device.geometry(), &found.layout, &options)?;
     let (nat, sit) = tables(&*device, &found, &pages, &deltas).await?;
     trace(rt, 3);
@@ -149,27 +150,10 @@ pub(crate) fn delta_layouts(
     let mut deltas = Vec::new();
     for log in 0..layout.logs as usize {
         let halves = [layout.delta_half(log, 0), layout.delta_half(log, 1)];
-        #[allow(unused_mut)]
-        let mut delta = DeltaLayout::new(geometry, halves, &sizes, kind::DELTA)?;
-        #[cfg(feature = "canary")]
-        if options.canary == Some(crate::types::Canary::IgnoredExtent) {
-            delta.canary = Some(furrow_log::writer::Canary::IgnoreExtent);
-        }
-        deltas.push(delta);
+        let delta = DeltaLayout::new(geometry, halves, &sizes, kind::DELTA)?;
+        deltas.push(delta.with_canary(options.of_writer()));
     }
-    let _ = options;
     Ok(deltas)
-}
-
-/// A defect built in: a record that does not count is passed over.
-#[cfg(feature = "canary")]
-fn skips_records(options: &MountOptions) -> bool {
-    options.canary == Some(crate::types::Canary::SkippedRecord)
-}
-
-#[cfg(not(feature = "canary"))]
-fn skips_records(_: &MountOptions) -> bool {
-    false
 }
 
 fn writer(
@@ -178,24 +162,14 @@ fn writer(
     options: &MountOptions,
     layout: &Layout,
 ) -> Writer {
-    #[allow(unused_mut)]
-    let mut writer = WriterOptions {
+    let writer = WriterOptions {
         queues: QUEUES,
         order: options.order,
         command_blocks: options.command_blocks,
         pieces: if layout.has_large_zones() { PIECES } else { 1 },
         ..WriterOptions::default()
     };
-    #[cfg(feature = "canary")]
-    {
-        use crate::types::Canary;
-        writer.canary = match options.canary {
-            Some(Canary::SkippedFlush) => Some(furrow_log::writer::Canary::SkipFlush),
-            Some(Canary::ReuseBeforeRelease) => Some(furrow_log::writer::Canary::EarlyRelease),
-            _ => None,
-        };
-    }
-    Writer::with_options(rt, device.clone(), writer)
+    Writer::with_options(rt, device.clone(), writer.with_canary(options.of_writer()))
 }
 
 /// The state of the checkpoint and what the records change of the pool.

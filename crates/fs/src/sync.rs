@@ -12,6 +12,7 @@
 //! half is reset once a checkpoint is durable that starts in the other. When both are in use, a
 //! checkpoint comes first.
 
+use crate::canary::Canary;
 use crate::core::{Core, Inner, Stop};
 use crate::format::{HOLE, INCOMPAT_XATTRS, item, kind};
 use crate::names::Encoder;
@@ -94,17 +95,6 @@ impl Core {
         true
     }
 
-    /// A defect built in: records say nothing of write pointers.
-    #[cfg(feature = "canary")]
-    fn leaves_pointers_out(&self) -> bool {
-        self.options.canary == Some(crate::types::Canary::NoWritePointers)
-    }
-
-    #[cfg(not(feature = "canary"))]
-    fn leaves_pointers_out(&self) -> bool {
-        false
-    }
-
     fn write_record(&mut self, body: &[u8]) {
         let id = RecordId {
             kind: kind::SYNC,
@@ -154,7 +144,8 @@ impl Core {
         for (head, superzone, generation) in &self.allocated {
             out.u8(item::ALLOCATED).u8(*head).u32(*superzone).u32(*generation);
         }
-        for (zone, (end, _)) in self.unstable.iter().filter(|_| !self.leaves_pointers_out()) {
+        let silent = self.options.has(Canary::NoWritePointers);
+        for (zone, (end, _)) in self.unstable.iter().filter(|_| !silent) {
             let superzone = self.layout.superzone_of(*zone);
             let generation =
                 superzone.map_or(0, |s| self.zones.generation(furrow_log::pool::SuperzoneId(s)));
@@ -313,12 +304,7 @@ impl Inner {
             .await;
         self.after_dispatch();
         match dispatched {
-            #[cfg(feature = "canary")]
-            Ok(Some(_))
-                if self.core.borrow().options.canary == Some(crate::types::Canary::EarlyAck) =>
-            {
-                Ok(())
-            }
+            Ok(Some(_)) if self.core.borrow().options.has(Canary::EarlyAck) => Ok(()),
             Ok(Some((stamp, mark))) => self.make_stable(stamp, mark).await,
             Ok(None) => self.checkpoint(false).await,
             Err(error) => Err(error),

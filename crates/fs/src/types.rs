@@ -447,7 +447,7 @@ pub struct MountOptions {
     pub lazy_time: bool,
     /// A defect built in on purpose, which the crash sweep must catch.
     #[cfg(feature = "canary")]
-    pub canary: Option<Canary>,
+    pub canary: Option<crate::canary::Canary>,
 }
 
 impl Default for MountOptions {
@@ -523,32 +523,6 @@ pub struct StreamInfo {
     pub parked: u32,
     /// Blocks (4 KiB) written since the mount.
     pub blocks: u64,
-}
-
-/// A defect built in on purpose: the crash sweep must catch each.
-#[cfg(feature = "canary")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
-    /// fsync does not flush the drive's cache.
-    SkippedFlush,
-    /// fsync answers before its writes have.
-    EarlyAck,
-    /// Blocks read are not checked against the CRC in their pointer.
-    DroppedCrc,
-    /// Recovery ignores the last delta-log extent.
-    IgnoredExtent,
-    /// Zones are reset before the checkpoint that shows them empty is durable.
-    ReuseBeforeRelease,
-    /// Cleaning gives what it moves the checksum of what it read.
-    RecomputedCrc,
-    /// A checkpoint releases what became empty after its cut, though sync records refer to it.
-    ReleaseLiveRecord,
-    /// A merge does not write its last unit, and the next checkpoint does without its deltas.
-    SkippedUnit,
-    /// A sync record does not say which write pointers it depends on.
-    NoWritePointers,
-    /// Recovery passes over a sync record that does not count, to those behind it.
-    SkippedRecord,
 }
 
 /// Bytes written to the drive by what they hold, and what was asked for.

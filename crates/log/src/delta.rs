@@ -20,7 +20,7 @@ use crate::address::{BlockAddr, blocks_per_command, blocks_per_zone, read_blocks
 use crate::budget::Permit;
 use crate::format::{BLOCK_BODY, BLOCK_SIZE, DeltaGroup, ExtentEntry};
 use crate::record::{self, Expect, RecordId, crc32c_append};
-use crate::writer::{Durability, Kind, Writer, Written};
+use crate::writer::{Canary, Durability, Kind, Writer, Written};
 use furrow_rt::{Page, Pages, Pool};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
@@ -87,7 +87,7 @@ pub struct DeltaLayout {
     capacity: u32,
     /// The defect built in, if any.
     #[cfg(feature = "canary")]
-    pub canary: Option<crate::writer::Canary>,
+    pub canary: Option<Canary>,
 }
 
 impl DeltaLayout {
@@ -218,17 +218,25 @@ impl DeltaLayout {
         Ok(())
     }
 
-    #[cfg(feature = "canary")]
+    /// The extents to replay; a defect built in leaves the last out.
     fn replayed<'a>(&self, extents: &'a [Extent]) -> &'a [Extent] {
-        match (self.canary, extents) {
-            (Some(crate::writer::Canary::IgnoreExtent), [first @ .., _]) => first,
-            _ => extents,
+        #[cfg(feature = "canary")]
+        if let (Some(Canary::IgnoreExtent), [first @ .., _]) = (self.canary, extents) {
+            return first;
         }
+        extents
     }
 
-    #[cfg(not(feature = "canary"))]
-    fn replayed<'a>(&self, extents: &'a [Extent]) -> &'a [Extent] {
-        extents
+    /// The same, with a defect, if the feature `canary` allows it.
+    #[must_use]
+    #[cfg_attr(not(feature = "canary"), allow(unused_mut))]
+    pub fn with_canary(mut self, canary: Option<Canary>) -> DeltaLayout {
+        #[cfg(feature = "canary")]
+        {
+            self.canary = canary;
+        }
+        let _ = canary;
+        self
     }
 
     /// Some blocks from `block` on, of one zone.

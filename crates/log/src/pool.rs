@@ -511,10 +511,7 @@ impl ZonePool {
 
     /// True if the canary that resets without conditions sits in the writer.
     fn resets_early(&self) -> bool {
-        #[cfg(feature = "canary")]
-        return self.0.writer.has_canary(crate::writer::Canary::EarlyRelease);
-        #[cfg(not(feature = "canary"))]
-        false
+        self.0.writer.has_canary(crate::writer::Canary::EarlyRelease)
     }
 
     fn verify(&self, what: &str, proof: &ReleaseProof) -> Result<()> {

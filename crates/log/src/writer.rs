@@ -150,8 +150,8 @@ impl Counters {
     }
 }
 
-/// A defect built in on purpose, which the crash tests must catch.
-#[cfg(feature = "canary")]
+/// A defect built in on purpose, which the crash tests must catch. Without the feature `canary`
+/// nothing has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
     /// `flush` returns without asking the drive.
@@ -181,6 +181,20 @@ pub struct WriterOptions {
     /// The defect built in, if any.
     #[cfg(feature = "canary")]
     pub canary: Option<Canary>,
+}
+
+impl WriterOptions {
+    /// The same, with a defect, if the feature `canary` allows it.
+    #[must_use]
+    #[cfg_attr(not(feature = "canary"), allow(unused_mut))]
+    pub fn with_canary(mut self, canary: Option<Canary>) -> WriterOptions {
+        #[cfg(feature = "canary")]
+        {
+            self.canary = canary;
+        }
+        let _ = canary;
+        self
+    }
 }
 
 impl Default for WriterOptions {
@@ -350,9 +364,15 @@ impl Writer {
         QueueId((zone.0 % u32::from(self.0.queues)) as u16)
     }
 
-    #[cfg(feature = "canary")]
+    /// Whether it has the defect.
     pub(crate) fn has_canary(&self, canary: Canary) -> bool {
-        self.0.canary == Some(canary)
+        #[cfg(feature = "canary")]
+        return self.0.canary == Some(canary);
+        #[cfg(not(feature = "canary"))]
+        {
+            let _ = canary;
+            false
+        }
     }
 
     fn lane(&self, zone: ZoneId) -> Option<Rc<Lane>> {
@@ -544,7 +564,6 @@ impl Writer {
         self.0.counters.borrow_mut().bytes[kind as usize] +=
             u64::from(blocks) * crate::format::BLOCK_SIZE as u64;
         let at = lane.push(&self.0, (blocks, payload), durability == Durability::Fua, what);
-        #[cfg(feature = "canary")]
         if self.has_canary(Canary::EarlyAck) {
             return (at, Written::already());
         }
@@ -561,7 +580,6 @@ impl Writer {
     /// # Errors
     /// The first failure among them that was not forgotten.
     pub async fn wait(&self, mark: Mark) -> Result<()> {
-        #[cfg(feature = "canary")]
         if self.has_canary(Canary::EarlyAck) {
             return Ok(());
         }
@@ -613,7 +631,6 @@ impl Writer {
     /// # Errors
     /// If the drive fails a flush: then, and ever after, since what it lost is unknown.
     pub async fn flush(&self) -> Result<()> {
-        #[cfg(feature = "canary")]
         if self.has_canary(Canary::SkipFlush) {
             return Ok(());
         }

@@ -2,6 +2,7 @@
 
 use super::owners::{Item, Owner};
 use crate::cache::{Entry, Key};
+use crate::canary::Canary;
 use crate::core::{Core, Fetch, Inner, Stop};
 use crate::format::{Pointer, class};
 use crate::node::{self, header};
@@ -166,7 +167,9 @@ impl Core {
 
     /// Writes a clean block to a new place as it is, with the CRC it has.
     fn move_block(&mut self, from: u32, owner: &Owner, page: Page) -> Result<(), Stop> {
-        let (key, crc) = (owner.key(), self.carried_crc(owner.crc(), &page));
+        let key = owner.key();
+        let recomputed = self.options.has(Canary::RecomputedCrc);
+        let crc = if recomputed { crc32c(page.bytes()) } else { owner.crc() };
         let (stream, node, slot, ino) = match owner {
             Owner::Data { holder, key: Key::Data(ino, _), .. } => {
                 (MOVED_DATA, holder.nid, holder.slot, *ino)
@@ -196,23 +199,10 @@ impl Core {
         Ok(())
     }
 
-    #[cfg(feature = "canary")]
-    fn carried_crc(&self, crc: u32, page: &Page) -> u32 {
-        if self.options.canary == Some(crate::types::Canary::RecomputedCrc) {
-            return crc32c(page.bytes());
-        }
-        crc
-    }
-
-    #[cfg(not(feature = "canary"))]
-    fn carried_crc(&self, crc: u32, _page: &Page) -> u32 {
-        crc
-    }
-
     /// Whether `page` is what `owner` says it is; why not.
     fn check_moved(&self, owner: &Owner, page: &Page) -> Result<(), String> {
         let (expected, found) = (owner.crc(), crc32c(page.bytes()));
-        if expected != found && self.carried_crc(expected, page) == expected {
+        if expected != found && !self.options.has(Canary::RecomputedCrc) {
             return Err(format!("expected CRC {expected:08x}, found {found:08x}"));
         }
         match owner {

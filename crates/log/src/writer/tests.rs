@@ -28,6 +28,20 @@ fn write(writer: &Writer, zone: u32, count: u32) -> Written {
     writer.write(ZoneId(zone), Kind::Data, pages, Durability::Cached).1
 }
 
+/// A drive of `zones` zones that hold `capacity` blocks, and its logical blocks in one.
+fn shape(zones: u32, capacity: u64, small_sectors: bool) -> (Geometry, u64) {
+    let mut shape = geometry(zones, capacity);
+    if !small_sectors {
+        return (shape, 1);
+    }
+    // A capacity that is no whole number of blocks: the zone is to become full anyway.
+    shape.block_size = ByteLen(512);
+    shape.zone_capacity = BlockCount(capacity * 8 + capacity % 8);
+    shape.zone_size = BlockCount(1024);
+    shape.max_transfer = Some(BlockCount(67));
+    (shape, 8)
+}
+
 // With the canary feature there is another field.
 #[allow(clippy::needless_update)]
 fn options(order: Order, queues: u16, depth: u32) -> WriterOptions {
@@ -77,15 +91,7 @@ proptest! {
         capacity in 60..90u64,
     ) {
         let rt = Rt::new(Config::shuffled(seed));
-        let mut shape = geometry(5, capacity);
-        let per_block = if small_sectors { 8 } else { 1 };
-        if small_sectors {
-            // A capacity that is no whole number of blocks: the zone is to become full anyway.
-            shape.block_size = ByteLen(512);
-            shape.zone_capacity = BlockCount(capacity * 8 + capacity % 8);
-            shape.zone_size = BlockCount(1024);
-            shape.max_transfer = Some(BlockCount(67));
-        }
+        let (shape, per_block) = shape(5, capacity, small_sectors);
         let toy = Toy::on(&rt, shape, seed);
         toy.wish(|wishes| wishes.overtake = overtake);
         let order = if blocking { Order::Blocking } else { Order::Queued };
@@ -195,14 +201,7 @@ proptest! {
         capacity in 60..120u64,
     ) {
         let rt = Rt::new(Config::shuffled(seed));
-        let mut shape = geometry(1, capacity);
-        let per_block = if small_sectors { 8 } else { 1 };
-        if small_sectors {
-            shape.block_size = ByteLen(512);
-            shape.zone_capacity = BlockCount(capacity * 8 + capacity % 8);
-            shape.zone_size = BlockCount(1024);
-            shape.max_transfer = Some(BlockCount(67));
-        }
+        let (shape, per_block) = shape(1, capacity, small_sectors);
         let toy = Toy::on(&rt, shape, seed);
         toy.wish(|wishes| wishes.overtake = overtake);
         let writer = Writer::with_options(&rt, toy.clone(), options(Order::Append, 1, 5));
