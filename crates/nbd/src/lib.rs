@@ -1,11 +1,55 @@
 //! The NBD face: block volumes served to any NBD client, as tasks of the engine's own executor.
 //!
-//! A [`Volume`] is what is served; [`Memory`] is one in memory, for tests and benchmarks.
+//! ```text
+//! client ── socket ── Input ── Session ── Volume      reading task: many requests for one call
+//!             └────── Outbox ────┘                    sending task: many replies for one call
+//! ```
+//!
+//! [`Server::bind`] listens; what it serves are [`Export`]s of something that is a [`Volume`];
+//! [`Memory`] is one in memory, for tests and benchmarks. There is no thread between socket and
+//! volume: payload goes from the socket to the pages that the volume gets, and from the pages that
+//! the volume gives to the socket.
+//!
+//! The protocol is fixed newstyle with structured replies. *Several connections* to one export are
+//! safe (`NBD_FLAG_CAN_MULTI_CONN`): all are served by one engine on one thread, so a write that
+//! was answered on one connection is seen on all, and a flush on any makes it durable. *Any size works*: the
+//! preferred size is told to be the volume's, the smallest 1 byte. Requests with edges within a
+//! block are served by read, modify, write, in turn with the writes that overlap them. To refuse
+//! them, or to tell a smallest size of 4 KiB, would keep clients from copying images of odd sizes,
+//! and would leave read, modify, write to those that can do it: without turns, so two of them would
+//! undo each other's writes.
+//!
+//! Invariants:
+//! - No client's bytes make it panic, and none takes more memory or time than [`Limits`] says.
+//! - No client waits for another one, but for its turn and for memory beyond its reserve.
+//!
+//! Deliberately not here: durability (the volume's), opening devices, signals (the command's), and
+//! extended headers of 64 bits.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
 
+mod budget;
+mod connection;
+mod export;
+mod handshake;
+mod listen;
 mod memory;
+mod overlap;
+mod reply;
+mod request;
+mod server;
+mod session;
+mod status;
+mod stream;
+mod time;
+mod tls;
 mod volume;
+mod wire;
 
+pub use export::Export;
+pub use listen::Listen;
 pub use memory::Memory;
+pub use server::{Limits, Options, Server};
+pub use status::{ConnectionStatus, Counts, ExportStatus, Status};
+pub use tls::{Identity, Tls};
 pub use volume::{BLOCK, Extent, Volume};

@@ -76,9 +76,9 @@ pub trait Volume: 'static {
     /// Makes durable what was answered before this call.
     fn flush(&self) -> impl Future<Output = Result<()>>;
 
-    /// How `count` blocks from `block` on are allocated: neighbouring extents that begin at `block`.
-    /// At least one; at most `limit`, and then the rest is left out. The last one may reach
-    /// further than asked for.
+    /// How `count` blocks from `block` on are allocated: neighbouring extents, the first of which
+    /// begins at `block`. At least one; at most `limit`, and then the rest is left out. The last
+    /// one may reach further than asked for.
     fn extents(
         &self,
         block: u64,

@@ -36,28 +36,33 @@ impl Doorbell {
     /// Sleeps until the bell rings, `timeout` nanoseconds have passed or one of `interests` is
     /// ready, and returns the keys of those that are.
     pub(crate) fn sleep(&self, timeout: Option<u64>, interests: &[Interest]) -> Vec<u64> {
-        let timeout = timeout.map(|nanoseconds| Timespec {
-            tv_sec: (nanoseconds / Nanos::SECOND) as i64,
-            tv_nsec: (nanoseconds % Nanos::SECOND) as i64,
-        });
-        let mut waits = Vec::with_capacity(1 + interests.len());
-        waits.push(PollFd::new(&self.event, PollFlags::IN));
-        waits.extend(interests.iter().map(|i| PollFd::new(&*i.descriptor, i.flags)));
-        let polled = poll(&mut waits, timeout.as_ref());
-        let ready: Vec<u64> = match polled {
-            Ok(_) => interests
-                .iter()
-                .zip(&waits[1..])
-                .filter(|(_, wait)| !wait.revents().is_empty())
-                .map(|(interest, _)| interest.key)
-                .collect(),
-            // Interrupted by a signal, or out of memory: the caller looks around and comes again.
-            Err(_) => Vec::new(),
-        };
+        let ready = poll_all(&[PollFd::new(&self.event, PollFlags::IN)], interests, timeout);
         self.sleeper.awake();
         // Empties the counter; an error says that it was empty.
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
         ready
+    }
+}
+
+/// Waits until one of `others` or of `interests` is ready, or `timeout` nanoseconds have passed.
+/// Returns the keys of the interests that are.
+fn poll_all(others: &[PollFd<'_>], interests: &[Interest], timeout: Option<u64>) -> Vec<u64> {
+    let timeout = timeout.map(|nanoseconds| Timespec {
+        tv_sec: (nanoseconds / Nanos::SECOND) as i64,
+        tv_nsec: (nanoseconds % Nanos::SECOND) as i64,
+    });
+    let mut waits = Vec::with_capacity(others.len() + interests.len());
+    waits.extend_from_slice(others);
+    waits.extend(interests.iter().map(|i| PollFd::new(&*i.descriptor, i.flags)));
+    match poll(&mut waits, timeout.as_ref()) {
+        Ok(_) => interests
+            .iter()
+            .zip(&waits[others.len()..])
+            .filter(|(_, wait)| !wait.revents().is_empty())
+            .map(|(interest, _)| interest.key)
+            .collect(),
+        // Interrupted by a signal, or out of memory: the caller looks around and comes again.
+        Err(_) => Vec::new(),
     }
 }
 
@@ -83,7 +88,12 @@ pub(crate) struct Driver {
     interests: RefCell<BTreeMap<u64, (Interest, Waker)>>,
     /// Interests were added since the last [`Driver::interests`].
     changed: Cell<bool>,
+    /// When descriptors were last looked at.
+    looked: Cell<Nanos>,
 }
+
+/// Nanoseconds of work after which descriptors are looked at though there is more to do.
+const LOOK_EVERY: u64 = 100 * Nanos::MICRO;
 
 impl Driver {
     pub(crate) fn start(bell: Arc<Doorbell>) -> Driver {
@@ -93,6 +103,7 @@ impl Driver {
             next_key: Cell::new(0),
             interests: RefCell::new(BTreeMap::new()),
             changed: Cell::new(false),
+            looked: Cell::new(Nanos(0)),
         }
     }
 
@@ -161,8 +172,20 @@ impl Driver {
         self.interests.borrow().values().map(|(interest, _)| interest.clone()).collect()
     }
 
-    /// Wakes who waits for the descriptors of `keys`.
+    /// Wakes who waits for a descriptor that is ready, without sleeping; now and then only. For
+    /// rounds of work that do not end: whoever waits for the outside gets his turn in them.
+    pub(crate) fn look(&self) {
+        if !self.is_watching() || self.now().since(self.looked.get()) < LOOK_EVERY {
+            return;
+        }
+        let interests =
+            self.interests.borrow().values().map(|(i, _)| i.clone()).collect::<Vec<_>>();
+        self.ready(&poll_all(&[], &interests, Some(0)));
+    }
+
+    /// Wakes who waits for the descriptors of `keys`, which were looked at just now.
     pub(crate) fn ready(&self, keys: &[u64]) {
+        self.looked.set(self.now());
         for key in keys {
             let interest = self.interests.borrow_mut().remove(key);
             if let Some((_, waker)) = interest {

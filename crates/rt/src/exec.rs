@@ -6,7 +6,8 @@
 //! order drawn from the seed when [`Config::shuffle`] is set.
 //!
 //! Devices that do their work inside this thread register a [`Source`]; it is polled when no task
-//! is ready, before the clock moves, and after every 256 tasks that were.
+//! is ready, before the clock moves, and after every 256 tasks that were. On the real clock
+//! descriptors are looked at before the executor sleeps, and now and then where it never does.
 //!
 //! Invariants:
 //! - Virtual time moves only when no task is ready and no source has work.
@@ -405,6 +406,9 @@ impl Rt {
                 return false;
             }
             left -= ran.max(1);
+            if let Some(real) = &self.0.real {
+                real.look();
+            }
         }
         true
     }

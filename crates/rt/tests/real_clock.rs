@@ -104,3 +104,26 @@ fn a_hang_up_counts_as_readable() {
     drop(writer);
     rt.block_on(rt.readable(Arc::new(reader.into())));
 }
+
+/// Somebody who never runs out of work does not keep others from being heard.
+#[test]
+fn a_descriptor_is_looked_at_while_tasks_are_always_ready() {
+    let rt = Rt::new(Config::real());
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let heard = Rc::new(Cell::new(false));
+    let (readable, told) = (rt.readable(Arc::new(OwnedFd::from(reader))), heard.clone());
+    rt.spawn_detached(async move {
+        readable.await;
+        told.set(true);
+    });
+    let busy = rt.clone();
+    rt.block_on(async move {
+        busy.yield_now().await;
+        writer.write_all(b"x").unwrap();
+        let until = busy.now().after(10 * Nanos::SECOND);
+        while !heard.get() {
+            assert!(busy.now() < until, "not heard in ten seconds");
+            busy.yield_now().await;
+        }
+    });
+}

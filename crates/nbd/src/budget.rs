@@ -1,0 +1,155 @@
+//! Memory for what is in flight: bounded for each connection and for all of them.
+//!
+//! Each connection has a reserve that is its own, and may go beyond it, up to its limit, from what
+//! all share. A charge is taken before a request's payload is read from the socket and given back
+//! when its reply has left, so a client that sends faster than it reads fills its own budget and
+//! is then not read from.
+//!
+//! Invariants:
+//! - A request that fits the reserve never waits for another connection.
+//! - What is charged never exceeds reserve × connections + the shared part.
+
+use crate::time::either;
+use furrow_rt::{Notify, Permit, Semaphore};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// The budget of one connection. See the module.
+pub(crate) struct Budget {
+    reserve: u64,
+    limit: u64,
+    shared: Semaphore,
+    /// Bytes charged in all, and to the reserve.
+    used: Cell<u64>,
+    own: Cell<u64>,
+    released: Notify,
+}
+
+/// Bytes of a budget, given back when dropped.
+pub(crate) struct Charge {
+    budget: Rc<Budget>,
+    bytes: u64,
+    own: u64,
+    _shared: Option<Permit>,
+}
+
+impl Budget {
+    /// A budget of `limit` bytes, `reserve` of them its own and the rest out of `shared`.
+    pub(crate) fn new(reserve: u64, limit: u64, shared: Semaphore) -> Budget {
+        let released = Notify::new();
+        Budget { reserve, limit, shared, used: Cell::new(0), own: Cell::new(0), released }
+    }
+
+    /// Bytes charged.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.get()
+    }
+
+    fn fits(&self, bytes: u64) -> bool {
+        // One request always fits, however large, when it is alone.
+        self.used.get() == 0 || self.used.get() + bytes <= self.limit
+    }
+
+    fn beyond_reserve(&self, bytes: u64) -> u64 {
+        bytes - bytes.min(self.reserve - self.own.get())
+    }
+
+    fn charge(self: &Rc<Self>, bytes: u64, shared: Option<Permit>) -> Charge {
+        let own = bytes - shared.as_ref().map_or(0, Permit::count);
+        self.used.set(self.used.get() + bytes);
+        self.own.set(self.own.get() + own);
+        Charge { budget: self.clone(), bytes, own, _shared: shared }
+    }
+
+    /// Takes `bytes` if nobody need wait for that.
+    pub(crate) fn try_take(self: &Rc<Self>, bytes: u64) -> Option<Charge> {
+        if !self.fits(bytes) {
+            return None;
+        }
+        match self.beyond_reserve(bytes) {
+            0 => Some(self.charge(bytes, None)),
+            beyond => {
+                let shared = self.shared.try_acquire(beyond)?;
+                Some(self.charge(bytes, Some(shared)))
+            }
+        }
+    }
+
+    /// Takes `bytes` as soon as they are there. One task at a time may wait.
+    pub(crate) async fn take(self: &Rc<Self>, bytes: u64) -> Charge {
+        loop {
+            if let Some(charge) = self.try_take(bytes) {
+                return charge;
+            }
+            let released = self.released.wait();
+            if !self.fits(bytes) {
+                released.await;
+                continue;
+            }
+            // Own bytes that come back make the share needed smaller: look again then.
+            let shared = self.shared.acquire(self.beyond_reserve(bytes));
+            if let Ok(shared) = either(shared, released).await {
+                return self.charge(bytes, Some(shared));
+            }
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let budget = &self.budget;
+        budget.used.set(budget.used.get() - self.bytes);
+        budget.own.set(budget.own.get() - self.own);
+        budget.released.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_rt::{Config, Rt};
+    use std::cell::RefCell;
+
+    #[test]
+    fn a_reserve_is_never_taken_by_others() {
+        let rt = Rt::new(Config::simulated(1));
+        let shared = Semaphore::new(100);
+        let hog = Rc::new(Budget::new(10, 200, shared.clone()));
+        let other = Rc::new(Budget::new(10, 200, shared.clone()));
+        let held = hog.try_take(110).unwrap();
+        assert!(hog.try_take(1).is_none(), "all that is shared is taken");
+        let small = other.try_take(10).expect("its own");
+        assert!(other.try_take(1).is_none());
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let (log, budget) = (order.clone(), other.clone());
+        rt.spawn_detached(async move {
+            let charge = budget.take(9).await;
+            log.borrow_mut().push(charge.bytes);
+        });
+        rt.run_ready();
+        assert!(order.borrow().is_empty());
+        drop(small);
+        rt.run_ready();
+        assert_eq!(*order.borrow(), [9], "its own reserve suffices again");
+        drop(held);
+        assert_eq!((hog.used(), other.used(), shared.available()), (0, 0, 100));
+    }
+
+    #[test]
+    fn a_limit_holds_and_one_large_request_passes_alone() {
+        let rt = Rt::new(Config::simulated(1));
+        let budget = Rc::new(Budget::new(4, 16, Semaphore::new(100)));
+        let first = budget.try_take(16).unwrap();
+        assert!(budget.try_take(1).is_none());
+        let large = rt.spawn({
+            let budget = budget.clone();
+            async move { budget.take(40).await }
+        });
+        rt.run_ready();
+        assert!(large.try_take().is_none());
+        drop(first);
+        rt.run_ready();
+        assert_eq!(large.try_take().unwrap().bytes, 40);
+        assert_eq!(budget.used(), 0);
+    }
+}

@@ -1,0 +1,328 @@
+//! The handshake: fixed newstyle, options until the client has chosen an export.
+//!
+//! Nothing a client says here costs more than [`OPTION_MAX`] bytes of memory; what is longer is
+//! read and thrown away. The time for all of it is limited by the caller.
+
+use crate::connection::{End, Input, Link};
+use crate::export::{Exports, Served};
+use crate::tls::Tls;
+use crate::volume::Volume;
+use crate::wire::{
+    ALLOCATION, ALLOCATION_ID, Fields, GREETING, OPTION_HEADER, OPTION_MAGIC, OPTION_REPLY_MAGIC,
+    STRING_MAX, handshake, info, option, option_reply,
+};
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::rc::Rc;
+
+/// Bytes of an option's data that are looked at.
+const OPTION_MAX: usize = 32 << 10;
+
+/// What a client has chosen.
+pub(crate) struct Agreed<V> {
+    pub(crate) export: Rc<Served<V>>,
+    pub(crate) structured: bool,
+    /// BLOCK_STATUS tells allocation.
+    pub(crate) allocation: bool,
+}
+
+/// What becomes of the handshake after an option.
+enum Next<V> {
+    /// Another option.
+    Option,
+    /// Transmission.
+    Go(Agreed<V>),
+    /// The client wants no more.
+    Bye,
+}
+
+/// Why an option is not granted: the reply and what it says.
+struct No(u32, &'static str);
+
+struct Handshake<'a, V> {
+    link: &'a Rc<Link>,
+    exports: &'a Exports<V>,
+    tls: &'a Tls,
+    no_zeroes: bool,
+    structured: bool,
+    /// The export for which the metadata context is set.
+    context: Option<Vec<u8>>,
+}
+
+/// Goes through the handshake. `None`: the client has left in good order.
+pub(crate) async fn shake_hands<V: Volume>(
+    link: &Rc<Link>,
+    input: &mut Input,
+    exports: &Exports<V>,
+    tls: &Tls,
+) -> Result<Option<Agreed<V>>, End> {
+    let mut greeting = GREETING.to_vec();
+    let ours = handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES;
+    greeting.extend_from_slice(&ours.to_be_bytes());
+    say(link, &greeting).await?;
+    input.need(4).await?;
+    let theirs = Fields(input.take(4)).u32().ok_or(End::Broken)?;
+    if theirs & !u32::from(ours) != 0 {
+        return Err(End::Broken);
+    }
+    let no_zeroes = theirs & u32::from(handshake::NO_ZEROES) != 0;
+    let mut state = Handshake { link, exports, tls, no_zeroes, structured: false, context: None };
+    loop {
+        match state.option(input).await? {
+            Next::Option => {}
+            Next::Go(agreed) => return Ok(Some(agreed)),
+            Next::Bye => return Ok(None),
+        }
+    }
+}
+
+/// Sends all of `bytes`.
+async fn say(link: &Link, bytes: &[u8]) -> Result<(), End> {
+    let mut sent = 0;
+    loop {
+        let result = match sent < bytes.len() {
+            true => link.stream.write(&[IoSlice::new(&bytes[sent..])]),
+            false => match link.stream.flush() {
+                Ok(()) => return Ok(()),
+                Err(error) => Err(error),
+            },
+        };
+        match result {
+            Ok(count) => sent += count,
+            Err(Errno::AGAIN) => link.stream.writable(&link.rt).await,
+            Err(_) => return Err(End::Broken),
+        }
+    }
+}
+
+/// Adds a reply to `option` to what is going to be said.
+fn add_reply(out: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
+    out.extend_from_slice(&option.to_be_bytes());
+    out.extend_from_slice(&kind.to_be_bytes());
+    out.extend_from_slice(&(length as u32).to_be_bytes());
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+impl<V: Volume> Handshake<'_, V> {
+    /// Takes one option and answers it.
+    async fn option(&mut self, input: &mut Input) -> Result<Next<V>, End> {
+        input.need(OPTION_HEADER).await?;
+        let mut fields = Fields(input.take(OPTION_HEADER));
+        let (magic, option, length) = (fields.u64(), fields.u32(), fields.u32());
+        let (Some(OPTION_MAGIC), Some(option), Some(length)) = (magic, option, length) else {
+            return Err(End::Broken);
+        };
+        if length as usize > OPTION_MAX {
+            input.discard(u64::from(length)).await?;
+            // An export of that name there is not, and this option has no error reply.
+            if option == option::EXPORT_NAME {
+                return Err(End::Broken);
+            }
+            let no = No(option_reply::TOO_BIG, "more than 32 KiB for one option");
+            return self.refuse(option, no).await;
+        }
+        input.need(length as usize).await?;
+        let data = input.take(length as usize).to_vec();
+        if self.tls.is_required() && !self.link.stream.is_tls() {
+            match option {
+                option::ABORT | option::STARTTLS => {}
+                option::EXPORT_NAME => return Err(End::Broken),
+                _ => {
+                    let no = No(option_reply::TLS_REQUIRED, "this server wants TLS first");
+                    return self.refuse(option, no).await;
+                }
+            }
+        }
+        match option {
+            option::EXPORT_NAME => self.export_name(&data).await,
+            option::ABORT => {
+                // Whether it is heard does not matter any more.
+                let _ = self.reply(option, option_reply::ACK, &[]).await;
+                Ok(Next::Bye)
+            }
+            option::STARTTLS => self.start_tls(&data, input).await,
+            _ => match self.answer(option, &data) {
+                Ok((out, next)) => {
+                    say(self.link, &out).await?;
+                    Ok(next)
+                }
+                Err(no) => self.refuse(option, no).await,
+            },
+        }
+    }
+
+    async fn reply(&self, option: u32, kind: u32, data: &[u8]) -> Result<(), End> {
+        let mut out = Vec::new();
+        add_reply(&mut out, option, kind, &[data]);
+        say(self.link, &out).await
+    }
+
+    async fn refuse(&self, option: u32, No(kind, why): No) -> Result<Next<V>, End> {
+        self.reply(option, kind, why.as_bytes()).await?;
+        Ok(Next::Option)
+    }
+
+    /// The old way to begin: no negotiation, and an unknown name ends it.
+    async fn export_name(&self, name: &[u8]) -> Result<Next<V>, End> {
+        let Some(export) = self.exports.find(name) else { return Err(End::Broken) };
+        let mut out = export.size().to_be_bytes().to_vec();
+        out.extend_from_slice(&export.flags(self.structured).to_be_bytes());
+        if !self.no_zeroes {
+            out.extend_from_slice(&[0; 124]);
+        }
+        say(self.link, &out).await?;
+        Ok(Next::Go(self.agree(export, name)))
+    }
+
+    fn agree(&self, export: &Rc<Served<V>>, name: &[u8]) -> Agreed<V> {
+        let allocation = self.context.as_deref() == Some(name);
+        Agreed { export: export.clone(), structured: self.structured, allocation }
+    }
+
+    async fn start_tls(&mut self, data: &[u8], input: &Input) -> Result<Next<V>, End> {
+        let option = option::STARTTLS;
+        if !data.is_empty() || self.link.stream.is_tls() {
+            let no = No(option_reply::INVALID, "STARTTLS comes once, and without data");
+            return self.refuse(option, no).await;
+        }
+        let Some(connection) = self.tls.connection() else {
+            let no = No(option_reply::POLICY, "this server does without TLS");
+            return self.refuse(option, no).await;
+        };
+        // What came before TLS in plain text may be anybody's: it must not count as said under it.
+        if !input.held().is_empty() {
+            return Err(End::Broken);
+        }
+        self.reply(option, option_reply::ACK, &[]).await?;
+        let link = self.link;
+        link.stream.start_tls(connection);
+        loop {
+            match link.stream.shake_hands() {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(Errno::AGAIN) if link.stream.is_drained() => {
+                    link.stream.readable(&link.rt).await;
+                }
+                Err(Errno::AGAIN) => link.stream.writable(&link.rt).await,
+                Err(_) => return Err(End::Broken),
+            }
+        }
+        // What was agreed on in plain text is forgotten with it.
+        (self.structured, self.context) = (false, None);
+        Ok(Next::Option)
+    }
+
+    /// Options that are answered in one go.
+    fn answer(&mut self, option: u32, data: &[u8]) -> Result<(Vec<u8>, Next<V>), No> {
+        let mut out = Vec::new();
+        let mut next = Next::Option;
+        match option {
+            option::LIST => self.list(data, &mut out)?,
+            option::STRUCTURED_REPLY => {
+                if !data.is_empty() {
+                    return Err(No(option_reply::INVALID, "STRUCTURED_REPLY comes without data"));
+                }
+                self.structured = true;
+            }
+            option::INFO => {
+                self.info(option, data, &mut out)?;
+            }
+            option::GO => next = Next::Go(self.info(option, data, &mut out)?),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                self.context(option, data, &mut out)?;
+            }
+            _ => return Err(No(option_reply::UNSUPPORTED, "this server does not know the option")),
+        }
+        add_reply(&mut out, option, option_reply::ACK, &[]);
+        Ok((out, next))
+    }
+
+    fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<(), No> {
+        if !data.is_empty() {
+            return Err(No(option_reply::INVALID, "LIST comes without data"));
+        }
+        for export in self.exports.iter() {
+            let name = export.name().as_bytes();
+            let length = (name.len() as u32).to_be_bytes();
+            let parts: [&[u8]; 3] = [&length, name, export.description().as_bytes()];
+            add_reply(out, option::LIST, option_reply::SERVER, &parts);
+        }
+        Ok(())
+    }
+
+    fn find(&self, name: &[u8]) -> Result<&Rc<Served<V>>, No> {
+        if name.len() > STRING_MAX {
+            return Err(No(option_reply::INVALID, "a name is at most 4096 bytes"));
+        }
+        let found = self.exports.find(name);
+        found.ok_or(No(option_reply::UNKNOWN, "no export has this name"))
+    }
+
+    /// INFO and GO.
+    fn info(&self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Agreed<V>, No> {
+        let broken = || No(option_reply::INVALID, "lengths within the option do not add up");
+        let mut fields = Fields(data);
+        let name = fields.string().ok_or_else(broken)?;
+        let count = fields.u16().ok_or_else(broken)?;
+        let mut wanted = Vec::new();
+        for _ in 0..count {
+            wanted.push(fields.u16().ok_or_else(broken)?);
+        }
+        if !fields.is_empty() {
+            return Err(broken());
+        }
+        let export = self.find(name)?;
+        let mut add = |kind: u16, parts: &[&[u8]]| {
+            let kind = kind.to_be_bytes();
+            let all: Vec<&[u8]> = [&kind[..]].into_iter().chain(parts.iter().copied()).collect();
+            add_reply(out, option, option_reply::INFO, &all);
+        };
+        let flags = export.flags(self.structured);
+        add(info::EXPORT, &[&export.size().to_be_bytes(), &flags.to_be_bytes()]);
+        if wanted.contains(&info::NAME) {
+            add(info::NAME, &[export.name().as_bytes()]);
+        }
+        if wanted.contains(&info::DESCRIPTION) && !export.description().is_empty() {
+            add(info::DESCRIPTION, &[export.description().as_bytes()]);
+        }
+        // Told unasked as well: those who do not know it skip it.
+        let [least, preferred, most] = export.sizes().map(u32::to_be_bytes);
+        add(info::BLOCK_SIZE, &[&least, &preferred, &most]);
+        Ok(self.agree(export, name))
+    }
+
+    /// LIST_META_CONTEXT and SET_META_CONTEXT.
+    fn context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), No> {
+        let broken = || No(option_reply::INVALID, "lengths within the option do not add up");
+        let sets = option == option::SET_META_CONTEXT;
+        if sets {
+            // It replaces what was set before, also where it fails.
+            self.context = None;
+        }
+        if !self.structured {
+            return Err(No(option_reply::INVALID, "contexts need structured replies first"));
+        }
+        let mut fields = Fields(data);
+        let name = fields.string().ok_or_else(broken)?;
+        let queries = fields.u32().ok_or_else(broken)?;
+        let mut matched = queries == 0 && !sets;
+        for _ in 0..queries {
+            let query = fields.string().ok_or_else(broken)?;
+            matched |= query == ALLOCATION || (!sets && query == b"base:");
+        }
+        if !fields.is_empty() {
+            return Err(broken());
+        }
+        self.find(name)?;
+        if matched {
+            let id = if sets { ALLOCATION_ID } else { 0 }.to_be_bytes();
+            add_reply(out, option, option_reply::META_CONTEXT, &[&id, ALLOCATION]);
+            if sets {
+                self.context = Some(name.to_vec());
+            }
+        }
+        Ok(())
+    }
+}

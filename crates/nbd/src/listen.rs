@@ -1,0 +1,212 @@
+//! Where clients come in: Unix and TCP sockets.
+
+use furrow_zone::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with, sockopt};
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes asked for as the send buffer of a Unix socket: so a large reply goes in few calls. The
+/// system gives what its own limit allows.
+const UNIX_SEND_BUFFER: usize = 1 << 20;
+/// Seconds of silence after which TCP asks whether a peer is still there.
+const KEEPALIVE: u64 = 60;
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A Unix socket at this path, for its owner alone. A socket that a dead server has left there
+    /// is replaced; one that is in use, or anything else, is not touched.
+    Unix(PathBuf),
+    /// TCP, at this address; port 0 takes a free one.
+    Tcp(SocketAddr),
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+            Listen::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+/// A listening socket. A Unix socket's file is removed with it, if it is still the same.
+pub(crate) struct Listener {
+    pub(crate) socket: Arc<OwnedFd>,
+    pub(crate) at: Listen,
+    /// Device and inode of the file that was made.
+    file: Option<(u64, u64)>,
+}
+
+fn failed(at: &Listen, error: &io::Error, advice: &str) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::AddrInUse => ErrorKind::Busy,
+        io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+        io::ErrorKind::NotFound => ErrorKind::NotFound,
+        io::ErrorKind::InvalidInput | io::ErrorKind::AddrNotAvailable => ErrorKind::Invalid,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, format!("cannot listen at {at}: {error}; {advice}"))
+}
+
+/// Makes room for a Unix socket: a dead server's is removed.
+fn clear(path: &Path, at: &Listen) -> Result<()> {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        let message = format!("cannot listen at {at}: something else is there, no socket");
+        return Err(Error::new(ErrorKind::Exists, message + "; choose another path"));
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => {
+            let message = format!("cannot listen at {at}: another server answers there");
+            Err(Error::new(ErrorKind::Busy, message + "; stop it or choose another path"))
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            let removed = std::fs::remove_file(path);
+            removed.map_err(|error| failed(at, &error, "a dead server's socket is in the way"))
+        }
+        Err(error) => Err(failed(at, &error, "a socket is there and does not say whose it is")),
+    }
+}
+
+impl Listener {
+    pub(crate) fn bind(at: &Listen) -> Result<Listener> {
+        match at {
+            Listen::Unix(path) => {
+                clear(path, at)?;
+                let advice = "expected a path in a directory that can be written to";
+                let bound = UnixListener::bind(path).map_err(|error| failed(at, &error, advice))?;
+                let own = std::fs::Permissions::from_mode(0o600);
+                let file = std::fs::set_permissions(path, own)
+                    .and_then(|()| std::fs::symlink_metadata(path))
+                    .and_then(|found| bound.set_nonblocking(true).map(|()| found))
+                    .map_err(|error| failed(at, &error, advice))?;
+                let file = Some((file.dev(), file.ino()));
+                Ok(Listener { socket: Arc::new(bound.into()), at: at.clone(), file })
+            }
+            Listen::Tcp(address) => {
+                let advice = "expected an address of this machine and a free port";
+                let bound =
+                    TcpListener::bind(address).map_err(|error| failed(at, &error, advice))?;
+                let address = bound
+                    .set_nonblocking(true)
+                    .and_then(|()| bound.local_addr())
+                    .map_err(|error| failed(at, &error, advice))?;
+                let at = Listen::Tcp(address);
+                Ok(Listener { socket: Arc::new(bound.into()), at, file: None })
+            }
+        }
+    }
+
+    /// The next client that waits, and who it is. [`Errno::AGAIN`]: none.
+    pub(crate) fn accept(&self) -> Result<(OwnedFd, String), Errno> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (socket, address) = acceptfrom_with(&self.socket, flags)?;
+        let peer = match &self.at {
+            Listen::Unix(_) => {
+                // Only a larger buffer is missed if the system refuses.
+                let _ = sockopt::set_socket_send_buffer_size(&socket, UNIX_SEND_BUFFER);
+                peer_process(&socket)
+            }
+            Listen::Tcp(_) => {
+                tune_tcp(&socket);
+                address.and_then(internet).map_or_else(|| "tcp".to_owned(), |a| a.to_string())
+            }
+        };
+        Ok((socket, peer))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let Listen::Unix(path) = &self.at else { return };
+        let found = std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()));
+        if found.ok() == self.file {
+            // What cannot be removed is found by the next server to be a dead one's.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// The process at the other end of a Unix socket.
+fn peer_process(socket: &OwnedFd) -> String {
+    match sockopt::socket_peercred(socket) {
+        Ok(who) => format!("process {} of user {}", who.pid.as_raw_nonzero(), who.uid.as_raw()),
+        Err(_) => "unix".to_owned(),
+    }
+}
+
+fn internet(address: SocketAddrAny) -> Option<SocketAddr> {
+    SocketAddr::try_from(address).ok()
+}
+
+/// Replies leave at once, and a peer that is gone is noticed. Neither is worth failing for.
+fn tune_tcp(socket: &impl AsFd) {
+    let _ = sockopt::set_tcp_nodelay(socket, true);
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(KEEPALIVE));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("furrow-nbd-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_dead_servers_socket_is_replaced_and_a_live_ones_is_not() {
+        let folder = folder("listen");
+        let path = folder.join("socket");
+        let at = Listen::Unix(path.clone());
+        // std's listener leaves its file behind, as a killed server does.
+        drop(UnixListener::bind(&path).unwrap());
+        let live = Listener::bind(&at).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let refused = Listener::bind(&at).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+        assert!(UnixStream::connect(&path).is_ok(), "the live one still listens");
+        drop(live);
+        assert!(!path.exists(), "it takes its socket with it");
+        std::fs::write(&path, b"precious").unwrap();
+        let refused = Listener::bind(&at).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::Exists, "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_server_does_not_remove_its_successors_socket() {
+        let folder = folder("successor");
+        let path = folder.join("socket");
+        let old = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+        std::fs::rename(&path, folder.join("moved")).unwrap();
+        let new = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+        drop(old);
+        assert!(UnixStream::connect(&path).is_ok());
+        drop(new);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_free_port_is_told_and_a_taken_one_is_refused() {
+        let first = Listener::bind(&Listen::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+        let Listen::Tcp(address) = first.at else { panic!("tcp") };
+        assert_ne!(address.port(), 0);
+        let refused = Listener::bind(&Listen::Tcp(address)).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+        let nowhere = Listener::bind(&Listen::Unix("/nonexistent/socket".into())).err().unwrap();
+        assert_eq!(nowhere.kind(), ErrorKind::NotFound, "{nowhere}");
+    }
+}

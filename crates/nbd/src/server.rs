@@ -1,0 +1,286 @@
+//! The server: listeners, connections, limits, and its end.
+
+use crate::budget::Budget;
+use crate::connection::{End, Input, Link};
+use crate::export::{Export, Exports};
+use crate::handshake::{Agreed, shake_hands};
+use crate::listen::{Listen, Listener};
+use crate::session::Session;
+use crate::status::{Status, count};
+use crate::stream::Stream;
+use crate::time::{either, within};
+use crate::tls::Tls;
+use crate::volume::Volume;
+use crate::wire::PAYLOAD_MAX;
+use furrow_rt::{Nanos, Notify, Pool, Rt, Semaphore};
+use furrow_zone::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// What clients together and each alone may take. Memory is at most
+/// `connections × (reserve + 64 KiB) + shared`, and a MiB more for each under TLS.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections; further ones are closed at once.
+    pub connections: usize,
+    /// Connections in the handshake; the oldest makes room for the next.
+    pub handshakes: usize,
+    /// Nanoseconds for the whole handshake.
+    pub handshake: u64,
+    /// Nanoseconds that a client may stand still in the middle of a message, or with replies that
+    /// it does not take.
+    pub stall: u64,
+    /// Nanoseconds that a shutdown waits for clients to take what they asked for.
+    pub grace: u64,
+    /// Bytes of payload in flight that each connection has for itself.
+    pub reserve: u64,
+    /// Bytes of payload in flight of one connection, 32 MiB at least.
+    pub connection: u64,
+    /// Bytes beyond their reserves that all connections together have in flight.
+    pub shared: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 128,
+            handshakes: 32,
+            handshake: 10 * Nanos::SECOND,
+            stall: 60 * Nanos::SECOND,
+            grace: 10 * Nanos::SECOND,
+            reserve: 1 << 20,
+            connection: 64 << 20,
+            shared: 512 << 20,
+        }
+    }
+}
+
+impl Limits {
+    fn check(&self) -> Result<()> {
+        let one = u64::from(PAYLOAD_MAX) + 4096;
+        let problem = if self.connections == 0 || self.handshakes == 0 {
+            "a server without connections serves nobody"
+        } else if self.connection < u64::from(PAYLOAD_MAX) {
+            "a connection needs 32 MiB in flight, the largest request"
+        } else if self.reserve + self.shared < one {
+            "reserve and shared part together must hold the largest request, 32 MiB and 4 KiB"
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Invalid, format!("limits of the NBD server: {problem}")))
+    }
+}
+
+/// How a server is set up.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// What clients may take.
+    pub limits: Limits,
+    /// Whether they get TLS.
+    pub tls: Tls,
+}
+
+struct Inner<V> {
+    rt: Rt,
+    exports: Exports<V>,
+    tls: Tls,
+    limits: Rc<Limits>,
+    shared: Semaphore,
+    pool: Pool,
+    listening: RefCell<Vec<String>>,
+    next: Cell<u64>,
+    /// Each connection, and whether it is in the handshake.
+    links: RefCell<BTreeMap<u64, (Rc<Link>, bool)>>,
+    stopping: Cell<bool>,
+    stop: Notify,
+    gone: Notify,
+    refused: Cell<u64>,
+    failed: Cell<u64>,
+    cut: Cell<u64>,
+}
+
+/// A running server. Cloning shares it. It runs as tasks of the executor until
+/// [`Server::shutdown`], or until the executor is cleared.
+pub struct Server<V>(Rc<Inner<V>>);
+
+impl<V> Clone for Server<V> {
+    fn clone(&self) -> Server<V> {
+        Server(self.0.clone())
+    }
+}
+
+impl<V: Volume> Server<V> {
+    /// Listens at `places` and serves `exports`, in `rt`, which must be on the real clock. With no
+    /// place it serves only what is handed to [`Server::attach`].
+    ///
+    /// # Errors
+    /// `Invalid` for exports or limits that make no sense, `Busy` for an address in use, `Exists`
+    /// where something other than a socket is at a socket's path.
+    pub fn bind(
+        rt: &Rt,
+        places: &[Listen],
+        exports: Vec<Export<V>>,
+        options: Options,
+    ) -> Result<Server<V>> {
+        options.limits.check()?;
+        let listeners = places.iter().map(Listener::bind).collect::<Result<Vec<_>>>()?;
+        let server = Server(Rc::new(Inner {
+            rt: rt.clone(),
+            exports: Exports::new(exports)?,
+            tls: options.tls,
+            shared: Semaphore::new(options.limits.shared),
+            limits: Rc::new(options.limits),
+            pool: Pool::new(4096),
+            listening: RefCell::new(listeners.iter().map(|l| l.at.to_string()).collect()),
+            next: Cell::new(0),
+            links: RefCell::new(BTreeMap::new()),
+            stopping: Cell::new(false),
+            stop: Notify::new(),
+            gone: Notify::new(),
+            refused: Cell::new(0),
+            failed: Cell::new(0),
+            cut: Cell::new(0),
+        }));
+        for listener in listeners {
+            rt.spawn_detached(server.clone().accept(listener));
+        }
+        Ok(server)
+    }
+
+    /// Where it listens, ports as they were given by the system.
+    pub fn addresses(&self) -> Vec<String> {
+        self.0.listening.borrow().clone()
+    }
+
+    /// Serves a client that is connected already. The socket must not block.
+    pub fn attach(&self, socket: OwnedFd, peer: impl Into<String>) {
+        let inner = &self.0;
+        let id = inner.next.get();
+        inner.next.set(id + 1);
+        if inner.stopping.get() || inner.links.borrow().len() >= inner.limits.connections {
+            return count(&inner.refused, 1);
+        }
+        self.make_room_for_handshake();
+        let limits = inner.limits.clone();
+        let budget = Budget::new(limits.reserve, limits.connection, inner.shared.clone());
+        let (stream, pool) = (Stream::new(socket), inner.pool.clone());
+        let link = Link::new(id, peer.into(), inner.rt.clone(), stream, limits, budget, pool);
+        let link = Rc::new(link);
+        inner.links.borrow_mut().insert(id, (link.clone(), true));
+        inner.rt.spawn_detached(self.clone().serve(link));
+    }
+
+    /// Cuts the connection that has been in the handshake for longest, if there are too many.
+    fn make_room_for_handshake(&self) {
+        let links = self.0.links.borrow();
+        let mut shaking = links.values().filter(|(_, shaking)| *shaking);
+        if shaking.clone().count() >= self.0.limits.handshakes
+            && let Some((oldest, _)) = shaking.next()
+        {
+            oldest.cut();
+        }
+    }
+
+    async fn accept(self, listener: Listener) {
+        let rt = &self.0.rt;
+        while !self.0.stopping.get() {
+            let stopped = self.0.stop.wait();
+            match listener.accept() {
+                Ok((socket, peer)) => {
+                    self.attach(socket, peer);
+                    rt.yield_now().await;
+                }
+                // A client that was gone before it was served.
+                Err(Errno::CONNABORTED | Errno::INTR) => rt.yield_now().await,
+                Err(Errno::AGAIN) => {
+                    let _ = either(rt.readable(listener.socket.clone()), stopped).await;
+                }
+                // Out of descriptors or memory: those who are served go on, and make room.
+                Err(_) => {
+                    let _ = either(rt.sleep(100 * Nanos::MILLI), stopped).await;
+                }
+            }
+        }
+    }
+
+    /// One connection, from its first to its last byte.
+    async fn serve(self, link: Rc<Link>) {
+        let inner = &self.0;
+        let mut input = Input::new(link.clone());
+        let shaking = shake_hands(&link, &mut input, &inner.exports, &inner.tls);
+        let agreed = within(&inner.rt, inner.limits.handshake, shaking).await;
+        match agreed {
+            Some(Ok(Some(agreed))) if !inner.stopping.get() => {
+                self.transmit(&link, input, agreed).await;
+            }
+            // Left in good order, or only looked whether somebody answers.
+            Some(Ok(_) | Err(End::Orderly)) => {}
+            Some(Err(End::Broken)) | None => count(&inner.failed, 1),
+        }
+        link.stream.close();
+        inner.links.borrow_mut().remove(&link.id);
+        inner.gone.notify_all();
+    }
+
+    async fn transmit(&self, link: &Rc<Link>, mut input: Input, agreed: Agreed<V>) {
+        let Agreed { export, structured, allocation } = agreed;
+        if let Some((_, shaking)) = self.0.links.borrow_mut().get_mut(&link.id) {
+            *shaking = false;
+        }
+        *link.export.borrow_mut() = Some(export.name().to_owned());
+        count(&export.connections, 1);
+        let sender = self.0.rt.spawn(link.clone().send());
+        let session = Rc::new(Session::new(link.clone(), export.clone(), structured, allocation));
+        if session.run(&mut input).await == End::Broken {
+            count(&self.0.cut, 1);
+        }
+        // Its buffer is not needed while the rest leaves.
+        drop(input);
+        link.finish().await;
+        sender.await;
+        export.connections.set(export.connections.get() - 1);
+    }
+
+    /// Stops accepting, finishes what is under way, answers ESHUTDOWN to what comes meanwhile, and
+    /// returns when no connection is left. Who does not take his replies within
+    /// [`Limits::grace`] is cut; what was under way in the volume is waited for in any case. It
+    /// does not flush the volume: who owns it does.
+    pub async fn shutdown(&self) {
+        let inner = &self.0;
+        inner.stopping.set(true);
+        inner.stop.notify_all();
+        inner.listening.borrow_mut().clear();
+        for (link, shaking) in inner.links.borrow().values() {
+            if *shaking { link.cut() } else { link.drain() }
+        }
+        let deadline = inner.rt.now().after(inner.limits.grace);
+        while !inner.links.borrow().is_empty() {
+            let left = deadline.since(inner.rt.now());
+            if within(&inner.rt, left, inner.gone.wait()).await.is_none() {
+                inner.links.borrow().values().for_each(|(link, _)| link.cut());
+                break;
+            }
+        }
+        while !inner.links.borrow().is_empty() {
+            inner.gone.wait().await;
+        }
+    }
+
+    /// The server now.
+    pub fn status(&self) -> Status {
+        let inner = &self.0;
+        Status {
+            listening: self.addresses(),
+            stopping: inner.stopping.get(),
+            accepted: inner.next.get() - inner.refused.get(),
+            refused: inner.refused.get(),
+            failed_handshakes: inner.failed.get(),
+            cut: inner.cut.get(),
+            exports: inner.exports.iter().map(|export| export.status()).collect(),
+            connections: inner.links.borrow().values().map(|(link, _)| link.status()).collect(),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What the server has done and does: counters, what a status shows, and Prometheus text.
+
+use serde::Serialize;
+use std::cell::Cell;
+use std::fmt::Write;
+
+/// Makes the counters, what is shown of them, and how they are added up, from one list.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counters of one export or connection.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $($(#[$doc])* pub(crate) $name: Cell<u64>,)* }
+
+        /// Counters at one moment, since the server or the connection began.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Counters {
+            /// What they are at.
+            pub(crate) fn get(&self) -> Counts {
+                Counts { $($name: self.$name.get(),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// READ requests.
+    reads,
+    /// WRITE requests.
+    writes,
+    /// TRIM requests.
+    trims,
+    /// WRITE_ZEROES requests.
+    zeroes,
+    /// FLUSH requests.
+    flushes,
+    /// CACHE requests.
+    caches,
+    /// BLOCK_STATUS requests.
+    statuses,
+    /// Requests that asked for FUA.
+    fua,
+    /// Writes with an edge within a block: read, modified, written.
+    partial,
+    /// Requests answered with an error.
+    errors,
+    /// Bytes of data sent for READ.
+    bytes_read,
+    /// Bytes of data received for WRITE.
+    bytes_written,
+}
+
+/// Counts `by` more.
+pub(crate) fn count(counter: &Cell<u64>, by: u64) {
+    counter.set(counter.get().wrapping_add(by));
+}
+
+/// One export.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExportStatus {
+    /// Its name.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// Connections that use it now.
+    pub connections: u64,
+    /// What was done.
+    pub counts: Counts,
+}
+
+/// One connection.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConnectionStatus {
+    /// Its number; none is used twice.
+    pub id: u64,
+    /// Who it is.
+    pub peer: String,
+    /// The export it uses; none during the handshake.
+    pub export: Option<String>,
+    /// It is under TLS.
+    pub tls: bool,
+    /// Requests under way.
+    pub in_flight: u64,
+    /// Bytes of memory charged to it.
+    pub in_flight_bytes: u64,
+    /// What was done.
+    pub counts: Counts,
+}
+
+/// The server at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// Where it listens.
+    pub listening: Vec<String>,
+    /// It is shutting down.
+    pub stopping: bool,
+    /// Connections accepted so far.
+    pub accepted: u64,
+    /// Connections refused for their number.
+    pub refused: u64,
+    /// Handshakes that failed or took too long.
+    pub failed_handshakes: u64,
+    /// Connections cut because they broke the protocol or stood still in the middle of a message.
+    pub cut: u64,
+    /// Exports, by name.
+    pub exports: Vec<ExportStatus>,
+    /// Connections, the oldest first.
+    pub connections: Vec<ConnectionStatus>,
+}
+
+impl Status {
+    /// The same as Prometheus text.
+    pub fn prometheus(&self) -> String {
+        let mut text = Text(String::new());
+        let in_flight = self.connections.iter().map(|c| c.in_flight_bytes).sum();
+        text.one("connections", "gauge", "Connections.", self.connections.len() as u64);
+        text.one("accepted_total", "counter", "Connections accepted.", self.accepted);
+        text.one("refused_total", "counter", "Connections refused.", self.refused);
+        text.one(
+            "failed_handshakes_total",
+            "counter",
+            "Failed handshakes.",
+            self.failed_handshakes,
+        );
+        text.one("cut_total", "counter", "Connections cut for breaking the protocol.", self.cut);
+        text.one("in_flight_bytes", "gauge", "Memory charged to requests.", in_flight);
+        text.each(self, "export_size_bytes", "gauge", "Size of the export.", |e| {
+            vec![("", "", e.size)]
+        });
+        text.each(self, "export_connections", "gauge", "Connections to the export.", |e| {
+            vec![("", "", e.connections)]
+        });
+        text.each(self, "requests_total", "counter", "Requests, by command.", |e| {
+            let c = &e.counts;
+            let commands = [
+                ("read", c.reads),
+                ("write", c.writes),
+                ("trim", c.trims),
+                ("write_zeroes", c.zeroes),
+                ("flush", c.flushes),
+                ("cache", c.caches),
+                ("block_status", c.statuses),
+            ];
+            commands.map(|(name, value)| ("command", name, value)).to_vec()
+        });
+        text.each(self, "bytes_total", "counter", "Bytes of payload, by direction.", |e| {
+            let bytes = [("read", e.counts.bytes_read), ("write", e.counts.bytes_written)];
+            bytes.map(|(name, value)| ("direction", name, value)).to_vec()
+        });
+        text.each(self, "fua_total", "counter", "Requests with FUA.", |e| {
+            vec![("", "", e.counts.fua)]
+        });
+        text.each(self, "partial_writes_total", "counter", "Writes of parts of blocks.", |e| {
+            vec![("", "", e.counts.partial)]
+        });
+        text.each(self, "errors_total", "counter", "Requests that failed.", |e| {
+            vec![("", "", e.counts.errors)]
+        });
+        text.0
+    }
+}
+
+/// Prometheus text as it grows.
+struct Text(String);
+
+impl Text {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP furrow_nbd_{name} {help}");
+        let _ = writeln!(self.0, "# TYPE furrow_nbd_{name} {kind}");
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
+        self.head(name, kind, help);
+        let _ = writeln!(self.0, "furrow_nbd_{name} {value}");
+    }
+
+    /// One line for each export and each (label, its value, number) that `values` finds in it.
+    fn each(
+        &mut self,
+        status: &Status,
+        name: &str,
+        kind: &str,
+        help: &str,
+        values: impl Fn(&ExportStatus) -> Vec<(&'static str, &'static str, u64)>,
+    ) {
+        self.head(name, kind, help);
+        for export in &status.exports {
+            let label = escape(&export.name);
+            for (key, value, number) in values(export) {
+                let more = match key {
+                    "" => String::new(),
+                    key => format!(",{key}=\"{value}\""),
+                };
+                let _ = writeln!(self.0, "furrow_nbd_{name}{{export=\"{label}\"{more}}} {number}");
+            }
+        }
+    }
+}
+
+/// A label's value: backslash, quote and newline are escaped.
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prometheus_text_has_a_line_for_each_export_and_escapes_its_name() {
+        let counters = Counters::default();
+        count(&counters.trims, 3);
+        count(&counters.bytes_read, 4096);
+        let export = ExportStatus {
+            name: "a\"b\\c\nd".into(),
+            size: 8192,
+            read_only: false,
+            connections: 1,
+            counts: counters.get(),
+        };
+        let status = Status {
+            listening: Vec::new(),
+            stopping: false,
+            accepted: 5,
+            refused: 0,
+            failed_handshakes: 0,
+            cut: 0,
+            exports: vec![export],
+            connections: Vec::new(),
+        };
+        let text = status.prometheus();
+        let label = "export=\"a\\\"b\\\\c\\nd\"";
+        for line in [
+            "furrow_nbd_accepted_total 5".to_owned(),
+            format!("furrow_nbd_requests_total{{{label},command=\"trim\"}} 3"),
+            format!("furrow_nbd_bytes_total{{{label},direction=\"read\"}} 4096"),
+            format!("furrow_nbd_export_size_bytes{{{label}}} 8192"),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in:\n{text}");
+        }
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            assert!(line.rsplit(' ').next().unwrap().parse::<u64>().is_ok(), "{line}");
+        }
+    }
+}

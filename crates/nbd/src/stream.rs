@@ -1,0 +1,194 @@
+//! A client's socket, plain or under TLS, never blocking.
+//!
+//! One task reads and another writes; neither call here waits. [`Errno::AGAIN`] says that it would
+//! have to, and then the caller waits for the descriptor.
+
+use furrow_rt::Rt;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg};
+use rustls::ServerConnection;
+use std::cell::RefCell;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Plaintext that TLS holds while the socket takes no more, in bytes.
+const TLS_BUFFER: usize = 1 << 20;
+
+/// See the module.
+pub(crate) struct Stream {
+    socket: Arc<OwnedFd>,
+    tls: RefCell<Option<Box<ServerConnection>>>,
+}
+
+/// The socket as rustls wants it.
+struct Raw<'a>(&'a OwnedFd);
+
+impl Read for Raw<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(retry(|| rustix::io::read(self.0, &mut *buffer))?)
+    }
+}
+
+impl Write for Raw<'_> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        Ok(send(self.0, &[IoSlice::new(buffer)])?)
+    }
+
+    fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(send(self.0, buffers)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+fn send(socket: &OwnedFd, buffers: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    retry(|| sendmsg(socket, buffers, &mut SendAncillaryBuffer::default(), flags))
+}
+
+fn errno(error: &io::Error) -> Errno {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => Errno::AGAIN,
+        _ => Errno::from_io_error(error).unwrap_or(Errno::PROTO),
+    }
+}
+
+impl Stream {
+    /// A socket that does not block.
+    pub(crate) fn new(socket: OwnedFd) -> Stream {
+        Stream { socket: Arc::new(socket), tls: RefCell::new(None) }
+    }
+
+    /// Goes on under TLS, whose handshake is yet to come: see [`Stream::shake_hands`].
+    pub(crate) fn start_tls(&self, mut tls: ServerConnection) {
+        tls.set_buffer_limit(Some(TLS_BUFFER));
+        *self.tls.borrow_mut() = Some(Box::new(tls));
+    }
+
+    /// True under TLS.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.tls.borrow().is_some()
+    }
+
+    /// Waits until there may be something to read.
+    pub(crate) fn readable(&self, rt: &Rt) -> furrow_rt::exec::Readiness {
+        rt.readable(self.socket.clone())
+    }
+
+    /// Waits until something may be written.
+    pub(crate) fn writable(&self, rt: &Rt) -> furrow_rt::exec::Readiness {
+        rt.writable(self.socket.clone())
+    }
+
+    /// Cuts the connection: whoever waits for it wakes, reads its end, and fails to write.
+    pub(crate) fn cut(&self) {
+        // Fails only where it is cut already.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Reads into `buffers`, in order. 0 is the end.
+    pub(crate) fn read(&self, buffers: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        let mut tls = self.tls.borrow_mut();
+        let Some(tls) = tls.as_mut() else {
+            return retry(|| rustix::io::readv(&self.socket, buffers));
+        };
+        loop {
+            match tls.reader().read_vectored(buffers) {
+                Ok(count) => return Ok(count),
+                // Gone without a word: as good as the end.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                    return Err(errno(&error));
+                }
+                Err(_) => {}
+            }
+            tls.read_tls(&mut Raw(&self.socket)).map_err(|error| errno(&error))?;
+            if tls.process_new_packets().is_err() {
+                // Tell the client why; it is gone either way.
+                let _ = tls.write_tls(&mut Raw(&self.socket));
+                return Err(Errno::PROTO);
+            }
+        }
+    }
+
+    /// Writes of `buffers`, in order, what it takes now. Under TLS some of that may still be here:
+    /// see [`Stream::flush`].
+    pub(crate) fn write(&self, buffers: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let mut tls = self.tls.borrow_mut();
+        let Some(tls) = tls.as_mut() else {
+            return send(&self.socket, buffers);
+        };
+        let taken = tls.writer().write_vectored(buffers).map_err(|error| errno(&error))?;
+        let sent = push_tls(tls, &self.socket);
+        match (taken, sent) {
+            (0, Err(error)) => Err(error),
+            (_, Err(error)) if error != Errno::AGAIN => Err(error),
+            _ => Ok(taken),
+        }
+    }
+
+    /// Sends what TLS still holds.
+    pub(crate) fn flush(&self) -> Result<(), Errno> {
+        match self.tls.borrow_mut().as_mut() {
+            Some(tls) => push_tls(tls, &self.socket),
+            None => Ok(()),
+        }
+    }
+
+    /// Does what can be done now of the TLS handshake. True once it is over.
+    pub(crate) fn shake_hands(&self) -> Result<bool, Errno> {
+        let mut tls = self.tls.borrow_mut();
+        let Some(tls) = tls.as_mut() else { return Ok(true) };
+        loop {
+            push_tls(tls, &self.socket)?;
+            if !tls.is_handshaking() {
+                return Ok(true);
+            }
+            match tls.read_tls(&mut Raw(&self.socket)) {
+                Ok(0) => return Err(Errno::PIPE),
+                Ok(_) => {}
+                Err(error) => return Err(errno(&error)),
+            }
+            if tls.process_new_packets().is_err() {
+                let _ = tls.write_tls(&mut Raw(&self.socket));
+                return Err(Errno::PROTO);
+            }
+        }
+    }
+
+    /// True if only the client can make progress: nothing here waits to be sent.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.tls.borrow().as_ref().is_none_or(|tls| !tls.wants_write())
+    }
+
+    /// Says goodbye under TLS, if that needs no waiting.
+    pub(crate) fn close(&self) {
+        if let Some(tls) = self.tls.borrow_mut().as_mut() {
+            tls.send_close_notify();
+            // Whoever does not take it sees the socket's end.
+            let _ = push_tls(tls, &self.socket);
+        }
+        self.cut();
+    }
+}
+
+fn push_tls(tls: &mut ServerConnection, socket: &OwnedFd) -> Result<(), Errno> {
+    while tls.wants_write() {
+        if tls.write_tls(&mut Raw(socket)).map_err(|error| errno(&error))? == 0 {
+            return Err(Errno::PIPE);
+        }
+    }
+    Ok(())
+}

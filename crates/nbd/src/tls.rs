@@ -1,0 +1,101 @@
+//! TLS: whether it is offered, and the server's certificates.
+//!
+//! By rustls: maintained by a funded project with an audit behind it, memory-safe, TLS 1.2 and 1.3
+//! only, and sans-I/O, so that it runs inside the executor's tasks. Its cryptography is `ring`'s.
+//! Files lie and are named as those of nbdkit, qemu and libvirt, so that one directory serves all.
+
+use furrow_zone::{Error, ErrorKind, Result};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The authority's certificate; those who sign in must have one of its.
+const AUTHORITY: &str = "ca-cert.pem";
+const CERTIFICATE: &str = "server-cert.pem";
+const KEY: &str = "server-key.pem";
+
+/// Whether clients get TLS.
+#[derive(Clone, Default)]
+pub enum Tls {
+    /// Not offered.
+    #[default]
+    Off,
+    /// Offered; clients may do without.
+    On(Identity),
+    /// Nothing else is spoken.
+    Require(Identity),
+}
+
+/// The server's certificate and key, and whose clients it believes.
+#[derive(Clone)]
+pub struct Identity(Arc<ServerConfig>);
+
+fn bad(path: &Path, what: impl std::fmt::Display, advice: &str) -> Error {
+    Error::new(ErrorKind::Invalid, format!("{}: {what}; {advice}", path.display()))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let advice = "expected certificates in PEM";
+    let list = CertificateDer::pem_file_iter(path).map_err(|error| bad(path, error, advice))?;
+    let list = list.collect::<Result<Vec<_>, _>>().map_err(|error| bad(path, error, advice))?;
+    if list.is_empty() {
+        return Err(bad(path, "no certificate in it", advice));
+    }
+    Ok(list)
+}
+
+impl Identity {
+    /// Loads `server-cert.pem` (the whole chain) and `server-key.pem` from `directory`. With
+    /// `verify_clients` only clients are let in that show a certificate signed by one of those in
+    /// `ca-cert.pem`.
+    pub fn load(directory: &Path, verify_clients: bool) -> Result<Identity> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| bad(directory, error, "TLS cannot be set up"))?;
+        let builder = if verify_clients {
+            let path = directory.join(AUTHORITY);
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(&path)? {
+                roots
+                    .add(certificate)
+                    .map_err(|error| bad(&path, error, "expected an authority's certificate"))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .build()
+                .map_err(|error| bad(&path, error, "expected an authority's certificate"))?;
+            builder.with_client_cert_verifier(verifier)
+        } else {
+            builder.with_no_client_auth()
+        };
+        let chain = certificates(&directory.join(CERTIFICATE))?;
+        let path = directory.join(KEY);
+        let key = PrivateKeyDer::from_pem_file(&path)
+            .map_err(|error| bad(&path, error, "expected an unencrypted private key in PEM"))?;
+        let config = builder.with_single_cert(chain, key).map_err(|error| {
+            bad(&path, error, &format!("expected the key of {CERTIFICATE} beside it"))
+        })?;
+        Ok(Identity(Arc::new(config)))
+    }
+}
+
+impl Tls {
+    /// A connection's side of TLS, if it is offered.
+    pub(crate) fn connection(&self) -> Option<ServerConnection> {
+        match self {
+            Tls::Off => None,
+            // Fails only for configurations that cannot be made here.
+            Tls::On(identity) | Tls::Require(identity) => {
+                ServerConnection::new(identity.0.clone()).ok()
+            }
+        }
+    }
+
+    /// True if nothing else is spoken.
+    pub(crate) fn is_required(&self) -> bool {
+        matches!(self, Tls::Require(_))
+    }
+}
