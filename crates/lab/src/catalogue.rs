@@ -78,6 +78,8 @@ pub enum Engine {
     None,
     /// The file system.
     Fs,
+    /// A model of files spread over a few zones, metadata in place on a second drive: XFS.
+    Spread,
 }
 
 /// An engine and its policies.
@@ -308,6 +310,20 @@ pub(crate) fn check_device(spec: &str) -> Result<()> {
 fn check_profile(profile: &Profile) -> Result<()> {
     if profile.engine == Engine::None {
         ensure!(profile.policy == Policy::default(), "no engine, but policies of one");
+    }
+    let own = [profile.policy.data_zones.is_some(), profile.policy.journal.is_some()];
+    let spread = profile.engine == Engine::Spread;
+    ensure!(
+        own == [spread; 2],
+        "`data_zones` and `journal` are those of `spread`, which needs both"
+    );
+    if let Some(journal) = &profile.policy.journal {
+        check_device(journal).context("journal")?;
+        let rest = Policy { data_zones: None, journal: None, ..profile.policy.clone() };
+        ensure!(
+            rest == Policy::default(),
+            "`spread` has no policies but `data_zones` and `journal`"
+        );
     }
     profile.policy.check().map_err(|what| anyhow!(what))
 }

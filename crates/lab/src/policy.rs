@@ -86,6 +86,12 @@ pub struct Policy {
     /// Bytes of a table that are written when anything in them changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<Bytes>,
+    /// Of `spread`: open zones that files are spread over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_zones: Option<u32>,
+    /// Of `spread`: device spec of the conventional drive that has the journal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub journal: Option<String>,
 }
 
 fn blocks(bytes: Bytes) -> u32 {
@@ -107,6 +113,9 @@ impl Policy {
             return Err(format!(
                 "placement: {count} superzones, 1 to {SUPERZONES_MAX} are possible"
             ));
+        }
+        if self.data_zones.is_some_and(|zones| zones == 0) {
+            return Err("data_zones: 0".to_owned());
         }
         let sizes = [("stripe", self.stripe), ("request", self.request), ("unit", self.unit)];
         for (name, bytes) in sizes {
@@ -158,6 +167,9 @@ impl Policy {
 
     /// One line for people.
     pub fn describe(&self) -> String {
+        if let (Some(zones), Some(journal)) = (self.data_zones, &self.journal) {
+            return format!("files spread over {zones} zones, a journal on `{journal}`");
+        }
         let mut says = vec![match self.placement {
             Placement::Quota => "superzones by quota".to_owned(),
             Placement::Fixed(1) => "1 superzone for each stream".to_owned(),

@@ -278,7 +278,7 @@ impl Page<'_> {
         }
         for engine in all(|point| match point.profile.engine {
             Engine::None => point.profile.about.clone(),
-            Engine::Fs => {
+            Engine::Fs | Engine::Spread => {
                 format!("{}: {}", point.profile.about, point.profile.policy.describe())
             }
         }) {

@@ -3,7 +3,7 @@
 use crate::catalogue::{Engine, Point};
 use crate::host::Host;
 use crate::measure::Measures;
-use crate::target::{Files, Flows, Watch, Zones, drive};
+use crate::target::{Files, Flows, Spread, SpreadFiles, Watch, Zones, drive};
 use crate::workload::Workload;
 use anyhow::{Context as _, Result};
 use furrow_emu::OpenMode;
@@ -26,6 +26,11 @@ pub fn run(point: &Point, seed: u64, watch: &Arc<Watch>) -> Result<Measures> {
         let (workload, host) = (&point.workload, &point.host);
         match point.profile.engine {
             Engine::None => on_zones(&on, device, workload, host, seed, &watch).await,
+            Engine::Spread => {
+                let policy = &point.profile.policy;
+                let files = Spread::new(&on, device, policy, workload, host, seed).await?;
+                drive(&on, Rc::new(SpreadFiles(files)), workload, host, seed, &watch).await
+            }
             Engine::Fs => {
                 if let Some(flow) = &workload.flow {
                     let flows = Flows::new(&on, device, &point, flow, seed).await;

@@ -2,15 +2,17 @@
 //!
 //! Each client (thread) keeps as many operations outstanding as the workload's depth says; when
 //! one is answered the next is drawn from the client's stream. Targets are a drive's zones
-//! ([`Zones`]), the files of a file system ([`Files`]), and many files of one with a mix of
-//! operations ([`Flows`]).
+//! ([`Zones`]), the files of a file system ([`Files`]), many files of one with a mix of operations
+//! ([`Flows`]), and files as XFS would have them ([`Spread`]).
 
 mod files;
 mod flows;
+mod spread;
 mod zones;
 
 pub use files::Files;
 pub use flows::Flows;
+pub use spread::{Files as SpreadFiles, Spread};
 pub use zones::Zones;
 
 use crate::host::Host;

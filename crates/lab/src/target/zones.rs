@@ -217,7 +217,8 @@ impl Zones {
         self.send(queue, Command::Manage { target, action }).await
     }
 
-    async fn write(&self, thread: u32, slot: usize, op: Op) -> Result<u64> {
+    /// Writes to the zone of `slot`; the bytes written, fewer if the zone ended.
+    pub(super) async fn write(&self, thread: u32, slot: usize, op: Op) -> Result<u64> {
         let most = self.most(op.kind);
         let lock = self.host.zone_lock && op.kind == Kind::Write;
         let queue = match op.kind {
@@ -277,7 +278,18 @@ impl Zones {
         Ok(capacity)
     }
 
-    async fn read(&self, thread: u32, zone: ZoneId, offset: u64, bytes: u64) -> Result<u64> {
+    /// The zone that `slot` began with.
+    pub(super) fn first(&self, slot: usize) -> ZoneId {
+        self.zone(self.slots[slot].first)
+    }
+
+    pub(super) async fn read(
+        &self,
+        thread: u32,
+        zone: ZoneId,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<u64> {
         let start = self.geometry.start(zone).0 + offset;
         let (wanted, most) = (self.blocks(bytes), self.most(Kind::Read));
         let mut done = 0;
@@ -356,7 +368,7 @@ impl Target for Zones {
             return self.write(thread, slot as usize, op).await;
         }
         let offset = self.blocks(request % each * size.0);
-        let zone = self.zone(self.slots[slot as usize].first);
+        let zone = self.first(slot as usize);
         self.read(thread, zone, offset, op.bytes).await
     }
 }
