@@ -10,14 +10,17 @@
 //! volume: payload goes from the socket to the pages that the volume gets, and from the pages that
 //! the volume gives to the socket.
 //!
-//! The protocol is fixed newstyle with structured replies. *Several connections* to one export are
-//! safe (`NBD_FLAG_CAN_MULTI_CONN`): all are served by one engine on one thread, so a write that
-//! was answered on one connection is seen on all, and a flush on any makes it durable. *Any size works*: the
-//! preferred size is told to be the volume's, the smallest 1 byte. Requests with edges within a
-//! block are served by read, modify, write, in turn with the writes that overlap them. To refuse
-//! them, or to tell a smallest size of 4 KiB, would keep clients from copying images of odd sizes,
-//! and would leave read, modify, write to those that can do it: without turns, so two of them would
-//! undo each other's writes.
+//! The protocol is fixed newstyle with structured replies.
+//!
+//! *Several connections* to one export are safe (`NBD_FLAG_CAN_MULTI_CONN`): all are served by one
+//! engine on one thread, so a write that was answered on one connection is seen on all, and a flush
+//! on any makes it durable.
+//!
+//! *Any size* of a request works: the preferred one is told to be the volume's, the smallest 1
+//! byte. Requests with edges within a block are served by read, modify, write, in turn with the
+//! writes that overlap them. To refuse them, or to tell a smallest size of 4 KiB, would keep clients
+//! from copying images of odd sizes, and would leave read, modify, write to clients that can do it:
+//! without turns, so two of them would undo each other's writes.
 //!
 //! Invariants:
 //! - No client's bytes make it panic, and none takes more memory or time than [`Limits`] says.

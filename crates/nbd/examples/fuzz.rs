@@ -1,0 +1,72 @@
+//! Random and damaged byte streams at a server, for as long as one likes:
+//! `cargo run --release -p furrow-nbd --example fuzz -- [--seconds N] [--from SEED] [--corpus]`.
+//!
+//! A seed that fails is the last one named; `--from SEED --seconds 0` runs it alone. With
+//! `--corpus` it writes the streams that are kept in `tests/corpus` anew.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a program")]
+
+#[path = "../tests/common/bytes.rs"]
+mod bytes;
+#[path = "../tests/common/fuzz.rs"]
+mod fuzz;
+
+use furrow_rt::Rng;
+use fuzz::{Sums, Target};
+use std::time::{Duration, Instant};
+
+/// Cases between two reports, and for one server.
+const ROUND: u64 = 20_000;
+
+fn main() {
+    let (mut seconds, mut seed) = (60, 1 << 32);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut number = || arguments.next().and_then(|n| n.parse().ok()).expect("a number");
+        match argument.as_str() {
+            "--seconds" => seconds = number(),
+            "--from" => seed = number(),
+            "--corpus" => return write_corpus(),
+            other => panic!("unknown: {other}; --seconds N, --from SEED or --corpus"),
+        }
+    }
+    let corpus: Vec<Vec<u8>> = fuzz::corpus().into_iter().map(|(_, stream)| stream).collect();
+    let (start, limit) = (Instant::now(), Duration::from_secs(seconds));
+    let mut sums = Sums::default();
+    loop {
+        let target = Target::new(seed);
+        for _ in 0..ROUND {
+            // Named if it does not come back.
+            let named = Named(seed);
+            fuzz::run(&target, seed, &corpus, &mut sums);
+            std::mem::forget(named);
+            seed += 1;
+            if start.elapsed() >= limit {
+                println!("{} s, next seed {seed}: {sums:?}", start.elapsed().as_secs());
+                return;
+            }
+        }
+        target.finish();
+        println!("{} s, next seed {seed}: {sums:?}", start.elapsed().as_secs());
+    }
+}
+
+/// Says which seed it was when a case panics.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        eprintln!("failed: seed {}; again: --from {} --seconds 0", self.0, self.0);
+    }
+}
+
+/// Streams that go everywhere: sessions of one seed each, kept as they are now.
+fn write_corpus() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    for seed in 0..24 {
+        let mut stream = fuzz::session(&mut Rng::new(seed));
+        stream.truncate(6000);
+        std::fs::write(folder.join(format!("session-{seed:02}")), stream).expect("it is written");
+    }
+}
