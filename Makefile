@@ -41,6 +41,7 @@ crash-full: ## power cuts at every command, the long form
 	@scripts/crash.sh full
 
 bench: build ## every layer against what limits it; ratios within one run
+	@scripts/setup.sh bench
 	@"$${CARGO_TARGET_DIR:-target}/release/furrow" bench
 
 realtime: ## a mount on a drive that takes its time, by fio, against the drive's own figures

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|demo|realtime
+# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|demo|bench|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
 # are missing. Anywhere else it names what is missing and stops. It never touches what is there.
@@ -70,6 +70,15 @@ need_lint() {
     need_tool cargo-deny "$CARGO_DENY_VERSION" "licences of dependencies"
 }
 
+# Programs that speak to the NBD server in its tests.
+need_nbd_clients() {
+    have nbdinfo || install_package libnbd-bin "nbdinfo, nbdcopy, nbdsh: NBD clients"
+    PATH="/usr/bin:$PATH" python3 -c 'import nbd' 2>/dev/null ||
+        install_package python3-libnbd "what nbdsh is made of"
+    have qemu-img || install_package qemu-utils "qemu-img, qemu-io: NBD clients"
+    have fio || install_package fio "an NBD client that verifies"
+}
+
 # A module that is there but not loaded: load it. Whoever needs FUSE says so if that fails.
 load_fuse() {
     [ -e /dev/fuse ] || ! have modprobe || as_root modprobe fuse 2>/dev/null || true
@@ -109,15 +118,21 @@ test)
     have pjdfstest || [ -e /usr/include/sys/acl.h ] ||
         install_package libacl1-dev "access lists, for pjdfstest"
     need_tool pjdfstest "$PJDFSTEST_VERSION" "a judge of POSIX, run on a mount"
+    need_nbd_clients
     load_fuse
     ;;
 demo)
     need_sources
     load_fuse
     ;;
+bench)
+    need_nbd_clients
+    have nbdkit || install_package nbdkit "an NBD server to be compared with"
+    load_fuse
+    ;;
 realtime)
     have fio || install_package fio "the load on the mount"
     load_fuse
     ;;
-*) fail "unknown goal '$goal': build, deb, lint, test, demo or realtime" ;;
+*) fail "unknown goal '$goal': build, deb, lint, test, demo, bench or realtime" ;;
 esac
