@@ -18,9 +18,9 @@
 //!
 //! *Any size* of a request works: the preferred one is told to be the volume's, the smallest 1
 //! byte. Requests with edges within a block are served by read, modify, write, in turn with the
-//! writes that overlap them. To refuse them, or to tell a smallest size of 4 KiB, would keep clients
-//! from copying images of odd sizes, and would leave read, modify, write to clients that can do it:
-//! without turns, so two of them would undo each other's writes.
+//! writes that overlap them. To refuse them, or to tell a smallest size of 4 KiB, would keep
+//! clients from copying images of odd sizes, and would leave read, modify, write to those clients
+//! that can do it: without turns, so two of them would undo each other's writes.
 //!
 //! Invariants:
 //! - No client's bytes make it panic, and none takes more memory or time than [`Limits`] says.

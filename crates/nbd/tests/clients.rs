@@ -155,7 +155,9 @@ fails(errno.ENOSPC, lambda: h.pwrite(b"x" * 512, size))
 fails(errno.EINVAL, lambda: h.trim(size, 512))
 fails(errno.ENOTSUP, lambda: h.zero(4096, 0, nbd.CMD_FLAG_NO_HOLE | nbd.CMD_FLAG_FAST_ZERO))
 h.zero(4096, 0, nbd.CMD_FLAG_FAST_ZERO)
-cookies = [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray([i]) * 5000), i * 5000) for i in range(200)]
+def part(i):
+    return nbd.Buffer.from_bytearray(bytearray([i]) * 5000)
+cookies = [h.aio_pwrite(part(i), i * 5000) for i in range(200)]
 while any(not h.aio_command_completed(c) for c in cookies[-1:]) or h.aio_in_flight() > 0:
     h.poll(-1)
 for i in range(200):
