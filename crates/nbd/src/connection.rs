@@ -222,11 +222,23 @@ pub(crate) struct Input {
     end: usize,
     /// Bytes of the stage that the next read may fill.
     ahead: usize,
+    /// The last read took all there was: the next would likely find nothing.
+    dry: bool,
+    /// Messages taken since the last read.
+    taken: u32,
 }
 
 impl Input {
     pub(crate) fn new(link: Rc<Link>) -> Input {
-        Input { link, stage: vec![0; STAGE].into_boxed_slice(), start: 0, end: 0, ahead: STAGE }
+        Input {
+            link,
+            stage: vec![0; STAGE].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            ahead: STAGE,
+            dry: false,
+            taken: 0,
+        }
     }
 
     /// What is here and not yet taken.
@@ -239,6 +251,7 @@ impl Input {
         debug_assert!(count <= self.end - self.start);
         let from = self.start;
         self.start += count;
+        self.taken += 1;
         &self.stage[from..from + count]
     }
 
@@ -267,9 +280,13 @@ impl Input {
         }
         let limit = (self.end + self.ahead).min(STAGE);
         buffers.push(IoSliceMut::new(&mut self.stage[self.end..limit]));
+        let room = until - at + limit - self.end;
+        (self.dry, self.taken) = (false, 0);
         match self.link.stream.read(&mut buffers)? {
             0 => Err(Errno::PIPE),
             count => {
+                // Under TLS there may be more that was read, but not given out.
+                self.dry = count < room && !self.link.stream.is_tls();
                 let landed = count.min(until - at);
                 self.end += count - landed;
                 Ok(landed)
@@ -284,15 +301,19 @@ impl Input {
         self.link.flush();
         // Whoever always has more to say does not keep others waiting.
         self.link.rt.yield_now().await;
+        // Who sends one request at a time has not sent the next yet.
+        let mut first_wait = self.dry && self.taken <= 1;
         loop {
-            match self.read(&mut [], 0, 0) {
-                Ok(_) => {
-                    self.link.batch();
-                    return Ok(());
+            if !std::mem::take(&mut first_wait) {
+                match self.read(&mut [], 0, 0) {
+                    Ok(_) => {
+                        self.link.batch();
+                        return Ok(());
+                    }
+                    Err(Errno::AGAIN) => {}
+                    Err(_) if middle => return Err(End::Broken),
+                    Err(_) => return Err(End::Orderly),
                 }
-                Err(Errno::AGAIN) => {}
-                Err(_) if middle => return Err(End::Broken),
-                Err(_) => return Err(End::Orderly),
             }
             if self.link.is_draining() && self.link.is_idle() {
                 return Err(End::Orderly);
@@ -348,8 +369,11 @@ impl Input {
             self.ahead = ahead;
             match landed {
                 Ok(count) => at += count,
-                Err(Errno::AGAIN) => self.wait(&mut watch, at - from).await?,
+                Err(Errno::AGAIN) => {}
                 Err(_) => return Err(End::Broken),
+            }
+            if at < until && (landed.is_err() || self.dry) {
+                self.wait(&mut watch, at - from).await?;
             }
         }
         self.link.batch();

@@ -36,34 +36,38 @@ impl Doorbell {
     /// Sleeps until the bell rings, `timeout` nanoseconds have passed or one of `interests` is
     /// ready, and returns the keys of those that are.
     pub(crate) fn sleep(&self, timeout: Option<u64>, interests: &[Interest]) -> Vec<u64> {
-        let ready = poll_all(&[PollFd::new(&self.event, PollFlags::IN)], interests, timeout);
+        let (rang, ready) = poll_all(Some(&self.event), interests, timeout);
         self.sleeper.awake();
-        // Empties the counter; an error says that it was empty.
-        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+        if rang {
+            // Empties the counter.
+            let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+        }
         ready
     }
 }
 
-/// Waits until one of `others` or of `interests` is ready, or `timeout` nanoseconds have passed.
-/// Returns the keys of the interests that are.
-fn poll_all(others: &[PollFd<'_>], interests: &[Interest], timeout: Option<u64>) -> Vec<u64> {
+/// Waits until `bell` or one of `interests` is ready, or `timeout` nanoseconds have passed. Whether
+/// the bell is, and the keys of the interests that are.
+fn poll_all(
+    bell: Option<&OwnedFd>,
+    interests: &[Interest],
+    timeout: Option<u64>,
+) -> (bool, Vec<u64>) {
     let timeout = timeout.map(|nanoseconds| Timespec {
         tv_sec: (nanoseconds / Nanos::SECOND) as i64,
         tv_nsec: (nanoseconds % Nanos::SECOND) as i64,
     });
-    let mut waits = Vec::with_capacity(others.len() + interests.len());
-    waits.extend_from_slice(others);
+    let mut waits = Vec::with_capacity(1 + interests.len());
     waits.extend(interests.iter().map(|i| PollFd::new(&*i.descriptor, i.flags)));
-    match poll(&mut waits, timeout.as_ref()) {
-        Ok(_) => interests
-            .iter()
-            .zip(&waits[others.len()..])
-            .filter(|(_, wait)| !wait.revents().is_empty())
-            .map(|(interest, _)| interest.key)
-            .collect(),
+    waits.extend(bell.map(|bell| PollFd::new(bell, PollFlags::IN)));
+    if poll(&mut waits, timeout.as_ref()).is_err() {
         // Interrupted by a signal, or out of memory: the caller looks around and comes again.
-        Err(_) => Vec::new(),
+        return (false, Vec::new());
     }
+    let ready = |wait: &&PollFd<'_>| !wait.revents().is_empty();
+    let keys = interests.iter().zip(&waits).filter(|(_, wait)| ready(wait));
+    let keys = keys.map(|(interest, _)| interest.key).collect();
+    (waits.get(interests.len()).as_ref().is_some_and(ready), keys)
 }
 
 /// A descriptor somebody waits for.
@@ -180,7 +184,7 @@ impl Driver {
         }
         let interests =
             self.interests.borrow().values().map(|(i, _)| i.clone()).collect::<Vec<_>>();
-        self.ready(&poll_all(&[], &interests, Some(0)));
+        self.ready(&poll_all(None, &interests, Some(0)).1);
     }
 
     /// Wakes who waits for the descriptors of `keys`, which were looked at just now.
