@@ -50,7 +50,7 @@ sweep ledger "$ledger"
 sweep toy "$toy"
 say
 for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLiveRecord SkippedUnit \
-    NoWritePointers SkippedRecord; do
+    NoWritePointers SkippedRecord LostBlocks; do
     canary "fs:$defect"
 done
 for defect in DroppedCrc RecomputedCrc; do canary "rot:$defect"; done

@@ -22,8 +22,8 @@
 //! 5. Read-only with an error; after the drive's return, a new mount.
 //! 6. By the CRC32C in the pointer; cleaning carries that CRC, so it never launders a flip.
 //!
-//! Until 3 and 4 and moving out of a read-only zone are built, the file system stops writing there
-//! and loses nothing it has acknowledged: docs/ARCHITECTURE.md, "When the drive fails".
+//! Where the file system has no other place (checkpoints, tables) it stops writing instead, and
+//! loses nothing it has acknowledged: docs/ARCHITECTURE.md, "When the drive fails".
 //!
 //! [`PowerCut`]: FaultKind::PowerCut
 //! [`ReadError`]: FaultKind::ReadError

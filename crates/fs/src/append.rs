@@ -272,7 +272,7 @@ impl Core {
     }
 
     /// An append to `zone` failed: where others landed is no longer sure. What was to be told of
-    /// the superzone is told as far as it is known; the engine writes no more.
+    /// the superzone is told as far as it is known; it is not written any further.
     fn appends_failed(&mut self, zone: ZoneId, items: &[Item]) {
         if let Some(superzone) = self.layout.superzone_of(zone) {
             let first = superzone * self.layout.segments;
@@ -423,10 +423,11 @@ impl Inner {
         for flight in flights {
             let inner = self.clone();
             self.rt.spawn_detached(async move {
-                if let Err(error) = inner.settle_append(flight).await {
+                let settled = inner.settle_append(flight).await;
+                inner.progress.notify_all();
+                if let Err(error) = settled {
                     inner.fail(&error);
                 }
-                inner.progress.notify_all();
             });
         }
         Ok(count)
@@ -438,7 +439,8 @@ impl Inner {
             Ok(at) => at,
             Err(error) => {
                 self.core.borrow_mut().appends_failed(zone, &items);
-                return Err(error);
+                self.progress.notify_all();
+                return self.relocate(error).await;
             }
         };
         let result = self.run(|core| core.place_appended(zone, at, stream, &items)).await;

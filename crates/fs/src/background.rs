@@ -39,18 +39,18 @@ impl Inner {
     pub(crate) fn after_dispatch(self: &Rc<Self>) {
         self.close_parked(false);
         self.start_cleaning();
-        let (tickets, mark, writer) = {
+        let (tickets, mark) = {
             let core = &mut *self.core.borrow_mut();
             if core.tickets.is_empty() {
                 return;
             }
             let tickets = std::mem::take(&mut core.tickets);
             core.in_flight += tickets.len();
-            (tickets, core.writer.mark(), core.writer.clone())
+            (tickets, core.writer.mark())
         };
         let inner = self.clone();
         self.rt.spawn_detached(async move {
-            let result = writer.wait(mark).await;
+            let result = inner.settled(mark).await;
             {
                 let mut core = inner.core.borrow_mut();
                 core.in_flight -= tickets.len();
@@ -112,11 +112,8 @@ impl Inner {
                 return self.checkpoint(false).await;
             }
             // What is in flight must end before anybody who waits can go on.
-            let (mark, writer) = {
-                let core = self.core.borrow();
-                (core.writer.mark(), core.writer.clone())
-            };
-            writer.wait(mark).await?;
+            let mark = self.core.borrow().writer.mark();
+            self.settled(mark).await?;
             while !self.core.borrow().appends.is_idle() {
                 self.progress.wait().await;
             }

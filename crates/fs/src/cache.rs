@@ -529,6 +529,14 @@ impl Cache {
         }
     }
 
+    /// Pages that are being written, perhaps an older content of theirs, in order.
+    pub(crate) fn in_flight(&self) -> Vec<Key> {
+        let slots = self.slots.iter().flatten().filter(|slot| slot.entry.is_in_flight());
+        let mut keys: Vec<Key> = slots.map(|slot| slot.key).collect();
+        keys.sort_unstable();
+        keys
+    }
+
     // ---- what is dirty ---------------------------------------------------------------------
 
     /// Dirty pages and nodes.

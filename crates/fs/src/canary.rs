@@ -28,6 +28,8 @@ pub enum Canary {
     NoWritePointers,
     /// Recovery passes over a sync record that does not count, to those behind it.
     SkippedRecord,
+    /// What a zone that failed has lost is not written elsewhere.
+    LostBlocks,
 }
 
 impl MountOptions {

@@ -15,7 +15,7 @@ use crate::format::{
     table,
 };
 use crate::heads::Head;
-use crate::merge::{Plan, Units, Write};
+use crate::merge::{Plan, TABLES, Units, Write};
 use crate::types::Ino;
 use furrow_log::Mark;
 use furrow_log::format::{Descriptor, ExtentEntry};
@@ -23,9 +23,12 @@ use furrow_log::pool::{ReleaseProof, SuperzoneId};
 use furrow_log::record::{RecordId, blocks_for, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind};
 use furrow_rt::Nanos;
-use furrow_zone::{Result, ZoneId};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Checkpoints tried in a row while one zone after the other fails.
+const ATTEMPTS: u32 = 8;
 
 /// Where checkpoints and tables are.
 #[derive(Clone, Default)]
@@ -80,6 +83,8 @@ struct Cut {
     /// Superzones of tables that this checkpoint is the first to list.
     grown: Vec<u32>,
     releasable: Vec<SuperzoneId>,
+    /// Zones that failed before it, what they lost is written elsewhere.
+    lost: Vec<ZoneId>,
     names: u64,
     stamp: u64,
     mark: Mark,
@@ -145,6 +150,7 @@ impl Core {
 
     /// The cut.
     fn cut(&mut self, clean: bool) -> Result<Cut, Stop> {
+        let lost = self.take_back()?;
         self.prepare_write_all()?;
         self.now();
         let files: Vec<u32> = self.cache.dirty_files().collect();
@@ -182,10 +188,19 @@ impl Core {
             places: self.units.clone(),
             grown: self.area.pending(),
             releasable,
+            lost,
             names: self.names.next(),
             stamp: self.stamp,
             mark: self.writer.mark(),
         })
+    }
+
+    /// Takes a cut back: a zone failed that holds what it tells of.
+    fn uncut(&mut self, cut: &Cut) {
+        let units = |table| cut.writes.iter().flat_map(move |write| write.units_of(table));
+        self.nat.untake(&cut.nat, units(TABLES[0]));
+        self.sit.untake(&cut.sit, units(TABLES[1]));
+        self.checkpoint.snapshot_bytes = 0;
     }
 
     /// Writes changed table entries, or units: what checkpoint `id`, whose cut this was, is to
@@ -380,8 +395,31 @@ impl Inner {
                 let core = self.core.borrow();
                 (core.stamp, core.writer.mark())
             };
-            return self.make_stable(stamp, mark).await;
+            if self.flushed(stamp, mark, &[]).await.is_ok() {
+                return Ok(());
+            }
+            self.close_failed().await?;
         }
+        self.checkpoint_surely(clean).await
+    }
+
+    /// A checkpoint, wherever zones that fail meanwhile let it be. Whoever calls it holds the lock.
+    pub(crate) async fn checkpoint_surely(self: &Rc<Self>, clean: bool) -> Result<()> {
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            match self.try_checkpoint(clean).await? {
+                None => return Ok(()),
+                Some(error) => last = Some(error),
+            }
+            self.close_failed().await?;
+        }
+        let error = last.unwrap_or_else(|| Error::new(ErrorKind::Io, "no attempt"));
+        self.fail(&error);
+        Err(error)
+    }
+
+    /// One attempt; what failed, if it is to be tried again.
+    async fn try_checkpoint(self: &Rc<Self>, clean: bool) -> Result<Option<Error>> {
         self.append_files(&[]).await?;
         let cut = {
             let _held = self.hold_appends().await;
@@ -397,6 +435,14 @@ impl Inner {
         }
         self.after_dispatch();
         let cut = cut?;
+        if let Err(error) = self.flushed(cut.stamp, cut.mark, &cut.lost).await {
+            self.core.borrow_mut().uncut(&cut);
+            if clean {
+                self.ended.set(false);
+            }
+            return Ok(Some(error));
+        }
+        let relocated = !cut.lost.is_empty();
         let result = self.commit(cut).await;
         self.core.borrow_mut().checkpoint.snapshot_bytes = 0;
         self.start_merge();
@@ -404,12 +450,21 @@ impl Inner {
             self.fail(error);
         }
         self.progress.notify_all();
-        result
+        if relocated {
+            self.start_cleaning();
+        }
+        result.map(|()| None)
     }
 
-    /// The rest of a checkpoint after its cut.
+    /// Waits until what a checkpoint writes is on the drive; files it does not wait for.
+    async fn drain(&self) -> Result<()> {
+        let writer = self.core.borrow().writer.clone();
+        let excused = |zone| self.core.borrow().is_replaceable(zone);
+        writer.wait_excusing(writer.mark(), excused).await
+    }
+
+    /// The rest of a checkpoint, when what was dispatched before its cut is durable.
     async fn commit(self: &Rc<Self>, mut cut: Cut) -> Result<()> {
-        self.make_stable(cut.stamp, cut.mark).await?;
         let writer = self.core.borrow().writer.clone();
         let id = self.core.borrow().checkpoint.id + 1;
         let early = self.core.borrow().options.has(Canary::ReuseBeforeRelease);
@@ -420,7 +475,7 @@ impl Inner {
             let core = &mut *self.core.borrow_mut();
             core.write_tables(id, &mut cut)?
         };
-        writer.drain().await?;
+        self.drain().await?;
         writer.flush().await?;
         {
             let mut core = self.core.borrow_mut();
@@ -431,11 +486,12 @@ impl Inner {
             let body = core.encode_image(&cut.image, &cut.places);
             core.write_checkpoint(id, &body);
         }
-        writer.drain().await?;
+        self.drain().await?;
         let mut releasable = self.releasable(cut.releasable);
         let (stale, tables) = {
             let mut core = self.core.borrow_mut();
             core.checkpoint_durable(id, cut.names);
+            core.relocated(&cut.lost);
             core.adopt_table_superzones(&cut.grown);
             let stale = core.stale_log_zones(cut.image.body.sync_half.get() as u8);
             (stale, core.stale_table_zones(&cut.places))

@@ -137,6 +137,13 @@ pub(crate) struct State {
     failures: Vec<String>,
 }
 
+impl State {
+    /// A superzone is to be emptied: a zone of it cannot be relied on.
+    pub(crate) fn close(&mut self, id: SuperzoneId, generation: u32) {
+        self.closed.insert(id.0, generation);
+    }
+}
+
 /// What a step of cleaning came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {

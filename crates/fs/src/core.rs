@@ -167,6 +167,7 @@ pub(crate) struct Core {
     pub(crate) checkpoint: crate::checkpoint::State,
     pub(crate) sync: crate::sync::State,
     pub(crate) appends: crate::append::State,
+    pub(crate) relocation: crate::relocate::State,
     pub(crate) space: crate::space::State,
     pub(crate) clean: crate::clean::State,
     /// Fsyncs that wait to share the next record, and how they will be answered.
@@ -466,6 +467,7 @@ impl Inner {
         if core.failed.is_none() {
             core.failed = Some(error.clone());
         }
+        core.writer.give_up();
         drop(core);
         self.progress.notify_all();
     }

@@ -422,6 +422,20 @@ impl Core {
         }
     }
 
+    /// A zone of superzone `id` failed: whoever writes to it goes on in another. The permits to be
+    /// given back when its zones are closed, if the head is parked.
+    pub(crate) fn leave_superzone(&mut self, id: SuperzoneId) -> Option<Permit> {
+        let head = self.heads.iter().position(|head| head.superzone == Some(id.0))?;
+        let parked = self.streams.turns[head].parked;
+        if self.streams.turns[head].closing {
+            return None;
+        }
+        self.zones.mark_full(id);
+        let previous = (!parked).then(|| (id.0, self.zones.generation(id)));
+        self.heads[head] = Head { previous, ..Head::default() };
+        self.streams.turns[head].permit.take_if(|_| parked)
+    }
+
     /// Gives back the permits of a head without a superzone, once the writes of the one before
     /// are over.
     fn give_permit_back(&mut self, head: usize) {
@@ -433,7 +447,7 @@ impl Core {
         let (writer, zones) = (self.writer.clone(), self.zones.get(SuperzoneId(superzone)).zones);
         self.rt.spawn_detached(async move {
             for zone in zones {
-                writer.drained(zone).await;
+                writer.freed(zone).await;
             }
             drop(permit);
         });
@@ -721,18 +735,14 @@ impl Inner {
             (head, core.begin_closing(head))
         };
         let mark = self.core.borrow().writer.mark();
-        let writer = self.core.borrow().writer.clone();
-        writer.wait(mark).await?;
+        self.settled(mark).await?;
         self.close(head, zones).await
     }
 
     async fn close(self: &Rc<Self>, head: usize, zones: Vec<ZoneId>) -> Result<()> {
         let writer = self.core.borrow().writer.clone();
         for zone in zones {
-            // One that a crash left full was not opened again.
-            if writer.is_open(zone) {
-                writer.finish(zone).await?;
-            }
+            writer.close(zone).await?;
         }
         self.core.borrow_mut().end_closing(head);
         self.progress.notify_all();

@@ -69,6 +69,7 @@ mod place;
 mod quota;
 mod ranges;
 mod recover;
+mod relocate;
 mod repair;
 mod space;
 mod state;
@@ -139,9 +140,9 @@ impl Fs {
         self.0.progress.notify_all();
         let writer = self.0.core.borrow().writer.clone();
         // Zones being released, reads under way: nothing may outlive the engine.
-        let drained = writer.drain().await;
+        writer.over().await;
         let failed = self.0.core.borrow().failed.clone();
-        result.and(drained).and(failed.map_or(Ok(()), Err))
+        result.and(failed.map_or(Ok(()), Err))
     }
 
     async fn end(&self) -> Result<()> {

@@ -71,6 +71,13 @@ pub(crate) struct Write {
     anew: bool,
 }
 
+impl Write {
+    /// Units of `table` among them.
+    pub(crate) fn units_of(&self, table: usize) -> impl Iterator<Item = u32> + '_ {
+        self.units.iter().filter(move |(of, ..)| *of == table).map(|(_, unit, _)| *unit)
+    }
+}
+
 impl Log {
     /// A log without a merge.
     pub(crate) fn new(delta: DeltaLog, extents: Vec<Extent>) -> Log {
@@ -428,7 +435,7 @@ impl Inner {
 
     async fn merge(self: &Rc<Self>) -> Result<()> {
         loop {
-            let (more, mark, writer) = {
+            let (more, mark) = {
                 let core = &mut *self.core.borrow_mut();
                 if self.ended.get() || core.failed.is_some() {
                     return Ok(());
@@ -437,13 +444,13 @@ impl Inner {
                 for log in 0..core.logs.len() {
                     more |= core.merge_some(log)?;
                 }
-                (more, core.writer.mark(), core.writer.clone())
+                (more, core.writer.mark())
             };
             if !more {
                 return Ok(());
             }
             // One batch at a time, so that it does not stand in the way of what users wait for.
-            writer.wait(mark).await?;
+            self.settled(mark).await?;
             self.rt.yield_now().await;
         }
     }

@@ -212,15 +212,15 @@ impl Fs {
             from = done?;
         }
         if !others {
+            let mut lost = false;
             for written in own {
-                written.await?;
+                lost |= written.await.is_err();
             }
-            return Ok(());
+            if !lost {
+                return Ok(());
+            }
         }
-        let (mark, writer) = {
-            let core = self.0.core.borrow();
-            (core.writer.mark(), core.writer.clone())
-        };
-        writer.wait(mark).await
+        let mark = self.0.core.borrow().writer.mark();
+        self.0.settled(mark).await
     }
 }

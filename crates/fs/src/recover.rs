@@ -99,6 +99,7 @@ pub(crate) async fn mount(
     reap_orphans(&inner).await?;
     trace(rt, 8);
     inner.core.borrow_mut().checkpoint.forced = true;
+    inner.survive_failures();
     inner.checkpoint(false).await?;
     trace(rt, 9);
     inner.resume_merge();
@@ -165,6 +166,7 @@ fn writer(
     let writer = WriterOptions {
         queues: QUEUES,
         order: options.order,
+        relocates: true,
         command_blocks: options.command_blocks,
         pieces: if layout.has_large_zones() { PIECES } else { 1 },
         ..WriterOptions::default()
@@ -264,6 +266,7 @@ pub(crate) fn assemble(
             in_flight: 0,
         },
         appends: Default::default(),
+        relocation: Default::default(),
         space: Default::default(),
         clean: Default::default(),
         sync_waiters: Vec::new(),

@@ -21,7 +21,7 @@ use crate::types::{Ino, Kind};
 use furrow_log::record::{RecordId, blocks_for, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind};
 use furrow_rt::Pages;
-use furrow_zone::Result;
+use furrow_zone::{Result, ZoneId};
 use std::rc::Rc;
 
 /// Records in flight above which further fsyncs share one. With 16 the lab's J5100 made 1.2 times
@@ -317,22 +317,25 @@ impl Inner {
         stamp: u64,
         mark: furrow_log::Mark,
     ) -> Result<()> {
-        let writer = self.core.borrow().writer.clone();
         let result = async {
-            writer.wait(mark).await?;
-            writer.flush().await
-        }
-        .await;
-        match result {
-            Ok(()) => {
-                self.core.borrow_mut().stable(stamp);
-                Ok(())
-            }
-            Err(error) => {
-                self.fail(&error);
-                Err(error)
-            }
-        }
+            self.settled(mark).await?;
+            self.flushed(stamp, mark, &[]).await
+        };
+        result.await.inspect_err(|error| self.fail(error))
+    }
+
+    /// The same, if nothing fails but zones that are `excused`.
+    pub(crate) async fn flushed(
+        &self,
+        stamp: u64,
+        mark: furrow_log::Mark,
+        excused: &[ZoneId],
+    ) -> Result<()> {
+        let writer = self.core.borrow().writer.clone();
+        writer.wait_excusing(mark, |zone| excused.contains(&zone)).await?;
+        writer.flush().await?;
+        self.core.borrow_mut().stable(stamp);
+        Ok(())
     }
 }
 

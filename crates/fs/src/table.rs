@@ -124,6 +124,12 @@ impl<E: Entry> Table<E> {
         dirty.into_iter().map(|index| (index, self.get(index))).collect()
     }
 
+    /// What was taken for a checkpoint that will not be: entries that were dirty, units behind.
+    pub(crate) fn untake(&mut self, dirty: &[(u32, E)], behind: impl Iterator<Item = u32>) {
+        self.dirty.extend(dirty.iter().map(|(index, _)| *index));
+        self.behind.extend(behind);
+    }
+
     /// Units whose copy in the table area is older than memory.
     pub(crate) fn behind(&self) -> &BTreeSet<u32> {
         &self.behind

@@ -474,7 +474,7 @@ impl Default for MountOptions {
 }
 
 /// What a block that cannot be read, or is not what was written, leads to. After a write that
-/// failed the engine is read-only in any case.
+/// failed, and can be made nowhere else, the engine is read-only in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDamage {
     /// That operation fails; others go on.
@@ -563,7 +563,9 @@ pub struct Counters {
     pub table_superzones_returned: u64,
     /// The longest a checkpoint was held up by that, in nanoseconds.
     pub longest_merge_stall: u64,
-    /// Superzones emptied because the drive has closed zones of theirs.
+    /// Zones that failed while they were written, and whose blocks are elsewhere since.
+    pub zone_failures: u64,
+    /// Superzones emptied because the drive has closed zones of theirs, or one failed.
     pub superzones_evacuated: u64,
     /// Superzones left before they were full, because their permits were needed.
     pub superzones_closed: u64,

@@ -144,7 +144,7 @@ fn what_changes_on_its_way_is_not_overwritten_by_it() {
     }
 }
 
-/// The drive refuses an append: the engine says so, writes no more, and ends nevertheless.
+/// The drive goes away under appends: the engine says so, writes no more, and ends nevertheless.
 #[test]
 fn a_failed_append_ends_in_an_error_and_nothing_waits_for_ever() {
     on_drive(5, |rt, drive| async move {
@@ -155,7 +155,8 @@ fn a_failed_append_ends_in_an_error_and_nothing_waits_for_ever() {
         for block in 0..600 {
             put(&fs, a, block, 2).await?;
         }
-        drive.inject(Fault::new(FaultKind::WriteError).when(When::Nth(100)).times(1)).unwrap();
+        let away = FaultKind::Disappear { commands: Some(1) };
+        drive.inject(Fault::new(away).when(When::Nth(100)).times(1)).unwrap();
         let error = fs.fsync(a, false).await.unwrap_err();
         assert!(error.to_string().contains("zone"), "{error}");
         assert!(put(&fs, a, 0, 3).await.is_err(), "it goes on writing");
@@ -169,4 +170,30 @@ fn a_failed_append_ends_in_an_error_and_nothing_waits_for_ever() {
         sound(Rc::new(drive.clone())).await?;
         Ok(())
     });
+}
+
+/// The drive refuses an append: what it carried goes elsewhere, and the file is synced.
+#[test]
+fn a_failed_append_is_made_elsewhere() {
+    for nth in [1, 20, 100] {
+        on_drive(nth, move |rt, drive| async move {
+            let fs = mount(&rt, &drive).await?;
+            let a = file(&fs, "a").await?;
+            for block in 0..600 {
+                put(&fs, a, block, 2).await?;
+            }
+            drive.inject(Fault::new(FaultKind::WriteError).when(When::Nth(nth)).times(1)).unwrap();
+            fs.fsync(a, false).await?;
+            assert_eq!(fs.counters().zone_failures, 1, "{nth}");
+            fs.unmount().await?;
+            drop(fs);
+            let fs = mount(&rt, &drive).await?;
+            for block in 0..600 {
+                assert!(holds(&fs, a, block, 2).await?, "{nth}: block {block}");
+            }
+            fs.unmount().await?;
+            drop(fs);
+            sound(Rc::new(drive.clone())).await
+        });
+    }
 }

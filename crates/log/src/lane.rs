@@ -9,6 +9,7 @@
 //!   while an earlier one was in flight (which has succeeded by the time its answer is looked
 //!   at); then nothing is before it, so it is sent again at most once.
 //! - Any other refusal fails the lane for good. Its writes are over once no command is in flight.
+//!   Where the engine relocates, a lane that follows a failed one waits until that is closed.
 //! - A lane holds its zone's permit until the drive has freed the zone's resources.
 //! - Writes and Zone Appends are never in flight together. Appends in flight together fill, in an
 //!   order the drive chooses, exactly the blocks that were set aside for them; `done` counts them
@@ -17,7 +18,7 @@
 
 use crate::address::{blocks_per_command, oob_per_block, sectors_per_block};
 use crate::budget::Permit;
-use crate::writer::{Payload, Shared};
+use crate::writer::{Failure, Payload, Shared};
 use furrow_rt::{Completion, Page, Pages};
 use furrow_zone::{
     BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Request, Result,
@@ -78,6 +79,10 @@ struct State {
     /// Where the first of the appends in flight together may have landed.
     append_from: u32,
     failed: Option<Error>,
+    /// It failed, and the drive says that it was this zone.
+    of_zone: bool,
+    /// Nothing is written any more, and the drive holds no resources for the zone.
+    over: bool,
     /// Sorted by the offset waited for.
     waiters: VecDeque<(u32, Waker)>,
     idle_waiters: Vec<Waker>,
@@ -189,11 +194,11 @@ impl Lane {
             self.capacity
         );
         state.position = at + blocks;
-        let mut window = shared.window.borrow_mut();
-        let sequence = window.open(pages.len());
+        let sequence = shared.window.borrow_mut().open(pages.len());
         if let Some(error) = &state.failed {
-            window.close(sequence, pages.len());
-            shared.note_failure(self.zone, sequence, error);
+            shared.window.borrow_mut().close(sequence, pages.len());
+            let (zone, of_zone, error) = (self.zone, state.of_zone, error.clone());
+            shared.note_failure(Failure { zone, from: at, of_zone, error, sequence });
             return at;
         }
         let end = state.position;
@@ -249,6 +254,30 @@ impl Lane {
         self.state.borrow_mut().position = self.capacity;
     }
 
+    /// The drive holds no resources for the zone any more, and nothing is written to it.
+    pub(crate) fn is_over(&self) {
+        let mut state = self.state.borrow_mut();
+        state.over = true;
+        if !state.heir {
+            state.permit = None;
+        }
+        state.waiters.drain(..).for_each(|(_, waker)| waker.wake());
+        state.kick();
+    }
+
+    /// It is not written any further, but the drive did not let it end.
+    pub(crate) fn cannot_end(&self, error: &Error) {
+        let mut state = self.state.borrow_mut();
+        state.failed.get_or_insert_with(|| error.clone());
+        state.wake_reached();
+        state.kick();
+    }
+
+    /// Lets those who wait for a failed lane look again.
+    pub(crate) fn wake_if_failed(&self) {
+        self.state.borrow_mut().wake_reached();
+    }
+
     /// The drive made the zone full.
     pub(crate) fn finished(&self) {
         let mut state = self.state.borrow_mut();
@@ -267,11 +296,17 @@ impl Lane {
     }
 
     /// Whether the drive holds no resources for the zone any more: it is full, or was reset.
-    fn poll_free(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        if self.state.borrow().gone {
+    pub(crate) fn poll_free(&self, shared: &Shared, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let (over, waits) = {
+            let state = self.state.borrow();
+            let relocated = shared.relocates && !shared.given_up.get();
+            let held = state.failed.is_some() && state.done < self.capacity && relocated;
+            (state.gone || state.over, state.gate.is_some() || held)
+        };
+        if over {
             return Poll::Ready(Ok(()));
         }
-        if self.state.borrow().gate.is_some() {
+        if waits {
             // Full since long ago, perhaps, but the lane before it may not be.
             self.wake_at(self.capacity, cx.waker());
             return Poll::Pending;
@@ -327,7 +362,7 @@ impl Future for Pump {
         let mut state = self.lane.state.borrow_mut();
         state.wake_idle();
         let full = state.done == self.lane.capacity && state.gate.is_none();
-        let over = state.gone || state.failed.is_some() || full;
+        let over = state.gone || state.over || state.failed.is_some() || full;
         if over && state.is_idle() {
             state.pump = None;
             return Poll::Ready(());
@@ -343,7 +378,7 @@ impl Pump {
     /// Waits for the lane before this one and takes over its permit.
     fn pass_gate(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(gate) = self.lane.state.borrow().gate.clone() else { return Poll::Ready(()) };
-        let Poll::Ready(result) = gate.poll_free(cx) else {
+        let Poll::Ready(result) = gate.poll_free(&self.shared, cx) else {
             return Poll::Pending;
         };
         let permit = gate.state.borrow_mut().permit.take();
@@ -356,7 +391,7 @@ impl Pump {
             state.wake_reached();
         }
         if let Err(error) = result {
-            self.fail(error);
+            self.fail(error, false);
         }
         Poll::Ready(())
     }
@@ -395,7 +430,7 @@ impl Pump {
                 && let Err(error) = self.landed(&state, flight.end, outcome.lba, append)
             {
                 drop(state);
-                return self.fail(error);
+                return self.fail(error, false);
             }
             let mut window = self.shared.window.borrow_mut();
             while state.writes.front().is_some_and(|write| write.end <= flight.end) {
@@ -417,7 +452,12 @@ impl Pump {
         let (first, zone) = (state.done, self.lane.zone);
         drop(state);
         let what = format!("write of {} blocks at zone {zone} offset {first}", flight.end - first);
-        self.fail(Error::device(&self.shared.device.name(), what, outcome.status));
+        // What else it may say is about the drive, or about us.
+        let of_zone = matches!(
+            outcome.status,
+            Status::WriteFault | Status::ZoneFull | Status::ZoneReadOnly | Status::ZoneOffline
+        );
+        self.fail(Error::device(&self.shared.device.name(), what, outcome.status), of_zone);
     }
 
     /// Notes where an append landed: among the blocks set aside for those in flight with it.
@@ -442,13 +482,15 @@ impl Pump {
         Ok(())
     }
 
-    fn fail(&self, error: Error) {
+    fn fail(&self, error: Error, of_zone: bool) {
         let mut state = self.lane.state.borrow_mut();
         if let Some(write) = state.writes.front() {
-            self.shared.note_failure(self.lane.zone, write.sequence, &error);
+            let (zone, from, sequence) = (self.lane.zone, state.done, write.sequence);
+            let error = error.clone();
+            self.shared.note_failure(Failure { zone, from, of_zone, error, sequence });
         }
         state.queue.clear();
-        state.failed = Some(error);
+        (state.failed, state.of_zone) = (Some(error), of_zone);
         state.wake_reached();
     }
 

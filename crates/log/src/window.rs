@@ -69,6 +69,12 @@ impl Window {
         }
     }
 
+    /// Wakes everybody, to look again.
+    pub(crate) fn wake_all(&mut self) {
+        let waiters = std::mem::take(&mut self.waiters);
+        waiters.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
     /// Pages of writes dispatched and not over.
     pub(crate) fn pages(&self) -> usize {
         self.pages

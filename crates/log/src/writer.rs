@@ -16,13 +16,17 @@
 //! - After a failure, every later write of that zone fails too; other zones go on.
 //!
 //! It deliberately does not choose zones, keep data for readers, or relocate after a failure:
-//! that is its engine's work (stop acknowledging, drain, relocate, checkpoint, acknowledge).
+//! that is its engine's work (stop acknowledging, drain, relocate, checkpoint, acknowledge). For an
+//! engine that does it ([`WriterOptions::relocates`]) waits tell of a failure at once, and what
+//! was opened behind a failed zone is held back until that is closed ([`Writer::close`]); every
+//! wait goes on to tell of it until it is forgiven ([`Writer::forgive`]).
 
 use crate::address::{blocks_per_zone, sectors_per_block};
 use crate::budget::Permit;
 use crate::lane::{Lane, Pump, What, largest_append, largest_command, not_open, tail_sectors};
 use crate::window::{Mark, Window};
-use furrow_rt::{Page, Pages, Rt};
+
+use furrow_rt::{Notify, Page, Pages, Rt};
 use furrow_zone::{
     Action, Command, Error, Geometry, QueueId, Request, Result, Target, ZoneId, ZoneReport,
     ZoneState, ZonedDevice,
@@ -178,6 +182,8 @@ pub struct WriterOptions {
     /// What waits for a zone goes in so many commands rather than in one, of 16 KiB at least, as
     /// long as fewer are in flight: where a zone is on many dies, they work at once. 1: in one.
     pub pieces: u32,
+    /// The engine writes elsewhere what a failed zone has lost.
+    pub relocates: bool,
     /// The defect built in, if any.
     #[cfg(feature = "canary")]
     pub canary: Option<Canary>,
@@ -206,17 +212,11 @@ impl Default for WriterOptions {
             depth: 32,
             command_blocks: None,
             pieces: 1,
+            relocates: false,
             #[cfg(feature = "canary")]
             canary: None,
         }
     }
-}
-
-pub(crate) struct Failure {
-    pub(crate) zone: ZoneId,
-    /// The first write that failed.
-    pub(crate) sequence: u64,
-    pub(crate) error: Error,
 }
 
 pub(crate) struct Shared {
@@ -225,6 +225,12 @@ pub(crate) struct Shared {
     pub(crate) queues: u16,
     pub(crate) depth: u32,
     pub(crate) pieces: u32,
+    pub(crate) relocates: bool,
+    /// Failures noted so far, and who waits for the next.
+    pub(crate) noted: Cell<u64>,
+    pub(crate) failing: Notify,
+    /// The engine writes no more: see [`Writer::give_up`].
+    pub(crate) given_up: Cell<bool>,
     pub(crate) blocks_per_command: u32,
     /// Most blocks of an append; 0: what is asked to be appended is written.
     blocks_per_append: u32,
@@ -240,16 +246,6 @@ pub(crate) struct Shared {
     flush_failed: RefCell<Option<Error>>,
     #[cfg(feature = "canary")]
     canary: Option<Canary>,
-}
-
-impl Shared {
-    /// Keeps the first failure of a zone until it is forgotten.
-    pub(crate) fn note_failure(&self, zone: ZoneId, sequence: u64, error: &Error) {
-        let mut failures = self.failures.borrow_mut();
-        if !failures.iter().any(|failure| failure.zone == zone) {
-            failures.push(Failure { zone, sequence, error: error.clone() });
-        }
-    }
 }
 
 /// One flush command and those who share it.
@@ -325,6 +321,10 @@ impl Writer {
             queues: options.queues.max(1),
             depth,
             pieces: options.pieces.clamp(1, depth),
+            relocates: options.relocates,
+            noted: Cell::new(0),
+            failing: Notify::new(),
+            given_up: Cell::new(false),
             blocks_per_command: cap,
             blocks_per_append: match options.order {
                 Order::Append => largest_append(geometry).min(cap),
@@ -578,11 +578,41 @@ impl Writer {
     /// Waits until every write dispatched before `mark` is over.
     ///
     /// # Errors
-    /// The first failure among them that was not forgotten.
+    /// The first failure among them that was not forgotten; at once, if the engine relocates.
     pub async fn wait(&self, mark: Mark) -> Result<()> {
+        self.wait_excusing(mark, |_| false).await
+    }
+
+    /// The same, whatever has become of the writes of zones that are `excused`.
+    ///
+    /// # Errors
+    /// As [`Writer::wait`], of other zones.
+    pub async fn wait_excusing(&self, mark: Mark, excused: impl Fn(ZoneId) -> bool) -> Result<()> {
         if self.has_canary(Canary::EarlyAck) {
             return Ok(());
         }
+        std::future::poll_fn(|cx| {
+            let mut window = self.0.window.borrow_mut();
+            let reached = window.reached(mark);
+            if reached || self.0.relocates {
+                let failures = self.0.failures.borrow();
+                let mut counts = failures.iter().filter(|f| f.sequence < mark.0);
+                if let Some(failure) = counts.find(|failure| !excused(failure.zone)) {
+                    return Poll::Ready(Err(failure.error.clone()));
+                }
+            }
+            if reached {
+                return Poll::Ready(Ok(()));
+            }
+            window.wake_at(mark, cx.waker());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits until every write dispatched before the call is over, whatever became of it.
+    pub async fn over(&self) {
+        let mark = self.mark();
         std::future::poll_fn(|cx| {
             let mut window = self.0.window.borrow_mut();
             if window.reached(mark) {
@@ -592,11 +622,6 @@ impl Writer {
             Poll::Pending
         })
         .await;
-        let failures = self.0.failures.borrow();
-        match failures.iter().find(|failure| failure.sequence < mark.0) {
-            Some(failure) => Err(failure.error.clone()),
-            None => Ok(()),
-        }
     }
 
     /// Waits until every write dispatched before the call is over.
@@ -722,18 +747,6 @@ impl Writer {
         self.0.failures.borrow_mut().retain(|failure| failure.zone != zone);
     }
 
-    /// The first failure that was not forgotten: of a write, else of a flush.
-    pub fn failed(&self) -> Option<Error> {
-        let first = self.0.failures.borrow().first().map(|failure| failure.error.clone());
-        first.or_else(|| self.0.flush_failed.borrow().clone())
-    }
-
-    /// Zones that failed, with their errors.
-    pub fn failures(&self) -> Vec<(ZoneId, Error)> {
-        let failures = self.0.failures.borrow();
-        failures.iter().map(|failure| (failure.zone, failure.error.clone())).collect()
-    }
-
     /// What went to the drive so far.
     pub fn counters(&self) -> Counters {
         *self.0.counters.borrow()
@@ -771,5 +784,8 @@ async fn run_flushes(shared: Rc<Shared>) {
     shared.flushing.set(false);
 }
 
+mod failure;
 #[cfg(test)]
 mod tests;
+
+pub use failure::Failure;

@@ -549,7 +549,9 @@ impl Files {
 
     /// True if the drive of this case has faults.
     fn fails(&self, case: Case) -> bool {
-        !self.rot && self.canary.is_none() && faulty::strikes(case)
+        // Other defects show without, and must.
+        let wanted = matches!(self.canary, None | Some(Canary::LostBlocks));
+        !self.rot && wanted && faulty::strikes(case)
     }
 }
 

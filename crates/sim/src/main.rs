@@ -137,7 +137,7 @@ enum Chosen {
     Ledger(LedgerSubject),
 }
 
-const FS_CANARIES: [Canary; 10] = [
+const FS_CANARIES: [Canary; 11] = [
     Canary::SkippedFlush,
     Canary::EarlyAck,
     Canary::DroppedCrc,
@@ -148,6 +148,7 @@ const FS_CANARIES: [Canary; 10] = [
     Canary::SkippedUnit,
     Canary::NoWritePointers,
     Canary::SkippedRecord,
+    Canary::LostBlocks,
 ];
 
 impl Chosen {

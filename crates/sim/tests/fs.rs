@@ -120,6 +120,12 @@ fn a_cut_that_skips_a_failed_record_is_caught() {
     is_caught(Canary::SkippedRecord, false);
 }
 
+/// A zone fails and its blocks are not written elsewhere.
+#[test]
+fn blocks_that_stay_lost_are_caught() {
+    is_caught(Canary::LostBlocks, false);
+}
+
 #[test]
 fn an_ignored_extent_is_caught() {
     is_caught(Canary::IgnoredExtent, false);

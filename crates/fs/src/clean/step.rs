@@ -386,12 +386,12 @@ impl Inner {
 
     /// Waits until little enough is in flight for the next batch.
     async fn settle_writes(self: &Rc<Self>) -> Result<()> {
-        let (in_flight, batch, mark, writer) = {
+        let (in_flight, batch, mark) = {
             let core = self.core.borrow();
-            (core.in_flight, core.clean_batch(), core.writer.mark(), core.writer.clone())
+            (core.in_flight, core.clean_batch(), core.writer.mark())
         };
         if in_flight > 2 * batch {
-            writer.wait(mark).await?;
+            self.settled(mark).await?;
         }
         Ok(())
     }

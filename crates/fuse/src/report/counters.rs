@@ -56,6 +56,7 @@ counters! {
     table_superzones_returned: "Superzones that tables gave back",
     merge_throttles: "Checkpoints that found the delta log full before a merge was over",
     longest_merge_stall: "The longest a checkpoint was held up by that, in nanoseconds",
+    zone_failures: "Zones that failed while they were written, whose blocks are elsewhere since",
     superzones_evacuated: "Superzones emptied because the drive has closed zones of theirs",
     superzones_closed: "Superzones left before they were full, because their permits were needed",
     superzones_finished: "Parked superzones finished in the background, because it paid",
