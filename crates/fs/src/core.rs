@@ -241,6 +241,13 @@ impl Core {
         self.options.dirty_pages.unwrap_or(self.options.cache_pages / 2).max(64)
     }
 
+    /// True if dirty data are to be written back though nobody is held up yet.
+    fn write_back_is_due(&self) -> bool {
+        let limit = self.dirty_limit();
+        let begin = self.options.background_pages.unwrap_or(limit / 2).min(limit);
+        self.cache.dirty_pages() > begin && !self.replaying && self.writable().is_ok()
+    }
+
     /// Stops a writer while too much is dirty.
     pub(crate) fn throttle(&self) -> Result<(), Stop> {
         if !self.replaying && self.cache.dirty_pages() + self.in_flight > self.dirty_limit() {
@@ -344,7 +351,7 @@ impl Inner {
         let mut pins = Pins { inner: self.clone(), tickets: Vec::new() };
         loop {
             self.check_ended()?;
-            let done = {
+            let (done, write_back) = {
                 let core = &mut *self.core.borrow_mut();
                 core.cache.hold();
                 core.space.first = turn.is_some();
@@ -353,10 +360,15 @@ impl Inner {
                 core.space.first = false;
                 core.note_memory();
                 core.cache.unhold();
-                done
+                (done, core.write_back_is_due())
             };
             let stop = match done {
-                Ok(value) => return Ok(value),
+                Ok(value) => {
+                    if write_back && !self.closing.get() {
+                        self.start_write_back();
+                    }
+                    return Ok(value);
+                }
                 Err(stop) => stop,
             };
             match stop {

@@ -303,7 +303,9 @@ impl Core {
                 continue;
             }
             if let Some(superzone) = self.heads[head].superzone {
-                let load = self.streams.load.of(self.zones.group(SuperzoneId(superzone)));
+                let group = self.zones.group(SuperzoneId(superzone));
+                let weighed = self.options.quota.weighed;
+                let load = if weighed { self.streams.load.of(group) } else { 0 };
                 if least.is_none_or(|(least, _)| load < least) {
                     least = Some((load, head));
                 }
@@ -347,10 +349,11 @@ impl Core {
             .map(|(superzone, generation)| (SuperzoneId(superzone), generation))
             .filter(|(id, generation)| self.zones.generation(*id) == *generation)
             .map(|(id, _)| self.zones.get(id).zones);
+        let follows = !self.options.superzones_overlap;
         for (column, zone) in self.zones.get(id).zones.into_iter().enumerate() {
             let before = previous.as_ref().and_then(|zones| zones.get(column));
             match before {
-                Some(before) if self.writer.is_open(*before) => {
+                Some(before) if follows && self.writer.is_open(*before) => {
                     self.writer.open_zone_after(zone, *before);
                 }
                 _ => self.writer.open_zone(zone, 0),
@@ -391,7 +394,7 @@ impl Core {
                 let group = &mut groups[self.zones.group(SuperzoneId(superzone)) as usize];
                 // Data and nodes are each written in bursts of their own.
                 group.class += u32::from(nodes(other) == nodes(stream));
-                if !parked {
+                if !parked && self.options.quota.by_load {
                     group.own += u32::from(other == stream);
                     group.load += self.streams.streams[other].rate / busy;
                 }
@@ -511,7 +514,7 @@ impl Core {
         let class = self.class(nodes);
         let of = &self.streams.streams[class.clone()];
         let sampled: Vec<u64> = of.iter().map(|stream| stream.sampled).collect();
-        if !quota::is_sample(&sampled, segment, share) {
+        if !self.options.quota.early || !quota::is_sample(&sampled, segment, share) {
             return Vec::new();
         }
         let now = self.rt.now();

@@ -91,6 +91,7 @@ use furrow_rt::{Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 pub use lifetime::{ATTRIBUTE as LIFETIME_ATTRIBUTE, Extensions, Lifetime};
 pub use memory::Memory;
+pub use quota::QuotaRules;
 pub use recover::STEPS as MOUNT_STEPS;
 pub use repair::{ACTIONS_MAX, Action, Fate, Repair, RepairOptions, Verdict};
 use std::rc::Rc;

@@ -424,8 +424,17 @@ pub struct MountOptions {
     pub cache_pages: usize,
     /// Dirty pages (4 KiB) at which writers are held up. Half of `cache_pages` if absent.
     pub dirty_pages: Option<usize>,
+    /// Dirty pages (4 KiB) at which writing back begins while writers go on. Half of those at which
+    /// they are held up if absent, and never more.
+    pub background_pages: Option<usize>,
     /// How many superzones each stream writes to at once.
     pub placement: Placement,
+    /// Which rules quotas follow.
+    pub quota: crate::quota::QuotaRules,
+    /// A stream goes on in its next superzone while writes of the one before are in flight, as F2FS
+    /// does, instead of after them: more zones are active then than the engine accounts for. For
+    /// measurements on drives that allow many. Default false.
+    pub superzones_overlap: bool,
     /// What a block that cannot be read, or is damaged, leads to.
     pub on_damage: OnDamage,
     /// How many writes of a zone may be in flight.
@@ -457,7 +466,10 @@ impl Default for MountOptions {
             commit_interval: 5 * furrow_rt::Nanos::SECOND,
             cache_pages: 65_536,
             dirty_pages: None,
+            background_pages: None,
             placement: Placement::Quota,
+            quota: crate::quota::QuotaRules::default(),
+            superzones_overlap: false,
             on_damage: OnDamage::Continue,
             order: Order::Queued,
             command_blocks: None,

@@ -9,7 +9,7 @@ use furrow_emu::{Emulator, Medium, Options};
 use furrow_fs::{
     Fs, Ino, Kind, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr, WriteData,
 };
-use furrow_rt::{Config, Rt};
+use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::future::Future;
 use std::rc::Rc;
@@ -320,4 +320,35 @@ fn nothing_is_written_after_an_unmount_and_nothing_acknowledged_in_it_is_lost() 
             fs.unmount().await
         });
     }
+}
+
+/// Half of what may be dirty sets off writing back, so that a writer who is slower than the drive
+/// is never held up.
+#[test]
+fn writing_back_begins_before_anybody_is_held_up() {
+    on_drive(SMALL, |rt, drive| async move {
+        for (background, begins) in [(None, true), (Some(512), false)] {
+            let options = MountOptions {
+                cache_pages: 1024,
+                dirty_pages: Some(512),
+                background_pages: background,
+                commit_interval: 1000 * Nanos::SECOND,
+                ..MountOptions::default()
+            };
+            let fs = Fs::mount(&rt, drive.clone(), options).await?;
+            let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?;
+            let before = fs.counters().data_bytes;
+            for block in 0..300 {
+                write(&fs, file.ino, block * 4096, &[1; 4096]).await?;
+            }
+            rt.sleep(Nanos::SECOND).await;
+            let written = (fs.counters().data_bytes - before) / 4096;
+            // Down to a quarter.
+            assert_eq!(written > 100, begins, "{written} blocks, {background:?}");
+            assert!(written < 300, "{written}");
+            fs.unlink(Ino::ROOT, b"file").await?;
+            fs.unmount().await?;
+        }
+        Ok(())
+    });
 }

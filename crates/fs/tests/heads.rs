@@ -8,7 +8,9 @@ mod common;
 use common::sound;
 use furrow_emu::{Emulator, Fates, Options};
 use furrow_fs::ZoneUse;
-use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, Placement, StreamInfo, WriteData};
+use furrow_fs::{
+    Fs, Ino, MkfsOptions, MountOptions, NewNode, Placement, QuotaRules, StreamInfo, WriteData,
+};
 use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::{Result, ZonedDevice};
 use std::collections::BTreeMap;
@@ -139,6 +141,20 @@ fn who_writes_much_gets_more_before_the_window_is_over() {
         sound(device.clone()).await?;
         let fs = Fs::mount(&rt, device, options(Placement::Quota)).await?;
         assert!(holds(&fs, warm, 12 * SEGMENT, 2).await?);
+        fs.unmount().await
+    });
+}
+
+#[test]
+fn without_that_rule_who_writes_much_waits_for_the_window() {
+    on_drive(32, |rt, device| async move {
+        let quota = QuotaRules { early: false, ..QuotaRules::default() };
+        let options = MountOptions { quota, ..options(Placement::Quota) };
+        let fs = Fs::mount(&rt, device.clone(), options).await?;
+        let warm = file(&fs, "warm").await?;
+        assert_eq!(most_open(&fs, warm, 32, 1, "warm data").await?, 1);
+        next_window(&rt, &fs, warm, 4).await?;
+        assert_eq!(stream(&fs, "warm data").quota, 4);
         fs.unmount().await
     });
 }

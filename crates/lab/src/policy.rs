@@ -7,6 +7,7 @@
 use furrow_emu::timing::quantity::Bytes;
 use furrow_fs::{
     Metadata as Tables, MkfsOptions, MountOptions, Order as WriteOrder, Placement as Heads,
+    QuotaRules,
 };
 use furrow_rt::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,18 @@ pub enum Placement {
     Fixed(u32),
     /// So many for hot, warm and cold data, and for hot, warm and cold nodes.
     Split([u8; 6]),
+}
+
+/// A rule of the engine's quotas that is not in the published ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QuotaRule {
+    /// A busy stream gets more before its window is over.
+    Early,
+    /// Superzones are opened where least is going to be written.
+    ByLoad,
+    /// A stream goes on where least was written.
+    Weighed,
 }
 
 /// How many writes of a zone are in flight.
@@ -68,6 +81,12 @@ pub enum Metadata {
 pub struct Policy {
     /// Superzones a stream writes to at once.
     pub placement: Placement,
+    /// Rules that quotas do without.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub quota_without: Vec<QuotaRule>,
+    /// A stream's next superzone does not wait for the writes of the one before.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub overlap: bool,
     /// Zones of a superzone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub width: Option<u32>,
@@ -151,6 +170,12 @@ impl Policy {
                 Placement::Fixed(count) => Heads::Fixed(count),
                 Placement::Split(counts) => Heads::Split(counts),
             },
+            quota: {
+                let with = |rule| !self.quota_without.contains(&rule);
+                let (early, by_load) = (with(QuotaRule::Early), with(QuotaRule::ByLoad));
+                QuotaRules { early, by_load, weighed: with(QuotaRule::Weighed) }
+            },
+            superzones_overlap: self.overlap,
             order: match self.order {
                 Order::Blocking => WriteOrder::Blocking,
                 Order::Queued => WriteOrder::Queued,
@@ -178,6 +203,15 @@ impl Policy {
                 format!("{hot}, {warm} and {cold} superzones for hot, warm and cold data, for ever")
             }
         }];
+        let left_out = self.quota_without.iter().map(|rule| match rule {
+            QuotaRule::Early => "decided at the end of a window only",
+            QuotaRule::ByLoad => "opened where fewest are",
+            QuotaRule::Weighed => "taken in turn",
+        });
+        says.extend(left_out.map(str::to_owned));
+        if self.overlap {
+            says.push("the next opened while the last is written".to_owned());
+        }
         match self.width {
             None => says.push("as wide as the engine chooses".to_owned()),
             Some(1) => says.push("of 1 zone".to_owned()),
@@ -237,7 +271,13 @@ mod tests {
         let coarse = Policy { unit: Some(Bytes(4 << 20)), ..pair };
         assert_eq!(coarse.mkfs().unit_blocks, Some(1024));
         assert!(coarse.describe().contains("units of 4MiB"), "{}", coarse.describe());
+        let rules = "quota_without = ['early', 'weighed']\noverlap = true";
+        let rules: Policy = toml::from_str(rules).unwrap();
+        let mount = rules.mount();
+        assert_eq!(mount.quota, QuotaRules { early: false, by_load: true, weighed: false });
+        assert!(mount.superzones_overlap && rules.describe().contains("in turn"));
         let own = Policy::default().mount();
+        assert!(own.quota == QuotaRules::default() && !own.superzones_overlap);
         assert_eq!((own.placement, own.order), (Heads::Quota, WriteOrder::Queued));
         let says = policy.describe();
         for word in ["4 superzones", "16 zones", "by 4KiB", "at most 8KiB", "one write"] {

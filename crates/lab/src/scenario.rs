@@ -347,7 +347,7 @@ mod tests {
             (point(PM1731A, Workload { read_percent: 50, ..writes() }), "mixed"),
             (point(PM1731A, Workload { fsync: 1, ..writes() }), "fsync"),
             (point("mem:pm1731a,timing=off", writes()), "time"),
-            (fs(host(Host { background: Bytes(1), ..Host::default() })), "writes back"),
+            (fs(host(Host { flushers: 1, ..Host::default() })), "writes back"),
             (fs(point(PM1731A, Workload { flow: Some(flow()), ..writes() })), "`cpu`"),
         ] {
             let error = super::run(&point, 1, &Arc::default()).unwrap_err();

@@ -49,13 +49,14 @@ impl Library {
     ) -> Result<Library> {
         let name = device.name();
         ensure!(
-            host.background.0 == 0 && host.flushers == 0,
-            "{name}: when the engine writes back, and with how many tasks, cannot be set"
+            host.flushers == 0,
+            "{name}: with how many tasks the engine writes back cannot be set"
         );
         let pages = |bytes: u64| (bytes > 0).then_some(bytes as usize / PAGE_SIZE);
         let mut options = profile.policy.mount();
         options.cache_pages = pages(host.memory.0).unwrap_or(options.cache_pages);
         options.dirty_pages = pages(host.dirty.0);
+        options.background_pages = pages(host.background.0);
         if host.zone_lock {
             options.order = WriteOrder::Blocking;
         }
