@@ -77,6 +77,7 @@ need_nbd_clients() {
         install_package python3-libnbd "what nbdsh is made of"
     have qemu-img || install_package qemu-utils "qemu-img, qemu-io: NBD clients"
     have fio || install_package fio "an NBD client that verifies"
+    have nbdkit || install_package nbdkit "an NBD server to be compared with"
 }
 
 # A module that is there but not loaded: load it. Whoever needs FUSE says so if that fails.
@@ -127,7 +128,6 @@ demo)
     ;;
 bench)
     need_nbd_clients
-    have nbdkit || install_package nbdkit "an NBD server to be compared with"
     load_fuse
     ;;
 realtime)

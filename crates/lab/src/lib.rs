@@ -26,6 +26,7 @@ pub mod host;
 pub mod inside;
 mod library;
 pub mod measure;
+mod nbd;
 pub mod plot;
 pub mod policy;
 mod reach;
@@ -66,6 +67,7 @@ pub const BENCHES: &[Bench] = &[
     reach::REACH,
     timing::TIMING,
     capacity::CAPACITY,
+    nbd::NBD,
 ];
 
 /// The benchmarks called `names`, all if there are none.

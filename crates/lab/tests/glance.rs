@@ -15,6 +15,10 @@ fn every_benchmark_runs() {
             eprintln!("SKIPPED fuse: no /dev/fuse or not root, and FURROW_WITHOUT_FUSE=1");
             continue;
         }
+        if bench.name == "nbd" && std::env::var_os("FURROW_WITHOUT_NBD_CLIENTS").is_some() {
+            eprintln!("SKIPPED nbd: FURROW_WITHOUT_NBD_CLIENTS is set");
+            continue;
+        }
         let rows = (bench.run)(Effort::glance())
             .unwrap_or_else(|error| panic!("{}: {error:#}", bench.name));
         match expected(bench.name) {
@@ -39,6 +43,7 @@ fn expected(bench: &str) -> Option<(usize, &'static str)> {
         "emulator" => (8, "write, discard"),
         "timing" => (4, "write, untimed"),
         "capacity" => (2, "2 GB of zeros"),
+        "nbd" => (12, "4 KiB read, furrow"),
         _ => return None,
     })
 }
