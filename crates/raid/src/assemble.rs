@@ -1,0 +1,517 @@
+//! Making an array, and putting one together from its drives.
+
+use crate::checkpoint::{Image, State};
+use crate::drive::{Drive, Found, newest_state, reports};
+use crate::format::{ArrayBody, MAPPED, MemberEntry, NONE, SegmentEntry};
+use crate::level::{Level, Placement};
+use crate::map::Map;
+use crate::range::Ranges;
+use crate::shape::{Config, Shape};
+use crate::stream::{Stream, Use};
+use crate::volume::{Errors, Inner, Member, MemberState, Options, Segment, Volume};
+use furrow_log::Uuid;
+use furrow_log::record::crc32c;
+use furrow_rt::{Notify, Page, Pool, Rt};
+use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZoneState, ZonedDevice};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use zerocopy::FromBytes;
+
+/// Pages kept for reuse.
+const PAGES: usize = 4096;
+
+/// What a drive says of the array it is of.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// The array.
+    pub array: Uuid,
+    /// The drive.
+    pub device: Uuid,
+    /// Which of the members it is.
+    pub member: u32,
+    /// Members.
+    pub drives: u32,
+    /// Level.
+    pub level: Level,
+    /// Name of the array.
+    pub label: String,
+    /// Events the drive knows of.
+    pub events: u64,
+    /// Blocks of the volume.
+    pub blocks: u64,
+    /// When the array was made, seconds since 1970.
+    pub created: i64,
+    /// Stopped in order.
+    pub clean: bool,
+    /// The members as this drive knows them.
+    pub members: Vec<(Uuid, MemberState)>,
+}
+
+/// A parsed state record.
+struct Parsed {
+    body: ArrayBody,
+    members: Vec<MemberEntry>,
+    image: Image,
+}
+
+fn parse(found: &Found, name: &str) -> Result<Parsed> {
+    let corrupt =
+        |what: &str| Err(Error::new(ErrorKind::Corrupt, format!("{name}: state record: {what}")));
+    let Ok((body, rest)) = ArrayBody::read_from_prefix(&found.body) else {
+        return corrupt("too short");
+    };
+    let (drives, entries) = (body.drives.get() as usize, body.entries.get() as usize);
+    let (mappings, segments) = (body.mappings.get() as usize, body.segments.get() as usize);
+    let lengths = (drives <= 32 && entries <= segments)
+        .then(|| (drives * MemberEntry::SIZE, entries * SegmentEntry::SIZE, mappings * 4));
+    let Some((members, entries, _)) =
+        lengths.filter(|(members, entries, root)| members + entries + root == rest.len())
+    else {
+        return corrupt("its parts do not fit its length");
+    };
+    let (members, rest) = rest.split_at(members);
+    let (entries, root) = rest.split_at(entries);
+    fn all<T: FromBytes>(bytes: &[u8]) -> Vec<T> {
+        let size = std::mem::size_of::<T>();
+        bytes.chunks_exact(size).filter_map(|bytes| T::read_from_bytes(bytes).ok()).collect()
+    }
+    let root: Vec<zerocopy::little_endian::U32> = all(root);
+    let image = Image {
+        entries: all(entries),
+        root: root.iter().map(|number| number.get()).collect(),
+        sequence: body.next_sequence.get(),
+        next_segment: body.next_segment.get(),
+    };
+    let members: Vec<MemberEntry> = all(members);
+    let whole = body.member.get() < body.drives.get()
+        && members.iter().all(|m| MemberState::from_byte(m.state).is_some())
+        && image.entries.iter().all(|e| e.slot.get() < body.segments.get() && e.chunk.get() != 0)
+        && Level::from_byte(body.level).is_some();
+    if whole { Ok(Parsed { body, members, image }) } else { corrupt("values that mean nothing") }
+}
+
+impl Parsed {
+    fn config(&self) -> Config {
+        let body = &self.body;
+        let end = body.label.iter().position(|byte| *byte == 0).unwrap_or(body.label.len());
+        Config {
+            level: Level::from_byte(body.level).expect("invariant: checked when parsed"),
+            label: String::from_utf8_lossy(&body.label[..end]).into_owned(),
+            small: body.small.get(),
+            large: body.large.get(),
+            chunk_small: body.chunk_small.get(),
+            chunk_large: body.chunk_large.get(),
+            group: body.group.get(),
+            reserve: body.reserve.get(),
+        }
+    }
+
+    fn shape(&self, first_zone: u32) -> Result<Shape> {
+        let (body, config) = (&self.body, self.config());
+        let placement = Placement::new(config.level, body.drives.get())?;
+        let shape = Shape {
+            placement,
+            first_zone,
+            zones: body.zones.get(),
+            capacity: body.zone_capacity.get(),
+            rows: body.rows.get(),
+            slots: body.segments.get(),
+            blocks: body.blocks.get(),
+            mappings: body.mappings.get(),
+            kept: crate::shape::KEPT,
+        };
+        let numbers = u64::from(shape.slots) * u64::from(shape.rows) * u64::from(placement.k);
+        let whole = shape.rows > 0
+            && shape.blocks > 0
+            && shape.blocks.div_ceil(u64::from(MAPPED)) == u64::from(shape.mappings)
+            && u64::from(shape.blocks as u32) <= numbers
+            && numbers < u64::from(NONE)
+            && config.small > 0
+            && config.chunk_small > 0
+            && config.chunk_large > 0
+            && shape.rows.is_multiple_of(config.chunk_small)
+            && shape.rows.is_multiple_of(config.chunk_large)
+            && u64::from(shape.rows) + 1 + u64::from(shape.footer_blocks())
+                <= u64::from(shape.capacity);
+        if whole {
+            return Ok(shape);
+        }
+        Err(Error::new(ErrorKind::Corrupt, "state record: sizes that do not fit each other"))
+    }
+}
+
+/// What `device` says of the array it is of.
+///
+/// # Errors
+/// `WrongFormat` if it is of none, or of a newer version; `Io` if it cannot be read.
+pub async fn examine(device: &dyn ZonedDevice) -> Result<Examined> {
+    let found = find(device).await?.0;
+    let parsed = parse(&found, &device.name())?;
+    let config = parsed.config();
+    let state = |m: &MemberEntry| MemberState::from_byte(m.state).unwrap_or(MemberState::Failed);
+    Ok(Examined {
+        array: found.header.object,
+        device: found.header.device,
+        member: parsed.body.member.get(),
+        drives: parsed.body.drives.get(),
+        level: config.level,
+        label: config.label,
+        events: parsed.body.events.get(),
+        blocks: parsed.body.blocks.get(),
+        created: parsed.body.created.get(),
+        clean: parsed.body.flags & 1 == 1,
+        members: parsed.members.iter().map(|m| (m.uuid, state(m))).collect(),
+    })
+}
+
+async fn find(device: &dyn ZonedDevice) -> Result<(Found, Vec<ZoneReport>)> {
+    let zones = reports(device)?;
+    let found = newest_state(device, &zones, &Pool::new(64)).await?;
+    let Some(found) = found else {
+        return Err(Error::new(
+            ErrorKind::WrongFormat,
+            format!(
+                "{}: no member of a Furrow array: make one with `furrow raid create`, or check the \
+                 device",
+                device.name()
+            ),
+        ));
+    };
+    Ok((found, zones))
+}
+
+/// Makes an array of `devices`, in that order, and puts it in service. With `force`, whatever they
+/// hold is lost; without, they must be empty.
+///
+/// # Errors
+/// `Invalid` if no such array can be made of them, `Exists` if one of them is not empty; then
+/// nothing was written.
+pub async fn create(
+    rt: &Rt,
+    devices: Vec<Rc<dyn ZonedDevice>>,
+    config: &Config,
+    options: &Options,
+    force: bool,
+) -> Result<Volume> {
+    if devices.is_empty() {
+        return Err(Error::new(ErrorKind::Invalid, "no drives are given"));
+    }
+    let geometries: Vec<_> = devices.iter().map(|device| device.geometry()).collect();
+    let shape = Shape::new(config, &geometries)?;
+    let mut all = Vec::new();
+    for device in &devices {
+        let zones = reports(&**device)?;
+        let used =
+            zones.iter().find(|zone| !matches!(zone.state, ZoneState::Empty | ZoneState::Offline));
+        if let Some(used) = used.filter(|_| !force) {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!(
+                    "{}: zone {} is not empty: use --force if what the drive holds may be lost",
+                    device.name(),
+                    used.zone
+                ),
+            ));
+        }
+        all.push(zones);
+    }
+    let mut rng = rt.fork_rng();
+    let uuid = Uuid::random(&mut rng);
+    let mut members = Vec::new();
+    for (device, zones) in devices.iter().zip(&mut all) {
+        if force {
+            erase(&**device, zones).await?;
+            *zones = reports(&**device)?;
+        }
+        let drive = Drive::open(rt, device.clone(), zones, 0, &options.drive)?;
+        members.push(member(Uuid::random(&mut rng), MemberState::Active, 0, Some(drive)));
+    }
+    let image = Image {
+        root: vec![NONE; shape.mappings as usize],
+        sequence: 1,
+        next_segment: 1,
+        ..Image::default()
+    };
+    let body = Start { uuid, created: rt.wall().0, events: 1, epoch: 1, records: 1, checkpoint: 0 };
+    let volume = start(rt, (config.clone(), shape), members, options, body, image);
+    volume.checkpoint(true).await?;
+    volume.serve();
+    Ok(volume)
+}
+
+/// Empties every zone that holds something.
+async fn erase(device: &dyn ZonedDevice, zones: &[ZoneReport]) -> Result<()> {
+    let held = |zone: &&ZoneReport| {
+        !matches!(zone.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
+            && !device.geometry().is_conventional(zone.zone)
+    };
+    for zone in zones.iter().filter(held) {
+        let command = furrow_zone::Command::reset(device.geometry(), zone.zone);
+        let request = furrow_zone::Request::bare(command);
+        let status = device.submit(furrow_zone::QueueId(0), request).await.status;
+        if !status.is_ok() {
+            let what = format!("reset of zone {}", zone.zone);
+            return Err(Error::device(&device.name(), what, status));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn member(uuid: Uuid, state: MemberState, events: u64, drive: Option<Drive>) -> Member {
+    Member {
+        uuid: Cell::new(uuid),
+        state: Cell::new(state),
+        events: Cell::new(events),
+        errors: Cell::new(Errors::default()),
+        failures: Cell::new(0),
+        drive: RefCell::new(drive.map(Rc::new)),
+    }
+}
+
+/// Where the numbers of a volume begin.
+struct Start {
+    uuid: Uuid,
+    created: i64,
+    events: u64,
+    epoch: u64,
+    records: u64,
+    checkpoint: u64,
+}
+
+fn start(
+    rt: &Rt,
+    (config, shape): (Config, Shape),
+    members: Vec<Member>,
+    options: &Options,
+    start: Start,
+    image: Image,
+) -> Volume {
+    let mut streams = Vec::new();
+    for number in 0..config.small {
+        let group = if number == 0 { config.group } else { 1 };
+        streams.push(Stream::new(Use::Small, config.chunk_small, group));
+    }
+    for _ in 0..config.large {
+        streams.push(Stream::new(Use::Large, config.chunk_large, 1));
+    }
+    let inside = if config.large > 0 { config.chunk_large } else { config.chunk_small };
+    streams.push(Stream::new(Use::Inside, inside, 1));
+    let zero = Page::zeroed();
+    let segments = vec![Segment::free(shape.placement.n); shape.slots as usize];
+    Volume(Rc::new(Inner {
+        rt: rt.clone(),
+        uuid: start.uuid,
+        created: start.created,
+        options: options.clone(),
+        members,
+        segments: RefCell::new(segments),
+        map: RefCell::new(Map::new(image.root.clone())),
+        streams,
+        pages: Pool::new(PAGES),
+        zero_crc: crc32c(zero.bytes()),
+        zero,
+        sequence: Cell::new(image.sequence),
+        next_segment: Cell::new(image.next_segment),
+        epoch: start.epoch,
+        events: Cell::new(start.events),
+        records: Cell::new(start.records),
+        checkpoint: State::new(start.checkpoint, image),
+        ranges: Ranges::default(),
+        room: Notify::new(),
+        wanted: Notify::new(),
+        in_flight: Cell::new(0),
+        quiet: Notify::new(),
+        ending: Cell::new(0),
+        held: Cell::new(0),
+        noting: Cell::new(false),
+        noted: Notify::new(),
+        dead: RefCell::default(),
+        stopping: Cell::new(false),
+        counters: Cell::default(),
+        config,
+        shape,
+    }))
+}
+
+/// One of the drives given to [`assemble`].
+struct Candidate {
+    device: Rc<dyn ZonedDevice>,
+    found: Found,
+    zones: Vec<ZoneReport>,
+    parsed: Parsed,
+}
+
+/// Puts an array together from its drives, in any order, and in service. Members that are not
+/// given count as failed, if the array can do without them.
+///
+/// # Errors
+/// `WrongFormat` if a drive is of no array, or of another; `Invalid` if one is stale or given
+/// twice, or too many are missing: the message names them. `Io` or `Corrupt` if what must be read
+/// cannot be.
+pub async fn assemble(
+    rt: &Rt,
+    devices: Vec<Rc<dyn ZonedDevice>>,
+    options: &Options,
+) -> Result<Volume> {
+    let mut candidates = Vec::new();
+    for device in devices {
+        let (found, zones) = find(&*device).await?;
+        let parsed = parse(&found, &device.name())?;
+        candidates.push(Candidate { device, found, zones, parsed });
+    }
+    let rank = |c: &Candidate| (c.parsed.body.events.get(), c.found.header.sequence.get());
+    let Some(best) = (0..candidates.len()).max_by_key(|i| rank(&candidates[*i])) else {
+        return Err(Error::new(ErrorKind::Invalid, "no drives are given"));
+    };
+    let order = match_members(&candidates, best)?;
+    let authority = &candidates[best];
+    let config = authority.parsed.config();
+    let geometry = authority.device.geometry();
+    let shape = authority
+        .parsed
+        .shape(geometry.conventional_zones + crate::format::RING_ZONES)
+        .map_err(|error| error.at(authority.device.name()))?;
+    let entries = authority.parsed.members.clone();
+    let header = authority.found.header;
+    let (body, image) = (authority.parsed.body, authority.parsed.image.clone());
+    let mut slots: Vec<Option<Candidate>> = entries.iter().map(|_| None).collect();
+    for (candidate, index) in candidates.into_iter().zip(order) {
+        slots[index] = Some(candidate);
+    }
+    let (mut members, mut zones, mut lost) = (Vec::new(), Vec::new(), false);
+    for (entry, candidate) in entries.iter().zip(slots) {
+        let state = MemberState::from_byte(entry.state).unwrap_or(MemberState::Failed);
+        let events = entry.events.get();
+        let Some(candidate) = candidate else {
+            lost |= state != MemberState::Failed;
+            members.push(member(entry.uuid, MemberState::Failed, events, None));
+            zones.push(Vec::new());
+            continue;
+        };
+        let Candidate { device, found, zones: reports, .. } = candidate;
+        check_device(&*device, &shape)?;
+        let drive = Drive::open(rt, device, &reports, found.ring, &options.drive)?;
+        members.push(member(entry.uuid, state, events, Some(drive)));
+        zones.push(reports);
+    }
+    let begin = Start {
+        uuid: header.object,
+        created: body.created.get(),
+        events: body.events.get() + u64::from(lost),
+        epoch: header.epoch.get() + 1,
+        records: header.sequence.get() + 1,
+        checkpoint: header.checkpoint.get(),
+    };
+    let volume = start(rt, (config, shape), members, options, begin, image.clone());
+    volume.recover(&zones, &image).await?;
+    volume.serve();
+    Ok(volume)
+}
+
+fn check_device(device: &dyn ZonedDevice, shape: &Shape) -> Result<()> {
+    let geometry = device.geometry();
+    let capacity = furrow_log::address::blocks_per_zone(geometry);
+    if capacity == shape.capacity && geometry.zones >= shape.zones {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::WrongFormat,
+        format!(
+            "{}: {} zones of {capacity} blocks, the array was made on {} of {}: not the drive it \
+             says it is",
+            device.name(),
+            geometry.zones,
+            shape.zones,
+            shape.capacity
+        ),
+    ))
+}
+
+/// Which member each drive is; refuses what does not belong together.
+fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
+    let authority = &candidates[best];
+    let array = authority.found.header.object;
+    let name = |c: &Candidate| c.device.name();
+    let refuse = |kind, message| Err(Error::new(kind, message));
+    let mut order: Vec<usize> = Vec::new();
+    for candidate in candidates {
+        let (uuid, object) = (candidate.found.header.device, candidate.found.header.object);
+        if object != array {
+            return refuse(
+                ErrorKind::WrongFormat,
+                format!(
+                    "{} is of array {object}, {} of array {array}: assemble one at a time",
+                    name(candidate),
+                    name(authority)
+                ),
+            );
+        }
+        let index = authority.parsed.members.iter().position(|member| member.uuid == uuid);
+        let Some(index) = index else {
+            return refuse(
+                ErrorKind::Invalid,
+                format!(
+                    "{} was a member of array {array} and has been replaced: leave it out",
+                    name(candidate)
+                ),
+            );
+        };
+        if order.contains(&index) {
+            return refuse(
+                ErrorKind::Invalid,
+                format!("{} is member {index} once more: a copy, or given twice", name(candidate)),
+            );
+        }
+        let entry = &authority.parsed.members[index];
+        if MemberState::from_byte(entry.state) == Some(MemberState::Failed) {
+            return refuse(
+                ErrorKind::Invalid,
+                format!(
+                    "{} is stale: the array went on without it (event {} of {}): leave it out, and \
+                     give it back with `furrow raid replace`",
+                    name(candidate),
+                    entry.events,
+                    authority.parsed.body.events
+                ),
+            );
+        }
+        let mine = authority.parsed.body.member.get() as usize;
+        let theirs = candidate.parsed.members.get(mine);
+        if theirs.and_then(|m| MemberState::from_byte(m.state)) == Some(MemberState::Failed) {
+            return refuse(
+                ErrorKind::Invalid,
+                format!(
+                    "{} and {} have each gone on without the other: leave one of the two halves out",
+                    name(candidate),
+                    name(authority)
+                ),
+            );
+        }
+        order.push(index);
+    }
+    check_missing(candidates, best, &order)?;
+    Ok(order)
+}
+
+/// Refuses to start without so many members that data is missing.
+fn check_missing(candidates: &[Candidate], best: usize, order: &[usize]) -> Result<()> {
+    let parsed = &candidates[best].parsed;
+    let level = Level::from_byte(parsed.body.level).expect("invariant: checked when parsed");
+    let placement = Placement::new(level, parsed.body.drives.get())?;
+    let given = |chunk: u32| order.contains(&(placement.drive(0, chunk) as usize));
+    if placement.recoverable(given) {
+        return Ok(());
+    }
+    let gone: Vec<String> = (0..parsed.members.len())
+        .filter(|index| !order.contains(index))
+        .map(|index| format!("{index} ({})", parsed.members[index].uuid))
+        .collect();
+    Err(Error::new(
+        ErrorKind::Invalid,
+        format!(
+            "{level} on {} drives cannot do without members {}: give their drives too",
+            placement.n,
+            gone.join(", ")
+        ),
+    ))
+}

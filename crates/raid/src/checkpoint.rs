@@ -1,0 +1,235 @@
+//! Checkpoints: they bound what recovery has to read.
+//!
+//! In a stretch in which no stripe is in flight, the *cut*, the segment table is snapshot and the
+//! mapping blocks that changed are copied. Stripes then go on. The mapping blocks are written as
+//! blocks of the volume are; then a state record on every member lists where each mapping block is.
+//! Recovery goes on from there with the rows that were written after the cut.
+//!
+//! The same record is written, with the last checkpoint's content, when a member fails.
+
+use crate::format::{ArrayBody, MemberEntry, SegmentEntry, block, kind, segment};
+use crate::volume::{MemberState, SegmentState, Volume};
+use furrow_log::record::{RecordId, seal};
+use furrow_rt::{Page, Semaphore};
+use furrow_zone::Result;
+use std::cell::{Cell, RefCell};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// What a checkpoint says.
+#[derive(Clone, Default)]
+pub(crate) struct Image {
+    pub(crate) entries: Vec<SegmentEntry>,
+    pub(crate) root: Vec<u32>,
+    pub(crate) sequence: u64,
+    pub(crate) next_segment: u64,
+}
+
+/// The state of checkpointing.
+pub(crate) struct State {
+    /// The newest durable checkpoint.
+    pub(crate) id: Cell<u64>,
+    /// Cuts so far.
+    pub(crate) cuts: Cell<u64>,
+    /// Mapping blocks that the newest durable checkpoint may name and the root does not.
+    pub(crate) replaced: RefCell<Vec<u32>>,
+    pub(crate) image: RefCell<Image>,
+    /// Blocks written when it was taken.
+    pub(crate) written: Cell<u64>,
+    one: Semaphore,
+    record: Semaphore,
+}
+
+impl State {
+    pub(crate) fn new(id: u64, image: Image) -> State {
+        State {
+            id: Cell::new(id),
+            cuts: Cell::new(id),
+            replaced: RefCell::default(),
+            image: RefCell::new(image),
+            written: Cell::new(0),
+            one: Semaphore::new(1),
+            record: Semaphore::new(1),
+        }
+    }
+}
+
+/// Mapping blocks written together.
+const BATCH: usize = 64;
+
+impl Volume {
+    /// Writes a checkpoint. `clean`: the volume is stopped in order.
+    ///
+    /// # Errors
+    /// If the volume cannot be written.
+    pub async fn checkpoint(&self, clean: bool) -> Result<()> {
+        let state = &self.0.checkpoint;
+        let _one = state.one.acquire(1).await;
+        self.quiet().await;
+        state.cuts.set(state.cuts.get() + 1);
+        let cut = state.cuts.get();
+        let pages = &self.0.pages;
+        let dirty = self.0.map.borrow_mut().take_dirty(|| pages.take_dirty());
+        let entries = self.entries();
+        let (sequence, next_segment) = (self.0.sequence.get(), self.0.next_segment.get());
+        state.written.set(self.0.counters.get().written);
+        self.go_on();
+        if let Err(error) = self.write_leaves(&dirty).await {
+            let mut map = self.0.map.borrow_mut();
+            dirty.iter().for_each(|(leaf, _)| map.mark_dirty(*leaf));
+            return Err(error);
+        }
+        self.flush_drives().await?;
+        let root = self.0.map.borrow().root().to_vec();
+        let replaced = std::mem::take(&mut *state.replaced.borrow_mut());
+        *state.image.borrow_mut() = Image { entries, root, sequence, next_segment };
+        state.id.set(cut);
+        self.write_state(clean).await;
+        if let Some(error) = self.failed() {
+            return Err(error);
+        }
+        let mut segments = self.0.segments.borrow_mut();
+        for number in replaced {
+            segments[self.0.shape.slot(number) as usize].leaves -= 1;
+        }
+        for segment in segments.iter_mut().filter(|segment| segment.needed <= cut) {
+            segment.needed = 0;
+        }
+        drop(segments);
+        for drive in self.0.members.iter().filter_map(|member| member.drive()) {
+            drive.zones.checkpoint_durable(cut);
+        }
+        self.count(|counters| counters.checkpoints += 1);
+        self.0.wanted.notify_all();
+        Ok(())
+    }
+
+    /// Holds stripes back and waits until none is in flight.
+    async fn quiet(&self) {
+        self.0.held.set(self.0.held.get() + 1);
+        while self.0.in_flight.get() > 0 {
+            self.0.quiet.wait().await;
+        }
+    }
+
+    fn go_on(&self) {
+        self.0.held.set(self.0.held.get() - 1);
+        for stream in &self.0.streams {
+            self.pump(stream);
+        }
+    }
+
+    async fn write_leaves(&self, dirty: &[(u32, Page)]) -> Result<()> {
+        for batch in dirty.chunks(BATCH) {
+            let blocks =
+                batch.iter().map(|(leaf, page)| (block::MAPPING, u64::from(*leaf), page.clone()));
+            self.write_inside(blocks.collect()).await?;
+        }
+        Ok(())
+    }
+
+    /// The segments that are not free.
+    fn entries(&self) -> Vec<SegmentEntry> {
+        let segments = self.0.segments.borrow();
+        let used = segments.iter().enumerate().filter(|(_, s)| s.state != SegmentState::Free);
+        used.map(|(slot, s)| {
+            let open = self.0.streams.iter().find_map(|stream| {
+                stream.open.borrow().as_ref().filter(|open| open.slot == slot as u32).cloned()
+            });
+            let rows = match (&s.state, open) {
+                (SegmentState::Open, Some(open)) => open.next.get() * s.chunk,
+                // Its footers are on their way.
+                (SegmentState::Open, None) => s.rows,
+                (SegmentState::Cut, _) => s.rows,
+                _ => self.0.shape.rows,
+            };
+            let mut entry = SegmentEntry::new_zeroed();
+            entry.slot = (slot as u32).into();
+            entry.state = match s.state {
+                SegmentState::Open => segment::OPEN,
+                SegmentState::Cut => segment::CUT,
+                _ => segment::SEALED,
+            };
+            entry.sequence = s.sequence.into();
+            entry.valid = s.valid.into();
+            entry.rows = rows.into();
+            entry.chunk = s.chunk.into();
+            entry.group = s.group.into();
+            entry.missing = s.missing().into();
+            entry
+        })
+        .collect()
+    }
+
+    /// Writes the state of the array to every member; one that does not take it has failed.
+    pub(crate) async fn write_state(&self, clean: bool) {
+        let _one = self.0.checkpoint.record.acquire(1).await;
+        let sequence = self.0.records.get();
+        self.0.records.set(sequence + 1);
+        let mut flights = Vec::new();
+        for (index, member) in self.0.members.iter().enumerate() {
+            let Some(drive) = member.drive() else { continue };
+            let body = self.state_body(index as u32, clean);
+            let id = RecordId {
+                kind: kind::STATE,
+                epoch: self.0.epoch,
+                checkpoint: self.0.checkpoint.id.get(),
+                sequence,
+                device: member.uuid.get(),
+                object: self.0.uuid,
+            };
+            let record = seal(&id, &body, &self.0.pages);
+            let flight = self.0.rt.spawn(async move { drive.write_state(record).await });
+            flights.push((index as u32, flight));
+        }
+        for (index, flight) in flights {
+            if let Err(error) = flight.await {
+                self.0.members[index as usize].count(|errors| errors.write += 1);
+                self.member_failed(index, error);
+            }
+        }
+    }
+
+    fn state_body(&self, index: u32, clean: bool) -> Vec<u8> {
+        let (shape, config) = (&self.0.shape, &self.0.config);
+        let image = self.0.checkpoint.image.borrow();
+        let mut body = ArrayBody::new_zeroed();
+        let label = config.label.as_bytes();
+        body.label[..label.len()].copy_from_slice(label);
+        body.created = self.0.created.into();
+        body.events = self.0.events.get().into();
+        body.blocks = shape.blocks.into();
+        body.next_sequence = image.sequence.into();
+        body.next_segment = image.next_segment.into();
+        body.level = config.level as u8;
+        body.flags = clean.into();
+        body.drives = shape.placement.n.into();
+        body.member = index.into();
+        body.zones = shape.zones.into();
+        body.zone_capacity = shape.capacity.into();
+        body.rows = shape.rows.into();
+        body.segments = shape.slots.into();
+        body.mappings = shape.mappings.into();
+        body.small = config.small.into();
+        body.large = config.large.into();
+        body.chunk_small = config.chunk_small.into();
+        body.chunk_large = config.chunk_large.into();
+        body.group = config.group.into();
+        body.reserve = config.reserve.into();
+        body.entries = (image.entries.len() as u32).into();
+        let mut bytes = body.as_bytes().to_vec();
+        for member in &self.0.members {
+            let mut entry = MemberEntry::new_zeroed();
+            entry.uuid = member.uuid.get();
+            entry.state = member.state.get().byte();
+            entry.events = match member.state.get() {
+                MemberState::Failed => member.events.get(),
+                _ => self.0.events.get(),
+            }
+            .into();
+            bytes.extend(entry.as_bytes());
+        }
+        image.entries.iter().for_each(|entry| bytes.extend(entry.as_bytes()));
+        image.root.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+        bytes
+    }
+}

@@ -1,0 +1,226 @@
+//! Cleaning, and what else the volume does by itself: checkpoints, releases.
+//!
+//! A victim is an ended segment with few blocks that count (greedy). They are read, checked and
+//! written through the inside stream with the numbers they have; each is remapped only if nobody
+//! overwrote it meanwhile. A segment of which nothing counts is reset, after a flush: what took the
+//! place of its blocks is durable then.
+
+use crate::format::block;
+use crate::volume::{Segment, SegmentState, Volume};
+use furrow_log::pool::ReleaseProof;
+use furrow_zone::{Error, ErrorKind, Result};
+
+/// Blocks moved together.
+const BATCH: usize = 128;
+
+impl Volume {
+    /// Starts what the volume does by itself.
+    pub(crate) fn serve(&self) {
+        let weak = std::rc::Rc::downgrade(&self.0);
+        self.0.rt.spawn_detached(async move {
+            loop {
+                let Some(inner) = weak.upgrade() else { return };
+                let volume = Volume(inner);
+                if volume.0.stopping.get() || volume.failed().is_some() {
+                    return;
+                }
+                let wait = volume.0.wanted.wait();
+                let did = volume.tend().await;
+                drop(volume);
+                if !did {
+                    wait.await;
+                }
+            }
+        });
+    }
+
+    /// Does the next thing there is to do; false if there is nothing.
+    async fn tend(&self) -> bool {
+        let state = &self.0.checkpoint;
+        let since = self.0.counters.get().written - state.written.get();
+        if since >= self.0.options.checkpoint_blocks {
+            return self.checkpoint(false).await.is_ok();
+        }
+        if self.release_empty().await {
+            return true;
+        }
+        if !self.0.options.clean || !self.lacks_room() {
+            return false;
+        }
+        if self.held_by_checkpoint() {
+            return self.checkpoint(false).await.is_ok();
+        }
+        match self.victim() {
+            Some(slot) => {
+                let result = self.clean(slot).await;
+                if result.is_err() && self.failed().is_none() {
+                    self.0.segments.borrow_mut()[slot as usize].stuck = true;
+                }
+                result.is_ok() || self.failed().is_none()
+            }
+            None => false,
+        }
+    }
+
+    /// Whether so few segments are free that cleaning is due.
+    fn lacks_room(&self) -> bool {
+        self.free_segments() <= self.0.shape.kept + self.0.config.small + self.0.config.large
+    }
+
+    /// Whether a checkpoint would make a segment free.
+    fn held_by_checkpoint(&self) -> bool {
+        let mut replaced = std::collections::BTreeMap::new();
+        for number in self.0.checkpoint.replaced.borrow().iter() {
+            *replaced.entry(self.0.shape.slot(*number)).or_insert(0) += 1;
+        }
+        (0..).zip(&*self.0.segments.borrow()).any(|(slot, segment)| {
+            let leaves = replaced.get(&slot).copied().unwrap_or(0) == segment.leaves;
+            let held = segment.leaves > 0 || segment.needed > 0;
+            is_ended(segment) && segment.valid == 0 && held && leaves
+        })
+    }
+
+    /// The ended segment with the fewest blocks that count: while nobody waits, only if a quarter
+    /// of it is gained; else, if anything is.
+    fn victim(&self) -> Option<u32> {
+        let segments = self.0.segments.borrow();
+        let ended = segments.iter().enumerate().filter(|(_, segment)| is_ended(segment));
+        let whole = self.0.shape.per_segment();
+        let most = if self.0.room.waiting() > 0 { whole } else { whole - whole / 4 };
+        let worth = ended.filter(|(_, s)| !s.stuck && s.valid + s.leaves < most);
+        worth.min_by_key(|(_, s)| s.valid + s.leaves).map(|(slot, _)| slot as u32)
+    }
+
+    /// Moves what counts in a segment.
+    ///
+    /// # Errors
+    /// If a block that counts cannot be had, or nothing can be written.
+    pub(crate) async fn clean(&self, slot: u32) -> Result<()> {
+        let sequence = self.0.segments.borrow()[slot as usize].sequence;
+        let identities = self.identities(slot).await;
+        let mut batch = Vec::new();
+        for (number, identity) in identities {
+            match identity.kind {
+                block::DATA if identity.lba < self.blocks() => {
+                    self.load(identity.lba, 1).await?;
+                    if self.0.map.borrow().get(identity.lba) == number {
+                        batch.push((number, (block::DATA, identity.lba), identity));
+                    }
+                }
+                block::MAPPING if identity.lba < u64::from(self.0.shape.mappings) => {
+                    // The next checkpoint writes it anew.
+                    let leaf = identity.lba as u32;
+                    if self.0.map.borrow().root_of(leaf) == number {
+                        self.load(identity.lba * u64::from(crate::format::MAPPED), 1).await?;
+                        self.0.map.borrow_mut().mark_dirty(leaf);
+                    }
+                }
+                _ => {}
+            }
+            if batch.len() == BATCH {
+                self.move_batch(std::mem::take(&mut batch)).await?;
+            }
+        }
+        self.move_batch(batch).await?;
+        let left = {
+            let segments = self.0.segments.borrow();
+            let segment = &segments[slot as usize];
+            if segment.sequence == sequence { (segment.valid, segment.leaves) } else { (0, 0) }
+        };
+        if left.0 > 0 {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("segment {slot}: {} blocks that count were not found in it", left.0),
+            ));
+        }
+        if left.1 > 0 {
+            self.checkpoint(false).await?;
+        }
+        self.count(|counters| counters.cleaned += 1);
+        Ok(())
+    }
+
+    async fn move_batch(
+        &self,
+        batch: Vec<(u32, crate::read::Wanted, crate::meta::Identity)>,
+    ) -> Result<()> {
+        let wanted: Vec<_> = batch.iter().map(|(number, wanted, _)| (*number, *wanted)).collect();
+        let pages = self.read_numbers(&wanted).await?;
+        let moves = batch.into_iter().zip(pages);
+        let moves: Vec<_> =
+            moves.map(|((number, _, identity), page)| (identity, page, number)).collect();
+        let count = moves.len() as u64;
+        self.move_blocks(moves).await?;
+        self.count(|counters| counters.moved += count);
+        Ok(())
+    }
+
+    /// Resets the segments of which nothing counts. True if there were any.
+    async fn release_empty(&self) -> bool {
+        let empty: Vec<u32> = {
+            let segments = self.0.segments.borrow();
+            let of = segments.iter().enumerate().filter(|(_, segment)| {
+                is_ended(segment)
+                    && segment.valid == 0
+                    && segment.leaves == 0
+                    && segment.needed == 0
+            });
+            of.map(|(slot, _)| slot as u32).collect()
+        };
+        if empty.is_empty() || self.flush_drives().await.is_err() {
+            return false;
+        }
+        for slot in &empty {
+            self.release(*slot).await;
+        }
+        self.0.room.notify_all();
+        true
+    }
+
+    async fn release(&self, slot: u32) {
+        let zones = {
+            let segment = &mut self.0.segments.borrow_mut()[slot as usize];
+            segment.state = SegmentState::Releasing;
+            segment.zones.clone()
+        };
+        let mut flights = Vec::new();
+        for (zone, member) in zones.iter().zip(&self.0.members) {
+            let (Some(zone), Some(drive)) = (*zone, member.drive()) else { continue };
+            flights.push(self.0.rt.spawn(async move {
+                if let Some(owner) = drive.zones.owner(zone) {
+                    let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
+                    // A zone that cannot be reset leaves the pool; a drive that is gone is found
+                    // out by the next write.
+                    let _ = drive.zones.release(owner, proof).await;
+                }
+            }));
+        }
+        for flight in flights {
+            flight.await;
+        }
+        let drives = self.0.shape.placement.n;
+        self.0.segments.borrow_mut()[slot as usize] = Segment::free(drives);
+    }
+
+    /// Stops the volume in order: what is under way is written, and a checkpoint says that nothing
+    /// came after it.
+    ///
+    /// # Errors
+    /// As [`Volume::checkpoint`].
+    pub async fn stop(&self) -> Result<()> {
+        self.0.stopping.set(true);
+        for stream in &self.0.streams {
+            self.close_stripe(stream);
+        }
+        self.0.wanted.notify_all();
+        self.checkpoint(true).await?;
+        while self.0.ending.get() > 0 {
+            self.0.quiet.wait().await;
+        }
+        Ok(())
+    }
+}
+
+fn is_ended(segment: &Segment) -> bool {
+    matches!(segment.state, SegmentState::Sealed | SegmentState::Cut)
+}

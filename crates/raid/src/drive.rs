@@ -1,0 +1,293 @@
+//! A drive of the array: its writer, its zones, its permits, and the ring its state records go to.
+//!
+//! Invariants
+//! - At any moment one zone of the ring holds a whole state record: the other zone is reset only
+//!   after a newer one is durable.
+//! - One permit is kept for the ring, whatever segments want.
+
+use crate::format::{INCOMPAT_KNOWN, RING_ZONES, kind};
+use furrow_log::address::blocks_per_zone;
+use furrow_log::budget::{Budget, Class};
+use furrow_log::pool::{ReleaseProof, ZonePool, describe};
+use furrow_log::record::{self, Expect, RecordHeader};
+use furrow_log::writer::{Durability, Kind, Order, Writer, WriterOptions};
+use furrow_log::{BlockAddr, read_blocks};
+use furrow_rt::{Pages, Pool, Rt};
+use furrow_zone::{
+    Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
+};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Permits a drive without a limit counts as having.
+const UNLIMITED: u32 = 64;
+
+/// How drives are written to.
+#[derive(Clone, Copy, Debug)]
+pub struct DriveOptions {
+    /// How many commands of a zone may be in flight, and who says where they land.
+    pub order: Order,
+    /// Hardware queues of each drive.
+    pub queues: u16,
+    /// Most commands in flight per zone, unless `order` says one.
+    pub depth: u32,
+}
+
+impl Default for DriveOptions {
+    fn default() -> Self {
+        DriveOptions { order: Order::Append, queues: 4, depth: 16 }
+    }
+}
+
+/// What of a drive's ring was found.
+pub(crate) struct Found {
+    pub(crate) header: RecordHeader,
+    pub(crate) body: Vec<u8>,
+    /// Which zone of the ring: 0 or 1.
+    pub(crate) ring: u32,
+}
+
+pub(crate) struct Drive {
+    pub(crate) device: Rc<dyn ZonedDevice>,
+    pub(crate) writer: Writer,
+    pub(crate) zones: ZonePool,
+    pub(crate) budget: Budget,
+    ring: Cell<u32>,
+    /// The other zone of the ring holds something.
+    other: Cell<bool>,
+}
+
+/// First zone of the ring: conventional ones are not used.
+pub(crate) fn ring_start(geometry: &Geometry) -> u32 {
+    geometry.conventional_zones
+}
+
+/// Blocks of a zone that hold something.
+pub(crate) fn written(report: &ZoneReport, geometry: &Geometry) -> u32 {
+    let per_block = furrow_log::address::sectors_per_block(geometry);
+    match report.state {
+        ZoneState::Full | ZoneState::ReadOnly => blocks_per_zone(geometry),
+        ZoneState::Offline | ZoneState::Empty => 0,
+        _ => (report.write_pointer.0 / per_block).min(blocks_per_zone(geometry).into()) as u32,
+    }
+}
+
+/// What every zone is like.
+pub(crate) fn reports(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+    let zones = device.geometry().zones;
+    device
+        .report(ZoneId(0), zones)
+        .map_err(|status| Error::device(&device.name(), "report of zones", status))
+}
+
+/// Reads the newest whole state record of a drive; `None` if there is none.
+///
+/// # Errors
+/// `Io` if a block of the ring cannot be read that might hold a newer one, `WrongFormat` if the
+/// newest is of a version this program does not know.
+pub(crate) async fn newest_state(
+    device: &dyn ZonedDevice,
+    reports: &[ZoneReport],
+    pages: &Pool,
+) -> Result<Option<Found>> {
+    let mut best: Option<Found> = None;
+    let mut unread = None;
+    for ring in 0..RING_ZONES {
+        let zone = ring_start(device.geometry()) + ring;
+        let Some(report) = reports.get(zone as usize) else { break };
+        let end = written(report, device.geometry());
+        let mut at = 0;
+        while at < end {
+            match state_at(device, ZoneId(zone), at, end, pages).await {
+                Ok(Some((header, body))) => {
+                    at += header.blocks();
+                    let newer = |b: &Found| header.sequence.get() > b.header.sequence.get();
+                    if best.as_ref().is_none_or(newer) {
+                        best = Some(Found { header, body, ring });
+                    }
+                }
+                Ok(None) => at += 1,
+                Err(error) if error.kind() == ErrorKind::WrongFormat => return Err(error),
+                Err(error) => {
+                    // What a full or closed zone does not hold cannot be read, and holds nothing.
+                    if error.kind() != ErrorKind::Corrupt {
+                        unread = Some(error);
+                    }
+                    at += 1;
+                }
+            }
+        }
+    }
+    match (best, unread) {
+        (None, Some(error)) => Err(error),
+        (best, _) => Ok(best),
+    }
+}
+
+/// The state record at block `at` of a ring zone, if there is a whole one.
+async fn state_at(
+    device: &dyn ZonedDevice,
+    zone: ZoneId,
+    at: u32,
+    end: u32,
+    pages: &Pool,
+) -> Result<Option<(RecordHeader, Vec<u8>)>> {
+    let address = BlockAddr::new(device.geometry(), zone, at);
+    let first = read_blocks(device, QueueId(0), address, 1, pages).await?;
+    let Some(header) = record::peek(first[0].bytes()) else { return Ok(None) };
+    if header.blocks() > end - at {
+        return Ok(None);
+    }
+    let whole = read_blocks(device, QueueId(0), address, header.blocks(), pages).await?;
+    let bytes: Vec<u8> = whole.iter().flat_map(|page| page.iter().copied()).collect();
+    match record::open(&bytes, &Expect { kind: kind::STATE, ..Expect::default() }) {
+        Ok((header, body)) => {
+            check_features(body).map_err(|error| error.at(device.name()))?;
+            Ok(Some((header, body.to_vec())))
+        }
+        Err(error)
+            if error.kind() == ErrorKind::WrongFormat && header.kind.get() == kind::STATE =>
+        {
+            Err(error.at(device.name()))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// Refuses what a newer version made.
+fn check_features(body: &[u8]) -> Result<()> {
+    let incompat = body.get(16..24).map(|bytes| {
+        u64::from_le_bytes(bytes.try_into().expect("invariant: eight bytes were taken"))
+    });
+    match incompat {
+        Some(bits) if bits & !INCOMPAT_KNOWN != 0 => Err(Error::new(
+            ErrorKind::WrongFormat,
+            format!(
+                "the array has features this program does not know ({:#x}): use a newer version",
+                bits & !INCOMPAT_KNOWN
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl Drive {
+    /// Takes a drive into use as its reports say; `ring` is the zone of the ring to go on in.
+    pub(crate) fn open(
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        reports: &[ZoneReport],
+        ring: u32,
+        options: &DriveOptions,
+    ) -> Result<Drive> {
+        let geometry = device.geometry().clone();
+        let start = ring_start(&geometry);
+        let bad: Vec<ZoneId> = reports
+            .iter()
+            .filter(|r| matches!(r.state, ZoneState::ReadOnly | ZoneState::Offline))
+            .map(|r| r.zone)
+            .collect();
+        let writer = Writer::with_options(
+            rt,
+            device.clone(),
+            WriterOptions {
+                order: options.order,
+                queues: options.queues,
+                depth: options.depth,
+                ..WriterOptions::default()
+            },
+        );
+        let descriptors = describe(&geometry, ZoneId(start + RING_ZONES), 1, &bad)?;
+        let zones = ZonePool::new(&writer, &descriptors, 1)?;
+        let permits = geometry.max_active.unwrap_or(UNLIMITED);
+        let budget = Budget::new(permits, &[(Class::Metadata, 1)]);
+        let other = reports[(start + 1 - ring) as usize].state != ZoneState::Empty;
+        let drive =
+            Drive { device, writer, zones, budget, ring: Cell::new(ring), other: Cell::new(other) };
+        let zone = drive.ring_zone();
+        let report = &reports[zone.0 as usize];
+        drive.writer.open_reported(report);
+        if report.state == ZoneState::Empty || report.state.is_active() {
+            drive.attach_ring();
+        }
+        Ok(drive)
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        self.device.geometry()
+    }
+
+    fn ring_zone(&self) -> ZoneId {
+        ZoneId(ring_start(self.geometry()) + self.ring.get())
+    }
+
+    fn attach_ring(&self) {
+        // The class's reserve is for this alone; none is to be had only while a zone that was
+        // finished is not free yet, which its lane waits for.
+        if let Some(permit) = self.budget.try_acquire(Class::Metadata, 1) {
+            self.writer.attach(self.ring_zone(), permit);
+        }
+    }
+
+    /// True if the drive answers.
+    pub(crate) fn answers(&self) -> bool {
+        self.device.report(ZoneId(0), 1).is_ok_and(|reports| !reports.is_empty())
+    }
+
+    /// Writes a state record; durable when this returns.
+    ///
+    /// # Errors
+    /// If the drive takes it in neither zone of the ring.
+    pub(crate) async fn write_state(&self, record: Pages) -> Result<()> {
+        let blocks = record.len() as u32;
+        let mut last = None;
+        for _ in 0..RING_ZONES {
+            if self.writer.room(self.ring_zone()) < blocks {
+                self.turn_ring().await?;
+            }
+            let zone = self.ring_zone();
+            let (_, done) =
+                self.writer.write(zone, Kind::Checkpoint, record.clone(), Durability::Fua);
+            match done.await {
+                Ok(()) => return self.clear_other().await,
+                Err(error) if !self.answers() => return Err(error),
+                Err(error) => last = Some(error),
+            }
+            // A zone that cannot be written: what it holds stays until the other has a record.
+            self.turn_ring().await?;
+        }
+        Err(last.expect("invariant: the loop ends early or with an error"))
+    }
+
+    /// Goes on in the ring's other zone, which is emptied first if it is not.
+    async fn turn_ring(&self) -> Result<()> {
+        let old = self.ring_zone();
+        // Both zones may be needed at once otherwise: the permit is handed on.
+        let _ = self.writer.finish(old).await;
+        self.ring.set(1 - self.ring.get());
+        let zone = self.ring_zone();
+        if self.other.replace(true) {
+            self.reset(zone).await?;
+        }
+        self.writer.open_zone(zone, 0);
+        self.attach_ring();
+        Ok(())
+    }
+
+    /// After a record is durable: the other zone is not needed any more.
+    async fn clear_other(&self) -> Result<()> {
+        if !self.other.get() {
+            return Ok(());
+        }
+        let other = ZoneId(ring_start(self.geometry()) + 1 - self.ring.get());
+        if self.reset(other).await.is_ok() {
+            self.other.set(false);
+        }
+        Ok(())
+    }
+
+    async fn reset(&self, zone: ZoneId) -> Result<()> {
+        let proof = ReleaseProof::by(self.zones.durable_checkpoint());
+        self.zones.release_zone(zone, proof).await
+    }
+}

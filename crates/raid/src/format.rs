@@ -1,0 +1,244 @@
+//! Format version 1 of the volume: every structure on its drives, defined once, here.
+//!
+//! All numbers are little-endian, a block is 4 KiB. On each drive: a ring of two zones for *state
+//! records* (superblock and checkpoint in one), then zones that belong to segments, one at a time.
+//! A zone of a segment: header record (1 block), data rows, footer record. `docs/format.md` shows
+//! the same tables; a test holds the two together.
+
+use furrow_log::layout;
+use furrow_log::record::Uuid;
+use zerocopy::little_endian::{I64, U32, U64};
+
+/// Format version this code writes; it reads no newer one.
+pub const VERSION: u16 = 1;
+/// Incompatible features this version knows: none.
+pub const INCOMPAT_KNOWN: u64 = 0;
+/// No block, no stripe.
+pub const NONE: u32 = u32::MAX;
+/// Zones of the state ring of each drive.
+pub const RING_ZONES: u32 = 2;
+/// Entries of a mapping block.
+pub const MAPPED: u32 = 1024;
+
+/// Record kinds (the `kind` of the record header).
+pub mod kind {
+    /// State record: superblock and checkpoint.
+    pub const STATE: u16 = 0x20;
+    /// First block of a segment's zone.
+    pub const SEGMENT: u16 = 0x21;
+    /// Last blocks of a segment's zone.
+    pub const FOOTER: u16 = 0x22;
+    /// A block of ranges that were trimmed.
+    pub const TRIM: u16 = 0x23;
+}
+
+/// What a data block of a stripe holds.
+pub mod block {
+    /// Nothing: zeros that fill a stripe.
+    pub const PADDING: u8 = 0;
+    /// A block of the volume; its address is the volume's.
+    pub const DATA: u8 = 1;
+    /// A mapping block; its address is its number.
+    pub const MAPPING: u8 = 2;
+    /// A trim record; its address means nothing.
+    pub const TRIM: u8 = 3;
+    /// Parity, in footers only.
+    pub const PARITY: u8 = 4;
+}
+
+/// States of a member.
+pub mod member {
+    /// In service.
+    pub const ACTIVE: u8 = 0;
+    /// Gone: what it holds is stale.
+    pub const FAILED: u8 = 1;
+    /// In service for new segments, those before are being rebuilt on it.
+    pub const REBUILDING: u8 = 2;
+}
+
+/// States of a segment.
+pub mod segment {
+    /// None.
+    pub const FREE: u8 = 0;
+    /// Being written.
+    pub const OPEN: u8 = 1;
+    /// Written to its end, with footers.
+    pub const SEALED: u8 = 2;
+    /// Ended early, without footers: what is where is beside the blocks only.
+    pub const CUT: u8 = 3;
+}
+
+layout! {
+    /// Fixed part of a state record's body; members, segments and the map's root follow.
+    ///
+    /// Invariants: `member < drives`; `1 + rows + footer blocks ≤ zone_capacity`;
+    /// `segments × data chunks × rows < 2^32`; the record of the highest `events`, then of the
+    /// highest `sequence` in its header, counts.
+    pub struct ArrayBody: 232 {
+        /// Features an older version may ignore.
+        pub compat: U64,
+        /// Features an older version may serve read-only.
+        pub ro_compat: U64,
+        /// Features an older version must refuse.
+        pub incompat: U64,
+        /// Name of the array, UTF-8, zero-padded.
+        pub label: [u8; 64],
+        /// When it was made, seconds since 1970.
+        pub created: I64,
+        /// Raised before the first acknowledgement without a member.
+        pub events: U64,
+        /// Blocks of the volume.
+        pub blocks: U64,
+        /// Sequence number the next block gets, at least.
+        pub next_sequence: U64,
+        /// Sequence number the next segment gets, at least.
+        pub next_segment: U64,
+        /// RAID level: 0, 1 (for 01), 4, 5 or 6.
+        pub level: u8,
+        /// Bit 0: stopped in order; nothing came after this record.
+        pub flags: u8,
+        /// Zeros.
+        pub reserved: [u8; 2],
+        /// Drives.
+        pub drives: U32,
+        /// Which of them this is.
+        pub member: U32,
+        /// Zones of each drive that are used.
+        pub zones: U32,
+        /// Blocks that can be written per zone.
+        pub zone_capacity: U32,
+        /// Data rows of a segment.
+        pub rows: U32,
+        /// Segments there can be.
+        pub segments: U32,
+        /// Mapping blocks.
+        pub mappings: U32,
+        /// Open segments with small chunks.
+        pub small: U32,
+        /// Open segments with large chunks.
+        pub large: U32,
+        /// Blocks of a small chunk.
+        pub chunk_small: U32,
+        /// Blocks of a large chunk.
+        pub chunk_large: U32,
+        /// Stripes of a group; 1: Zone Write only.
+        pub group: U32,
+        /// Percent of the volume's size that is kept free beside it.
+        pub reserve: U32,
+        /// Segment entries that follow the members.
+        pub entries: U32,
+        /// Zeros.
+        pub reserved2: [u8; 44],
+    }
+
+    /// A member of the array.
+    pub struct MemberEntry: 32 {
+        /// Its UUID: `device` in its records.
+        pub uuid: Uuid,
+        /// `events` when it last was in service.
+        pub events: U64,
+        /// 0 active, 1 failed, 2 rebuilding.
+        pub state: u8,
+        /// Zeros.
+        pub reserved: [u8; 7],
+    }
+
+    /// A segment that is not free, as of the checkpoint's cut.
+    pub struct SegmentEntry: 40 {
+        /// Which.
+        pub slot: U32,
+        /// 1 open, 2 sealed, 3 cut.
+        pub state: u8,
+        /// Zeros.
+        pub reserved: [u8; 3],
+        /// Its sequence number: of several in one slot the highest counts.
+        pub sequence: U64,
+        /// Blocks in it that count.
+        pub valid: U32,
+        /// Data rows that were written at the cut.
+        pub rows: U32,
+        /// Blocks of a chunk.
+        pub chunk: U32,
+        /// Stripes of a group.
+        pub group: U32,
+        /// Bit i: member i has no zone in it.
+        pub missing: U32,
+        /// Zeros.
+        pub reserved2: [u8; 4],
+    }
+
+    /// Body of the header record of a segment's zone; the record's `sequence` is the segment's.
+    pub struct SegmentBody: 32 {
+        /// Slot of the segment.
+        pub slot: U32,
+        /// Which member this zone is of.
+        pub member: U32,
+        /// Blocks of a chunk.
+        pub chunk: U32,
+        /// Stripes of a group; 1: Zone Write.
+        pub group: U32,
+        /// Data rows.
+        pub rows: U32,
+        /// Bit i: member i has no zone in it.
+        pub missing: U32,
+        /// Zeros.
+        pub reserved: [u8; 8],
+    }
+
+    /// What lies beside each block of a data row. The first four fields are *coded*: beside a
+    /// parity block is the parity of those beside the data blocks of its row.
+    pub struct BlockMeta: 48 {
+        /// Address in the volume, or as its kind has it.
+        pub lba: U64,
+        /// Sequence number: of two blocks of one address the higher is newer.
+        pub sequence: U64,
+        /// CRC32C of the data block.
+        pub crc: U32,
+        /// What the data block is: see `block`.
+        pub kind: U32,
+        /// Sequence number of the segment.
+        pub segment: U64,
+        /// Stripe in the segment; all ones: of none.
+        pub stripe: U32,
+        /// CRC32C of this block.
+        pub own_crc: U32,
+        /// CRC32C of the fields above.
+        pub check: U32,
+        /// Zeros.
+        pub reserved: [u8; 4],
+    }
+
+    /// What a footer says of a block of a data row.
+    pub struct FooterEntry: 24 {
+        /// Address, with the kind in the highest byte.
+        pub lba: U64,
+        /// Sequence number.
+        pub sequence: U64,
+        /// CRC32C of this block.
+        pub crc: U32,
+        /// Stripe in the segment; all ones: of none.
+        pub stripe: U32,
+    }
+
+    /// A range in a trim record.
+    pub struct TrimEntry: 16 {
+        /// First block.
+        pub lba: U64,
+        /// How many.
+        pub blocks: U64,
+    }
+}
+
+/// Bytes of the coded part of a [`BlockMeta`].
+pub const CODED: usize = 24;
+
+/// Every structure of this crate on media.
+pub const LAYOUTS: &[furrow_log::layout::Layout] = &[
+    ArrayBody::LAYOUT,
+    MemberEntry::LAYOUT,
+    SegmentEntry::LAYOUT,
+    SegmentBody::LAYOUT,
+    BlockMeta::LAYOUT,
+    FooterEntry::LAYOUT,
+    TrimEntry::LAYOUT,
+];

@@ -1,0 +1,226 @@
+//! RAID levels, and on which drive of a stripe each chunk is.
+//!
+//! A stripe has `k` data chunks, numbered from 0, and then `m` parity chunks (mirrors for RAID-01),
+//! one chunk on each of the `n = k + m` drives. RAID-5 and RAID-6 rotate by one drive per stripe, so
+//! that every drive has its share of parity whatever their number; the others keep to their drives.
+
+use furrow_zone::{Error, ErrorKind, Result};
+use std::fmt;
+use std::str::FromStr;
+
+/// Fewest and most drives of an array.
+pub const DRIVES: std::ops::RangeInclusive<u32> = 2..=32;
+
+/// A RAID level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Level {
+    /// Stripes without redundancy.
+    Raid0 = 0,
+    /// Stripes over mirrored pairs.
+    Raid01 = 1,
+    /// One parity, on the last drive. With two drives: a mirror.
+    Raid4 = 4,
+    /// One parity, rotating. With two drives: a mirror.
+    Raid5 = 5,
+    /// Two parities (P + Q), rotating.
+    Raid6 = 6,
+}
+
+impl Level {
+    /// All levels.
+    pub const ALL: [Level; 5] =
+        [Level::Raid0, Level::Raid01, Level::Raid4, Level::Raid5, Level::Raid6];
+
+    /// As users write it: "0", "01", "4", "5", "6".
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Raid0 => "0",
+            Level::Raid01 => "01",
+            Level::Raid4 => "4",
+            Level::Raid5 => "5",
+            Level::Raid6 => "6",
+        }
+    }
+
+    /// The level a byte of a superblock means.
+    pub fn from_byte(byte: u8) -> Option<Level> {
+        Level::ALL.into_iter().find(|level| *level as u8 == byte)
+    }
+
+    /// Fewest drives.
+    pub fn drives_min(self) -> u32 {
+        match self {
+            Level::Raid0 | Level::Raid4 | Level::Raid5 => 2,
+            Level::Raid6 => 3,
+            Level::Raid01 => 4,
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RAID-{}", self.name())
+    }
+}
+
+impl FromStr for Level {
+    type Err = Error;
+
+    /// Parses "5", "raid5" or "RAID-5"; "10" is taken for "01".
+    fn from_str(text: &str) -> Result<Level> {
+        let lower = text.to_ascii_lowercase();
+        let number = lower.strip_prefix("raid").unwrap_or(&lower);
+        let number = number.strip_prefix('-').unwrap_or(number);
+        let number = if number == "10" { "01" } else { number };
+        Level::ALL.into_iter().find(|level| level.name() == number).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Invalid,
+                format!("\"{text}\" is no RAID level: expected 0, 01, 4, 5 or 6"),
+            )
+        })
+    }
+}
+
+/// Where the chunks of an array's stripes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The level.
+    pub level: Level,
+    /// Drives.
+    pub n: u32,
+    /// Data chunks per stripe.
+    pub k: u32,
+    /// Parity chunks per stripe.
+    pub m: u32,
+}
+
+impl Placement {
+    /// The placement of `level` on `drives` drives.
+    ///
+    /// # Errors
+    /// `Invalid` if the level cannot be had with so many drives; the message says what would work.
+    pub fn new(level: Level, drives: u32) -> Result<Placement> {
+        let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
+        if drives < level.drives_min() || !DRIVES.contains(&drives) {
+            return invalid(format!(
+                "{level} needs {} to {} drives, {drives} are given",
+                level.drives_min(),
+                DRIVES.end()
+            ));
+        }
+        if level == Level::Raid01 && drives % 2 == 1 {
+            return invalid(format!(
+                "{level} needs pairs of drives, {drives} are given: use {} or {}",
+                drives - 1,
+                drives + 1
+            ));
+        }
+        let m = match level {
+            Level::Raid0 => 0,
+            Level::Raid4 | Level::Raid5 => 1,
+            Level::Raid6 => 2,
+            Level::Raid01 => drives / 2,
+        };
+        Ok(Placement { level, n: drives, k: drives - m, m })
+    }
+
+    /// Drives that may fail, whichever they are.
+    pub fn tolerates(&self) -> u32 {
+        match self.level {
+            Level::Raid01 => 1,
+            _ => self.m,
+        }
+    }
+
+    /// Whether every chunk of a stripe can be had when those are there for which `has` holds (by
+    /// chunk number).
+    pub fn recoverable(&self, has: impl Fn(u32) -> bool) -> bool {
+        match self.level {
+            Level::Raid01 => (0..self.k).all(|chunk| has(chunk) || has(self.k + chunk)),
+            _ => (0..self.n).filter(|chunk| has(*chunk)).count() as u32 >= self.k,
+        }
+    }
+
+    /// The drive of `chunk` of `stripe`.
+    pub fn drive(&self, stripe: u32, chunk: u32) -> u32 {
+        match self.level {
+            Level::Raid0 | Level::Raid4 => chunk,
+            Level::Raid01 if chunk < self.k => 2 * chunk,
+            Level::Raid01 => 2 * (chunk - self.k) + 1,
+            Level::Raid5 | Level::Raid6 => (chunk + stripe % self.n) % self.n,
+        }
+    }
+
+    /// The chunk of `stripe` that is on `drive`.
+    pub fn chunk(&self, stripe: u32, drive: u32) -> u32 {
+        match self.level {
+            Level::Raid0 | Level::Raid4 => drive,
+            Level::Raid01 if drive.is_multiple_of(2) => drive / 2,
+            Level::Raid01 => self.k + drive / 2,
+            Level::Raid5 | Level::Raid6 => (drive + self.n - stripe % self.n) % self.n,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every() -> impl Iterator<Item = Placement> {
+        Level::ALL
+            .into_iter()
+            .flat_map(|level| DRIVES.filter_map(move |n| Placement::new(level, n).ok()))
+    }
+
+    #[test]
+    fn chunks_and_drives_are_one_to_one_and_parity_rotates_over_all() {
+        let mut seen = 0;
+        for placement in every() {
+            seen += 1;
+            let mut parity = vec![0; placement.n as usize];
+            for stripe in (0..2 * placement.n).chain(u32::MAX - 70..=u32::MAX) {
+                let mut used = vec![false; placement.n as usize];
+                for chunk in 0..placement.n {
+                    let drive = placement.drive(stripe, chunk);
+                    assert_eq!(placement.chunk(stripe, drive), chunk);
+                    assert!(!std::mem::replace(&mut used[drive as usize], true));
+                    if chunk >= placement.k && stripe < 2 * placement.n {
+                        parity[drive as usize] += 1;
+                    }
+                }
+            }
+            if matches!(placement.level, Level::Raid5 | Level::Raid6) {
+                assert!(parity.iter().all(|count| *count == 2 * placement.m), "{placement:?}");
+            }
+        }
+        assert_eq!(seen, 31 + 15 + 31 + 31 + 30);
+    }
+
+    #[test]
+    fn any_drives_it_tolerates_may_be_gone() {
+        for placement in every().filter(|placement| placement.n <= 8) {
+            for lost in 0..1u32 << placement.n {
+                let ok = placement.recoverable(|chunk| lost >> chunk & 1 == 0);
+                if lost.count_ones() <= placement.tolerates() {
+                    assert!(ok, "{placement:?} without {lost:b}");
+                }
+                if lost.count_ones() > placement.m {
+                    assert!(!ok, "{placement:?} without {lost:b}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_would() {
+        let refused = |level, n| Placement::new(level, n).unwrap_err().to_string();
+        assert!(refused(Level::Raid5, 1).contains("2 to 32"));
+        assert!(refused(Level::Raid6, 2).contains("3 to 32"));
+        assert!(refused(Level::Raid01, 5).contains("use 4 or 6"));
+        assert!(refused(Level::Raid0, 33).contains("33"));
+        assert_eq!("RAID-10".parse::<Level>().unwrap(), Level::Raid01);
+        assert_eq!("5".parse::<Level>().unwrap(), Level::Raid5);
+        assert!("7".parse::<Level>().is_err() && "".parse::<Level>().is_err());
+    }
+}

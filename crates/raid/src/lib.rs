@@ -1,0 +1,39 @@
+//! A log-structured RAID volume over zoned drives (ZapRAID, with what its prototype lacks).
+//!
+//! Writes gather in stripes; a stripe's chunks go to the drives at once, by Zone Append within
+//! groups of stripes, or by Zone Write; and are acknowledged when all are durable. Where each block
+//! is says the map; what each block is lies beside it. Any drives the level tolerates may fail at any
+//! time; writes go on.
+//!
+//! Invariants
+//! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the
+//!   devices, so a run is a function of its seed.
+//! - Zones are written by `furrow_log`'s writer and reset by its pool, nothing else.
+//! - Everything on the drives is defined in [`format`](mod@format).
+//!
+//! It does not know who uses the volume, nor how.
+
+mod assemble;
+mod checkpoint;
+mod clean;
+mod drive;
+pub mod format;
+pub mod level;
+mod map;
+mod meta;
+pub mod parity;
+mod range;
+mod read;
+mod recover;
+mod scan;
+pub mod shape;
+mod stream;
+pub mod table;
+mod volume;
+mod write;
+
+pub use assemble::{Examined, assemble, create, examine};
+pub use drive::DriveOptions;
+pub use level::{Level, Placement};
+pub use shape::{Config, Shape};
+pub use volume::{Canary, Counters, Errors, MemberState, Options, Volume};

@@ -1,0 +1,346 @@
+//! Reads: from the map to the drives, with every block checked against what lies beside it, and made
+//! from the others of its row where it is damaged or its drive is gone.
+
+use crate::drive::Drive;
+use crate::format::{BlockMeta, CODED, NONE, block};
+use crate::meta::{self, Identity};
+use crate::parity::reconstruct;
+use crate::table::Groups;
+use crate::volume::{SegmentState, Volume};
+use furrow_log::BlockAddr;
+use furrow_log::address::{oob_per_block, sectors_per_block};
+use furrow_log::pool::ReadPin;
+use furrow_log::record::crc32c;
+use furrow_rt::{Completion, Page, Pages};
+use furrow_zone::{BlockCount, Command, Error, ErrorKind, Outcome, Request, Result, ZoneId};
+use std::rc::Rc;
+
+/// Most blocks of a read command.
+const COMMAND: u32 = 256;
+
+/// What a block must be: its kind and address.
+pub(crate) type Wanted = (u8, u64);
+
+/// A block on a member: where it is and what segment and stripe it is of.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) sequence: u64,
+    pub(crate) stripe: u32,
+    pub(crate) index: u32,
+    pub(crate) zone: ZoneId,
+    pub(crate) offset: u32,
+}
+
+/// A read command under way.
+pub(crate) struct Reading {
+    answer: Completion<Outcome>,
+    /// What was asked for, by its place in the request.
+    of: Vec<usize>,
+    index: u32,
+    beside: usize,
+    _pin: ReadPin,
+}
+
+impl Volume {
+    /// Reads blocks; what was never written, or trimmed, is zeros.
+    ///
+    /// # Errors
+    /// `Invalid` past the end; `Corrupt` or `Io` naming the block, if neither it nor enough others
+    /// of its stripe can be had.
+    pub async fn read(&self, block: u64, count: u32) -> Result<Pages> {
+        self.check_range(block, count.into())?;
+        if let Some(error) = self.failed().filter(|_| !self.survives()) {
+            return Err(error);
+        }
+        self.load(block, count.into()).await?;
+        self.count(|counters| counters.read += u64::from(count));
+        let wanted: smallvec::SmallVec<[(u32, Wanted); 16]> = {
+            let map = self.0.map.borrow();
+            (block..block + u64::from(count))
+                .map(|lba| (map.get(lba), (block::DATA, lba)))
+                .collect()
+        };
+        self.read_numbers(&wanted).await
+    }
+
+    /// Reads blocks by number; each must be what is wanted. [`NONE`] reads as zeros.
+    pub(crate) async fn read_numbers(&self, wanted: &[(u32, Wanted)]) -> Result<Pages> {
+        let mut pages: Vec<Option<Page>> = vec![None; wanted.len()];
+        let mut places: Vec<Option<Place>> = Vec::with_capacity(wanted.len());
+        // Pinned one and all before the first wait: a segment read from is not reset meanwhile.
+        let pins = self.pin_slots(wanted.iter().map(|(number, _)| *number));
+        for (number, _) in wanted {
+            places.push(match *number {
+                NONE => None,
+                number => self.place(number).await?,
+            });
+        }
+        let mut readings = self.start(&places);
+        let mut lost = Vec::new();
+        for reading in readings.drain(..) {
+            self.finish(reading, &places, wanted, &mut pages, &mut lost).await;
+        }
+        for (i, (number, wanted)) in wanted.iter().enumerate() {
+            if *number == NONE {
+                pages[i] = Some(self.0.zero.clone());
+            } else if pages[i].is_none() {
+                let damaged = lost.contains(&i);
+                pages[i] = Some(self.recover_block(*number, *wanted, damaged).await?);
+            }
+        }
+        drop(pins);
+        Ok(pages.into_iter().flatten().collect())
+    }
+
+    /// Pins the zones of the segments of these blocks.
+    fn pin_slots(&self, numbers: impl Iterator<Item = u32>) -> Vec<ReadPin> {
+        let mut slots: smallvec::SmallVec<[u32; 8]> =
+            numbers.filter(|number| *number != NONE).map(|n| self.0.shape.slot(n)).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        let segments = self.0.segments.borrow();
+        let mut pins = Vec::new();
+        for slot in slots {
+            for (zone, member) in segments[slot as usize].zones.iter().zip(&self.0.members) {
+                if let (Some(zone), Some(drive)) = (zone, member.drive()) {
+                    pins.push(drive.zones.pin(*zone));
+                }
+            }
+        }
+        pins
+    }
+
+    /// Where the block of `number` is; `None` if its member has no zone there, or lost it.
+    pub(crate) async fn place(&self, number: u32) -> Result<Option<Place>> {
+        let Some((slot, row, chunk)) = self.0.shape.locate(number) else {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("the map names block number {number}, which does not exist"),
+            ));
+        };
+        self.place_at(slot, row, chunk).await
+    }
+
+    /// As [`Volume::place`], by slot, row and chunk, which may be a parity one.
+    pub(crate) async fn place_at(&self, slot: u32, row: u32, chunk: u32) -> Result<Option<Place>> {
+        let (needs, free) = {
+            let segment = &self.0.segments.borrow()[slot as usize];
+            let needs = segment.group > 1 && segment.table.is_none();
+            (needs, segment.state == SegmentState::Free)
+        };
+        if free {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("the map names a block in segment {slot}, which is free"),
+            ));
+        }
+        if needs {
+            self.load_table(slot).await?;
+        }
+        let segments = self.0.segments.borrow();
+        let segment = &segments[slot as usize];
+        let stripe = row / segment.chunk;
+        let index = self.0.shape.placement.drive(stripe, chunk);
+        let Some(zone) = segment.zones[index as usize] else { return Ok(None) };
+        if self.0.members[index as usize].drive().is_none() {
+            return Ok(None);
+        }
+        let stripes = self.0.shape.stripes(segment.chunk);
+        let groups = Groups { chunk: segment.chunk, group: segment.group, stripes };
+        let place = match &segment.table {
+            None => 0,
+            Some(table) => match table.borrow().get(stripe, index) {
+                Some(place) => place,
+                None => return Ok(None),
+            },
+        };
+        let row = groups.row(stripe, place) + row % segment.chunk;
+        let offset = self.0.shape.offset(row);
+        Ok(Some(Place { sequence: segment.sequence, stripe, index, zone, offset }))
+    }
+
+    /// Sends the reads of `places`, neighbours in one command.
+    fn start(&self, places: &[Option<Place>]) -> Vec<Reading> {
+        let mut readings = Vec::new();
+        let mut i = 0;
+        while i < places.len() {
+            let Some(first) = places[i] else {
+                i += 1;
+                continue;
+            };
+            let follows = |j: usize| {
+                places[j].is_some_and(|p| {
+                    (p.index, p.zone) == (first.index, first.zone)
+                        && p.offset == first.offset + (j - i) as u32
+                })
+            };
+            let mut end = i + 1;
+            while end < places.len() && end - i < COMMAND as usize && follows(end) {
+                end += 1;
+            }
+            if let Some(drive) = self.0.members[first.index as usize].drive() {
+                readings.push(self.read_at(&drive, first, (i..end).collect()));
+            }
+            i = end;
+        }
+        readings
+    }
+
+    fn read_at(&self, drive: &Rc<Drive>, first: Place, of: Vec<usize>) -> Reading {
+        let geometry = drive.geometry();
+        let lba = BlockAddr::new(geometry, first.zone, first.offset).lba(geometry);
+        let blocks = BlockCount(of.len() as u64 * sectors_per_block(geometry));
+        let data: Pages = of.iter().map(|_| self.0.pages.take_dirty()).collect();
+        let pin = drive.zones.pin(first.zone);
+        let queue = drive.writer.queue(first.zone);
+        let answer =
+            drive.device.submit(queue, Request::with_data(Command::Read { lba, blocks }, data));
+        let beside = oob_per_block(geometry);
+        Reading { answer, of, index: first.index, beside, _pin: pin }
+    }
+
+    /// Takes a command's blocks that are what was wanted; the others are `lost`.
+    async fn finish(
+        &self,
+        reading: Reading,
+        places: &[Option<Place>],
+        wanted: &[(u32, Wanted)],
+        pages: &mut [Option<Page>],
+        lost: &mut Vec<usize>,
+    ) {
+        let Reading { answer, of, index, beside, _pin } = reading;
+        let outcome = answer.await;
+        let member = &self.0.members[index as usize];
+        if !outcome.status.is_ok() {
+            member.count(|errors| errors.read += 1);
+            if let Some(drive) = member.drive().filter(|drive| !drive.answers()) {
+                let error = Error::device(&drive.device.name(), "read", outcome.status);
+                self.member_failed(index, error);
+            } else {
+                lost.extend(of);
+            }
+            return;
+        }
+        for (n, (i, page)) in of.into_iter().zip(outcome.data).enumerate() {
+            let place = places[i].expect("invariant: what was read has a place");
+            let meta = outcome.oob.get(n * beside..).and_then(|b| meta::open(b, place.sequence));
+            let (kind, lba) = wanted[i].1;
+            let right = meta.is_some_and(|meta| {
+                meta.stripe.get() == place.stripe
+                    && meta.kind.get() == u32::from(kind)
+                    && meta.lba.get() == lba
+                    && meta.own_crc.get() == crc32c(page.bytes())
+            });
+            if right {
+                pages[i] = Some(page);
+            } else {
+                member.count(|errors| errors.checksum += 1);
+                lost.push(i);
+            }
+        }
+    }
+
+    /// A block made from the others of its row; one that is damaged where it should be is written
+    /// anew.
+    async fn recover_block(&self, number: u32, wanted: Wanted, damaged: bool) -> Result<Page> {
+        let (slot, row, chunk) = self.0.shape.locate(number).expect("invariant: it has a place");
+        let (identity, page) = self.make(slot, row, chunk).await?;
+        let (kind, lba) = wanted;
+        if identity.map(|identity| (identity.kind, identity.lba)) != Some(wanted) {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("block {lba} (kind {kind}): segment {slot} row {row} holds {identity:?}"),
+            ));
+        }
+        self.count(|counters| counters.reconstructed += 1);
+        if damaged && kind == block::DATA && self.0.options.clean {
+            let (volume, page) = (self.clone(), page.clone());
+            let identity = identity.expect("invariant: compared above");
+            self.0.rt.spawn_detached(async move {
+                if volume.move_blocks(vec![(identity, page, number)]).await.is_ok() {
+                    volume.count(|counters| counters.repaired += 1);
+                }
+            });
+        }
+        Ok(page)
+    }
+
+    /// The block of a row from the others of it: what it is (`None`: parity), and its content.
+    ///
+    /// # Errors
+    /// `Io` if too few of them can be had, `Corrupt` if what they make is not what was written.
+    pub(crate) async fn make(
+        &self,
+        slot: u32,
+        row: u32,
+        chunk: u32,
+    ) -> Result<(Option<Identity>, Page)> {
+        let placement = self.0.shape.placement;
+        let mut rows: Vec<Option<(BlockMeta, Page)>> = Vec::new();
+        for other in 0..placement.n {
+            let found = if other == chunk { None } else { self.block_at(slot, row, other).await? };
+            rows.push(found);
+        }
+        let bytes: Vec<Option<&[u8]>> =
+            rows.iter().map(|found| found.as_ref().map(|(_, page)| &page.bytes()[..])).collect();
+        let codes: Vec<Option<[u8; CODED]>> =
+            rows.iter().map(|found| found.as_ref().map(|(meta, _)| meta::coded(meta))).collect();
+        let codes: Vec<Option<&[u8]>> =
+            codes.iter().map(|code| code.as_ref().map(|code| &code[..])).collect();
+        let wanted = chunk as usize;
+        let (Some(data), Some(code)) =
+            (reconstruct(&placement, &bytes, wanted), reconstruct(&placement, &codes, wanted))
+        else {
+            let there = rows.iter().filter(|found| found.is_some()).count();
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "segment {slot} row {row}: chunk {chunk} is lost, and only {there} others of \
+                     {} can be read, {} are needed",
+                    placement.n - 1,
+                    placement.k
+                ),
+            ));
+        };
+        let page = Page::from_slice(&data);
+        if chunk >= placement.k {
+            return Ok((None, page));
+        }
+        let identity =
+            Identity::from_bytes(&code).filter(|identity| identity.crc == crc32c(page.bytes()));
+        match identity {
+            Some(identity) => Ok((Some(identity), page)),
+            None => Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("segment {slot} row {row}: chunk {chunk} made from the others is damaged"),
+            )),
+        }
+    }
+
+    /// A block and what lies beside it, if it is there and whole.
+    pub(crate) async fn block_at(
+        &self,
+        slot: u32,
+        row: u32,
+        chunk: u32,
+    ) -> Result<Option<(BlockMeta, Page)>> {
+        let Some(place) = self.place_at(slot, row, chunk).await? else { return Ok(None) };
+        let Some(drive) = self.0.members[place.index as usize].drive() else { return Ok(None) };
+        let Reading { answer, beside, _pin, .. } = self.read_at(&drive, place, vec![0]);
+        let mut outcome = answer.await;
+        let member = &self.0.members[place.index as usize];
+        if !outcome.status.is_ok() {
+            member.count(|errors| errors.read += 1);
+            return Ok(None);
+        }
+        let page = outcome.data.remove(0);
+        let meta = outcome.oob.get(..beside).and_then(|bytes| meta::open(bytes, place.sequence));
+        let meta = meta.filter(|meta| {
+            meta.stripe.get() == place.stripe && meta.own_crc.get() == crc32c(page.bytes())
+        });
+        if meta.is_none() {
+            member.count(|errors| errors.checksum += 1);
+        }
+        Ok(meta.map(|meta| (meta, page)))
+    }
+}

@@ -1,0 +1,592 @@
+//! Recovery: from what the drives hold to a volume in service.
+//!
+//! 1. The newest state record: segment table and map as of its cut.
+//! 2. Every zone's header says which segment it is of.
+//! 3. Of segments that were not ended at the cut, every row is looked at. A stripe counts if enough
+//!    of its chunks are there to have all of it; what does not is as if it had never been.
+//! 4. Blocks and trims after the cut change the map, in the order of their sequence numbers.
+//! 5. Zones of open segments are brought to one row, filled up to the end of their group.
+//! 6. Stripes that count but lack a chunk are written anew, with the numbers they have: otherwise
+//!    the next failure of a drive would take back what this recovery has shown.
+//! 7. A checkpoint; then zones that belong to nothing are reset.
+//!
+//! Until 7 nothing is reset, and what is written changes nothing of what steps 1 to 4 find: a crash
+//! on the way is recovered as the first one was.
+
+use crate::checkpoint::Image;
+use crate::drive::written;
+use crate::format::{CODED, FooterEntry, NONE, SegmentBody, TrimEntry, block, kind, segment};
+use crate::meta::{self, Identity};
+use crate::parity::reconstruct;
+use crate::scan::{Row, Rows, note_places, scan_zone};
+use crate::stream::{Open, footer_entry};
+use crate::table::{Groups, StripeTable};
+use crate::volume::{Canary, Segment, SegmentState, Volume};
+use furrow_log::address::oob_per_block;
+use furrow_log::budget::Class;
+use furrow_log::pool::ReleaseProof;
+use furrow_log::record::{self, Expect};
+use furrow_log::writer::{Durability, Kind, Payload};
+use furrow_log::{BlockAddr, read_blocks};
+use furrow_rt::Pages;
+use furrow_zone::{QueueId, Result, ZoneId, ZoneReport, ZoneState};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// A segment as the headers of its zones have it.
+struct Found {
+    sequence: u64,
+    slot: u32,
+    groups: Groups,
+    missing: u32,
+    zones: Vec<Option<ZoneId>>,
+}
+
+/// The newest of the blocks of an address that were written after the cut.
+#[derive(Clone, Copy)]
+struct Candidate {
+    sequence: u64,
+    segment: u64,
+    number: u32,
+}
+
+/// What was written after the cut.
+#[derive(Default)]
+struct Delta {
+    blocks: BTreeMap<u64, Candidate>,
+    /// Trim records: sequence, number, address.
+    trims: Vec<(u64, u32, u64)>,
+    /// Blocks of stripes that count but lack a chunk.
+    torn: Vec<u32>,
+    highest: u64,
+}
+
+/// The rows of a segment's zones.
+struct Scanned {
+    rows: Vec<Rows>,
+    /// Rows that were written, of each zone.
+    upto: Vec<u32>,
+}
+
+impl Volume {
+    /// Brings the volume to where it can be written, from the state record's image on.
+    pub(crate) async fn recover(&self, zones: &[Vec<ZoneReport>], image: &Image) -> Result<()> {
+        let (found, strays) = self.find_segments(zones).await;
+        let mut delta = Delta::default();
+        let mut open = Vec::new();
+        for segment in found {
+            let of = |e: &&crate::format::SegmentEntry| {
+                e.slot.get() == segment.slot && e.sequence.get() == segment.sequence
+            };
+            let entry = image.entries.iter().find(of);
+            let highest = self.0.next_segment.get().max(segment.sequence + 1);
+            self.0.next_segment.set(highest);
+            let ended = entry.is_some_and(|entry| entry.state != segment::OPEN);
+            let state = match entry {
+                Some(entry) if entry.state == segment::CUT => SegmentState::Cut,
+                _ if ended => SegmentState::Sealed,
+                _ => SegmentState::Open,
+            };
+            self.adopt(&segment, state);
+            if let Some(entry) = entry {
+                let known = &mut self.0.segments.borrow_mut()[segment.slot as usize];
+                known.valid = entry.valid.get();
+                known.rows = entry.rows.get();
+            }
+            if !ended {
+                let after = entry.map_or(0, |entry| entry.rows.get());
+                let scanned = self.scan(&segment, zones).await;
+                self.weigh(&segment, &scanned, after, &mut delta);
+                open.push((segment, scanned));
+            }
+        }
+        self.count_leaves();
+        self.apply(&delta, image).await?;
+        self.0.sequence.set(self.0.sequence.get().max(delta.highest + 1));
+        for (segment, scanned) in open {
+            self.resume(segment, scanned, zones).await?;
+        }
+        self.finish_strays(&strays, zones).await;
+        self.heal(&delta.torn).await?;
+        self.checkpoint(false).await?;
+        self.release_strays(&strays).await;
+        Ok(())
+    }
+
+    /// The segments there are, oldest first, and zones that hold something and belong to none.
+    async fn find_segments(&self, zones: &[Vec<ZoneReport>]) -> (Vec<Found>, Vec<(u32, ZoneId)>) {
+        let mut found: BTreeMap<(u32, u64), Found> = BTreeMap::new();
+        let mut strays = Vec::new();
+        let drives = self.0.shape.placement.n;
+        for (index, reports) in (0..).zip(zones) {
+            let Some(drive) = self.0.members[index as usize].drive() else { continue };
+            for report in reports.iter().skip(self.0.shape.first_zone as usize) {
+                if written(report, drive.geometry()) == 0 {
+                    continue;
+                }
+                let Some((sequence, body)) = self.header(index, report.zone).await else {
+                    strays.push((index, report.zone));
+                    continue;
+                };
+                let (slot, chunk) = (body.slot.get(), body.chunk.get());
+                let stripes = self.0.shape.stripes(chunk);
+                let groups = Groups { chunk, group: body.group.get(), stripes };
+                let segment = found.entry((slot, sequence)).or_insert_with(|| Found {
+                    sequence,
+                    slot,
+                    groups,
+                    missing: body.missing.get(),
+                    zones: vec![None; drives as usize],
+                });
+                segment.zones[index as usize] = Some(report.zone);
+            }
+        }
+        // Of several in one slot the newest counts: a zone that could not be reset keeps what it
+        // was.
+        let mut newest: BTreeMap<u32, Found> = BTreeMap::new();
+        for ((slot, _), segment) in found {
+            if let Some(old) = newest.insert(slot, segment) {
+                let zones = (0u32..).zip(old.zones);
+                strays.extend(zones.filter_map(|(index, zone)| Some((index, zone?))));
+            }
+        }
+        let mut found: Vec<Found> = newest.into_values().collect();
+        found.sort_by_key(|segment| segment.sequence);
+        (found, strays)
+    }
+
+    async fn header(&self, index: u32, zone: ZoneId) -> Option<(u64, SegmentBody)> {
+        let member = &self.0.members[index as usize];
+        let drive = member.drive()?;
+        let at = BlockAddr::new(drive.geometry(), zone, 0);
+        let pages = read_blocks(&*drive.device, QueueId(0), at, 1, &self.0.pages).await.ok()?;
+        let expect = Expect {
+            kind: kind::SEGMENT,
+            device: Some(member.uuid.get()),
+            object: Some(self.0.uuid),
+        };
+        let (header, body) = record::open(pages[0].bytes(), &expect).ok()?;
+        let (body, _) = SegmentBody::read_from_prefix(body).ok()?;
+        let whole = self.0.shape.fits(&body) && body.member.get() == index;
+        whole.then_some((header.sequence.get(), body))
+    }
+
+    /// Puts a segment that was found into its slot.
+    fn adopt(&self, found: &Found, state: SegmentState) {
+        let drives = self.0.shape.placement.n;
+        self.0.segments.borrow_mut()[found.slot as usize] = Segment {
+            state,
+            sequence: found.sequence,
+            chunk: found.groups.chunk,
+            group: found.groups.group,
+            zones: found.zones.clone(),
+            rows: self.0.shape.rows,
+            ..Segment::free(drives)
+        };
+        for (zone, member) in found.zones.iter().zip(&self.0.members) {
+            if let (Some(zone), Some(drive)) = (zone, member.drive())
+                && let Some(owner) = drive.zones.owner(*zone)
+                && drive.zones.state(owner) == furrow_log::SuperzoneState::Free
+            {
+                drive.zones.mark_full(owner);
+            }
+        }
+    }
+
+    async fn scan(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> Scanned {
+        let mut scanned = Scanned { rows: Vec::new(), upto: Vec::new() };
+        for (index, zone) in segment.zones.iter().enumerate() {
+            let drive = self.0.members[index].drive();
+            let (Some(zone), Some(drive)) = (zone, drive) else {
+                scanned.rows.push(Vec::new());
+                scanned.upto.push(0);
+                continue;
+            };
+            let end = written(&zones[index][zone.0 as usize], drive.geometry());
+            let upto = end.saturating_sub(self.0.shape.offset(0)).min(self.0.shape.rows);
+            let at = (*zone, segment.sequence);
+            let rows = scan_zone(&drive, &self.0.shape, at, upto, &self.0.pages).await;
+            scanned.rows.push(rows);
+            scanned.upto.push(upto);
+        }
+        scanned
+    }
+
+    /// Decides which stripes count, and notes what is in them that came after the cut.
+    fn weigh(&self, segment: &Found, scanned: &Scanned, after: u32, delta: &mut Delta) {
+        let shape = &self.0.shape;
+        let (groups, placement) = (segment.groups, shape.placement);
+        let mut table = StripeTable::new(groups.stripes, placement.n, groups.group);
+        for (drive, rows) in (0..).zip(&scanned.rows) {
+            let stripes = rows.iter().map(|row| row.map(|row| row.stripe));
+            note_places(&mut table, groups, drive, stripes);
+            for row in rows.iter().flatten().filter(|row| row.stripe < groups.stripes) {
+                if placement.chunk(row.stripe, drive) < placement.k {
+                    let sequence = Identity::from_bytes(&row.code).map_or(0, |i| i.sequence);
+                    delta.highest = delta.highest.max(sequence);
+                }
+            }
+        }
+        for stripe in 0..groups.stripes {
+            let there = table.drives_of(stripe);
+            if there == 0 {
+                continue;
+            }
+            let has = |chunk: u32| there >> placement.drive(stripe, chunk) & 1 == 1;
+            if !placement.recoverable(has) {
+                // Void: what is there of it is never to be taken for a chunk again.
+                (0..placement.n).for_each(|drive| table.remove(stripe, drive));
+                continue;
+            }
+            let torn = self.lacks(segment, there);
+            for row in 0..groups.chunk {
+                self.weigh_row(segment, scanned, &table, (stripe, row), torn, after, delta);
+            }
+        }
+        if groups.group > 1 {
+            let known = &mut self.0.segments.borrow_mut()[segment.slot as usize];
+            known.table = Some(Rc::new(RefCell::new(table)));
+        }
+    }
+
+    /// Whether a member in service has a zone in the segment, or ought to, and no chunk of a stripe.
+    fn lacks(&self, segment: &Found, there: u32) -> bool {
+        (0..self.0.shape.placement.n).any(|drive| {
+            there >> drive & 1 == 0
+                && segment.missing >> drive & 1 == 0
+                && self.0.members[drive as usize].drive().is_some()
+        })
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one row of one stripe, with where it is from")]
+    fn weigh_row(
+        &self,
+        segment: &Found,
+        scanned: &Scanned,
+        table: &StripeTable,
+        (stripe, row): (u32, u32),
+        torn: bool,
+        after: u32,
+        delta: &mut Delta,
+    ) {
+        let (shape, groups) = (&self.0.shape, segment.groups);
+        let placement = shape.placement;
+        let code = |chunk: u32| -> Option<[u8; CODED]> {
+            let drive = placement.drive(stripe, chunk);
+            let at = groups.row(stripe, table.get(stripe, drive)?) + row;
+            scanned.rows[drive as usize].get(at as usize)?.map(|row: Row| row.code)
+        };
+        let codes: Vec<Option<[u8; CODED]>> = (0..placement.n).map(code).collect();
+        let codes: Vec<Option<&[u8]>> =
+            codes.iter().map(|code| code.as_ref().map(|code| &code[..])).collect();
+        for chunk in 0..placement.k {
+            let Some(identity) = reconstruct(&placement, &codes, chunk as usize)
+                .and_then(|code| Identity::from_bytes(&code))
+            else {
+                continue;
+            };
+            let number = shape.number(segment.slot, stripe * groups.chunk + row, chunk);
+            delta.highest = delta.highest.max(identity.sequence);
+            if torn && matches!(identity.kind, block::DATA | block::MAPPING) {
+                delta.torn.push(number);
+            }
+            if stripe * groups.chunk < after {
+                continue;
+            }
+            match identity.kind {
+                block::DATA if identity.lba < shape.blocks => {
+                    let new = Candidate {
+                        sequence: identity.sequence,
+                        segment: segment.sequence,
+                        number,
+                    };
+                    let known = delta.blocks.entry(identity.lba).or_insert(new);
+                    if (known.sequence, known.segment) <= (new.sequence, new.segment) {
+                        *known = new;
+                    }
+                }
+                block::TRIM => delta.trims.push((identity.sequence, number, identity.lba)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Mapping blocks that the root names.
+    fn count_leaves(&self) {
+        let map = self.0.map.borrow();
+        let mut segments = self.0.segments.borrow_mut();
+        for number in map.root().iter().filter(|number| **number != NONE) {
+            if let Some(segment) = segments.get_mut(self.0.shape.slot(*number) as usize) {
+                segment.leaves += 1;
+            }
+        }
+    }
+
+    /// Changes the map by what came after the cut.
+    async fn apply(&self, delta: &Delta, image: &Image) -> Result<()> {
+        let mut trims = Vec::new();
+        for (sequence, number, lba) in &delta.trims {
+            let page = self.read_numbers(&[(*number, (block::TRIM, *lba))]).await?.remove(0);
+            let expect = Expect { kind: kind::TRIM, object: Some(self.0.uuid), device: None };
+            let (_, body) = record::open(page.bytes(), &expect)?;
+            for entry in body.chunks_exact(TrimEntry::SIZE) {
+                let Ok(entry) = TrimEntry::read_from_bytes(entry) else { continue };
+                let (first, count) = (entry.lba.get(), entry.blocks.get());
+                self.check_range(first, count)?;
+                trims.push((*sequence, first..first + count));
+            }
+            // It has to be there until a checkpoint shows what it did.
+            let slot = self.0.shape.slot(*number) as usize;
+            self.0.segments.borrow_mut()[slot].needed = self.0.checkpoint.cuts.get() + 1;
+        }
+        for (_, range) in &trims {
+            self.load(range.start, range.end - range.start).await?;
+            for lba in range.clone() {
+                self.turn(lba, NONE, image);
+            }
+        }
+        for (lba, candidate) in &delta.blocks {
+            let gone = |(sequence, range): &(u64, std::ops::Range<u64>)| {
+                *sequence > candidate.sequence && range.contains(lba)
+            };
+            if !trims.iter().any(gone) {
+                self.load(*lba, 1).await?;
+                self.turn(*lba, candidate.number, image);
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps `lba` anew. What it was is from the checkpoint, and counts less unless its segment was
+    /// released since.
+    fn turn(&self, lba: u64, number: u32, image: &Image) {
+        let old = self.0.map.borrow_mut().set(lba, number);
+        if number != NONE {
+            self.credit(number);
+        }
+        if old == NONE {
+            return;
+        }
+        let slot = self.0.shape.slot(old);
+        let now = self.0.segments.borrow()[slot as usize].sequence;
+        let same = image
+            .entries
+            .iter()
+            .any(|entry| entry.slot.get() == slot && entry.sequence.get() == now);
+        if same {
+            self.debit(old);
+        }
+    }
+
+    /// Goes on with a segment that was open, or ends it.
+    async fn resume(
+        &self,
+        segment: Found,
+        scanned: Scanned,
+        zones: &[Vec<ZoneReport>],
+    ) -> Result<()> {
+        let groups = segment.groups;
+        let rows = scanned.upto.iter().copied().max().unwrap_or(0);
+        let next = match rows {
+            0 => 0,
+            rows => groups.end((rows - 1) / groups.chunk),
+        };
+        let footers = RefCell::new(self.footers_from(&segment, &scanned));
+        let append = groups.group > 1;
+        let open = self.open_at(segment.slot, segment.sequence, (groups, append), next, footers);
+        let fit = self.reopen(&segment, zones);
+        if !fit || !self.fill_up(&open, &segment, next * groups.chunk).await {
+            open.broken.set(true);
+            self.end_segment(&open, false).await;
+            let known = &mut self.0.segments.borrow_mut()[segment.slot as usize];
+            known.rows = rows;
+            return Ok(());
+        }
+        let fits = |stream: &&Rc<crate::stream::Stream>| {
+            stream.chunk == groups.chunk
+                && (stream.group > 1) == append
+                && stream.open.borrow().is_none()
+        };
+        match self.0.streams.iter().find(fits) {
+            Some(stream) if next < groups.stripes => {
+                *stream.open.borrow_mut() = Some(open.clone());
+            }
+            _ => {
+                let whole = next == groups.stripes && self.write_footers(&open).await.is_ok();
+                self.end_segment(&open, whole).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the zones of a segment into use again. False if one of them cannot be written on, or
+    /// a member that is in service has none.
+    fn reopen(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
+        let mut fit = true;
+        for (index, member) in self.0.members.iter().enumerate() {
+            let Some(drive) = member.drive() else { continue };
+            let Some(zone) = segment.zones[index] else {
+                fit = false;
+                continue;
+            };
+            let report = &zones[index][zone.0 as usize];
+            let full = report.state == ZoneState::Full;
+            drive.writer.open_reported(report);
+            if let Some(owner) = drive.zones.owner(zone) {
+                if drive.zones.state(owner) == furrow_log::SuperzoneState::Retired {
+                    fit = false;
+                    continue;
+                }
+                drive.zones.activate(owner);
+            }
+            if !report.state.is_active() && !full {
+                fit = false;
+            } else if full {
+                // Full is as it should be only with all its rows and its footer.
+                fit &= drive.writer.room(zone) == 0 && self.rows_are_all(segment, zones);
+            } else {
+                match drive.budget.try_acquire(Class::User, 1) {
+                    Some(permit) => drive.writer.attach(zone, permit),
+                    None => fit = false,
+                }
+            }
+        }
+        fit
+    }
+
+    /// Whether every zone of the segment is written up to its footer at least.
+    fn rows_are_all(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
+        (0..).zip(&segment.zones).all(|(index, zone): (usize, _)| {
+            let (Some(zone), Some(drive)) = (zone, self.0.members[index].drive()) else {
+                return true;
+            };
+            let end = written(&zones[index][zone.0 as usize], drive.geometry());
+            end >= self.0.shape.offset(self.0.shape.rows)
+        })
+    }
+
+    fn footers_from(&self, segment: &Found, scanned: &Scanned) -> Vec<Vec<FooterEntry>> {
+        let (shape, groups) = (&self.0.shape, segment.groups);
+        let mut footers =
+            vec![vec![FooterEntry::new_zeroed(); shape.rows as usize]; shape.placement.n as usize];
+        let filler = footer_entry(Some(Identity::default()), self.0.zero_crc, NONE);
+        for (index, entries) in (0u32..).zip(&mut footers) {
+            entries.fill(filler);
+            for (entry, row) in entries.iter_mut().zip(&scanned.rows[index as usize]) {
+                let Some(row) = row.filter(|row| row.stripe < groups.stripes) else { continue };
+                let data = shape.placement.chunk(row.stripe, index) < shape.placement.k;
+                let identity = Identity::from_bytes(&row.code).filter(|_| data);
+                *entry = footer_entry(identity, row.crc, row.stripe);
+            }
+        }
+        footers
+    }
+
+    /// Fills the zones of a segment up to row `upto`. False if one of them fails.
+    async fn fill_up(&self, open: &Open, segment: &Found, upto: u32) -> bool {
+        let mut flights = Vec::new();
+        for (index, zone) in segment.zones.iter().enumerate() {
+            let drive = self.0.members[index].drive();
+            let (Some(zone), Some(drive)) = (zone, drive) else { continue };
+            let at = drive.writer.position(*zone);
+            let end = self.0.shape.offset(upto);
+            let beside = oob_per_block(drive.geometry());
+            let mut from = at;
+            while from < end {
+                let count = (end - from).min(256);
+                let mut oob = vec![0; count as usize * beside];
+                let meta = meta::filler(open.sequence, self.0.zero_crc);
+                for bytes in oob.chunks_mut(beside) {
+                    bytes[..meta.as_bytes().len()].copy_from_slice(meta.as_bytes());
+                }
+                let pages = Pages::from_elem(self.0.zero.clone(), count as usize);
+                let payload = Payload { pages, oob };
+                let (_, done) =
+                    drive.writer.write(*zone, Kind::Padding, payload, Durability::Cached);
+                flights.push((index as u32, done));
+                from += count;
+            }
+        }
+        let mut whole = true;
+        for (index, done) in flights {
+            if let Err(error) = done.await {
+                self.note_write_error(index, &error);
+                whole = false;
+            }
+        }
+        whole
+    }
+
+    /// Zones of nothing that are active hold resources no permit accounts for: they are ended.
+    async fn finish_strays(&self, strays: &[(u32, ZoneId)], zones: &[Vec<ZoneReport>]) {
+        for (index, zone) in strays {
+            let Some(drive) = self.0.members[*index as usize].drive() else { continue };
+            let report = &zones[*index as usize][zone.0 as usize];
+            if report.state.is_active() {
+                drive.writer.open_reported(report);
+                // A zone that cannot be finished stays; what is in it is of no use.
+                let _ = drive.writer.finish(*zone).await;
+            }
+            if let Some(owner) = drive.zones.owner(*zone)
+                && drive.zones.state(owner) == furrow_log::SuperzoneState::Free
+            {
+                drive.zones.mark_full(owner);
+            }
+        }
+    }
+
+    async fn release_strays(&self, strays: &[(u32, ZoneId)]) {
+        for (index, zone) in strays {
+            let Some(drive) = self.0.members[*index as usize].drive() else { continue };
+            if let Some(owner) = drive.zones.owner(*zone) {
+                let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
+                // One that cannot be emptied is out of use.
+                let _ = drive.zones.release(owner, proof).await;
+            }
+        }
+    }
+
+    /// Writes anew what is in stripes that lack a chunk.
+    async fn heal(&self, torn: &[u32]) -> Result<()> {
+        if self.has(Canary::TornStripe) {
+            return Ok(());
+        }
+        let mut blocks = Vec::new();
+        for number in torn {
+            let (slot, row, chunk) =
+                self.0.shape.locate(*number).expect("invariant: it was found there");
+            let Ok((Some(identity), page)) = self.block_or_made(slot, row, chunk).await else {
+                continue;
+            };
+            let counts = match identity.kind {
+                block::DATA if identity.lba < self.blocks() => {
+                    self.load(identity.lba, 1).await?;
+                    self.0.map.borrow().get(identity.lba) == *number
+                }
+                block::MAPPING if identity.lba < u64::from(self.0.shape.mappings) => {
+                    self.0.map.borrow().root_of(identity.lba as u32) == *number
+                }
+                _ => false,
+            };
+            if counts {
+                blocks.push((identity, page, *number));
+            }
+        }
+        self.move_blocks(blocks).await
+    }
+
+    /// A data block where it is, or made from the others of its row.
+    pub(crate) async fn block_or_made(
+        &self,
+        slot: u32,
+        row: u32,
+        chunk: u32,
+    ) -> Result<(Option<Identity>, furrow_rt::Page)> {
+        if let Some((meta, page)) = self.block_at(slot, row, chunk).await? {
+            return Ok((Identity::from_bytes(&meta::coded(&meta)), page));
+        }
+        self.make(slot, row, chunk).await
+    }
+}

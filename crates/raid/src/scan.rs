@@ -1,0 +1,284 @@
+//! What a segment's zones say of themselves: from what lies beside the blocks, or from footers.
+
+use crate::drive::Drive;
+use crate::format::{CODED, FooterEntry, NONE, kind};
+use crate::meta::{self, Identity};
+use crate::shape::Shape;
+use crate::stream::read_footer;
+use crate::table::{Groups, StripeTable};
+use crate::volume::{Segment, SegmentState, Volume};
+use furrow_log::address::{oob_per_block, sectors_per_block};
+use furrow_log::record::{self, Expect, crc32c};
+use furrow_log::{BlockAddr, read_blocks};
+use furrow_rt::{Pages, Pool};
+use furrow_zone::{BlockCount, Command, QueueId, Request, Result, ZoneId};
+use std::cell::RefCell;
+use std::rc::Rc;
+use zerocopy::FromBytes;
+
+/// Blocks read at once.
+const COMMAND: u32 = 128;
+
+/// What is known of a data row of one zone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) stripe: u32,
+    /// CRC32C of the block.
+    pub(crate) crc: u32,
+    /// Of a data block, or of parity by the code beside it.
+    pub(crate) code: [u8; CODED],
+}
+
+/// Rows of one zone; `None` where nothing whole was found.
+pub(crate) type Rows = Vec<Option<Row>>;
+
+/// Reads what lies beside the first `rows` data rows of a zone.
+pub(crate) async fn scan_zone(
+    drive: &Drive,
+    shape: &Shape,
+    (zone, sequence): (ZoneId, u64),
+    rows: u32,
+    pages: &Pool,
+) -> Rows {
+    let mut found: Rows = Vec::with_capacity(rows as usize);
+    while (found.len() as u32) < rows {
+        let first = found.len() as u32;
+        let count = COMMAND.min(rows - first);
+        let start = shape.offset(first);
+        match read_beside(drive, zone, start, count, pages).await {
+            Some((data, oob)) => collect(drive, &data, &oob, sequence, &mut found),
+            // Something in it cannot be read: one by one then.
+            None => {
+                for offset in start..start + count {
+                    match read_beside(drive, zone, offset, 1, pages).await {
+                        Some((data, oob)) => collect(drive, &data, &oob, sequence, &mut found),
+                        None => found.push(None),
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+fn collect(drive: &Drive, data: &Pages, oob: &[u8], sequence: u64, found: &mut Rows) {
+    let beside = oob_per_block(drive.geometry());
+    for (page, bytes) in data.iter().zip(oob.chunks(beside)) {
+        let meta = meta::open(bytes, sequence);
+        let meta = meta.filter(|meta| meta.own_crc.get() == crc32c(page.bytes()));
+        found.push(meta.map(|meta| Row {
+            stripe: meta.stripe.get(),
+            crc: meta.own_crc.get(),
+            code: meta::coded(&meta),
+        }));
+    }
+}
+
+async fn read_beside(
+    drive: &Drive,
+    zone: ZoneId,
+    offset: u32,
+    count: u32,
+    pages: &Pool,
+) -> Option<(Pages, Vec<u8>)> {
+    let geometry = drive.geometry();
+    let lba = BlockAddr::new(geometry, zone, offset).lba(geometry);
+    let blocks = BlockCount(u64::from(count) * sectors_per_block(geometry));
+    let data: Pages = (0..count).map(|_| pages.take_dirty()).collect();
+    let request = Request::with_data(Command::Read { lba, blocks }, data);
+    let outcome = drive.device.submit(drive.writer.queue(zone), request).await;
+    outcome.status.is_ok().then_some((outcome.data, outcome.oob))
+}
+
+/// The footer of a zone: entries of its own drive and of those after it. `None` if it is not whole.
+pub(crate) async fn read_footers(
+    volume: &Volume,
+    index: u32,
+    zone: ZoneId,
+    sequence: u64,
+) -> Option<Vec<Vec<FooterEntry>>> {
+    let shape = volume.shape();
+    let member = &volume.0.members[index as usize];
+    let drive = member.drive()?;
+    let at = BlockAddr::new(drive.geometry(), zone, shape.footer_start());
+    let blocks = shape.footer_blocks();
+    let _pin = drive.zones.pin(zone);
+    let read = read_blocks(&*drive.device, QueueId(0), at, blocks, &volume.0.pages).await.ok()?;
+    let bytes: Vec<u8> = read.iter().flat_map(|page| page.iter().copied()).collect();
+    let expect =
+        Expect { kind: kind::FOOTER, device: Some(member.uuid.get()), object: Some(volume.uuid()) };
+    let (header, body) = record::open(&bytes, &expect).ok()?;
+    let copies = shape.footer_copies() as usize;
+    let length = shape.rows as usize * FooterEntry::SIZE;
+    if header.sequence.get() != sequence || body.len() != copies * length {
+        return None;
+    }
+    let entries = |bytes: &[u8]| {
+        bytes
+            .chunks_exact(FooterEntry::SIZE)
+            .filter_map(|entry| FooterEntry::read_from_bytes(entry).ok())
+            .collect()
+    };
+    Some(body.chunks_exact(length).map(entries).collect())
+}
+
+/// What a segment's footers say of each drive's zone; `None` where none is left that does.
+pub(crate) async fn footers_of(
+    volume: &Volume,
+    segment: &Segment,
+) -> Vec<Option<Vec<FooterEntry>>> {
+    let shape = volume.shape();
+    let drives = shape.placement.n;
+    let mut found: Vec<Option<Vec<FooterEntry>>> = vec![None; drives as usize];
+    for (index, zone) in (0..drives).zip(&segment.zones) {
+        if found.iter().all(Option::is_some) {
+            break;
+        }
+        let Some(zone) = *zone else { continue };
+        let Some(copies) = read_footers(volume, index, zone, segment.sequence).await else {
+            continue;
+        };
+        for (copy, entries) in (0..).zip(copies) {
+            found[((index + copy) % drives) as usize].get_or_insert(entries);
+        }
+    }
+    found
+}
+
+/// Notes in `table` where the chunks of a zone are.
+pub(crate) fn note_places(
+    table: &mut StripeTable,
+    groups: Groups,
+    drive: u32,
+    stripes: impl Iterator<Item = Option<u32>>,
+) {
+    let mut run = (NONE, 0);
+    for (row, stripe) in (0u32..).zip(stripes) {
+        let stripe = stripe.unwrap_or(NONE);
+        if row.is_multiple_of(groups.chunk) {
+            run = (stripe, 0);
+        }
+        if stripe == NONE || stripe != run.0 {
+            run = (NONE, 0);
+            continue;
+        }
+        run.1 += 1;
+        if run.1 == groups.chunk {
+            let place = groups.place(stripe, row);
+            if place != NONE {
+                table.set(stripe, drive, place);
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// Reads the stripe table of a segment that was ended before.
+    pub(crate) async fn load_table(&self, slot: u32) -> Result<()> {
+        let segment = self.0.segments.borrow()[slot as usize].clone();
+        let stripes = self.0.shape.stripes(segment.chunk);
+        let groups = Groups { chunk: segment.chunk, group: segment.group, stripes };
+        let drives = self.0.shape.placement.n;
+        let mut table = StripeTable::new(stripes, drives, segment.group);
+        let footers = match segment.state {
+            SegmentState::Cut => vec![None; drives as usize],
+            _ => footers_of(self, &segment).await,
+        };
+        for (index, entries) in (0..drives).zip(footers) {
+            let Some(zone) = segment.zones[index as usize] else { continue };
+            if let Some(entries) = entries {
+                let stripes = entries.iter().map(|e| read_footer(e).map(|(_, stripe)| stripe));
+                note_places(&mut table, groups, index, stripes);
+            } else if let Some(drive) = self.0.members[index as usize].drive() {
+                let rows = if segment.state == SegmentState::Cut {
+                    segment.rows
+                } else {
+                    self.0.shape.rows
+                };
+                let at = (zone, segment.sequence);
+                let found = scan_zone(&drive, &self.0.shape, at, rows, &self.0.pages).await;
+                let stripes = found.iter().map(|row| row.map(|row| row.stripe));
+                note_places(&mut table, groups, index, stripes);
+            }
+        }
+        let now = &mut self.0.segments.borrow_mut()[slot as usize];
+        if now.sequence == segment.sequence && now.table.is_none() {
+            now.table = Some(Rc::new(RefCell::new(table)));
+        }
+        Ok(())
+    }
+
+    /// What each data block of an ended segment is, by number.
+    pub(crate) async fn identities(&self, slot: u32) -> Vec<(u32, Identity)> {
+        let segment = self.0.segments.borrow()[slot as usize].clone();
+        let (shape, drives) = (&self.0.shape, self.0.shape.placement.n);
+        let mut found = std::collections::BTreeMap::new();
+        let mut add = |drive: u32, row: u32, stripe: u32, identity: Identity| {
+            let chunk = shape.placement.chunk(stripe, drive);
+            let row = stripe * segment.chunk + row % segment.chunk;
+            if chunk < shape.placement.k && row < shape.rows {
+                found.insert(shape.number(slot, row, chunk), identity);
+            }
+        };
+        let footers = match segment.state {
+            SegmentState::Sealed => footers_of(self, &segment).await,
+            _ => vec![None; drives as usize],
+        };
+        let mut lost = false;
+        for (index, entries) in (0..drives).zip(footers) {
+            if let Some(entries) = entries {
+                for (row, entry) in (0..).zip(&entries) {
+                    if let Some((Some(identity), stripe)) = read_footer(entry) {
+                        add(index, row, stripe, identity);
+                    }
+                }
+                continue;
+            }
+            let zone = segment.zones[index as usize];
+            let drive = self.0.members[index as usize].drive();
+            let (Some(zone), Some(drive)) = (zone, drive) else {
+                lost = true;
+                continue;
+            };
+            let rows = if segment.state == SegmentState::Cut { segment.rows } else { shape.rows };
+            let at = (zone, segment.sequence);
+            let scanned = scan_zone(&drive, shape, at, rows, &self.0.pages).await;
+            for (row, found) in (0..).zip(scanned) {
+                let Some(found) = found.filter(|found| found.stripe != NONE) else {
+                    lost = true;
+                    continue;
+                };
+                let data = shape.placement.chunk(found.stripe, index) < shape.placement.k;
+                if let Some(identity) = Identity::from_bytes(&found.code).filter(|_| data) {
+                    add(index, row, found.stripe, identity);
+                }
+            }
+        }
+        if lost {
+            self.identities_from_parity(slot, &segment, &mut found).await;
+        }
+        found.into_iter().collect()
+    }
+
+    /// Adds the blocks whose own drive does not say what they are.
+    async fn identities_from_parity(
+        &self,
+        slot: u32,
+        segment: &Segment,
+        found: &mut std::collections::BTreeMap<u32, Identity>,
+    ) {
+        let shape = &self.0.shape;
+        let rows = if segment.state == SegmentState::Cut { segment.rows } else { shape.rows };
+        for row in 0..rows {
+            for chunk in 0..shape.placement.k {
+                let number = shape.number(slot, row, chunk);
+                if found.contains_key(&number) {
+                    continue;
+                }
+                if let Ok((Some(identity), _)) = self.make(slot, row, chunk).await {
+                    found.insert(number, identity);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The shape of an array: how zones, segments, stripes and volume blocks relate. Pure arithmetic.
+//!
+//! A segment is one zone on each drive: a header block, `rows` data rows, a footer. Row r of the
+//! drives is one block on each; a stripe is `chunk` rows. A *physical block number* counts data
+//! blocks only: (slot × rows + row) × k + data chunk. It says nothing of where in the zone a chunk
+//! landed: within a stripe group that is the compact stripe table's part.
+
+use crate::format::{FooterEntry, MAPPED, NONE, RING_ZONES, SegmentBody};
+use crate::level::{Level, Placement};
+use furrow_log::address::{blocks_per_zone, oob_per_block};
+use furrow_log::record::blocks_for;
+use furrow_zone::{Error, ErrorKind, Geometry, Result};
+
+/// Permits of a drive that an array needs beside its open segments: the ring, the segment of
+/// cleaning, and one that is being ended while the next is begun.
+pub const PERMITS_BESIDE: u32 = 3;
+
+/// Segments kept for cleaning: one it writes to, and one that comes next.
+pub(crate) const KEPT: u32 = 2;
+
+/// How an array is made.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// RAID level.
+    pub level: Level,
+    /// Name of the array, at most 64 bytes.
+    pub label: String,
+    /// Open segments with small chunks (N_s). The first takes Zone Appends, if `group` is above 1.
+    pub small: u32,
+    /// Open segments with large chunks (N_l).
+    pub large: u32,
+    /// Blocks of 4 KiB in a small chunk (C_s).
+    pub chunk_small: u32,
+    /// Blocks of 4 KiB in a large chunk (C_l), a multiple of `chunk_small`.
+    pub chunk_large: u32,
+    /// Stripes of a group (G); 1: Zone Write only; [`Config::UNGROUPED`]: one group per segment.
+    pub group: u32,
+    /// Percent of the volume's size that is kept free beside it, 7 to 100.
+    pub reserve: u32,
+}
+
+impl Config {
+    /// A `group` that is the whole segment.
+    pub const UNGROUPED: u32 = u32::MAX;
+
+    /// The paper's settings (ZapRAID, section 5.1): one small-chunk segment with Zone Append, three
+    /// large-chunk ones, chunks of 4 and 16 KiB, groups of 256 stripes; fewer segments where
+    /// active zones are few.
+    pub fn new(level: Level, geometry: &Geometry) -> Config {
+        let permits = geometry.max_active.unwrap_or(u32::MAX);
+        let large = permits.saturating_sub(PERMITS_BESIDE + 1).min(3);
+        Config {
+            level,
+            label: String::new(),
+            small: 1,
+            large,
+            chunk_small: 1,
+            chunk_large: 4,
+            group: 256,
+            reserve: 25,
+        }
+    }
+}
+
+/// The shape of an array. Fixed when it is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Where chunks are.
+    pub placement: Placement,
+    /// First zone that belongs to segments.
+    pub first_zone: u32,
+    /// Zones of each drive that are used.
+    pub zones: u32,
+    /// Blocks per zone.
+    pub capacity: u32,
+    /// Data rows per segment.
+    pub rows: u32,
+    /// Segments there can be.
+    pub slots: u32,
+    /// Blocks of the volume.
+    pub blocks: u64,
+    /// Mapping blocks of the volume.
+    pub mappings: u32,
+    /// Segments kept for cleaning.
+    pub kept: u32,
+}
+
+/// Blocks of the footer over `rows` rows.
+fn footer_blocks(placement: &Placement, rows: u32) -> u32 {
+    let copies = placement.tolerates() as usize + 1;
+    blocks_for(rows as usize * copies * FooterEntry::SIZE)
+}
+
+fn invalid<T>(what: String) -> Result<T> {
+    Err(Error::new(ErrorKind::Invalid, what))
+}
+
+impl Shape {
+    /// The shape of an array on drives of `geometries`.
+    ///
+    /// # Errors
+    /// `Invalid` if there can be none; the message says what would work.
+    pub fn new(config: &Config, geometries: &[&Geometry]) -> Result<Shape> {
+        let placement = Placement::new(config.level, geometries.len() as u32)?;
+        check_config(config)?;
+        let first = geometries[0];
+        check_alike(geometries)?;
+        if oob_per_block(first) < crate::format::BlockMeta::SIZE {
+            return invalid(format!(
+                "the drives have {} out-of-band bytes per 4 KiB, {} are needed: format them with \
+                 metadata",
+                oob_per_block(first),
+                crate::format::BlockMeta::SIZE
+            ));
+        }
+        let permits = first.max_active.unwrap_or(u32::MAX);
+        let needed = config.small + config.large + PERMITS_BESIDE;
+        if needed > permits {
+            return invalid(format!(
+                "the drives allow {permits} active zones, {needed} are needed: {} small-chunk and \
+                 {} large-chunk segments, and {PERMITS_BESIDE} for the state ring, cleaning and \
+                 the segment that comes next: have fewer segments",
+                config.small, config.large
+            ));
+        }
+        let zones = geometries.iter().map(|g| g.zones).min().unwrap_or(0);
+        let capacity = blocks_per_zone(first);
+        let align = config.chunk_large.max(config.chunk_small);
+        let mut rows = capacity.saturating_sub(2) / align * align;
+        while rows > 0 && 1 + rows + footer_blocks(&placement, rows) > capacity {
+            rows -= align;
+        }
+        let first_zone = first.conventional_zones + RING_ZONES;
+        let slots = zones.saturating_sub(first_zone);
+        Shape::sized(config, placement, (first_zone, zones, capacity, rows, slots))
+    }
+
+    fn sized(
+        config: &Config,
+        placement: Placement,
+        (first_zone, zones, capacity, rows, slots): (u32, u32, u32, u32, u32),
+    ) -> Result<Shape> {
+        let per_segment = u64::from(rows) * u64::from(placement.k);
+        if per_segment * u64::from(slots) >= u64::from(NONE) {
+            return invalid(format!(
+                "{slots} segments of {per_segment} blocks: at most 16 TiB of data are supported"
+            ));
+        }
+        // Every open segment may be all but empty, and cleaning needs room of its own.
+        let open = config.small + config.large + 1;
+        let kept = KEPT;
+        let usable = u64::from(slots.saturating_sub(open + kept)) * per_segment;
+        let blocks = usable * 100 / (100 + u64::from(config.reserve));
+        // The map takes room too: a block for 1024, and as much again while it is written anew.
+        let blocks = blocks.saturating_sub(2 * blocks.div_ceil(u64::from(MAPPED)));
+        if rows == 0 || blocks == 0 {
+            return invalid(format!(
+                "drives of {zones} zones of {capacity} blocks are too small: {} zones of 64 blocks \
+                 would do for {open} open segments",
+                first_zone + open + kept + 2
+            ));
+        }
+        let mappings = blocks.div_ceil(u64::from(MAPPED)) as u32;
+        Ok(Shape { placement, first_zone, zones, capacity, rows, slots, blocks, mappings, kept })
+    }
+
+    /// Data blocks of a segment.
+    pub fn per_segment(&self) -> u32 {
+        self.rows * self.placement.k
+    }
+
+    /// Stripes of a segment with chunks of `chunk` blocks.
+    pub fn stripes(&self, chunk: u32) -> u32 {
+        self.rows / chunk
+    }
+
+    /// Block of the zone that holds data row `row`, if no group moved it.
+    pub fn offset(&self, row: u32) -> u32 {
+        1 + row
+    }
+
+    /// First block of the footer.
+    pub fn footer_start(&self) -> u32 {
+        self.capacity - self.footer_blocks()
+    }
+
+    /// Blocks of the footer.
+    pub fn footer_blocks(&self) -> u32 {
+        footer_blocks(&self.placement, self.rows)
+    }
+
+    /// Copies of each zone's footer entries.
+    pub fn footer_copies(&self) -> u32 {
+        self.placement.tolerates() + 1
+    }
+
+    /// The physical block number of a data block.
+    pub fn number(&self, slot: u32, row: u32, chunk: u32) -> u32 {
+        (slot * self.rows + row) * self.placement.k + chunk
+    }
+
+    /// Slot, row and data chunk of a physical block number; `None` if there is no such block.
+    pub fn locate(&self, number: u32) -> Option<(u32, u32, u32)> {
+        let (row, chunk) = (number / self.placement.k, number % self.placement.k);
+        let slot = row / self.rows;
+        (slot < self.slots).then_some((slot, row % self.rows, chunk))
+    }
+
+    /// The slot of a segment.
+    pub fn slot(&self, number: u32) -> u32 {
+        number / self.per_segment()
+    }
+
+    /// Whether a segment header can be of this array.
+    pub fn fits(&self, header: &SegmentBody) -> bool {
+        let chunk = header.chunk.get();
+        header.slot.get() < self.slots
+            && header.member.get() < self.placement.n
+            && header.rows.get() == self.rows
+            && chunk != 0
+            && self.rows.is_multiple_of(chunk)
+            && header.group.get() != 0
+    }
+}
+
+fn check_config(config: &Config) -> Result<()> {
+    if config.label.len() > 64 {
+        return invalid(format!("the label is {} bytes long, 64 fit", config.label.len()));
+    }
+    if config.small == 0 {
+        return invalid("no small-chunk segment: at least one is needed".into());
+    }
+    if config.chunk_small == 0
+        || config.chunk_large == 0
+        || !config.chunk_large.is_multiple_of(config.chunk_small)
+        || config.chunk_large > 256
+    {
+        return invalid(format!(
+            "chunks of {} and {} blocks: the large one must be a multiple of the small one, at most \
+             256 blocks (1 MiB)",
+            config.chunk_small, config.chunk_large
+        ));
+    }
+    if config.group == 0 {
+        return invalid("groups of 0 stripes: 1 means Zone Write only".into());
+    }
+    if !(7..=100).contains(&config.reserve) {
+        return invalid(format!("a reserve of {} %: must be 7 to 100", config.reserve));
+    }
+    Ok(())
+}
+
+/// Drives of an array have zones of one size; the number of zones may differ.
+fn check_alike(geometries: &[&Geometry]) -> Result<()> {
+    let first = geometries[0];
+    for (index, other) in geometries.iter().enumerate() {
+        let differs = [
+            ("zone capacity", first.zone_capacity.0, other.zone_capacity.0),
+            ("block size", first.block_size.0, other.block_size.0),
+            ("out-of-band bytes", first.oob_bytes.into(), other.oob_bytes.into()),
+            (
+                "conventional zones",
+                first.conventional_zones.into(),
+                other.conventional_zones.into(),
+            ),
+        ];
+        if let Some((what, expected, found)) = differs.iter().find(|(_, a, b)| a != b) {
+            return invalid(format!(
+                "drive {index} has {what} {found}, drive 0 has {expected}: an array needs drives \
+                 alike in that; only the number of zones may differ"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_zone::{BlockCount, ByteLen};
+    use proptest::prelude::*;
+
+    pub(crate) fn geometry(zones: u32, capacity: u64) -> Geometry {
+        Geometry {
+            zones,
+            zone_size: BlockCount(capacity.next_power_of_two()),
+            zone_capacity: BlockCount(capacity),
+            block_size: ByteLen(4096),
+            oob_bytes: 64,
+            conventional_zones: 0,
+            max_open: Some(8),
+            max_active: Some(8),
+            max_append: None,
+            max_transfer: None,
+            read_across_zones: false,
+            unwritten_reads_fail: false,
+            volatile_cache: false,
+            channels: None,
+            dies: None,
+        }
+    }
+
+    proptest! {
+        /// Header, rows and footer fit the zone; numbers and places are one to one.
+        #[test]
+        fn numbers_are_one_to_one(
+            level in prop::sample::select(Level::ALL.to_vec()), drives in 2..12usize,
+            zones in 8..40u32, capacity in 12..300u64, picks in any::<u32>(),
+        ) {
+            let geometry = geometry(zones, capacity);
+            let config = Config::new(level, &geometry);
+            let Ok(shape) = Shape::new(&config, &vec![&geometry; drives]) else { return Ok(()) };
+            prop_assert!(1 + shape.rows + shape.footer_blocks() <= shape.capacity);
+            prop_assert_eq!(shape.rows % config.chunk_large, 0);
+            let total = shape.slots * shape.per_segment();
+            prop_assert!(shape.blocks < u64::from(total));
+            for number in [0, total - 1, picks % total] {
+                let (slot, row, chunk) = shape.locate(number).unwrap();
+                prop_assert!(slot < shape.slots && row < shape.rows && chunk < shape.placement.k);
+                prop_assert_eq!(shape.number(slot, row, chunk), number);
+                prop_assert_eq!(shape.slot(number), slot);
+            }
+            prop_assert_eq!(shape.locate(total), None);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_what_would_work() {
+        let small = geometry(16, 64);
+        let config = Config::new(Level::Raid5, &small);
+        let refused =
+            |config: &Config, all: &[&Geometry]| Shape::new(config, all).unwrap_err().to_string();
+        assert!(Shape::new(&config, &[&small; 4]).is_ok());
+        let tiny = geometry(4, 64);
+        assert!(refused(&config, &[&tiny; 4]).contains("too small"));
+        let other = geometry(16, 65);
+        assert!(refused(&config, &[&small, &small, &other]).contains("drive 2 has zone capacity"));
+        let bare = Geometry { oob_bytes: 0, ..small.clone() };
+        assert!(refused(&config, &[&bare; 4]).contains("out-of-band"));
+        let few = Geometry { max_active: Some(4), max_open: Some(4), ..small.clone() };
+        assert!(refused(&config, &[&few; 4]).contains("fewer segments"));
+        for (change, word) in [
+            (Config { reserve: 5, ..config.clone() }, "7 to 100"),
+            (Config { group: 0, ..config.clone() }, "Zone Write"),
+            (Config { chunk_large: 3, chunk_small: 2, ..config.clone() }, "multiple"),
+            (Config { small: 0, ..config.clone() }, "small-chunk"),
+        ] {
+            assert!(refused(&change, &[&small; 4]).contains(word));
+        }
+        // The drive of the measurements: what the paper sets up fits.
+        let zn540 = furrow_zone::presets::preset("zn540-4t").unwrap();
+        let shape = Shape::new(&Config::new(Level::Raid5, &zn540), &[&zn540; 4]).unwrap();
+        assert!(shape.footer_blocks() * 80 < shape.capacity, "the footer is 1.2 % at most");
+    }
+}

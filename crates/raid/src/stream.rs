@@ -1,0 +1,552 @@
+//! Streams: what is written together, into one open segment at a time, stripe by stripe.
+//!
+//! Blocks gather in a stripe that is being filled; a full one, or one that nobody filled in time,
+//! waits in line until the open segment takes it. Within a group of stripes Zone Appends land
+//! anywhere; the next group begins only when no stripe of this one is in flight (ZapRAID, section
+//! 3.2).
+
+use crate::format::{FooterEntry, NONE, SegmentBody, block, kind};
+use crate::meta::Identity;
+use crate::table::Groups;
+use crate::volume::{Segment, SegmentState, Volume};
+use furrow_log::budget::Class;
+use furrow_log::record::{RecordId, seal};
+use furrow_log::writer::{Durability, Kind};
+use furrow_rt::{Nanos, Notify, Page, Pages};
+use furrow_zone::{Error, Result, ZoneId};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// What is written through a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Users' requests below a large chunk.
+    Small,
+    /// Users' larger requests.
+    Large,
+    /// What cleaning moves, mapping blocks.
+    Inside,
+}
+
+/// One call that waits for its blocks to be durable.
+pub(crate) struct Call {
+    left: Cell<u32>,
+    error: RefCell<Option<Error>>,
+    done: Notify,
+    /// Address and number of each block, if it wants to know.
+    placed: Option<RefCell<Vec<(u64, u32)>>>,
+}
+
+impl Call {
+    pub(crate) fn new(told: bool) -> Rc<Call> {
+        Rc::new(Call {
+            left: Cell::new(0),
+            error: RefCell::default(),
+            done: Notify::new(),
+            placed: told.then(RefCell::default),
+        })
+    }
+
+    pub(crate) async fn wait(&self) -> Result<()> {
+        while self.left.get() > 0 {
+            self.done.wait().await;
+        }
+        self.error.borrow().clone().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn placed(&self) -> Vec<(u64, u32)> {
+        self.placed.as_ref().map(RefCell::take).unwrap_or_default()
+    }
+
+    fn over(&self, error: Option<&Error>) {
+        if let Some(error) = error {
+            self.error.borrow_mut().get_or_insert_with(|| error.clone());
+        }
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            self.done.notify_all();
+        }
+    }
+}
+
+/// A block on its way into a stripe.
+pub(crate) struct Item {
+    pub(crate) identity: Identity,
+    pub(crate) page: Page,
+    /// Moved: it counts only if its address is still mapped to this number.
+    pub(crate) from: Option<u32>,
+}
+
+/// A stripe before it is dispatched.
+#[derive(Default)]
+pub(crate) struct Stripe {
+    pub(crate) items: Vec<Item>,
+    pub(crate) calls: Vec<Rc<Call>>,
+}
+
+impl Stripe {
+    pub(crate) fn over(&self, error: Option<&Error>) {
+        self.calls.iter().for_each(|call| call.over(error));
+    }
+
+    pub(crate) fn tell(&self, number: impl Fn(usize) -> u32) {
+        for call in &self.calls {
+            let Some(placed) = &call.placed else { continue };
+            let told = self.items.iter().enumerate();
+            placed.borrow_mut().extend(told.map(|(i, item)| (item.identity.lba, number(i))));
+        }
+    }
+}
+
+/// A segment that a stream writes to.
+pub(crate) struct Open {
+    pub(crate) slot: u32,
+    pub(crate) sequence: u64,
+    pub(crate) groups: Groups,
+    /// By Zone Append.
+    pub(crate) append: bool,
+    /// The next stripe.
+    pub(crate) next: Cell<u32>,
+    pub(crate) in_flight: Cell<u32>,
+    pub(crate) idle: Notify,
+    /// No stripe is added any more, and it ends without footers.
+    pub(crate) broken: Cell<bool>,
+    /// What the footers will say, of each drive by row.
+    pub(crate) footers: RefCell<Vec<Vec<FooterEntry>>>,
+}
+
+/// A stream.
+pub(crate) struct Stream {
+    pub(crate) purpose: Use,
+    pub(crate) chunk: u32,
+    pub(crate) group: u32,
+    pub(crate) filling: RefCell<Stripe>,
+    /// When the last block came.
+    last: Cell<Nanos>,
+    timer: Cell<bool>,
+    ready: RefCell<VecDeque<Stripe>>,
+    pub(crate) open: RefCell<Option<Rc<Open>>>,
+    opening: Cell<bool>,
+    /// Blocks written through it: who wrote least is next.
+    pub(crate) written: Cell<u64>,
+}
+
+impl Stream {
+    pub(crate) fn new(purpose: Use, chunk: u32, group: u32) -> Rc<Stream> {
+        Rc::new(Stream {
+            purpose,
+            chunk,
+            group,
+            filling: RefCell::default(),
+            last: Cell::default(),
+            timer: Cell::new(false),
+            ready: RefCell::default(),
+            open: RefCell::default(),
+            opening: Cell::new(false),
+            written: Cell::new(0),
+        })
+    }
+
+    fn is_idle(&self) -> bool {
+        let open = self.open.borrow();
+        self.ready.borrow().is_empty() && open.as_ref().is_none_or(|open| open.in_flight.get() == 0)
+    }
+}
+
+impl Volume {
+    /// The stream for a request of so many blocks (ZapRAID, section 3.4): one with a stripe to be
+    /// filled, else an idle one, Zone Write before Zone Append, else the one that wrote least.
+    pub(crate) fn route(&self, purpose: Use) -> Rc<Stream> {
+        let of = |stream: &&Rc<Stream>| stream.purpose == purpose;
+        let begun = |stream: &Rc<Stream>| !stream.filling.borrow().items.is_empty();
+        let best = self.0.streams.iter().filter(of).min_by_key(|stream| {
+            (!begun(stream), !stream.is_idle(), stream.group > 1, stream.written.get())
+        });
+        best.expect("invariant: there is a stream for everything").clone()
+    }
+
+    /// Adds a block to the stripe that the stream fills. Never waits.
+    pub(crate) fn put(&self, stream: &Rc<Stream>, item: Item, call: &Rc<Call>) {
+        let full = {
+            let mut filling = stream.filling.borrow_mut();
+            if !filling.calls.last().is_some_and(|last| Rc::ptr_eq(last, call)) {
+                filling.calls.push(call.clone());
+                call.left.set(call.left.get() + 1);
+            }
+            filling.items.push(item);
+            filling.items.len() as u32 == stream.chunk * self.0.shape.placement.k
+        };
+        stream.written.set(stream.written.get() + 1);
+        if full {
+            self.close_stripe(stream);
+            return;
+        }
+        stream.last.set(self.0.rt.now());
+        if !stream.timer.replace(true) {
+            self.0.rt.spawn_detached(pad_in_time(self.clone(), stream.clone()));
+        }
+    }
+
+    /// The stripe being filled goes as it is.
+    pub(crate) fn close_stripe(&self, stream: &Rc<Stream>) {
+        let stripe = stream.filling.take();
+        if stripe.items.is_empty() {
+            return;
+        }
+        stream.ready.borrow_mut().push_back(stripe);
+        self.pump(stream);
+    }
+
+    /// Puts a stripe back in line: the segment it was in failed.
+    pub(crate) fn again(&self, stream: &Rc<Stream>, stripe: Stripe) {
+        stream.ready.borrow_mut().push_front(stripe);
+        self.count(|counters| counters.rewritten += 1);
+        self.pump(stream);
+    }
+
+    /// Nothing can be written any more: whoever waits is told.
+    pub(crate) fn abandon(&self, stream: &Rc<Stream>) {
+        let error = self.failed();
+        let stripes = std::mem::take(&mut *stream.ready.borrow_mut());
+        let filling = stream.filling.take();
+        stripes.into_iter().chain([filling]).for_each(|stripe| stripe.over(error.as_ref()));
+    }
+
+    /// Dispatches what is in line as far as the open segment takes it.
+    pub(crate) fn pump(&self, stream: &Rc<Stream>) {
+        loop {
+            if stream.ready.borrow().is_empty() || self.0.held.get() > 0 {
+                return;
+            }
+            if self.failed().is_some() {
+                return self.abandon(stream);
+            }
+            let Some(open) = stream.open.borrow().clone() else {
+                if !stream.opening.replace(true) {
+                    self.0.rt.spawn_detached(open_next(self.clone(), stream.clone()));
+                }
+                return;
+            };
+            if open.broken.get() {
+                self.detach(stream);
+                continue;
+            }
+            let (next, in_flight) = (open.next.get(), open.in_flight.get());
+            let barrier = open.append && in_flight > 0 && open.groups.start(next) == next;
+            if barrier || in_flight >= self.0.options.depth {
+                return;
+            }
+            let Some(stripe) = stream.ready.borrow_mut().pop_front() else { return };
+            open.next.set(next + 1);
+            self.dispatch(stream, &open, next, stripe);
+            if open.next.get() == open.groups.stripes {
+                self.detach(stream);
+            }
+        }
+    }
+
+    /// The stream leaves its segment, which ends when nothing of it is in flight.
+    pub(crate) fn detach(&self, stream: &Stream) {
+        if let Some(open) = stream.open.take() {
+            let rows = open.next.get() * open.groups.chunk;
+            self.0.segments.borrow_mut()[open.slot as usize].rows = rows;
+            self.0.ending.set(self.0.ending.get() + 1);
+            self.0.rt.spawn_detached(conclude(self.clone(), open));
+        }
+    }
+
+    /// Slots in which a segment can be begun, as far as every drive has zones.
+    pub(crate) fn free_segments(&self) -> u32 {
+        let segments = self.0.segments.borrow();
+        let free = segments.iter().filter(|s| s.state == SegmentState::Free).count() as u32;
+        let drives = self.0.members.iter().filter_map(|member| member.drive());
+        drives.map(|drive| drive.zones.free_count()).min().unwrap_or(0).min(free)
+    }
+
+    /// Begins a segment for the stream: waits for room, then for permits.
+    async fn open_segment(&self, stream: &Stream) -> Result<Rc<Open>> {
+        let floor = if stream.purpose == Use::Inside { 0 } else { self.0.shape.kept };
+        loop {
+            self.check_alive_inside()?;
+            if self.free_segments() <= floor {
+                let room = self.0.room.wait();
+                self.0.wanted.notify_all();
+                room.await;
+                continue;
+            }
+            let mut permits = Vec::new();
+            for member in &self.0.members {
+                permits.push(match member.drive() {
+                    Some(drive) => Some(drive.budget.acquire(Class::User, 1).await),
+                    None => None,
+                });
+            }
+            if self.free_segments() <= floor {
+                continue;
+            }
+            return Ok(self.begin(stream, permits));
+        }
+    }
+
+    fn check_alive_inside(&self) -> Result<()> {
+        self.failed().map_or(Ok(()), Err)
+    }
+
+    /// Takes a slot and a zone of each drive, and writes the headers.
+    fn begin(&self, stream: &Stream, permits: Vec<Option<furrow_log::Permit>>) -> Rc<Open> {
+        let shape = &self.0.shape;
+        let sequence = self.0.next_segment.get();
+        self.0.next_segment.set(sequence + 1);
+        let stripes = shape.stripes(stream.chunk);
+        let mut append = stream.group > 1;
+        let mut zones: Vec<Option<ZoneId>> = Vec::new();
+        for (member, permit) in self.0.members.iter().zip(permits) {
+            // A member that failed or came meanwhile has no permit or no drive: it is left out.
+            let zone = member.drive().zip(permit).and_then(|(drive, permit)| {
+                let zone = drive.zones.zone(drive.zones.allocate(&[])?, 0);
+                drive.writer.open_zone(zone, 0);
+                drive.writer.attach(zone, permit);
+                append &= drive.writer.append_limit() >= stream.chunk;
+                Some(zone)
+            });
+            zones.push(zone);
+        }
+        let group = if append { stream.group.min(stripes) } else { 1 };
+        let mut segments = self.0.segments.borrow_mut();
+        let slot = segments.iter().position(|s| s.state == SegmentState::Free);
+        let slot = slot.expect("invariant: a free slot was counted in this stretch");
+        let drives = shape.placement.n;
+        let table = crate::table::StripeTable::new(stripes, drives, group);
+        segments[slot] = Segment {
+            state: SegmentState::Open,
+            sequence,
+            chunk: stream.chunk,
+            group,
+            zones,
+            table: (group > 1).then(|| Rc::new(RefCell::new(table))),
+            ..Segment::free(drives)
+        };
+        self.write_headers(slot as u32, &segments[slot]);
+        let rows = vec![FooterEntry::new_zeroed(); shape.rows as usize];
+        let groups = Groups { chunk: stream.chunk, group, stripes };
+        let footers = RefCell::new(vec![rows; drives as usize]);
+        self.open_at(slot as u32, sequence, (groups, append), 0, footers)
+    }
+
+    /// An open segment that goes on at stripe `next`.
+    pub(crate) fn open_at(
+        &self,
+        slot: u32,
+        sequence: u64,
+        (groups, append): (Groups, bool),
+        next: u32,
+        footers: RefCell<Vec<Vec<FooterEntry>>>,
+    ) -> Rc<Open> {
+        Rc::new(Open {
+            slot,
+            sequence,
+            groups,
+            append,
+            next: Cell::new(next),
+            in_flight: Cell::new(0),
+            idle: Notify::new(),
+            broken: Cell::new(false),
+            footers,
+        })
+    }
+
+    fn write_headers(&self, slot: u32, segment: &Segment) {
+        for (index, zone) in segment.zones.iter().enumerate() {
+            let member = &self.0.members[index];
+            let (Some(zone), Some(drive)) = (zone, member.drive()) else { continue };
+            let header = self.segment_header(slot, index as u32, segment);
+            let (_, done) = drive.writer.write(*zone, Kind::Summary, header, Durability::Cached);
+            // What follows in the zone fails if this does.
+            drop(done);
+        }
+    }
+
+    /// The header record of a member's zone of a segment.
+    pub(crate) fn segment_header(&self, slot: u32, index: u32, segment: &Segment) -> Pages {
+        let mut body = SegmentBody::new_zeroed();
+        body.slot = slot.into();
+        body.member = index.into();
+        body.chunk = segment.chunk.into();
+        body.group = segment.group.into();
+        body.rows = self.0.shape.rows.into();
+        body.missing = segment.missing().into();
+        let id = self.record_id(kind::SEGMENT, index, segment.sequence);
+        seal(&id, body.as_bytes(), &self.0.pages)
+    }
+
+    pub(crate) fn record_id(&self, kind: u16, index: u32, sequence: u64) -> RecordId {
+        RecordId {
+            kind,
+            epoch: self.0.epoch,
+            checkpoint: self.0.checkpoint.id.get(),
+            sequence,
+            device: self.0.members[index as usize].uuid.get(),
+            object: self.0.uuid,
+        }
+    }
+
+    /// Writes the footers of a segment whose rows are all written, from row `rows` of the data on.
+    pub(crate) async fn write_footers(&self, open: &Open) -> Result<()> {
+        let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
+        let mut flights = Vec::new();
+        for (index, zone) in zones.iter().enumerate() {
+            let (Some(zone), Some(drive)) = (*zone, self.0.members[index].drive()) else {
+                continue;
+            };
+            let footer = self.footer(open, index as u32);
+            let start = self.0.shape.footer_start();
+            let written = drive.writer.position(zone);
+            if written < start {
+                drop(drive.writer.fill(zone, start));
+            }
+            // After a crash some of it may be there: what is left of it is the same.
+            let skip = written.saturating_sub(start) as usize;
+            let rest = Pages::from_iter(footer.into_iter().skip(skip));
+            let (_, done) = drive.writer.write(zone, Kind::Summary, rest, Durability::Cached);
+            flights.push((index as u32, done));
+        }
+        let mut result = Ok(());
+        for (index, done) in flights {
+            if let Err(error) = done.await {
+                self.note_write_error(index, &error);
+                result = Err(error);
+            }
+        }
+        result
+    }
+
+    /// The footer of a member's zone: entries of its own, and of the drives after it.
+    pub(crate) fn footer(&self, open: &Open, index: u32) -> Pages {
+        let shape = &self.0.shape;
+        let footers = open.footers.borrow();
+        let drives = (0..shape.footer_copies()).map(|copy| (index + copy) % shape.placement.n);
+        let entries: Vec<&[u8]> = drives.map(|drive| footers[drive as usize].as_bytes()).collect();
+        let id = self.record_id(kind::FOOTER, index, open.sequence);
+        // Footers must come out the same after a crash: nothing of a record's time is in them.
+        let id = RecordId { epoch: 0, checkpoint: 0, ..id };
+        seal(&id, &entries.concat(), &self.0.pages)
+    }
+}
+
+/// Fills the stream's stripe with zeros when nobody else did in time.
+async fn pad_in_time(volume: Volume, stream: Rc<Stream>) {
+    loop {
+        let due = stream.last.get().after(volume.0.options.pad_after);
+        volume.0.rt.sleep_until(due).await;
+        if stream.filling.borrow().items.is_empty() {
+            break;
+        }
+        if stream.last.get().after(volume.0.options.pad_after) <= volume.0.rt.now() {
+            volume.close_stripe(&stream);
+            break;
+        }
+    }
+    stream.timer.set(false);
+    if !stream.filling.borrow().items.is_empty() && !stream.timer.replace(true) {
+        volume.0.rt.spawn_detached(Box::pin(pad_in_time(volume.clone(), stream.clone()))
+            as std::pin::Pin<Box<dyn std::future::Future<Output = ()>>>);
+    }
+}
+
+/// Gives the stream its next segment.
+async fn open_next(volume: Volume, stream: Rc<Stream>) {
+    match volume.open_segment(&stream).await {
+        Ok(open) => *stream.open.borrow_mut() = Some(open),
+        Err(_) => volume.abandon(&stream),
+    }
+    stream.opening.set(false);
+    volume.pump(&stream);
+}
+
+/// Ends a segment that gets no more stripes.
+async fn conclude(volume: Volume, open: Rc<Open>) {
+    while open.in_flight.get() > 0 {
+        open.idle.wait().await;
+    }
+    let whole = !open.broken.get()
+        && open.next.get() == open.groups.stripes
+        && volume.write_footers(&open).await.is_ok();
+    volume.end_segment(&open, whole).await;
+    volume.0.ending.set(volume.0.ending.get() - 1);
+    volume.0.quiet.notify_all();
+}
+
+impl Volume {
+    /// Notes that a segment is written to its end, or ends it early.
+    pub(crate) async fn end_segment(&self, open: &Open, whole: bool) {
+        let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
+        let drives: Vec<_> = zones
+            .iter()
+            .zip(&self.0.members)
+            .filter_map(|(zone, member)| Some(((*zone)?, member.drive()?)))
+            .collect();
+        for (zone, drive) in &drives {
+            if !whole && drive.writer.is_open(*zone) {
+                // One that cannot be finished holds no resources, or its drive is gone.
+                let _ = drive.writer.finish(*zone).await;
+            }
+            if let Some(owner) = drive.zones.owner(*zone)
+                && drive.zones.state(owner) != furrow_log::SuperzoneState::Retired
+            {
+                drive.zones.mark_full(owner);
+            }
+        }
+        {
+            let mut segments = self.0.segments.borrow_mut();
+            let segment = &mut segments[open.slot as usize];
+            segment.state = if whole { SegmentState::Sealed } else { SegmentState::Cut };
+            segment.rows = open.next.get() * open.groups.chunk;
+        }
+        self.0.wanted.notify_all();
+    }
+
+    /// What the footers will say of the chunk at `row` of a drive's zone.
+    pub(crate) fn note_footer(
+        &self,
+        open: &Open,
+        drive: u32,
+        (row, stripe): (u32, u32),
+        blocks: &[(Option<Identity>, u32)],
+    ) {
+        let mut footers = open.footers.borrow_mut();
+        for (entry, (identity, crc)) in
+            footers[drive as usize][row as usize..].iter_mut().zip(blocks)
+        {
+            *entry = footer_entry(*identity, *crc, stripe);
+        }
+    }
+}
+
+/// What a footer says of a block: of data what it is, of parity (`None`) only that it is.
+pub(crate) fn footer_entry(identity: Option<Identity>, crc: u32, stripe: u32) -> FooterEntry {
+    let mut entry = FooterEntry::new_zeroed();
+    let kind = identity.map_or(block::PARITY, |identity| identity.kind);
+    let lba = identity.map_or(0, |identity| identity.lba);
+    entry.lba = (u64::from(kind) << 56 | lba).into();
+    entry.sequence = identity.map_or(0, |identity| identity.sequence).into();
+    entry.crc = crc.into();
+    entry.stripe = stripe.into();
+    entry
+}
+
+/// What a footer's entry says; `None` for what belongs to no stripe.
+pub(crate) fn read_footer(entry: &FooterEntry) -> Option<(Option<Identity>, u32)> {
+    if entry.stripe.get() == NONE {
+        return None;
+    }
+    let kind = (entry.lba.get() >> 56) as u8;
+    let identity = (kind < block::PARITY).then(|| Identity {
+        lba: entry.lba.get() & ((1 << 56) - 1),
+        sequence: entry.sequence.get(),
+        crc: entry.crc.get(),
+        kind,
+    });
+    Some((identity, entry.stripe.get()))
+}

@@ -1,0 +1,452 @@
+//! The volume: its state, and what users of it call.
+//!
+//! Invariants
+//! - A write is acknowledged when every chunk of every stripe it is in is durable as far as the
+//!   drives' caches allow, on every drive that is in service, and not before a drive's failure is
+//!   durably noted on the others.
+//! - The map names a block only when its stripe is complete; so a read never meets a torn stripe.
+//! - Of two blocks of one address the one with the higher sequence number is newer. Cleaning,
+//!   repair and recovery move blocks with the number they have.
+
+use crate::drive::{Drive, DriveOptions};
+use crate::format::{self, NONE};
+use crate::map::Map;
+use crate::range::Ranges;
+use crate::shape::{Config, Shape};
+use crate::stream::Stream;
+use crate::table::StripeTable;
+use furrow_log::Uuid;
+use furrow_rt::{Notify, Page, Pages, Pool, Rt};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// A defect built in on purpose, which the crash tests must catch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// A write is acknowledged when its stripe is dispatched.
+    EarlyAck,
+    /// Stripes that a crash left without some chunk are left as they are.
+    TornStripe,
+    /// Cleaning gives what it moves new sequence numbers.
+    FreshSequence,
+    /// A trim is acknowledged without its record.
+    TrimWithoutRecord,
+    /// Writes without a failed drive are acknowledged before the others know of its failure.
+    EarlyDegradedAck,
+}
+
+impl Canary {
+    /// All of them.
+    pub const ALL: [Canary; 5] = [
+        Canary::EarlyAck,
+        Canary::TornStripe,
+        Canary::FreshSequence,
+        Canary::TrimWithoutRecord,
+        Canary::EarlyDegradedAck,
+    ];
+}
+
+/// How a volume is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How drives are written to.
+    pub drive: DriveOptions,
+    /// Nanoseconds after the last block of a stripe that is not full until it is filled with zeros.
+    pub pad_after: u64,
+    /// Stripes in flight per open segment.
+    pub depth: u32,
+    /// Data blocks written between two checkpoints, at most.
+    pub checkpoint_blocks: u64,
+    /// Clean in the background.
+    pub clean: bool,
+    /// The defect built in, if any; without the feature `canary` of no effect.
+    pub canary: Option<Canary>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            drive: DriveOptions::default(),
+            pad_after: 100_000,
+            depth: 16,
+            checkpoint_blocks: 1 << 18,
+            clean: true,
+            canary: None,
+        }
+    }
+}
+
+/// What became of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// In service.
+    Active,
+    /// Gone: what it holds is stale.
+    Failed,
+    /// In service for what is new; what was before is being rebuilt on it.
+    Rebuilding,
+}
+
+impl MemberState {
+    pub(crate) fn from_byte(byte: u8) -> Option<MemberState> {
+        use MemberState::{Active, Failed, Rebuilding};
+        [Active, Failed, Rebuilding].get(usize::from(byte)).copied()
+    }
+
+    pub(crate) fn byte(self) -> u8 {
+        match self {
+            MemberState::Active => format::member::ACTIVE,
+            MemberState::Failed => format::member::FAILED,
+            MemberState::Rebuilding => format::member::REBUILDING,
+        }
+    }
+}
+
+/// Errors of a member since the array was assembled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// Reads that failed.
+    pub read: u64,
+    /// Writes that failed.
+    pub write: u64,
+    /// Blocks that were not what was written.
+    pub checksum: u64,
+}
+
+pub(crate) struct Member {
+    pub(crate) uuid: Cell<Uuid>,
+    pub(crate) state: Cell<MemberState>,
+    /// `events` when it last was in service.
+    pub(crate) events: Cell<u64>,
+    pub(crate) errors: Cell<Errors>,
+    /// Writes that failed since one went well.
+    pub(crate) failures: Cell<u32>,
+    pub(crate) drive: RefCell<Option<Rc<Drive>>>,
+}
+
+impl Member {
+    /// The drive, if it is in service.
+    pub(crate) fn drive(&self) -> Option<Rc<Drive>> {
+        if self.state.get() == MemberState::Failed {
+            return None;
+        }
+        self.drive.borrow().clone()
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Errors)) {
+        let mut errors = self.errors.get();
+        change(&mut errors);
+        self.errors.set(errors);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SegmentState {
+    Free,
+    Open,
+    Sealed,
+    /// Ended early: no footers.
+    Cut,
+    /// Being emptied by a reset.
+    Releasing,
+}
+
+/// A slot of the segment table.
+#[derive(Clone)]
+pub(crate) struct Segment {
+    pub(crate) state: SegmentState,
+    pub(crate) sequence: u64,
+    pub(crate) chunk: u32,
+    pub(crate) group: u32,
+    pub(crate) zones: Vec<Option<ZoneId>>,
+    /// Blocks of the volume in it that count.
+    pub(crate) valid: u32,
+    /// Mapping blocks in it that the map's root names, or that of the last checkpoint.
+    pub(crate) leaves: u32,
+    /// Rows that were written, of one that was cut.
+    pub(crate) rows: u32,
+    /// Holds trim records until the checkpoint of this number; 0: none.
+    pub(crate) needed: u64,
+    /// Cleaning met a block in it that cannot be had: it stays.
+    pub(crate) stuck: bool,
+    /// Where chunks landed; with Zone Write they are where they belong.
+    pub(crate) table: Option<Rc<RefCell<StripeTable>>>,
+}
+
+impl Segment {
+    pub(crate) fn free(drives: u32) -> Segment {
+        Segment {
+            state: SegmentState::Free,
+            sequence: 0,
+            chunk: 1,
+            group: 1,
+            zones: vec![None; drives as usize],
+            valid: 0,
+            leaves: 0,
+            rows: 0,
+            needed: 0,
+            stuck: false,
+            table: None,
+        }
+    }
+
+    /// Members without a zone in it, as bits.
+    pub(crate) fn missing(&self) -> u32 {
+        let gone = self.zones.iter().enumerate().filter(|(_, zone)| zone.is_none());
+        gone.fold(0, |set, (drive, _)| set | 1 << drive)
+    }
+}
+
+/// What the volume did since it was assembled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Blocks users wrote.
+    pub written: u64,
+    /// Blocks users read.
+    pub read: u64,
+    /// Blocks of zeros that filled stripes.
+    pub padded: u64,
+    /// Stripes dispatched.
+    pub stripes: u64,
+    /// Blocks cleaning moved.
+    pub moved: u64,
+    /// Segments cleaning emptied.
+    pub cleaned: u64,
+    /// Blocks made from parity for a read.
+    pub reconstructed: u64,
+    /// Blocks that were damaged and written anew.
+    pub repaired: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+    /// Stripes written again because a zone failed.
+    pub rewritten: u64,
+}
+
+pub(crate) struct Inner {
+    pub(crate) rt: Rt,
+    pub(crate) uuid: Uuid,
+    pub(crate) config: Config,
+    pub(crate) created: i64,
+    pub(crate) shape: Shape,
+    pub(crate) options: Options,
+    pub(crate) members: Vec<Member>,
+    pub(crate) segments: RefCell<Vec<Segment>>,
+    pub(crate) map: RefCell<Map>,
+    pub(crate) streams: Vec<Rc<Stream>>,
+    pub(crate) pages: Pool,
+    pub(crate) zero: Page,
+    pub(crate) zero_crc: u32,
+    pub(crate) sequence: Cell<u64>,
+    pub(crate) next_segment: Cell<u64>,
+    pub(crate) epoch: u64,
+    pub(crate) events: Cell<u64>,
+    pub(crate) records: Cell<u64>,
+    pub(crate) checkpoint: crate::checkpoint::State,
+    pub(crate) ranges: Ranges,
+    /// Something happened that may make room.
+    pub(crate) room: Notify,
+    /// Somebody lacks room.
+    pub(crate) wanted: Notify,
+    pub(crate) in_flight: Cell<u32>,
+    /// The last stripe in flight is over, or what was held may go on.
+    pub(crate) quiet: Notify,
+    /// Segments whose end is being written.
+    pub(crate) ending: Cell<u32>,
+    /// No stripe may be dispatched: a checkpoint takes its cut.
+    pub(crate) held: Cell<u32>,
+    /// A failure is being noted on the members that are left.
+    pub(crate) noting: Cell<bool>,
+    pub(crate) noted: Notify,
+    pub(crate) dead: RefCell<Option<Error>>,
+    pub(crate) stopping: Cell<bool>,
+    pub(crate) counters: Cell<Counters>,
+}
+
+/// A volume that is in service. Cloning shares it.
+#[derive(Clone)]
+pub struct Volume(pub(crate) Rc<Inner>);
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Volume({})", self.0.uuid)
+    }
+}
+
+impl Volume {
+    /// Its shape.
+    pub fn shape(&self) -> &Shape {
+        &self.0.shape
+    }
+
+    /// How it was made.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// Its UUID.
+    pub fn uuid(&self) -> Uuid {
+        self.0.uuid
+    }
+
+    /// Its size in blocks of 4 KiB.
+    pub fn blocks(&self) -> u64 {
+        self.0.shape.blocks
+    }
+
+    /// What it did.
+    pub fn counters(&self) -> Counters {
+        self.0.counters.get()
+    }
+
+    /// Its members' states and errors, in order.
+    pub fn members(&self) -> Vec<(Uuid, MemberState, Errors)> {
+        let of = |m: &Member| (m.uuid.get(), m.state.get(), m.errors.get());
+        self.0.members.iter().map(of).collect()
+    }
+
+    /// Bytes of memory for map and stripe tables.
+    pub fn memory(&self) -> (usize, usize) {
+        let segments = self.0.segments.borrow();
+        let tables = segments.iter().filter_map(|segment| segment.table.as_ref());
+        (self.0.map.borrow().bytes(), tables.map(|table| table.borrow().bytes()).sum())
+    }
+
+    pub(crate) fn has(&self, canary: Canary) -> bool {
+        cfg!(feature = "canary") && self.0.options.canary == Some(canary)
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Counters)) {
+        let mut counters = self.0.counters.get();
+        change(&mut counters);
+        self.0.counters.set(counters);
+    }
+
+    /// Why nothing can be written any more, if so.
+    pub fn failed(&self) -> Option<Error> {
+        self.0.dead.borrow().clone()
+    }
+
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        match self.failed() {
+            Some(error) => Err(error),
+            None if self.0.stopping.get() => {
+                Err(Error::new(ErrorKind::ReadOnly, "the volume is being stopped"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn die(&self, error: Error) {
+        self.0.dead.borrow_mut().get_or_insert(error);
+        self.0.noted.notify_all();
+        self.0.room.notify_all();
+        self.0.wanted.notify_all();
+        self.0.quiet.notify_all();
+        for stream in &self.0.streams {
+            self.abandon(stream);
+        }
+    }
+
+    pub(crate) fn check_range(&self, block: u64, count: u64) -> Result<()> {
+        match block.checked_add(count) {
+            Some(end) if end <= self.blocks() => Ok(()),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "blocks {block} + {count} are past the end of the volume of {} blocks",
+                    self.blocks()
+                ),
+            )),
+        }
+    }
+
+    /// Makes durable what was acknowledged before: flushes the drives that have a volatile cache.
+    ///
+    /// # Errors
+    /// If so many drives fail it that what they lost is lost.
+    pub async fn flush(&self) -> Result<()> {
+        self.check_alive()?;
+        self.flush_drives().await
+    }
+
+    pub(crate) async fn flush_drives(&self) -> Result<()> {
+        let flights: Vec<_> = (0..self.0.members.len())
+            .filter_map(|index| {
+                let drive = self.0.members[index].drive()?;
+                drive.geometry().volatile_cache.then(|| {
+                    let flush = self.0.rt.spawn(async move { drive.writer.flush().await });
+                    (index as u32, flush)
+                })
+            })
+            .collect();
+        for (index, flight) in flights {
+            if let Err(error) = flight.await {
+                self.member_failed(index, error);
+            }
+        }
+        self.settled().await
+    }
+
+    /// Changes what is valid in a segment by one block.
+    pub(crate) fn credit(&self, number: u32) {
+        let slot = self.0.shape.slot(number) as usize;
+        self.0.segments.borrow_mut()[slot].valid += 1;
+    }
+
+    pub(crate) fn debit(&self, number: u32) {
+        if number == NONE {
+            return;
+        }
+        let slot = self.0.shape.slot(number) as usize;
+        let segment = &mut self.0.segments.borrow_mut()[slot];
+        segment.valid = segment.valid.saturating_sub(1);
+        if segment.valid == 0 {
+            self.0.wanted.notify_all();
+        }
+    }
+
+    /// Loads the mapping blocks of a range.
+    pub(crate) async fn load(&self, block: u64, count: u64) -> Result<()> {
+        let mut at = block;
+        while at < block + count {
+            let missing = self.0.map.borrow().missing(at);
+            if let Some(leaf) = missing {
+                self.load_leaf(leaf).await?;
+            }
+            at = (at / u64::from(format::MAPPED) + 1) * u64::from(format::MAPPED);
+        }
+        Ok(())
+    }
+
+    async fn load_leaf(&self, leaf: u32) -> Result<()> {
+        loop {
+            let number = self.0.map.borrow().root_of(leaf);
+            let identity = (format::block::MAPPING, u64::from(leaf));
+            let pages: Pages = self.read_numbers(&[(number, identity)]).await?;
+            let mut map = self.0.map.borrow_mut();
+            // It may have been loaded, or moved, meanwhile.
+            if map.root_of(leaf) == number {
+                map.load(leaf, &pages[0]);
+                return Ok(());
+            }
+        }
+    }
+
+    /// How the range is mapped: lengths, and whether nothing is there.
+    ///
+    /// # Errors
+    /// `Invalid` if it is past the end; `Io` if the map cannot be read.
+    pub async fn extents(&self, block: u64, count: u64) -> Result<Vec<(u64, bool)>> {
+        self.check_range(block, count)?;
+        self.load(block, count).await?;
+        let map = self.0.map.borrow();
+        let (mut at, mut found) = (block, Vec::new());
+        while at < block + count {
+            let run = map.run(at, block + count - at);
+            found.push(run);
+            at += run.0;
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,475 @@
+//! Writes: from a call to stripes on the drives, and what happens when a drive fails meanwhile.
+
+use crate::format::{NONE, TrimEntry, block, kind};
+use crate::meta::{Identity, seal};
+use crate::parity::encode;
+use crate::stream::{Call, Item, Open, Stream, Stripe, Use};
+use crate::volume::{Canary, MemberState, Volume};
+use furrow_log::address::oob_per_block;
+use furrow_log::record::{self, crc32c};
+use furrow_log::writer::{Durability, Kind, Payload, Placed, Written};
+use furrow_rt::{Page, Pages};
+use furrow_zone::{Error, ErrorKind, Result};
+use std::rc::Rc;
+use zerocopy::IntoBytes;
+
+/// Writes that fail one after the other until a member that answers counts as failed.
+const FAILURES: u32 = 32;
+
+/// A chunk on its way to its drive.
+enum Flight {
+    /// The member has no zone in the segment, or is gone.
+    None,
+    Write(u32, Written),
+    Append(Placed),
+}
+
+impl Volume {
+    /// Writes blocks. When it returns they survive a crash and the failure of as many drives as
+    /// the level allows, as far as drives without power-loss protection were flushed; `fua` does
+    /// that.
+    ///
+    /// # Errors
+    /// `Invalid` past the end, `Io` if too many drives are gone: then nothing is acknowledged any
+    /// more.
+    pub async fn write(&self, block: u64, data: Pages, fua: bool) -> Result<()> {
+        self.check_alive()?;
+        self.check_range(block, data.len() as u64)?;
+        let count = data.len() as u64;
+        let _held = self.0.ranges.hold(block..block + count).await;
+        self.load(block, count).await?;
+        self.check_alive()?;
+        let call = Call::new(false);
+        let (mut left, mut stream) = (count as u32, None);
+        for (lba, page) in (block..).zip(data) {
+            let stream = stream.get_or_insert_with(|| self.route(self.purpose(left)));
+            self.put(stream, self.item(block::DATA, lba, page), &call);
+            left -= 1;
+            let filled = stream.filling.borrow().items.len() as u32;
+            if filled.is_multiple_of(stream.chunk) && left > 0 {
+                // A chunk is whole: what is left may go another way.
+                let next = self.route(self.purpose(left));
+                *stream = next;
+            }
+        }
+        self.count(|counters| counters.written += count);
+        if !self.has(Canary::EarlyAck) {
+            call.wait().await?;
+        }
+        if fua {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    fn purpose(&self, left: u32) -> Use {
+        let config = &self.0.config;
+        if config.large > 0 && left >= config.chunk_large { Use::Large } else { Use::Small }
+    }
+
+    fn item(&self, kind: u8, lba: u64, page: Page) -> Item {
+        let sequence = self.next_sequence();
+        let crc = crc32c(page.bytes());
+        Item { identity: Identity { lba, sequence, crc, kind }, page, from: None }
+    }
+
+    pub(crate) fn next_sequence(&self) -> u64 {
+        let sequence = self.0.sequence.get();
+        self.0.sequence.set(sequence + 1);
+        sequence
+    }
+
+    /// Writes a block of the volume's own; its number.
+    pub(crate) async fn write_inside(
+        &self,
+        blocks: Vec<(u8, u64, Page)>,
+    ) -> Result<Vec<(u64, u32)>> {
+        let call = Call::new(true);
+        let stream = self.route(Use::Inside);
+        for (kind, lba, page) in blocks {
+            self.put(&stream, self.item(kind, lba, page), &call);
+        }
+        self.close_stripe(&stream);
+        call.wait().await?;
+        Ok(call.placed())
+    }
+
+    /// Writes blocks at another place, as what they are; each counts only if its address is still
+    /// mapped to where it was.
+    pub(crate) async fn move_blocks(&self, blocks: Vec<(Identity, Page, u32)>) -> Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let call = Call::new(false);
+        let stream = self.route(Use::Inside);
+        for (mut identity, page, from) in blocks {
+            if self.has(Canary::FreshSequence) {
+                identity.sequence = self.next_sequence();
+            }
+            self.put(&stream, Item { identity, page, from: Some(from) }, &call);
+        }
+        self.close_stripe(&stream);
+        call.wait().await
+    }
+
+    /// Forgets what the blocks hold: they read as zeros, and their room is free. A record of it is
+    /// durable when this returns, as a write is.
+    ///
+    /// # Errors
+    /// As [`Volume::write`].
+    pub async fn trim(&self, block: u64, count: u64, fua: bool) -> Result<()> {
+        self.check_alive()?;
+        self.check_range(block, count)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let _held = self.0.ranges.hold(block..block + count).await;
+        self.load(block, count).await?;
+        self.check_alive()?;
+        // The number a trim has decides what it takes away: those of later writes are higher.
+        let entry = TrimEntry { lba: block.into(), blocks: count.into() };
+        let sequence = self.next_sequence();
+        let id = self.record_id(kind::TRIM, 0, sequence);
+        let id = record::RecordId { device: furrow_log::Uuid::NIL, ..id };
+        let page = record::seal(&id, entry.as_bytes(), &self.0.pages).remove(0);
+        if !self.has(Canary::TrimWithoutRecord) {
+            let call = Call::new(false);
+            let stream = self.route(Use::Small);
+            let crc = crc32c(page.bytes());
+            let identity = Identity { lba: block, sequence, crc, kind: block::TRIM };
+            self.put(&stream, Item { identity, page, from: None }, &call);
+            call.wait().await?;
+        }
+        for lba in block..block + count {
+            let old = self.0.map.borrow_mut().set(lba, NONE);
+            self.debit(old);
+        }
+        if fua {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Writes zeros: as [`Volume::trim`], since what is not mapped reads as zeros.
+    ///
+    /// # Errors
+    /// As [`Volume::write`].
+    pub async fn write_zeroes(&self, block: u64, count: u64, fua: bool) -> Result<()> {
+        self.trim(block, count, fua).await
+    }
+
+    /// Sends a stripe to the drives.
+    pub(crate) fn dispatch(
+        &self,
+        stream: &Rc<Stream>,
+        open: &Rc<Open>,
+        number: u32,
+        stripe: Stripe,
+    ) {
+        let shape = &self.0.shape;
+        let (k, n, chunk) = (shape.placement.k, shape.placement.n, open.groups.chunk);
+        self.0.in_flight.set(self.0.in_flight.get() + 1);
+        open.in_flight.set(open.in_flight.get() + 1);
+        let padding = (k * chunk) as usize - stripe.items.len();
+        self.count(|counters| {
+            counters.stripes += 1;
+            counters.padded += padding as u64;
+        });
+        let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
+        let mut chunks: Vec<(Pages, Vec<u8>, Vec<(Option<Identity>, u32)>)> =
+            (0..n).map(|_| Default::default()).collect();
+        let geometry = self.0.members.iter().find_map(|m| m.drive()).map(|d| d.geometry().clone());
+        let beside = geometry.as_ref().map_or(0, oob_per_block);
+        for row in 0..chunk {
+            let empty = Identity { crc: self.0.zero_crc, ..Identity::default() };
+            let at = |c: u32| stripe.items.get((c * chunk + row) as usize);
+            let data: Vec<(Identity, Page)> = (0..k)
+                .map(|c| match at(c) {
+                    Some(item) => (item.identity, item.page.clone()),
+                    None => (empty, self.0.zero.clone()),
+                })
+                .collect();
+            for (c, (identity, page)) in data.iter().enumerate() {
+                let meta = seal(&identity.bytes(), open.sequence, number, identity.crc);
+                push(&mut chunks[c], page.clone(), meta.as_bytes(), beside);
+                chunks[c].2.push((Some(*identity), identity.crc));
+            }
+            self.add_parity(&data, open.sequence, number, beside, &mut chunks[k as usize..]);
+        }
+        let mut flights = Vec::with_capacity(n as usize);
+        for (c, (pages, oob, blocks)) in (0..n).zip(chunks) {
+            let index = shape.placement.drive(number, c);
+            let member = &self.0.members[index as usize];
+            let flight = match (zones[index as usize], member.drive()) {
+                (Some(zone), Some(drive)) => {
+                    let payload = Payload { pages, oob };
+                    if open.append {
+                        Flight::Append(drive.writer.append(zone, Kind::Data, payload).1)
+                    } else {
+                        let (at, done) =
+                            drive.writer.write(zone, Kind::Data, payload, Durability::Cached);
+                        Flight::Write(at, done)
+                    }
+                }
+                _ => Flight::None,
+            };
+            flights.push((index, flight, blocks));
+        }
+        let (volume, stream, open) = (self.clone(), stream.clone(), open.clone());
+        self.0.rt.spawn_detached(async move {
+            volume.follow(&stream, &open, number, stripe, flights).await;
+        });
+    }
+
+    /// The parity blocks of a row of data, and what lies beside them.
+    fn add_parity(
+        &self,
+        data: &[(Identity, Page)],
+        segment: u64,
+        stripe: u32,
+        beside: usize,
+        chunks: &mut [(Pages, Vec<u8>, Vec<(Option<Identity>, u32)>)],
+    ) {
+        let placement = &self.0.shape.placement;
+        let blocks: smallvec::SmallVec<[&[u8]; 8]> =
+            data.iter().map(|(_, page)| &page.bytes()[..]).collect();
+        let codes: smallvec::SmallVec<[[u8; crate::format::CODED]; 8]> =
+            data.iter().map(|(identity, _)| identity.bytes()).collect();
+        let codes: smallvec::SmallVec<[&[u8]; 8]> = codes.iter().map(|code| &code[..]).collect();
+        let mut pages: Vec<Page> = chunks.iter().map(|_| self.0.pages.take_dirty()).collect();
+        let mut beside_parity = vec![[0u8; crate::format::CODED]; chunks.len()];
+        {
+            let mut outputs: Vec<&mut [u8]> =
+                pages.iter_mut().map(|page| &mut page.make_mut()[..]).collect();
+            encode(placement, &blocks, &mut outputs);
+            let mut outputs: Vec<&mut [u8]> =
+                beside_parity.iter_mut().map(|code| &mut code[..]).collect();
+            encode(placement, &codes, &mut outputs);
+        }
+        for ((chunk, page), code) in chunks.iter_mut().zip(pages).zip(&beside_parity) {
+            let crc = crc32c(page.bytes());
+            let meta = seal(code, segment, stripe, crc);
+            push(chunk, page, meta.as_bytes(), beside);
+            chunk.2.push((None, crc));
+        }
+    }
+
+    /// Waits for the chunks of a stripe; then it counts, or is written again elsewhere.
+    async fn follow(
+        &self,
+        stream: &Rc<Stream>,
+        open: &Rc<Open>,
+        number: u32,
+        stripe: Stripe,
+        flights: Vec<(u32, Flight, Vec<(Option<Identity>, u32)>)>,
+    ) {
+        let (mut there, mut broken) = (0u32, false);
+        for (c, (index, flight, blocks)) in flights.into_iter().enumerate() {
+            let at = match flight {
+                Flight::None => {
+                    // Its blocks are in the footers of others all the same.
+                    self.note_footer(open, index, (number * open.groups.chunk, number), &blocks);
+                    continue;
+                }
+                Flight::Write(at, done) => done.await.map(|()| at),
+                Flight::Append(placed) => placed.await,
+            };
+            match at {
+                Ok(at) => {
+                    there |= 1 << c;
+                    self.0.members[index as usize].failures.set(0);
+                    let row = at - self.0.shape.offset(0);
+                    self.landed(open, index, (row, number), &blocks);
+                }
+                Err(error) => broken |= !self.note_write_error(index, &error),
+            }
+        }
+        if self.0.noting.get() && !self.has(Canary::EarlyDegradedAck) {
+            // An error is told below if it ends the volume.
+            let _ = self.settled().await;
+        }
+        if broken {
+            open.broken.set(true);
+        }
+        let placement = self.0.shape.placement;
+        let error = self.failed();
+        if let Some(error) = &error {
+            stripe.over(Some(error));
+        } else if broken || !placement.recoverable(|c| there >> c & 1 == 1) {
+            open.broken.set(true);
+            self.again(stream, stripe);
+        } else {
+            self.complete(open, number, &stripe);
+            stripe.over(None);
+        }
+        self.stripe_over(stream, open);
+    }
+
+    fn stripe_over(&self, stream: &Rc<Stream>, open: &Rc<Open>) {
+        open.in_flight.set(open.in_flight.get() - 1);
+        self.0.in_flight.set(self.0.in_flight.get() - 1);
+        if open.in_flight.get() == 0 {
+            open.idle.notify_all();
+        }
+        if self.0.in_flight.get() == 0 {
+            self.0.quiet.notify_all();
+        }
+        self.pump(stream);
+    }
+
+    fn landed(
+        &self,
+        open: &Open,
+        drive: u32,
+        (row, stripe): (u32, u32),
+        blocks: &[(Option<Identity>, u32)],
+    ) {
+        self.note_footer(open, drive, (row, stripe), blocks);
+        if open.groups.group > 1 {
+            let place = open.groups.place(stripe, row);
+            let segments = self.0.segments.borrow();
+            if let Some(table) = &segments[open.slot as usize].table {
+                table.borrow_mut().set(stripe, drive, place);
+            }
+        }
+    }
+
+    /// A stripe is on the drives: its blocks count from now on.
+    fn complete(&self, open: &Open, number: u32, stripe: &Stripe) {
+        let chunk = open.groups.chunk;
+        let place = |i: usize| {
+            let row = number * chunk + i as u32 % chunk;
+            self.0.shape.number(open.slot, row, i as u32 / chunk)
+        };
+        for (i, item) in stripe.items.iter().enumerate() {
+            match item.identity.kind {
+                block::DATA => self.remap(item, place(i)),
+                block::MAPPING => self.remap_leaf(item, place(i)),
+                block::TRIM => {
+                    let next = self.0.checkpoint.cuts.get() + 1;
+                    self.0.segments.borrow_mut()[open.slot as usize].needed = next;
+                }
+                _ => {}
+            }
+        }
+        stripe.tell(place);
+    }
+
+    fn remap(&self, item: &Item, number: u32) {
+        let lba = item.identity.lba;
+        let mut map = self.0.map.borrow_mut();
+        if item.from.is_some_and(|from| map.get(lba) != from) {
+            return;
+        }
+        let old = map.set(lba, number);
+        drop(map);
+        self.credit(number);
+        self.debit(old);
+    }
+
+    /// A mapping block is written anew. What the last checkpoint refers to stays until the next.
+    fn remap_leaf(&self, item: &Item, number: u32) {
+        let leaf = item.identity.lba as u32;
+        let mut map = self.0.map.borrow_mut();
+        if item.from.is_some_and(|from| map.root_of(leaf) != from) {
+            return;
+        }
+        let old = map.set_root(leaf, number);
+        drop(map);
+        self.0.segments.borrow_mut()[self.0.shape.slot(number) as usize].leaves += 1;
+        if old != NONE {
+            self.0.checkpoint.replaced.borrow_mut().push(old);
+        }
+    }
+
+    /// A write to a member failed. True if the member is gone, false if only a zone of it is.
+    pub(crate) fn note_write_error(&self, index: u32, error: &Error) -> bool {
+        let member = &self.0.members[index as usize];
+        member.count(|errors| errors.write += 1);
+        let Some(drive) = member.drive() else { return true };
+        member.failures.set(member.failures.get() + 1);
+        if drive.answers() && member.failures.get() < FAILURES {
+            return false;
+        }
+        self.member_failed(index, error.clone());
+        true
+    }
+
+    /// Takes a member out of service: from now on stripes do without it, and nothing is
+    /// acknowledged before the others know.
+    pub(crate) fn member_failed(&self, index: u32, error: Error) {
+        let member = &self.0.members[index as usize];
+        if member.state.get() == MemberState::Failed {
+            return;
+        }
+        member.state.set(MemberState::Failed);
+        member.events.set(self.0.events.get());
+        // Its zones are not written any more: segments end, so that new ones do without it.
+        for stream in &self.0.streams {
+            if let Some(open) = &*stream.open.borrow() {
+                open.broken.set(true);
+            }
+        }
+        if !self.survives() {
+            let message = format!(
+                "member {index} failed ({error}), and without it data is missing: {} of {} drives \
+                 are left",
+                self.0.members.iter().filter(|m| m.drive().is_some()).count(),
+                self.0.members.len()
+            );
+            return self.die(Error::new(ErrorKind::Io, message));
+        }
+        self.0.events.set(self.0.events.get() + 1);
+        if !self.0.noting.replace(true) {
+            self.0.rt.spawn_detached(note_failure(self.clone()));
+        }
+    }
+
+    /// Whether all data can be had from the members that are in service.
+    pub(crate) fn survives(&self) -> bool {
+        let placement = &self.0.shape.placement;
+        let up = |index: u32| self.0.members[index as usize].drive().is_some();
+        // Rotation brings every drive into every role, so stripe 0 stands for all.
+        placement.recoverable(|chunk| up(placement.drive(0, chunk)))
+    }
+
+    /// Waits until every failure so far is known to the members that are left.
+    ///
+    /// # Errors
+    /// If too few are.
+    pub(crate) async fn settled(&self) -> Result<()> {
+        while self.0.noting.get() && self.failed().is_none() {
+            self.0.noted.wait().await;
+        }
+        self.failed().map_or(Ok(()), Err)
+    }
+}
+
+/// Appends a block to a chunk.
+fn push(
+    chunk: &mut (Pages, Vec<u8>, Vec<(Option<Identity>, u32)>),
+    page: Page,
+    meta: &[u8],
+    beside: usize,
+) {
+    chunk.0.push(page);
+    let start = chunk.1.len();
+    chunk.1.resize(start + beside, 0);
+    chunk.1[start..start + meta.len()].copy_from_slice(meta);
+}
+
+/// Notes on the members that are left that others have failed.
+async fn note_failure(volume: Volume) {
+    loop {
+        let events = volume.0.events.get();
+        volume.write_state(false).await;
+        if volume.failed().is_some() || volume.0.events.get() == events {
+            break;
+        }
+    }
+    volume.0.noting.set(false);
+    volume.0.noted.notify_all();
+    for stream in &volume.0.streams {
+        volume.pump(stream);
+    }
+}

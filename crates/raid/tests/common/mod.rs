@@ -1,0 +1,85 @@
+//! Arrays of small emulated drives for the tests of this crate.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use furrow_emu::{Emulator, Medium, Options as DriveOptions};
+use furrow_raid::{Config, Level, Options, Volume, create};
+use furrow_rt::{Page, Pages, Rng, Rt};
+use furrow_zone::{BlockCount, ByteLen, Geometry, ZonedDevice};
+use std::rc::Rc;
+
+/// A drive of `zones` zones of `capacity` blocks, with 64 out-of-band bytes.
+pub fn geometry(zones: u32, capacity: u64) -> Geometry {
+    Geometry {
+        zones,
+        zone_size: BlockCount(capacity.next_power_of_two()),
+        zone_capacity: BlockCount(capacity),
+        block_size: ByteLen(4096),
+        oob_bytes: 64,
+        conventional_zones: 0,
+        max_open: Some(8),
+        max_active: Some(8),
+        max_append: None,
+        max_transfer: None,
+        read_across_zones: false,
+        unwritten_reads_fail: false,
+        volatile_cache: false,
+        channels: None,
+        dies: None,
+    }
+}
+
+pub fn drives(rt: &Rt, geometry: &Geometry, count: usize) -> Vec<Rc<Emulator>> {
+    (0..count)
+        .map(|index| {
+            let options =
+                DriveOptions { name: format!("drive{index}"), ..DriveOptions::simulated() };
+            let medium = Medium::memory(geometry);
+            Rc::new(Emulator::new(rt, geometry.clone(), medium, options).unwrap())
+        })
+        .collect()
+}
+
+pub fn devices(drives: &[Rc<Emulator>]) -> Vec<Rc<dyn ZonedDevice>> {
+    drives.iter().map(|drive| drive.clone() as Rc<dyn ZonedDevice>).collect()
+}
+
+pub fn config(level: Level, geometry: &Geometry) -> Config {
+    Config { group: 8, large: 2, ..Config::new(level, geometry) }
+}
+
+pub fn made(rt: &Rt, drives: &[Rc<Emulator>], config: &Config) -> Volume {
+    let (devices, config, options) = (devices(drives), config.clone(), Options::default());
+    let rt2 = rt.clone();
+    rt.block_on(async move { create(&rt2, devices, &config, &options, false).await.unwrap() })
+}
+
+/// A page that says which version of which block it is.
+pub fn page(block: u64, version: u64) -> Page {
+    let mut page = Page::zeroed();
+    let mut rng = Rng::new(block << 20 ^ version);
+    for (at, bytes) in page.make_mut().chunks_exact_mut(8).enumerate() {
+        let word = match at {
+            0 => block,
+            1 => version,
+            _ => rng.next(),
+        };
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    page
+}
+
+pub fn pages(block: u64, count: u64, version: u64) -> Pages {
+    (block..block + count).map(|block| page(block, version)).collect()
+}
+
+/// The version a page is of; `None` for zeros.
+pub fn version(block: u64, found: &Page) -> Option<u64> {
+    let word = |at: usize| u64::from_le_bytes(found.bytes()[at..at + 8].try_into().unwrap());
+    let version = word(8);
+    if found.bytes().iter().all(|byte| *byte == 0) {
+        return None;
+    }
+    assert_eq!(word(0), block, "block {block} holds another's content");
+    assert_eq!(found.bytes(), page(block, version).bytes(), "block {block} is damaged");
+    Some(version)
+}

@@ -1,0 +1,136 @@
+//! The volume against a plain model: writes, reads, trims, restarts, drives that fail.
+
+mod common;
+
+use common::{config, devices, drives, geometry, made, pages, version};
+use furrow_raid::{Level, MemberState, Options, Volume, assemble};
+use furrow_rt::{Config as RtConfig, Rng, Rt};
+use furrow_zone::ErrorKind;
+use std::collections::BTreeMap;
+
+type Model = BTreeMap<u64, u64>;
+
+async fn check(volume: &Volume, model: &Model) {
+    let mut at = 0;
+    while at < volume.blocks() {
+        let count = 61.min(volume.blocks() - at);
+        let read = volume.read(at, count as u32).await.unwrap();
+        for (block, page) in (at..).zip(&read) {
+            assert_eq!(version(block, page), model.get(&block).copied(), "block {block}");
+        }
+        at += count;
+    }
+}
+
+/// `steps` random writes and trims.
+async fn churn(volume: &Volume, model: &mut Model, rng: &mut Rng, steps: u64, next: &mut u64) {
+    for _ in 0..steps {
+        let count = [1, 1, 1, 2, 3, 4, 8, 13][rng.below(8) as usize].min(volume.blocks());
+        let block = rng.below(volume.blocks() - count + 1);
+        *next += 1;
+        if rng.below(10) == 0 {
+            volume.trim(block, count, false).await.unwrap();
+            model.retain(|at, _| !(block..block + count).contains(at));
+        } else {
+            volume.write(block, pages(block, count, *next), rng.below(4) == 0).await.unwrap();
+            model.extend((block..block + count).map(|block| (block, *next)));
+        }
+    }
+}
+
+#[test]
+fn what_was_written_is_read_also_after_a_restart() {
+    for (level, count) in [
+        (Level::Raid0, 2),
+        (Level::Raid01, 4),
+        (Level::Raid4, 3),
+        (Level::Raid5, 4),
+        (Level::Raid6, 5),
+    ] {
+        let rt = Rt::new(RtConfig::shuffled(7));
+        let geometry = geometry(14, 80);
+        let drives = drives(&rt, &geometry, count);
+        let volume = made(&rt, &drives, &config(level, &geometry));
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let (mut volume, mut model, mut rng, mut next) = (volume, Model::new(), Rng::new(3), 0);
+            for round in 0..3 {
+                churn(&volume, &mut model, &mut rng, 150, &mut next).await;
+                check(&volume, &model).await;
+                if round == 1 {
+                    volume.stop().await.unwrap();
+                }
+                drop(volume);
+                volume = assemble(&rt2, devices(&drives), &Options::default()).await.unwrap();
+                check(&volume, &model).await;
+            }
+            assert!(volume.counters().checkpoints > 0);
+        });
+        rt.clear();
+    }
+}
+
+#[test]
+fn a_full_volume_is_overwritten_many_times() {
+    let rt = Rt::new(RtConfig::simulated(1));
+    let geometry = geometry(16, 80);
+    let drives = drives(&rt, &geometry, 4);
+    let volume = made(&rt, &drives, &config(Level::Raid5, &geometry));
+    rt.block_on(async move {
+        let (mut model, mut rng, mut next) = (Model::new(), Rng::new(3), 0);
+        let blocks = volume.blocks();
+        for block in 0..blocks {
+            volume.write(block, pages(block, 1, 0), false).await.unwrap();
+            model.insert(block, 0);
+        }
+        churn(&volume, &mut model, &mut rng, 4 * blocks, &mut next).await;
+        check(&volume, &model).await;
+        let counters = volume.counters();
+        assert!(counters.cleaned > 10, "{counters:?}");
+    });
+    rt.clear();
+}
+
+#[test]
+fn any_drives_may_fail_under_load_and_writes_go_on() {
+    for (level, count, lose) in
+        [(Level::Raid5, 4, vec![1]), (Level::Raid6, 5, vec![4, 0]), (Level::Raid01, 4, vec![2])]
+    {
+        let rt = Rt::new(RtConfig::shuffled(11));
+        let geometry = geometry(16, 80);
+        let drives = drives(&rt, &geometry, count);
+        let volume = made(&rt, &drives, &config(level, &geometry));
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let (mut model, mut rng, mut next) = (Model::new(), Rng::new(5), 0);
+            churn(&volume, &mut model, &mut rng, 100, &mut next).await;
+            for lost in &lose {
+                drives[*lost].power_cut(&furrow_emu::Fates::nothing(1));
+                churn(&volume, &mut model, &mut rng, 60, &mut next).await;
+                assert_eq!(volume.members()[*lost].1, MemberState::Failed);
+                check(&volume, &model).await;
+            }
+            assert!(volume.counters().reconstructed > 0);
+            drop(volume);
+            // Those that are left are enough, those that were lost are stale.
+            let left: Vec<_> = (0..drives.len()).filter(|i| !lose.contains(i)).collect();
+            let left: Vec<_> = left.into_iter().map(|i| drives[i].clone()).collect();
+            drives[lose[0]].power_on();
+            let all = assemble(&rt2, devices(&drives), &Options::default()).await;
+            let refused = all.unwrap_err();
+            assert!(refused.to_string().contains("stale") || lose.len() > 1, "{refused}");
+            let volume = assemble(&rt2, devices(&left), &Options::default()).await.unwrap();
+            check(&volume, &model).await;
+            churn(&volume, &mut model, &mut rng, 60, &mut next).await;
+            check(&volume, &model).await;
+            drop(volume);
+            if level == Level::Raid5 {
+                let few = assemble(&rt2, devices(&left[..2]), &Options::default()).await;
+                let few = few.unwrap_err();
+                assert_eq!(few.kind(), ErrorKind::Invalid);
+                assert!(few.to_string().contains("cannot do without"), "{few}");
+            }
+        });
+        rt.clear();
+    }
+}
