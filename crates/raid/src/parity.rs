@@ -275,12 +275,12 @@ mod tests {
             let has = |chunk: u32| !gone.contains(&chunk);
             let chunks: Vec<Option<&[u8]>> =
                 (0..placement.n).map(|i| has(i).then(|| &all[i as usize][..])).collect();
-            for wanted in 0..placement.n as usize {
+            for (wanted, chunk) in all.iter().enumerate() {
                 let found = reconstruct(&placement, &chunks, wanted);
                 if placement.recoverable(has) {
-                    prop_assert_eq!(found.as_ref(), Some(all[wanted]));
+                    prop_assert_eq!(found.as_ref(), Some(*chunk));
                 } else if let Some(found) = found {
-                    prop_assert_eq!(&found, all[wanted]);
+                    prop_assert_eq!(&found, *chunk);
                 }
             }
         }

@@ -513,7 +513,7 @@ impl Volume {
         open: &Open,
         drive: u32,
         (row, stripe): (u32, u32),
-        blocks: &[(Option<Identity>, u32)],
+        blocks: &[crate::write::Block],
     ) {
         let mut footers = open.footers.borrow_mut();
         for (entry, (identity, crc)) in

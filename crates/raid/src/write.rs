@@ -16,6 +16,27 @@ use zerocopy::IntoBytes;
 /// Writes that fail one after the other until a member that answers counts as failed.
 const FAILURES: u32 = 32;
 
+/// What a block is (`None`: parity), and its CRC32C.
+pub(crate) type Block = (Option<Identity>, u32);
+
+/// A chunk of a stripe, and what lies beside it.
+#[derive(Default)]
+struct Chunk {
+    pages: Pages,
+    oob: Vec<u8>,
+    blocks: Vec<Block>,
+}
+
+impl Chunk {
+    fn push(&mut self, page: Page, meta: &[u8], beside: usize, block: Block) {
+        self.pages.push(page);
+        let start = self.oob.len();
+        self.oob.resize(start + beside, 0);
+        self.oob[start..start + meta.len()].copy_from_slice(meta);
+        self.blocks.push(block);
+    }
+}
+
 /// A chunk on its way to its drive.
 enum Flight {
     /// The member has no zone in the segment, or is gone.
@@ -176,8 +197,7 @@ impl Volume {
             counters.padded += padding as u64;
         });
         let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
-        let mut chunks: Vec<(Pages, Vec<u8>, Vec<(Option<Identity>, u32)>)> =
-            (0..n).map(|_| Default::default()).collect();
+        let mut chunks: Vec<Chunk> = (0..n).map(|_| Chunk::default()).collect();
         let geometry = self.0.members.iter().find_map(|m| m.drive()).map(|d| d.geometry().clone());
         let beside = geometry.as_ref().map_or(0, oob_per_block);
         for row in 0..chunk {
@@ -191,13 +211,13 @@ impl Volume {
                 .collect();
             for (c, (identity, page)) in data.iter().enumerate() {
                 let meta = seal(&identity.bytes(), open.sequence, number, identity.crc);
-                push(&mut chunks[c], page.clone(), meta.as_bytes(), beside);
-                chunks[c].2.push((Some(*identity), identity.crc));
+                let block = (Some(*identity), identity.crc);
+                chunks[c].push(page.clone(), meta.as_bytes(), beside, block);
             }
             self.add_parity(&data, open.sequence, number, beside, &mut chunks[k as usize..]);
         }
         let mut flights = Vec::with_capacity(n as usize);
-        for (c, (pages, oob, blocks)) in (0..n).zip(chunks) {
+        for (c, Chunk { pages, oob, blocks }) in (0..n).zip(chunks) {
             let index = shape.placement.drive(number, c);
             let member = &self.0.members[index as usize];
             let flight = match (zones[index as usize], member.drive()) {
@@ -228,7 +248,7 @@ impl Volume {
         segment: u64,
         stripe: u32,
         beside: usize,
-        chunks: &mut [(Pages, Vec<u8>, Vec<(Option<Identity>, u32)>)],
+        chunks: &mut [Chunk],
     ) {
         let placement = &self.0.shape.placement;
         let blocks: smallvec::SmallVec<[&[u8]; 8]> =
@@ -249,8 +269,7 @@ impl Volume {
         for ((chunk, page), code) in chunks.iter_mut().zip(pages).zip(&beside_parity) {
             let crc = crc32c(page.bytes());
             let meta = seal(code, segment, stripe, crc);
-            push(chunk, page, meta.as_bytes(), beside);
-            chunk.2.push((None, crc));
+            chunk.push(page, meta.as_bytes(), beside, (None, crc));
         }
     }
 
@@ -261,7 +280,7 @@ impl Volume {
         open: &Rc<Open>,
         number: u32,
         stripe: Stripe,
-        flights: Vec<(u32, Flight, Vec<(Option<Identity>, u32)>)>,
+        flights: Vec<(u32, Flight, Vec<Block>)>,
     ) {
         let (mut there, mut broken) = (0u32, false);
         for (c, (index, flight, blocks)) in flights.into_iter().enumerate() {
@@ -317,13 +336,7 @@ impl Volume {
         self.pump(stream);
     }
 
-    fn landed(
-        &self,
-        open: &Open,
-        drive: u32,
-        (row, stripe): (u32, u32),
-        blocks: &[(Option<Identity>, u32)],
-    ) {
+    fn landed(&self, open: &Open, drive: u32, (row, stripe): (u32, u32), blocks: &[Block]) {
         self.note_footer(open, drive, (row, stripe), blocks);
         if open.groups.group > 1 {
             let place = open.groups.place(stripe, row);
@@ -443,19 +456,6 @@ impl Volume {
         }
         self.failed().map_or(Ok(()), Err)
     }
-}
-
-/// Appends a block to a chunk.
-fn push(
-    chunk: &mut (Pages, Vec<u8>, Vec<(Option<Identity>, u32)>),
-    page: Page,
-    meta: &[u8],
-    beside: usize,
-) {
-    chunk.0.push(page);
-    let start = chunk.1.len();
-    chunk.1.resize(start + beside, 0);
-    chunk.1[start..start + meta.len()].copy_from_slice(meta);
 }
 
 /// Notes on the members that are left that others have failed.
