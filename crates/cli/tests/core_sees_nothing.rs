@@ -34,11 +34,16 @@ const LOG: &[&str] = &[
     "zerocopy",
 ];
 const FS: &[&str] = &["furrow-fs"];
+const RAID: &[&str] = &["furrow-raid"];
 
 /// The folder of each core crate and its whole dependency tree: exactly this. Procedural macros
 /// are left out, they run in the compiler.
-const CORE: [(&str, &[&[&str]]); 3] =
-    [("zone", &[RT, ZONE]), ("log", &[RT, ZONE, LOG]), ("fs", &[RT, ZONE, LOG, FS])];
+const CORE: [(&str, &[&[&str]]); 4] = [
+    ("zone", &[RT, ZONE]),
+    ("log", &[RT, ZONE, LOG]),
+    ("fs", &[RT, ZONE, LOG, FS]),
+    ("raid", &[RT, ZONE, LOG, RAID]),
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

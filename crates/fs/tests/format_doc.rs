@@ -3,20 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test reads the document")]
 
-use furrow_log::layout::Layout;
-use std::fmt::Write;
-
-fn table(layout: &Layout) -> String {
-    let mut out = String::new();
-    writeln!(out, "### `{}`, {} bytes\n", layout.name, layout.size).unwrap();
-    writeln!(out, "| offset | bytes | field | meaning |\n|---|---|---|---|").unwrap();
-    for field in layout.fields {
-        let doc = field.doc.trim().replace("[`", "`").replace("`]", "`").replace('|', "\\|");
-        writeln!(out, "| {} | {} | `{}` | {doc} |", field.offset, field.size, field.name).unwrap();
-    }
-    out
-}
-
 #[test]
 fn the_document_shows_every_structure_as_the_code_has_it() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
@@ -24,7 +10,7 @@ fn the_document_shows_every_structure_as_the_code_has_it() {
     let layouts = furrow_log::format::LAYOUTS.iter().chain(furrow_fs::format::LAYOUTS);
     let mut wrong = String::new();
     for layout in layouts {
-        let expected = table(layout);
+        let expected = layout.markdown();
         if !document.contains(&expected) {
             wrong.push_str(&expected);
             wrong.push('\n');
@@ -41,7 +27,7 @@ fn the_document_shows_nothing_else() {
     let known: Vec<String> = furrow_log::format::LAYOUTS
         .iter()
         .chain(furrow_fs::format::LAYOUTS)
-        .map(|layout| format!("### `{}`, {} bytes", layout.name, layout.size))
+        .map(|layout| layout.heading())
         .collect();
     for heading in document.lines().filter(|line| line.starts_with("### `")) {
         assert!(known.iter().any(|k| k == heading), "no such structure: {heading}");

@@ -28,6 +28,23 @@ pub struct Layout {
     pub fields: &'static [Field],
 }
 
+impl Layout {
+    /// How the format documents head the structure.
+    pub fn heading(&self) -> String {
+        format!("### `{}`, {} bytes", self.name, self.size)
+    }
+
+    /// The structure as the format documents show it: heading and table of fields.
+    pub fn markdown(&self) -> String {
+        let head = "| offset | bytes | field | meaning |\n|---|---|---|---|\n";
+        let rows = self.fields.iter().map(|field| {
+            let doc = field.doc.trim().replace("[`", "`").replace("`]", "`").replace('|', "\\|");
+            format!("| {} | {} | `{}` | {doc} |\n", field.offset, field.size, field.name)
+        });
+        format!("{}\n\n{head}{}", self.heading(), rows.collect::<String>())
+    }
+}
+
 /// Declares structures on media: `layout! { /// doc` `pub struct Name: SIZE { /// doc` `pub field:
 /// Type, … } }`. Each gets zerocopy's traits, `SIZE`, `FIELDS` and `LAYOUT`, and a compile-time
 /// check that it is `SIZE` bytes. The calling crate depends on `zerocopy` itself.

@@ -77,6 +77,8 @@ pub(crate) struct Item {
     pub(crate) page: Page,
     /// Moved: it counts only if its address is still mapped to this number.
     pub(crate) from: Option<u32>,
+    /// Of a trim record: blocks from its address on that it takes away.
+    pub(crate) trimmed: u64,
 }
 
 /// A stripe before it is dispatched.

@@ -91,7 +91,7 @@ impl Volume {
     fn item(&self, kind: u8, lba: u64, page: Page) -> Item {
         let sequence = self.next_sequence();
         let crc = crc32c(page.bytes());
-        Item { identity: Identity { lba, sequence, crc, kind }, page, from: None }
+        Item { identity: Identity { lba, sequence, crc, kind }, page, from: None, trimmed: 0 }
     }
 
     pub(crate) fn next_sequence(&self) -> u64 {
@@ -127,7 +127,7 @@ impl Volume {
             if self.has(Canary::FreshSequence) {
                 identity.sequence = self.next_sequence();
             }
-            self.put(&stream, Item { identity, page, from: Some(from) }, &call);
+            self.put(&stream, Item { identity, page, from: Some(from), trimmed: 0 }, &call);
         }
         self.close_stripe(&stream);
         call.wait().await
@@ -153,17 +153,15 @@ impl Volume {
         let id = self.record_id(kind::TRIM, 0, sequence);
         let id = record::RecordId { device: furrow_log::Uuid::NIL, ..id };
         let page = record::seal(&id, entry.as_bytes(), &self.0.pages).remove(0);
-        if !self.has(Canary::TrimWithoutRecord) {
+        if self.has(Canary::TrimWithoutRecord) {
+            self.forget(block, count);
+        } else {
             let call = Call::new(false);
             let stream = self.route(Use::Small);
             let crc = crc32c(page.bytes());
             let identity = Identity { lba: block, sequence, crc, kind: block::TRIM };
-            self.put(&stream, Item { identity, page, from: None }, &call);
+            self.put(&stream, Item { identity, page, from: None, trimmed: count }, &call);
             call.wait().await?;
-        }
-        for lba in block..block + count {
-            let old = self.0.map.borrow_mut().set(lba, NONE);
-            self.debit(old);
         }
         if fua {
             self.flush().await?;
@@ -185,8 +183,9 @@ impl Volume {
         stream: &Rc<Stream>,
         open: &Rc<Open>,
         number: u32,
-        stripe: Stripe,
+        mut stripe: Stripe,
     ) {
+        self.drop_outdated(&mut stripe);
         let shape = &self.0.shape;
         let (k, n, chunk) = (shape.placement.k, shape.placement.n, open.groups.chunk);
         self.0.in_flight.set(self.0.in_flight.get() + 1);
@@ -239,6 +238,26 @@ impl Volume {
         self.0.rt.spawn_detached(async move {
             volume.follow(&stream, &open, number, stripe, flights).await;
         });
+    }
+
+    /// Leaves out what was overwritten since it was to be moved. Recovery takes any copy that was
+    /// written after a checkpoint's cut for newer than what the checkpoint says: so none may be that
+    /// is not current when it is dispatched.
+    fn drop_outdated(&self, stripe: &mut Stripe) {
+        for item in &mut stripe.items {
+            let Some(from) = item.from else { continue };
+            let map = self.0.map.borrow();
+            let now = match item.identity.kind {
+                block::DATA => map.get(item.identity.lba),
+                block::MAPPING => map.root_of(item.identity.lba as u32),
+                _ => continue,
+            };
+            if now != from {
+                let crc = self.0.zero_crc;
+                item.identity = Identity { crc, ..Identity::default() };
+                item.page = self.0.zero.clone();
+            }
+        }
     }
 
     /// The parity blocks of a row of data, and what lies beside them.
@@ -361,11 +380,21 @@ impl Volume {
                 block::TRIM => {
                     let next = self.0.checkpoint.cuts.get() + 1;
                     self.0.segments.borrow_mut()[open.slot as usize].needed = next;
+                    // In this stretch: a checkpoint's cut shows the record and what it did, or
+                    // neither.
+                    self.forget(item.identity.lba, item.trimmed);
                 }
                 _ => {}
             }
         }
         stripe.tell(place);
+    }
+
+    fn forget(&self, block: u64, count: u64) {
+        for lba in block..block + count {
+            let old = self.0.map.borrow_mut().set(lba, NONE);
+            self.debit(old);
+        }
     }
 
     fn remap(&self, item: &Item, number: u32) {

@@ -1,5 +1,7 @@
 //! The volume against a plain model: writes, reads, trims, restarts, drives that fail.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use common::{config, devices, drives, geometry, made, pages, version};

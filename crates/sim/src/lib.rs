@@ -13,6 +13,8 @@ pub mod model;
 pub mod observe;
 pub mod op;
 pub mod oracle;
+pub mod part;
 pub mod simulate;
 pub mod sweep;
 pub mod toy;
+pub mod volume;

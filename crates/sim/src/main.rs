@@ -13,6 +13,7 @@ use furrow_sim::ledger::{self, LedgerSubject};
 use furrow_sim::simulate::{Summary, simulate};
 use furrow_sim::sweep::{Goal, sweep};
 use furrow_sim::toy::{self, Toy};
+use furrow_sim::volume::VolumeSubject;
 use furrow_zone::{Command, Target};
 use std::io::{IsTerminal, Write};
 use std::panic::AssertUnwindSafe;
@@ -86,8 +87,8 @@ struct DamageArgs {
 
 #[derive(Args)]
 struct CrashArgs {
-    /// What to crash: fs, rot (fs on a drive whose blocks decay), ledger (the log crate alone) or
-    /// toy; or fs:CANARY and so on for one of their built-in defects.
+    /// What to crash: fs, rot (fs on a drive whose blocks decay), raid (a volume), ledger (the log
+    /// crate alone) or toy; or fs:CANARY and so on for one of their built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
     /// First seed.
@@ -135,6 +136,7 @@ enum Chosen {
     Toy(Toy),
     Files(Files),
     Ledger(LedgerSubject),
+    Volume(VolumeSubject),
 }
 
 const FS_CANARIES: [Canary; 11] = [
@@ -166,7 +168,10 @@ impl Chosen {
             "ledger" => {
                 Ok(Chosen::Ledger(LedgerSubject { canary: canary_of(canary, &ledger::CANARIES)? }))
             }
-            _ => bail!("no subject {kind:?}: there are fs, rot, ledger and toy"),
+            "raid" => Ok(Chosen::Volume(VolumeSubject {
+                canary: canary_of(canary, &furrow_raid::Canary::ALL)?,
+            })),
+            _ => bail!("no subject {kind:?}: there are fs, rot, raid, ledger and toy"),
         }
     }
 }
@@ -357,6 +362,7 @@ fn crash(args: &CrashArgs) -> Result<ExitCode> {
         Chosen::Toy(toy) => Ok(crash_subject(&toy, args)),
         Chosen::Files(files) => Ok(crash_subject(&files, args)),
         Chosen::Ledger(ledger) => Ok(crash_subject(&ledger, args)),
+        Chosen::Volume(volume) => Ok(crash_subject(&volume, args)),
     }
 }
 
@@ -419,6 +425,7 @@ fn again(args: &ReplayArgs) -> Result<ExitCode> {
         Chosen::Toy(toy) => replay(&toy, case, &args.cuts, trace),
         Chosen::Files(files) => replay(&files, case, &args.cuts, trace),
         Chosen::Ledger(ledger) => replay(&ledger, case, &args.cuts, trace),
+        Chosen::Volume(volume) => replay(&volume, case, &args.cuts, trace),
     };
     match result {
         Ok(()) => {

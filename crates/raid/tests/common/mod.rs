@@ -1,5 +1,6 @@
 //! Arrays of small emulated drives for the tests of this crate.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(dead_code, reason = "no test uses all of it")]
 
 use furrow_emu::{Emulator, Medium, Options as DriveOptions};
 use furrow_raid::{Config, Level, Options, Volume, create};

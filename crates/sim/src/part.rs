@@ -1,0 +1,123 @@
+//! A part of a drive's zones as a drive of its own.
+//!
+//! An array's drives are the parts of one emulated drive, so that one harness cuts the power of all
+//! at once, with every fate of what is in flight on any of them. A part can be told to be gone: it
+//! answers nothing but errors then, as a drive that was pulled does.
+
+use furrow_rt::{Completion, CompletionTable, Rt};
+use furrow_zone::{
+    Command, Geometry, Lba, Outcome, QueueId, Request, Status, Target, ZoneId, ZoneReport,
+    ZonedDevice,
+};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// A part.
+pub struct Part {
+    rt: Rt,
+    base: Rc<dyn ZonedDevice>,
+    geometry: Geometry,
+    first: u32,
+    name: String,
+    gone: Cell<bool>,
+    table: Rc<CompletionTable<Outcome>>,
+}
+
+impl Part {
+    /// The drive `base` in `count` parts, alike; zones and permits are shared out.
+    pub fn split(rt: &Rt, base: &Rc<dyn ZonedDevice>, count: u32) -> Vec<Rc<Part>> {
+        let whole = base.geometry();
+        let geometry = Geometry {
+            zones: whole.zones / count,
+            max_open: whole.max_open.map(|open| open / count),
+            max_active: whole.max_active.map(|active| active / count),
+            ..whole.clone()
+        };
+        let part = |index: u32| {
+            Rc::new(Part {
+                rt: rt.clone(),
+                base: base.clone(),
+                first: index * geometry.zones,
+                geometry: geometry.clone(),
+                name: format!("part {index}"),
+                gone: Cell::new(false),
+                table: Rc::new(CompletionTable::new()),
+            })
+        };
+        (0..count).map(part).collect()
+    }
+
+    /// Pulls the drive, or puts it back.
+    pub fn set_gone(&self, gone: bool) {
+        self.gone.set(gone);
+    }
+
+    fn shift(&self, lba: Lba) -> Lba {
+        Lba(lba.0 + u64::from(self.first) * self.geometry.zone_size.0)
+    }
+
+    fn refuse(&self, status: Status) -> Completion<Outcome> {
+        let (ticket, completion) = self.table.open();
+        let (data, oob) = Default::default();
+        self.table.complete(ticket, Outcome { status, lba: Lba(0), data, oob });
+        completion
+    }
+}
+
+impl ZonedDevice for Part {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, queue: QueueId, mut request: Request) -> Completion<Outcome> {
+        if self.gone.get() {
+            return self.refuse(Status::InternalError);
+        }
+        match &mut request.command {
+            Command::Read { lba, blocks } | Command::Write { lba, blocks } => {
+                if lba.0 + blocks.0 > self.geometry.blocks().0 {
+                    return self.refuse(Status::LbaOutOfRange);
+                }
+                *lba = self.shift(*lba);
+            }
+            Command::Append { zone_start, .. } => *zone_start = self.shift(*zone_start),
+            Command::Manage { target: Target::Zone(lba), .. } => *lba = self.shift(*lba),
+            Command::Manage { target: Target::All, .. } => {
+                return self.refuse(Status::InvalidField);
+            }
+            Command::Flush => {}
+        }
+        let append = matches!(request.command, Command::Append { .. });
+        // Queues of different drives are different queues.
+        let queue = QueueId(queue.0 + 16 * (self.first / self.geometry.zones) as u16);
+        let answer = self.base.submit(queue, request);
+        if !append {
+            return answer;
+        }
+        // Where it landed is told as this part counts.
+        let (ticket, completion) = self.table.open();
+        let (table, shift) = (self.table.clone(), self.shift(Lba(0)).0);
+        self.rt.spawn_detached(async move {
+            let mut outcome = answer.await;
+            outcome.lba = Lba(outcome.lba.0.saturating_sub(shift));
+            table.complete(ticket, outcome);
+        });
+        completion
+    }
+
+    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
+        if self.gone.get() {
+            return Err(Status::InternalError);
+        }
+        let count = count.min(self.geometry.zones.saturating_sub(first.0));
+        let mut reports = self.base.report(ZoneId(self.first + first.0), count)?;
+        for report in &mut reports {
+            report.zone.0 -= self.first;
+        }
+        Ok(reports)
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
