@@ -481,7 +481,7 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
             return refuse(
                 ErrorKind::Invalid,
                 format!(
-                    "{} and {} have each gone on without the other: leave one of the two halves out",
+                    "{} and {} have each gone on without the other: leave one of the halves out",
                     name(candidate),
                     name(authority)
                 ),

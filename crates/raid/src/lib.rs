@@ -2,8 +2,8 @@
 //!
 //! Writes gather in stripes; a stripe's chunks go to the drives at once, by Zone Append within
 //! groups of stripes, or by Zone Write; and are acknowledged when all are durable. Where each block
-//! is says the map; what each block is lies beside it. Any drives the level tolerates may fail at any
-//! time; writes go on.
+//! is says the map; what each block is lies beside it. Any drives the level tolerates may fail at
+//! any time; writes go on.
 //!
 //! Invariants
 //! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the

@@ -86,7 +86,8 @@ mod tests {
             let mut bytes = meta.as_bytes().to_vec();
             let opened = open(&bytes, segment).unwrap();
             prop_assert_eq!(Identity::from_bytes(&coded(&opened)), Some(identity));
-            prop_assert!(open(&bytes, segment ^ 1).is_none() && open(&bytes[1..], segment).is_none());
+            prop_assert!(open(&bytes, segment ^ 1).is_none());
+            prop_assert!(open(&bytes[1..], segment).is_none());
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(open(&bytes, segment).is_none());
         }

@@ -1,5 +1,5 @@
-//! Reads: from the map to the drives, with every block checked against what lies beside it, and made
-//! from the others of its row where it is damaged or its drive is gone.
+//! Reads: from the map to the drives, with every block checked against what lies beside it, and
+//! made from the others of its row where it is damaged or its drive is gone.
 
 use crate::drive::Drive;
 use crate::format::{BlockMeta, CODED, NONE, block};

@@ -251,7 +251,7 @@ impl Volume {
         }
     }
 
-    /// Whether a member in service has a zone in the segment, or ought to, and no chunk of a stripe.
+    /// Whether a member in service has a zone in the segment, or ought to, and not its chunk.
     fn lacks(&self, segment: &Found, there: u32) -> bool {
         (0..self.0.shape.placement.n).any(|drive| {
             there >> drive & 1 == 0

@@ -2,8 +2,8 @@
 //!
 //! A segment is one zone on each drive: a header block, `rows` data rows, a footer. Row r of the
 //! drives is one block on each; a stripe is `chunk` rows. A *physical block number* counts data
-//! blocks only: (slot × rows + row) × k + data chunk. It says nothing of where in the zone a chunk
-//! landed: within a stripe group that is the compact stripe table's part.
+//! blocks only: (slot × rows + row) × k + data chunk. It says nothing of where in the zone a
+//! chunk landed: within a stripe group that is the compact stripe table's part.
 
 use crate::format::{FooterEntry, MAPPED, NONE, RING_ZONES, SegmentBody};
 use crate::level::{Level, Placement};
@@ -236,8 +236,8 @@ fn check_config(config: &Config) -> Result<()> {
         || config.chunk_large > 256
     {
         return invalid(format!(
-            "chunks of {} and {} blocks: the large one must be a multiple of the small one, at most \
-             256 blocks (1 MiB)",
+            "chunks of {} and {} blocks: the large one must be a multiple of the small one, at \
+             most 256 blocks (1 MiB)",
             config.chunk_small, config.chunk_large
         ));
     }

@@ -241,8 +241,8 @@ impl Volume {
     }
 
     /// Leaves out what was overwritten since it was to be moved. Recovery takes any copy that was
-    /// written after a checkpoint's cut for newer than what the checkpoint says: so none may be that
-    /// is not current when it is dispatched.
+    /// written after a checkpoint's cut for newer than what the checkpoint says: so none may be
+    /// that is not current when it is dispatched.
     fn drop_outdated(&self, stripe: &mut Stripe) {
         for item in &mut stripe.items {
             let Some(from) = item.from else { continue };

@@ -2,8 +2,8 @@
 //!
 //! Clients write, trim and read; the volume is small, so that it cleans, and checkpoints often; in
 //! some runs a drive is pulled under load. Promised: each block has the content of its last
-//! acknowledged write or trim, or of a later one that was under way. After each reopening the volume
-//! is written on, and read once more with as many drives gone as its level allows, a different set
+//! acknowledged write or trim, or of a later one that was under way. After each reopening the
+//! volume is written on, and read once more with as many drives gone as its level allows, a different set
 //! each time.
 
 use crate::crash::{Case, Subject};
@@ -361,6 +361,18 @@ async fn reopen(
     // A pulled drive stays away, or comes back: then it is stale, or nothing went on without it.
     let back = rt.random() % 2 == 0;
     let mut without = if back { Vec::new() } else { expected.pulled.clone() };
+    if back && setup.level != Level::Raid0 && rt.random() % 2 == 0 {
+        // Another one may be lost instead, if nothing went on without the first.
+        let others = (0..setup.drives).filter(|drive| !expected.pulled.contains(drive));
+        let others: Vec<u32> = others.collect();
+        let lost = others[(rt.random() % others.len() as u64) as usize];
+        match assemble(&rt, devices(&parts, &[lost]), &setup.options).await {
+            Ok(volume) => return check(&volume, &expected).await.map(drop),
+            Err(error) if stale(&error, &parts, &[lost]).is_some() => {}
+            Err(error) if error.to_string().contains("cannot do without") => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
     let volume = loop {
         match assemble(&rt, devices(&parts, &without), &setup.options).await {
             Err(error) => without.push(stale(&error, &parts, &without).ok_or(error.to_string())?),

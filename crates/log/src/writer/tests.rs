@@ -224,8 +224,8 @@ proptest! {
                     AppendOp::Append(blocks) => {
                         let blocks = blocks.min(room).min(writer2.append_limit());
                         let pages = numbered(&mut next, blocks);
-                        let (_, placed) =
-                            writer2.append(zone, Kind::Data, Pages::from_iter(pages.iter().cloned()));
+                        let handed = Pages::from_iter(pages.iter().cloned());
+                        let (_, placed) = writer2.append(zone, Kind::Data, handed);
                         flights.push(rt2.spawn(async move { (placed.await.unwrap(), pages) }));
                     }
                     AppendOp::Write(blocks) => {
