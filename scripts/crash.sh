@@ -9,9 +9,9 @@
 
 case "${1:-slice}" in
 # Many seeds, each cut at up to so many commands.
-slice) lives=1000 effort="--cuts 150 --seconds" fs=90 rot=20 ledger=25 toy=5 ;;
+slice) lives=1000 effort="--cuts 150 --seconds" fs=90 rot=20 raid=40 ledger=25 toy=5 ;;
 # Every command of every run.
-full) lives=50000 effort="--reopens" fs=300000 rot=50000 ledger=50000 toy=20000 ;;
+full) lives=50000 effort="--reopens" fs=300000 rot=50000 raid=50000 ledger=50000 toy=20000 ;;
 *) fail "unknown form '$1': slice or full" ;;
 esac
 threads="$(nproc)"
@@ -46,6 +46,7 @@ canary() {
 "$sim" 1 --runs "$lives" --quiet || failed=1
 sweep fs "$fs"
 sweep rot "$rot"
+sweep raid "$raid"
 sweep ledger "$ledger"
 sweep toy "$toy"
 say
@@ -54,6 +55,9 @@ for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLive
     canary "fs:$defect"
 done
 for defect in DroppedCrc RecomputedCrc; do canary "rot:$defect"; done
+for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord EarlyDegradedAck; do
+    canary "raid:$defect"
+done
 for defect in SkipFlush EarlyAck IgnoreExtent EarlyRelease; do canary "ledger:$defect"; done
 for defect in SkippedFlush EarlyAck DroppedCrc ReuseBeforeRelease; do canary "toy:$defect"; done
 say

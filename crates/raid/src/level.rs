@@ -2,7 +2,8 @@
 //!
 //! A stripe has `k` data chunks, numbered from 0, and then `m` parity chunks (mirrors for RAID-01),
 //! one chunk on each of the `n = k + m` drives. RAID-5 and RAID-6 rotate by one drive per stripe,
-//! so that every drive has its share of parity whatever their number; the others keep to their drives.
+//! so that every drive has its share of parity whatever their number; the others keep to their
+//! drives.
 
 use furrow_zone::{Error, ErrorKind, Result};
 use std::fmt;

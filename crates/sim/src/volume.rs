@@ -1,10 +1,9 @@
 //! The RAID volume under the crash harness.
 //!
-//! Clients write, trim and read; the volume is small, so that it cleans, and checkpoints often; in
-//! some runs a drive is pulled under load. Promised: each block has the content of its last
-//! acknowledged write or trim, or of a later one that was under way. After each reopening the
-//! volume is written on, and read once more with as many drives gone as its level allows, a different set
-//! each time.
+//! Clients write and trim; the volume is small, so that it cleans, and checkpoints often; in some
+//! runs a drive is pulled under load. Promised: each block has the content of its last acknowledged
+//! write or trim, or of a later one that was under way. After each reopening the volume is written
+//! on, and read once more with as many drives gone as its level allows, a different set each time.
 
 use crate::crash::{Case, Subject};
 use crate::part::Part;
@@ -359,9 +358,9 @@ async fn reopen(
     let told = |error: furrow_zone::Error| error.to_string();
     let parts = Part::split(&rt, &device, setup.drives);
     // A pulled drive stays away, or comes back: then it is stale, or nothing went on without it.
-    let back = rt.random() % 2 == 0;
+    let back = rt.random().is_multiple_of(2);
     let mut without = if back { Vec::new() } else { expected.pulled.clone() };
-    if back && setup.level != Level::Raid0 && rt.random() % 2 == 0 {
+    if back && setup.level != Level::Raid0 && rt.random().is_multiple_of(2) {
         // Another one may be lost instead, if nothing went on without the first.
         let others = (0..setup.drives).filter(|drive| !expected.pulled.contains(drive));
         let others: Vec<u32> = others.collect();
