@@ -4,10 +4,13 @@
 //! A seed that fails is the last one named; `--from SEED --seconds 0` runs it alone. With
 //! `--corpus` it writes the streams that are kept in `tests/corpus` anew.
 
+#![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a program")]
 
 #[path = "../tests/common/bytes.rs"]
 mod bytes;
+#[path = "../tests/common/certificates.rs"]
+mod certificates;
 #[path = "../tests/common/fuzz.rs"]
 mod fuzz;
 

@@ -1,6 +1,6 @@
 //! Serves a volume in memory: `cargo run --release -p furrow-nbd --example serve -- PLACE [GIB]`.
-//! PLACE is the path of a Unix socket or an address such as 127.0.0.1:10809. It ends with its
-//! standard input, and then says what it did.
+//! PLACE is unix:PATH or tcp:ADDRESS:PORT. It ends with its standard input, and then says what it
+//! did.
 
 #![allow(clippy::disallowed_methods, reason = "a program")]
 
@@ -15,10 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let place = arguments.next().ok_or("which socket path, or which address?")?;
     let gib: u64 = arguments.next().map_or(Ok(1), |gib| gib.parse())?;
-    let place = match place.parse() {
-        Ok(address) => Listen::Tcp(address),
-        Err(_) => Listen::Unix(place.into()),
-    };
+    let place: Listen = place.parse()?;
     let rt = Rt::new(Config::real());
     let export = Export::new("memory", Rc::new(Memory::new(gib << 18))).describe("in memory");
     let server = Server::bind(&rt, &[place], vec![export], Options::default())?;

@@ -38,6 +38,25 @@ impl fmt::Display for Listen {
     }
 }
 
+impl std::str::FromStr for Listen {
+    type Err = Error;
+
+    /// `unix:PATH`, `tcp:ADDRESS:PORT`, or either without its prefix: what is no address is a path.
+    fn from_str(text: &str) -> Result<Listen> {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            return Ok(Listen::Unix(path.into()));
+        }
+        match text.strip_prefix("tcp:").unwrap_or(text).parse() {
+            Ok(address) => Ok(Listen::Tcp(address)),
+            Err(_) if text.contains('/') => Ok(Listen::Unix(text.into())),
+            Err(_) => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("cannot listen at '{text}'; expected unix:PATH or tcp:ADDRESS:PORT"),
+            )),
+        }
+    }
+}
+
 /// A listening socket. A Unix socket's file is removed with it, if it is still the same.
 pub(crate) struct Listener {
     pub(crate) socket: Arc<OwnedFd>,
@@ -184,6 +203,19 @@ mod tests {
         assert_eq!(refused.kind(), ErrorKind::Exists, "{refused}");
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn places_are_read_as_they_are_written() {
+        for place in ["unix:/run/a", "unix:socket", "tcp:127.0.0.1:10809", "tcp:[::1]:0"] {
+            assert_eq!(place.parse::<Listen>().unwrap().to_string(), place);
+        }
+        assert_eq!("./a".parse::<Listen>().unwrap(), Listen::Unix("./a".into()));
+        assert_eq!("0.0.0.0:1".parse::<Listen>().unwrap().to_string(), "tcp:0.0.0.0:1");
+        for nowhere in ["", "unix:", "tcp:", "tcp:localhost", "socket", "1.2.3.4"] {
+            let error = nowhere.parse::<Listen>().unwrap_err();
+            assert!(error.to_string().contains("tcp:ADDRESS:PORT"), "{error}");
+        }
     }
 
     #[test]

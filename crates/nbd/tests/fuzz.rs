@@ -6,6 +6,8 @@
 
 #[path = "common/bytes.rs"]
 mod bytes;
+#[path = "common/certificates.rs"]
+mod certificates;
 #[path = "common/fuzz.rs"]
 mod fuzz;
 

@@ -7,7 +7,8 @@
 //! find the server in order.
 
 use crate::bytes::{self, option, request};
-use furrow_nbd::{Export, Extent, Limits, Memory, Options, Server, Volume};
+use crate::certificates::Certificates;
+use furrow_nbd::{Export, Extent, Limits, Memory, Options, Server, Tls, Volume};
 use furrow_rt::{Config, Nanos, Pages, Rng, Rt};
 use furrow_zone::{Error, ErrorKind, Result};
 use rustix::io::Errno;
@@ -125,7 +126,9 @@ impl Target {
             Export::new("b", volume.clone()).read_only(true),
             Export::new("calm", fickle(seed + 1)).read_only(true),
         ];
-        let options = Options { limits: limits.clone(), ..Options::default() };
+        // Noise may come under TLS, too.
+        let tls = Tls::On(Certificates::new(&format!("fuzz-{seed}")).identity(true));
+        let options = Options { limits: limits.clone(), tls };
         let server = Server::bind(&rt, &[], exports, options).expect("limits are in order");
         Target { rt, server, volume, limits }
     }
