@@ -194,6 +194,8 @@ impl Link {
     /// Waits until what was under way is over and has left.
     pub(crate) async fn finish(&self) {
         self.draining.set(true);
+        // No batch goes on: each answer leaves when it is there.
+        self.flush();
         while self.in_flight.get() > 0 {
             self.changed.wait().await;
         }

@@ -40,15 +40,18 @@ impl<V: Volume> Export<V> {
 /// An export that is served.
 pub(crate) struct Served<V> {
     export: Export<V>,
-    /// Writes of parts of blocks take turns with all others.
-    pub(crate) overlaps: Overlaps,
+    /// Writes of parts of blocks take turns with all others, through whichever export of the
+    /// volume they come.
+    pub(crate) overlaps: Rc<Overlaps>,
     pub(crate) counters: Counters,
     pub(crate) connections: Cell<u64>,
 }
 
 impl<V: Volume> Served<V> {
-    fn new(export: Export<V>) -> Served<V> {
-        let overlaps = Overlaps::default();
+    fn new(export: Export<V>, others: &[Rc<Served<V>>]) -> Served<V> {
+        let same = |other: &&Rc<Served<V>>| Rc::ptr_eq(&other.export.volume, &export.volume);
+        let overlaps = others.iter().find(same).map(|other| other.overlaps.clone());
+        let overlaps = overlaps.unwrap_or_default();
         Served { export, overlaps, counters: Counters::default(), connections: Cell::new(0) }
     }
 
@@ -130,7 +133,11 @@ impl<V: Volume> Exports<V> {
                 ));
             }
         }
-        Ok(Exports(exports.into_iter().map(|export| Rc::new(Served::new(export))).collect()))
+        let mut served = Vec::with_capacity(exports.len());
+        for export in exports {
+            served.push(Rc::new(Served::new(export, &served)));
+        }
+        Ok(Exports(served))
     }
 
     /// The export a client means.
@@ -167,6 +174,16 @@ mod tests {
         );
         assert_eq!(flags(b"b") & transmission::READ_ONLY, transmission::READ_ONLY);
         assert_eq!(flags(b"b") & (transmission::TRIM | transmission::WRITE_ZEROES), 0);
+    }
+
+    #[test]
+    fn exports_of_one_volume_take_turns() {
+        let volume = Rc::new(Memory::new(8));
+        let same = |name| Export::new(name, volume.clone());
+        let exports = Exports::new(vec![export("a"), same("b"), same("c")]).unwrap();
+        let turns = |name: &[u8]| exports.find(name).unwrap().overlaps.clone();
+        assert!(Rc::ptr_eq(&turns(b"b"), &turns(b"c")));
+        assert!(!Rc::ptr_eq(&turns(b"a"), &turns(b"b")));
     }
 
     #[test]

@@ -29,6 +29,27 @@ fn a_disconnect_waits_for_what_is_under_way() {
     assert_eq!((status.exports[0].counts.writes, status.cut), (1, 0));
 }
 
+/// What is done leaves, though something slower is still under way.
+#[test]
+fn after_a_disconnect_no_answer_waits_for_another() {
+    let fixture = Fixture::start();
+    let mut client = fixture.disk(true);
+    fixture.mood.slow.store(1500, Ordering::Relaxed);
+    client.send(&bytes::write(0, 1, 0, &[1; 4096]));
+    while fixture.mood.peak.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    fixture.mood.slow.store(20, Ordering::Relaxed);
+    let start = Instant::now();
+    let mut both = bytes::write(0, 2, 4096, &[1; 4096]);
+    both.extend(request(bytes::DISC, 0, 3, 0, 0));
+    client.send(&both);
+    assert_eq!(client.answer(), Answer::Simple(2, 0));
+    assert!(start.elapsed() < Duration::from_millis(1000), "{:?}", start.elapsed());
+    assert_eq!(client.answer(), Answer::Simple(1, 0));
+    assert!(client.at_end());
+}
+
 #[test]
 fn a_client_that_has_said_all_still_gets_its_answers() {
     let fixture = Fixture::start();
