@@ -6,7 +6,7 @@
 //! ```
 //!
 //! [`Server::bind`] listens; what it serves are [`Export`]s of something that is a [`Volume`];
-//! [`Memory`] is one in memory, for tests and benchmarks. There is no thread between socket and
+//! [`Memory`] is one in memory, for tests and benchmarks; `furrow_raid::Volume` is the real one. There is no thread between socket and
 //! volume: payload goes from the socket to the pages that the volume gets, and from the pages that
 //! the volume gives to the socket.
 //!
@@ -38,6 +38,7 @@ mod handshake;
 mod listen;
 mod memory;
 mod overlap;
+mod raid;
 mod reply;
 mod request;
 mod server;

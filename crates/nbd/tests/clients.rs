@@ -7,54 +7,18 @@
 #[path = "common/certificates.rs"]
 mod certificates;
 mod common;
+#[path = "common/tools.rs"]
+mod tools;
 
 use certificates::Certificates;
 use common::{Fixture, SIZE};
 use furrow_nbd::{Options, Tls};
 use serde_json::Value;
 use std::path::Path;
-use std::process::Command;
-
-/// Runs a tool, which must succeed. Nothing if tools are left out.
-fn run(tool: &str, arguments: &[&str]) -> Option<String> {
-    let (success, said) = attempt(tool, arguments)?;
-    assert!(success, "{tool} {arguments:?}:\n{said}");
-    Some(said)
-}
-
-/// Runs a tool: whether it succeeded, and what it said.
-fn attempt(tool: &str, arguments: &[&str]) -> Option<(bool, String)> {
-    if std::env::var_os("FURROW_WITHOUT_NBD_CLIENTS").is_some() {
-        println!("{tool}: skipped, FURROW_WITHOUT_NBD_CLIENTS is set");
-        return None;
-    }
-    // nbdsh wants the system's Python, whatever else is in front of it.
-    let path = format!("/usr/bin:{}", std::env::var("PATH").unwrap_or_default());
-    let mut command = Command::new("timeout");
-    command.arg("60").arg(tool).args(arguments).env("PATH", path);
-    let output = command.output().expect("timeout is part of every system");
-    assert_ne!(
-        output.status.code(),
-        Some(127),
-        "{tool} is missing: run 'scripts/setup.sh test', or set FURROW_WITHOUT_NBD_CLIENTS=1"
-    );
-    let said = [output.stdout, output.stderr].concat();
-    Some((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
-}
+use tools::{attempt, image, run};
 
 fn uri(fixture: &Fixture, export: &str) -> String {
     format!("nbd+unix:///{export}?socket={}", fixture.socket().display())
-}
-
-/// Bytes that no compression or hole detection makes smaller, with holes between.
-fn image(path: &Path, length: usize) -> Vec<u8> {
-    let mut rng = furrow_rt::Rng::new(length as u64);
-    let mut data: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
-    for hole in data.chunks_mut(3 << 20).skip(1).step_by(2) {
-        hole.fill(0);
-    }
-    std::fs::write(path, &data).unwrap();
-    data
 }
 
 fn text(path: &Path) -> &str {
@@ -260,6 +224,7 @@ fn fio_verifies_what_it_wrote() {
             "--io_size=24m",
             "--verify=crc32c",
             "--verify_fatal=1",
+            "--verify_state_save=0",
             "--serialize_overlap=1",
             "--randseed=7",
             "--fsync=64",

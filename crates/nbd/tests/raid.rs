@@ -1,0 +1,162 @@
+//! A RAID volume over NBD: stock clients write and verify, a drive goes while they do, and all is
+//! there when the array is assembled again.
+
+#![allow(clippy::unwrap_used)]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
+
+#[path = "common/tools.rs"]
+mod tools;
+
+use furrow_emu::{Emulator, Fault, FaultKind, Medium, Options as DriveOptions};
+use furrow_nbd::{Export, Listen, Options, Server};
+use furrow_raid::{Config, Level, Volume, assemble, create};
+use furrow_rt::Rt;
+use furrow_zone::{BlockCount, ByteLen, Geometry, ZonedDevice};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use tools::run;
+
+/// A drive of half a gibibyte, 64 bytes beside each block.
+fn geometry() -> Geometry {
+    Geometry {
+        zones: 64,
+        zone_size: BlockCount(2048),
+        zone_capacity: BlockCount(2048),
+        block_size: ByteLen(4096),
+        oob_bytes: 64,
+        conventional_zones: 0,
+        max_open: Some(14),
+        max_active: Some(14),
+        max_append: None,
+        max_transfer: None,
+        read_across_zones: false,
+        unwritten_reads_fail: false,
+        volatile_cache: false,
+        channels: None,
+        dies: None,
+    }
+}
+
+/// Four drives, an array of them that is served, and what the test may ask for.
+fn serve(socket: PathBuf, ear: UnixStream, mut answer: UnixStream) {
+    let rt = Rt::new(furrow_rt::Config::real());
+    let drives: Vec<Rc<Emulator>> = (0..4)
+        .map(|index| {
+            let options = DriveOptions { name: format!("drive{index}"), ..DriveOptions::fast() };
+            let medium = Medium::memory(&geometry());
+            Rc::new(Emulator::new(&rt, geometry(), medium, options).unwrap())
+        })
+        .collect();
+    let devices = || drives.iter().map(|d| d.clone() as Rc<dyn ZonedDevice>).collect::<Vec<_>>();
+    let (rt2, all) = (rt.clone(), devices());
+    let made = rt.block_on(async move {
+        let config = Config::new(Level::Raid5, &geometry());
+        create(&rt2, all, &config, &furrow_raid::Options::default(), false).await
+    });
+    let mut volume: Volume = made.unwrap();
+    ear.set_nonblocking(true).unwrap();
+    let ear = Arc::new(OwnedFd::from(ear));
+    loop {
+        let exports = vec![Export::new("array", Rc::new(volume.clone()))];
+        let place = Listen::Unix(socket.clone());
+        let server = Server::bind(&rt, &[place], exports, Options::default()).unwrap();
+        answer.write_all(b"s").unwrap();
+        let mut order = [0];
+        loop {
+            let (wait, hears) = (rt.clone(), ear.clone());
+            rt.block_on(async move { wait.readable(hears).await });
+            rustix::io::read(&ear, &mut order).unwrap();
+            if order != *b"f" {
+                break;
+            }
+            // A drive goes, for good.
+            let kind = FaultKind::Disappear { commands: None };
+            drives[2].inject(Fault::new(kind)).unwrap();
+            answer.write_all(b"f").unwrap();
+        }
+        let (stopping, ending) = (server.clone(), volume.clone());
+        rt.block_on(async move {
+            stopping.shutdown().await;
+            ending.stop().await.unwrap();
+        });
+        if order == *b"q" {
+            break;
+        }
+        // Without the one that is gone.
+        let mut left = devices();
+        left.remove(2);
+        let (rt2, all) = (rt.clone(), left);
+        volume = rt
+            .block_on(async move { assemble(&rt2, all, &furrow_raid::Options::default()).await })
+            .unwrap();
+    }
+    rt.clear();
+}
+
+#[test]
+fn an_array_is_written_loses_a_drive_and_is_read_again() {
+    let folder = std::env::temp_dir().join(format!("furrow-nbd-raid-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let socket = folder.join("socket");
+    let (mut orders, ear) = UnixStream::pair().unwrap();
+    let (answer, mut answers) = UnixStream::pair().unwrap();
+    let at = socket.clone();
+    let thread = std::thread::spawn(move || serve(at, ear, answer));
+    let mut heard = |expected: &[u8; 1]| {
+        let mut said = [0];
+        answers.read_exact(&mut said).unwrap();
+        assert_eq!(&said, expected);
+    };
+    heard(b"s");
+    let uri = format!("nbd+unix:///array?socket={}", socket.display());
+    let (there, back) = (folder.join("there"), folder.join("back"));
+    let data = tools::image(&there, 77_777_777);
+    let (there, back) = (there.to_str().unwrap(), back.to_str().unwrap());
+    let copied = run("nbdcopy", &["--connections", "4", "--flush", there, &uri]);
+    if copied.is_some() {
+        let read_back = |what: &str| {
+            run("nbdcopy", &["--connections", "2", &uri, back]);
+            let found = std::fs::read(back).unwrap();
+            assert!(found[..data.len()] == data[..], "{what}");
+            let _ = std::fs::remove_file(back);
+        };
+        read_back("whole");
+        // Beyond the image, and with the drive going in the middle.
+        let uri_option = format!("--uri={uri}");
+        let fio = |size: &str, job: &str| {
+            run(
+                "fio",
+                &[
+                    "--name=verify",
+                    "--ioengine=nbd",
+                    &uri_option,
+                    "--offset=128m",
+                    "--size=64m",
+                    size,
+                    job,
+                    "--iodepth=32",
+                    "--verify=crc32c",
+                    "--verify_fatal=1",
+                    "--verify_state_save=0",
+                    "--serialize_overlap=1",
+                    "--fsync=100",
+                ],
+            );
+        };
+        fio("--bs=4k", "--rw=randwrite");
+        orders.write_all(b"f").unwrap();
+        heard(b"f");
+        fio("--bsrange=512-100k", "--rw=randrw");
+        read_back("with a drive less");
+        orders.write_all(b"a").unwrap();
+        heard(b"s");
+        read_back("assembled again");
+    }
+    orders.write_all(b"q").unwrap();
+    thread.join().unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+}
