@@ -68,8 +68,8 @@ impl Inner {
         });
     }
 
-    /// Starts writing dirty data back, if nobody does. It begins at half of what may be dirty, so that
-    /// writers who are slower than the drive never wait for it.
+    /// Starts writing dirty data back, if nobody does. It begins at half of what may be dirty, so
+    /// that writers who are slower than the drive never wait for it.
     pub(crate) fn start_write_back(self: &Rc<Self>) {
         if self.write_back_running.replace(true) {
             return;
