@@ -115,6 +115,10 @@ impl Inner {
             // What is in flight must end before anybody who waits can go on.
             let mark = self.core.borrow().writer.mark();
             self.settled(mark).await?;
+            // Those who wait for a relocation are in line for the lock, and their writes in flight.
+            if self.core.borrow().relocation.waiting > 0 {
+                drop(self.checkpoint_lock.acquire(1).await);
+            }
             while !self.core.borrow().appends.is_idle() {
                 self.progress.wait().await;
             }

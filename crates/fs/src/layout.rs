@@ -90,7 +90,7 @@ impl Layout {
         };
         let width = choose_width(geometry, options, for_streams / streams)?;
         // A large zone keeps all dies busy, and is a large part of the drive.
-        let own = streams == 6 && !is_large(geometry);
+        let own = streams == 6 && !is_large(geometry, options);
         let logs = choose_logs(options, usable, for_streams, streams * width, own)?;
         let left = for_streams - streams * width - 2 * (logs - 1);
         let segment_blocks = choose_segment(options, capacity, width)?;
@@ -126,13 +126,13 @@ impl Layout {
             segments: 0,
         };
         layout.segments = layout.stripe(width).segments();
-        layout.size_areas(usable, options);
+        layout.size_areas(geometry, usable, options);
         layout.check_size(usable)?;
         Ok(layout)
     }
 
     /// Gives each area its zones; the main area gets the rest.
-    fn size_areas(&mut self, usable: u32, options: &MkfsOptions) {
+    fn size_areas(&mut self, geometry: &Geometry, usable: u32, options: &MkfsOptions) {
         let capacity = u64::from(self.capacity);
         // The delta log: a quarter of a percent of the drive, at most 16 MiB a half.
         let delta_blocks = (u64::from(usable) * capacity / 400).clamp(16, 4096);
@@ -151,7 +151,7 @@ impl Layout {
         let (ample, tight) = (zones_with_room(kept), zones_with_room(kept) - u32::from(kept == 1));
         // On the smallest drives one zone in two will do; so it will where zones are large, and
         // hold all units many times.
-        for table_zones in [if self.has_large_zones() { tight } else { ample }, tight] {
+        for table_zones in [if is_large(geometry, options) { tight } else { ample }, tight] {
             self.table_zones = table_zones;
             self.sync_start = self.table_start + self.table_zones;
             self.main_start = self.sync_start + 2 * self.sync_zones;
@@ -295,8 +295,8 @@ impl Layout {
     }
 
     /// The profile chosen for a drive of `geometry`, for people.
-    pub(crate) fn profile(&self, geometry: &Geometry) -> String {
-        let kind = if is_large(geometry) { "large zones" } else { "small zones" };
+    pub(crate) fn profile(&self, geometry: &Geometry, options: &MkfsOptions) -> String {
+        let kind = if is_large(geometry, options) { "large zones" } else { "small zones" };
         let width = match self.width {
             1 => "superzones of 1 zone".to_owned(),
             width => format!("superzones of {width} zones"),
@@ -475,9 +475,10 @@ fn half_of(start: u32, zones: u32, half: u8) -> Vec<ZoneId> {
     (first..first + zones).map(ZoneId).collect()
 }
 
-/// True if the drive itself stripes each zone over all dies.
-fn is_large(geometry: &Geometry) -> bool {
-    geometry.zone_capacity.0 * geometry.block_size.0 >= LARGE_ZONE
+/// True if the drive itself stripes each zone over all dies, as far as is known.
+fn is_large(geometry: &Geometry, options: &MkfsOptions) -> bool {
+    let holds = geometry.zone_capacity.0 * geometry.block_size.0;
+    options.large_zones.unwrap_or(holds >= LARGE_ZONE)
 }
 
 fn choose_width(geometry: &Geometry, options: &MkfsOptions, most: u32) -> Result<u32> {
@@ -490,7 +491,7 @@ fn choose_width(geometry: &Geometry, options: &MkfsOptions, most: u32) -> Result
         }
         return Ok(width);
     }
-    if is_large(geometry) {
+    if is_large(geometry, options) {
         return Ok(1);
     }
     let channels = u32::from(geometry.channels.unwrap_or(8)).max(1);
@@ -511,7 +512,7 @@ fn choose_sync(geometry: &Geometry, options: &MkfsOptions, usable: u32, left: u3
         }
         return Ok(zones);
     }
-    if is_large(geometry) {
+    if is_large(geometry, options) {
         return Ok(1);
     }
     // Most of what is left is for streams that write much, and of the drive for files.

@@ -53,7 +53,7 @@ pub(crate) async fn format(
             * crate::format::BLOCK as u64,
         budget: layout.budget(),
         max_active: geometry.max_active,
-        profile: layout.profile(&geometry),
+        profile: layout.profile(&geometry, options),
         log_zones: layout.main_start - layout.ring_start,
     })
 }

@@ -166,9 +166,11 @@ fn writer(
     let writer = WriterOptions {
         queues: QUEUES,
         order: options.order,
-        relocates: true,
         command_blocks: options.command_blocks,
-        pieces: if layout.has_large_zones() { PIECES } else { 1 },
+        pieces: match options.large_zones.unwrap_or(layout.has_large_zones()) {
+            true => PIECES,
+            false => 1,
+        },
         ..WriterOptions::default()
     };
     Writer::with_options(rt, device.clone(), writer.with_canary(options.of_writer()))

@@ -41,6 +41,8 @@ use std::rc::Rc;
 pub(crate) struct State {
     /// The file system is whole: recovery is over.
     able: bool,
+    /// Who waits for a relocation.
+    pub(crate) waiting: u32,
     lost: BTreeMap<ZoneId, Lost>,
 }
 
@@ -162,6 +164,7 @@ impl Inner {
     pub(crate) fn survive_failures(self: &Rc<Self>) {
         self.core.borrow_mut().relocation.able = true;
         let writer = self.core.borrow().writer.clone();
+        writer.relocates();
         let inner = Rc::downgrade(self);
         self.rt.spawn_detached(async move {
             let mut seen = 0;
@@ -169,11 +172,12 @@ impl Inner {
                 seen = writer.more_failures(seen).await;
                 let Some(inner) = inner.upgrade() else { return };
                 let Some(failure) = writer.failures().pop() else { continue };
-                // What cannot be survived is remembered by the engine.
-                let done = inner.relocate(failure.error).await;
-                if done.is_err() && inner.core.borrow().failed.is_some() {
-                    return;
-                }
+                // Not awaited: the checkpoint of one may have to wait until the next is closed. What
+                // cannot be survived is remembered by the engine.
+                let (rt, inner) = (inner.rt.clone(), inner.clone());
+                rt.spawn_detached(async move {
+                    let _ = inner.relocate(failure.error).await;
+                });
             }
         });
     }
@@ -194,13 +198,16 @@ impl Inner {
         let inner = self.clone();
         // A task of its own: once begun it must end, whoever asked for it may go away.
         let task = self.rt.spawn(async move {
+            inner.core.borrow_mut().relocation.waiting += 1;
             let _one = inner.checkpoint_lock.acquire(1).await;
-            match inner.core.borrow().writer.has_failures() {
-                false => return Ok(()),
-                true if inner.ended.get() => return Err(why),
-                true => {}
-            }
-            inner.checkpoint_surely(false).await
+            let failed = inner.core.borrow().writer.has_failures();
+            let result = match failed {
+                false => Ok(()),
+                true if inner.ended.get() => Err(why),
+                true => inner.checkpoint_surely(false).await,
+            };
+            inner.core.borrow_mut().relocation.waiting -= 1;
+            result
         });
         task.await
     }

@@ -383,6 +383,8 @@ pub struct MkfsOptions {
     pub first_nodes: Option<u32>,
     /// Zones the sync log is striped over; by the drive's active zones if absent.
     pub sync_zones: Option<u32>,
+    /// Laid out as is right for large zones, or as for small ones; by what a zone holds if absent.
+    pub large_zones: Option<bool>,
     /// Overwrite a drive that holds a file system or other data.
     pub force: bool,
 }
@@ -454,6 +456,9 @@ pub struct MountOptions {
     /// A new time of access stays in memory until the inode is written anyway, synced, or the
     /// file system unmounted (`lazytime`). Default false.
     pub lazy_time: bool,
+    /// What waits for a zone goes in several commands at once, as is right for large zones, or in
+    /// one; by what a zone holds if absent.
+    pub large_zones: Option<bool>,
     /// A defect built in on purpose, which the crash sweep must catch.
     #[cfg(feature = "canary")]
     pub canary: Option<crate::canary::Canary>,
@@ -479,6 +484,7 @@ impl Default for MountOptions {
             access_time: AccessTime::Relative,
             directory_access_time: true,
             lazy_time: false,
+            large_zones: None,
             #[cfg(feature = "canary")]
             canary: None,
         }

@@ -3,8 +3,8 @@
 //! Invariants
 //! - `done ≤ sent ≤ position ≤ capacity`. Blocks below `done` were answered with success; blocks
 //!   from `sent` to `position` wait in the queue; those between are in commands in flight.
-//! - Commands go to the drive in address order, through one queue of the drive, and their answers
-//!   are taken in that order. So a success at the front means the whole prefix succeeded.
+//! - Commands go to the drive in address order, through the one queue of the drive that the zone is
+//!   bound to while it is written, and their answers are taken in that order. So a success at the front means the whole prefix succeeded.
 //! - A command refused with Zone Invalid Write is sent again at the same address if it was sent
 //!   while an earlier one was in flight (which has succeeded by the time its answer is looked
 //!   at); then nothing is before it, so it is sent again at most once.
@@ -65,6 +65,35 @@ struct Flight {
     again: Option<Request>,
 }
 
+/// How many zones are written through each hardware queue.
+pub(crate) struct Queues(Vec<Cell<u32>>);
+
+impl Queues {
+    pub(crate) fn new(queues: u16) -> Rc<Queues> {
+        Rc::new(Queues((0..queues.max(1)).map(|_| Cell::new(0)).collect()))
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// The one with the fewest zones.
+    pub(crate) fn least(&self) -> QueueId {
+        let queues = self.0.iter().enumerate();
+        queues.min_by_key(|(_, zones)| zones.get()).map_or(QueueId(0), |(i, _)| QueueId(i as u16))
+    }
+}
+
+/// That a zone is written through a queue, while it is.
+struct Bound(Rc<Queues>, QueueId);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let zones = &self.0.0[usize::from(self.1.0)];
+        zones.set(zones.get() - 1);
+    }
+}
+
 #[derive(Default)]
 struct State {
     position: u32,
@@ -97,6 +126,8 @@ struct State {
     skew: u64,
     /// Forgotten by the writer: the pump ends.
     gone: bool,
+    /// Counts as written through its queue, until it is full or ended otherwise.
+    bound: Option<Bound>,
 }
 
 impl State {
@@ -131,6 +162,8 @@ impl State {
 
 pub(crate) struct Lane {
     pub(crate) zone: ZoneId,
+    /// The hardware queue it is bound to.
+    pub(crate) queue: QueueId,
     capacity: u32,
     state: RefCell<State>,
 }
@@ -140,7 +173,19 @@ impl Lane {
     pub(crate) fn new(zone: ZoneId, capacity: u32, at: u32, skew: u64) -> Lane {
         assert!(at <= capacity, "zone {zone} opened at {at}, its capacity is {capacity}");
         let state = State { position: at, sent: at, done: at, skew, ..State::default() };
-        Lane { zone, capacity, state: RefCell::new(state) }
+        Lane { zone, queue: QueueId(0), capacity, state: RefCell::new(state) }
+    }
+
+    /// The same, bound to a hardware queue. A zone that is full already is not written.
+    pub(crate) fn bound_to(mut self, queue: QueueId, queues: &Rc<Queues>) -> Lane {
+        self.queue = queue;
+        let state = self.state.get_mut();
+        if state.done < self.capacity {
+            let zones = &queues.0[usize::from(queue.0)];
+            zones.set(zones.get() + 1);
+            state.bound = Some(Bound(queues.clone(), queue));
+        }
+        self
     }
 
     /// Lets nothing pass before `gate` is full or reset, and then takes over its permit.
@@ -258,6 +303,7 @@ impl Lane {
     pub(crate) fn is_over(&self) {
         let mut state = self.state.borrow_mut();
         state.over = true;
+        state.bound = None;
         if !state.heir {
             state.permit = None;
         }
@@ -290,6 +336,7 @@ impl Lane {
     pub(crate) fn retire(&self) -> Option<Permit> {
         let mut state = self.state.borrow_mut();
         state.gone = true;
+        state.bound = None;
         state.wake_reached();
         state.kick();
         if state.heir { None } else { state.permit.take() }
@@ -299,8 +346,8 @@ impl Lane {
     pub(crate) fn poll_free(&self, shared: &Shared, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let (over, waits) = {
             let state = self.state.borrow();
-            let relocated = shared.relocates && !shared.given_up.get();
-            let held = state.failed.is_some() && state.done < self.capacity && relocated;
+            let unwritten = state.failed.is_some() && state.done < self.capacity;
+            let held = unwritten && shared.relocates.get();
             (state.gone || state.over, state.gate.is_some() || held)
         };
         if over {
@@ -325,8 +372,11 @@ impl Lane {
 
     fn advance(&self, state: &mut State, done: u32) {
         state.done = done;
-        if done == self.capacity && !state.heir {
-            state.permit = None;
+        if done == self.capacity {
+            state.bound = None;
+            if !state.heir {
+                state.permit = None;
+            }
         }
         state.wake_reached();
     }
@@ -497,7 +547,7 @@ impl Pump {
     fn submit(&self, request: Request) -> Completion<Outcome> {
         let shared = &self.shared;
         shared.counters.borrow_mut().commands += 1;
-        shared.device.submit(QueueId((self.lane.zone.0 % u32::from(shared.queues)) as u16), request)
+        shared.device.submit(self.lane.queue, request)
     }
 
     /// Sends the next command, if there is one and the depth allows it.

@@ -17,13 +17,15 @@
 //!
 //! It deliberately does not choose zones, keep data for readers, or relocate after a failure:
 //! that is its engine's work (stop acknowledging, drain, relocate, checkpoint, acknowledge). For an
-//! engine that does it ([`WriterOptions::relocates`]) waits tell of a failure at once, and what
+//! engine that does it ([`Writer::relocates`]) waits tell of a failure at once, and what
 //! was opened behind a failed zone is held back until that is closed ([`Writer::close`]); every
 //! wait goes on to tell of it until it is forgiven ([`Writer::forgive`]).
 
 use crate::address::{blocks_per_zone, sectors_per_block};
 use crate::budget::Permit;
-use crate::lane::{Lane, Pump, What, largest_append, largest_command, not_open, tail_sectors};
+use crate::lane::{
+    Lane, Pump, Queues, What, largest_append, largest_command, not_open, tail_sectors,
+};
 use crate::window::{Mark, Window};
 
 use furrow_rt::{Notify, Page, Pages, Rt};
@@ -182,8 +184,6 @@ pub struct WriterOptions {
     /// What waits for a zone goes in so many commands rather than in one, of 16 KiB at least, as
     /// long as fewer are in flight: where a zone is on many dies, they work at once. 1: in one.
     pub pieces: u32,
-    /// The engine writes elsewhere what a failed zone has lost.
-    pub relocates: bool,
     /// The defect built in, if any.
     #[cfg(feature = "canary")]
     pub canary: Option<Canary>,
@@ -212,7 +212,6 @@ impl Default for WriterOptions {
             depth: 32,
             command_blocks: None,
             pieces: 1,
-            relocates: false,
             #[cfg(feature = "canary")]
             canary: None,
         }
@@ -222,15 +221,14 @@ impl Default for WriterOptions {
 pub(crate) struct Shared {
     pub(crate) rt: Rt,
     pub(crate) device: Rc<dyn ZonedDevice>,
-    pub(crate) queues: u16,
+    pub(crate) queues: Rc<Queues>,
     pub(crate) depth: u32,
     pub(crate) pieces: u32,
-    pub(crate) relocates: bool,
     /// Failures noted so far, and who waits for the next.
     pub(crate) noted: Cell<u64>,
     pub(crate) failing: Notify,
-    /// The engine writes no more: see [`Writer::give_up`].
-    pub(crate) given_up: Cell<bool>,
+    /// The engine writes elsewhere what a failed zone has lost: see [`Writer::relocates`].
+    pub(crate) relocates: Cell<bool>,
     pub(crate) blocks_per_command: u32,
     /// Most blocks of an append; 0: what is asked to be appended is written.
     blocks_per_append: u32,
@@ -318,13 +316,12 @@ impl Writer {
         let cap = options.command_blocks.map_or(largest, |cap| cap.clamp(1, largest));
         Writer(Rc::new(Shared {
             rt: rt.clone(),
-            queues: options.queues.max(1),
+            queues: Queues::new(options.queues),
             depth,
             pieces: options.pieces.clamp(1, depth),
-            relocates: options.relocates,
             noted: Cell::new(0),
             failing: Notify::new(),
-            given_up: Cell::new(false),
+            relocates: Cell::new(false),
             blocks_per_command: cap,
             blocks_per_append: match options.order {
                 Order::Append => largest_append(geometry).min(cap),
@@ -359,9 +356,10 @@ impl Writer {
         &self.0.rt
     }
 
-    /// The hardware queue of `zone`.
+    /// The hardware queue of `zone`: that it is bound to while it is written, any otherwise.
     pub fn queue(&self, zone: ZoneId) -> QueueId {
-        QueueId((zone.0 % u32::from(self.0.queues)) as u16)
+        let any = QueueId((zone.0 % self.0.queues.count()) as u16);
+        self.lane(zone).map_or(any, |lane| lane.queue)
     }
 
     /// Whether it has the defect.
@@ -384,7 +382,13 @@ impl Writer {
     }
 
     fn start(&self, zone: ZoneId, at: u32, skew: u64, gate: Option<Rc<Lane>>) {
-        let lane = Rc::new(Lane::new(zone, self.0.capacity, at, skew));
+        // A zone that follows another goes on in its queue; any other takes the one with the fewest.
+        let queue = match &gate {
+            Some(gate) => gate.queue,
+            None => self.0.queues.least(),
+        };
+        let lane = Lane::new(zone, self.0.capacity, at, skew);
+        let lane = Rc::new(lane.bound_to(queue, &self.0.queues));
         if let Some(gate) = gate {
             lane.follow(gate);
         }
@@ -594,7 +598,7 @@ impl Writer {
         std::future::poll_fn(|cx| {
             let mut window = self.0.window.borrow_mut();
             let reached = window.reached(mark);
-            if reached || self.0.relocates {
+            if reached || self.0.relocates.get() {
                 let failures = self.0.failures.borrow();
                 let mut counts = failures.iter().filter(|f| f.sequence < mark.0);
                 if let Some(failure) = counts.find(|failure| !excused(failure.zone)) {
@@ -700,8 +704,7 @@ impl Writer {
             }
             let target = Target::Zone(shared.device.geometry().start(zone));
             let command = Command::Manage { target, action: Action::Finish };
-            let queue = QueueId((zone.0 % u32::from(shared.queues)) as u16);
-            let status = shared.device.submit(queue, Request::bare(command)).await.status;
+            let status = shared.device.submit(lane.queue, Request::bare(command)).await.status;
             if !status.is_ok() {
                 let what = format!("finish of zone {zone}");
                 return Err(Error::device(&shared.device.name(), what, status));

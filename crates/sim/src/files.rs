@@ -250,6 +250,34 @@ impl Setup {
         Setup { geometry, format, mount, syncing: true, operations, mounts: 2, ..self }
     }
 
+    /// The same as on a drive of few large zones: superzones of one, which few active zones allow,
+    /// logs that are shared, writes in pieces.
+    #[must_use]
+    pub fn large(self, case: Case) -> Setup {
+        let mut rng = Rng::new(case.seed ^ 0x1a_46e0);
+        let permits = Some([6, 10, 14, 14, 15, 15][rng.below(6) as usize]);
+        let max_active = self.geometry.max_active.min(permits);
+        let capacity = self.geometry.zone_capacity.0 * (1 + rng.below(3));
+        let geometry = Geometry {
+            max_open: max_active,
+            max_active,
+            zone_capacity: BlockCount(capacity),
+            zone_size: BlockCount(capacity + [0, 1, 23][rng.below(3) as usize]),
+            channels: None,
+            dies: None,
+            ..self.geometry
+        };
+        let large_zones = Some(true);
+        let format =
+            MkfsOptions { width: None, sync_zones: None, logs: None, large_zones, ..self.format };
+        Setup { geometry, format, mount: MountOptions { large_zones, ..self.mount }, ..self }
+    }
+
+    /// Whether the drive of this case is to be as of large zones.
+    pub fn is_large(case: Case) -> bool {
+        matches!(case.seed % 13, 3 | 4 | 8)
+    }
+
     /// Whether this case is one of many checkpoints.
     pub fn is_merging(case: Case) -> bool {
         case.seed % 5 == 3
@@ -539,12 +567,13 @@ impl Files {
     /// What this subject makes of the case.
     fn setup(&self, case: Case) -> Setup {
         let setup = Setup::draw(case, self.canary);
-        match () {
+        let setup = match () {
             () if Setup::is_full(case) => setup.full(case),
             () if Setup::is_merging(case) => setup.merging(case),
             () if self.rot || case.seed.is_multiple_of(2) => setup,
             () => setup.busy(case),
-        }
+        };
+        if Setup::is_large(case) && !self.rot { setup.large(case) } else { setup }
     }
 
     /// True if the drive of this case has faults.

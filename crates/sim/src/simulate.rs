@@ -155,6 +155,7 @@ fn begin(seed: u64, case: Case) -> Result<World, String> {
         () if Setup::is_wide(case) => setup.wide(case),
         () => setup,
     };
+    let setup = if Setup::is_large(case) { setup.large(case) } else { setup };
     let drive = on_executor(seed, &mut Summary::default(), |rt| {
         let medium = Medium::memory(&setup.geometry);
         let emulator = Emulator::new(rt, setup.geometry.clone(), medium, Options::simulated())

@@ -29,7 +29,8 @@ fn a_file_system_lives_through_power_cuts_and_faults() {
 #[test]
 fn what_failed_once_holds() {
     // A read error or a drive away for a moment, in a mount: "no file system", or an older state.
-    for seed in [6, 7, 11, 15, 33, 35, 39] {
+    // From 113 on, zones that failed: what was held back behind them waited for ever.
+    for seed in [6, 7, 11, 15, 33, 35, 39, 113, 339, 1207] {
         run(seed);
     }
     // A crash between two steps of a long truncation, which is allowed.

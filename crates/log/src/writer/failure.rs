@@ -31,7 +31,7 @@ impl Shared {
         drop(failures);
         self.noted.set(self.noted.get() + 1);
         self.failing.notify_all();
-        if self.relocates {
+        if self.relocates.get() {
             self.window.borrow_mut().wake_all();
         }
     }
@@ -96,9 +96,15 @@ impl Writer {
         Ok(reports.map_err(refused)?.first().map(|report| report.state))
     }
 
+    /// From now on the engine writes elsewhere what a failed zone has lost, and closes that; until
+    /// it gives up.
+    pub fn relocates(&self) {
+        self.0.relocates.set(true);
+    }
+
     /// Nothing will be relocated any more: what is held back behind failed zones fails as well.
     pub fn give_up(&self) {
-        self.0.given_up.set(true);
+        self.0.relocates.set(false);
         let lanes: Vec<Rc<Lane>> = self.0.lanes.borrow().iter().flatten().cloned().collect();
         lanes.iter().for_each(|lane| lane.wake_if_failed());
     }

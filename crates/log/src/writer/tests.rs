@@ -28,6 +28,43 @@ fn write(writer: &Writer, zone: u32, count: u32) -> Written {
     writer.write(ZoneId(zone), Kind::Data, pages, Durability::Cached).1
 }
 
+/// Whatever zones are written, each queue has as many of them as any other; one that follows a zone
+/// goes on in its queue.
+#[test]
+fn open_zones_are_spread_evenly_over_the_queues() {
+    let rt = Rt::new(Config::simulated(1));
+    let toy = Toy::on(&rt, geometry(64, 8), 1);
+    let writer = Writer::with_options(&rt, toy, options(Order::Queued, 4, 4));
+    let spread = |zones: &[u32]| {
+        let mut counts = [0; 4];
+        zones.iter().for_each(|zone| counts[usize::from(writer.queue(ZoneId(*zone)).0)] += 1);
+        counts
+    };
+    // By their numbers they would all be in one queue.
+    let first: Vec<u32> = (0..12).map(|i| i * 4).collect();
+    first.iter().for_each(|zone| writer.open_zone(ZoneId(*zone), 0));
+    assert_eq!(spread(&first), [3; 4]);
+    // Streams go on in zones of any number.
+    for zone in &first {
+        writer.open_zone_after(ZoneId(zone + 1), ZoneId(*zone));
+        assert_eq!(writer.queue(ZoneId(zone + 1)), writer.queue(ZoneId(*zone)));
+    }
+    // Those that have ended make room: here, in two queues only.
+    let ended = [0, 16, 4, 20];
+    for zone in ended.map(ZoneId) {
+        let (writer, next) = (writer.clone(), ZoneId(zone.0 + 1));
+        rt.block_on(async move {
+            writer.finish(zone).await.unwrap();
+            writer.finish(next).await.unwrap();
+        });
+    }
+    let again: Vec<u32> = (46..54).collect();
+    again.iter().for_each(|zone| writer.open_zone(ZoneId(*zone), 0));
+    let left = first.iter().filter(|zone| !ended.contains(zone));
+    let left: Vec<u32> = left.flat_map(|zone| [*zone, zone + 1]).collect();
+    assert_eq!(spread(&[&left[..], &again[..]].concat()), [6; 4]);
+}
+
 /// A drive of `zones` zones that hold `capacity` blocks, and its logical blocks in one.
 fn shape(zones: u32, capacity: u64, small_sectors: bool) -> (Geometry, u64) {
     let mut shape = geometry(zones, capacity);
