@@ -5,10 +5,10 @@
 //!             └────── Outbox ────┘                    sending task: many replies for one call
 //! ```
 //!
-//! [`Server::bind`] listens; what it serves are [`Export`]s of something that is a [`Volume`];
-//! [`Memory`] is one in memory, for tests and benchmarks; `furrow_raid::Volume` is the real one. There is no thread between socket and
-//! volume: payload goes from the socket to the pages that the volume gets, and from the pages that
-//! the volume gives to the socket.
+//! [`Server::bind`] listens; what it serves are [`Export`]s of something that is a [`Volume`]:
+//! `furrow_raid::Volume`, or [`Memory`] for tests and benchmarks. There is no thread between socket
+//! and volume: payload goes from the socket to the pages that the volume gets, and from the pages
+//! that the volume gives to the socket.
 //!
 //! The protocol is fixed newstyle with structured replies.
 //!
