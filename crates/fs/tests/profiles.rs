@@ -6,8 +6,8 @@ mod common;
 
 use common::sound;
 use furrow_emu::{Emulator, Medium, Options};
-use furrow_fs::{Fs, Ino, MkfsOptions, MkfsReport, MountOptions, NewNode, WriteData};
-use furrow_rt::{Config, Rt};
+use furrow_fs::{Fs, Ino, MkfsOptions, MkfsReport, MountOptions, NewNode, Order, WriteData};
+use furrow_rt::{Config, PAGE_SIZE, Rng, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Geometry, Result, ZonedDevice};
 use std::rc::Rc;
@@ -116,4 +116,47 @@ fn small_zones_are_striped_over_the_channels() {
     let report = used("mem:pm1731a");
     assert!(report.profile.starts_with("small zones: superzones of 16 zones"), "{report:?}");
     assert!(report.profile.contains("sync log striped over"), "{report:?}");
+}
+
+/// A superzone is a sixtieth of the drive, and what is kept for cleaning four of them: full to the
+/// last block users get, it can be overwritten at random for as long as one likes.
+#[test]
+fn a_full_drive_of_few_large_zones_is_cleaned_again_and_again() {
+    let large_zones = Some(true);
+    let format = MkfsOptions { large_zones, ..MkfsOptions::default() };
+    let spec = "zones=72,zone-size=1MiB,max-active=14";
+    for order in [Order::Queued, Order::Blocking, Order::Append] {
+        let on = (Options::simulated(), format.clone());
+        common::on_drive(Rt::new(Config::shuffled(5)), spec, on, move |rt, drive| async move {
+            let device = Rc::new(drive);
+            let options = MountOptions { order, large_zones, ..MountOptions::default() };
+            let fs = Fs::mount(&rt, device.clone(), options).await?;
+            let ino = fs.create(Ino::ROOT, b"big", &NewNode::file()).await?.ino;
+            let mut said = Vec::new();
+            let stamp = |block: usize, version: u8| vec![version ^ block as u8; PAGE_SIZE];
+            while fs.statfs().blocks_available > fs.statfs().blocks / 25 {
+                let at = (said.len() * PAGE_SIZE) as u64;
+                fs.write(ino, WriteData::copy(fs.pool(), at, &stamp(said.len(), 1))).await?;
+                said.push(1);
+            }
+            let mut rng = Rng::new(7);
+            for round in 0..3 * said.len() {
+                let block = rng.below(said.len() as u64) as usize;
+                said[block] = (round % 251) as u8;
+                let data = stamp(block, said[block]);
+                let at = (block * PAGE_SIZE) as u64;
+                fs.write(ino, WriteData::copy(fs.pool(), at, &data)).await?;
+                if round % 1000 == 0 {
+                    fs.fsync(ino, false).await?;
+                }
+            }
+            assert!(fs.counters().clean_victims > 60, "{order:?} {:?}", fs.counters());
+            for (block, version) in said.iter().enumerate() {
+                let found = fs.read(ino, (block * PAGE_SIZE) as u64, PAGE_SIZE).await?.to_vec();
+                assert!(found == stamp(block, *version), "{order:?}: block {block}");
+            }
+            fs.unmount().await?;
+            sound(device).await
+        });
+    }
 }
