@@ -271,8 +271,8 @@ impl Core {
         Ok(())
     }
 
-    /// An append to `zone` failed: where others landed is no longer sure. What was to be told of
-    /// the superzone is told as far as it is known; it is not written any further.
+    /// An append to `zone` failed: where others landed is no longer sure. Segments of its superzone
+    /// with appends under way get no summary; the superzone is not written any further.
     fn appends_failed(&mut self, zone: ZoneId, items: &[Item]) {
         if let Some(superzone) = self.layout.superzone_of(zone) {
             let first = superzone * self.layout.segments;
@@ -281,7 +281,9 @@ impl Core {
                 if number >= first + self.layout.segments {
                     self.appends.segments.insert(number, segment);
                 } else if let Some(closed) = segment.closed {
-                    self.provide_summary(number, closed);
+                    // What is on its way to other zones of it may still be placed: rather none, so
+                    // that cleaning asks all nodes, than one that names nobody.
+                    self.writer.provide(closed.zone, closed.offset, Page::zeroed());
                 }
             }
         }
