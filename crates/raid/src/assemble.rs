@@ -240,7 +240,7 @@ pub async fn create(
 }
 
 /// Empties every zone that holds something.
-async fn erase(device: &dyn ZonedDevice, zones: &[ZoneReport]) -> Result<()> {
+pub(crate) async fn erase(device: &dyn ZonedDevice, zones: &[ZoneReport]) -> Result<()> {
     let held = |zone: &&ZoneReport| {
         !matches!(zone.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
             && !device.geometry().is_conventional(zone.zone)
@@ -323,6 +323,7 @@ fn start(
         quiet: Notify::new(),
         ending: Cell::new(0),
         held: Cell::new(0),
+        rebuild: crate::rebuild::State::default(),
         noting: Cell::new(false),
         noted: Notify::new(),
         dead: RefCell::default(),
@@ -403,6 +404,11 @@ pub async fn assemble(
         checkpoint: header.checkpoint.get(),
     };
     let volume = start(rt, (config, shape), members, options, begin, image.clone());
+    if lost {
+        // Before anything is written without them: else they could come back as if nothing were.
+        volume.write_state(false).await;
+        volume.check_alive()?;
+    }
     volume.recover(&zones, &image).await?;
     volume.serve();
     Ok(volume)
@@ -498,7 +504,12 @@ fn check_missing(candidates: &[Candidate], best: usize, order: &[usize]) -> Resu
     let parsed = &candidates[best].parsed;
     let level = Level::from_byte(parsed.body.level).expect("invariant: checked when parsed");
     let placement = Placement::new(level, parsed.body.drives.get())?;
-    let given = |chunk: u32| order.contains(&(placement.drive(0, chunk) as usize));
+    let given = |chunk: u32| {
+        let index = placement.drive(0, chunk) as usize;
+        let state = MemberState::from_byte(parsed.members[index].state);
+        // One that is being rebuilt does not have everything.
+        order.contains(&index) && state == Some(MemberState::Active)
+    };
     if placement.recoverable(given) {
         return Ok(());
     }

@@ -104,14 +104,14 @@ impl Volume {
     }
 
     /// Holds stripes back and waits until none is in flight.
-    async fn quiet(&self) {
+    pub(crate) async fn quiet(&self) {
         self.0.held.set(self.0.held.get() + 1);
         while self.0.in_flight.get() > 0 {
             self.0.quiet.wait().await;
         }
     }
 
-    fn go_on(&self) {
+    pub(crate) fn go_on(&self) {
         self.0.held.set(self.0.held.get() - 1);
         for stream in &self.0.streams {
             self.pump(stream);
@@ -127,19 +127,24 @@ impl Volume {
         Ok(())
     }
 
+    /// The row that the next stripe of an open segment begins at; `None` if no stream writes to it.
+    pub(crate) fn next_row(&self, slot: u32) -> Option<u32> {
+        self.0.streams.iter().find_map(|stream| {
+            let open = stream.open.borrow();
+            let open = open.as_ref().filter(|open| open.slot == slot)?;
+            Some(open.next.get() * open.groups.chunk)
+        })
+    }
+
     /// The segments that are not free.
     fn entries(&self) -> Vec<SegmentEntry> {
         let segments = self.0.segments.borrow();
         let used = segments.iter().enumerate().filter(|(_, s)| s.state != SegmentState::Free);
         used.map(|(slot, s)| {
-            let open = self.0.streams.iter().find_map(|stream| {
-                stream.open.borrow().as_ref().filter(|open| open.slot == slot as u32).cloned()
-            });
-            let rows = match (&s.state, open) {
-                (SegmentState::Open, Some(open)) => open.next.get() * s.chunk,
-                // Its footers are on their way.
-                (SegmentState::Open, None) => s.rows,
-                (SegmentState::Cut, _) => s.rows,
+            let rows = match s.state {
+                // Without a stream: its end is being written.
+                SegmentState::Open => self.next_row(slot as u32).unwrap_or(s.rows),
+                SegmentState::Cut => s.rows,
                 _ => self.0.shape.rows,
             };
             let mut entry = SegmentEntry::new_zeroed();

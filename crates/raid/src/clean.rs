@@ -16,6 +16,7 @@ const BATCH: usize = 128;
 impl Volume {
     /// Starts what the volume does by itself.
     pub(crate) fn serve(&self) {
+        self.start_rebuild();
         let weak = std::rc::Rc::downgrade(&self.0);
         self.0.rt.spawn_detached(async move {
             loop {
@@ -221,6 +222,7 @@ impl Volume {
     }
 }
 
+/// Whether a segment is written to its end, and nobody needs it to stay.
 fn is_ended(segment: &Segment) -> bool {
-    matches!(segment.state, SegmentState::Sealed | SegmentState::Cut)
+    matches!(segment.state, SegmentState::Sealed | SegmentState::Cut) && !segment.pinned
 }

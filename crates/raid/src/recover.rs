@@ -75,8 +75,8 @@ impl Volume {
     pub(crate) async fn recover(&self, zones: &[Vec<ZoneReport>], image: &Image) -> Result<()> {
         let (found, strays) = self.find_segments(zones).await;
         let mut delta = Delta::default();
-        let mut open = Vec::new();
-        for segment in found {
+        let (mut open, mut unbuilt) = (Vec::new(), Vec::new());
+        for mut segment in found {
             let of = |e: &&crate::format::SegmentEntry| {
                 e.slot.get() == segment.slot && e.sequence.get() == segment.sequence
             };
@@ -89,6 +89,9 @@ impl Volume {
                 _ if ended => SegmentState::Sealed,
                 _ => SegmentState::Open,
             };
+            if ended {
+                unbuilt.extend(take_unbuilt(&mut segment, zones));
+            }
             self.adopt(&segment, state);
             if let Some(entry) = entry {
                 let known = &mut self.0.segments.borrow_mut()[segment.slot as usize];
@@ -102,6 +105,7 @@ impl Volume {
                 open.push((segment, scanned));
             }
         }
+        self.drop_unbuilt(&unbuilt).await;
         self.count_leaves();
         self.apply(&delta, image).await?;
         self.0.sequence.set(self.0.sequence.get().max(delta.highest + 1));
@@ -560,33 +564,23 @@ impl Volume {
             let Ok((Some(identity), page)) = self.block_or_made(slot, row, chunk).await else {
                 continue;
             };
-            let counts = match identity.kind {
-                block::DATA if identity.lba < self.blocks() => {
-                    self.load(identity.lba, 1).await?;
-                    self.0.map.borrow().get(identity.lba) == *number
-                }
-                block::MAPPING if identity.lba < u64::from(self.0.shape.mappings) => {
-                    self.0.map.borrow().root_of(identity.lba as u32) == *number
-                }
-                _ => false,
-            };
-            if counts {
+            if self.counts(*number, &identity).await? {
                 blocks.push((identity, page, *number));
             }
         }
         self.move_blocks(blocks).await
     }
+}
 
-    /// A data block where it is, or made from the others of its row.
-    pub(crate) async fn block_or_made(
-        &self,
-        slot: u32,
-        row: u32,
-        chunk: u32,
-    ) -> Result<(Option<Identity>, furrow_rt::Page)> {
-        if let Some((meta, page)) = self.block_at(slot, row, chunk).await? {
-            return Ok((Identity::from_bytes(&meta::coded(&meta)), page));
+/// Zones of an ended segment that were not ended themselves: a rebuild was under way there.
+fn take_unbuilt(segment: &mut Found, zones: &[Vec<ZoneReport>]) -> Vec<(u32, ZoneId)> {
+    let mut unbuilt = Vec::new();
+    for (index, zone) in (0u32..).zip(&mut segment.zones) {
+        let Some(at) = *zone else { continue };
+        if zones[index as usize][at.0 as usize].state.is_active() {
+            unbuilt.push((index, at));
+            *zone = None;
         }
-        self.make(slot, row, chunk).await
     }
+    unbuilt
 }

@@ -60,6 +60,8 @@ pub struct Options {
     pub checkpoint_blocks: u64,
     /// Clean in the background.
     pub clean: bool,
+    /// Nanoseconds a rebuild pauses after every 32 rows, for the sake of others.
+    pub rebuild_pause: u64,
     /// The defect built in, if any; without the feature `canary` of no effect.
     pub canary: Option<Canary>,
 }
@@ -72,6 +74,7 @@ impl Default for Options {
             depth: 16,
             checkpoint_blocks: 1 << 18,
             clean: true,
+            rebuild_pause: 0,
             canary: None,
         }
     }
@@ -170,6 +173,8 @@ pub(crate) struct Segment {
     pub(crate) needed: u64,
     /// Cleaning met a block in it that cannot be had: it stays.
     pub(crate) stuck: bool,
+    /// Being rebuilt: neither cleaned nor released.
+    pub(crate) pinned: bool,
     /// Where chunks landed; with Zone Write they are where they belong.
     pub(crate) table: Option<Rc<RefCell<StripeTable>>>,
 }
@@ -187,6 +192,7 @@ impl Segment {
             rows: 0,
             needed: 0,
             stuck: false,
+            pinned: false,
             table: None,
         }
     }
@@ -253,6 +259,7 @@ pub(crate) struct Inner {
     pub(crate) quiet: Notify,
     /// Segments whose end is being written.
     pub(crate) ending: Cell<u32>,
+    pub(crate) rebuild: crate::rebuild::State,
     /// No stripe may be dispatched: a checkpoint takes its cut.
     pub(crate) held: Cell<u32>,
     /// A failure is being noted on the members that are left.

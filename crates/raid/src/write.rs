@@ -470,7 +470,7 @@ impl Volume {
     /// Whether all data can be had from the members that are in service.
     pub(crate) fn survives(&self) -> bool {
         let placement = &self.0.shape.placement;
-        let up = |index: u32| self.0.members[index as usize].drive().is_some();
+        let up = |index: u32| self.0.members[index as usize].state.get() == MemberState::Active;
         // Rotation brings every drive into every role, so stripe 0 stands for all.
         placement.recoverable(|chunk| up(placement.drive(0, chunk)))
     }

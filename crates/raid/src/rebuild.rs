@@ -1,0 +1,433 @@
+//! A new drive in the place of a failed one, and the rebuild onto it.
+//!
+//! New segments have a zone on the new drive at once. Those from before are rebuilt one after the
+//! other, oldest first, stripe by stripe from the other chunks; the map is never looked at. A
+//! segment counts as rebuilt when its zone is full: what a crash leaves of one is emptied by the
+//! next assembly, which goes on with the rest. Until all are, the member is *rebuilding* and its
+//! level tolerates one failure less.
+
+use crate::drive::{Drive, reports};
+use crate::format::{CODED, FooterEntry, NONE};
+use crate::meta::{self, Identity};
+use crate::parity::reconstruct;
+use crate::stream::Open;
+use crate::table::Groups;
+use crate::volume::{MemberState, Segment, SegmentState, Volume};
+use furrow_log::Uuid;
+use furrow_log::address::{blocks_per_zone, oob_per_block};
+use furrow_log::budget::Class;
+use furrow_log::pool::ReleaseProof;
+use furrow_log::record::crc32c;
+use furrow_log::writer::{Durability, Kind, Payload};
+use furrow_rt::{Nanos, Page, Pages};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState, ZonedDevice};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Rows written together.
+const BATCH: u32 = 32;
+
+/// How far a rebuild is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Segments there were to rebuild.
+    pub total: u32,
+    /// Segments rebuilt.
+    pub done: u32,
+    /// Nanoseconds it has taken.
+    pub elapsed: u64,
+}
+
+impl Progress {
+    /// Nanoseconds it will still take, at the pace so far.
+    pub fn remaining(&self) -> Option<u64> {
+        let left = u64::from(self.total - self.done);
+        (self.done > 0).then(|| self.elapsed / u64::from(self.done) * left)
+    }
+}
+
+/// The rebuild of a volume.
+#[derive(Default)]
+pub(crate) struct State {
+    running: Cell<bool>,
+    began: Cell<Nanos>,
+    total: Cell<u32>,
+    done: Cell<u32>,
+}
+
+impl Volume {
+    /// Puts an empty drive in the place of the failed member `index`; the rebuild begins. With
+    /// `force`, whatever it holds is lost.
+    ///
+    /// # Errors
+    /// `Invalid` if the member has not failed or the drive does not fit, `Exists` if it is not
+    /// empty; then nothing was written.
+    pub async fn replace(
+        &self,
+        index: u32,
+        device: Rc<dyn ZonedDevice>,
+        force: bool,
+    ) -> Result<()> {
+        self.check_alive()?;
+        let Some(member) = self.0.members.get(index as usize) else {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("there is no member {index}: they are 0 to {}", self.0.members.len() - 1),
+            ));
+        };
+        if member.state.get() != MemberState::Failed {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("member {index} is in service: fail it first"),
+            ));
+        }
+        self.check_replacement(&*device)?;
+        let mut zones = reports(&*device)?;
+        let used = |z: &&furrow_zone::ZoneReport| {
+            !matches!(z.state, ZoneState::Empty | ZoneState::Offline)
+        };
+        if let Some(used) = zones.iter().find(used) {
+            if !force {
+                return Err(Error::new(
+                    ErrorKind::Exists,
+                    format!(
+                        "{}: zone {} is not empty: use --force if what the drive holds may be lost",
+                        device.name(),
+                        used.zone
+                    ),
+                ));
+            }
+            crate::assemble::erase(&*device, &zones).await?;
+            zones = reports(&*device)?;
+        }
+        let drive = Drive::open(&self.0.rt, device, &zones, 0, &self.0.options.drive)?;
+        drive.zones.checkpoint_durable(self.0.checkpoint.id.get());
+        // What the drive before it had is not there any more.
+        for segment in &mut *self.0.segments.borrow_mut() {
+            segment.zones[index as usize] = None;
+        }
+        member.uuid.set(Uuid::random(&mut self.0.rt.fork_rng()));
+        *member.drive.borrow_mut() = Some(Rc::new(drive));
+        member.state.set(MemberState::Rebuilding);
+        member.failures.set(0);
+        // Segments that are open go on without it; the next have it.
+        for stream in &self.0.streams {
+            let open = stream.open.borrow().clone();
+            if let Some(open) = open {
+                open.broken.set(true);
+                self.detach(stream);
+            }
+        }
+        self.0.events.set(self.0.events.get() + 1);
+        self.write_state(false).await;
+        self.failed().map_or(Ok(()), Err)?;
+        self.start_rebuild();
+        Ok(())
+    }
+
+    fn check_replacement(&self, device: &dyn ZonedDevice) -> Result<()> {
+        let (geometry, shape) = (device.geometry(), &self.0.shape);
+        let capacity = blocks_per_zone(geometry);
+        let beside = oob_per_block(geometry);
+        if geometry.zones >= shape.zones
+            && capacity == shape.capacity
+            && beside >= crate::format::BlockMeta::SIZE
+            && geometry.conventional_zones + crate::format::RING_ZONES == shape.first_zone
+        {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "{}: {} zones of {capacity} blocks with {beside} out-of-band bytes: the array needs \
+                 {} zones of {} with {}",
+                device.name(),
+                geometry.zones,
+                shape.zones,
+                shape.capacity,
+                crate::format::BlockMeta::SIZE
+            ),
+        ))
+    }
+
+    /// Takes a member out of service, as if it had failed.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such member, or the array could not do without it.
+    pub async fn fail(&self, index: u32) -> Result<()> {
+        self.check_alive()?;
+        let exists = (index as usize) < self.0.members.len();
+        let placement = self.0.shape.placement;
+        let up =
+            |i: u32| i != index && self.0.members[i as usize].state.get() == MemberState::Active;
+        if !exists || !placement.recoverable(|chunk| up(placement.drive(0, chunk))) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("the array cannot do without member {index}"),
+            ));
+        }
+        self.member_failed(index, Error::new(ErrorKind::Io, "taken out of service"));
+        self.settled().await
+    }
+
+    /// How far the rebuild is; `None` if there is none.
+    pub fn rebuilding(&self) -> Option<Progress> {
+        let state = &self.0.rebuild;
+        state.running.get().then(|| Progress {
+            total: state.total.get(),
+            done: state.done.get(),
+            elapsed: self.0.rt.now().since(state.began.get()),
+        })
+    }
+
+    /// Goes on with what there is to rebuild.
+    pub(crate) fn start_rebuild(&self) {
+        let waits = |m: &&crate::volume::Member| m.state.get() == MemberState::Rebuilding;
+        if !self.0.members.iter().any(|m| waits(&m)) || self.0.rebuild.running.replace(true) {
+            return;
+        }
+        let state = &self.0.rebuild;
+        state.began.set(self.0.rt.now());
+        state.done.set(0);
+        state.total.set(self.unbuilt().1);
+        let weak = Rc::downgrade(&self.0);
+        self.0.rt.spawn_detached(async move {
+            let Some(inner) = weak.upgrade() else { return };
+            let volume = Volume(inner);
+            // A failure on the way leaves the member rebuilding: the next assembly tries again.
+            let _ = volume.rebuild().await;
+            volume.0.rebuild.running.set(false);
+            volume.0.wanted.notify_all();
+        });
+    }
+
+    /// The segment to rebuild next: the oldest that a rebuilding member has no zone of.
+    fn unbuilt(&self) -> (Option<(u32, u32)>, u32) {
+        let segments = self.0.segments.borrow();
+        let (mut oldest, mut count): (Option<(u64, u32, u32)>, u32) = (None, 0);
+        for (index, member) in (0u32..).zip(&self.0.members) {
+            if member.state.get() != MemberState::Rebuilding {
+                continue;
+            }
+            for (slot, segment) in (0u32..).zip(&*segments) {
+                let lacks = segment.zones[index as usize].is_none();
+                if !lacks || matches!(segment.state, SegmentState::Free | SegmentState::Releasing) {
+                    continue;
+                }
+                count += 1;
+                let ended = matches!(segment.state, SegmentState::Sealed | SegmentState::Cut);
+                let older = oldest.is_none_or(|(sequence, ..)| segment.sequence < sequence);
+                if ended && older && !segment.pinned {
+                    oldest = Some((segment.sequence, slot, index));
+                }
+            }
+        }
+        (oldest.map(|(_, slot, index)| (slot, index)), count)
+    }
+
+    async fn rebuild(&self) -> Result<()> {
+        let state = &self.0.rebuild;
+        loop {
+            self.check_alive()?;
+            let (next, left) = self.unbuilt();
+            state.total.set(state.total.get().max(left));
+            state.done.set(state.total.get() - left);
+            match next {
+                Some((slot, index)) => self.rebuild_segment(slot, index).await?,
+                None if left > 0 => {
+                    // What is left is still open without it: it ends soon.
+                    self.0.rt.sleep(1_000_000).await;
+                }
+                None => break,
+            }
+        }
+        for member in &self.0.members {
+            if member.state.get() == MemberState::Rebuilding {
+                member.state.set(MemberState::Active);
+            }
+        }
+        self.checkpoint(false).await
+    }
+
+    /// Rebuilds a member's zone of a segment.
+    async fn rebuild_segment(&self, slot: u32, index: u32) -> Result<()> {
+        let segment = {
+            let segment = &mut self.0.segments.borrow_mut()[slot as usize];
+            // Neither cleaned nor released meanwhile.
+            segment.pinned = true;
+            segment.clone()
+        };
+        let result = self.rebuild_zone(slot, index, &segment).await;
+        let mut segments = self.0.segments.borrow_mut();
+        segments[slot as usize].pinned = false;
+        if let Ok(zone) = &result {
+            segments[slot as usize].zones[index as usize] = Some(*zone);
+        }
+        drop(segments);
+        self.0.wanted.notify_all();
+        result.map(drop)
+    }
+
+    async fn rebuild_zone(&self, slot: u32, index: u32, segment: &Segment) -> Result<ZoneId> {
+        let shape = &self.0.shape;
+        let gone = || Error::new(ErrorKind::Io, format!("member {index} failed in its rebuild"));
+        let drive = self.0.members[index as usize].drive().ok_or_else(gone)?;
+        let permit = drive.budget.acquire(Class::User, 1).await;
+        let Some(owner) = drive.zones.allocate(&[]) else {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!("{}: no zone is left to rebuild on", drive.device.name()),
+            ));
+        };
+        let zone = drive.zones.zone(owner, 0);
+        drive.writer.open_zone(zone, 0);
+        drive.writer.attach(zone, permit);
+        let header = self.segment_header(slot, index, segment);
+        drop(drive.writer.write(zone, Kind::Summary, header, Durability::Cached));
+        let whole = segment.state == SegmentState::Sealed;
+        let rows = if whole { shape.rows } else { segment.rows };
+        let mut row = 0;
+        while row < rows {
+            let count = BATCH.min(rows - row);
+            let payload = self.rebuild_rows(&drive, slot, index, segment, row..row + count).await;
+            let written = drive.writer.write(zone, Kind::Data, payload, Durability::Cached).1;
+            if let Err(error) = written.await {
+                self.note_write_error(index, &error);
+                return Err(error);
+            }
+            row += count;
+            if self.0.options.rebuild_pause > 0 {
+                self.0.rt.sleep(self.0.options.rebuild_pause).await;
+            }
+        }
+        if whole {
+            let footer = self.rebuilt_footer(slot, index, segment).await;
+            drop(drive.writer.fill(zone, shape.footer_start()));
+            let written = drive.writer.write(zone, Kind::Summary, footer, Durability::Cached).1;
+            written.await?;
+        } else {
+            drive.writer.finish(zone).await?;
+        }
+        drive.writer.flush().await?;
+        drive.zones.mark_full(owner);
+        let groups = self.groups_of(segment);
+        let now = self.0.segments.borrow()[slot as usize].table.clone();
+        if let Some(table) = now {
+            let mut table = table.borrow_mut();
+            for stripe in 0..rows / segment.chunk {
+                table.set(stripe, index, stripe - groups.start(stripe));
+            }
+        }
+        Ok(zone)
+    }
+
+    fn groups_of(&self, segment: &Segment) -> Groups {
+        let stripes = self.0.shape.stripes(segment.chunk);
+        Groups { chunk: segment.chunk, group: segment.group, stripes }
+    }
+
+    /// Rows of a member's zone, made from the others; what cannot be made belongs to no stripe.
+    async fn rebuild_rows(
+        &self,
+        drive: &Drive,
+        slot: u32,
+        index: u32,
+        segment: &Segment,
+        rows: std::ops::Range<u32>,
+    ) -> Payload {
+        let beside = oob_per_block(drive.geometry());
+        let (mut pages, mut oob) = (Pages::new(), Vec::new());
+        for row in rows {
+            let made = self.rebuild_block(slot, index, segment, row).await;
+            let (page, meta) = match made {
+                Some((code, page)) => {
+                    let own = crc32c(page.bytes());
+                    (page, meta::seal(&code, segment.sequence, row / segment.chunk, own))
+                }
+                None => {
+                    let meta = meta::filler(segment.sequence, self.0.zero_crc);
+                    (self.0.zero.clone(), meta)
+                }
+            };
+            pages.push(page);
+            let start = oob.len();
+            oob.resize(start + beside, 0);
+            oob[start..start + crate::format::BlockMeta::SIZE].copy_from_slice(meta.as_bytes());
+        }
+        Payload { pages, oob }
+    }
+
+    /// A member's block of a row from the others, with the code beside it.
+    async fn rebuild_block(
+        &self,
+        slot: u32,
+        index: u32,
+        segment: &Segment,
+        row: u32,
+    ) -> Option<([u8; CODED], Page)> {
+        let placement = self.0.shape.placement;
+        let wanted = placement.chunk(row / segment.chunk, index);
+        let mut found = Vec::new();
+        for chunk in 0..placement.n {
+            let there = chunk != wanted;
+            let block = if there { self.block_at(slot, row, chunk).await.ok()? } else { None };
+            found.push(block.map(|(meta, page)| (meta::coded(&meta), page)));
+        }
+        let codes: Vec<Option<&[u8]>> =
+            found.iter().map(|f| f.as_ref().map(|(code, _)| &code[..])).collect();
+        let bytes: Vec<Option<&[u8]>> =
+            found.iter().map(|f| f.as_ref().map(|(_, page)| &page.bytes()[..])).collect();
+        let code = reconstruct(&placement, &codes, wanted as usize)?;
+        let data = reconstruct(&placement, &bytes, wanted as usize)?;
+        Some((code.try_into().ok()?, Page::from_slice(&data)))
+    }
+
+    /// The footer of a rebuilt zone: of its own rows from the blocks, of others from their footers.
+    async fn rebuilt_footer(&self, slot: u32, index: u32, segment: &Segment) -> Pages {
+        let shape = &self.0.shape;
+        let others = crate::scan::footers_of(self, segment).await;
+        let empty = || {
+            let filler =
+                crate::stream::footer_entry(Some(Identity::default()), self.0.zero_crc, NONE);
+            vec![filler; shape.rows as usize]
+        };
+        let mut footers: Vec<Vec<FooterEntry>> =
+            others.into_iter().map(|entries| entries.unwrap_or_else(empty)).collect();
+        let own = &mut footers[index as usize];
+        for row in 0..shape.rows {
+            let stripe = row / segment.chunk;
+            let data = shape.placement.chunk(stripe, index) < shape.placement.k;
+            own[row as usize] = match self.rebuild_block(slot, index, segment, row).await {
+                Some((code, page)) => {
+                    let identity = Identity::from_bytes(&code).filter(|_| data);
+                    crate::stream::footer_entry(identity, crc32c(page.bytes()), stripe)
+                }
+                None => FooterEntry::new_zeroed(),
+            };
+            if own[row as usize] == FooterEntry::new_zeroed() {
+                own[row as usize].stripe = NONE.into();
+            }
+        }
+        let open: Rc<Open> = self.open_at(
+            slot,
+            segment.sequence,
+            (self.groups_of(segment), false),
+            0,
+            RefCell::new(footers),
+        );
+        self.footer(&open, index)
+    }
+
+    /// At assembly: empties what a crash left of zones that were being rebuilt.
+    pub(crate) async fn drop_unbuilt(&self, zones: &[(u32, ZoneId)]) {
+        for (index, zone) in zones {
+            let Some(drive) = self.0.members[*index as usize].drive() else { continue };
+            if let Some(owner) = drive.zones.owner(*zone) {
+                let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
+                // One that cannot be emptied is out of use.
+                let _ = drive.zones.release(owner, proof).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Scrub: reads everything there is, checks each block against what lies beside it and each row
+//! against its parity, and writes anew what is damaged.
+
+use crate::format::block;
+use crate::meta::{self, Identity};
+use crate::parity::reconstruct;
+use crate::volume::{SegmentState, Volume};
+use furrow_zone::{Result, ZoneId};
+
+/// A block that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which member.
+    pub member: u32,
+    /// Its zone.
+    pub zone: ZoneId,
+    /// Block of the zone.
+    pub block: u32,
+    /// What is wrong.
+    pub what: &'static str,
+    /// The stripe's blocks that count were written anew.
+    pub repaired: bool,
+}
+
+/// What a scrub found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Blocks read.
+    pub blocks: u64,
+    /// Damage, in the order it was met.
+    pub findings: Vec<Finding>,
+    /// Blocks of the volume that cannot be had from what is left.
+    pub lost: u64,
+}
+
+impl Volume {
+    /// Reads all segments, and with `repair` writes anew the blocks of stripes with damage.
+    /// `progress` hears how many of how many segments are done.
+    ///
+    /// # Errors
+    /// If the volume cannot be written any more.
+    pub async fn scrub(
+        &self,
+        repair: bool,
+        mut progress: impl FnMut(u32, u32),
+    ) -> Result<Scrubbed> {
+        self.check_alive()?;
+        let slots = self.settled_rows().await;
+        let (total, mut done, mut result) = (slots.len() as u32, 0, Scrubbed::default());
+        for (slot, sequence, rows) in slots {
+            progress(done, total);
+            self.scrub_segment((slot, sequence), rows, repair, &mut result).await?;
+            done += 1;
+        }
+        progress(done, total);
+        Ok(result)
+    }
+
+    /// The segments there are, and of each the rows whose stripes are complete.
+    async fn settled_rows(&self) -> Vec<(u32, u64, u32)> {
+        self.quiet().await;
+        let rows = (0..)
+            .zip(&*self.0.segments.borrow())
+            .filter_map(|(slot, segment)| {
+                let rows = match segment.state {
+                    SegmentState::Free | SegmentState::Releasing => return None,
+                    SegmentState::Sealed => self.0.shape.rows,
+                    SegmentState::Cut => segment.rows,
+                    SegmentState::Open => {
+                        let next = self.next_row(slot);
+                        next.unwrap_or(segment.rows)
+                    }
+                };
+                Some((slot, segment.sequence, rows))
+            })
+            .collect();
+        self.go_on();
+        rows
+    }
+
+    async fn scrub_segment(
+        &self,
+        (slot, sequence): (u32, u64),
+        rows: u32,
+        repair: bool,
+        result: &mut Scrubbed,
+    ) -> Result<()> {
+        for row in 0..rows {
+            // It may be cleaned and released meanwhile: then there is nothing left to check.
+            if self.0.segments.borrow()[slot as usize].sequence != sequence {
+                break;
+            }
+            self.scrub_row(slot, row, repair, result).await?;
+        }
+        Ok(())
+    }
+
+    async fn scrub_row(
+        &self,
+        slot: u32,
+        row: u32,
+        repair: bool,
+        result: &mut Scrubbed,
+    ) -> Result<()> {
+        let placement = self.0.shape.placement;
+        let (mut found, mut damaged) = (Vec::new(), Vec::new());
+        for chunk in 0..placement.n {
+            let Some(place) = self.place_at(slot, row, chunk).await? else {
+                found.push(None);
+                continue;
+            };
+            result.blocks += 1;
+            let block = self.block_at(slot, row, chunk).await?;
+            if block.is_none() {
+                damaged.push((place, "damaged or unreadable"));
+            }
+            found.push(block);
+        }
+        // A stripe that a crash tore, and rows that fill a group up, have nothing that counts.
+        if found.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        if damaged.is_empty() && found.iter().all(Option::is_some) {
+            let bytes: Vec<&[u8]> = found.iter().flatten().map(|(_, p)| &p.bytes()[..]).collect();
+            for parity in placement.k..placement.n {
+                let mut others: Vec<Option<&[u8]>> = bytes.iter().map(|b| Some(*b)).collect();
+                others[parity as usize] = None;
+                let made = reconstruct(&placement, &others, parity as usize);
+                if made.as_deref() != Some(bytes[parity as usize])
+                    && let Some(place) = self.place_at(slot, row, parity).await?
+                {
+                    damaged.push((place, "parity does not fit the data"));
+                }
+            }
+        }
+        if damaged.is_empty() {
+            return Ok(());
+        }
+        let repaired = repair && self.renew(slot, row, result).await?;
+        result.findings.extend(damaged.into_iter().map(|(place, what)| Finding {
+            member: place.index,
+            zone: place.zone,
+            block: place.offset,
+            what,
+            repaired,
+        }));
+        Ok(())
+    }
+
+    /// Writes anew the blocks of a row that count. True if they all could be had.
+    async fn renew(&self, slot: u32, row: u32, result: &mut Scrubbed) -> Result<bool> {
+        let (mut blocks, mut whole) = (Vec::new(), true);
+        for chunk in 0..self.0.shape.placement.k {
+            let number = self.0.shape.number(slot, row, chunk);
+            match self.block_or_made(slot, row, chunk).await {
+                Ok((Some(identity), page)) if self.counts(number, &identity).await? => {
+                    blocks.push((identity, page, number));
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    whole = false;
+                    result.lost += 1;
+                }
+            }
+        }
+        self.count(|counters| counters.repaired += blocks.len() as u64);
+        self.move_blocks(blocks).await?;
+        Ok(whole)
+    }
+
+    /// Whether the block of `number` is what its address is mapped to.
+    pub(crate) async fn counts(&self, number: u32, identity: &Identity) -> Result<bool> {
+        match identity.kind {
+            block::DATA if identity.lba < self.blocks() => {
+                self.load(identity.lba, 1).await?;
+                Ok(self.0.map.borrow().get(identity.lba) == number)
+            }
+            block::MAPPING if identity.lba < u64::from(self.0.shape.mappings) => {
+                Ok(self.0.map.borrow().root_of(identity.lba as u32) == number)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// A data block where it is, or made from the others of its row.
+    pub(crate) async fn block_or_made(
+        &self,
+        slot: u32,
+        row: u32,
+        chunk: u32,
+    ) -> Result<(Option<Identity>, furrow_rt::Page)> {
+        if let Some((meta, page)) = self.block_at(slot, row, chunk).await? {
+            return Ok((Identity::from_bytes(&meta::coded(&meta)), page));
+        }
+        self.make(slot, row, chunk).await
+    }
+}

@@ -1,0 +1,111 @@
+//! A drive is replaced under load, and another is lost when the rebuild is over; damage is scrubbed.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::{config, devices, drives, geometry, made, pages, version};
+use furrow_emu::{Fates, Fault, FaultKind, When};
+use furrow_raid::{Level, MemberState, Options, Volume, assemble};
+use furrow_rt::{Config as RtConfig, Rng, Rt};
+use furrow_zone::{ErrorKind, ZoneId};
+use std::collections::BTreeMap;
+
+async fn check(volume: &Volume, model: &BTreeMap<u64, u64>) {
+    for block in 0..volume.blocks() {
+        let read = volume.read(block, 1).await.unwrap();
+        assert_eq!(version(block, &read[0]), model.get(&block).copied(), "block {block}");
+    }
+}
+
+async fn churn(volume: &Volume, model: &mut BTreeMap<u64, u64>, rng: &mut Rng, steps: u64) {
+    for _ in 0..steps {
+        let count = 1 + rng.below(6);
+        let block = rng.below(volume.blocks() - count);
+        let next = rng.next();
+        volume.write(block, pages(block, count, next), false).await.unwrap();
+        model.extend((block..block + count).map(|block| (block, next)));
+    }
+}
+
+async fn rebuilt(rt: &Rt, volume: &Volume, model: &mut BTreeMap<u64, u64>, rng: &mut Rng) {
+    let mut seen = 0;
+    while let Some(progress) = volume.rebuilding() {
+        seen = seen.max(progress.total);
+        churn(volume, model, rng, 5).await;
+        rt.sleep(100_000).await;
+    }
+    assert!(seen > 0);
+}
+
+#[test]
+fn a_replacement_is_rebuilt_under_load_and_another_drive_may_fail_then() {
+    for (level, count) in
+        [(Level::Raid5, 4), (Level::Raid6, 5), (Level::Raid01, 4), (Level::Raid4, 3)]
+    {
+        let rt = Rt::new(RtConfig::shuffled(3));
+        let geometry = geometry(16, 80);
+        let all = drives(&rt, &geometry, count);
+        let spare = drives(&rt, &geometry, 1).remove(0);
+        let volume = made(&rt, &all, &config(level, &geometry));
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+            churn(&volume, &mut model, &mut rng, 200).await;
+            let busy = volume.replace(1, spare.clone(), false).await.unwrap_err();
+            assert!(busy.to_string().contains("in service"), "{busy}");
+            volume.fail(1).await.unwrap();
+            churn(&volume, &mut model, &mut rng, 50).await;
+            assert_eq!(volume.fail(0).await.is_err(), level != Level::Raid6, "{level}");
+            check(&volume, &model).await;
+            let old = volume.replace(1, all[2].clone(), false).await.unwrap_err();
+            assert_eq!(old.kind(), ErrorKind::Exists);
+            volume.replace(1, spare.clone(), false).await.unwrap();
+            rebuilt(&rt2, &volume, &mut model, &mut rng).await;
+            if level == Level::Raid6 {
+                volume.replace(0, all[0].clone(), true).await.unwrap();
+                rebuilt(&rt2, &volume, &mut model, &mut rng).await;
+            }
+            assert!(volume.members().iter().all(|(_, state, _)| *state == MemberState::Active));
+            check(&volume, &model).await;
+            // What another drive held now comes from the new one.
+            all[2].power_cut(&Fates::nothing(1));
+            check(&volume, &model).await;
+            churn(&volume, &mut model, &mut rng, 20).await;
+            check(&volume, &model).await;
+        });
+        rt.clear();
+    }
+}
+
+#[test]
+fn a_scrub_finds_damage_names_it_and_mends_it() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = geometry(16, 80);
+    let all = drives(&rt, &geometry, 4);
+    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+        churn(&volume, &mut model, &mut rng, 100).await;
+        let clean = volume.scrub(false, |_, _| {}).await.unwrap();
+        assert!(clean.findings.is_empty() && clean.blocks > 300, "{clean:?}");
+        let decay =
+            Fault { when: When::Every(7), times: Some(5), ..Fault::new(FaultKind::BitFlip) };
+        all[2].inject(decay.at_zone(ZoneId(3))).unwrap();
+        let mut steps = 0;
+        let scrubbed = volume.scrub(true, |_, _| steps += 1).await.unwrap();
+        assert!(!scrubbed.findings.is_empty() && steps > 1, "{scrubbed:?}");
+        assert_eq!(scrubbed.lost, 0);
+        for finding in &scrubbed.findings {
+            assert_eq!((finding.member, finding.zone.0, finding.repaired), (2, 3, true));
+        }
+        all[2].clear_faults(None).unwrap();
+        check(&volume, &model).await;
+        volume.stop().await.unwrap();
+        drop(volume);
+        let again = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+        check(&again, &model).await;
+    });
+    rt.clear();
+}
