@@ -364,8 +364,10 @@ async fn reopen(
     // A pulled drive stays away, or comes back: then it is stale, or nothing went on without it.
     let back = rt.random().is_multiple_of(2);
     let mut without = if back { Vec::new() } else { expected.pulled.clone() };
-    if back && setup.level != Level::Raid0 && rt.random().is_multiple_of(2) {
-        // Another one may be lost instead, if nothing went on without the first.
+    let redundant = setup.level != Level::Raid0 && setup.drives > 2;
+    if back && redundant && rt.random().is_multiple_of(2) {
+        // Another one may be lost instead, if nothing went on without the first. (With two drives
+        // the one that would know is the one that is lost.)
         let others = (0..setup.drives).filter(|drive| !expected.pulled.contains(drive));
         let others: Vec<u32> = others.collect();
         let lost = others[(rt.random() % others.len() as u64) as usize];
