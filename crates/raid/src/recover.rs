@@ -18,7 +18,7 @@ use crate::drive::written;
 use crate::format::{CODED, FooterEntry, NONE, SegmentBody, TrimEntry, block, kind, segment};
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
-use crate::scan::{Row, Rows, note_places, scan_zone};
+use crate::scan::{Row, Rows, note_places, read_footers, scan_zone};
 use crate::stream::{Open, footer_entry};
 use crate::table::{Groups, StripeTable};
 use crate::volume::{Canary, Segment, SegmentState, Volume};
@@ -400,7 +400,7 @@ impl Volume {
         let footers = RefCell::new(self.footers_from(&segment, &scanned));
         let append = groups.group > 1;
         let open = self.open_at(segment.slot, segment.sequence, (groups, append), next, footers);
-        let fit = self.reopen(&segment, zones);
+        let fit = self.reopen(&segment, zones).await;
         if !fit || !self.fill_up(&open, &segment, next * groups.chunk).await {
             open.broken.set(true);
             self.end_segment(&open, false).await;
@@ -427,7 +427,7 @@ impl Volume {
 
     /// Takes the zones of a segment into use again. False if one of them cannot be written on, or
     /// a member that is in service has none.
-    fn reopen(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
+    async fn reopen(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
         let mut fit = true;
         for (index, member) in self.0.members.iter().enumerate() {
             let Some(drive) = member.drive() else { continue };
@@ -448,8 +448,9 @@ impl Volume {
             if !report.state.is_active() && !full {
                 fit = false;
             } else if full {
-                // Full is as it should be only with all its rows and its footer.
-                fit &= drive.writer.room(zone) == 0 && self.rows_are_all(segment, zones);
+                // One that was finished early is full as well, but has no footer.
+                let footer = read_footers(self, index as u32, zone, segment.sequence).await;
+                fit &= footer.is_some();
             } else {
                 match drive.budget.try_acquire(Class::User, 1) {
                     Some(permit) => drive.writer.attach(zone, permit),
@@ -458,17 +459,6 @@ impl Volume {
             }
         }
         fit
-    }
-
-    /// Whether every zone of the segment is written up to its footer at least.
-    fn rows_are_all(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
-        (0..).zip(&segment.zones).all(|(index, zone): (usize, _)| {
-            let (Some(zone), Some(drive)) = (zone, self.0.members[index].drive()) else {
-                return true;
-            };
-            let end = written(&zones[index][zone.0 as usize], drive.geometry());
-            end >= self.0.shape.offset(self.0.shape.rows)
-        })
     }
 
     fn footers_from(&self, segment: &Found, scanned: &Scanned) -> Vec<Vec<FooterEntry>> {

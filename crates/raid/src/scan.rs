@@ -129,17 +129,21 @@ pub(crate) async fn footers_of(
 ) -> Vec<Option<Vec<FooterEntry>>> {
     let shape = volume.shape();
     let drives = shape.placement.n;
-    let mut found: Vec<Option<Vec<FooterEntry>>> = vec![None; drives as usize];
+    let mut all = Vec::new();
     for (index, zone) in (0..drives).zip(&segment.zones) {
-        if found.iter().all(Option::is_some) {
-            break;
-        }
         let Some(zone) = *zone else { continue };
-        let Some(copies) = read_footers(volume, index, zone, segment.sequence).await else {
-            continue;
-        };
-        for (copy, entries) in (0..).zip(copies) {
-            found[((index + copy) % drives) as usize].get_or_insert(entries);
+        if let Some(copies) = read_footers(volume, index, zone, segment.sequence).await {
+            all.push((index, copies.into_iter().map(Some).collect::<Vec<_>>()));
+        }
+    }
+    // What a zone says of itself comes first: one that was rebuilt is in another order than what
+    // the others were written with says.
+    let mut found: Vec<Option<Vec<FooterEntry>>> = vec![None; drives as usize];
+    for copy in 0..volume.shape().footer_copies() {
+        for (index, copies) in &mut all {
+            let entries = copies.get_mut(copy as usize).and_then(Option::take);
+            let of = &mut found[((*index + copy) % drives) as usize];
+            *of = of.take().or(entries);
         }
     }
     found

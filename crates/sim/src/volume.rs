@@ -399,16 +399,6 @@ async fn reopen(
         now.versions.insert(block, vec![version]);
     }
     check(&volume, &now).await?;
-    if let Some(failed) = without.first().copied().filter(|_| rng.below(2) == 0) {
-        let part = parts[failed as usize].clone();
-        part.set_gone(false);
-        volume.replace(failed, part, true).await.map_err(told)?;
-        while volume.rebuilding().is_some() {
-            rt.sleep(1_000_000).await;
-        }
-        without.remove(0);
-        check(&volume, &now).await?;
-    }
     if rng.below(2) == 0 {
         volume.stop().await.map_err(told)?;
     }
