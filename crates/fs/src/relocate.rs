@@ -10,20 +10,21 @@
 //! 2. *Take back.* Pages stay in the cache until all that was dispatched before them, and they
 //!    themselves, are on the drive. So what the zone lost is there: pages in flight whose pointer,
 //!    or NAT entry, leads to a block that the zone did not take. They become dirty again.
-//! 3. *Checkpoint*, whose cut writes them, and what points to them, to new places. A checkpoint that
-//!    was under way when the zone failed is taken back and becomes this one.
+//! 3. *Checkpoint*, whose cut writes them, and what points to them, to new places. A checkpoint
+//!    that was under way when the zone failed is taken back and becomes this one.
 //! 4. *Answer.* The checkpoint is durable, and with it everything that was waited for.
 //!
-//! A crash in between finds the checkpoint before, and of the sync log what came before the failure:
-//! a record tells which write pointers, or, where the zone is finished, which blocks there must be.
+//! A crash in between finds the checkpoint before, and of the sync log what came before the
+//! failure: a record tells which write pointers, or, where the zone is finished, which blocks there
+//! must be.
 //! As records count in order, none behind one that lost something does; nor was one acknowledged.
 //!
 //! The superzone is emptied by cleaning as soon as that can be, and released as any other.
 //!
 //! A half of the sync log of which a zone fails is closed in the same way; records go on in the
 //! other. Not here, as they have no other place yet: zones of checkpoints, delta logs and tables, a
-//! sync log that can only be read, a flush that fails, a drive that is away. The engine is read-only
-//! then.
+//! sync log that can only be read, a flush that fails, a drive that is away. The engine is
+//! read-only then.
 
 use crate::cache::Key;
 use crate::canary::Canary;
@@ -172,8 +173,8 @@ impl Inner {
                 seen = writer.more_failures(seen).await;
                 let Some(inner) = inner.upgrade() else { return };
                 let Some(failure) = writer.failures().pop() else { continue };
-                // Not awaited: the checkpoint of one may have to wait until the next is closed. What
-                // cannot be survived is remembered by the engine.
+                // Not awaited: the checkpoint of one may have to wait until the next is closed.
+                // What cannot be survived is remembered by the engine.
                 let (rt, inner) = (inner.rt.clone(), inner.clone());
                 rt.spawn_detached(async move {
                     let _ = inner.relocate(failure.error).await;

@@ -4,7 +4,8 @@
 //! - `done ≤ sent ≤ position ≤ capacity`. Blocks below `done` were answered with success; blocks
 //!   from `sent` to `position` wait in the queue; those between are in commands in flight.
 //! - Commands go to the drive in address order, through the one queue of the drive that the zone is
-//!   bound to while it is written, and their answers are taken in that order. So a success at the front means the whole prefix succeeded.
+//!   bound to while it is written, and their answers are taken in that order. So a success at the
+//!   front means the whole prefix succeeded.
 //! - A command refused with Zone Invalid Write is sent again at the same address if it was sent
 //!   while an earlier one was in flight (which has succeeded by the time its answer is looked
 //!   at); then nothing is before it, so it is sent again at most once.

@@ -382,7 +382,7 @@ impl Writer {
     }
 
     fn start(&self, zone: ZoneId, at: u32, skew: u64, gate: Option<Rc<Lane>>) {
-        // A zone that follows another goes on in its queue; any other takes the one with the fewest.
+        // A zone that follows another goes on in its queue; others take the one with the fewest.
         let queue = match &gate {
             Some(gate) => gate.queue,
             None => self.0.queues.least(),

@@ -140,8 +140,8 @@ impl Volume {
         Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "{}: {} zones of {capacity} blocks with {beside} out-of-band bytes: the array needs \
-                 {} zones of {} with {}",
+                "{}: {} zones of {capacity} blocks with {beside} out-of-band bytes: the array \
+                 needs {} zones of {} with {}",
                 device.name(),
                 geometry.zones,
                 shape.zones,
