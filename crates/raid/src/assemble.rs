@@ -343,7 +343,7 @@ struct Candidate {
 }
 
 /// Puts an array together from its drives, in any order, and in service. Members that are not
-/// given count as failed, if the array can do without them.
+/// given, or do not answer, count as failed, if the array can do without them.
 ///
 /// # Errors
 /// `WrongFormat` if a drive is of no array, or of another; `Invalid` if one is stale or given
@@ -354,17 +354,28 @@ pub async fn assemble(
     devices: Vec<Rc<dyn ZonedDevice>>,
     options: &Options,
 ) -> Result<Volume> {
-    let mut candidates = Vec::new();
+    let (mut candidates, mut unread) = (Vec::new(), None);
     for device in devices {
-        let (found, zones) = find(&*device).await?;
+        let (found, zones) = match find(&*device).await {
+            // A drive that does not answer is one that is missing.
+            Err(error) if error.kind() == ErrorKind::Io => {
+                unread = Some(error);
+                continue;
+            }
+            found => found?,
+        };
         let parsed = parse(&found, &device.name())?;
         candidates.push(Candidate { device, found, zones, parsed });
     }
     let rank = |c: &Candidate| (c.parsed.body.events.get(), c.found.header.sequence.get());
     let Some(best) = (0..candidates.len()).max_by_key(|i| rank(&candidates[*i])) else {
-        return Err(Error::new(ErrorKind::Invalid, "no drives are given"));
+        let none = Error::new(ErrorKind::Invalid, "no drives are given");
+        return Err(unread.unwrap_or(none));
     };
-    let order = match_members(&candidates, best)?;
+    let order = match_members(&candidates, best).map_err(|error| match &unread {
+        Some(unread) => Error::new(error.kind(), format!("{error} ({unread})")),
+        None => error,
+    })?;
     let authority = &candidates[best];
     let config = authority.parsed.config();
     let geometry = authority.device.geometry();

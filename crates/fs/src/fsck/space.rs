@@ -243,7 +243,7 @@ async fn check_summary(
     let read = fsck.read_one(addr).await;
     // A power cut may leave a zone full though its last blocks, among them a summary, were lost; or
     // the drive itself made it full or read-only: the zone cannot be written any more. The nodes
-    // still say who owns what.
+    // still say who owns what. Where appends failed, the engine itself leaves zeros.
     // A superzone with a dead zone is closed as it is.
     let dead = |zone: &ZoneId| {
         let report = fsck.reports.get(zone.0 as usize);
@@ -251,7 +251,8 @@ async fn check_summary(
     };
     let zone = superzone.zones[column as usize];
     let closed = fsck.is_doubtful(zone) || superzone.zones.iter().any(dead);
-    if closed && read.as_ref().map_or(true, |page| page.bytes().iter().all(|byte| *byte == 0)) {
+    let empty = read.as_ref().is_ok_and(|page| page.bytes().iter().all(|byte| *byte == 0));
+    if (empty && written) || (closed && (empty || read.is_err())) {
         if space.maps.contains_key(&segment) {
             let why = "no summary, lost when the power was cut or a zone failed";
             fsck.report.notes.push(format!("{place}: {why}"));
@@ -299,8 +300,11 @@ async fn check_summary(
     check_entries(fsck, volume, space, segment, (index, k), &entries);
 }
 
-/// The checksum a summary block has and the one it should have.
+/// The checksum a summary block has and the one it should have; `None` if it holds no summary.
 pub(super) fn summary_checksum(page: &Page) -> Option<(u32, u32)> {
+    if page.bytes().iter().all(|byte| *byte == 0) {
+        return None;
+    }
     let (mut head, _) = SummaryHeader::read_from_prefix(page.bytes()).ok()?;
     let stored = head.crc.get();
     head.crc = 0.into();
