@@ -489,6 +489,10 @@ impl Volume {
 
 /// Notes on the members that are left that others have failed.
 async fn note_failure(volume: Volume) {
+    if volume.has(Canary::EarlyDegradedAck) {
+        // So that there is a while in which it shows.
+        volume.0.rt.sleep(1_000_000).await;
+    }
     loop {
         let events = volume.0.events.get();
         volume.write_state(false).await;
