@@ -493,8 +493,10 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
             );
         }
         let mine = authority.parsed.body.member.get() as usize;
-        let theirs = candidate.parsed.members.get(mine);
-        if theirs.and_then(|m| MemberState::from_byte(m.state)) == Some(MemberState::Failed) {
+        // What it says of a drive that was there before the authority took its place counts not.
+        let mut theirs = candidate.parsed.members.get(mine).into_iter();
+        let known = authority.found.header.device;
+        if theirs.any(|m| m.uuid == known && m.state == crate::format::member::FAILED) {
             return refuse(
                 ErrorKind::Invalid,
                 format!(

@@ -10,7 +10,7 @@
 use crate::format::{ArrayBody, MemberEntry, SegmentEntry, block, kind, segment};
 use crate::volume::{MemberState, SegmentState, Volume};
 use furrow_log::record::{RecordId, seal};
-use furrow_rt::{Page, Semaphore};
+use furrow_rt::{Page, Permit, Semaphore};
 use furrow_zone::Result;
 use std::cell::{Cell, RefCell};
 use zerocopy::{FromZeros, IntoBytes};
@@ -167,12 +167,24 @@ impl Volume {
 
     /// Writes the state of the array to every member; one that does not take it has failed.
     pub(crate) async fn write_state(&self, clean: bool) {
-        let _one = self.0.checkpoint.record.acquire(1).await;
+        let one = self.state_records().await;
+        self.write_state_but(clean, None, &one).await;
+    }
+
+    /// Lets nobody else write state records.
+    pub(crate) async fn state_records(&self) -> Permit {
+        self.0.checkpoint.record.acquire(1).await
+    }
+
+    /// As [`Volume::write_state`], but not to member `but`.
+    pub(crate) async fn write_state_but(&self, clean: bool, but: Option<u32>, _: &Permit) {
         let sequence = self.0.records.get();
         self.0.records.set(sequence + 1);
         let mut flights = Vec::new();
         for (index, member) in self.0.members.iter().enumerate() {
-            let Some(drive) = member.drive() else { continue };
+            let Some(drive) = member.drive().filter(|_| but != Some(index as u32)) else {
+                continue;
+            };
             let body = self.state_body(index as u32, clean);
             let id = RecordId {
                 kind: kind::STATE,

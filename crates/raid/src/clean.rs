@@ -160,19 +160,17 @@ impl Volume {
     async fn release_empty(&self) -> bool {
         let empty: Vec<u32> = {
             let segments = self.0.segments.borrow();
-            let of = segments.iter().enumerate().filter(|(_, segment)| {
-                is_ended(segment)
-                    && segment.valid == 0
-                    && segment.leaves == 0
-                    && segment.needed == 0
-            });
+            let of = segments.iter().enumerate().filter(|(_, segment)| is_empty(segment));
             of.map(|(slot, _)| slot as u32).collect()
         };
         if empty.is_empty() || self.flush_drives().await.is_err() {
             return false;
         }
         for slot in &empty {
-            self.release(*slot).await;
+            // A rebuild may have taken it up meanwhile.
+            if is_empty(&self.0.segments.borrow()[*slot as usize]) {
+                self.release(*slot).await;
+            }
         }
         self.0.room.notify_all();
         true
@@ -220,6 +218,11 @@ impl Volume {
         }
         Ok(())
     }
+}
+
+/// Whether nothing in an ended segment counts, on the drives as in memory.
+fn is_empty(segment: &Segment) -> bool {
+    is_ended(segment) && segment.valid == 0 && segment.leaves == 0 && segment.needed == 0
 }
 
 /// Whether a segment is written to its end, and nobody needs it to stay.

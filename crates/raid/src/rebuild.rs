@@ -2,9 +2,9 @@
 //!
 //! New segments have a zone on the new drive at once. Those from before are rebuilt one after the
 //! other, oldest first, stripe by stripe from the other chunks; the map is never looked at. A
-//! segment counts as rebuilt when its zone is full: what a crash leaves of one is emptied by the
-//! next assembly, which goes on with the rest. Until all are, the member is *rebuilding* and its
-//! level tolerates one failure less.
+//! segment counts as rebuilt when its zone has a footer: what a crash leaves of one is emptied by
+//! the next assembly, which goes on with the rest. Until all are, the member is *rebuilding* and
+//! its level tolerates one failure less.
 
 use crate::drive::{Drive, reports};
 use crate::format::{CODED, FooterEntry, NONE};
@@ -23,7 +23,7 @@ use furrow_rt::{Nanos, Page, Pages};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Rows written together.
 const BATCH: u32 = 32;
@@ -103,6 +103,7 @@ impl Volume {
         }
         let drive = Drive::open(&self.0.rt, device, &zones, 0, &self.0.options.drive)?;
         drive.zones.checkpoint_durable(self.0.checkpoint.id.get());
+        let one = self.state_records().await;
         // What the drive before it had is not there any more.
         for segment in &mut *self.0.segments.borrow_mut() {
             segment.zones[index as usize] = None;
@@ -120,6 +121,10 @@ impl Volume {
             }
         }
         self.0.events.set(self.0.events.get() + 1);
+        // The others first: were it the only one to know that it is a member, they could go on
+        // without it and it would not find out.
+        self.write_state_but(false, Some(index), &one).await;
+        drop(one);
         self.write_state(false).await;
         self.failed().map_or(Ok(()), Err)?;
         self.start_rebuild();
@@ -234,7 +239,20 @@ impl Volume {
             state.total.set(state.total.get().max(left));
             state.done.set(state.total.get() - left);
             match next {
-                Some((slot, index)) => self.rebuild_segment(slot, index).await?,
+                Some((slot, index)) => {
+                    let done = self.rebuild_segment(slot, index).await;
+                    let goes_on = || {
+                        // A zone failed: there are others, as long as the drive counts as there.
+                        let state = self.0.members[index as usize].state.get();
+                        self.failed().is_none() && state == MemberState::Rebuilding
+                    };
+                    match done {
+                        Err(error) if error.kind() == ErrorKind::NoSpace || !goes_on() => {
+                            return Err(error);
+                        }
+                        _ => {}
+                    }
+                }
                 None if left > 0 => {
                     // What is left is still open without it: it ends soon.
                     self.0.rt.sleep(1_000_000).await;
@@ -270,7 +288,6 @@ impl Volume {
     }
 
     async fn rebuild_zone(&self, slot: u32, index: u32, segment: &Segment) -> Result<ZoneId> {
-        let shape = &self.0.shape;
         let gone = || Error::new(ErrorKind::Io, format!("member {index} failed in its rebuild"));
         let drive = self.0.members[index as usize].drive().ok_or_else(gone)?;
         let permit = drive.budget.acquire(Class::User, 1).await;
@@ -283,34 +300,15 @@ impl Volume {
         let zone = drive.zones.zone(owner, 0);
         drive.writer.open_zone(zone, 0);
         drive.writer.attach(zone, permit);
-        let header = self.segment_header(slot, index, segment);
-        drop(drive.writer.write(zone, Kind::Summary, header, Durability::Cached));
-        let whole = segment.state == SegmentState::Sealed;
-        let rows = if whole { shape.rows } else { segment.rows };
-        let mut row = 0;
-        while row < rows {
-            let count = BATCH.min(rows - row);
-            let payload = self.rebuild_rows(&drive, slot, index, segment, row..row + count).await;
-            let written = drive.writer.write(zone, Kind::Data, payload, Durability::Cached).1;
-            if let Err(error) = written.await {
-                self.note_write_error(index, &error);
-                return Err(error);
-            }
-            row += count;
-            if self.0.options.rebuild_pause > 0 {
-                self.0.rt.sleep(self.0.options.rebuild_pause).await;
-            }
-        }
-        if whole {
-            let footer = self.rebuilt_footer(slot, index, segment).await;
-            drop(drive.writer.fill(zone, shape.footer_start()));
-            let written = drive.writer.write(zone, Kind::Summary, footer, Durability::Cached).1;
-            written.await?;
-        } else {
-            drive.writer.finish(zone).await?;
-        }
-        drive.writer.flush().await?;
+        let filled = self.rebuild_into(&drive, zone, slot, index, segment).await;
         drive.zones.mark_full(owner);
+        if let Err(error) = filled {
+            // What is in it is nothing; one that cannot be emptied is out of use.
+            let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
+            let _ = drive.zones.release(owner, proof).await;
+            return Err(error);
+        }
+        let rows = self.ended_rows(segment);
         let groups = self.groups_of(segment);
         let now = self.0.segments.borrow()[slot as usize].table.clone();
         if let Some(table) = now {
@@ -320,6 +318,53 @@ impl Volume {
             }
         }
         Ok(zone)
+    }
+
+    /// Data rows of a segment that has ended.
+    fn ended_rows(&self, segment: &Segment) -> u32 {
+        match segment.state {
+            SegmentState::Sealed => self.0.shape.rows,
+            _ => segment.rows,
+        }
+    }
+
+    /// Fills a zone with what a member's zone of a segment holds, to its end: what was rebuilt
+    /// counts by its footer, also in a segment that has none.
+    async fn rebuild_into(
+        &self,
+        drive: &Drive,
+        zone: ZoneId,
+        slot: u32,
+        index: u32,
+        segment: &Segment,
+    ) -> Result<()> {
+        let header = self.segment_header(slot, index, segment);
+        drop(drive.writer.write(zone, Kind::Summary, header, Durability::Cached));
+        let rows = self.ended_rows(segment);
+        let mut row = 0;
+        while row < rows {
+            let count = BATCH.min(rows - row);
+            let payload = self.rebuild_rows(drive, slot, index, segment, row..row + count).await;
+            let written = drive.writer.write(zone, Kind::Data, payload, Durability::Cached).1;
+            self.noted(index, written.await)?;
+            row += count;
+            if self.0.options.rebuild_pause > 0 {
+                self.0.rt.sleep(self.0.options.rebuild_pause).await;
+            }
+        }
+        let footer = self.rebuilt_footer(slot, index, segment).await;
+        drop(drive.writer.fill(zone, self.0.shape.footer_start()));
+        let written = drive.writer.write(zone, Kind::Summary, footer, Durability::Cached).1;
+        self.noted(index, written.await)?;
+        self.noted(index, drive.writer.flush().await)
+    }
+
+    /// A write of a member, whose failure is noted.
+    fn noted(&self, index: u32, done: Result<()>) -> Result<()> {
+        if let Err(error) = &done {
+            self.note_write_error(index, error);
+        }
+        done
     }
 
     fn groups_of(&self, segment: &Segment) -> Groups {
@@ -395,7 +440,7 @@ impl Volume {
         let mut footers: Vec<Vec<FooterEntry>> =
             others.into_iter().map(|entries| entries.unwrap_or_else(empty)).collect();
         let own = &mut footers[index as usize];
-        for row in 0..shape.rows {
+        for row in 0..self.ended_rows(segment) {
             let stripe = row / segment.chunk;
             let data = shape.placement.chunk(stripe, index) < shape.placement.k;
             own[row as usize] = match self.rebuild_block(slot, index, segment, row).await {
@@ -403,11 +448,8 @@ impl Volume {
                     let identity = Identity::from_bytes(&code).filter(|_| data);
                     crate::stream::footer_entry(identity, crc32c(page.bytes()), stripe)
                 }
-                None => FooterEntry::new_zeroed(),
+                None => crate::stream::footer_entry(None, 0, NONE),
             };
-            if own[row as usize] == FooterEntry::new_zeroed() {
-                own[row as usize].stripe = NONE.into();
-            }
         }
         let open: Rc<Open> = self.open_at(
             slot,

@@ -21,7 +21,7 @@ use crate::parity::reconstruct;
 use crate::scan::{Row, Rows, note_places, read_footers, scan_zone};
 use crate::stream::{Open, footer_entry};
 use crate::table::{Groups, StripeTable};
-use crate::volume::{Canary, Segment, SegmentState, Volume};
+use crate::volume::{Canary, MemberState, Segment, SegmentState, Volume};
 use furrow_log::address::oob_per_block;
 use furrow_log::budget::Class;
 use furrow_log::pool::ReleaseProof;
@@ -42,6 +42,8 @@ struct Found {
     groups: Groups,
     missing: u32,
     zones: Vec<Option<ZoneId>>,
+    /// Bit i: member i's zone was rebuilt, and counts only when it is whole.
+    rebuilt: u32,
 }
 
 /// The newest of the blocks of an address that were written after the cut.
@@ -75,7 +77,7 @@ impl Volume {
     pub(crate) async fn recover(&self, zones: &[Vec<ZoneReport>], image: &Image) -> Result<()> {
         let (found, strays) = self.find_segments(zones).await;
         let mut delta = Delta::default();
-        let (mut open, mut unbuilt) = (Vec::new(), Vec::new());
+        let (mut open, mut unbuilt, mut unended) = (Vec::new(), Vec::new(), Vec::new());
         for mut segment in found {
             let of = |e: &&crate::format::SegmentEntry| {
                 e.slot.get() == segment.slot && e.sequence.get() == segment.sequence
@@ -89,16 +91,21 @@ impl Volume {
                 _ if ended => SegmentState::Sealed,
                 _ => SegmentState::Open,
             };
-            if ended {
-                unbuilt.extend(take_unbuilt(&mut segment, zones));
-            }
+            unbuilt.extend(self.take_unbuilt(&mut segment, zones).await);
             self.adopt(&segment, state);
             if let Some(entry) = entry {
                 let known = &mut self.0.segments.borrow_mut()[segment.slot as usize];
                 known.valid = entry.valid.get();
                 known.rows = entry.rows.get();
             }
-            if !ended {
+            if ended {
+                // Where a write had failed a zone may not have been ended with its segment.
+                let active = |(index, zone): &(u32, ZoneId)| {
+                    zones[*index as usize][zone.0 as usize].state.is_active()
+                };
+                let held = (0u32..).zip(&segment.zones).filter_map(|(i, z)| Some((i, (*z)?)));
+                unended.extend(held.filter(active));
+            } else {
                 let after = entry.map_or(0, |entry| entry.rows.get());
                 let scanned = self.scan(&segment, zones).await;
                 self.weigh(&segment, &scanned, after, &mut delta);
@@ -113,6 +120,7 @@ impl Volume {
             self.resume(segment, scanned, zones).await?;
         }
         self.finish_strays(&strays, zones).await;
+        self.finish_strays(&unended, zones).await;
         self.heal(&delta.torn).await?;
         self.checkpoint(false).await?;
         self.release_strays(&strays).await;
@@ -141,10 +149,25 @@ impl Volume {
                     sequence,
                     slot,
                     groups,
-                    missing: body.missing.get(),
+                    missing: u32::MAX,
                     zones: vec![None; drives as usize],
+                    rebuilt: 0,
                 });
-                segment.zones[index as usize] = Some(report.zone);
+                let missing = body.missing.get();
+                segment.missing &= missing;
+                segment.rebuilt |= missing & 1 << index;
+                let known = &mut segment.zones[index as usize];
+                match *known {
+                    None => *known = Some(report.zone),
+                    // A rebuild failed in one of them, which could not be emptied.
+                    Some(old) if read_footers(self, index, old, sequence).await.is_some() => {
+                        strays.push((index, report.zone));
+                    }
+                    Some(old) => {
+                        strays.push((index, old));
+                        *known = Some(report.zone);
+                    }
+                }
             }
         }
         // Of several in one slot the newest counts: a zone that could not be reset keeps what it
@@ -255,12 +278,17 @@ impl Volume {
         }
     }
 
-    /// Whether a member in service has a zone in the segment, or ought to, and not its chunk.
+    /// Whether a member in service has a zone in the segment, or ought to, and not its chunk. What
+    /// a rebuild is going to bring is not missed.
     fn lacks(&self, segment: &Found, there: u32) -> bool {
         (0..self.0.shape.placement.n).any(|drive| {
+            let member = &self.0.members[drive as usize];
+            let unbuilt = segment.zones[drive as usize].is_none()
+                && member.state.get() == MemberState::Rebuilding;
             there >> drive & 1 == 0
                 && segment.missing >> drive & 1 == 0
-                && self.0.members[drive as usize].drive().is_some()
+                && member.drive().is_some()
+                && !unbuilt
         })
     }
 
@@ -513,7 +541,7 @@ impl Volume {
         whole
     }
 
-    /// Zones of nothing that are active hold resources no permit accounts for: they are ended.
+    /// Active zones that nobody writes to hold resources no permit accounts for: they are ended.
     async fn finish_strays(&self, strays: &[(u32, ZoneId)], zones: &[Vec<ZoneReport>]) {
         for (index, zone) in strays {
             let Some(drive) = self.0.members[*index as usize].drive() else { continue };
@@ -560,17 +588,26 @@ impl Volume {
         }
         self.move_blocks(blocks).await
     }
-}
 
-/// Zones of an ended segment that were not ended themselves: a rebuild was under way there.
-fn take_unbuilt(segment: &mut Found, zones: &[Vec<ZoneReport>]) -> Vec<(u32, ZoneId)> {
-    let mut unbuilt = Vec::new();
-    for (index, zone) in (0u32..).zip(&mut segment.zones) {
-        let Some(at) = *zone else { continue };
-        if zones[index as usize][at.0 as usize].state.is_active() {
-            unbuilt.push((index, at));
-            *zone = None;
+    /// Takes from a segment the zones that were being rebuilt: their headers say that the segment
+    /// was without them, and they have no footer.
+    async fn take_unbuilt(
+        &self,
+        segment: &mut Found,
+        zones: &[Vec<ZoneReport>],
+    ) -> Vec<(u32, ZoneId)> {
+        let mut unbuilt = Vec::new();
+        for index in 0..self.0.shape.placement.n {
+            let Some(zone) = segment.zones[index as usize] else { continue };
+            if segment.rebuilt >> index & 1 == 0 {
+                continue;
+            }
+            let active = zones[index as usize][zone.0 as usize].state.is_active();
+            if active || read_footers(self, index, zone, segment.sequence).await.is_none() {
+                unbuilt.push((index, zone));
+                segment.zones[index as usize] = None;
+            }
         }
+        unbuilt
     }
-    unbuilt
 }
