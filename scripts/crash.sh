@@ -28,11 +28,11 @@ sweep() {
     "$sim" crash --subject "$1" $effort "$2" --threads "$threads" || failed=1
 }
 
-# $1: subject with its defect
+# $1: subject with its defect; further options
 canary() {
     local output status=0
     # One status for "a failure was found", others for anything else that goes wrong.
-    output="$("$sim" crash --subject "$1" --seconds 60 --threads "$threads" 2>&1)" || status=$?
+    output="$("$sim" crash --subject "$@" --seconds 60 --threads "$threads" 2>&1)" || status=$?
     if [ "$status" -eq 1 ]; then
         local reopens
         reopens="$(awk '$1 == "reopens" { print $2 }' <<<"$output")"
@@ -56,7 +56,7 @@ for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLive
 done
 for defect in DroppedCrc RecomputedCrc; do canary "rot:$defect"; done
 for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord EarlyDegradedAck; do
-    canary "raid:$defect"
+    canary "raid:$defect" --cuts 40
 done
 for defect in SkipFlush EarlyAck IgnoreExtent EarlyRelease; do canary "ledger:$defect"; done
 for defect in SkippedFlush EarlyAck DroppedCrc ReuseBeforeRelease; do canary "toy:$defect"; done

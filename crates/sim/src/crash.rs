@@ -30,6 +30,9 @@ pub struct Case {
     pub volatile: bool,
 }
 
+/// How often a sweep met something, by what it is.
+pub type Tally = BTreeMap<String, u64>;
+
 /// Something that keeps promises on a zoned drive.
 pub trait Subject: Sync {
     /// What happened during a run: operations and acknowledgements.
@@ -63,6 +66,15 @@ pub trait Subject: Sync {
 
     /// What must hold after a crash when the history had `mark` events.
     fn expect(&self, history: &Self::History, mark: usize) -> Self::Expected;
+
+    /// A reopening was cut: what it may have done by itself must be allowed for. By default
+    /// nothing that could be seen.
+    fn again(&self, _: &mut Self::Expected) {}
+
+    /// What the reopenings that compared with `expected` met, since last asked.
+    fn reached(&self, _: &Self::Expected) -> Tally {
+        Tally::new()
+    }
 
     /// Gives the prepared drive the faults that are to strike in the run. By default none.
     fn provoke(&self, _: &Emulator, _: Case) {}
@@ -149,6 +161,8 @@ pub struct Figures {
     pub reopens: u64,
     /// Of those: after a second power cut, during recovery.
     pub nested: u64,
+    /// What they met.
+    pub reached: Tally,
     /// Hash over all runs' events.
     pub hash: u64,
     /// What failed.
@@ -166,8 +180,15 @@ impl Figures {
         self.nested += other.nested;
         self.hash = self.hash.wrapping_add(other.hash);
         self.failures.extend(other.failures);
+        self.met(other.reached);
         for (depth, cuts) in other.in_flight {
             *self.in_flight.entry(depth).or_default() += cuts;
+        }
+    }
+
+    fn met(&mut self, tally: Tally) {
+        for (what, count) in tally {
+            *self.reached.entry(what).or_default() += count;
         }
     }
 }
@@ -195,6 +216,9 @@ impl std::fmt::Display for Figures {
             let label = if bucket < 16 { bucket.to_string() } else { format!("{bucket}+") };
             let bar = "#".repeat((cuts * 40).div_ceil(most) as usize);
             writeln!(f, "            {label:>10}   {cuts:>8} {bar}")?;
+        }
+        for (what, count) in &self.reached {
+            writeln!(f, "met         {count:>10}   {what}")?;
         }
         write!(f, "failures    {:>10}", self.failures.len())
     }
@@ -465,7 +489,11 @@ pub fn sweep_case<S: Subject>(
     figures
 }
 
-/// One fork with one combination of fates, and perhaps a second power cut.
+/// Most power cuts of one case, one in the recovery from the other.
+const CUTS_MAX: usize = 6;
+
+/// One fork with one combination of fates, and perhaps further power cuts, each in the recovery
+/// from the one before.
 #[allow(clippy::too_many_arguments, reason = "one call site, all of them different things")]
 fn try_cut<S: Subject>(
     subject: &S,
@@ -473,25 +501,30 @@ fn try_cut<S: Subject>(
     cut: Cut,
     fork: &Fork,
     expected: &S::Expected,
-    nested: bool,
+    mut nested: bool,
     rng: &mut Rng,
     figures: &mut Figures,
 ) -> Result<(), (Vec<Cut>, String)> {
-    let after = fork.snapshot.power_cut(&cut.fates);
-    let keep = if nested { Nested::Any } else { Nested::None };
-    figures.reopens += 1;
-    let second = reopen(subject, case, &cut, &after, expected, keep, None)
-        .map_err(|why| (vec![cut.clone()], why))?;
-    let Some(second) = second else { return Ok(()) };
-    let fates: Option<Fates> = choose(&second.snapshot.in_flight(), 1, rng).into_iter().last();
-    let Some(fates) = fates else { return Ok(()) };
-    let again = Cut { at: second.at, fates };
-    let after = second.snapshot.power_cut(&again.fates);
-    figures.reopens += 1;
-    figures.nested += 1;
-    reopen(subject, case, &again, &after, expected, Nested::None, None)
-        .map(|_| ())
-        .map_err(|why| (vec![cut, again], why))
+    let mut expected = expected.clone();
+    let mut after = fork.snapshot.power_cut(&cut.fates);
+    let mut cuts = vec![cut];
+    loop {
+        let keep = if nested { Nested::Any } else { Nested::None };
+        figures.reopens += 1;
+        figures.nested += u64::from(cuts.len() > 1);
+        let cut = &cuts[cuts.len() - 1];
+        let opened = reopen(subject, case, cut, &after, &expected, keep, None);
+        figures.met(subject.reached(&expected));
+        let next = opened.map_err(|why| (cuts.clone(), why))?;
+        let Some(next) = next.filter(|_| cuts.len() < CUTS_MAX) else { return Ok(()) };
+        let fates: Option<Fates> = choose(&next.snapshot.in_flight(), 1, rng).into_iter().last();
+        let Some(fates) = fates else { return Ok(()) };
+        after = next.snapshot.power_cut(&fates);
+        cuts.push(Cut { at: next.at, fates });
+        subject.again(&mut expected);
+        // Half of those that were cut twice are cut once more, and so on.
+        nested = rng.one_in(2);
+    }
 }
 
 /// Repeats one failing case: `cuts` as [`Failure`] prints them (`run` = no power cut). `trace` is
@@ -512,8 +545,11 @@ pub fn replay<S: Subject>(
     let recorded = record(subject, case, Keep::One(cuts[0].at), trace.clone())?;
     let missing = |cut: &Cut| format!("there is no command {} in that run", cut.at);
     let mut fork = recorded.forks.into_iter().next().ok_or_else(|| missing(&cuts[0]))?;
-    let expected = subject.expect(&recorded.history, fork.mark);
+    let mut expected = subject.expect(&recorded.history, fork.mark);
     for (index, cut) in cuts.iter().enumerate() {
+        if index > 0 {
+            subject.again(&mut expected);
+        }
         let after = fork.snapshot.power_cut(&cut.fates);
         let next = cuts.get(index + 1);
         let keep = next.map_or(Nested::None, |next| Nested::At(next.at));

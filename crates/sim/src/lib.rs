@@ -1,5 +1,7 @@
 //! Whole-stack simulation: crash sweeps, models, canaries.
 
+pub mod array;
+pub mod blocks;
 pub mod client;
 pub mod crash;
 pub mod damage;

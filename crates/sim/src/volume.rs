@@ -1,26 +1,28 @@
 //! The RAID volume under the crash harness.
 //!
-//! Clients write and trim; the volume is small, so that it cleans, and checkpoints often; in some
-//! runs a drive is pulled under load. Promised: each block has the content of its last acknowledged
-//! write or trim, or of a later one that was under way. After each reopening the volume is written
-//! on, and read once more with as many drives gone as its level allows, a different set each time.
+//! Clients write and trim; the volume is small, so that it cleans, and checkpoints often. In many
+//! runs members fail meanwhile, by a pulled drive or because somebody says so; later fresh drives
+//! take their places, and are rebuilt while the clients go on. Promised: each block has the content
+//! of its last acknowledged write or trim, or of a later one that was under way; with as many
+//! drives gone, in any combination, as the level allows, less those members that had failed and
+//! whose rebuild was not over.
+//!
+//! After each reopening the volume is written on, what failed is replaced, perhaps rebuilt to its
+//! end, and all is read once more with drives left out. Each of that may be cut again.
 
-use crate::crash::{Case, Subject};
+use crate::array::{Array, devices, seats};
+use crate::blocks::{AFTER, Blocks, TRIM, page};
+use crate::crash::{Case, Subject, Tally};
 use crate::part::Part;
 use furrow_emu::Emulator;
-use furrow_raid::{Canary, Config, DriveOptions, Level, Options, Volume, assemble, create};
-use furrow_rt::{Page, Pages, Rng, Rt};
-use furrow_zone::{BlockCount, ByteLen, Geometry, ZonedDevice};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use furrow_raid::{Canary, Level, MemberState, Volume, create};
+use furrow_rt::{Notify, Pages, Rng, Rt};
+use furrow_zone::{Geometry, ZonedDevice};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 const CLIENTS: u64 = 3;
-/// Versions from here on are of a reopened volume. It may be crashed again, and then has promised
-/// nothing of them.
-const AFTER: u64 = 1 << 20;
-/// Versions from here on are trims: zeros.
-const TRIM: u64 = 1 << 40;
 
 /// What happened in a run.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +40,22 @@ pub enum Event {
     },
     /// An operation was acknowledged.
     Acknowledged(u64),
-    /// A drive was pulled.
-    Pulled(u32),
+    /// A member is to fail.
+    Fails {
+        /// Which.
+        member: u32,
+        /// Its drive was pulled.
+        pulled: bool,
+    },
+    /// A drive is to take a member's place.
+    Seated {
+        /// Which.
+        member: u32,
+        /// Which drive.
+        part: u32,
+    },
+    /// The rebuild of a member is over.
+    Rebuilt(u32),
 }
 
 /// Events, in order.
@@ -49,10 +65,52 @@ pub struct History(Vec<Event>);
 /// What must hold after a crash.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
-    /// Versions a block may have; blocks that are not here are zeros.
-    versions: BTreeMap<u64, Vec<u64>>,
+    blocks: Blocks,
+    /// Drives of members that are not where they began.
+    seats: BTreeMap<u32, u32>,
+    /// Members that failed and were not rebuilt: they may be anything from whole to stale.
+    doubtful: BTreeSet<u32>,
     /// Drives that were pulled.
-    pulled: Vec<u32>,
+    pulled: BTreeSet<u32>,
+    /// A reopening was under way: what it did to members is not known here.
+    again: bool,
+    tally: Rc<RefCell<Tally>>,
+}
+
+impl Expected {
+    fn after(history: &[Event]) -> Expected {
+        let mut expected = Expected::default();
+        for event in history {
+            match *event {
+                Event::Began { operation, block, count, version } => {
+                    expected.blocks.began(operation, (block, count, version));
+                }
+                Event::Acknowledged(operation) => expected.blocks.acknowledged(operation),
+                Event::Fails { member, pulled } => {
+                    expected.doubtful.insert(member);
+                    if pulled {
+                        expected.pulled.insert(expected.seat(member));
+                    }
+                }
+                Event::Seated { member, part } => {
+                    expected.seats.insert(member, part);
+                    expected.pulled.remove(&part);
+                }
+                Event::Rebuilt(member) => {
+                    expected.doubtful.remove(&member);
+                }
+            }
+        }
+        expected
+    }
+
+    fn seat(&self, member: u32) -> u32 {
+        self.seats.get(&member).copied().unwrap_or(member)
+    }
+
+    fn count(&self, what: impl Into<String>) {
+        *self.tally.borrow_mut().entry(what.into()).or_default() += 1;
+    }
 }
 
 /// The volume, with a built-in defect if any.
@@ -62,197 +120,179 @@ pub struct VolumeSubject {
     pub canary: Option<Canary>,
 }
 
-/// The shape of a case.
+/// Members that fail in a run, and what becomes of them.
+#[derive(Clone, Debug)]
+struct Round {
+    /// Operation before which they fail.
+    at: u64,
+    members: Vec<u32>,
+    /// By a pulled drive; else because somebody says so.
+    pulled: bool,
+    /// Operations later that they are replaced; `None`: never.
+    replaced: Option<u64>,
+    /// A drive that failed comes back as the replacement, wiped.
+    same: bool,
+}
+
+/// A case.
 struct Setup {
-    level: Level,
-    drives: u32,
-    config: Config,
-    options: Options,
-    geometry: Geometry,
-    /// Operation after which a drive is pulled.
-    pull: Option<(u64, u32)>,
+    array: Array,
+    rounds: Vec<Round>,
     operations: u64,
+    /// The last rebuild ends before the volume is stopped.
+    patient: bool,
 }
 
 fn setup(case: Case, canary: Option<Canary>) -> Setup {
     let mut rng = Rng::new(case.seed ^ 0x7a1d);
-    let (level, drives) = [
-        (Level::Raid5, 4),
-        (Level::Raid5, 3),
-        (Level::Raid6, 4),
-        (Level::Raid01, 4),
-        (Level::Raid4, 3),
-        (Level::Raid5, 2),
-        (Level::Raid0, 2),
-    ][rng.below(7) as usize];
-    let capacity = 20 + rng.below(20);
-    let permits = 6 + rng.below(3) as u32;
-    let geometry = Geometry {
-        zones: 12 + rng.below(4) as u32,
-        zone_size: BlockCount(capacity + rng.below(4)),
-        zone_capacity: BlockCount(capacity),
-        block_size: ByteLen(4096),
-        oob_bytes: 48 + 16 * rng.below(2) as u16,
-        conventional_zones: 0,
-        max_open: Some(permits),
-        max_active: Some(permits),
-        max_append: None,
-        max_transfer: None,
-        read_across_zones: false,
-        unwritten_reads_fail: rng.below(2) == 0,
-        volatile_cache: case.volatile,
-        channels: None,
-        dies: None,
-    };
-    let config = Config {
-        small: 1 + rng.below(2) as u32,
-        large: rng.below(2) as u32,
-        chunk_large: 2,
-        group: [1, 4, 8][rng.below(3) as usize],
-        reserve: 25,
-        ..Config::new(level, &geometry)
-    };
-    let options = Options {
-        drive: DriveOptions {
-            queues: 2,
-            depth: 1 + rng.below(6) as u32,
-            ..DriveOptions::default()
-        },
-        depth: 1 + rng.below(6) as u32,
-        checkpoint_blocks: 20 + rng.below(200),
-        canary,
-        ..Options::default()
-    };
+    let array = Array::draw(case, &mut rng, canary);
     let operations = 40 + rng.below(160);
-    let may = !matches!(level, Level::Raid0);
-    let pull = (may && rng.below(3) == 0)
-        .then(|| (rng.below(operations), rng.below(drives.into()) as u32));
-    Setup { level, drives, config, options, geometry, pull, operations }
-}
-
-fn page(block: u64, version: u64) -> Page {
-    let mut page = Page::zeroed();
-    for chunk in page.make_mut().chunks_mut(16) {
-        chunk[..8].copy_from_slice(&block.to_le_bytes());
-        chunk[8..].copy_from_slice(&version.to_le_bytes());
+    let mut rounds = Vec::new();
+    let tolerated = array.tolerates();
+    let (mut at, count) = (0, [0, 1, 1, 2][rng.below(4) as usize]);
+    for _ in 0..if tolerated == 0 { 0 } else { count } {
+        at += 1 + rng.below(operations / 2);
+        let mut members: Vec<u32> = (0..array.drives).collect();
+        let fail = 1 + rng.below(tolerated.into());
+        while members.len() as u64 > fail {
+            members.remove(rng.below(members.len() as u64) as usize);
+        }
+        let replaced = (!rng.one_in(4)).then(|| rng.below(operations / 4));
+        let (pulled, same) = (!rng.one_in(3), rng.one_in(3));
+        rounds.push(Round { at, members, pulled, replaced, same });
     }
-    page
+    Setup { array, rounds, operations, patient: rng.one_in(2) }
 }
 
-/// The version of what was read as `block`; an error if it is none.
-fn version(block: u64, found: &Page) -> Result<u64, String> {
-    let word = |at: usize| {
-        let bytes = found.bytes()[at..at + 8].try_into().expect("invariant: eight bytes");
-        u64::from_le_bytes(bytes)
-    };
-    let version = word(8);
-    if found.bytes().iter().all(|byte| *byte == 0) {
-        return Ok(0);
-    }
-    if found.bytes() != page(block, version).bytes() {
-        return Err(format!("block {block} reads as block {} version {version}", word(0)));
-    }
-    Ok(version)
-}
-
-fn devices(parts: &[Rc<Part>], without: &[u32]) -> Vec<Rc<dyn ZonedDevice>> {
-    (0..)
-        .zip(parts)
-        .filter(|(index, _)| !without.contains(index))
-        .map(|(_, part)| part.clone() as Rc<dyn ZonedDevice>)
-        .collect()
-}
-
-/// One client's operations.
-async fn client(
+/// What the tasks of a run share.
+#[derive(Clone)]
+struct Work {
+    rt: Rt,
     volume: Volume,
-    (number, share, volatile): (u64, u64, bool),
-    mut rng: Rng,
+    volatile: bool,
     history: Rc<RefCell<History>>,
     parts: Vec<Rc<Part>>,
-    pull: Option<(u64, u32)>,
-) -> Result<(), String> {
-    for step in 0..share {
-        let operation = step * CLIENTS + number + 1;
-        if pull.is_some_and(|(at, _)| at / CLIENTS == step && at % CLIENTS == number) {
-            let (_, drive) = pull.expect("invariant: asked for in this line");
-            history.borrow_mut().0.push(Event::Pulled(drive));
-            parts[drive as usize].set_gone(true);
-        }
-        let count = 1 + rng.below(5).min(volume.blocks() - 1);
-        // Half of it goes to a few blocks, so that there is what dies early.
-        let span = if rng.below(2) == 0 { volume.blocks() } else { volume.blocks().min(16) };
-        let block = rng.below(span.saturating_sub(count).max(1));
-        let trim = rng.below(8) == 0;
-        let version = if trim { TRIM + operation } else { operation };
-        let begun = Event::Began { operation, block, count, version };
-        history.borrow_mut().0.push(begun);
-        let result = if trim {
-            volume.trim(block, count, volatile).await
-        } else {
-            let pages: Pages = (block..block + count).map(|block| page(block, version)).collect();
-            volume.write(block, pages, volatile).await
-        };
-        result.map_err(|error| format!("operation {operation}: {error}"))?;
-        history.borrow_mut().0.push(Event::Acknowledged(operation));
-    }
-    Ok(())
+    /// Operations begun.
+    begun: Rc<Cell<u64>>,
+    ticks: Rc<Notify>,
+    /// No operation is begun any more.
+    over: Rc<Cell<bool>>,
+    /// The volume is stopped only when what is being rebuilt is whole.
+    patient: bool,
 }
 
-impl Expected {
-    fn after(history: &[Event]) -> Expected {
-        let mut expected = Expected::default();
-        let mut operations = BTreeMap::new();
-        for event in history {
-            match *event {
-                Event::Began { operation, block, count, version } => {
-                    operations.insert(operation, (block, count, version));
-                    for block in block..block + count {
-                        let versions = expected.versions.entry(block).or_insert_with(|| vec![0]);
-                        versions.push(version);
-                    }
+impl Work {
+    fn tell(&self, event: Event) {
+        self.history.borrow_mut().0.push(event);
+    }
+
+    /// One client's operations.
+    async fn client(self, number: u64, share: u64, mut rng: Rng) -> Result<(), String> {
+        let volume = &self.volume;
+        for step in 0..share {
+            let operation = step * CLIENTS + number + 1;
+            let count = 1 + rng.below(5).min(volume.blocks() - 1);
+            // Half of it goes to a few blocks, so that there is what dies early.
+            let span = if rng.one_in(2) { volume.blocks() } else { volume.blocks().min(16) };
+            let block = rng.below(span.saturating_sub(count).max(1));
+            let trim = rng.one_in(8);
+            let version = if trim { TRIM + operation } else { operation };
+            self.tell(Event::Began { operation, block, count, version });
+            self.begun.set(self.begun.get() + 1);
+            self.ticks.notify_all();
+            let result = if trim {
+                volume.trim(block, count, self.volatile).await
+            } else {
+                let pages: Pages =
+                    (block..block + count).map(|block| page(block, version)).collect();
+                volume.write(block, pages, self.volatile).await
+            };
+            result.map_err(|error| format!("operation {operation}: {error}"))?;
+            self.tell(Event::Acknowledged(operation));
+        }
+        Ok(())
+    }
+
+    /// Waits until so many operations were begun. False if there will never be so many.
+    async fn until(&self, operations: u64) -> bool {
+        while self.begun.get() < operations && !self.over.get() {
+            self.ticks.wait().await;
+        }
+        !self.over.get()
+    }
+
+    /// What fails in a run, and who mends it.
+    async fn operator(self, rounds: Vec<Round>) -> Result<(), String> {
+        let mut seats: Vec<u32> = (0..self.volume.members().len() as u32).collect();
+        for round in rounds {
+            if !self.until(round.at).await {
+                return Ok(());
+            }
+            for member in &round.members {
+                self.fail(*member, seats[*member as usize], round.pulled).await?;
+            }
+            let Some(later) = round.replaced else { return Ok(()) };
+            if !self.until(self.begun.get() + later).await {
+                return Ok(());
+            }
+            for member in &round.members {
+                let fresh = (0..self.parts.len() as u32).rfind(|part| !seats.contains(part));
+                if let Some(fresh) = fresh.filter(|_| !round.same) {
+                    seats[*member as usize] = fresh;
                 }
-                Event::Acknowledged(operation) => {
-                    let (block, count, version) = operations[&operation];
-                    for block in block..block + count {
-                        let versions = expected.versions.entry(block).or_default();
-                        // What came before it is gone.
-                        if let Some(at) = versions.iter().skip(1).position(|v| *v == version) {
-                            versions.drain(..=at);
-                        }
-                    }
-                }
-                Event::Pulled(drive) => expected.pulled.push(drive),
+            }
+            if !self.replace(&round.members, &seats).await? {
+                return Ok(());
             }
         }
-        expected
+        Ok(())
     }
 
-    fn check(&self, block: u64, found: &Page) -> Result<(), String> {
-        let version = version(block, found)?;
-        match self.versions.get(&block) {
-            _ if (AFTER..TRIM).contains(&version) => Ok(()),
-            None if version == 0 => Ok(()),
-            Some(versions) if versions.contains(&version) => Ok(()),
-            Some(versions) if version == 0 && versions.iter().any(|v| *v >= TRIM) => Ok(()),
-            versions => Err(format!("block {block} has version {version}, expected {versions:?}")),
-        }
+    fn state(&self, member: u32) -> MemberState {
+        self.volume.members()[member as usize].1
     }
-}
 
-async fn check(volume: &Volume, expected: &Expected) -> Result<BTreeMap<u64, u64>, String> {
-    let (mut at, mut all) = (0, BTreeMap::new());
-    while at < volume.blocks() {
-        let count = 32.min(volume.blocks() - at);
-        let read = volume.read(at, count as u32).await;
-        let read = read.map_err(|error| format!("blocks {at} + {count}: {error}"))?;
-        for (block, page) in (at..).zip(&read) {
-            expected.check(block, page)?;
-            all.insert(block, version(block, page)?);
+    async fn fail(&self, member: u32, part: u32, pulled: bool) -> Result<(), String> {
+        self.tell(Event::Fails { member, pulled });
+        if pulled {
+            self.parts[part as usize].set_gone(true);
+            return Ok(());
         }
-        at += count;
+        self.volume.fail(member).await.map_err(|error| format!("fail {member}: {error}"))
     }
-    Ok(all)
+
+    /// Replaces failed members and waits for their rebuild. False if the volume is stopped before.
+    async fn replace(&self, members: &[u32], seats: &[u32]) -> Result<bool, String> {
+        for member in members {
+            // A drive that was pulled is missed by the next write to it.
+            while self.state(*member) != MemberState::Failed {
+                if !self.until(self.begun.get() + 1).await {
+                    return Ok(false);
+                }
+            }
+            let part = seats[*member as usize];
+            self.tell(Event::Seated { member: *member, part });
+            let device = self.parts[part as usize].clone();
+            device.set_gone(false);
+            match self.volume.replace(*member, device, true).await {
+                Err(_) if self.over.get() && !self.patient => return Ok(false),
+                done => done.map_err(|error| format!("replace {member}: {error}"))?,
+            }
+        }
+        while self.volume.rebuilding().is_some() {
+            self.rt.sleep(10_000).await;
+        }
+        for member in members {
+            if self.state(*member) != MemberState::Active {
+                return match self.state(*member) {
+                    _ if self.over.get() && !self.patient => Ok(false),
+                    state => Err(format!("member {member} is {state:?} after its rebuild")),
+                };
+            }
+            self.tell(Event::Rebuilt(*member));
+        }
+        Ok(true)
+    }
 }
 
 impl Subject for VolumeSubject {
@@ -267,22 +307,16 @@ impl Subject for VolumeSubject {
     }
 
     fn drive(&self, case: Case) -> Geometry {
-        let Setup { geometry, drives, .. } = setup(case, None);
-        Geometry {
-            zones: geometry.zones * drives,
-            max_open: geometry.max_open.map(|open| open * drives),
-            max_active: geometry.max_active.map(|active| active * drives),
-            ..geometry
-        }
+        setup(case, None).array.whole()
     }
 
     fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String> {
-        let setup = setup(case, self.canary);
-        let parts = Part::split(rt, &device, setup.drives);
+        let Setup { array, .. } = setup(case, self.canary);
+        let parts = Part::split(rt, &device, array.parts());
         let rt2 = rt.clone();
         rt.block_on(async move {
-            let all = devices(&parts, &[]);
-            let made = create(&rt2, all, &setup.config, &setup.options, false).await;
+            let all = devices(&parts[..array.drives as usize], &[]);
+            let made = create(&rt2, all, &array.config, &array.options, false).await;
             let volume = made.map_err(|error| error.to_string())?;
             volume.stop().await.map_err(|error| error.to_string())
         })
@@ -295,26 +329,42 @@ impl Subject for VolumeSubject {
         case: Case,
         history: Rc<RefCell<History>>,
     ) -> Result<(), String> {
-        let setup = setup(case, self.canary);
-        let parts = Part::split(rt, &device, setup.drives);
+        let Setup { array, rounds, operations, patient } = setup(case, self.canary);
+        let parts = Part::split(rt, &device, array.parts());
         let rt2 = rt.clone();
         rt.block_on(async move {
-            let volume = assemble(&rt2, devices(&parts, &[]), &setup.options).await;
+            let volume = array.open(&rt2, &parts, &mut Vec::new()).await;
             let volume = volume.map_err(|error| error.to_string())?;
+            let work = Work {
+                rt: rt2.clone(),
+                volume: volume.clone(),
+                volatile: case.volatile,
+                history,
+                parts,
+                begun: Rc::default(),
+                ticks: Rc::new(Notify::new()),
+                over: Rc::default(),
+                patient,
+            };
             let mut rng = Rng::new(case.seed ^ 0xc11e);
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|number| {
-                    let share = setup.operations / CLIENTS;
-                    let what = (number, share, case.volatile);
-                    let (history, parts) = (history.clone(), parts.clone());
-                    let rng = Rng::new(rng.next());
-                    rt2.spawn(client(volume.clone(), what, rng, history, parts, setup.pull))
+                    let (share, rng) = (operations / CLIENTS, Rng::new(rng.next()));
+                    rt2.spawn(work.clone().client(number, share, rng))
                 })
                 .collect();
+            let operator = rt2.spawn(work.clone().operator(rounds));
             for client in clients {
                 client.await?;
             }
-            volume.stop().await.map_err(|error| error.to_string())
+            work.over.set(true);
+            work.ticks.notify_all();
+            if patient {
+                operator.await?;
+                return volume.stop().await.map_err(|error| error.to_string());
+            }
+            volume.stop().await.map_err(|error| error.to_string())?;
+            operator.await
         })
     }
 
@@ -326,6 +376,14 @@ impl Subject for VolumeSubject {
         Expected::after(&history.0[..mark])
     }
 
+    fn again(&self, expected: &mut Expected) {
+        expected.again = true;
+    }
+
+    fn reached(&self, expected: &Expected) -> Tally {
+        std::mem::take(&mut *expected.tally.borrow_mut())
+    }
+
     fn reopen(
         &self,
         rt: &Rt,
@@ -333,92 +391,229 @@ impl Subject for VolumeSubject {
         case: Case,
         expected: &Expected,
     ) -> Result<(), String> {
-        let setup = setup(case, self.canary);
+        let Setup { array, .. } = setup(case, self.canary);
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
-        let (rt2, expected) = (rt.clone(), expected.clone());
-        rt.block_on(reopen(rt2, device, setup, case, expected))
+        let expected = expected.clone();
+        let reopening = Reopening { rt: rt.clone(), device, array, case, expected };
+        rt.block_on(reopening.all())
     }
 }
 
-/// The drive that is refused because the array went on without it.
-fn stale(error: &furrow_zone::Error, parts: &[Rc<Part>], without: &[u32]) -> Option<u32> {
-    let text = error.to_string();
-    // Stale, or one that a crash left while it was put in the place of another.
-    let ends = [" is stale", " was a member", ": no member of"];
-    let named = |index: &u32| {
-        let name = parts[*index as usize].name();
-        ends.iter().any(|end| text.starts_with(&format!("{name}{end}")))
-    };
-    (0..parts.len() as u32).filter(|index| !without.contains(index)).find(named)
-}
-
-async fn reopen(
+/// A crashed array that is opened again.
+struct Reopening {
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
-    setup: Setup,
+    array: Array,
     case: Case,
     expected: Expected,
-) -> Result<(), String> {
-    let told = |error: furrow_zone::Error| error.to_string();
-    let parts = Part::split(&rt, &device, setup.drives);
-    // A pulled drive stays away, or comes back: then it is stale, or nothing went on without it.
-    let back = rt.random().is_multiple_of(2);
-    let mut without = if back { Vec::new() } else { expected.pulled.clone() };
-    let redundant = setup.level != Level::Raid0 && setup.drives > 2;
-    if back && redundant && rt.random().is_multiple_of(2) {
-        // Another one may be lost instead, if nothing went on without the first. (With two drives
-        // the one that would know is the one that is lost.)
-        let others = (0..setup.drives).filter(|drive| !expected.pulled.contains(drive));
-        let others: Vec<u32> = others.collect();
-        let lost = others[(rt.random() % others.len() as u64) as usize];
-        match assemble(&rt, devices(&parts, &[lost]), &setup.options).await {
-            Ok(volume) => return check(&volume, &expected).await.map(drop),
-            Err(error) if stale(&error, &parts, &[lost]).is_some() => {}
-            Err(error) if error.to_string().contains("cannot do without") => {}
-            Err(error) => return Err(error.to_string()),
+}
+
+fn told(error: furrow_zone::Error) -> String {
+    error.to_string()
+}
+
+impl Reopening {
+    fn parts(&self) -> Vec<Rc<Part>> {
+        Part::split(&self.rt, &self.device, self.array.parts())
+    }
+
+    async fn all(self) -> Result<(), String> {
+        let mut rng = Rng::new(self.case.seed ^ self.rt.random());
+        let parts = self.parts();
+        if self.lose_another(&parts, &mut rng).await? {
+            return Ok(());
+        }
+        let lost = self.choose_lost(&mut rng);
+        // A pulled drive stays away, or comes back: then it is stale, or nothing went on without.
+        let mut without: Vec<u32> = lost.iter().map(|member| self.expected.seat(*member)).collect();
+        if !self.expected.again && rng.one_in(2) {
+            without.extend(&self.expected.pulled);
+        }
+        let volume = self.array.open(&self.rt, &parts, &mut without).await.map_err(told)?;
+        self.check_members(&volume, &lost)?;
+        let found = self.expected.blocks.compare(&volume).await?;
+        let mut now = Blocks::found(found);
+        // It goes on, and what was found stays.
+        self.write_on(&volume, &mut now, &mut rng, 4).await?;
+        self.mend(&volume, &parts, &without, &mut now, &mut rng).await?;
+        now.compare(&volume).await?;
+        let whole: Vec<u32> = if volume.rebuilding().is_some() {
+            // Those whose rebuild is over in memory may not be so on the drives.
+            Vec::new()
+        } else {
+            let states = volume.members().into_iter().map(|(_, state, _)| state);
+            let whole = (0..).zip(states).filter(|(_, state)| *state == MemberState::Active);
+            whole.map(|(member, _)| member).collect()
+        };
+        let seats = seats(&volume, &parts, &[]).await;
+        if rng.one_in(2) {
+            volume.stop().await.map_err(told)?;
+        }
+        drop(volume);
+        // What it was still doing by itself ends as by a crash; others take its place.
+        parts.iter().for_each(|part| part.set_gone(true));
+        self.rt.sleep(1_000_000_000).await;
+        let parts = self.parts();
+        let mut without = self.leave_out(&whole, &seats, &mut rng)?;
+        let volume = self.array.open(&self.rt, &parts, &mut without).await.map_err(told)?;
+        now.compare(&volume).await.map(drop)
+    }
+
+    /// Members whose drives are lost with the power: as many as those that count as redundant
+    /// allow. One of these stays, or there might be nobody who knows of those that failed.
+    fn choose_lost(&self, rng: &mut Rng) -> Vec<u32> {
+        let expected = &self.expected;
+        if expected.again {
+            return Vec::new();
+        }
+        let budget = self.array.tolerates().saturating_sub(expected.doubtful.len() as u32);
+        let whole: Vec<u32> =
+            (0..self.array.drives).filter(|m| !expected.doubtful.contains(m)).collect();
+        let most = budget.min(whole.len() as u32 - 1);
+        let lost = draw(&whole, rng.below(u64::from(most) + 1), rng);
+        if !lost.is_empty() {
+            expected.count(self.told_lost("lost with the power", &lost));
+        }
+        lost
+    }
+
+    fn told_lost(&self, when: &str, lost: &[u32]) -> String {
+        format!("{when}: {} of {} {lost:?}", self.array.level, self.array.drives)
+    }
+
+    /// One more drive may be lost than is redundant, if nothing went on without those that failed.
+    /// (With two drives the one that would know is the one that is lost.) True if that was it.
+    async fn lose_another(&self, parts: &[Rc<Part>], rng: &mut Rng) -> Result<bool, String> {
+        let expected = &self.expected;
+        let doubtful = expected.doubtful.len() as u32;
+        let whole: Vec<u32> =
+            (0..self.array.drives).filter(|m| !expected.doubtful.contains(m)).collect();
+        let fit = doubtful > 0 && doubtful == self.array.tolerates() && whole.len() > 1;
+        if expected.again || !fit || !rng.one_in(4) {
+            return Ok(false);
+        }
+        let lost = draw(&whole, 1, rng);
+        let mut without = vec![expected.seat(lost[0])];
+        match self.array.open(&self.rt, parts, &mut without).await {
+            Ok(volume) => {
+                expected.count("one more lost than is redundant, nothing had gone on");
+                expected.blocks.compare(&volume).await.map(|_| true)
+            }
+            Err(error) if error.to_string().contains("cannot do without") => Ok(false),
+            Err(error) => Err(error.to_string()),
         }
     }
-    let volume = loop {
-        match assemble(&rt, devices(&parts, &without), &setup.options).await {
-            Err(error) => without.push(stale(&error, &parts, &without).ok_or(error.to_string())?),
-            Ok(volume) => break volume,
+
+    /// Who was never in doubt is in service.
+    fn check_members(&self, volume: &Volume, lost: &[u32]) -> Result<(), String> {
+        let expected = &self.expected;
+        for (member, (_, state, _)) in (0u32..).zip(volume.members()) {
+            if state == MemberState::Rebuilding {
+                expected.count("cut in a rebuild");
+            }
+            let sure = !expected.again && !expected.doubtful.contains(&member);
+            let wanted =
+                if lost.contains(&member) { MemberState::Failed } else { MemberState::Active };
+            if sure && state != wanted {
+                return Err(format!("member {member} is {state:?}, not {wanted:?}"));
+            }
         }
-    };
-    let found = check(&volume, &expected).await?;
-    // It goes on, and what was found stays.
-    let mut now = Expected { pulled: expected.pulled.clone(), ..Expected::default() };
-    now.versions = found.iter().map(|(block, version)| (*block, vec![*version])).collect();
-    let mut rng = Rng::new(case.seed ^ rt.random());
-    for step in 0..4 {
-        let block = rng.below(volume.blocks());
-        let version = AFTER + (rng.next() % (1 << 19)) + step;
-        volume
-            .write(block, [page(block, version)].into_iter().collect(), true)
-            .await
-            .map_err(told)?;
-        now.versions.insert(block, vec![version]);
+        Ok(())
     }
-    check(&volume, &now).await?;
-    if rng.below(2) == 0 {
-        volume.stop().await.map_err(told)?;
-    }
-    drop(volume);
-    // What it was still doing by itself ends as by a crash; others take its place.
-    parts.iter().for_each(|part| part.set_gone(true));
-    rt.sleep(1_000_000_000).await;
-    let parts = Part::split(&rt, &device, setup.drives);
-    // As many drives as may be gone besides, a different set each time.
-    let tolerated = match setup.level {
-        Level::Raid0 => 0,
-        Level::Raid6 => 2,
-        _ => 1,
-    };
-    while without.len() < tolerated && rng.below(4) > 0 {
-        let drive = rng.below(setup.drives.into()) as u32;
-        if !without.contains(&drive) {
-            without.push(drive);
+
+    async fn write_on(
+        &self,
+        volume: &Volume,
+        now: &mut Blocks,
+        rng: &mut Rng,
+        count: u64,
+    ) -> Result<(), String> {
+        for step in 0..count {
+            let block = rng.below(volume.blocks());
+            let version = AFTER + (rng.next() % (1 << 19)) + step;
+            let pages = [page(block, version)].into_iter().collect();
+            volume.write(block, pages, true).await.map_err(told)?;
+            now.set(block, version);
         }
+        Ok(())
     }
-    let volume = assemble(&rt, devices(&parts, &without), &setup.options).await.map_err(told)?;
-    check(&volume, &now).await.map(drop)
+
+    /// Replaces what failed, or some of it, and may wait for the rebuild.
+    async fn mend(
+        &self,
+        volume: &Volume,
+        parts: &[Rc<Part>],
+        without: &[u32],
+        now: &mut Blocks,
+        rng: &mut Rng,
+    ) -> Result<(), String> {
+        let failed = |volume: &Volume| {
+            let states = volume.members().into_iter().map(|(_, state, _)| state);
+            let failed = (0u32..).zip(states).filter(|(_, state)| *state == MemberState::Failed);
+            failed.map(|(member, _)| member).collect::<Vec<u32>>()
+        };
+        let mut unused: Vec<u32> = without.to_vec();
+        for member in failed(volume) {
+            if rng.one_in(3) || unused.is_empty() {
+                continue;
+            }
+            let part = unused.swap_remove(rng.below(unused.len() as u64) as usize);
+            let device = parts[part as usize].clone();
+            volume.replace(member, device, true).await.map_err(told)?;
+            self.expected.count("replaced after a reopening");
+        }
+        let began = volume.rebuilding().is_some();
+        if !began || rng.one_in(3) {
+            return Ok(());
+        }
+        let mut turns = 0;
+        while volume.rebuilding().is_some() {
+            if rng.one_in(4) {
+                self.write_on(volume, now, rng, 1).await?;
+            }
+            self.rt.sleep(50_000).await;
+            turns += 1;
+            if turns > 10_000 {
+                return Err("a rebuild does not come to its end".to_owned());
+            }
+        }
+        if volume.members().iter().any(|(_, state, _)| *state == MemberState::Rebuilding) {
+            return Err("a rebuild ended before its end".to_owned());
+        }
+        self.expected.count("rebuilt after a reopening");
+        Ok(())
+    }
+
+    /// Drives to be left out at the end, a different set each time: as many as may be gone besides
+    /// those that are.
+    fn leave_out(
+        &self,
+        whole: &[u32],
+        seats: &[Option<u32>],
+        rng: &mut Rng,
+    ) -> Result<Vec<u32>, String> {
+        let gone = self.array.drives - whole.len() as u32;
+        let budget = self.array.tolerates().saturating_sub(gone);
+        let most = budget.min((whole.len() as u32).saturating_sub(1));
+        let most = if self.array.level == Level::Raid0 { 0 } else { most };
+        // Mostly as many as there may be.
+        let count = if rng.one_in(4) { rng.below(u64::from(most) + 1) } else { most.into() };
+        let lost = draw(whole, count, rng);
+        if !lost.is_empty() {
+            self.expected.count(self.told_lost("left out at the end", &lost));
+        }
+        let seat = |member: &u32| {
+            seats[*member as usize].ok_or_else(|| format!("member {member} sits nowhere"))
+        };
+        lost.iter().map(seat).collect()
+    }
+}
+
+/// So many of them, in order.
+fn draw(of: &[u32], count: u64, rng: &mut Rng) -> Vec<u32> {
+    let mut drawn = of.to_vec();
+    while drawn.len() as u64 > count {
+        drawn.remove(rng.below(drawn.len() as u64) as usize);
+    }
+    drawn
 }

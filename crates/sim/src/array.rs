@@ -1,0 +1,166 @@
+//! An array of parts of one drive: its shape by seed, who sits where, and how it is opened.
+
+use crate::crash::Case;
+use crate::part::Part;
+use furrow_raid::{Canary, Config, DriveOptions, Level, Options, Placement, Volume};
+use furrow_raid::{assemble, examine};
+use furrow_rt::{Rng, Rt};
+use furrow_zone::{BlockCount, ByteLen, Error, Geometry, ZonedDevice};
+use std::rc::Rc;
+
+/// Drives beside the array's, for replacements.
+pub const SPARES: u32 = 2;
+
+/// The shape of an array and how it is run.
+#[derive(Clone, Debug)]
+pub struct Array {
+    /// Level.
+    pub level: Level,
+    /// Members.
+    pub drives: u32,
+    /// How it is made.
+    pub config: Config,
+    /// How it is run.
+    pub options: Options,
+    /// One drive.
+    pub geometry: Geometry,
+}
+
+impl Array {
+    /// The array of a case.
+    pub fn draw(case: Case, rng: &mut Rng, canary: Option<Canary>) -> Array {
+        let shapes = [
+            (Level::Raid5, 4),
+            (Level::Raid5, 3),
+            (Level::Raid6, 4),
+            (Level::Raid01, 4),
+            (Level::Raid4, 3),
+            (Level::Raid5, 2),
+            (Level::Raid6, 5),
+            (Level::Raid0, 2),
+        ];
+        let (level, drives) = shapes[rng.below(shapes.len() as u64) as usize];
+        // A footer of more than one block can be torn.
+        let capacity = if rng.one_in(8) { 88 + rng.below(8) } else { 20 + rng.below(20) };
+        let permits = 6 + rng.below(3) as u32;
+        let geometry = Geometry {
+            zones: 12 + rng.below(4) as u32,
+            zone_size: BlockCount(capacity + rng.below(4)),
+            zone_capacity: BlockCount(capacity),
+            block_size: ByteLen(4096),
+            oob_bytes: 48 + 16 * rng.below(2) as u16,
+            conventional_zones: 0,
+            max_open: Some(permits),
+            max_active: Some(permits),
+            max_append: None,
+            max_transfer: None,
+            read_across_zones: false,
+            unwritten_reads_fail: rng.one_in(2),
+            volatile_cache: case.volatile,
+            channels: None,
+            dies: None,
+        };
+        let config = Config {
+            small: 1 + rng.below(2) as u32,
+            large: rng.below(2) as u32,
+            chunk_large: 2,
+            group: [1, 4, 8][rng.below(3) as usize],
+            reserve: 25,
+            ..Config::new(level, &geometry)
+        };
+        let options = Options {
+            drive: DriveOptions {
+                queues: 2,
+                depth: 1 + rng.below(6) as u32,
+                ..DriveOptions::default()
+            },
+            depth: 1 + rng.below(6) as u32,
+            checkpoint_blocks: 20 + rng.below(200),
+            rebuild_pause: [0, 0, 30_000, 300_000][rng.below(4) as usize],
+            canary,
+            ..Options::default()
+        };
+        Array { level, drives, config, options, geometry }
+    }
+
+    /// Members that may fail at once.
+    pub fn tolerates(&self) -> u32 {
+        Placement::new(self.level, self.drives).map_or(0, |placement| placement.tolerates())
+    }
+
+    /// Parts of the one drive.
+    pub fn parts(&self) -> u32 {
+        self.drives + SPARES
+    }
+
+    /// The one drive.
+    pub fn whole(&self) -> Geometry {
+        let parts = self.parts();
+        Geometry {
+            zones: self.geometry.zones * parts,
+            max_open: self.geometry.max_open.map(|open| open * parts),
+            max_active: self.geometry.max_active.map(|active| active * parts),
+            ..self.geometry.clone()
+        }
+    }
+
+    /// Puts the array together from the parts that are not `without`, as somebody does who gives
+    /// all drives there are and leaves out those that are refused as stale or foreign, which are
+    /// added to `without`.
+    ///
+    /// # Errors
+    /// What else is wrong.
+    pub async fn open(
+        &self,
+        rt: &Rt,
+        parts: &[Rc<Part>],
+        without: &mut Vec<u32>,
+    ) -> Result<Volume, Error> {
+        loop {
+            match assemble(rt, devices(parts, without), &self.options).await {
+                Ok(volume) => return Ok(volume),
+                Err(error) => match refused(&error, parts, without) {
+                    Some(part) => without.push(part),
+                    None => return Err(error),
+                },
+            }
+        }
+    }
+}
+
+/// All parts but those.
+pub fn devices(parts: &[Rc<Part>], without: &[u32]) -> Vec<Rc<dyn ZonedDevice>> {
+    (0..)
+        .zip(parts)
+        .filter(|(index, _)| !without.contains(index))
+        .map(|(_, part)| part.clone() as Rc<dyn ZonedDevice>)
+        .collect()
+}
+
+/// The drive that is refused because it is stale, was replaced, or is of no array: unused, or left
+/// so by a crash while it was put in the place of another.
+fn refused(error: &Error, parts: &[Rc<Part>], without: &[u32]) -> Option<u32> {
+    let text = error.to_string();
+    let ends = [" is stale", " was a member", ": no member of"];
+    let named = |index: &u32| {
+        let name = parts[*index as usize].name();
+        ends.iter().any(|end| text.starts_with(&format!("{name}{end}")))
+    };
+    (0..parts.len() as u32).filter(|index| !without.contains(index)).find(named)
+}
+
+/// The part in the seat of each member, of those that are not `without`.
+pub async fn seats(volume: &Volume, parts: &[Rc<Part>], without: &[u32]) -> Vec<Option<u32>> {
+    let mut seats = vec![None; volume.members().len()];
+    for (index, part) in (0..).zip(parts) {
+        if without.contains(&index) {
+            continue;
+        }
+        let Ok(examined) = examine(&**part).await else { continue };
+        let of = volume.members().iter().position(|(uuid, ..)| *uuid == examined.device);
+        if let Some(member) = of {
+            seats[member] = Some(index);
+        }
+    }
+    seats
+}

@@ -1,0 +1,113 @@
+//! What the blocks of a volume may hold: the oracle of everything that runs a volume under faults.
+//!
+//! A block has the content of its last acknowledged write or trim, or of a later one that was
+//! under way. Contents are told apart by versions, which every 16 bytes of a block repeat.
+
+use furrow_raid::Volume;
+use furrow_rt::Page;
+use std::collections::BTreeMap;
+
+/// Versions from here on are of a reopened volume. It may be crashed again, and then has promised
+/// nothing of them.
+pub const AFTER: u64 = 1 << 20;
+/// Versions from here on are trims: zeros.
+pub const TRIM: u64 = 1 << 40;
+
+/// The content of `block` in a version.
+pub fn page(block: u64, version: u64) -> Page {
+    let mut page = Page::zeroed();
+    for chunk in page.make_mut().chunks_mut(16) {
+        chunk[..8].copy_from_slice(&block.to_le_bytes());
+        chunk[8..].copy_from_slice(&version.to_le_bytes());
+    }
+    page
+}
+
+/// The version of what was read as `block`, 0 for zeros; an error if it is none.
+///
+/// # Errors
+/// Says what it reads as.
+pub fn version(block: u64, found: &Page) -> Result<u64, String> {
+    let word = |at: usize| {
+        let bytes = found.bytes()[at..at + 8].try_into().expect("invariant: eight bytes");
+        u64::from_le_bytes(bytes)
+    };
+    let version = word(8);
+    if found.bytes().iter().all(|byte| *byte == 0) {
+        return Ok(0);
+    }
+    if found.bytes() != page(block, version).bytes() {
+        return Err(format!("block {block} reads as block {} version {version}", word(0)));
+    }
+    Ok(version)
+}
+
+/// What each block may hold.
+#[derive(Clone, Debug, Default)]
+pub struct Blocks {
+    /// Versions a block may have; blocks that are not here are zeros.
+    versions: BTreeMap<u64, Vec<u64>>,
+    /// Operations under way: first block, how many, version.
+    under_way: BTreeMap<u64, (u64, u64, u64)>,
+}
+
+impl Blocks {
+    /// Nothing but what was found.
+    pub fn found(found: BTreeMap<u64, u64>) -> Blocks {
+        let versions = found.into_iter().map(|(block, version)| (block, vec![version])).collect();
+        Blocks { versions, under_way: BTreeMap::new() }
+    }
+
+    /// Operation `operation` is to give `count` blocks from `block` on a version.
+    pub fn began(&mut self, operation: u64, (block, count, version): (u64, u64, u64)) {
+        self.under_way.insert(operation, (block, count, version));
+        for block in block..block + count {
+            self.versions.entry(block).or_insert_with(|| vec![0]).push(version);
+        }
+    }
+
+    /// It was acknowledged: what came before it is gone.
+    pub fn acknowledged(&mut self, operation: u64) {
+        let Some((block, count, version)) = self.under_way.remove(&operation) else { return };
+        for block in block..block + count {
+            let versions = self.versions.entry(block).or_default();
+            if let Some(at) = versions.iter().skip(1).position(|v| *v == version) {
+                versions.drain(..=at);
+            }
+        }
+    }
+
+    /// A block has this version and no other.
+    pub fn set(&mut self, block: u64, version: u64) {
+        self.versions.insert(block, vec![version]);
+    }
+
+    fn check(&self, block: u64, found: &Page) -> Result<u64, String> {
+        let version = version(block, found)?;
+        match self.versions.get(&block) {
+            _ if (AFTER..TRIM).contains(&version) => Ok(version),
+            None if version == 0 => Ok(version),
+            Some(versions) if versions.contains(&version) => Ok(version),
+            Some(versions) if version == 0 && versions.iter().any(|v| *v >= TRIM) => Ok(version),
+            versions => Err(format!("block {block} has version {version}, expected {versions:?}")),
+        }
+    }
+
+    /// Reads the whole volume and compares; the versions found.
+    ///
+    /// # Errors
+    /// Says which block is not what it may be, or cannot be read.
+    pub async fn compare(&self, volume: &Volume) -> Result<BTreeMap<u64, u64>, String> {
+        let (mut at, mut all) = (0, BTreeMap::new());
+        while at < volume.blocks() {
+            let count = 32.min(volume.blocks() - at);
+            let read = volume.read(at, count as u32).await;
+            let read = read.map_err(|error| format!("blocks {at} + {count}: {error}"))?;
+            for (block, page) in (at..).zip(&read) {
+                all.insert(block, self.check(block, page)?);
+            }
+            at += count;
+        }
+        Ok(all)
+    }
+}

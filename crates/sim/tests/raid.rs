@@ -1,0 +1,55 @@
+//! The RAID volume under the crash harness: drives that fail, are replaced and rebuilt without a
+//! failure, and every defect built into the engine caught.
+
+use furrow_raid::Canary;
+use furrow_sim::crash::{Case, Effort, Figures, sweep_case};
+use furrow_sim::volume::VolumeSubject;
+
+fn sweep(subject: VolumeSubject, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
+    let mut figures = Figures::default();
+    for seed in seeds {
+        for volatile in [false, true] {
+            figures.add(sweep_case(&subject, Case { seed, volatile }, &effort, &|_| false));
+        }
+        if figures.failures.len() >= effort.failures_max {
+            break;
+        }
+    }
+    figures
+}
+
+#[test]
+fn the_volume_keeps_what_it_acknowledged() {
+    let effort = Effort { cuts_max: 8, samples: 2, nested_one_in: 4, ..Effort::default() };
+    let figures = sweep(VolumeSubject::default(), 0..8, effort);
+    println!("{figures}");
+    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    for what in ["cut in a rebuild", "rebuilt after a reopening", "replaced after a reopening"] {
+        assert!(figures.reached.get(what).is_some_and(|count| *count > 10), "{what}: {figures}");
+    }
+    assert!(figures.nested > 30, "{figures}");
+}
+
+/// Seeds that found defects once: a replacement that alone knew that it was a member; a rebuild cut
+/// in a segment that no checkpoint knew to have ended, so that what was there of a zone was taken
+/// for all of it; a segment released while it was being rebuilt.
+#[test]
+fn what_failed_once_holds() {
+    let effort = Effort { cuts_max: 30, samples: 4, ..Effort::default() };
+    for (seed, volatile) in [(1, false), (2, false), (3, false), (100, false), (500, true)] {
+        let case = Case { seed, volatile };
+        let figures = sweep_case(&VolumeSubject::default(), case, &effort, &|_| false);
+        assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+        assert!(figures.reopens > 60, "{figures}");
+    }
+}
+
+#[test]
+fn every_defect_built_in_is_caught() {
+    for canary in Canary::ALL {
+        let effort = Effort { cuts_max: 40, samples: 4, failures_max: 1, ..Effort::default() };
+        let figures = sweep(VolumeSubject { canary: Some(canary) }, 0..40, effort);
+        let failure = figures.failures.first().unwrap_or_else(|| panic!("{canary:?} not caught"));
+        println!("{canary:?}, after {} reopens: {failure}", figures.reopens);
+    }
+}
