@@ -306,6 +306,7 @@ fn start(
         members,
         segments: RefCell::new(segments),
         map: RefCell::new(Map::new(image.root.clone())),
+        paging: crate::paging::Paging::new(options.map_memory),
         streams,
         pages: Pool::new(PAGES),
         zero_crc: crc32c(zero.bytes()),

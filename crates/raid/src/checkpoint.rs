@@ -7,10 +7,10 @@
 //!
 //! The same record is written, with the last checkpoint's content, when a member fails.
 
-use crate::format::{ArrayBody, MemberEntry, SegmentEntry, block, kind, segment};
+use crate::format::{ArrayBody, MemberEntry, SegmentEntry, kind, segment};
 use crate::volume::{MemberState, SegmentState, Volume};
 use furrow_log::record::{RecordId, seal};
-use furrow_rt::{Page, Permit, Semaphore};
+use furrow_rt::{Permit, Semaphore};
 use furrow_zone::Result;
 use std::cell::{Cell, RefCell};
 use zerocopy::{FromZeros, IntoBytes};
@@ -30,8 +30,9 @@ pub(crate) struct State {
     pub(crate) id: Cell<u64>,
     /// Cuts so far.
     pub(crate) cuts: Cell<u64>,
-    /// Mapping blocks that the newest durable checkpoint may name and the root does not.
-    pub(crate) replaced: RefCell<Vec<u32>>,
+    /// Mapping blocks, and the numbers they had, that the newest durable checkpoint may name and
+    /// the root does not.
+    pub(crate) replaced: RefCell<Vec<(u32, u32)>>,
     pub(crate) image: RefCell<Image>,
     /// Blocks written when it was taken.
     pub(crate) written: Cell<u64>,
@@ -53,9 +54,6 @@ impl State {
     }
 }
 
-/// Mapping blocks written together.
-const BATCH: usize = 64;
-
 impl Volume {
     /// Writes a checkpoint. `clean`: the volume is stopped in order.
     ///
@@ -64,23 +62,27 @@ impl Volume {
     pub async fn checkpoint(&self, clean: bool) -> Result<()> {
         let state = &self.0.checkpoint;
         let _one = state.one.acquire(1).await;
+        let writes = self.0.paging.writes.acquire(1).await;
         self.quiet().await;
         state.cuts.set(state.cuts.get() + 1);
         let cut = state.cuts.get();
         let pages = &self.0.pages;
-        let dirty = self.0.map.borrow_mut().take_dirty(|| pages.take_dirty());
+        let dirty = self.0.map.borrow_mut().take_dirty(0, usize::MAX, || pages.take_dirty());
+        let mut root = self.0.map.borrow().root().to_vec();
         let entries = self.entries();
         let (sequence, next_segment) = (self.0.sequence.get(), self.0.next_segment.get());
         state.written.set(self.0.counters.get().written);
         self.go_on();
-        if let Err(error) = self.write_leaves(&dirty).await {
-            let mut map = self.0.map.borrow_mut();
-            dirty.iter().for_each(|(leaf, _)| map.mark_dirty(*leaf));
-            return Err(error);
+        // What is evicted later holds what came after the cut: the checkpoint does not name it.
+        for (leaf, number) in self.write_leaves(&dirty).await? {
+            root[leaf as usize] = number;
         }
+        drop(writes);
         self.flush_drives().await?;
-        let root = self.0.map.borrow().root().to_vec();
         let replaced = std::mem::take(&mut *state.replaced.borrow_mut());
+        let named = |(leaf, number): &(u32, u32)| root[*leaf as usize] == *number;
+        let (stay, replaced): (Vec<_>, Vec<_>) = replaced.into_iter().partition(named);
+        state.replaced.borrow_mut().extend(stay);
         *state.image.borrow_mut() = Image { entries, root, sequence, next_segment };
         state.id.set(cut);
         self.write_state(clean).await;
@@ -88,7 +90,7 @@ impl Volume {
             return Err(error);
         }
         let mut segments = self.0.segments.borrow_mut();
-        for number in replaced {
+        for (_, number) in replaced {
             segments[self.0.shape.slot(number) as usize].leaves -= 1;
         }
         for segment in segments.iter_mut().filter(|segment| segment.needed <= cut) {
@@ -116,15 +118,6 @@ impl Volume {
         for stream in &self.0.streams {
             self.pump(stream);
         }
-    }
-
-    async fn write_leaves(&self, dirty: &[(u32, Page)]) -> Result<()> {
-        for batch in dirty.chunks(BATCH) {
-            let blocks =
-                batch.iter().map(|(leaf, page)| (block::MAPPING, u64::from(*leaf), page.clone()));
-            self.write_inside(blocks.collect()).await?;
-        }
-        Ok(())
     }
 
     /// The row that the next stripe of an open segment begins at; `None` if no stream writes to it.

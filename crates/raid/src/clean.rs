@@ -6,6 +6,7 @@
 //! place of its blocks is durable then.
 
 use crate::format::block;
+use crate::map::Map;
 use crate::volume::{Segment, SegmentState, Volume};
 use furrow_log::pool::ReleaseProof;
 use furrow_zone::{Error, ErrorKind, Result};
@@ -71,7 +72,7 @@ impl Volume {
     /// Whether a checkpoint would make a segment free.
     fn held_by_checkpoint(&self) -> bool {
         let mut replaced = std::collections::BTreeMap::new();
-        for number in self.0.checkpoint.replaced.borrow().iter() {
+        for (_, number) in self.0.checkpoint.replaced.borrow().iter() {
             *replaced.entry(self.0.shape.slot(*number)).or_insert(0) += 1;
         }
         (0..).zip(&*self.0.segments.borrow()).any(|(slot, segment)| {
@@ -98,12 +99,14 @@ impl Volume {
     /// If a block that counts cannot be had, or nothing can be written.
     pub(crate) async fn clean(&self, slot: u32) -> Result<()> {
         let sequence = self.0.segments.borrow()[slot as usize].sequence;
-        let identities = self.identities(slot).await;
+        let mut identities = self.identities(slot).await;
+        // By address: a mapping block is asked for once.
+        identities.sort_by_key(|(_, identity)| identity.lba);
         let mut batch = Vec::new();
         for (number, identity) in identities {
             match identity.kind {
                 block::DATA if identity.lba < self.blocks() => {
-                    self.load(identity.lba, 1).await?;
+                    self.fetch(Map::leaf(identity.lba), false).await?;
                     if self.0.map.borrow().get(identity.lba) == number {
                         batch.push((number, (block::DATA, identity.lba), identity));
                     }
@@ -112,7 +115,7 @@ impl Volume {
                     // The next checkpoint writes it anew.
                     let leaf = identity.lba as u32;
                     if self.0.map.borrow().root_of(leaf) == number {
-                        self.load(identity.lba * u64::from(crate::format::MAPPED), 1).await?;
+                        self.fetch(leaf, false).await?;
                         self.0.map.borrow_mut().mark_dirty(leaf);
                     }
                 }

@@ -21,6 +21,7 @@ pub mod format;
 pub mod level;
 mod map;
 mod meta;
+mod paging;
 pub mod parity;
 mod range;
 mod read;

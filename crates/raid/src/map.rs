@@ -1,11 +1,13 @@
 //! The map from volume blocks to physical block numbers (L2P), in mapping blocks of 1,024 entries.
 //!
 //! A mapping block is on the drives (its number is in the *root*), in memory, or both. Entries
-//! change in memory only; a checkpoint writes the mapping blocks that changed.
+//! change in memory only; a checkpoint writes the mapping blocks that changed. Which of them may
+//! leave the memory again says a clock: `paging` asks it.
 
 use crate::format::{MAPPED, NONE};
 use furrow_rt::Page;
-use std::collections::BTreeSet;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A mapping block in memory.
 type Leaf = Box<[u32; MAPPED as usize]>;
@@ -17,7 +19,24 @@ enum Slot {
     Empty,
     /// On the drives only.
     Absent,
-    Here(Leaf),
+    Here {
+        entries: Leaf,
+        /// Asked for since the clock's hand came by.
+        used: Cell<bool>,
+    },
+}
+
+fn here(entries: Leaf) -> Slot {
+    Slot::Here { entries, used: Cell::new(true) }
+}
+
+/// A mapping block that may leave the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Victim {
+    /// It is on the drives as it is here.
+    Clean(u32),
+    /// It has to be written first.
+    Dirty(u32),
 }
 
 /// The map of a volume.
@@ -27,6 +46,11 @@ pub(crate) struct Map {
     /// Where the newest written version of each is.
     root: Vec<u32>,
     dirty: BTreeSet<u32>,
+    /// Those in memory, in the order the clock's hand passes them.
+    clock: Vec<u32>,
+    hand: usize,
+    /// How many need each to stay in memory.
+    pins: BTreeMap<u32, u32>,
 }
 
 /// The mapping block of `lba`, and the entry in it.
@@ -38,7 +62,85 @@ impl Map {
     /// A map with the root a checkpoint has.
     pub(crate) fn new(root: Vec<u32>) -> Map {
         let slot = |number: &u32| if *number == NONE { Slot::Empty } else { Slot::Absent };
-        Map { leaves: root.iter().map(slot).collect(), root, dirty: BTreeSet::new() }
+        let leaves = root.iter().map(slot).collect();
+        let (dirty, clock, pins) = Default::default();
+        Map { leaves, root, dirty, clock, hand: 0, pins }
+    }
+
+    /// The mapping block of a block of the volume.
+    pub(crate) fn leaf(lba: u64) -> u32 {
+        (lba / u64::from(MAPPED)) as u32
+    }
+
+    /// Whether a mapping block takes memory.
+    pub(crate) fn is_here(&self, leaf: u32) -> bool {
+        let Slot::Here { used, .. } = &self.leaves[leaf as usize] else { return false };
+        used.set(true);
+        true
+    }
+
+    /// Whether a mapping block has no entries at all.
+    pub(crate) fn is_empty(&self, leaf: u32) -> bool {
+        matches!(self.leaves[leaf as usize], Slot::Empty)
+    }
+
+    /// How many are in memory.
+    pub(crate) fn resident(&self) -> usize {
+        self.clock.len()
+    }
+
+    /// Gives an empty mapping block its memory.
+    pub(crate) fn create(&mut self, leaf: u32) {
+        if self.is_empty(leaf) {
+            self.put(leaf, Box::new([NONE; MAPPED as usize]));
+        }
+    }
+
+    fn put(&mut self, leaf: u32, entries: Leaf) {
+        self.leaves[leaf as usize] = here(entries);
+        self.clock.push(leaf);
+    }
+
+    /// It has to stay in memory, until it is unpinned as often.
+    pub(crate) fn pin(&mut self, leaf: u32) {
+        *self.pins.entry(leaf).or_default() += 1;
+    }
+
+    /// See [`Map::pin`].
+    pub(crate) fn unpin(&mut self, leaf: u32) {
+        if let Some(count) = self.pins.get_mut(&leaf) {
+            *count -= 1;
+            if *count == 0 {
+                self.pins.remove(&leaf);
+            }
+        }
+    }
+
+    /// The next that the clock's hand finds unused and nobody needs; `None` if there is none.
+    pub(crate) fn victim(&mut self) -> Option<Victim> {
+        for _ in 0..2 * self.clock.len() {
+            self.hand = (self.hand + 1) % self.clock.len();
+            let leaf = self.clock[self.hand];
+            let Slot::Here { used, .. } = &self.leaves[leaf as usize] else { continue };
+            if self.pins.contains_key(&leaf) || used.replace(false) {
+                continue;
+            }
+            let dirty = self.dirty.contains(&leaf);
+            return Some(if dirty { Victim::Dirty(leaf) } else { Victim::Clean(leaf) });
+        }
+        None
+    }
+
+    /// It leaves the memory.
+    pub(crate) fn evict(&mut self, leaf: u32) {
+        debug_assert!(!self.dirty.contains(&leaf) && !self.pins.contains_key(&leaf));
+        let known = self.root[leaf as usize] != NONE;
+        self.leaves[leaf as usize] = if known { Slot::Absent } else { Slot::Empty };
+        if self.clock.get(self.hand) != Some(&leaf) {
+            self.hand = self.clock.iter().position(|other| *other == leaf).unwrap_or(0);
+        }
+        self.clock.swap_remove(self.hand);
+        self.hand = self.hand.saturating_sub(1);
     }
 
     /// The mapping block that must be loaded before `lba` can be asked for or changed.
@@ -51,7 +153,7 @@ impl Map {
     pub(crate) fn get(&self, lba: u64) -> u32 {
         let (leaf, entry) = split(lba);
         match &self.leaves[leaf] {
-            Slot::Here(entries) => entries[entry],
+            Slot::Here { entries, .. } => entries[entry],
             Slot::Empty => NONE,
             Slot::Absent => unreachable!("invariant: asked for only when loaded"),
         }
@@ -64,9 +166,9 @@ impl Map {
             if number == NONE {
                 return NONE;
             }
-            self.leaves[leaf] = Slot::Here(Box::new([NONE; MAPPED as usize]));
+            self.create(leaf as u32);
         }
-        let Slot::Here(entries) = &mut self.leaves[leaf] else {
+        let Slot::Here { entries, .. } = &mut self.leaves[leaf] else {
             unreachable!("invariant: changed only when loaded")
         };
         let old = std::mem::replace(&mut entries[entry], number);
@@ -83,7 +185,7 @@ impl Map {
             for (entry, bytes) in entries.iter_mut().zip(page.bytes().chunks_exact(4)) {
                 *entry = u32::from_le_bytes(bytes.try_into().expect("invariant: four bytes"));
             }
-            self.leaves[leaf as usize] = Slot::Here(entries);
+            self.put(leaf, entries);
         }
     }
 
@@ -102,11 +204,21 @@ impl Map {
         &self.root
     }
 
-    /// The mapping blocks that changed since the last call, and their content.
-    pub(crate) fn take_dirty(&mut self, page: impl Fn() -> Page) -> Vec<(u32, Page)> {
-        let dirty = std::mem::take(&mut self.dirty);
+    /// At most so many of the mapping blocks from `first` on that changed and were not taken since,
+    /// and their content. Each is pinned.
+    pub(crate) fn take_dirty(
+        &mut self,
+        first: u32,
+        most: usize,
+        page: impl Fn() -> Page,
+    ) -> Vec<(u32, Page)> {
+        let dirty: Vec<u32> = self.dirty.range(first..).copied().take(most).collect();
+        for leaf in &dirty {
+            self.dirty.remove(leaf);
+            self.pin(*leaf);
+        }
         let content = |leaf: u32| {
-            let Slot::Here(entries) = &self.leaves[leaf as usize] else {
+            let Slot::Here { entries, .. } = &self.leaves[leaf as usize] else {
                 unreachable!("invariant: what changed is in memory")
             };
             let mut page = page();
@@ -139,8 +251,7 @@ impl Map {
 
     /// Bytes in memory.
     pub(crate) fn bytes(&self) -> usize {
-        let here = self.leaves.iter().filter(|slot| matches!(slot, Slot::Here(_))).count();
-        here * MAPPED as usize * 4
+        self.resident() * MAPPED as usize * 4
             + self.root.len() * 4
             + self.leaves.len() * std::mem::size_of::<Slot>()
     }
@@ -162,7 +273,7 @@ mod tests {
             assert_eq!(map.set(lba, number), std::mem::replace(&mut model[lba as usize], number));
         }
         assert!(map.dirty_count() >= 2);
-        let written = map.take_dirty(Page::zeroed);
+        let written = map.take_dirty(0, usize::MAX, Page::zeroed);
         assert_eq!(map.dirty_count(), 0);
         let mut root = vec![NONE; 3];
         for (leaf, _) in &written {
@@ -177,5 +288,31 @@ mod tests {
             assert_eq!(again.get(lba as u64), *number);
         }
         assert_eq!(again.dirty_count(), 0);
+    }
+
+    #[test]
+    fn the_clock_spares_what_was_used_and_what_is_pinned() {
+        let mut map = Map::new(vec![7; 4]);
+        (0..4).for_each(|leaf| map.load(leaf, &Page::zeroed()));
+        map.pin(2);
+        map.set(u64::from(MAPPED), 9);
+        // All were used once: the first round takes that away.
+        let mut seen = Vec::new();
+        while let Some(victim) = map.victim() {
+            match victim {
+                Victim::Clean(leaf) => {
+                    seen.push(leaf);
+                    map.evict(leaf);
+                    assert!(!map.is_here(leaf));
+                }
+                Victim::Dirty(leaf) => {
+                    let taken = map.take_dirty(leaf, 1, Page::zeroed);
+                    assert_eq!(taken[0].0, 1);
+                    map.unpin(1);
+                }
+            }
+        }
+        seen.sort_unstable();
+        assert_eq!((seen, map.resident()), (vec![0, 1, 3], 1));
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::drive::Drive;
 use crate::format::{BlockMeta, CODED, NONE, block};
+use crate::map::Map;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
 use crate::table::Groups;
@@ -52,14 +53,24 @@ impl Volume {
         if let Some(error) = self.failed().filter(|_| !self.survives()) {
             return Err(error);
         }
-        self.load(block, count.into()).await?;
         self.count(|counters| counters.read += u64::from(count));
-        let wanted: smallvec::SmallVec<[(u32, Wanted); 16]> = {
+        let end = block + u64::from(count);
+        let mut wanted: smallvec::SmallVec<[(u32, Wanted); 16]> = Default::default();
+        let (mut at, mut pins) = (block, Vec::new());
+        while at < end {
+            let leaf = Map::leaf(at);
+            self.fetch(leaf, false).await?;
             let map = self.0.map.borrow();
-            (block..block + u64::from(count))
-                .map(|lba| (map.get(lba), (block::DATA, lba)))
-                .collect()
-        };
+            let before = wanted.len();
+            while at < end && Map::leaf(at) == leaf {
+                wanted.push((map.get(at), (block::DATA, at)));
+                at += 1;
+            }
+            if at < end {
+                // What was looked up must be there still when the rest is.
+                pins.extend(self.pin_slots(wanted[before..].iter().map(|(number, _)| *number)));
+            }
+        }
         self.read_numbers(&wanted).await
     }
 

@@ -4,18 +4,20 @@
 //! 2. Every zone's header says which segment it is of.
 //! 3. Of segments that were not ended at the cut, every row is looked at. A stripe counts if enough
 //!    of its chunks are there to have all of it; what does not is as if it had never been.
-//! 4. Blocks and trims after the cut change the map, in the order of their sequence numbers.
-//! 5. Zones of open segments are brought to one row, filled up to the end of their group.
+//! 4. Zones of open segments are brought to one row, filled up to the end of their group.
+//! 5. Blocks and trims after the cut change the map, in the order of their sequence numbers. What
+//!    of the map does not fit the memory is written on the way.
 //! 6. Stripes that count but lack a chunk are written anew, with the numbers they have: otherwise
 //!    the next failure of a drive would take back what this recovery has shown.
 //! 7. A checkpoint; then zones that belong to nothing are reset.
 //!
-//! Until 7 nothing is reset, and what is written changes nothing of what steps 1 to 4 find: a crash
+//! Until 7 nothing is reset, and what is written changes nothing of what steps 1 to 3 find: a crash
 //! on the way is recovered as the first one was.
 
 use crate::checkpoint::Image;
 use crate::drive::written;
 use crate::format::{CODED, FooterEntry, NONE, SegmentBody, TrimEntry, block, kind, segment};
+use crate::map::Map;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
 use crate::scan::{Row, Rows, note_places, read_footers, scan_zone};
@@ -114,13 +116,13 @@ impl Volume {
         }
         self.drop_unbuilt(&unbuilt).await;
         self.count_leaves();
-        self.apply(&delta, image).await?;
         self.0.sequence.set(self.0.sequence.get().max(delta.highest + 1));
         for (segment, scanned) in open {
             self.resume(segment, scanned, zones).await?;
         }
         self.finish_strays(&strays, zones).await;
         self.finish_strays(&unended, zones).await;
+        self.apply(&delta, image).await?;
         self.heal(&delta.torn).await?;
         self.checkpoint(false).await?;
         self.release_strays(&strays).await;
@@ -374,9 +376,14 @@ impl Volume {
             self.0.segments.borrow_mut()[slot].needed = self.0.checkpoint.cuts.get() + 1;
         }
         for (_, range) in &trims {
-            self.load(range.start, range.end - range.start).await?;
-            for lba in range.clone() {
-                self.turn(lba, NONE, image);
+            let mut at = range.start;
+            while at < range.end {
+                let leaf = Map::leaf(at);
+                self.fetch(leaf, false).await?;
+                while at < range.end && Map::leaf(at) == leaf {
+                    self.turn(at, NONE, image);
+                    at += 1;
+                }
             }
         }
         for (lba, candidate) in &delta.blocks {
@@ -384,7 +391,7 @@ impl Volume {
                 *sequence > candidate.sequence && range.contains(lba)
             };
             if !trims.iter().any(gone) {
-                self.load(*lba, 1).await?;
+                self.fetch(Map::leaf(*lba), true).await?;
                 self.turn(*lba, candidate.number, image);
             }
         }

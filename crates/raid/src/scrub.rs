@@ -2,6 +2,7 @@
 //! against its parity, and writes anew what is damaged.
 
 use crate::format::block;
+use crate::map::Map;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
 use crate::volume::{SegmentState, Volume};
@@ -172,7 +173,7 @@ impl Volume {
     pub(crate) async fn counts(&self, number: u32, identity: &Identity) -> Result<bool> {
         match identity.kind {
             block::DATA if identity.lba < self.blocks() => {
-                self.load(identity.lba, 1).await?;
+                self.fetch(Map::leaf(identity.lba), false).await?;
                 Ok(self.0.map.borrow().get(identity.lba) == number)
             }
             block::MAPPING if identity.lba < u64::from(self.0.shape.mappings) => {

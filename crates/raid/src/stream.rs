@@ -7,6 +7,7 @@
 
 use crate::format::{FooterEntry, NONE, SegmentBody, block, kind};
 use crate::meta::Identity;
+use crate::paging::Pins;
 use crate::table::Groups;
 use crate::volume::{Segment, SegmentState, Volume};
 use furrow_log::budget::Class;
@@ -37,16 +38,28 @@ pub(crate) struct Call {
     done: Notify,
     /// Address and number of each block, if it wants to know.
     placed: Option<RefCell<Vec<(u64, u32)>>>,
+    /// Mapping blocks that are changed when its stripes are durable.
+    _pins: Option<Pins>,
 }
 
 impl Call {
     pub(crate) fn new(told: bool) -> Rc<Call> {
-        Rc::new(Call {
+        Rc::new(Call::make(told, None))
+    }
+
+    /// Of a call that changes the map.
+    pub(crate) fn pinning(pins: Option<Pins>) -> Rc<Call> {
+        Rc::new(Call::make(false, pins))
+    }
+
+    fn make(told: bool, pins: Option<Pins>) -> Call {
+        Call {
             left: Cell::new(0),
             error: RefCell::default(),
             done: Notify::new(),
             placed: told.then(RefCell::default),
-        })
+            _pins: pins,
+        }
     }
 
     pub(crate) async fn wait(&self) -> Result<()> {

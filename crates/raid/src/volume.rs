@@ -16,7 +16,7 @@ use crate::shape::{Config, Shape};
 use crate::stream::Stream;
 use crate::table::StripeTable;
 use furrow_log::Uuid;
-use furrow_rt::{Notify, Page, Pages, Pool, Rt};
+use furrow_rt::{Notify, Page, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -58,6 +58,9 @@ pub struct Options {
     pub depth: u32,
     /// Data blocks written between two checkpoints, at most.
     pub checkpoint_blocks: u64,
+    /// Bytes of memory for the map, at least 24 KiB; what does not fit is read when it is asked
+    /// for. 0: all of the map may be in memory.
+    pub map_memory: u64,
     /// Clean in the background.
     pub clean: bool,
     /// Nanoseconds a rebuild pauses after every 32 rows, for the sake of others.
@@ -73,6 +76,7 @@ impl Default for Options {
             pad_after: 100_000,
             depth: 16,
             checkpoint_blocks: 1 << 18,
+            map_memory: 0,
             clean: true,
             rebuild_pause: 0,
             canary: None,
@@ -227,6 +231,16 @@ pub struct Counters {
     pub checkpoints: u64,
     /// Stripes written again because a zone failed.
     pub rewritten: u64,
+    /// Lookups of a mapping block that was in memory.
+    pub map_hits: u64,
+    /// Lookups for which one was read.
+    pub map_misses: u64,
+    /// Mapping blocks that left the memory for others.
+    pub map_evictions: u64,
+    /// Mapping blocks written.
+    pub map_writes: u64,
+    /// Most mapping blocks that were in memory at once.
+    pub map_peak: u64,
 }
 
 pub(crate) struct Inner {
@@ -239,6 +253,7 @@ pub(crate) struct Inner {
     pub(crate) members: Vec<Member>,
     pub(crate) segments: RefCell<Vec<Segment>>,
     pub(crate) map: RefCell<Map>,
+    pub(crate) paging: crate::paging::Paging,
     pub(crate) streams: Vec<Rc<Stream>>,
     pub(crate) pages: Pool,
     pub(crate) zero: Page,
@@ -350,6 +365,7 @@ impl Volume {
         self.0.room.notify_all();
         self.0.wanted.notify_all();
         self.0.quiet.notify_all();
+        self.give_up_paging();
         for stream in &self.0.streams {
             self.abandon(stream);
         }
@@ -413,46 +429,26 @@ impl Volume {
         }
     }
 
-    /// Loads the mapping blocks of a range.
-    pub(crate) async fn load(&self, block: u64, count: u64) -> Result<()> {
-        let mut at = block;
-        while at < block + count {
-            let missing = self.0.map.borrow().missing(at);
-            if let Some(leaf) = missing {
-                self.load_leaf(leaf).await?;
-            }
-            at = (at / u64::from(format::MAPPED) + 1) * u64::from(format::MAPPED);
-        }
-        Ok(())
-    }
-
-    async fn load_leaf(&self, leaf: u32) -> Result<()> {
-        loop {
-            let number = self.0.map.borrow().root_of(leaf);
-            let identity = (format::block::MAPPING, u64::from(leaf));
-            let pages: Pages = self.read_numbers(&[(number, identity)]).await?;
-            let mut map = self.0.map.borrow_mut();
-            // It may have been loaded, or moved, meanwhile.
-            if map.root_of(leaf) == number {
-                map.load(leaf, &pages[0]);
-                return Ok(());
-            }
-        }
-    }
-
     /// How the range is mapped: lengths, and whether nothing is there.
     ///
     /// # Errors
     /// `Invalid` if it is past the end; `Io` if the map cannot be read.
     pub async fn extents(&self, block: u64, count: u64) -> Result<Vec<(u64, bool)>> {
         self.check_range(block, count)?;
-        self.load(block, count).await?;
-        let map = self.0.map.borrow();
-        let (mut at, mut found) = (block, Vec::new());
+        let (mut at, mut found): (u64, Vec<(u64, bool)>) = (block, Vec::new());
         while at < block + count {
-            let run = map.run(at, block + count - at);
-            found.push(run);
-            at += run.0;
+            let leaf = Map::leaf(at);
+            self.fetch(leaf, false).await?;
+            let end = (block + count).min((u64::from(leaf) + 1) * u64::from(format::MAPPED));
+            let map = self.0.map.borrow();
+            while at < end {
+                let (length, hole) = map.run(at, end - at);
+                at += length;
+                match found.last_mut() {
+                    Some(last) if last.1 == hole => last.0 += length,
+                    _ => found.push((length, hole)),
+                }
+            }
         }
         Ok(found)
     }

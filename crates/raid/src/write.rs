@@ -1,7 +1,9 @@
 //! Writes: from a call to stripes on the drives, and what happens when a drive fails meanwhile.
 
 use crate::format::{NONE, TrimEntry, block, kind};
+use crate::map::Map;
 use crate::meta::{Identity, seal};
+use crate::paging::Pinner;
 use crate::parity::encode;
 use crate::stream::{Call, Item, Open, Stream, Stripe, Use};
 use crate::volume::{Canary, MemberState, Volume};
@@ -58,9 +60,27 @@ impl Volume {
         self.check_range(block, data.len() as u64)?;
         let count = data.len() as u64;
         let _held = self.0.ranges.hold(block..block + count).await;
-        self.load(block, count).await?;
+        let (mut at, mut data) = (block, data.into_iter());
+        while at < block + count {
+            let piece = self.piece(at, block + count - at);
+            self.write_piece(at, data.by_ref().take(piece as usize), piece).await?;
+            at += piece;
+        }
+        if fua {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    async fn write_piece(
+        &self,
+        block: u64,
+        data: impl Iterator<Item = Page>,
+        count: u64,
+    ) -> Result<()> {
+        let pins = self.pin(Pinner::User, (block, count), true).await?;
         self.check_alive()?;
-        let call = Call::new(false);
+        let call = Call::pinning(pins);
         let (mut left, mut stream) = (count as u32, None);
         for (lba, page) in (block..).zip(data) {
             let stream = stream.get_or_insert_with(|| self.route(self.purpose(left)));
@@ -76,9 +96,6 @@ impl Volume {
         self.count(|counters| counters.written += count);
         if !self.has(Canary::EarlyAck) {
             call.wait().await?;
-        }
-        if fua {
-            self.flush().await?;
         }
         Ok(())
     }
@@ -118,19 +135,43 @@ impl Volume {
     /// Writes blocks at another place, as what they are; each counts only if its address is still
     /// mapped to where it was.
     pub(crate) async fn move_blocks(&self, blocks: Vec<(Identity, Page, u32)>) -> Result<()> {
-        if blocks.is_empty() {
-            return Ok(());
-        }
-        let call = Call::new(false);
-        let stream = self.route(Use::Inside);
-        for (mut identity, page, from) in blocks {
-            if self.has(Canary::FreshSequence) {
-                identity.sequence = self.next_sequence();
+        let leaf =
+            |identity: &Identity| (identity.kind == block::DATA).then(|| Map::leaf(identity.lba));
+        let mut blocks = blocks;
+        blocks.sort_by_key(|(identity, ..)| leaf(identity));
+        let mut left = blocks.into_iter().peekable();
+        while left.peek().is_some() {
+            let (mut calls, stream) = (Vec::new(), self.route(Use::Inside));
+            while let Some(next) = left.peek().map(|(identity, ..)| *identity) {
+                let call = match leaf(&next) {
+                    // The root names it, not the map.
+                    None => Call::new(false),
+                    Some(_) if calls.is_empty() || !self.is_bounded() => {
+                        let range = (next.lba, 1);
+                        Call::pinning(self.pin(Pinner::Inside, range, false).await?)
+                    }
+                    Some(_) => match self.pin_more(next.lba).await? {
+                        Some(pins) => Call::pinning(Some(pins)),
+                        // Not before those that are under way are over.
+                        None => break,
+                    },
+                };
+                while let Some((mut identity, page, from)) =
+                    left.next_if(|(identity, ..)| leaf(identity) == leaf(&next))
+                {
+                    if self.has(Canary::FreshSequence) {
+                        identity.sequence = self.next_sequence();
+                    }
+                    self.put(&stream, Item { identity, page, from: Some(from), trimmed: 0 }, &call);
+                }
+                calls.push(call);
             }
-            self.put(&stream, Item { identity, page, from: Some(from), trimmed: 0 }, &call);
+            self.close_stripe(&stream);
+            for call in calls {
+                call.wait().await?;
+            }
         }
-        self.close_stripe(&stream);
-        call.wait().await
+        Ok(())
     }
 
     /// Forgets what the blocks hold: they read as zeros, and their room is free. A record of it is
@@ -145,7 +186,20 @@ impl Volume {
             return Ok(());
         }
         let _held = self.0.ranges.hold(block..block + count).await;
-        self.load(block, count).await?;
+        let mut at = block;
+        while at < block + count {
+            let piece = self.piece(at, block + count - at);
+            self.trim_piece(at, piece).await?;
+            at += piece;
+        }
+        if fua {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    async fn trim_piece(&self, block: u64, count: u64) -> Result<()> {
+        let pins = self.pin(Pinner::User, (block, count), false).await?;
         self.check_alive()?;
         // The number a trim has decides what it takes away: those of later writes are higher.
         let entry = TrimEntry { lba: block.into(), blocks: count.into() };
@@ -155,18 +209,14 @@ impl Volume {
         let page = record::seal(&id, entry.as_bytes(), &self.0.pages).remove(0);
         if self.has(Canary::TrimWithoutRecord) {
             self.forget(block, count);
-        } else {
-            let call = Call::new(false);
-            let stream = self.route(Use::Small);
-            let crc = crc32c(page.bytes());
-            let identity = Identity { lba: block, sequence, crc, kind: block::TRIM };
-            self.put(&stream, Item { identity, page, from: None, trimmed: count }, &call);
-            call.wait().await?;
+            return Ok(());
         }
-        if fua {
-            self.flush().await?;
-        }
-        Ok(())
+        let call = Call::pinning(pins);
+        let stream = self.route(Use::Small);
+        let crc = crc32c(page.bytes());
+        let identity = Identity { lba: block, sequence, crc, kind: block::TRIM };
+        self.put(&stream, Item { identity, page, from: None, trimmed: count }, &call);
+        call.wait().await
     }
 
     /// Writes zeros: as [`Volume::trim`], since what is not mapped reads as zeros.
@@ -420,7 +470,7 @@ impl Volume {
         drop(map);
         self.0.segments.borrow_mut()[self.0.shape.slot(number) as usize].leaves += 1;
         if old != NONE {
-            self.0.checkpoint.replaced.borrow_mut().push(old);
+            self.0.checkpoint.replaced.borrow_mut().push((leaf, old));
         }
     }
 

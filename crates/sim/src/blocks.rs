@@ -100,7 +100,7 @@ impl Blocks {
     pub async fn compare(&self, volume: &Volume) -> Result<BTreeMap<u64, u64>, String> {
         let (mut at, mut all) = (0, BTreeMap::new());
         while at < volume.blocks() {
-            let count = 32.min(volume.blocks() - at);
+            let count = 256.min(volume.blocks() - at);
             let read = volume.read(at, count as u32).await;
             let read = read.map_err(|error| format!("blocks {at} + {count}: {error}"))?;
             for (block, page) in (at..).zip(&read) {

@@ -432,6 +432,9 @@ impl Reopening {
         let volume = self.array.open(&self.rt, &parts, &mut without).await.map_err(told)?;
         self.check_members(&volume, &lost)?;
         let found = self.expected.blocks.compare(&volume).await?;
+        if volume.counters().map_evictions > 0 {
+            self.expected.count("parts of the map evicted");
+        }
         let mut now = Blocks::found(found);
         // It goes on, and what was found stays.
         self.write_on(&volume, &mut now, &mut rng, 4).await?;
