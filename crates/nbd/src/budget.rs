@@ -9,8 +9,7 @@
 //! - A request that fits the reserve never waits for another connection.
 //! - What is charged never exceeds reserve × connections + the shared part.
 
-use crate::time::either;
-use furrow_rt::{Notify, Permit, Semaphore};
+use furrow_rt::{Notify, Permit, Semaphore, either};
 use std::cell::Cell;
 use std::rc::Rc;
 

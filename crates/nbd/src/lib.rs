@@ -45,13 +45,12 @@ mod server;
 mod session;
 mod status;
 mod stream;
-mod time;
 mod tls;
 mod volume;
 mod wire;
 
 pub use export::Export;
-pub use listen::Listen;
+pub use listen::{Listen, Listener};
 pub use memory::Memory;
 pub use server::{Limits, Options, Server};
 pub use status::{ConnectionStatus, Counts, ExportStatus, Status};

@@ -1,5 +1,7 @@
 //! Where clients come in: Unix and TCP sockets.
 
+use furrow_rt::Rt;
+use furrow_rt::exec::Readiness;
 use furrow_zone::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with, sockopt};
@@ -58,8 +60,8 @@ impl std::str::FromStr for Listen {
 }
 
 /// A listening socket. A Unix socket's file is removed with it, if it is still the same.
-pub(crate) struct Listener {
-    pub(crate) socket: Arc<OwnedFd>,
+pub struct Listener {
+    socket: Arc<OwnedFd>,
     pub(crate) at: Listen,
     /// Device and inode of the file that was made.
     file: Option<(u64, u64)>,
@@ -97,7 +99,11 @@ fn clear(path: &Path, at: &Listen) -> Result<()> {
 }
 
 impl Listener {
-    pub(crate) fn bind(at: &Listen) -> Result<Listener> {
+    /// Listens at `at`.
+    ///
+    /// # Errors
+    /// `Busy` if another server answers there, `Exists` if something that is no socket is there.
+    pub fn bind(at: &Listen) -> Result<Listener> {
         match at {
             Listen::Unix(path) => {
                 clear(path, at)?;
@@ -125,8 +131,13 @@ impl Listener {
         }
     }
 
+    /// Waits until there may be a client.
+    pub fn readable(&self, rt: &Rt) -> Readiness {
+        rt.readable(self.socket.clone())
+    }
+
     /// The next client that waits, and who it is. [`Errno::AGAIN`]: none.
-    pub(crate) fn accept(&self) -> Result<(OwnedFd, String), Errno> {
+    pub fn accept(&self) -> Result<(OwnedFd, String), Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (socket, address) = acceptfrom_with(&self.socket, flags)?;
         let peer = match &self.at {

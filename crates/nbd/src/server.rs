@@ -8,11 +8,10 @@ use crate::listen::{Listen, Listener};
 use crate::session::Session;
 use crate::status::{Status, count};
 use crate::stream::Stream;
-use crate::time::{either, within};
 use crate::tls::Tls;
 use crate::volume::Volume;
 use crate::wire::PAYLOAD_MAX;
-use furrow_rt::{Nanos, Notify, Pool, Rt, Semaphore};
+use furrow_rt::{Nanos, Notify, Pool, Rt, Semaphore, either, within};
 use furrow_zone::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -196,7 +195,7 @@ impl<V: Volume> Server<V> {
                 // A client that was gone before it was served.
                 Err(Errno::CONNABORTED | Errno::INTR) => rt.yield_now().await,
                 Err(Errno::AGAIN) => {
-                    let _ = either(rt.readable(listener.socket.clone()), stopped).await;
+                    let _ = either(listener.readable(rt), stopped).await;
                 }
                 // Out of descriptors or memory: those who are served go on, and make room.
                 Err(_) => {

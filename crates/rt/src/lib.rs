@@ -30,6 +30,7 @@ mod sleeper;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "where threads meet")]
 mod sync;
 mod tasks;
+pub mod wait;
 
 pub use buf::{PAGE_SIZE, Page, Pages, Pool};
 pub use completion::{Completion, CompletionTable, Ticket};
@@ -37,3 +38,4 @@ pub use exec::{Clock, Config, JoinHandle, Nanos, Rt, Source};
 pub use gate::{Notify, Permit, Semaphore};
 pub use port::{Port, Stopped};
 pub use rng::Rng;
+pub use wait::{either, within};

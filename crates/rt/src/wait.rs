@@ -1,12 +1,12 @@
 //! Waiting for the first of two things, one of them often a time.
 
-use furrow_rt::Rt;
+use crate::Rt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
 /// Waits for the first of two: `Ok` of the one, `Err` of the other. The other is dropped.
-pub(crate) async fn either<A: Future, B: Future>(a: A, b: B) -> Result<A::Output, B::Output> {
+pub async fn either<A: Future, B: Future>(a: A, b: B) -> Result<A::Output, B::Output> {
     let (mut a, mut b) = (pin!(a), pin!(b));
     poll_fn(|context| match a.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Ok(value)),
@@ -16,6 +16,6 @@ pub(crate) async fn either<A: Future, B: Future>(a: A, b: B) -> Result<A::Output
 }
 
 /// `future`'s value, if it is there within `nanoseconds`.
-pub(crate) async fn within<F: Future>(rt: &Rt, nanoseconds: u64, future: F) -> Option<F::Output> {
+pub async fn within<F: Future>(rt: &Rt, nanoseconds: u64, future: F) -> Option<F::Output> {
     either(future, rt.sleep(nanoseconds)).await.ok()
 }
