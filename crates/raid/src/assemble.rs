@@ -325,6 +325,7 @@ fn start(
         ending: Cell::new(0),
         held: Cell::new(0),
         rebuild: crate::rebuild::State::default(),
+        news: crate::event::Events::default(),
         noting: Cell::new(false),
         noted: Notify::new(),
         dead: RefCell::default(),

@@ -171,6 +171,12 @@ fn check_features(body: &[u8]) -> Result<()> {
     }
 }
 
+impl Drop for Drive {
+    fn drop(&mut self) {
+        self.writer.let_go();
+    }
+}
+
 impl Drive {
     /// Takes a drive into use as its reports say; `ring` is the zone of the ring to go on in.
     pub(crate) fn open(

@@ -16,7 +16,9 @@
 mod assemble;
 mod checkpoint;
 mod clean;
+mod doubt;
 mod drive;
+mod event;
 pub mod format;
 pub mod level;
 mod map;
@@ -36,7 +38,9 @@ mod volume;
 mod write;
 
 pub use assemble::{Examined, assemble, create, examine};
+pub use doubt::doubt;
 pub use drive::DriveOptions;
+pub use event::Event;
 pub use level::{Level, Placement};
 pub use rebuild::Progress;
 pub use scrub::{Finding, Scrubbed};

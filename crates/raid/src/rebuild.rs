@@ -7,6 +7,7 @@
 //! its level tolerates one failure less.
 
 use crate::drive::{Drive, reports};
+use crate::event::Event;
 use crate::format::{CODED, FooterEntry, NONE};
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
@@ -20,7 +21,7 @@ use furrow_log::pool::ReleaseProof;
 use furrow_log::record::crc32c;
 use furrow_log::writer::{Durability, Kind, Payload};
 use furrow_rt::{Nanos, Page, Pages};
-use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
@@ -54,6 +55,7 @@ pub(crate) struct State {
     began: Cell<Nanos>,
     total: Cell<u32>,
     done: Cell<u32>,
+    pause: Cell<Option<u64>>,
 }
 
 impl Volume {
@@ -82,25 +84,13 @@ impl Volume {
                 format!("member {index} is in service: fail it first"),
             ));
         }
-        self.check_replacement(&*device)?;
-        let mut zones = reports(&*device)?;
-        let used = |z: &&furrow_zone::ZoneReport| {
-            !matches!(z.state, ZoneState::Empty | ZoneState::Offline)
-        };
-        if let Some(used) = zones.iter().find(used) {
-            if !force {
-                return Err(Error::new(
-                    ErrorKind::Exists,
-                    format!(
-                        "{}: zone {} is not empty: use --force if what the drive holds may be lost",
-                        device.name(),
-                        used.zone
-                    ),
-                ));
+        let zones = match self.check_spare(&*device) {
+            Err(error) if force && error.kind() == ErrorKind::Exists => {
+                crate::assemble::erase(&*device, &reports(&*device)?).await?;
+                reports(&*device)?
             }
-            crate::assemble::erase(&*device, &zones).await?;
-            zones = reports(&*device)?;
-        }
+            checked => checked?,
+        };
         let drive = Drive::open(&self.0.rt, device, &zones, 0, &self.0.options.drive)?;
         drive.zones.checkpoint_durable(self.0.checkpoint.id.get());
         let one = self.state_records().await;
@@ -111,6 +101,7 @@ impl Volume {
         member.uuid.set(Uuid::random(&mut self.0.rt.fork_rng()));
         *member.drive.borrow_mut() = Some(Rc::new(drive));
         member.state.set(MemberState::Rebuilding);
+        member.errors.take();
         member.failures.set(0);
         // Segments that are open go on without it; the next have it.
         for stream in &self.0.streams {
@@ -127,8 +118,30 @@ impl Volume {
         drop(one);
         self.write_state(false).await;
         self.failed().map_or(Ok(()), Err)?;
+        self.tell(Event::Replaced { member: index });
         self.start_rebuild();
         Ok(())
+    }
+
+    /// Whether a drive can take the place of a member that fails: what its zones are like.
+    ///
+    /// # Errors
+    /// `Invalid` if it does not fit, `Exists` if it is not empty.
+    pub fn check_spare(&self, device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+        self.check_replacement(device)?;
+        let zones = reports(device)?;
+        let used = |z: &&ZoneReport| !matches!(z.state, ZoneState::Empty | ZoneState::Offline);
+        match zones.iter().find(used) {
+            Some(used) => Err(Error::new(
+                ErrorKind::Exists,
+                format!(
+                    "{}: zone {} is not empty: use --force if what the drive holds may be lost",
+                    device.name(),
+                    used.zone
+                ),
+            )),
+            None => Ok(zones),
+        }
     }
 
     fn check_replacement(&self, device: &dyn ZonedDevice) -> Result<()> {
@@ -186,8 +199,18 @@ impl Volume {
         })
     }
 
-    /// Goes on with what there is to rebuild.
-    pub(crate) fn start_rebuild(&self) {
+    /// Nanoseconds the rebuild pauses after every 32 rows.
+    pub fn rebuild_pause(&self) -> u64 {
+        self.0.rebuild.pause.get().unwrap_or(self.0.options.rebuild_pause)
+    }
+
+    /// Changes that, also for a rebuild under way.
+    pub fn set_rebuild_pause(&self, nanoseconds: u64) {
+        self.0.rebuild.pause.set(Some(nanoseconds));
+    }
+
+    /// Goes on with what there is to rebuild, if it is not being done already.
+    pub fn start_rebuild(&self) {
         let waits = |m: &&crate::volume::Member| m.state.get() == MemberState::Rebuilding;
         if !self.0.members.iter().any(|m| waits(&m)) || self.0.rebuild.running.replace(true) {
             return;
@@ -196,13 +219,18 @@ impl Volume {
         state.began.set(self.0.rt.now());
         state.done.set(0);
         state.total.set(self.unbuilt().1);
+        self.tell(Event::RebuildStarted { segments: state.total.get() });
         let weak = Rc::downgrade(&self.0);
         self.0.rt.spawn_detached(async move {
             let Some(inner) = weak.upgrade() else { return };
             let volume = Volume(inner);
             // A failure on the way leaves the member rebuilding: the next assembly tries again.
-            let _ = volume.rebuild().await;
+            let result = volume.rebuild().await;
             volume.0.rebuild.running.set(false);
+            volume.tell(match result {
+                Ok(()) => Event::RebuildFinished,
+                Err(error) => Event::RebuildStopped { why: error.to_string() },
+            });
             volume.0.wanted.notify_all();
         });
     }
@@ -260,12 +288,18 @@ impl Volume {
                 None => break,
             }
         }
+        let mut whole = false;
         for member in &self.0.members {
             if member.state.get() == MemberState::Rebuilding {
                 member.state.set(MemberState::Active);
+                whole = true;
             }
         }
-        self.checkpoint(false).await
+        self.checkpoint(false).await?;
+        match whole {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Io, "the new drive failed")),
+        }
     }
 
     /// Rebuilds a member's zone of a segment.
@@ -348,8 +382,8 @@ impl Volume {
             let written = drive.writer.write(zone, Kind::Data, payload, Durability::Cached).1;
             self.noted(index, written.await)?;
             row += count;
-            if self.0.options.rebuild_pause > 0 {
-                self.0.rt.sleep(self.0.options.rebuild_pause).await;
+            if self.rebuild_pause() > 0 {
+                self.0.rt.sleep(self.rebuild_pause()).await;
             }
         }
         let footer = self.rebuilt_footer(slot, index, segment).await;

@@ -9,6 +9,7 @@
 //!   repair and recovery move blocks with the number they have.
 
 use crate::drive::{Drive, DriveOptions};
+use crate::event::Event;
 use crate::format::{self, NONE};
 use crate::map::Map;
 use crate::range::Ranges;
@@ -275,6 +276,7 @@ pub(crate) struct Inner {
     /// Segments whose end is being written.
     pub(crate) ending: Cell<u32>,
     pub(crate) rebuild: crate::rebuild::State,
+    pub(crate) news: crate::event::Events,
     /// No stripe may be dispatched: a checkpoint takes its cut.
     pub(crate) held: Cell<u32>,
     /// A failure is being noted on the members that are left.
@@ -327,6 +329,11 @@ impl Volume {
         self.0.members.iter().map(of).collect()
     }
 
+    /// Blocks of the volume that hold something.
+    pub fn used(&self) -> u64 {
+        self.0.segments.borrow().iter().map(|segment| u64::from(segment.valid)).sum()
+    }
+
     /// Bytes of memory for map and stripe tables.
     pub fn memory(&self) -> (usize, usize) {
         let segments = self.0.segments.borrow();
@@ -360,6 +367,9 @@ impl Volume {
     }
 
     pub(crate) fn die(&self, error: Error) {
+        if self.0.dead.borrow().is_none() {
+            self.tell(Event::ArrayFailed { why: error.to_string() });
+        }
         self.0.dead.borrow_mut().get_or_insert(error);
         self.0.noted.notify_all();
         self.0.room.notify_all();

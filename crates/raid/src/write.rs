@@ -1,5 +1,6 @@
 //! Writes: from a call to stripes on the drives, and what happens when a drive fails meanwhile.
 
+use crate::event::Event;
 use crate::format::{NONE, TrimEntry, block, kind};
 use crate::map::Map;
 use crate::meta::{Identity, seal};
@@ -496,6 +497,9 @@ impl Volume {
         }
         member.state.set(MemberState::Failed);
         member.events.set(self.0.events.get());
+        // Closed when the last command to it is over.
+        member.drive.take();
+        self.tell(Event::MemberFailed { member: index, why: error.to_string() });
         // Its zones are not written any more: segments end, so that new ones do without it.
         for stream in &self.0.streams {
             if let Some(open) = &*stream.open.borrow() {

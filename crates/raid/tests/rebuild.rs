@@ -10,6 +10,7 @@ use furrow_raid::{Level, MemberState, Options, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
 use furrow_zone::{ErrorKind, ZoneId};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 async fn check(volume: &Volume, model: &BTreeMap<u64, u64>) {
     for block in 0..volume.blocks() {
@@ -76,6 +77,76 @@ fn a_replacement_is_rebuilt_under_load_and_another_drive_may_fail_then() {
         });
         rt.clear();
     }
+}
+
+#[test]
+fn what_happens_is_told_in_order_and_a_failed_drive_is_let_go() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = geometry(16, 80);
+    let all = drives(&rt, &geometry, 3);
+    let spare = drives(&rt, &geometry, 1).remove(0);
+    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+        churn(&volume, &mut model, &mut rng, 100).await;
+        assert!(volume.used() > 0 && volume.used() <= volume.blocks());
+        volume.fail(2).await.unwrap();
+        churn(&volume, &mut model, &mut rng, 10).await;
+        assert_eq!(Rc::strong_count(&all[2]), 1, "nobody writes to it any more");
+        // So slow that it does not end by itself: until it is told to hurry.
+        volume.set_rebuild_pause(1 << 40);
+        volume.replace(2, spare.clone(), false).await.unwrap();
+        rt2.sleep(1 << 38).await;
+        assert!(volume.rebuilding().is_some());
+        all[0].power_cut(&Fates::nothing(1));
+        assert!(volume.write(0, pages(0, 1, 1), false).await.is_err());
+        let mut told = Vec::new();
+        for _ in 0..5 {
+            let event = volume.next_event().await;
+            told.push((event.name(), event.member()));
+        }
+        assert_eq!(
+            told,
+            [
+                ("member-failed", Some(2)),
+                ("replaced", Some(2)),
+                ("rebuild-started", None),
+                ("member-failed", Some(0)),
+                ("array-failed", None)
+            ]
+        );
+    });
+    rt.clear();
+}
+
+#[test]
+fn the_throttle_of_a_rebuild_can_be_changed_while_it_runs() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = geometry(16, 80);
+    let all = drives(&rt, &geometry, 3);
+    let spare = drives(&rt, &geometry, 1).remove(0);
+    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+        churn(&volume, &mut model, &mut rng, 200).await;
+        volume.fail(1).await.unwrap();
+        const SECOND: u64 = 1_000_000_000;
+        volume.set_rebuild_pause(SECOND);
+        volume.replace(1, spare.clone(), false).await.unwrap();
+        rt2.sleep(5 * SECOND / 2).await;
+        let done = volume.rebuilding().expect("it takes seconds").done;
+        volume.set_rebuild_pause(0);
+        rt2.sleep(3 * SECOND / 2).await;
+        assert_eq!(volume.rebuilding(), None, "{done} segments were done before");
+        let mut last = volume.next_event().await;
+        while last != furrow_raid::Event::RebuildFinished {
+            last = volume.next_event().await;
+        }
+        check(&volume, &model).await;
+    });
+    rt.clear();
 }
 
 #[test]

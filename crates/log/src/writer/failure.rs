@@ -38,6 +38,13 @@ impl Shared {
 }
 
 impl Writer {
+    /// Lets go of the drive: what is under way is finished, nothing else is written.
+    pub fn let_go(&self) {
+        for lane in self.0.lanes.borrow_mut().iter_mut().filter_map(Option::take) {
+            drop(lane.retire());
+        }
+    }
+
     /// Ends `zone`, of which a write may have failed: nothing more is written to it. Waits until
     /// none of its writes is in flight and finishes it, if that can be. What was opened behind it
     /// then goes on.

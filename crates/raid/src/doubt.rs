@@ -1,0 +1,93 @@
+//! Whether the drives at hand can know that they are the newest.
+//!
+//! A drive that is missing may have gone on without those that are here, if the missing ones alone
+//! would have been enough. Then nobody here knows. It is so for mirrors (arrays of two drives, the
+//! halves of RAID-01) and for RAID-6 on three or four drives; of all others a part that can start
+//! is more than half, and what is left is too little.
+
+use crate::assemble::Examined;
+use crate::level::Placement;
+use crate::volume::MemberState;
+
+/// Why an array should not be started from these of its drives without being asked for; `None` if
+/// they are certainly the newest, or too few anyway. What they must be besides,
+/// [`assemble`](crate::assemble()) checks.
+pub fn doubt(drives: &[Examined]) -> Option<String> {
+    let newest = drives.iter().max_by_key(|drive| drive.events)?;
+    let placement = Placement::new(newest.level, newest.drives).ok()?;
+    let here = |index: u32| drives.iter().any(|drive| drive.member == index);
+    // Those that had failed before are behind: they were told so by being left out.
+    let may_be_ahead = |index: u32| {
+        let state = newest.members.get(index as usize).map(|(_, state)| *state);
+        !here(index) && state == Some(MemberState::Active)
+    };
+    let missing: Vec<String> = (0..placement.n)
+        .filter(|index| may_be_ahead(*index))
+        .map(|index| index.to_string())
+        .collect();
+    let alone = placement.recoverable(|chunk| may_be_ahead(placement.drive(0, chunk)));
+    let enough = placement.recoverable(|chunk| here(placement.drive(0, chunk)));
+    (!missing.is_empty() && alone && enough).then(|| {
+        let who = match &missing[..] {
+            [one] => format!("member {one} is"),
+            several => format!("members {} are", several.join(", ")),
+        };
+        format!(
+            "{who} missing and could have gone on alone, with newer data: give all drives, or \
+             --degraded if you know that this did not happen"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::level::Level;
+    use furrow_log::Uuid;
+
+    /// What members `here` say of an array in which `failed` had failed.
+    fn say(level: Level, drives: u32, here: &[u32], failed: &[u32]) -> Vec<Examined> {
+        let state = |member| match failed.contains(&member) {
+            true => MemberState::Failed,
+            false => MemberState::Active,
+        };
+        let members: Vec<_> = (0..drives).map(|m| (Uuid([m as u8; 16]), state(m))).collect();
+        let one = |member: &u32| Examined {
+            array: Uuid([9; 16]),
+            device: members[*member as usize].0,
+            member: *member,
+            drives,
+            level,
+            label: String::new(),
+            events: 4,
+            blocks: 1,
+            created: 0,
+            clean: true,
+            members: members.clone(),
+        };
+        here.iter().map(one).collect()
+    }
+
+    #[test]
+    fn only_who_could_have_gone_on_alone_makes_doubt() {
+        let doubted = |level, drives, here: &[u32], failed: &[u32]| {
+            doubt(&say(level, drives, here, failed)).is_some()
+        };
+        use Level::{Raid0, Raid01, Raid4, Raid5, Raid6};
+        for level in [Raid4, Raid5] {
+            assert!(doubted(level, 2, &[0], &[]) && doubted(level, 2, &[1], &[]));
+            assert!(!doubted(level, 2, &[0], &[1]), "it knows that the other is stale");
+            assert!(!doubted(level, 2, &[0, 1], &[]));
+            assert!(!doubted(level, 3, &[0, 2], &[]) && !doubted(level, 4, &[1, 2, 3], &[]));
+        }
+        assert!(!doubted(Raid5, 3, &[0], &[]), "too few to start at all");
+        assert!(doubted(Raid6, 3, &[1], &[]), "two of three hold everything");
+        assert!(doubted(Raid6, 4, &[1, 3], &[]) && !doubted(Raid6, 5, &[0, 1, 2], &[]));
+        assert!(!doubted(Raid6, 4, &[1, 3], &[0]));
+        assert!(doubted(Raid01, 4, &[0, 2], &[]) && !doubted(Raid01, 4, &[0, 2, 3], &[]));
+        assert!(!doubted(Raid0, 2, &[0, 1], &[]));
+        let text = doubt(&say(Raid5, 2, &[1], &[])).unwrap();
+        assert!(text.starts_with("member 0 is missing") && text.contains("--degraded"), "{text}");
+        assert_eq!(doubt(&[]), None);
+    }
+}

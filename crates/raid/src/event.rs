@@ -1,0 +1,110 @@
+//! What happens to an array that whoever runs it should know: told in order, one by one.
+
+use crate::volume::Volume;
+use furrow_rt::Notify;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+
+/// Events kept for who does not ask; of more, the oldest are forgotten.
+const KEPT: usize = 256;
+
+/// Something that happened to the array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A member was taken out of service.
+    MemberFailed {
+        /// Which.
+        member: u32,
+        /// Why.
+        why: String,
+    },
+    /// So many members are gone that nothing more can be written.
+    ArrayFailed {
+        /// Why.
+        why: String,
+    },
+    /// An empty drive is in the place of a failed one.
+    Replaced {
+        /// Which member.
+        member: u32,
+    },
+    /// A rebuild begins, or goes on.
+    RebuildStarted {
+        /// Segments there are to rebuild.
+        segments: u32,
+    },
+    /// Every member has everything again.
+    RebuildFinished,
+    /// A rebuild ended early; what it did is kept.
+    RebuildStopped {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Event {
+    /// What kind it is, in one word with dashes.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::MemberFailed { .. } => "member-failed",
+            Event::ArrayFailed { .. } => "array-failed",
+            Event::Replaced { .. } => "replaced",
+            Event::RebuildStarted { .. } => "rebuild-started",
+            Event::RebuildFinished => "rebuild-finished",
+            Event::RebuildStopped { .. } => "rebuild-stopped",
+        }
+    }
+
+    /// The member it is about, if it is about one.
+    pub fn member(&self) -> Option<u32> {
+        match self {
+            Event::MemberFailed { member, .. } | Event::Replaced { member } => Some(*member),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::MemberFailed { member, why } => write!(f, "member {member} failed: {why}"),
+            Event::ArrayFailed { why } => write!(f, "the array failed: {why}"),
+            Event::Replaced { member } => write!(f, "member {member} has a new drive"),
+            Event::RebuildStarted { segments } => {
+                write!(f, "a rebuild of {segments} segments begins")
+            }
+            Event::RebuildFinished => f.write_str("the rebuild is over"),
+            Event::RebuildStopped { why } => write!(f, "the rebuild ended early: {why}"),
+        }
+    }
+}
+
+/// The events nobody has asked for yet.
+#[derive(Default)]
+pub(crate) struct Events {
+    waiting: RefCell<VecDeque<Event>>,
+    more: Notify,
+}
+
+impl Volume {
+    /// The next event, when there is one. For one listener.
+    pub async fn next_event(&self) -> Event {
+        loop {
+            let next = self.0.news.waiting.borrow_mut().pop_front();
+            match next {
+                Some(event) => return event,
+                None => self.0.news.more.wait().await,
+            }
+        }
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        let mut waiting = self.0.news.waiting.borrow_mut();
+        if waiting.len() == KEPT {
+            waiting.pop_front();
+        }
+        waiting.push_back(event);
+        self.0.news.more.notify_all();
+    }
+}
