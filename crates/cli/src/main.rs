@@ -10,6 +10,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
 
 mod bench;
+mod daemon;
 mod demo;
 mod device;
 mod df;
@@ -20,6 +21,7 @@ mod gc;
 mod helper;
 mod lab;
 mod map;
+mod metrics;
 mod mkfs;
 mod mount;
 mod show;

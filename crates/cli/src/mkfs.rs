@@ -75,7 +75,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         force: args.force,
         ..MkfsOptions::default()
     };
-    let rt = Rt::new(crate::mount::config()?);
+    let rt = Rt::new(crate::daemon::config()?);
     let device = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite)?;
     let drive = Drive {
         name: source_name(&args.device),

@@ -1,13 +1,11 @@
 //! `furrow mount`: a file system in the tree.
 
 mod daemon;
-mod metrics;
 mod options;
 
+use self::daemon::Plan;
 use crate::target::{mount_at, source_name};
 use anyhow::{Result, anyhow};
-use daemon::Plan;
-pub use daemon::config;
 use furrow_fuse::{Mounted, endpoint};
 use furrow_zone::spec::DeviceSpec;
 use std::ffi::OsString;
@@ -59,7 +57,7 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     let refuse = |status: u8, error: anyhow::Error| {
         let message = format!("{error:#}");
         if args.ready {
-            daemon::say_failed(status, &message);
+            crate::daemon::say_failed(status, &message);
         }
         crate::complain(&message);
         status
@@ -81,13 +79,13 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
         return Ok(0);
     }
     if !args.foreground {
-        let (status, message) = daemon::start(&again(args), args.log.as_deref())?;
+        let (status, message) = crate::daemon::start(&again(args), args.log.as_deref(), FAILURE)?;
         if status != 0 {
             crate::complain(&message);
         }
         return Ok(status);
     }
-    let ready = || if args.ready { daemon::say_ready() } else { Ok(()) };
+    let ready = || if args.ready { crate::daemon::say_ready() } else { Ok(()) };
     match daemon::serve(plan, ready) {
         Ok(()) => Ok(0),
         // After `ready` nobody reads the pipe any more, and standard output is /dev/null.

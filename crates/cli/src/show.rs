@@ -51,6 +51,17 @@ pub fn print_table(out: &mut dyn Write, table: &Table) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Says on standard error how far something is: in place on a terminal, else as a line.
+pub fn redraw(line: &str, terminal: bool) {
+    if terminal {
+        eprint!("\r{line}\x1b[K");
+        // A terminal that went away is no reason to stop.
+        let _ = std::io::stderr().flush();
+    } else {
+        eprintln!("{line}");
+    }
+}
+
 /// What standard output can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Screen {

@@ -135,6 +135,22 @@ impl Signals {
         Ok(Signals(set))
     }
 
+    /// Starts a thread that calls `act` with the first signal that arrives.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn on_first(self, act: impl FnOnce(&str) + Send + 'static) -> Result<()> {
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || {
+                if let Ok(signal) = self.0.wait() {
+                    act(signal.as_str());
+                }
+            })
+            .context("cannot start a thread")?;
+        Ok(())
+    }
+
     /// Starts a thread that unmounts `directory` when a signal arrives: at once if it is free,
     /// by cutting off its users if it is still in use after two seconds. [`Session::run`] then
     /// returns. `log` gets a line for each step.

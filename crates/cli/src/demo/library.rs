@@ -30,7 +30,7 @@ impl Library {
     pub fn open(image: &Path) -> anyhow::Result<Library> {
         let spec: DeviceSpec = super::spec_of(image)?.parse()?;
         let (sender, receiver) = channel();
-        let port = Port::start(crate::mount::config()?, move |rt| {
+        let port = Port::start(crate::daemon::config()?, move |rt| {
             let device = furrow_emu::open(rt, &spec, OpenMode::ReadWrite)?;
             let engine = rt.clone();
             let options = MountOptions::default();

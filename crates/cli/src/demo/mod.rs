@@ -149,7 +149,7 @@ fn spec_of(image: &Path) -> anyhow::Result<String> {
 /// Runs the command.
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let places = Places::below(&args.work)?;
-    let seed = args.seed.unwrap_or(crate::mount::config()?.seed);
+    let seed = args.seed.unwrap_or(crate::daemon::config()?.seed);
     if let Some(round) = args.load {
         let library = Library::open(&places.image)?;
         Round { number: round, journal: &places.journal(round), load: &load(seed, round) }

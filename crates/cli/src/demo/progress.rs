@@ -1,7 +1,8 @@
 //! One line that says how far a long step is: redrawn on a terminal, repeated now and then in a
 //! log.
 
-use std::io::{self, IsTerminal, Write};
+use crate::show::redraw;
+use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,7 @@ pub fn shown<T>(what: &str, of: (u64, &str), work: impl FnOnce(&Progress) -> T) 
                 std::thread::sleep(Duration::from_millis(tick));
                 ticks += 1;
                 if ticks % ticks_per_line == 0 {
-                    show(&progress.line(what, of, since), terminal);
+                    redraw(&progress.line(what, of, since), terminal);
                 }
             }
         });
@@ -54,19 +55,9 @@ pub fn shown<T>(what: &str, of: (u64, &str), work: impl FnOnce(&Progress) -> T) 
         let _done = Done(&done);
         work(&progress)
     });
-    show(&progress.line(what, of, since), terminal);
+    redraw(&progress.line(what, of, since), terminal);
     if terminal {
         eprintln!();
     }
     (result, since.elapsed().as_secs_f64())
-}
-
-fn show(line: &str, terminal: bool) {
-    if terminal {
-        eprint!("\r{line}\x1b[K");
-        // A terminal that went away is no reason to stop.
-        let _ = io::stderr().flush();
-    } else {
-        eprintln!("{line}");
-    }
 }

@@ -1,29 +1,20 @@
-//! The process that serves a mount, and the one that starts it.
-//!
-//! `furrow mount` starts itself again with `--foreground --ready`: no fork, so no thread is lost
-//! halfway. The child says on its standard output (a pipe) how it went, in one line, `ready` or
-//! `failed STATUS MESSAGE`, and lets it go; the parent waits for that line.
+//! The process that serves a mount.
 
-use super::metrics;
 use super::options::Options;
+use crate::daemon::{config, log};
+use crate::metrics;
 use anyhow::{Context as _, Result, anyhow};
 use furrow_emu::OpenMode;
 use furrow_fs::Fs;
+use furrow_fuse::report::prometheus;
 use furrow_fuse::{Face, Info, Session, Signals};
-use furrow_rt::{Config, Pool, Port};
+use furrow_rt::{Pool, Port};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind};
-use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead as _, BufReader, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 use std::sync::mpsc::channel;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-const JOURNAL: &str = "/run/systemd/journal/stdout";
 /// How long a device may stay locked by a daemon that is finishing its last checkpoint.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 const TRY_EVERY: Duration = Duration::from_millis(50);
@@ -57,7 +48,8 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     let served = Session::mount(face, &endpoint, &plan.directory)
         .and_then(|session| {
             signals.unmount_on_signal(session.directory().to_owned(), log)?;
-            metrics.map_or(Ok(()), |service| service.start(reporter))?;
+            let page = move || Some(prometheus::text(&reporter.stat()?));
+            metrics.map_or(Ok(()), |service| service.start(page))?;
             ready()?;
             Ok(session)
         })
@@ -127,130 +119,4 @@ fn stop_engine(port: Port<Fs>) -> Result<()> {
     });
     unmounted.context("no last checkpoint")??;
     Ok(())
-}
-
-/// Real time and an unpredictable seed.
-pub fn config() -> Result<Config> {
-    let mut seed = [0; 8];
-    File::open("/dev/urandom")
-        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut seed))
-        .context("/dev/urandom")?;
-    Ok(Config { seed: u64::from_ne_bytes(seed), ..Config::real() })
-}
-
-/// A line for the operator, on standard error: a terminal, the log file, or the journal.
-pub fn log(message: &str) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let line = format!("{} furrow[{}]: {message}\n", utc(now), std::process::id());
-    // Nowhere is left to say that the log is gone.
-    let _ = std::io::stderr().write_all(line.as_bytes());
-}
-
-/// Seconds since 1970 as `2026-11-19T12:34:56Z`.
-fn utc(seconds: u64) -> String {
-    let (mut days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Days count from 0000-03-01, so that the leap day ends a year.
-    days += 719_468;
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// Tells the parent that the mount works, and lets go of the pipe.
-///
-/// # Errors
-/// If the parent is gone: whoever asked for the mount gave up.
-pub fn say_ready() -> Result<()> {
-    say("ready\n").context("the command that started this daemon is gone")?;
-    let null = OpenOptions::new().write(true).open("/dev/null").context("/dev/null")?;
-    rustix::stdio::dup2_stdout(null).context("standard output")?;
-    // Not to keep the file system busy that the command was run from.
-    rustix::process::chdir("/").context("/")
-}
-
-/// Tells the parent why there is no mount.
-pub fn say_failed(status: u8, message: &str) {
-    // A parent that is gone does not want to know.
-    let _ = say(&format!("failed {status} {}\n", message.replace('\n', " ")));
-}
-
-fn say(line: &str) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(line.as_bytes())?;
-    out.flush()
-}
-
-/// Starts the daemon with `arguments` and waits until the mount works. Returns the exit status,
-/// and what to say if it is not 0.
-///
-/// # Errors
-/// If the daemon cannot be started.
-pub fn start(arguments: &[OsString], log: Option<&Path>) -> Result<(u8, String)> {
-    let program = std::env::current_exe().context("finding this program")?;
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(log_target(log)?)
-        .spawn()
-        .context("cannot start the daemon")?;
-    let mut line = String::new();
-    if let Some(out) = child.stdout.take() {
-        BufReader::new(out).read_line(&mut line).context("waiting for the daemon")?;
-    }
-    if line == "ready\n" {
-        return Ok((0, String::new()));
-    }
-    let status = child.wait().context("waiting for the daemon")?;
-    let told = line.strip_prefix("failed ").and_then(|rest| {
-        let (status, message) = rest.trim_end().split_once(' ')?;
-        Some((status.parse().ok()?, message.to_owned()))
-    });
-    Ok(told.unwrap_or_else(|| (32, format!("the daemon died before the mount worked: {status}"))))
-}
-
-/// Where the daemon's messages go: the file asked for, else the journal, else nowhere.
-fn log_target(log: Option<&Path>) -> Result<Stdio> {
-    if let Some(path) = log {
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        return Ok(file.with_context(|| format!("{}: cannot log there", path.display()))?.into());
-    }
-    Ok(journal().map_or_else(|_| Stdio::null(), Stdio::from))
-}
-
-/// A stream whose lines the journal keeps: name, unit, priority (6, info), and four switches.
-fn journal() -> std::io::Result<OwnedFd> {
-    let mut stream = UnixStream::connect(JOURNAL)?;
-    stream.write_all(b"furrow\n\n6\n0\n0\n0\n0\n")?;
-    Ok(stream.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_of_day_are_those_of_the_calendar() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_709_251_199, "2024-02-29T23:59:59Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-        ] {
-            assert_eq!(utc(seconds), text);
-        }
-    }
-
-    #[test]
-    fn seeds_differ() {
-        assert_ne!(config().unwrap().seed, config().unwrap().seed);
-    }
 }

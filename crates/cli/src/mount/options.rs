@@ -1,6 +1,6 @@
 //! Mount options: `-o ro,commit=10,cache=1GiB`.
 
-use super::metrics::Metrics;
+use crate::metrics::Metrics;
 use furrow_fs::{AccessTime, GcOptions, MountOptions, OnDamage, Order, VictimPolicy};
 use furrow_fuse::Endpoint;
 use furrow_rt::{Nanos, PAGE_SIZE};

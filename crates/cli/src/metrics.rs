@@ -1,17 +1,15 @@
-//! What a mount does, for Prometheus: over HTTP at an address, or in a file.
+//! What a daemon does, for Prometheus: over HTTP at an address, or in a file.
 //!
 //! Over HTTP one connection is served at a time, with time limits, by a thread that does nothing
 //! else: who asks slowly or wrongly delays nobody but the next who asks. A file is replaced as a
 //! whole every [`EVERY`], as the textfile collector of node_exporter wants it, and removed at the
-//! end of the mount.
+//! end.
 //!
 //! Not here: encryption and passwords. An address other than of this host is for networks that may
 //! know what it says.
 
-use super::daemon::log;
+use crate::daemon::log;
 use anyhow::{Context as _, Result};
-use furrow_fuse::Reporter;
-use furrow_fuse::report::prometheus;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -56,7 +54,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// Takes what is needed, so that a mount fails at once if it cannot be had.
+    /// Takes what is needed, so that a daemon fails at once if it cannot be had.
     ///
     /// # Errors
     /// If the address is taken, or the file cannot be written.
@@ -73,21 +71,21 @@ impl Service {
         }
     }
 
-    /// Gives them from a thread of its own, until the engine ends.
+    /// Gives what `page` returns from a thread of its own, until that is nothing.
     ///
     /// # Errors
     /// If no thread can be started.
-    pub fn start(self, reporter: Reporter) -> Result<()> {
+    pub fn start(self, page: impl Fn() -> Option<String> + Send + 'static) -> Result<()> {
         let give = move || match self {
-            Service::Listener(listener) => listen(&listener, &reporter),
-            Service::File(path) => write_on(&path, &reporter),
+            Service::Listener(listener) => listen(&listener, &page),
+            Service::File(path) => write_on(&path, &page),
         };
         let thread = std::thread::Builder::new().name("metrics".to_owned());
         thread.spawn(give).map(drop).context("cannot start a thread for metrics")
     }
 }
 
-/// Removes what a file of metrics says of a mount that is no more.
+/// Removes what a file of metrics says of what is no more.
 pub fn end(metrics: &Metrics) {
     if let Metrics::File(path) = metrics {
         // Whoever reads it sees that it is old.
@@ -105,10 +103,10 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     std::fs::rename(&new, path)
 }
 
-fn write_on(path: &Path, reporter: &Reporter) {
+fn write_on(path: &Path, page: &impl Fn() -> Option<String>) {
     let mut failed = false;
-    while let Some(stat) = reporter.stat() {
-        match replace(path, &prometheus::text(&stat)) {
+    while let Some(text) = page() {
+        match replace(path, &text) {
             Ok(()) => failed = false,
             Err(error) if !failed => {
                 failed = true;
@@ -120,11 +118,11 @@ fn write_on(path: &Path, reporter: &Reporter) {
     }
 }
 
-fn listen(listener: &TcpListener, reporter: &Reporter) {
+fn listen(listener: &TcpListener, page: &impl Fn() -> Option<String>) {
     loop {
         match listener.accept() {
             // A client that does not ask, or does not listen, gets no answer.
-            Ok((client, _)) => drop(serve(client, || Some(prometheus::text(&reporter.stat()?)))),
+            Ok((client, _)) => drop(serve(client, page)),
             // No descriptor left, or the like: not at full speed.
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
@@ -138,7 +136,7 @@ fn serve(mut client: TcpStream, page: impl FnOnce() -> Option<String>) -> io::Re
     let (status, kind, body) = match request.split(' ').collect::<Vec<_>>()[..] {
         ["GET" | "HEAD", "/metrics" | "/", ..] => match page() {
             Some(text) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", text),
-            None => ("503 Service Unavailable", "text/plain", "the mount has ended\n".to_owned()),
+            None => ("503 Service Unavailable", "text/plain", "it has ended\n".to_owned()),
         },
         ["GET" | "HEAD", ..] => ("404 Not Found", "text/plain", "see /metrics\n".to_owned()),
         _ => ("405 Method Not Allowed", "text/plain", "GET only\n".to_owned()),
