@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 mod calibrate;
-mod fault;
+pub mod fault;
 mod presets;
 mod zone;
 

@@ -43,7 +43,7 @@ pub fn open(
         };
         let DeviceSpec::Image(image) = spec else { return Err(error) };
         let path = Path::new(&image.path);
-        if let Some(refusal) = mounted(path) {
+        if let Some(refusal) = mounted(path).or_else(|| assembled(path)) {
             return Err(Error::new(ErrorKind::Busy, refusal));
         }
         if begun.elapsed() >= PATIENCE {
@@ -94,6 +94,13 @@ fn mounted(path: &Path) -> Option<String> {
     }
     let at = mount.directory.display();
     Some(format!("{}: in use: mounted on {at}: run: furrow umount {at}", path.display()))
+}
+
+/// Which running array the image at `path` is of, as a refusal.
+fn assembled(path: &Path) -> Option<String> {
+    let array = crate::raid::client::user_of(path)?.array;
+    let path = path.display();
+    Some(format!("{path}: in use: a drive of the running array {array}: furrow raid stop {array}"))
 }
 
 fn still_in_use(path: &Path, waited: Duration) -> String {

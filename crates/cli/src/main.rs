@@ -19,11 +19,13 @@ mod dump;
 mod fsck;
 mod gc;
 mod helper;
+mod in_use;
 mod lab;
 mod map;
 mod metrics;
 mod mkfs;
 mod mount;
+mod raid;
 mod show;
 mod stat;
 mod sync;
@@ -58,6 +60,7 @@ struct Cli {
 enum Command {
     Mkfs(mkfs::Args),
     Mount(mount::Args),
+    Raid(raid::Args),
     Umount(umount::Args),
     Fsck(fsck::Args),
     Dump(dump::Args),
@@ -79,6 +82,7 @@ impl Command {
         match self {
             Command::Mkfs(args) => mkfs::run(args, out),
             Command::Mount(args) => mount::run(&args, out),
+            Command::Raid(args) => raid::run(args, out),
             Command::Umount(args) => umount::run(&args, out),
             Command::Fsck(args) => fsck::run(&args, out),
             Command::Dump(args) => dump::run(args, out),

@@ -2,9 +2,10 @@
 
 use super::{JSON_VERSION, open, print_json};
 use crate::show::{print_table, table};
+use anyhow::anyhow;
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::CellAlignment;
-use furrow_emu::{Fault, FaultKind, OpenMode, When};
+use furrow_emu::{Emulator, Fault, FaultKind, OpenMode, When};
 use furrow_zone::{BlockCount, Lba, ZoneId};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -169,30 +170,74 @@ pub(super) fn run(args: &FaultArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if drive.with_image(|_| ()).is_none() {
         anyhow::bail!("{}: a drive in memory keeps no faults: name an image", args.image);
     }
-    match &args.action {
+    apply(&drive, &args.image, &args.action, out)
+}
+
+/// The words after `furrow device fault IMAGE`, for a drive that is open elsewhere.
+#[derive(clap::Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct Words {
+    #[command(subcommand)]
+    action: Action,
+}
+
+/// Whether `words` can follow `furrow device fault IMAGE`.
+///
+/// # Errors
+/// Why not, in a line.
+pub fn check_words(words: &[String]) -> anyhow::Result<()> {
+    parse_words(words).map(drop)
+}
+
+fn parse_words(words: &[String]) -> anyhow::Result<Words> {
+    use clap::Parser as _;
+    Words::try_parse_from(words).map_err(|error| anyhow!(crate::usage_message(&error.to_string())))
+}
+
+/// Does to an open `drive`, called `name`, what `words` say. With its last fault cleared, a drive
+/// that was cut off or had disappeared answers again.
+///
+/// # Errors
+/// If they cannot be understood, or the drive cannot keep its faults.
+pub fn apply_words(
+    drive: &Emulator,
+    name: &str,
+    words: &[String],
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let action = parse_words(words)?.action;
+    apply(drive, name, &action, out)?;
+    if matches!(action, Action::Clear { .. }) && drive.faults().is_empty() {
+        drive.power_on();
+    }
+    Ok(())
+}
+
+fn apply(drive: &Emulator, name: &str, action: &Action, out: &mut dyn Write) -> anyhow::Result<()> {
+    match action {
         Action::Add(add) => {
             let fault = add.fault()?;
             let before = drive.faults().len();
             drive.inject(fault)?;
             let place = format!("{}, {}", fault.kind, fault.place);
             if drive.faults().len() == before {
-                writeln!(out, "{}: {place}: done", args.image)?;
+                writeln!(out, "{}: {place}: done", name)?;
             } else {
-                writeln!(out, "{}: fault {before}: {place}, {}", args.image, fault.when)?;
+                writeln!(out, "{}: fault {before}: {place}, {}", name, fault.when)?;
             }
         }
         Action::List { json: true } => {
             let faults: Vec<Value> =
                 drive.faults().iter().enumerate().map(|(n, fault)| as_json(n, fault)).collect();
-            let value = json!({ "version": JSON_VERSION, "device": args.image, "faults": faults });
+            let value = json!({ "version": JSON_VERSION, "device": name, "faults": faults });
             print_json(out, &value)?;
         }
-        Action::List { json: false } => list(&drive.faults(), &args.image, out)?,
+        Action::List { json: false } => list(&drive.faults(), name, out)?,
         Action::Clear { number } => {
             let before = drive.faults().len();
             drive.clear_faults(*number)?;
             let left = drive.faults().len();
-            writeln!(out, "{}: {} cleared, {left} left", args.image, before - left)?;
+            writeln!(out, "{}: {} cleared, {left} left", name, before - left)?;
         }
     }
     Ok(())

@@ -1,0 +1,201 @@
+//! Running arrays, as other processes find and ask them.
+
+use super::request::{Answer, REQUEST_MAX, Request};
+use super::status::Status;
+use anyhow::{Context as _, Result, anyhow, bail};
+use serde_json::Value;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How control sockets are called: UUID, then this.
+const ENDING: &str = ".control";
+/// How long an array may take to say how it is.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest answer.
+const ANSWER_MAX: u64 = 16 << 20;
+
+/// An array that runs.
+pub struct Running {
+    /// Its control socket.
+    pub socket: PathBuf,
+    /// How it is.
+    pub status: Status,
+}
+
+/// Where the sockets of running arrays are.
+pub fn runtime_dir() -> PathBuf {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(own) = set("FURROW_RUN") {
+        // The daemon leaves the directory it was started in.
+        return std::path::absolute(&own).unwrap_or_else(|_| own.into());
+    }
+    match set("XDG_RUNTIME_DIR") {
+        Some(users) => PathBuf::from(users).join("furrow"),
+        None => PathBuf::from("/run/furrow"),
+    }
+}
+
+/// Makes the runtime directory, for this user alone, if it is not there.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn make_runtime_dir() -> Result<PathBuf> {
+    let path = runtime_dir();
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+    made.with_context(|| {
+        format!("{}: cannot be made: set FURROW_RUN to a directory that can", path.display())
+    })?;
+    Ok(path)
+}
+
+/// The control socket of the array with this UUID.
+pub fn control_socket(uuid: &str) -> PathBuf {
+    runtime_dir().join(format!("{uuid}{ENDING}"))
+}
+
+/// The arrays that run and answer, by name.
+pub fn running() -> Vec<Running> {
+    let Ok(entries) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
+    let is_control = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(ENDING));
+    let sockets = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_control);
+    let mut found: Vec<Running> = sockets
+        .filter_map(|socket| {
+            let status = status(&socket).ok()?;
+            Some(Running { socket, status })
+        })
+        .collect();
+    found.sort_by(|a, b| (&a.status.array, &a.status.uuid).cmp(&(&b.status.array, &b.status.uuid)));
+    found
+}
+
+/// The running array that `name` means: a name, a UUID or the start of one, or a control socket.
+///
+/// # Errors
+/// If there is none, or several.
+pub fn find(name: &str) -> Result<Running> {
+    if name.contains('/') {
+        let socket = PathBuf::from(name);
+        return Ok(Running { status: status(&socket)?, socket });
+    }
+    let mut found = running();
+    if found.iter().any(|array| array.status.array == name) {
+        found.retain(|array| array.status.array == name);
+    } else {
+        found.retain(|array| name.len() >= 4 && array.status.uuid.starts_with(name));
+    }
+    match found.len() {
+        0 => bail!(
+            "no array {name} runs (looked in {}): see furrow raid status, or start it with furrow \
+             raid assemble",
+            runtime_dir().display()
+        ),
+        1 => Ok(found.remove(0)),
+        _ => {
+            let which: Vec<&str> = found.iter().map(|array| array.status.uuid.as_str()).collect();
+            bail!("{name} could be any of {}: give the UUID", which.join(", "))
+        }
+    }
+}
+
+/// The running array that has the image at `path` open, if there is one.
+pub fn user_of(path: &Path) -> Option<Status> {
+    let path = path.canonicalize().ok()?;
+    let uses = |status: &Status| {
+        let members = status.members.iter().filter_map(|member| member.device.as_deref());
+        members.chain(status.spares.iter().map(String::as_str)).any(|spec| is_of(spec, &path))
+    };
+    running().into_iter().map(|array| array.status).find(uses)
+}
+
+fn is_of(spec: &str, path: &Path) -> bool {
+    match spec.parse() {
+        Ok(furrow_zone::spec::DeviceSpec::Image(image)) => Path::new(&image.path) == path,
+        _ => false,
+    }
+}
+
+/// How the array behind `socket` is.
+///
+/// # Errors
+/// As [`ask`].
+pub fn status(socket: &Path) -> Result<Status> {
+    let value = ask_within(socket, &Request::Status, Some(PATIENCE))?;
+    serde_json::from_value(value)
+        .with_context(|| format!("{}: status of another version", socket.display()))
+}
+
+/// Asks the daemon behind `socket`, and waits for as long as it takes.
+///
+/// # Errors
+/// If nobody answers there, or what was asked for could not be done.
+pub fn ask(socket: &Path, request: &Request) -> Result<Value> {
+    ask_within(socket, request, None)
+}
+
+/// As [`ask`], with a limit to how long it may take.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_within(socket: &Path, request: &Request, limit: Option<Duration>) -> Result<Value> {
+    let (answer, _) = exchange(socket, request, limit)?;
+    Ok(answer)
+}
+
+/// As [`ask`], and returns only when the daemon has closed the connection: it has ended.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_last(socket: &Path, request: &Request) -> Result<Value> {
+    let (answer, mut stream) = exchange(socket, request, None)?;
+    let mut rest = Vec::new();
+    // However it ends, it has ended.
+    let _ = stream.read_to_end(&mut rest);
+    Ok(answer)
+}
+
+fn exchange(
+    socket: &Path,
+    request: &Request,
+    limit: Option<Duration>,
+) -> Result<(Value, UnixStream)> {
+    let at = || socket.display().to_string();
+    let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
+        ErrorKind::ConnectionRefused => anyhow!("{}: the daemon of this array is dead", at()),
+        _ => anyhow!("{}: {error}", at()),
+    })?;
+    stream
+        .set_read_timeout(limit)
+        .and_then(|()| stream.set_write_timeout(limit))
+        .with_context(at)?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    if line.len() > REQUEST_MAX {
+        bail!("a request of {} bytes: at most {REQUEST_MAX} are taken", line.len());
+    }
+    stream.write_all(&line).with_context(at)?;
+    let bytes = read_line(&mut stream).with_context(at)?;
+    let answer: Answer = serde_json::from_slice(&bytes)
+        .with_context(|| format!("{}: an answer of another version", at()))?;
+    match (answer.ok, answer.error) {
+        (Some(value), _) => Ok((value, stream)),
+        (None, Some(error)) => Err(anyhow!(error)),
+        (None, None) => Err(anyhow!("{}: an answer that says nothing", at())),
+    }
+}
+
+fn read_line(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
+    let (mut bytes, mut buffer) = (Vec::new(), [0; 16 << 10]);
+    while bytes.last() != Some(&b'\n') {
+        match stream.read(&mut buffer)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            read => bytes.extend_from_slice(&buffer[..read]),
+        }
+        if bytes.len() as u64 > ANSWER_MAX {
+            return Err(ErrorKind::InvalidData.into());
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,168 @@
+//! The control socket of an array: the daemon's side.
+//!
+//! Tasks of the engine's executor, as the NBD server is; nothing here waits in a system call. The
+//! socket is its owner's alone (0600). All the same, whatever bytes come, the worst that happens is
+//! an error and the end of that connection: a request has a longest length and a time in which it
+//! must be there, and connections have a greatest number.
+
+use super::request::{Answer, REQUEST_MAX, Request};
+use furrow_nbd::{Listen, Listener};
+use furrow_rt::{Nanos, Notify, Rt, either, within};
+use furrow_zone::Result;
+use rustix::io::Errno;
+use serde_json::Value;
+use std::cell::Cell;
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Connections at a time; further ones are closed at once.
+const CONNECTIONS: u32 = 64;
+/// Nanoseconds in which a request must have come, or an answer must have been taken.
+const PATIENCE: u64 = 30 * Nanos::SECOND;
+
+/// What carries requests out.
+pub trait Handle: 'static {
+    /// Does what is asked for.
+    fn handle(
+        self: Rc<Self>,
+        request: Request,
+    ) -> impl Future<Output = std::result::Result<Value, String>>;
+}
+
+/// A control socket that is listened at. Dropping it removes the socket.
+pub struct Control {
+    listener: Listener,
+    rt: Rt,
+    open: Rc<Open>,
+}
+
+/// Connections there are.
+#[derive(Default)]
+pub struct Open {
+    number: Cell<u32>,
+    fewer: Notify,
+}
+
+impl Control {
+    /// Listens at `path`.
+    ///
+    /// # Errors
+    /// `Busy` if a daemon answers there already.
+    pub fn bind(rt: &Rt, path: &Path) -> Result<Control> {
+        let listener = Listener::bind(&Listen::Unix(path.to_owned()))?;
+        Ok(Control { listener, rt: rt.clone(), open: Rc::default() })
+    }
+
+    /// The connections there are.
+    pub fn connections(&self) -> Rc<Open> {
+        self.open.clone()
+    }
+
+    /// Serves whoever connects, until `stop`.
+    pub async fn serve<H: Handle>(self, handler: Rc<H>, stop: Notify) {
+        loop {
+            let stopped = stop.wait();
+            match self.listener.accept() {
+                Ok((socket, _)) if self.open.number.get() < CONNECTIONS => {
+                    let (rt, open, handler) = (self.rt.clone(), self.open.clone(), handler.clone());
+                    open.number.set(open.number.get() + 1);
+                    self.rt.spawn_detached(async move {
+                        let _ = converse(&rt, Arc::new(socket), &handler).await;
+                        open.number.set(open.number.get() - 1);
+                        open.fewer.notify_all();
+                    });
+                }
+                Ok(_) => self.rt.yield_now().await,
+                Err(Errno::AGAIN) => {
+                    if either(self.listener.readable(&self.rt), stopped).await.is_err() {
+                        return;
+                    }
+                }
+                Err(_) => self.rt.sleep(100 * Nanos::MILLI).await,
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Waits until none is left, for so many nanoseconds at most.
+    pub async fn wait_for_end(&self, rt: &Rt, limit: u64) {
+        let ended = async {
+            while self.number.get() > 0 {
+                self.fewer.wait().await;
+            }
+        };
+        let _ = within(rt, limit, ended).await;
+    }
+}
+
+/// Answers the requests of one connection until it ends, or sends what is no request.
+async fn converse<H: Handle>(rt: &Rt, socket: Arc<OwnedFd>, handler: &Rc<H>) -> Result<(), Errno> {
+    let mut bytes = Vec::new();
+    loop {
+        let line = within(rt, PATIENCE, read_line(rt, &socket, &mut bytes)).await;
+        let Some(line) = line.ok_or(Errno::TIMEDOUT)?? else { return Ok(()) };
+        let request = match line {
+            Line::Whole(line) => serde_json::from_slice(&line).map_err(|error| error.to_string()),
+            Line::TooLong => Err(format!("longer than {REQUEST_MAX} bytes")),
+        };
+        let (answer, go_on) = match request {
+            Ok(request) => (Answer::of(handler.clone().handle(request).await), true),
+            Err(error) => (Answer::of(Err(format!("not a request: {error}"))), false),
+        };
+        let mut text = serde_json::to_vec(&answer).unwrap_or_default();
+        text.push(b'\n');
+        within(rt, PATIENCE, write_all(rt, &socket, &text)).await.ok_or(Errno::TIMEDOUT)??;
+        if !go_on {
+            return Ok(());
+        }
+    }
+}
+
+enum Line {
+    Whole(Vec<u8>),
+    TooLong,
+}
+
+/// The next line, without its end; what comes after it stays in `bytes`. `None`: no more.
+async fn read_line(
+    rt: &Rt,
+    socket: &Arc<OwnedFd>,
+    bytes: &mut Vec<u8>,
+) -> Result<Option<Line>, Errno> {
+    let mut buffer = [0; 4096];
+    loop {
+        if let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            let rest = bytes.split_off(end + 1);
+            let mut line = std::mem::replace(bytes, rest);
+            line.pop();
+            return Ok(Some(Line::Whole(line)));
+        }
+        if bytes.len() > REQUEST_MAX {
+            return Ok(Some(Line::TooLong));
+        }
+        match rustix::io::read(socket, &mut buffer) {
+            Ok(0) => return Ok(None),
+            Ok(read) => bytes.extend_from_slice(&buffer[..read]),
+            Err(Errno::AGAIN) => rt.readable(socket.clone()).await,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+async fn write_all(rt: &Rt, socket: &Arc<OwnedFd>, mut bytes: &[u8]) -> Result<(), Errno> {
+    use rustix::net::{SendFlags, send};
+    while !bytes.is_empty() {
+        match send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::AGAIN) => rt.writable(socket.clone()).await,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! `furrow raid create`: an array on drives that hold nothing.
+
+use super::client;
+use super::devices::{self, Says};
+use crate::daemon::config;
+use crate::show;
+use anyhow::{Result, anyhow, bail};
+use furrow_raid::{Config, Level, Options, Shape};
+use furrow_rt::Rt;
+use furrow_zone::ZonedDevice;
+use serde_json::json;
+use std::io::Write;
+use std::rc::Rc;
+
+/// Bytes of a block.
+const BLOCK: u64 = 4096;
+
+/// Make an array on drives that hold nothing
+///
+/// The order of the drives is that of the members, from 0. The array is not started: see
+/// furrow raid assemble.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Drives, in the order of members: alike but for the number of zones
+    #[arg(value_name = "DEV", required = true)]
+    devices: Vec<String>,
+    /// RAID level: 0 (no redundancy), 01 (mirrored pairs), 4, 5 (a parity), 6 (two)
+    #[arg(short, long)]
+    level: Level,
+    /// Name of the array, and of what it serves: letters, digits, '.', '_' and '-'
+    #[arg(short, long, value_parser = parse_name)]
+    name: String,
+    /// Small chunks: small writes fill stripes of them
+    #[arg(long, value_name = "SIZE", value_parser = parse_chunk, default_value = "4KiB")]
+    chunk_small: u32,
+    /// Large chunks, a multiple of the small ones: large writes fill stripes of them
+    #[arg(long, value_name = "SIZE", value_parser = parse_chunk, default_value = "16KiB")]
+    chunk_large: u32,
+    /// Stripes of a group, within which Zone Append puts chunks anywhere; 1: Zone Write only;
+    /// all: no groups
+    #[arg(long, value_name = "STRIPES", value_parser = parse_group, default_value = "256")]
+    group: u32,
+    /// Segments open for small writes
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    small_streams: u32,
+    /// Segments open for large writes; as many as the drives' active zones allow, up to 3, without
+    /// it
+    #[arg(long, value_name = "N")]
+    large_streams: Option<u32>,
+    /// Percent of the volume's size that is kept free beside it, 7 to 100: more makes cleaning
+    /// cheaper
+    #[arg(long, value_name = "PERCENT", default_value_t = 25)]
+    reserve: u32,
+    /// Lose what the drives hold
+    #[arg(short, long)]
+    force: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if text.is_empty() || text.len() > 64 || !text.chars().all(fits) || text.starts_with('.') {
+        return Err("expected up to 64 letters, digits, '.', '_' and '-', no '.' first".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Blocks of a chunk of so many bytes.
+fn parse_chunk(text: &str) -> Result<u32, String> {
+    let bytes = furrow_zone::size::parse(text)?.0;
+    match u32::try_from(bytes / BLOCK) {
+        Ok(blocks) if blocks > 0 && bytes.is_multiple_of(BLOCK) => Ok(blocks),
+        _ => Err(format!("a chunk of {bytes} bytes: expected a multiple of 4KiB")),
+    }
+}
+
+fn parse_group(text: &str) -> Result<u32, String> {
+    match text {
+        "all" => Ok(Config::UNGROUPED),
+        text => match text.parse() {
+            Ok(0) | Err(_) => Err("expected a number of stripes from 1, or all".to_owned()),
+            Ok(group) => Ok(group),
+        },
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If no such array can be made of the drives; nothing was written then.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
+    let specs = devices::listed(&args.devices)?;
+    // Said before any drive is looked at: none would do.
+    furrow_raid::Placement::new(args.level, specs.len() as u32)?;
+    if let Some(other) = client::running().iter().find(|other| other.status.array == args.name) {
+        bail!(
+            "an array named {} runs already (UUID {}): choose another name",
+            args.name,
+            other.status.uuid
+        );
+    }
+    let rt = Rt::new(config()?);
+    let mut drives: Vec<Rc<dyn ZonedDevice>> = Vec::new();
+    for (spec, argument) in specs.iter().zip(&args.devices) {
+        let drive = devices::open(&rt, spec)?;
+        if let (Says::Member(member), false) = (devices::says(&rt, drive.clone()), args.force) {
+            bail!(
+                "{argument}: member {} of the array {} ({}): --force makes it lose that",
+                member.member,
+                member.label,
+                member.array
+            );
+        }
+        drives.push(drive);
+    }
+    let geometry = drives[0].geometry();
+    let defaults = Config::new(args.level, geometry);
+    let config = Config {
+        label: args.name.clone(),
+        small: args.small_streams,
+        large: args.large_streams.unwrap_or(defaults.large),
+        chunk_small: args.chunk_small,
+        chunk_large: args.chunk_large,
+        group: args.group,
+        reserve: args.reserve,
+        ..defaults
+    };
+    let geometries: Vec<_> = drives.iter().map(|drive| drive.geometry()).collect();
+    let shape = Shape::new(&config, &geometries)
+        .map_err(|error| anyhow!(named_drives(&error.to_string(), &args.devices)))?;
+    let (engine, force) = (rt.clone(), args.force);
+    let made = rt.block_on(async move {
+        let options = Options::default();
+        let volume = furrow_raid::create(&engine, drives, &config, &options, force).await?;
+        let uuid = volume.uuid();
+        volume.stop().await?;
+        Ok::<_, furrow_zone::Error>(uuid)
+    });
+    rt.clear();
+    print(args, &shape, &made?.to_string(), out)
+}
+
+/// `message` with the drives' names where it has their numbers.
+fn named_drives(message: &str, names: &[String]) -> String {
+    let mut message = message.to_owned();
+    // From the last, so that drive 1 is not taken for the start of drive 12.
+    for (index, name) in names.iter().enumerate().rev() {
+        message = message.replace(&format!("drive {index} has"), &format!("{name} has"));
+    }
+    message
+}
+
+fn print(args: &Args, shape: &Shape, uuid: &str, out: &mut dyn Write) -> Result<u8> {
+    let (drives, tolerates) = (shape.placement.n, shape.placement.tolerates());
+    let (size, raw) = (
+        shape.blocks * BLOCK,
+        u64::from(shape.zones) * u64::from(shape.capacity) * u64::from(drives) * BLOCK,
+    );
+    if args.json {
+        let document = json!({
+            "version": super::status::VERSION,
+            "array": args.name,
+            "uuid": uuid,
+            "level": args.level.name(),
+            "devices": args.devices,
+            "size_bytes": size,
+            "raw_bytes": raw,
+            "tolerates": tolerates,
+            "segments": shape.slots,
+            "rows": shape.rows,
+        });
+        serde_json::to_writer_pretty(&mut *out, &document)?;
+        writeln!(out)?;
+        return Ok(0);
+    }
+    writeln!(out, "{}: array made", args.name)?;
+    let may = match tolerates {
+        0 => "none: what a drive holds is lost with it".to_owned(),
+        1 if args.level == Level::Raid01 => "1, and one of each pair".to_owned(),
+        some => some.to_string(),
+    };
+    let group = match args.group {
+        Config::UNGROUPED => "no groups".to_owned(),
+        1 => "Zone Write only".to_owned(),
+        group => format!("groups of {group} stripes"),
+    };
+    for (what, value) in [
+        ("UUID", uuid.to_owned()),
+        ("level", format!("{} of {drives} drives", args.level)),
+        ("members", args.devices.join(" ")),
+        ("size", format!("{} of {} on the drives", show::bytes(size), show::bytes(raw))),
+        ("may fail", may),
+        (
+            "chunks",
+            format!(
+                "{} and {}, {group}",
+                show::bytes(u64::from(args.chunk_small) * BLOCK),
+                show::bytes(u64::from(args.chunk_large) * BLOCK)
+            ),
+        ),
+        ("segments", format!("{} of {} rows", shape.slots, shape.rows)),
+    ] {
+        writeln!(out, "  {what:<9} {value}")?;
+    }
+    writeln!(out, "start it: furrow raid assemble {}", args.devices.join(" "))?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked_where_they_are_given() {
+        assert_eq!(parse_chunk("16KiB"), Ok(4));
+        for wrong in ["0", "1KiB", "5000", "x"] {
+            assert!(parse_chunk(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_group("all"), Ok(Config::UNGROUPED));
+        assert!(parse_group("0").is_err() && parse_group("-1").is_err());
+        assert_eq!(parse_name("a-1.b_c"), Ok("a-1.b_c".to_owned()));
+        for wrong in ["", "a b", "a/b", ".a", "ü", &"x".repeat(65)] {
+            assert!(parse_name(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn messages_name_drives_as_the_user_does() {
+        let names: Vec<String> = (0..13).map(|i| format!("d{i}.zns")).collect();
+        let text = "drive 12 has zone capacity 5, drive 1 has 4: alike";
+        assert_eq!(named_drives(text, &names), "d12.zns has zone capacity 5, d1.zns has 4: alike");
+    }
+}

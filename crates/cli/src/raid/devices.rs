@@ -1,0 +1,232 @@
+//! The drives that arguments name, and what they say of the arrays they are of.
+
+use crate::in_use;
+use anyhow::{Context as _, Result, bail};
+use furrow_emu::{Emulator, OpenMode};
+use furrow_raid::{Examined, examine};
+use furrow_rt::Rt;
+use furrow_zone::spec::{DeviceSpec, Image, Run};
+use furrow_zone::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// A drive that was named.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Named {
+    /// Which; the path of an image is absolute.
+    pub spec: DeviceSpec,
+    /// By itself, not as one of a directory or pattern.
+    pub by_name: bool,
+}
+
+/// What is on a drive.
+pub enum Says {
+    /// It is a member of an array.
+    Member(Box<Examined>),
+    /// It is not, or cannot be asked.
+    Nothing(Error),
+}
+
+/// The drives that `arguments` mean: device specs, directories of images, and patterns (`*`, `?`)
+/// of images in a directory.
+///
+/// # Errors
+/// If one makes no sense, or a drive is named twice.
+pub fn named(arguments: &[String]) -> Result<Vec<Named>> {
+    let mut all: Vec<Named> = Vec::new();
+    for argument in arguments {
+        let (found, by_name) = match several(argument)? {
+            Some(paths) => (paths.into_iter().map(image).collect::<Result<Vec<_>>>()?, false),
+            None => (vec![absolute(argument.parse()?)?], true),
+        };
+        for spec in found {
+            let named = Named { spec, by_name };
+            match all.iter_mut().find(|other| same(&other.spec, &named.spec)) {
+                Some(other) if other.by_name && by_name => bail!("{argument} is named twice"),
+                Some(other) => other.by_name |= by_name,
+                None => all.push(named),
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// As [`named`], for devices that must be named one by one.
+///
+/// # Errors
+/// As [`named`].
+pub fn listed(arguments: &[String]) -> Result<Vec<DeviceSpec>> {
+    let mut all: Vec<DeviceSpec> = Vec::new();
+    for argument in arguments {
+        let spec = absolute(argument.parse()?)?;
+        if all.iter().any(|other| same(other, &spec)) {
+            bail!("{argument} is named twice");
+        }
+        all.push(spec);
+    }
+    Ok(all)
+}
+
+/// One device; the path of an image made absolute.
+///
+/// # Errors
+/// If it is none.
+pub fn one(argument: &str) -> Result<DeviceSpec> {
+    absolute(argument.parse()?)
+}
+
+/// Whether both are the same drive. Those in memory are always others.
+pub fn same(one: &DeviceSpec, other: &DeviceSpec) -> bool {
+    match (one, other) {
+        (DeviceSpec::Image(one), DeviceSpec::Image(other)) => one.path == other.path,
+        (DeviceSpec::Node(one), DeviceSpec::Node(other)) => one == other,
+        _ => false,
+    }
+}
+
+fn absolute(spec: DeviceSpec) -> Result<DeviceSpec> {
+    let DeviceSpec::Image(image) = spec else { return Ok(spec) };
+    let path = Path::new(&image.path);
+    let full = path.canonicalize().or_else(|_| std::path::absolute(path)).context("the path")?;
+    let path = full.to_str().context("a device's name must be UTF-8")?.to_owned();
+    Ok(DeviceSpec::Image(Image { path, ..image }))
+}
+
+fn image(path: PathBuf) -> Result<DeviceSpec> {
+    let full = path.canonicalize().with_context(|| path.display().to_string())?;
+    let path = full.to_str().context("a device's name must be UTF-8")?.to_owned();
+    Ok(DeviceSpec::Image(Image { path, run: Run::default(), sync: false }))
+}
+
+/// The files that a directory or a pattern stands for, sorted; `None` if `argument` is neither.
+fn several(argument: &str) -> Result<Option<Vec<PathBuf>>> {
+    let path = Path::new(argument);
+    let (folder, pattern) = if path.is_dir() {
+        (path, "*")
+    } else {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if !name.contains(['*', '?']) || path.exists() {
+            return Ok(None);
+        }
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        (parent.unwrap_or(Path::new(".")), name)
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry.with_context(|| folder.display().to_string())?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.is_file() && !name.starts_with('.') && matches(pattern.as_bytes(), name.as_bytes())
+        {
+            found.push(path);
+        }
+    }
+    if found.is_empty() {
+        bail!("{argument}: no file there: name drives, or a directory of their images");
+    }
+    found.sort();
+    Ok(Some(found))
+}
+
+/// Whether `name` is as `pattern`: `*` stands for any bytes, `?` for one.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    // Where to go on if what came after the last `*` does not fit.
+    let mut back: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                back = Some((p + 1, n + 1));
+                p += 1;
+            }
+            Some(c) if *c == b'?' || *c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            _ => match back {
+                Some((after, from)) => {
+                    (p, n) = (after, from);
+                    back = Some((after, from + 1));
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
+}
+
+/// Opens a drive for writing; one in use is waited for a little.
+///
+/// # Errors
+/// Those of [`in_use::open`].
+pub fn open(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<Emulator>, Error> {
+    let drive = in_use::open(rt, spec, OpenMode::ReadWrite, crate::complain)?;
+    for warning in drive.warnings() {
+        crate::complain(&format!("warning: {warning}"));
+    }
+    Ok(drive)
+}
+
+/// Looks at a drive, and lets it go.
+///
+/// # Errors
+/// Those of [`furrow_emu::open`]: what is on the drive is no error.
+pub fn look(rt: &Rt, named: &Named) -> Result<Says, Error> {
+    let drive = match named.by_name {
+        true => in_use::open(rt, &named.spec, OpenMode::ReadOnly, crate::complain)?,
+        false => furrow_emu::open(rt, &named.spec, OpenMode::ReadOnly)?,
+    };
+    Ok(says(rt, drive))
+}
+
+/// What an open drive says.
+pub fn says(rt: &Rt, drive: Rc<Emulator>) -> Says {
+    match rt.block_on(async move { examine(&*drive).await }) {
+        Ok(examined) => Says::Member(Box::new(examined)),
+        Err(error) => Says::Nothing(error),
+    }
+}
+
+/// Whether an error means that there is no drive of an array, rather than that one is broken.
+pub fn is_foreign(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::WrongFormat | ErrorKind::Unsupported)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_stand_for_what_shells_take_them_for() {
+        for (pattern, name) in [
+            ("*", ""),
+            ("*", "x"),
+            ("d?.zns", "d1.zns"),
+            ("d*.zns", "d.zns"),
+            ("*a*b*", "xaxxb"),
+            ("*.zns", "a.zns.zns"),
+        ] {
+            assert!(matches(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
+        }
+        for (pattern, name) in [("?", ""), ("d?.zns", "d12.zns"), ("*.zns", "a.zn"), ("", "x")] {
+            assert!(!matches(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn directories_and_patterns_are_several_drives_and_names_count_more() {
+        let folder = std::env::temp_dir().join(format!("furrow-devices-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in ["a.zns", "b.zns", "c.txt", ".hidden"] {
+            std::fs::write(folder.join(name), b"").unwrap();
+        }
+        let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+        assert_eq!(named(&[at("")]).unwrap().len(), 3);
+        let some = named(&[at("*.zns"), at("b.zns,seed=3")]).unwrap();
+        assert_eq!(some.iter().map(|n| n.by_name).collect::<Vec<_>>(), [false, true]);
+        let error = named(&[at("a.zns"), at("./a.zns")]).unwrap_err().to_string();
+        assert!(error.contains("named twice"), "{error}");
+        assert!(listed(&[at("a.zns"), at("a.zns")]).is_err());
+        assert!(named(&[at("*.img")]).unwrap_err().to_string().contains("no file there"));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

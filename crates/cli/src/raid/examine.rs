@@ -1,0 +1,204 @@
+//! `furrow raid examine`: what drives say of the arrays they are of.
+
+use super::client;
+use super::devices::{self, Says};
+use crate::daemon::{config, utc};
+use crate::show;
+use anyhow::Result;
+use comfy_table::CellAlignment;
+use furrow_raid::{Examined, MemberState};
+use furrow_rt::Rt;
+use furrow_zone::spec::DeviceSpec;
+use serde::Serialize;
+use std::io::Write;
+use std::path::Path;
+
+/// Show what drives say of the arrays they are of
+///
+/// Drives are grouped by array. Nothing is written. Exit status 0 if every drive is a member of an
+/// array, 1 if one is not or cannot be read.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Drives, directories of images, or patterns of them
+    #[arg(value_name = "DEV", required = true)]
+    devices: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Document {
+    version: u32,
+    arrays: Vec<Array>,
+    others: Vec<Other>,
+}
+
+/// An array, as its newest drive has it.
+#[derive(Serialize)]
+struct Array {
+    array: String,
+    uuid: String,
+    level: String,
+    drives: u32,
+    size_bytes: u64,
+    created: i64,
+    /// Stopped in order.
+    clean: bool,
+    events: u64,
+    /// Why it would not be started from these drives alone.
+    doubt: Option<String>,
+    members: Vec<Member>,
+}
+
+#[derive(Serialize)]
+struct Member {
+    member: u32,
+    uuid: String,
+    device: Option<String>,
+    /// active, failed, rebuilding, missing, stale.
+    state: &'static str,
+    events: Option<u64>,
+}
+
+/// A drive that is of no array.
+#[derive(Serialize)]
+struct Other {
+    device: String,
+    why: String,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the arguments make no sense.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
+    let rt = Rt::new(config()?);
+    let (mut found, mut others): (Vec<(String, Examined)>, _) = (Vec::new(), Vec::new());
+    for named in devices::named(&args.devices)? {
+        let device = named.spec.to_string();
+        let user = match &named.spec {
+            DeviceSpec::Image(image) => client::user_of(Path::new(&image.path)),
+            _ => None,
+        };
+        let why = match (user, devices::look(&rt, &named)) {
+            (Some(status), Err(_)) => {
+                format!("in use by the running array {}: see furrow raid status", status.array)
+            }
+            (_, Ok(Says::Member(examined))) => {
+                found.push((device, *examined));
+                continue;
+            }
+            (_, Ok(Says::Nothing(error)) | Err(error)) => error.to_string(),
+        };
+        others.push(Other { device, why });
+    }
+    let well = others.is_empty();
+    let document = Document { version: super::status::VERSION, arrays: group(found), others };
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &document)?;
+        writeln!(out)?;
+    } else {
+        print(&document, out)?;
+    }
+    Ok(u8::from(!well))
+}
+
+/// The arrays of the drives, each as the newest of its drives has it.
+fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
+    let mut arrays = Vec::new();
+    while let Some((_, first)) = found.first() {
+        let array = first.array;
+        let (mine, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, e)| e.array == array);
+        found = rest;
+        let all: Vec<Examined> = mine.iter().map(|(_, examined)| examined.clone()).collect();
+        let Some(newest) = all.iter().max_by_key(|examined| examined.events) else { continue };
+        let mut members: Vec<Member> = (0..)
+            .zip(&newest.members)
+            .map(|(member, (uuid, state))| {
+                let here = mine.iter().find(|(_, examined)| examined.device == *uuid);
+                let state = match (state, here) {
+                    (MemberState::Failed, Some(_)) => "stale",
+                    (MemberState::Failed, None) => "failed",
+                    (_, None) => "missing",
+                    (MemberState::Active, _) => "active",
+                    (MemberState::Rebuilding, _) => "rebuilding",
+                };
+                Member {
+                    member,
+                    uuid: uuid.to_string(),
+                    device: here.map(|(device, _)| device.clone()),
+                    state,
+                    events: here.map(|(_, examined)| examined.events),
+                }
+            })
+            .collect();
+        // Those that were replaced.
+        let known = |examined: &Examined| newest.members.iter().any(|m| m.0 == examined.device);
+        members.extend(mine.iter().filter(|(_, e)| !known(e)).map(|(device, examined)| Member {
+            member: examined.member,
+            uuid: examined.device.to_string(),
+            device: Some(device.clone()),
+            state: "replaced",
+            events: Some(examined.events),
+        }));
+        arrays.push(Array {
+            array: newest.label.clone(),
+            uuid: newest.array.to_string(),
+            level: newest.level.name().to_owned(),
+            drives: newest.drives,
+            size_bytes: newest.blocks * 4096,
+            created: newest.created,
+            clean: newest.clean,
+            events: newest.events,
+            doubt: furrow_raid::doubt(&all),
+            members,
+        });
+    }
+    arrays
+}
+
+fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
+    for array in &document.arrays {
+        writeln!(out, "{}: RAID-{} of {} drives", array.array, array.level, array.drives)?;
+        let created = u64::try_from(array.created).map_or("-".to_owned(), utc);
+        let stopped = if array.clean { "in order" } else { "not in order: it will be recovered" };
+        for (what, value) in [
+            ("UUID", array.uuid.clone()),
+            ("size", show::bytes(array.size_bytes)),
+            ("made", created),
+            ("events", array.events.to_string()),
+            ("stopped", stopped.to_owned()),
+        ] {
+            writeln!(out, "  {what:<8} {value}")?;
+        }
+        if let Some(doubt) = &array.doubt {
+            writeln!(out, "  {:<8} {doubt}", "doubt")?;
+        }
+        writeln!(out)?;
+        let mut table = show::table(&["member", "state", "events", "device"]);
+        for column in [1, 3] {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Left);
+            }
+        }
+        for member in &array.members {
+            table.add_row([
+                member.member.to_string(),
+                member.state.to_owned(),
+                member.events.map_or("-".to_owned(), |events| events.to_string()),
+                member.device.clone().unwrap_or_else(|| "-".to_owned()),
+            ]);
+        }
+        show::print_table(out, &table)?;
+        writeln!(out)?;
+    }
+    for other in &document.others {
+        // Errors name the device themselves, most of them.
+        match other.why.starts_with(&other.device) {
+            true => writeln!(out, "{}", other.why)?,
+            false => writeln!(out, "{}: {}", other.device, other.why)?,
+        }
+    }
+    Ok(())
+}

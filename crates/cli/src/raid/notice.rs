@@ -1,0 +1,148 @@
+//! What happens to an array, told to its operator: a line in the daemon's log and in a file, and a
+//! program that is run.
+//!
+//! Threads of their own do it: neither a full disk nor a program that hangs holds the engine up.
+
+use crate::daemon::{log, utc};
+use anyhow::{Context as _, Result};
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Notices that wait for the hook; of more, the latest are not told.
+const WAITING: usize = 256;
+/// How long a hook may run.
+const HOOK_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Notice {
+    /// Seconds since 1970.
+    pub time: u64,
+    /// What kind: one word, with dashes.
+    pub event: String,
+    /// The member it is about, if it is about one.
+    pub member: Option<u32>,
+    /// What happened, for people.
+    pub text: String,
+}
+
+impl Notice {
+    /// One of now.
+    pub fn new(event: &str, member: Option<u32>, text: String) -> Notice {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Notice { time: now, event: event.to_owned(), member, text }
+    }
+}
+
+/// Who is told.
+pub struct Notices {
+    tellers: Vec<(SyncSender<Notice>, JoinHandle<()>)>,
+}
+
+impl Notices {
+    /// Tells of the array `name`: the log, `file` and `hook`.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or no thread be started.
+    pub fn start(
+        (name, uuid): (&str, &str),
+        file: Option<&Path>,
+        hook: Option<&Path>,
+    ) -> Result<Notices> {
+        let mut notices = Notices { tellers: Vec::new() };
+        let file = file.map(|path| append_to(path, name)).transpose()?;
+        let array = name.to_owned();
+        notices.add("events", move |notice| {
+            log(&format!("{array}: {}", notice.text));
+            if let Some(write) = &file {
+                write(notice);
+            }
+        })?;
+        if let Some(program) = hook {
+            let (program, name, uuid) = (program.to_owned(), name.to_owned(), uuid.to_owned());
+            notices.add("hook", move |notice| run_hook(&program, (&name, &uuid), notice))?;
+        }
+        Ok(notices)
+    }
+
+    fn add(&mut self, name: &str, tell: impl Fn(&Notice) + Send + 'static) -> Result<()> {
+        let (sender, receiver): (_, Receiver<Notice>) = sync_channel(WAITING);
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(move || receiver.iter().for_each(|notice| tell(&notice)));
+        self.tellers.push((sender, thread.context("cannot start a thread for events")?));
+        Ok(())
+    }
+
+    /// Tells all; never waits.
+    pub fn tell(&self, notice: &Notice) {
+        for (sender, _) in &self.tellers {
+            match sender.try_send(notice.clone()) {
+                Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+            }
+        }
+    }
+
+    /// Waits until all was told.
+    pub fn end(self) {
+        for (sender, thread) in self.tellers {
+            drop(sender);
+            // One that panicked has nothing left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What writes lines to `path`: time, array, event, member and text, the first four without blanks.
+fn append_to(path: &Path, name: &str) -> Result<impl Fn(&Notice) + Send + 'static> {
+    let at = format!("{}: cannot keep events there", path.display());
+    let file = OpenOptions::new().create(true).append(true).open(path).context(at)?;
+    let (path, name): (PathBuf, String) = (path.to_owned(), name.to_owned());
+    Ok(move |notice: &Notice| {
+        let member = notice.member.map_or("-".to_owned(), |member| member.to_string());
+        let Notice { time, event, text, .. } = notice;
+        let line = format!("{} {name} {event} {member} {text}\n", utc(*time));
+        if let Err(error) = (&file).write_all(line.as_bytes()) {
+            log(&format!("{}: {error}", path.display()));
+        }
+    })
+}
+
+fn run_hook(program: &Path, (name, uuid): (&str, &str), notice: &Notice) {
+    let member = notice.member.map_or(String::new(), |member| member.to_string());
+    let child = Command::new(program)
+        .args([&notice.event, name, &member, &notice.text])
+        .env("FURROW_EVENT", &notice.event)
+        .env("FURROW_ARRAY", name)
+        .env("FURROW_UUID", uuid)
+        .env("FURROW_MEMBER", &member)
+        .env("FURROW_TEXT", &notice.text)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => return log(&format!("hook {}: {error}", program.display())),
+    };
+    let begun = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return,
+            Ok(Some(status)) => return log(&format!("hook {}: {status}", program.display())),
+            Ok(None) if begun.elapsed() < HOOK_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            _ => {
+                log(&format!("hook {}: killed, it does not end", program.display()));
+                let _ = child.kill();
+                let _ = child.wait();
+                return;
+            }
+        }
+    }
+}

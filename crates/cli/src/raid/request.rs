@@ -1,0 +1,113 @@
+//! What is said over a control socket: a request a line, an answer a line, both JSON.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Version of the requests and answers.
+pub const VERSION: u32 = 1;
+/// Longest request, in bytes.
+pub const REQUEST_MAX: usize = 64 << 10;
+
+/// A request to the daemon of an array.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// A [`Status`](super::status::Status).
+    Status,
+    /// Prometheus text.
+    Metrics,
+    /// Take a member out of service.
+    Fail {
+        /// Its number, or its device.
+        member: String,
+    },
+    /// Put a drive in the place of a failed member.
+    Replace {
+        /// Its number, or its device.
+        member: String,
+        /// Device spec with an absolute path.
+        device: String,
+        /// Lose what the drive holds.
+        force: bool,
+    },
+    /// Keep a drive for the next member that fails.
+    AddSpare {
+        /// Device spec with an absolute path.
+        device: String,
+    },
+    /// Go on with a rebuild.
+    Rebuild {
+        /// Microseconds it pauses after every 32 rows, from now on.
+        pause_us: Option<u64>,
+    },
+    /// Read and check everything.
+    Scrub {
+        /// Write anew what is damaged.
+        repair: bool,
+    },
+    /// Stop the array.
+    Stop {
+        /// Also if clients are connected.
+        force: bool,
+    },
+    /// Give emulated drives faults.
+    Fault {
+        /// Number or device; all members without it.
+        member: Option<String>,
+        /// As after `furrow device fault IMAGE`.
+        words: Vec<String>,
+    },
+}
+
+/// What comes back: one of the two.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Answer {
+    /// Version of this document.
+    pub version: u32,
+    /// What was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ok: Option<Value>,
+    /// Why it was not done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Answer {
+    /// The answer to what was done, or not.
+    pub fn of(result: Result<Value, String>) -> Answer {
+        match result {
+            Ok(value) => Answer { version: VERSION, ok: Some(value), error: None },
+            Err(error) => Answer { version: VERSION, ok: None, error: Some(error) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_they_are_written_and_nothing_else_is() {
+        for request in [
+            Request::Status,
+            Request::Stop { force: true },
+            Request::Rebuild { pause_us: None },
+            Request::Fault { member: None, words: vec!["list".into()] },
+        ] {
+            let text = serde_json::to_string(&request).unwrap();
+            assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request, "{text}");
+        }
+        for wrong in [
+            "",
+            "{}",
+            "[]",
+            r#"{"request":"melt"}"#,
+            r#"{"request":"fail"}"#,
+            r#"{"request":"fail","member":3}"#,
+            r#"{"request":"stop","force":true,"really":true}"#,
+            r#"{"request":["status"]}"#,
+        ] {
+            assert!(serde_json::from_str::<Request>(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,512 @@
+//! The daemon of an array: engine, NBD server and control socket on one executor, on one thread.
+//!
+//! Order at the start: drives, array, sockets, and only then `ready`. Order at the end: clients
+//! are let finish, the volume is stopped in order, sockets go, and with the process the drives are
+//! free.
+
+use super::control::Handle;
+use super::devices::{self, same};
+use super::metrics;
+use super::notice::{Notice, Notices};
+use super::request::Request;
+use super::status::{Damage, Member, Rebuild, Scrub, Status, VERSION};
+use crate::device::fault;
+use furrow_emu::{Emulator, OpenMode};
+use furrow_nbd::Server;
+use furrow_raid::{Event, Level, MemberState, Volume};
+use furrow_rt::{Nanos, Notify, Rt, within};
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Error, ErrorKind, Result};
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Events a status shows.
+const EVENTS: usize = 32;
+/// Damaged blocks a status names.
+const FINDINGS: usize = 1000;
+/// Nanoseconds that a volume may take to stop: one whose drives are gone may not be able to.
+const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
+
+/// A drive the daemon has open.
+#[derive(Clone)]
+pub struct Drive {
+    /// Which.
+    pub spec: DeviceSpec,
+    /// It.
+    pub device: Rc<Emulator>,
+}
+
+/// An array that is served.
+pub struct Daemon {
+    rt: Rt,
+    name: String,
+    volume: Volume,
+    server: Server<Volume>,
+    read_only: bool,
+    /// By member; of failed ones, what they were.
+    drives: RefCell<Vec<Option<Drive>>>,
+    spares: RefCell<VecDeque<Drive>>,
+    scrub: RefCell<Option<Scrub>>,
+    events: RefCell<VecDeque<Notice>>,
+    notices: RefCell<Option<Notices>>,
+    /// It is to end.
+    pub stop: Notify,
+    stopping: Cell<bool>,
+    ended: RefCell<Option<std::result::Result<(), String>>>,
+    end: Notify,
+}
+
+/// What a daemon is made of.
+pub struct Parts {
+    /// Name of the array.
+    pub name: String,
+    /// The array.
+    pub volume: Volume,
+    /// What serves it.
+    pub server: Server<Volume>,
+    /// Clients may not write.
+    pub read_only: bool,
+    /// The members' drives, by member.
+    pub drives: Vec<Option<Drive>>,
+    /// Drives for members that fail.
+    pub spares: Vec<Drive>,
+    /// Who hears of events.
+    pub notices: Notices,
+}
+
+impl Daemon {
+    /// A daemon of `parts`, which begins to watch over the array.
+    pub fn start(rt: &Rt, parts: Parts) -> Rc<Daemon> {
+        let Parts { name, volume, server, read_only, drives, spares, notices } = parts;
+        let daemon = Rc::new(Daemon {
+            rt: rt.clone(),
+            name,
+            volume,
+            server,
+            read_only,
+            drives: RefCell::new(drives),
+            spares: RefCell::new(spares.into()),
+            scrub: RefCell::default(),
+            events: RefCell::default(),
+            notices: RefCell::new(Some(notices)),
+            stop: Notify::new(),
+            stopping: Cell::new(false),
+            ended: RefCell::default(),
+            end: Notify::new(),
+        });
+        rt.spawn_detached(daemon.clone().watch());
+        daemon
+    }
+
+    /// Tells what happened.
+    pub fn note(&self, event: &str, member: Option<u32>, text: String) {
+        let notice = Notice::new(event, member, text);
+        if let Some(notices) = &*self.notices.borrow() {
+            notices.tell(&notice);
+        }
+        let mut events = self.events.borrow_mut();
+        if events.len() == EVENTS {
+            events.pop_front();
+        }
+        events.push_back(notice);
+    }
+
+    /// Hears of every event, and gives failed members spares.
+    async fn watch(self: Rc<Daemon>) {
+        self.use_spares().await;
+        loop {
+            let event = self.volume.next_event().await;
+            self.note(event.name(), event.member(), event.to_string());
+            if matches!(event, Event::MemberFailed { .. }) {
+                self.use_spares().await;
+            }
+        }
+    }
+
+    /// Puts spares in the places of failed members, as far as there are any.
+    async fn use_spares(&self) {
+        let failed = |(index, (_, state, _)): (usize, &(_, MemberState, _))| {
+            (*state == MemberState::Failed).then_some(index as u32)
+        };
+        for member in self.volume.members().iter().enumerate().filter_map(failed) {
+            while self.volume.failed().is_none() && !self.stopping.get() {
+                let Some(spare) = self.spares.borrow_mut().pop_front() else { return };
+                let name = spare.spec.to_string();
+                match self.volume.replace(member, spare.device.clone(), false).await {
+                    Ok(()) => {
+                        self.drives.borrow_mut()[member as usize] = Some(spare);
+                        let text = format!("the spare {name} takes the place of member {member}");
+                        self.note("spare-taken", Some(member), text);
+                        break;
+                    }
+                    Err(error) => {
+                        let text = format!("the spare {name} cannot be used: {error}");
+                        self.note("spare-refused", Some(member), text);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the service: clients are let finish, then the volume is stopped in order.
+    ///
+    /// # Errors
+    /// Why the volume could not be stopped in order.
+    pub async fn shut_down(&self) -> std::result::Result<(), String> {
+        self.stopping.set(true);
+        self.server.shutdown().await;
+        let stopped = within(&self.rt, STOP_PATIENCE, self.volume.stop()).await;
+        let result = match (stopped, self.volume.failed()) {
+            (Some(Ok(())), _) => Ok(()),
+            (_, Some(error)) | (Some(Err(error)), _) => Err(error.to_string()),
+            (None, None) => Err("it takes too long".to_owned()),
+        };
+        match &result {
+            Ok(()) => self.note("stopped", None, "stopped in order".to_owned()),
+            Err(error) => self.note("stopped", None, format!("stopped, not in order: {error}")),
+        }
+        *self.ended.borrow_mut() = Some(result.clone());
+        self.end.notify_all();
+        result
+    }
+
+    /// Who hears of events, to be waited for at the end.
+    pub fn take_notices(&self) -> Option<Notices> {
+        self.notices.borrow_mut().take()
+    }
+
+    /// How the array is.
+    pub fn status(&self) -> Status {
+        let (volume, server) = (&self.volume, self.server.status());
+        let drives = self.drives.borrow();
+        let members: Vec<Member> = (0u32..)
+            .zip(volume.members())
+            .map(|(member, (uuid, state, errors))| {
+                let drive = drives[member as usize].as_ref();
+                let state = match state {
+                    MemberState::Active => "online",
+                    MemberState::Rebuilding => "rebuilding",
+                    MemberState::Failed if drive.is_none() => "missing",
+                    MemberState::Failed => "failed",
+                };
+                Member {
+                    member,
+                    uuid: uuid.to_string(),
+                    device: drive.map(|drive| drive.spec.to_string()),
+                    state: state.to_owned(),
+                    read_errors: errors.read,
+                    write_errors: errors.write,
+                    checksum_errors: errors.checksum,
+                }
+            })
+            .collect();
+        let rebuild = self.rebuild_status(&members);
+        let down = members.iter().filter(|member| member.state != "online").count() as u32;
+        let placement = volume.shape().placement;
+        let may_fail = match placement.level {
+            Level::Raid01 => u32::from(down == 0),
+            _ => placement.tolerates().saturating_sub(down),
+        };
+        let mut status = Status {
+            version: VERSION,
+            array: self.name.clone(),
+            uuid: volume.uuid().to_string(),
+            pid: std::process::id(),
+            level: placement.level.name().to_owned(),
+            state: if down == 0 { "online" } else { "degraded" }.to_owned(),
+            error: volume.failed().map(|error| error.to_string()),
+            problem: None,
+            action: None,
+            size_bytes: volume.blocks() * 4096,
+            used_bytes: volume.used() * 4096,
+            may_fail: if volume.failed().is_some() { 0 } else { may_fail },
+            read_only: self.read_only,
+            listening: server.listening,
+            clients: server.connections.len() as u64,
+            members,
+            spares: self.spares.borrow().iter().map(|spare| spare.spec.to_string()).collect(),
+            rebuild,
+            scrub: self.scrub.borrow().clone(),
+            counters: volume.counters().into(),
+            events: self.events.borrow().iter().cloned().collect(),
+        };
+        advise(&mut status);
+        status
+    }
+
+    fn rebuild_status(&self, members: &[Member]) -> Option<Rebuild> {
+        let progress = self.volume.rebuilding();
+        let waits = members.iter().any(|member| member.state == "rebuilding");
+        if progress.is_none() && !waits {
+            return None;
+        }
+        let running = progress.is_some();
+        let progress = progress.unwrap_or_default();
+        let seconds = |nanoseconds: u64| nanoseconds as f64 / Nanos::SECOND as f64;
+        Some(Rebuild {
+            running,
+            segments: progress.total,
+            segments_done: progress.done,
+            percent: percent(progress.done, progress.total),
+            seconds: seconds(progress.elapsed),
+            seconds_left: progress.remaining().map(seconds),
+            pause_us: self.volume.rebuild_pause() / 1000,
+        })
+    }
+
+    /// The number of the member that `name` means: its number, or its drive.
+    fn member(&self, name: &str) -> Result<u32> {
+        let drives = self.drives.borrow();
+        if let Ok(number) = name.parse::<u32>()
+            && (number as usize) < drives.len()
+        {
+            return Ok(number);
+        }
+        if let Ok(spec) = name.parse::<DeviceSpec>() {
+            let is = |drive: &Option<Drive>| drive.as_ref().is_some_and(|d| same(&d.spec, &spec));
+            if let Some(index) = drives.iter().position(is) {
+                return Ok(index as u32);
+            }
+        }
+        let message = format!(
+            "{} has no member {name}: members are 0 to {}, or named by their drives",
+            self.name,
+            drives.len() - 1
+        );
+        Err(Error::new(ErrorKind::NotFound, message))
+    }
+
+    /// Opens a drive for the array. One that a failed member had is still open here.
+    fn open(&self, device: &str) -> Result<Drive> {
+        let spec: DeviceSpec = device.parse().map_err(Error::from)?;
+        let refuse = |kind, what: &str| Err(Error::new(kind, format!("{device}: {what}")));
+        if self.spares.borrow().iter().any(|spare| same(&spare.spec, &spec)) {
+            return refuse(ErrorKind::Busy, "is a spare of this array already");
+        }
+        let drives = self.drives.borrow();
+        let members = self.volume.members();
+        for (drive, (_, state, _)) in drives.iter().zip(&members) {
+            let Some(drive) = drive.as_ref().filter(|drive| same(&drive.spec, &spec)) else {
+                continue;
+            };
+            if *state != MemberState::Failed {
+                return refuse(ErrorKind::Busy, "is a member of this array, in service");
+            }
+            // What was sent to it as the member that failed must not hit the new one.
+            if Rc::strong_count(&drive.device) > 1 {
+                return refuse(ErrorKind::Busy, "commands to it are still under way: try again");
+            }
+            return Ok(drive.clone());
+        }
+        let device = furrow_emu::open(&self.rt, &spec, OpenMode::ReadWrite)?;
+        Ok(Drive { spec, device })
+    }
+
+    async fn replace(&self, member: &str, device: &str, force: bool) -> Result<Value> {
+        let index = self.member(member)?;
+        let drive = self.open(device)?;
+        self.volume.replace(index, drive.device.clone(), force).await?;
+        self.drives.borrow_mut()[index as usize] = Some(drive);
+        Ok(json!({}))
+    }
+
+    async fn add_spare(&self, device: &str) -> Result<Value> {
+        let drive = self.open(device)?;
+        self.volume.check_spare(&*drive.device)?;
+        self.note("spare-added", None, format!("{} is a spare", drive.spec));
+        self.spares.borrow_mut().push_back(drive);
+        self.use_spares().await;
+        Ok(json!({}))
+    }
+
+    fn rebuild(&self, pause_us: Option<u64>) -> Result<Value> {
+        if let Some(pause) = pause_us {
+            self.volume.set_rebuild_pause(pause.saturating_mul(1000));
+        }
+        let waits = |(_, state, _): &(_, MemberState, _)| *state == MemberState::Rebuilding;
+        if !self.volume.members().iter().any(waits) && pause_us.is_none() {
+            let message = "nothing is to be rebuilt: furrow raid replace puts a drive in the place \
+                           of a failed one";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        self.volume.start_rebuild();
+        Ok(json!({}))
+    }
+
+    /// Begins a scrub.
+    fn begin_scrub(self: &Rc<Self>, repair: bool) -> Result<Value> {
+        if self.scrub.borrow().as_ref().is_some_and(|scrub| scrub.running) {
+            return Err(Error::new(ErrorKind::Busy, "a scrub is running already"));
+        }
+        if let Some(error) = self.volume.failed() {
+            return Err(error);
+        }
+        *self.scrub.borrow_mut() = Some(Scrub { running: true, repair, ..Scrub::default() });
+        let text = if repair { "a scrub that mends begins" } else { "a scrub begins" };
+        self.note("scrub-started", None, text.to_owned());
+        self.rt.spawn_detached(self.clone().scrub(repair));
+        Ok(json!({}))
+    }
+
+    async fn scrub(self: Rc<Self>, repair: bool) {
+        let (began, progress) = (self.rt.now(), self.clone());
+        let result = self.volume.scrub(repair, |done, total| progress.scrubbed(began, done, total));
+        let result = result.await;
+        let mut scrub = self.scrub.borrow().clone().unwrap_or_default();
+        scrub.running = false;
+        scrub.seconds = self.rt.now().since(began) as f64 / Nanos::SECOND as f64;
+        scrub.seconds_left = None;
+        match result {
+            Ok(found) => {
+                scrub.blocks = found.blocks;
+                scrub.damaged = found.findings.len() as u64;
+                scrub.lost = found.lost;
+                let drives = self.drives.borrow();
+                let damage = |finding: &furrow_raid::Finding| Damage {
+                    member: finding.member,
+                    device: drives[finding.member as usize].as_ref().map(|d| d.spec.to_string()),
+                    zone: finding.zone.0,
+                    block: finding.block,
+                    what: finding.what.to_owned(),
+                    repaired: finding.repaired,
+                };
+                scrub.findings = found.findings.iter().take(FINDINGS).map(damage).collect();
+            }
+            Err(error) => scrub.error = Some(error.to_string()),
+        }
+        let event = if scrub.damaged > 0 { "scrub-damaged" } else { "scrub-finished" };
+        let text = format!("scrub: {}", super::status::describe_scrub(&scrub));
+        *self.scrub.borrow_mut() = Some(scrub);
+        self.note(event, None, text);
+    }
+
+    fn scrubbed(&self, began: Nanos, done: u32, total: u32) {
+        if let Some(scrub) = &mut *self.scrub.borrow_mut() {
+            scrub.segments = total;
+            scrub.segments_done = done;
+            scrub.percent = percent(done, total);
+            scrub.seconds = self.rt.now().since(began) as f64 / Nanos::SECOND as f64;
+            let each = (done > 0).then(|| scrub.seconds / f64::from(done));
+            scrub.seconds_left = each.map(|each| each * f64::from(total - done));
+        }
+    }
+
+    async fn end(&self, force: bool) -> std::result::Result<Value, String> {
+        let clients = self.server.status().connections.len();
+        if clients > 0 && !force && !self.stopping.get() {
+            return Err(format!(
+                "{}: in use: {clients} clients are connected: disconnect them, or use --force",
+                self.name
+            ));
+        }
+        self.stop.notify_all();
+        loop {
+            if let Some(result) = self.ended.borrow().clone() {
+                return result
+                    .map(|()| json!({}))
+                    .map_err(|error| format!("{}: stopped, but not in order: {error}", self.name));
+            }
+            self.end.wait().await;
+        }
+    }
+
+    fn fault(&self, member: Option<&str>, words: &[String]) -> anyhow::Result<Value> {
+        let chosen = member.map(|member| self.member(member)).transpose()?;
+        let mut text = Vec::new();
+        for (index, drive) in self.drives.borrow().iter().enumerate() {
+            let Some(drive) = drive.as_ref() else { continue };
+            if chosen.is_none_or(|chosen| chosen as usize == index) {
+                fault::apply_words(&drive.device, &drive.spec.to_string(), words, &mut text)?;
+            }
+        }
+        Ok(json!(String::from_utf8_lossy(&text)))
+    }
+}
+
+fn percent(done: u32, of: u32) -> f64 {
+    if of == 0 { 100.0 } else { f64::from(done) * 100.0 / f64::from(of) }
+}
+
+impl Handle for Daemon {
+    async fn handle(self: Rc<Self>, request: Request) -> std::result::Result<Value, String> {
+        let done = match request {
+            Request::Status => {
+                return serde_json::to_value(self.status()).map_err(|error| error.to_string());
+            }
+            Request::Metrics => {
+                let text = metrics::text(&self.status()) + &self.server.status().prometheus();
+                return Ok(json!(text));
+            }
+            Request::Stop { force } => return self.end(force).await,
+            Request::Fault { member, words } => {
+                let text = self.fault(member.as_deref(), &words);
+                return text.map_err(|error| format!("{error:#}"));
+            }
+            _ if self.stopping.get() => {
+                Err(Error::new(ErrorKind::Busy, "the array is being stopped"))
+            }
+            Request::Fail { member } => match self.member(&member) {
+                Ok(index) => self.volume.fail(index).await.map(|()| json!({})),
+                Err(error) => Err(error),
+            },
+            Request::Replace { member, device, force } => {
+                self.replace(&member, &device, force).await
+            }
+            Request::AddSpare { device } => self.add_spare(&device).await,
+            Request::Rebuild { pause_us } => self.rebuild(pause_us),
+            Request::Scrub { repair } => self.begin_scrub(repair),
+        };
+        done.map_err(|error| error.to_string())
+    }
+}
+
+/// Says what is wrong, and what to do.
+fn advise(status: &mut Status) {
+    let name = status.array.clone();
+    let with = |state: &str| -> Vec<String> {
+        let is = status.members.iter().filter(|member| member.state == state);
+        is.map(|member| member.member.to_string()).collect()
+    };
+    let gone = [with("failed"), with("missing")].concat();
+    let redundancy = match status.may_fail {
+        0 => "no other drive may fail",
+        1 => "one more may fail",
+        _ => "more may fail",
+    };
+    if status.error.is_some() {
+        status.state = "failed".to_owned();
+        status.problem = Some("too many drives have failed: nothing can be written".to_owned());
+        status.action = Some(format!(
+            "stop it (furrow raid stop {name}), and assemble it again of drives that still work"
+        ));
+    } else if let Some(first) = gone.first() {
+        let who = if gone.len() == 1 { "member" } else { "members" };
+        status.problem = Some(format!("{who} {} gone; {redundancy}", gone.join(", ")));
+        status.action = Some(format!("replace it: furrow raid replace {name} {first} DEV"));
+    } else if status.rebuild.as_ref().is_some_and(|rebuild| !rebuild.running) {
+        status.problem = Some(format!("a rebuild is not finished; {redundancy}"));
+        status.action = Some(format!("go on with it: furrow raid rebuild {name}"));
+    } else if status.rebuild.is_some() {
+        status.problem = Some(format!("a drive is being rebuilt; {redundancy}"));
+        status.action = Some(format!("wait: furrow raid rebuild {name} --wait"));
+    } else if status.scrub.as_ref().is_some_and(|s| s.lost > 0) {
+        status.problem = Some("blocks of the volume are lost".to_owned());
+        status.action = Some("write them anew from a copy".to_owned());
+    } else if status.scrub.as_ref().is_some_and(|s| s.damaged > 0 && !s.repair && !s.running) {
+        status.problem = Some("the last scrub found damage".to_owned());
+        status.action = Some(format!("mend it: furrow raid scrub {name} --repair"));
+    } else if status.members.iter().any(|m| m.read_errors + m.write_errors > 0) {
+        status.problem = Some("a drive has errors; all data is there".to_owned());
+        status.action = Some(format!("look for more: furrow raid scrub {name}"));
+    }
+}
+
+/// Opens the drives of members or spares for a daemon.
+///
+/// # Errors
+/// Those of [`devices::open`].
+pub fn open_drive(rt: &Rt, spec: &DeviceSpec) -> Result<Drive> {
+    Ok(Drive { spec: spec.clone(), device: devices::open(rt, spec)? })
+}

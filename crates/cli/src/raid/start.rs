@@ -1,0 +1,355 @@
+//! `furrow raid assemble`: from drives to an array that is served.
+
+use super::client;
+use super::control::Control;
+use super::devices::{self, Named, Says};
+use super::notice::Notices;
+use super::request::Request;
+use super::serve::{Daemon, Drive, Parts, open_drive};
+use crate::daemon;
+use crate::metrics::{self, Metrics};
+use anyhow::{Context as _, Result, anyhow, bail};
+use clap::ValueEnum;
+use furrow_fuse::Signals;
+use furrow_nbd::{Export, Identity, Listen, Server, Tls};
+use furrow_raid::{Examined, MemberState, Options, Volume, doubt};
+use furrow_rt::{Nanos, Notify, Rt, either};
+use furrow_zone::ZonedDevice;
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Status of a failure.
+const FAILURE: u8 = 1;
+/// Nanoseconds in which who waits for the end is told of it.
+const FAREWELL: u64 = 2 * Nanos::SECOND;
+
+/// Put an array together from its drives and serve it over NBD
+///
+/// Returns once it is served, by a daemon, until furrow raid stop or SIGTERM to the daemon. Drives
+/// may be given in any order. Some may be missing, as far as the level allows, and if it is certain
+/// that they have not gone on alone (--degraded if only you know).
+#[derive(clap::Args)]
+pub struct Args {
+    /// Drives, a directory of images, or a pattern of them ('d*.zns')
+    #[arg(value_name = "DEV", required = true)]
+    devices: Vec<String>,
+    /// The array, where the drives are of several: its UUID or the start of it
+    #[arg(long)]
+    uuid: Option<String>,
+    /// The array, where the drives are of several: its name
+    #[arg(short, long)]
+    name: Option<String>,
+    /// Where to serve it: unix:PATH or tcp:ADDRESS:PORT, may be given several times; without it a
+    /// Unix socket called NAME.nbd beside the control socket
+    #[arg(short, long, value_name = "PLACE")]
+    listen: Vec<Listen>,
+    /// TLS: off, on (clients may do without), require
+    #[arg(long, value_enum, default_value_t = Mode::Off, requires_if("on", "tls_certs"))]
+    #[arg(requires_if("require", "tls_certs"))]
+    tls: Mode,
+    /// Directory with server-cert.pem and server-key.pem
+    #[arg(long, value_name = "DIR")]
+    tls_certs: Option<PathBuf>,
+    /// Let in only clients with a certificate of an authority in ca-cert.pem
+    #[arg(long, requires = "tls_certs")]
+    tls_verify: bool,
+    /// Let clients only read
+    #[arg(short, long)]
+    read_only: bool,
+    /// Start although missing drives could have newer data
+    #[arg(long)]
+    degraded: bool,
+    /// An empty drive that takes the place of a member that fails, may be given several times
+    #[arg(long, value_name = "DEV")]
+    spare: Vec<String>,
+    /// Append events to FILE: a line each of time, array, event, member, text
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
+    /// Run PROGRAM for each event with event, array, member and text as arguments, and as
+    /// FURROW_EVENT, FURROW_ARRAY, FURROW_UUID, FURROW_MEMBER, FURROW_TEXT
+    #[arg(long, value_name = "PROGRAM")]
+    hook: Option<PathBuf>,
+    /// Metrics for Prometheus: ADDRESS:PORT or /FILE
+    #[arg(long, value_name = "WHERE")]
+    metrics: Option<Metrics>,
+    /// Microseconds a rebuild pauses after every 32 rows
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
+    rebuild_pause: u64,
+    /// Stay in the foreground, messages on standard error
+    #[arg(short, long)]
+    foreground: bool,
+    /// Append the daemon's messages to FILE instead of the journal
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Say on standard output when the array is served: how the daemon is started.
+    #[arg(long, hide = true, requires = "foreground")]
+    ready: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    Off,
+    On,
+    Require,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the daemon cannot be started. Why an array cannot be served is said here.
+pub fn run(args: &Args) -> Result<u8> {
+    if !args.foreground {
+        let (status, message) = daemon::start(&again(), args.log.as_deref(), FAILURE)?;
+        if status != 0 {
+            crate::complain(&message);
+        }
+        return Ok(status);
+    }
+    if args.log.is_some() && !args.ready {
+        bail!("--log is for a daemon: in the foreground messages go to standard error");
+    }
+    if args.ready {
+        // A session of its own: a signal to the terminal is none to the daemon.
+        let _ = rustix::process::setsid();
+    }
+    match serve(args) {
+        Ok(()) => Ok(0),
+        Err(error) => {
+            let message = format!("{error:#}");
+            if args.ready {
+                // After `ready` nobody reads it any more.
+                daemon::say_failed(FAILURE, &message);
+            }
+            crate::complain(&message);
+            Ok(FAILURE)
+        }
+    }
+}
+
+/// This command once more, for the daemon.
+fn again() -> Vec<OsString> {
+    let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // Behind `raid assemble`, whatever stands before and after.
+    let at = words.iter().position(|word| word == "assemble").map_or(words.len(), |at| at + 1);
+    words.splice(at..at, ["--foreground", "--ready"].map(OsString::from));
+    words
+}
+
+/// Serves the array until it is stopped.
+fn serve(args: &Args) -> Result<()> {
+    // Before any other thread: they inherit it.
+    let signals = Signals::block()?;
+    let places = args.listen.iter().map(absolute).collect::<Result<Vec<_>>>()?;
+    let tls = tls(args)?;
+    let named = devices::named(&args.devices)?;
+    let rt = Rt::new(daemon::config()?);
+    let chosen = choose(args, &rt, named)?;
+    let (name, uuid) = (chosen.name.clone(), chosen.uuid.clone());
+    if let Some(other) = client::running().iter().find(|other| other.status.array == name) {
+        bail!(
+            "an array named {name} runs already, with UUID {}: names must differ, as sockets and \
+             exports are called by them",
+            other.status.uuid
+        );
+    }
+    client::make_runtime_dir()?;
+    let service = args.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
+    let notices = Notices::start((&name, &uuid), args.events.as_deref(), args.hook.as_deref())?;
+    let socket = client::control_socket(&uuid);
+    // Whoever holds it has the array.
+    let control = Control::bind(&rt, &socket)?;
+    let (daemon, warning) = start(args, &rt, chosen, (&places, tls), notices)?;
+    let (ended, ended_here) = UnixStream::pair().context("a socket for signals")?;
+    signals.on_first(move |signal| {
+        daemon::log(&format!("{signal}: stopping"));
+        // Nobody listens only when it has stopped already.
+        let _ = (&ended).write_all(b"s");
+    })?;
+    ended_here.set_nonblocking(true).context("a socket for signals")?;
+    if let Some(service) = service {
+        let page = move || {
+            let text =
+                client::ask_within(&socket, &Request::Metrics, Some(Duration::from_secs(10)));
+            Some(text.ok()?.as_str()?.to_owned())
+        };
+        service.start(page)?;
+    }
+    let handler = daemon.clone();
+    let (connections, no_more) = (control.connections(), Notify::new());
+    rt.spawn_detached(control.serve(handler, no_more.clone()));
+    let status = daemon.status();
+    let text = format!("served at {}", status.listening.join(" "));
+    daemon.note("started", None, text);
+    if let Some(warning) = warning {
+        daemon.note("degraded", None, warning);
+    }
+    if args.ready {
+        daemon::say_ready()?;
+    }
+    let (engine, signal) = (rt.clone(), Arc::new(OwnedFd::from(ended_here)));
+    let served = daemon.clone();
+    let result = rt.block_on(async move {
+        let _ = either(engine.readable(signal), served.stop.wait()).await;
+        let result = served.shut_down().await;
+        no_more.notify_all();
+        connections.wait_for_end(&engine, FAREWELL).await;
+        result
+    });
+    args.metrics.iter().for_each(metrics::end);
+    let notices = daemon.take_notices();
+    drop(daemon);
+    rt.clear();
+    if let Some(notices) = notices {
+        notices.end();
+    }
+    result.map_err(|error| anyhow!("{name}: stopped, but not in order: {error}"))
+}
+
+/// An array and its drives.
+struct Chosen {
+    name: String,
+    uuid: String,
+    drives: Vec<(Named, Examined)>,
+    /// Drives that were left out, and why.
+    left_out: Vec<String>,
+}
+
+/// Looks at the drives, and chooses those of one array.
+fn choose(args: &Args, rt: &Rt, named: Vec<Named>) -> Result<Chosen> {
+    let (mut members, mut left_out): (Vec<(Named, Examined)>, _) = (Vec::new(), Vec::new());
+    for named in named {
+        match devices::look(rt, &named) {
+            Ok(Says::Member(examined)) => members.push((named, *examined)),
+            // Nothing to do with arrays: only who named it wants to know.
+            Ok(Says::Nothing(error)) if devices::is_foreign(&error) => {
+                if named.by_name {
+                    return Err(error.into());
+                }
+            }
+            Ok(Says::Nothing(error)) => left_out.push(error.to_string()),
+            Err(error) if named.by_name => return Err(error.into()),
+            Err(_) => {}
+        }
+    }
+    let wanted = |examined: &Examined| {
+        let uuid = args.uuid.as_ref().is_none_or(|u| examined.array.to_string().starts_with(u));
+        uuid && args.name.as_ref().is_none_or(|name| *name == examined.label)
+    };
+    members.retain(|(_, examined)| wanted(examined));
+    let mut arrays: Vec<(String, String)> = members
+        .iter()
+        .map(|(_, examined)| (examined.array.to_string(), examined.label.clone()))
+        .collect();
+    arrays.sort();
+    arrays.dedup();
+    let (uuid, name) = match &arrays[..] {
+        [] if left_out.is_empty() => bail!("no drive is a member of such an array"),
+        [] => bail!("no drive is a member of such an array ({})", left_out.join("; ")),
+        [one] => one.clone(),
+        several => {
+            let list: Vec<String> =
+                several.iter().map(|(uuid, name)| format!("{name} ({uuid})")).collect();
+            bail!("the drives are of several arrays: {}: choose by --uuid", list.join(", "));
+        }
+    };
+    // Of a directory, what the array has gone on without is left out. What was named is refused.
+    if let Some(newest) = members.iter().map(|(_, e)| e).max_by_key(|e| e.events).cloned() {
+        let behind = |examined: &Examined| {
+            let known = newest.members.iter().find(|(uuid, _)| *uuid == examined.device);
+            known.is_none_or(|(_, state)| *state == MemberState::Failed)
+        };
+        members.retain(|(named, examined)| {
+            let keep = named.by_name || !behind(examined);
+            if !keep {
+                left_out.push(format!("{} is stale: left out", named.spec));
+            }
+            keep
+        });
+    }
+    let name = if name.is_empty() { uuid.clone() } else { name };
+    Ok(Chosen { name, uuid, drives: members, left_out })
+}
+
+/// Assembles the array and serves it. Returns also what its operator should know.
+fn start(
+    args: &Args,
+    rt: &Rt,
+    chosen: Chosen,
+    (places, tls): (&[Listen], Tls),
+    notices: Notices,
+) -> Result<(Rc<Daemon>, Option<String>)> {
+    let Chosen { name, uuid: _, drives: given, left_out } = chosen;
+    let says: Vec<Examined> = given.iter().map(|(_, examined)| examined.clone()).collect();
+    let doubt = doubt(&says);
+    if let Some(doubt) = doubt.as_ref().filter(|_| !args.degraded) {
+        bail!("{name}: {doubt}");
+    }
+    let mut opened: Vec<(furrow_log::Uuid, Drive)> = Vec::new();
+    for (named, examined) in &given {
+        opened.push((examined.device, open_drive(rt, &named.spec)?));
+    }
+    let spares = devices::listed(&args.spare)?;
+    let spares = spares.iter().map(|spec| open_drive(rt, spec)).collect::<Result<Vec<_>, _>>()?;
+    let devices: Vec<Rc<dyn ZonedDevice>> =
+        opened.iter().map(|(_, drive)| drive.device.clone() as Rc<dyn ZonedDevice>).collect();
+    let options =
+        Options { rebuild_pause: args.rebuild_pause.saturating_mul(1000), ..Options::default() };
+    let engine = rt.clone();
+    let volume: Volume = rt
+        .block_on(async move { furrow_raid::assemble(&engine, devices, &options).await })
+        .map_err(|error| match left_out.is_empty() {
+            true => anyhow!(error),
+            false => anyhow!("{error} ({})", left_out.join("; ")),
+        })?;
+    for spare in &spares {
+        volume.check_spare(&*spare.device)?;
+    }
+    let find = |uuid| opened.iter().find(|(other, _)| *other == uuid).map(|(_, d)| d.clone());
+    let members = volume.members();
+    let drives = members.iter().map(|(uuid, ..)| find(*uuid)).collect();
+    let described = format!("{} of {} drives", volume.config().level, members.len());
+    let export = Export::new(name.clone(), Rc::new(volume.clone()));
+    let exports = vec![export.describe(described).read_only(args.read_only)];
+    let default = [Listen::Unix(client::runtime_dir().join(format!("{name}.nbd")))];
+    let places = if places.is_empty() { &default[..] } else { places };
+    let server_options = furrow_nbd::Options { tls, ..furrow_nbd::Options::default() };
+    let server = Server::bind(rt, places, exports, server_options)?;
+    let gone = (0..).zip(&members).filter(|(_, (_, state, _))| *state == MemberState::Failed);
+    let gone: Vec<String> = gone.map(|(index, _): (u32, _)| index.to_string()).collect();
+    let mut warnings = left_out;
+    if !gone.is_empty() {
+        warnings.insert(0, format!("runs without member {}", gone.join(", ")));
+    }
+    if doubt.is_some() {
+        warnings.push("started because --degraded was given".to_owned());
+    }
+    let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
+    let parts = Parts { name, volume, server, read_only: args.read_only, drives, spares, notices };
+    Ok((Daemon::start(rt, parts), warning))
+}
+
+/// The daemon leaves the directory it was started in.
+fn absolute(place: &Listen) -> Result<Listen> {
+    Ok(match place {
+        Listen::Unix(path) => Listen::Unix(std::path::absolute(path)?),
+        Listen::Tcp(address) => Listen::Tcp(*address),
+    })
+}
+
+fn tls(args: &Args) -> Result<Tls> {
+    let load = || {
+        let directory = args.tls_certs.as_deref().unwrap_or(Path::new("."));
+        Identity::load(directory, args.tls_verify)
+    };
+    Ok(match args.tls {
+        Mode::Off => Tls::Off,
+        Mode::On => Tls::On(load()?),
+        Mode::Require => Tls::Require(load()?),
+    })
+}

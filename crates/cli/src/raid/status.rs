@@ -1,0 +1,387 @@
+//! `furrow raid status`, and what a daemon says of its array.
+
+use super::client;
+use super::notice::Notice;
+use crate::daemon::utc;
+use crate::show;
+use anyhow::Result;
+use comfy_table::CellAlignment;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Write};
+
+/// Version of the JSON document.
+pub const VERSION: u32 = 1;
+
+/// Show how running arrays are
+///
+/// State, members and their errors, how far a rebuild or a scrub is, and what to do. Exit status 0
+/// if all is well, 1 if an array is degraded or has failed.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Arrays: names, UUIDs, or control sockets; all that run without it
+    arrays: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A running array.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of this document.
+    pub version: u32,
+    /// Name of the array.
+    pub array: String,
+    /// Its UUID.
+    pub uuid: String,
+    /// The daemon's process.
+    pub pid: u32,
+    /// RAID level: 0, 01, 4, 5 or 6.
+    pub level: String,
+    /// online, degraded (a member lacks something), failed (nothing can be written).
+    pub state: String,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// What is wrong, for people.
+    pub problem: Option<String>,
+    /// What to do about it.
+    pub action: Option<String>,
+    /// Bytes of the volume.
+    pub size_bytes: u64,
+    /// Bytes of it that hold something.
+    pub used_bytes: u64,
+    /// Drives that may fail now, whichever they are.
+    pub may_fail: u32,
+    /// Clients may not write.
+    pub read_only: bool,
+    /// Where it is served.
+    pub listening: Vec<String>,
+    /// NBD connections.
+    pub clients: u64,
+    /// The members, in order.
+    pub members: Vec<Member>,
+    /// Drives that wait for a member to fail.
+    pub spares: Vec<String>,
+    /// The rebuild that runs, or could go on.
+    pub rebuild: Option<Rebuild>,
+    /// The scrub that runs, or the last one.
+    pub scrub: Option<Scrub>,
+    /// What the volume did since it was assembled.
+    pub counters: Counters,
+    /// What happened last, oldest first.
+    pub events: Vec<Notice>,
+}
+
+/// A member of an array.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// Number.
+    pub member: u32,
+    /// UUID of the drive.
+    pub uuid: String,
+    /// The drive; none if it is not here.
+    pub device: Option<String>,
+    /// online, failed, missing, rebuilding.
+    pub state: String,
+    /// Reads that failed since it was assembled.
+    pub read_errors: u64,
+    /// Writes that failed.
+    pub write_errors: u64,
+    /// Blocks that were not what was written.
+    pub checksum_errors: u64,
+}
+
+/// A rebuild.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rebuild {
+    /// False: it ended early and waits for furrow raid rebuild.
+    pub running: bool,
+    /// Segments there are to rebuild.
+    pub segments: u32,
+    /// Segments rebuilt.
+    pub segments_done: u32,
+    /// Percent rebuilt.
+    pub percent: f64,
+    /// Seconds it has taken.
+    pub seconds: f64,
+    /// Seconds it will still take, at the pace so far.
+    pub seconds_left: Option<f64>,
+    /// Microseconds it pauses after every 32 rows.
+    pub pause_us: u64,
+}
+
+/// A scrub.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scrub {
+    /// It is not over.
+    pub running: bool,
+    /// Writes anew what is damaged.
+    pub repair: bool,
+    /// Segments to check.
+    pub segments: u32,
+    /// Segments checked.
+    pub segments_done: u32,
+    /// Percent checked.
+    pub percent: f64,
+    /// Seconds it has taken.
+    pub seconds: f64,
+    /// Seconds it will still take, at the pace so far.
+    pub seconds_left: Option<f64>,
+    /// Blocks read, when it is over.
+    pub blocks: u64,
+    /// Damaged blocks there were, when it is over.
+    pub damaged: u64,
+    /// The first of them.
+    pub findings: Vec<Damage>,
+    /// Blocks of the volume that cannot be had any more.
+    pub lost: u64,
+    /// Why it ended early.
+    pub error: Option<String>,
+}
+
+/// A block that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damage {
+    /// Number of the member.
+    pub member: u32,
+    /// Its drive.
+    pub device: Option<String>,
+    /// Zone of the drive.
+    pub zone: u32,
+    /// Block of the zone.
+    pub block: u32,
+    /// What is wrong.
+    pub what: String,
+    /// Everything of its stripe that counts was written anew.
+    pub repaired: bool,
+}
+
+/// What a volume did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are those of furrow_raid::Counters")]
+pub struct Counters {
+    pub written: u64,
+    pub read: u64,
+    pub padded: u64,
+    pub stripes: u64,
+    pub moved: u64,
+    pub cleaned: u64,
+    pub reconstructed: u64,
+    pub repaired: u64,
+    pub checkpoints: u64,
+    pub rewritten: u64,
+}
+
+impl From<furrow_raid::Counters> for Counters {
+    fn from(c: furrow_raid::Counters) -> Counters {
+        Counters {
+            written: c.written,
+            read: c.read,
+            padded: c.padded,
+            stripes: c.stripes,
+            moved: c.moved,
+            cleaned: c.cleaned,
+            reconstructed: c.reconstructed,
+            repaired: c.repaired,
+            checkpoints: c.checkpoints,
+            rewritten: c.rewritten,
+        }
+    }
+}
+
+/// What is printed for all arrays.
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u32,
+    arrays: Vec<&'a Status>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If an array that is named does not run.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
+    let found = match args.arrays.is_empty() {
+        true => client::running(),
+        false => args.arrays.iter().map(|name| client::find(name)).collect::<Result<_>>()?,
+    };
+    let arrays: Vec<&Status> = found.iter().map(|array| &array.status).collect();
+    let well = arrays.iter().all(|status| status.state == "online");
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &Document { version: VERSION, arrays })?;
+        writeln!(out)?;
+        return Ok(u8::from(!well));
+    }
+    if arrays.is_empty() {
+        writeln!(out, "no arrays run (looked in {})", client::runtime_dir().display())?;
+    }
+    for (index, status) in arrays.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        print(status, out)?;
+    }
+    Ok(u8::from(!well))
+}
+
+/// One array, as people want it.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
+    let mut line = |what: &str, text: String| writeln!(out, "{what:>7}: {text}");
+    line("array", format!("{}, UUID {}", status.array, status.uuid))?;
+    let (size, used) = (show::bytes(status.size_bytes), show::bytes(status.used_bytes));
+    let drives = status.members.len();
+    line("level", format!("RAID-{} of {drives} drives, {size}, {used} in use", status.level))?;
+    line("state", status.state.to_uppercase())?;
+    for (what, text) in [("status", &status.problem), ("action", &status.action)] {
+        if let Some(text) = text {
+            line(what, text.clone())?;
+        }
+    }
+    if let Some(rebuild) = &status.rebuild {
+        line("rebuild", describe_rebuild(rebuild))?;
+    }
+    if let Some(scrub) = &status.scrub {
+        line("scrub", describe_scrub(scrub))?;
+        for damage in &scrub.findings {
+            line("", describe_damage(damage))?;
+        }
+    }
+    if !status.spares.is_empty() {
+        line("spares", status.spares.join(" "))?;
+    }
+    let read_only = if status.read_only { ", read-only" } else { "" };
+    let clients = match status.clients {
+        0 => "no clients".to_owned(),
+        1 => "1 client".to_owned(),
+        some => format!("{some} clients"),
+    };
+    line("served", format!("{}, {clients}{read_only}", status.listening.join(" ")))?;
+    writeln!(out)?;
+    let mut table = show::table(&["member", "state", "read", "write", "checksum", "device"]);
+    for column in [1, 5] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Left);
+        }
+    }
+    for member in &status.members {
+        table.add_row([
+            member.member.to_string(),
+            member.state.to_uppercase(),
+            member.read_errors.to_string(),
+            member.write_errors.to_string(),
+            member.checksum_errors.to_string(),
+            member.device.clone().unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    show::print_table(out, &table)?;
+    if !status.events.is_empty() {
+        writeln!(out)?;
+    }
+    for notice in status.events.iter().rev().take(EVENTS_SHOWN).rev() {
+        writeln!(out, "{} {}", utc(notice.time), notice.text)?;
+    }
+    Ok(())
+}
+
+/// Events that are shown.
+const EVENTS_SHOWN: usize = 5;
+
+/// How far a rebuild is.
+pub fn describe_rebuild(rebuild: &Rebuild) -> String {
+    if !rebuild.running {
+        return "ended early: furrow raid rebuild goes on with it".to_owned();
+    }
+    let paused = match rebuild.pause_us {
+        0 => String::new(),
+        pause => format!(", pausing {pause} µs after every 32 rows"),
+    };
+    format!(
+        "{}{paused}",
+        describe_progress(
+            (rebuild.segments_done, rebuild.segments),
+            rebuild.percent,
+            rebuild.seconds_left,
+        )
+    )
+}
+
+/// How far a scrub is, or what came of it.
+pub fn describe_scrub(scrub: &Scrub) -> String {
+    if scrub.running {
+        let done = (scrub.segments_done, scrub.segments);
+        return describe_progress(done, scrub.percent, scrub.seconds_left);
+    }
+    if let Some(error) = &scrub.error {
+        return format!("ended early: {error}");
+    }
+    let repaired = scrub.findings.iter().filter(|damage| damage.repaired).count() as u64;
+    let damaged = match (scrub.damaged, scrub.repair) {
+        (0, _) => "nothing damaged".to_owned(),
+        (some, false) => format!("{some} damaged: furrow raid scrub --repair mends them"),
+        (some, true) if some == repaired => format!("{some} damaged and mended"),
+        (some, true) => format!("{some} damaged"),
+    };
+    let lost = match scrub.lost {
+        0 => String::new(),
+        some => format!(", {some} blocks of the volume LOST"),
+    };
+    format!("{} blocks read in {:.1} s, {damaged}{lost}", scrub.blocks, scrub.seconds)
+}
+
+/// Which block it is, and what is wrong with it.
+pub fn describe_damage(damage: &Damage) -> String {
+    let drive = damage.device.as_deref().unwrap_or("-");
+    let mended = if damage.repaired { ", mended" } else { "" };
+    format!(
+        "member {} ({drive}), zone {}, block {}: {}{mended}",
+        damage.member, damage.zone, damage.block, damage.what
+    )
+}
+
+fn describe_progress((done, of): (u32, u32), percent: f64, left: Option<f64>) -> String {
+    let left = match left {
+        Some(seconds) => {
+            let s = seconds.ceil() as u64;
+            format!("{:02}:{:02}:{:02} to go", s / 3600, s / 60 % 60, s % 60)
+        }
+        None => "time to go not known yet".to_owned(),
+    };
+    format!("{percent:.2}%, {done} of {of} segments, {left}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_told_with_its_end() {
+        assert_eq!(
+            describe_progress((3, 12), 25.0, Some(3723.2)),
+            "25.00%, 3 of 12 segments, 01:02:04 to go"
+        );
+        assert!(describe_progress((0, 12), 0.0, None).ends_with("not known yet"));
+    }
+
+    #[test]
+    fn a_scrub_says_what_is_left_damaged() {
+        let damage = Damage {
+            member: 2,
+            device: Some("/d".into()),
+            zone: 3,
+            block: 4,
+            what: "damaged".into(),
+            repaired: true,
+        };
+        let mut scrub = Scrub { blocks: 9, damaged: 1, findings: vec![damage], ..Scrub::default() };
+        assert!(describe_scrub(&scrub).contains("--repair mends"));
+        scrub.repair = true;
+        assert!(describe_scrub(&scrub).contains("1 damaged and mended"));
+        scrub.lost = 5;
+        assert!(describe_scrub(&scrub).contains("5 blocks of the volume LOST"));
+        let text = describe_damage(&scrub.findings[0]);
+        assert_eq!(text, "member 2 (/d), zone 3, block 4: damaged, mended");
+    }
+}

@@ -1,0 +1,513 @@
+//! `furrow raid`, over the real binary: an array's whole life, and everything that must be refused.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "common/array.rs"]
+mod array;
+
+use array::{DRIVE, Place, block, said, version};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Writes blocks `first..first + count` in version `version`.
+fn fill(place: &Place, first: u64, count: u64, version: u64) {
+    let mut nbd = place.nbd();
+    for number in first..first + count {
+        nbd.write(number * 4096, &block(number, version)).unwrap();
+    }
+    nbd.flush().unwrap();
+}
+
+fn check(place: &Place, first: u64, count: u64, expected: u64) {
+    let mut nbd = place.nbd();
+    for number in first..first + count {
+        let bytes = nbd.read(number * 4096, 4096).unwrap();
+        assert_eq!(version(number, &bytes), expected, "block {number}");
+    }
+}
+
+/// Writes from a thread until told to end, or the daemon is gone; returns what was acknowledged:
+/// the last version of each of its blocks.
+struct Load {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<u64>>,
+}
+
+impl Load {
+    fn start(place: &Place, first: u64, count: u64) -> Load {
+        let (stop, mut nbd) = (Arc::new(AtomicBool::new(false)), place.nbd());
+        let told = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut acknowledged = vec![0; count as usize];
+            for round in 1.. {
+                for number in 0..count {
+                    if told.load(Ordering::Relaxed) {
+                        return acknowledged;
+                    }
+                    let at = first + number;
+                    if nbd.write(at * 4096, &block(at, round)).is_err() {
+                        return acknowledged;
+                    }
+                    acknowledged[number as usize] = round;
+                }
+            }
+            acknowledged
+        });
+        Load { stop, thread }
+    }
+
+    fn end(self) -> Vec<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+
+    /// For a daemon that was killed.
+    fn ended(self) -> Vec<u64> {
+        self.thread.join().unwrap()
+    }
+}
+
+/// Every block holds what was acknowledged, or the write after it.
+fn check_load(place: &Place, first: u64, acknowledged: &[u64]) {
+    let mut nbd = place.nbd();
+    for (number, round) in (first..).zip(acknowledged) {
+        let bytes = nbd.read(number * 4096, 4096).unwrap();
+        let found = version(number, &bytes);
+        assert!(found == *round || found == round + 1, "block {number}: {found}, told {round}");
+    }
+}
+
+fn states(status: &Value) -> Vec<String> {
+    let members = status["members"].as_array().unwrap();
+    members.iter().map(|member| member["state"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn an_array_lives_loses_a_drive_takes_a_spare_and_is_assembled_in_any_order() {
+    let place = Place::new("life", 6);
+    place.create("5", &[0, 1, 2, 3]);
+    let examined =
+        place.ok(&["raid", "examine", "--json", &place.at("d3.zns"), &place.at("d1.zns")]);
+    let examined: Value = serde_json::from_str(&examined).unwrap();
+    assert_eq!(examined["version"], 1);
+    let array = &examined["arrays"][0];
+    assert_eq!((&array["array"], &array["level"]), (&"a".into(), &"5".into()));
+    let there: Vec<&str> =
+        array["members"].as_array().unwrap().iter().map(|m| m["state"].as_str().unwrap()).collect();
+    assert_eq!(there, ["missing", "active", "missing", "active"]);
+
+    let hook = place.at("hook");
+    fs::write(
+        &hook,
+        "#!/bin/sh\necho \"$1 $2 $3 $FURROW_EVENT\" >>\"${0%/*}/hooked\"\nsleep 0.1\n",
+    )
+    .unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    let (events, metrics, spare) =
+        (place.at("events"), place.at("metrics.prom"), place.at("d4.zns"));
+    let more = ["--events", &events, "--hook", &hook, "--metrics", &metrics, "--spare", &spare];
+    place.assemble(&[2, 0, 3, 1], &more);
+    let status = place.status();
+    assert_eq!((&status["state"], &status["version"]), (&"online".into(), &1.into()));
+    assert_eq!(status["may_fail"], 1);
+    fill(&place, 0, 300, 7);
+
+    let load = Load::start(&place, 1000, 64);
+    place.ok(&["raid", "fail", "a", &place.at("d2.zns")]);
+    let status = place.until("rebuilt", |s| states(s).iter().all(|state| state == "online"));
+    assert_eq!(status["members"][2]["device"], spare.as_str());
+    assert!(status["spares"].as_array().unwrap().is_empty());
+    let acknowledged = load.end();
+    assert!(acknowledged.iter().all(|round| *round > 0), "{acknowledged:?}");
+    check(&place, 0, 300, 7);
+    check_load(&place, 1000, &acknowledged);
+
+    let scrubbed = place.ok(&["raid", "scrub", "a", "--wait"]);
+    assert!(scrubbed.contains("nothing damaged"), "{scrubbed}");
+    let shown = place.ok(&["raid", "status"]);
+    for word in ["array: a", "state: ONLINE", "RAID-5 of 4 drives", "scrub:", "member", "d4.zns"] {
+        assert!(shown.contains(word), "no '{word}' in:\n{shown}");
+    }
+    let client = place.nbd();
+    place.refused(&["raid", "stop", "a"], &["1 clients are connected", "--force"]);
+    place.refused(&["raid", "scrub", "b"], &["no array b runs"]);
+    drop(client);
+    place.until("left", |status| status["clients"] == 0);
+    place.ok(&["raid", "stop", "a"]);
+    assert!(!place.socket().exists() && !std::path::Path::new(&metrics).exists());
+    let told = place.read("events");
+    for event in
+        ["started", "member-failed 2", "spare-taken 2", "rebuild-finished", "scrub-fin", "stopped"]
+    {
+        assert!(told.contains(&format!(" a {event}")), "no '{event}' in:\n{told}");
+    }
+    let hooked = place.read("hooked");
+    assert!(hooked.contains("member-failed a 2 member-failed"), "{hooked}");
+    assert!(hooked.contains("stopped a  stopped"), "all is told before the daemon ends: {hooked}");
+
+    // A directory: the drive that failed is left out, the one that holds nothing does not count.
+    place.ok(&["raid", "assemble", &place.at("d?.zns")]);
+    assert_eq!(place.status()["state"], "online");
+    check(&place, 0, 300, 7);
+    check_load(&place, 1000, &acknowledged);
+    place.ok(&["raid", "stop", "a"]);
+    // By name it is refused.
+    let words = place.assembly(&[0, 1, 2, 3, 4], &[]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    place.refused(&words, &["d2.zns", "has been replaced", "leave it out"]);
+}
+
+#[test]
+fn a_drive_that_is_pulled_under_load_is_survived_and_can_come_back() {
+    let place = Place::new("pull", 5);
+    place.create("5", &[0, 1, 2, 3]);
+    place.assemble(&[0, 1, 2, 3], &[]);
+    fill(&place, 0, 200, 3);
+    let load = Load::start(&place, 600, 50);
+    place.ok(&["raid", "fault", "a", "1", "add", "disappear"]);
+    let status = place.until("degraded", |status| status["state"] == "degraded");
+    assert_eq!(states(&status), ["online", "failed", "online", "online"]);
+    assert!(status["action"].as_str().unwrap().contains("furrow raid replace a 1 DEV"));
+    std::thread::sleep(Duration::from_millis(200));
+    let acknowledged = load.end();
+    check_load(&place, 600, &acknowledged);
+    check(&place, 0, 200, 3);
+    assert_eq!(place.furrow(&["raid", "status", "a"]).status.code(), Some(1));
+    place.refused(&["raid", "fail", "a", "0"], &["cannot do without member 0"]);
+    let d1 = place.at("d1.zns");
+    place.refused(&["raid", "replace", "a", "0", &place.at("d4.zns")], &["is in service"]);
+    place.refused(&["raid", "replace", "a", "1", &place.at("d3.zns")], &["member of this array"]);
+    place.refused(&["raid", "replace", "a", "1", &place.at("none.zns")], &["none.zns"]);
+    place.refused(&["raid", "replace", "a", "9", &d1], &["members are 0 to 3"]);
+    // Plugged in again, its content is stale: it comes back as a new drive.
+    place.ok(&["raid", "fault", "a", "1", "clear"]);
+    place.refused(&["raid", "replace", "a", "1", &d1], &["not empty", "--force"]);
+    place.ok(&["raid", "replace", "a", "1", &d1, "--force"]);
+    let waited = place.ok(&["raid", "rebuild", "a", "--wait"]);
+    assert!(waited.contains("nothing is left to rebuild"), "{waited}");
+    place.refused(&["raid", "rebuild", "a"], &["nothing is to be rebuilt"]);
+    let status = place.status();
+    assert_eq!(status["state"], "online");
+    check_load(&place, 600, &acknowledged);
+    // Another drive may go now.
+    place.ok(&["raid", "fail", "a", "3"]);
+    check(&place, 0, 200, 3);
+    check_load(&place, 600, &acknowledged);
+    place.ok(&["raid", "add-spare", "a", &place.at("d4.zns")]);
+    place.until("rebuilt", |status| status["state"] == "online");
+    place.ok(&["raid", "stop", "a"]);
+}
+
+#[test]
+fn damage_is_found_named_and_mended() {
+    let place = Place::new("damage", 4);
+    place.create("6", &[0, 1, 2, 3]);
+    place.assemble(&[0, 1, 2, 3], &[]);
+    fill(&place, 0, 400, 2);
+    // Of the zones of segments the first: data from its second block on.
+    place.ok(&[
+        "raid",
+        "fault",
+        "a",
+        "2",
+        "add",
+        "bit-flip",
+        "--lba",
+        &format!("{}+1", 2 * 512 + 9),
+    ]);
+    let output = place.furrow(&["raid", "scrub", "a", "--wait"]);
+    assert_eq!(output.status.code(), Some(1), "damage is left: {}", said(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let named = format!("member 2 ({}), zone 2, block 9", place.at("d2.zns"));
+    assert!(text.contains(&named) && text.contains("1 damaged"), "{text}");
+    let status = place.status();
+    assert!(status["action"].as_str().unwrap().contains("scrub a --repair"), "{status:#}");
+    assert_eq!(status["scrub"]["findings"][0]["zone"], 2);
+    let text = place.ok(&["raid", "scrub", "a", "--repair", "--wait"]);
+    assert!(text.contains("damaged and mended"), "{text}");
+    check(&place, 0, 400, 2);
+    place.ok(&["raid", "stop", "a"]);
+}
+
+#[test]
+fn a_killed_daemon_loses_nothing_it_acknowledged() {
+    let place = Place::new("kill", 4);
+    place.create("5", &[0, 1, 2, 3]);
+    let mut order = vec![0, 1, 2, 3];
+    for round in 0..3 {
+        order.rotate_left(1);
+        place.assemble(&order, &[]);
+        let load = Load::start(&place, 0, 200);
+        std::thread::sleep(Duration::from_millis(300));
+        place.kill();
+        let acknowledged = load.ended();
+        let written = acknowledged.iter().filter(|round| **round > 0).count();
+        assert!(written > 20, "round {round}: {written}");
+        let examined = place.ok(&["raid", "examine", &place.at("d0.zns")]);
+        assert!(examined.contains("not in order"), "{examined}");
+        place.assemble(&order, &[]);
+        check_load(&place, 0, &acknowledged);
+        let wiped = [0; 4096];
+        let mut nbd = place.nbd();
+        (0..200).for_each(|number| nbd.write(number * 4096, &wiped).unwrap());
+        drop(nbd);
+        place.ok(&["raid", "stop", "a", "--force"]);
+    }
+}
+
+#[test]
+fn of_two_drives_one_alone_is_started_only_on_request() {
+    let place = Place::new("two", 2);
+    place.create("5", &[0, 1]);
+    let words = |numbers: &[usize], more: &[&str]| place.assembly(numbers, more);
+    let refused = |numbers: &[usize], more: &[&str], why: &[&str]| {
+        let words = words(numbers, more);
+        place.refused(&words.iter().map(String::as_str).collect::<Vec<_>>(), why);
+    };
+    refused(&[1], &[], &["member 0 is missing", "newer data", "--degraded"]);
+    place.assemble(&[1], &["--degraded"]);
+    let status = place.status();
+    assert_eq!(states(&status), ["missing", "online"]);
+    fill(&place, 0, 10, 4);
+    place.ok(&["raid", "stop", "a", "--force"]);
+    // Now this one knows that the other is behind: no doubt.
+    place.assemble(&[1], &[]);
+    place.ok(&["raid", "stop", "a"]);
+    refused(&[0, 1], &[], &["d0.zns", "stale"]);
+    place.assemble(&[0], &["--degraded"]);
+    place.ok(&["raid", "stop", "a"]);
+    refused(&[0, 1], &[], &["leave"]);
+}
+
+#[test]
+fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
+    let place = Place::new("bad", 6);
+    place.drive("other.zns", "zones=24,zone-size=4MiB,oob=64,max-active=14,max-open=14");
+    place.drive("bare.zns", "zones=24,zone-size=2MiB,max-active=14,max-open=14");
+    place.drive("few.zns", "zones=24,zone-size=2MiB,oob=64,max-active=3,max-open=3");
+    let d = place.drives(&[0, 1, 2, 3, 4, 5]);
+    let create = |level: &str, more: &[&str], drives: &[&str], why: &[&str]| {
+        let mut words = vec!["raid", "create", "--level", level, "--name", "a"];
+        words.extend(more);
+        words.extend(drives);
+        place.refused(&words, why);
+    };
+    let (other, bare, few) = (place.at("other.zns"), place.at("bare.zns"), place.at("few.zns"));
+    create("7", &[], &[&d[0], &d[1]], &["\"7\" is no RAID level", "0, 01, 4, 5 or 6"]);
+    create("5", &[], &[&d[0]], &["needs 2 to 32 drives, 1 are given"]);
+    create("6", &[], &[&d[0], &d[1]], &["needs 3 to 32"]);
+    create("01", &[], &[&d[0], &d[1], &d[2], &d[3], &d[4]], &["pairs", "use 4 or 6"]);
+    create("5", &[], &[&d[0], &d[1], &d[0]], &["d0.zns is named twice"]);
+    create("5", &[], &[&d[0], &d[1], &other], &["other.zns has zone capacity", "alike"]);
+    create("5", &[], &[&bare, &bare.replace("bare", "./bare")], &["twice"]);
+    create("5", &[], &[&d[0], &bare], &["out-of-band bytes"]);
+    create("5", &[], &[&few, &d[0]], &["fewer segments"]);
+    create("5", &["--reserve", "3"], &[&d[0], &d[1]], &["7 to 100"]);
+    create("5", &["--chunk-large", "6KiB"], &[&d[0], &d[1]], &["multiple of 4KiB"]);
+    create("5", &[], &[&d[0], &place.at("none.zns")], &["none.zns"]);
+    create("5", &[], &[&d[0], "/dev/null"], &["/dev/null"]);
+    for name in ["", "a/b", "a b"] {
+        let words = ["raid", "create", "--level", "5", "--name", name, &d[0], &d[1]];
+        place.refused(&words, &["letters"]);
+    }
+    for drive in &d {
+        let report = place.ok(&["device", "report", drive]);
+        assert!(report.contains("empty") && !report.contains("open"), "untouched: {report}");
+    }
+
+    place.create("5", &[0, 1, 2]);
+    create("5", &[], &[&d[3], &d[1]], &["d1.zns: member 1 of the array a", "--force"]);
+    let junk = place.at("junk");
+    fs::write(&junk, "no drive").unwrap();
+    create("5", &[], &[&d[3], &junk], &["not an emulated drive's image"]);
+    place.ok(&["raid", "create", "--level", "5", "--name", "b", &d[3], &d[4]]);
+    let assemble = |drives: &[&str], why: &[&str]| {
+        let mut words = vec!["raid", "assemble"];
+        words.extend(drives);
+        place.refused(&words, why);
+    };
+    assemble(&[&d[0], &d[1], &d[3], &d[4]], &["several arrays: ", "a (", "b (", "--uuid"]);
+    assemble(&[&d[0], &d[5], &d[1]], &["d5.zns", "no member of a Furrow array"]);
+    assemble(&[&d[0]], &["cannot do without members 1", "2 ("]);
+    assemble(&[&d[0], &d[1], &junk], &["not an emulated drive's image"]);
+    assemble(&["--name", "c", &d[0], &d[1]], &["no drive is a member of such an array"]);
+    assemble(&["--listen", "nowhere", &d[0], &d[1]], &["tcp:ADDRESS:PORT"]);
+    assemble(&["--tls", "require", &d[0], &d[1]], &["--tls-certs"]);
+    assemble(&["--tls", "on", "--tls-certs", "/none", &d[0], &d[1]], &["server-cert.pem"]);
+    assemble(&["--spare", &d[3], &d[0], &d[1], &d[2]], &["d3.zns", "not empty"]);
+    assemble(&["--spare", &other, &d[0], &d[1], &d[2]], &["the array needs"]);
+    assemble(&["--events", "/none/e", &d[0], &d[1], &d[2]], &["/none/e"]);
+
+    // Of all, the one that is meant.
+    place.ok(&["raid", "assemble", "--name", "a", &d[0], &d[3], &d[1], &d[4], &d[2]]);
+    create("5", &[], &[&d[5], &d[2]], &["runs already"]);
+    place.refused(
+        &["raid", "create", "--level", "5", "--name", "c", &d[5], &d[2]],
+        &["d2.zns: in use: a drive of the running array a", "furrow raid stop a"],
+    );
+    place.refused(&["mkfs", &d[1]], &["use"]);
+    assemble(&[&d[0], &d[1], &d[2]], &["in use", "running array a"]);
+    let output = place.furrow(&["raid", "examine", &d[0], &d[3]]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("in use by the running array a") && text.contains("b: RAID-5"), "{text}");
+    assert_eq!(output.status.code(), Some(1));
+    place.refused(&["raid", "fault", "a", "1", "add", "melt"], &["melt"]);
+    place.refused(&["raid", "add-spare", "a", &d[4]], &["not empty"]);
+    let mut nbd = place.nbd();
+    let past = nbd.size;
+    assert!(nbd.read(past - 4096, 4096).is_ok());
+    assert!(nbd.write(past, &[0; 4096]).is_err() && nbd.read(past - 4096, 8192).is_err());
+    drop(nbd);
+    place.ok(&["raid", "stop", "a", "--force"]);
+}
+
+#[test]
+fn whatever_comes_over_the_control_socket_the_array_goes_on() {
+    let place = Place::new("control", 3);
+    place.create("5", &[0, 1, 2]);
+    place.assemble(&[0, 1, 2], &[]);
+    fill(&place, 0, 50, 9);
+    let socket = place.control();
+    let mode = fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let ask = |bytes: &[u8]| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        // It may be cut off before all of it is sent.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    };
+    for bytes in [
+        &b"\n"[..],
+        b"hello\n",
+        b"{}\n",
+        b"[[[[[[[[\n",
+        b"\xff\xfe\x00\n",
+        b"{\"request\":\"melt\"}\n",
+        b"{\"request\":\"fail\",\"member\":-1}\n",
+        b"{\"request\":\"stop\"}\n",
+    ] {
+        let answer: Value = serde_json::from_str(&ask(bytes)).unwrap();
+        assert!(answer["error"].as_str().unwrap().contains("not a request"), "{answer}");
+        assert_eq!(answer["version"], 1);
+    }
+    for (bytes, why) in [
+        (&br#"{"request":"fail","member":"9"}"#[..], "members are 0 to 2"),
+        (br#"{"request":"fail","member":"mem:"}"#, "has no member"),
+        (br#"{"request":"replace","member":"0","device":"","force":true}"#, "no device"),
+        (br#"{"request":"add-spare","device":"mem:zones=2"}"#, "spare"),
+        (br#"{"request":"fault","member":"0","words":["add"]}"#, "required"),
+        (br#"{"request":"rebuild","pause_us":null}"#, "nothing is to be rebuilt"),
+    ] {
+        let answer = ask(&[bytes, b"\n"].concat());
+        let error = serde_json::from_str::<Value>(&answer).unwrap()["error"].to_string();
+        assert!(error.contains(why) || why == "spare" && error.len() > 6, "{answer}");
+    }
+    let long = [vec![b'x'; 1 << 20], b"\n".to_vec()].concat();
+    let answer = ask(&long);
+    assert!(answer.is_empty() || answer.contains("longer than"), "{answer}");
+    assert_eq!(ask(b"{\"request\":\"status\""), "", "a line that does not end is no request");
+    // Connections that say nothing leave room for who says something.
+    let silent: Vec<UnixStream> = (0..60).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    // Several requests over one connection.
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    stream.write_all(b"{\"request\":\"status\"}\n{\"request\":\"metrics\"}\n").unwrap();
+    let mut lines = BufReader::new(&stream).lines();
+    let status: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(status["ok"]["array"], "a");
+    let text: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert!(text["ok"].as_str().unwrap().contains("furrow_raid_size_bytes"));
+    drop((silent, lines));
+    check(&place, 0, 50, 9);
+    assert_eq!(place.status()["state"], "online");
+    place.ok(&["raid", "stop", "a", "--force"]);
+}
+
+#[test]
+fn metrics_are_given_over_http_and_every_line_parses() {
+    let place = Place::new("metrics", 3);
+    place.create("5", &[0, 1, 2]);
+    place.assemble(&[0, 1, 2], &["--metrics", "127.0.0.1:0", "--listen", "tcp:127.0.0.1:0"]);
+    // The port is the system's choice: the socket's own text is the same.
+    let status = place.status();
+    let listening = status["listening"][0].as_str().unwrap();
+    assert!(listening.starts_with("tcp:127.0.0.1:") && !listening.ends_with(":0"), "{listening}");
+    let mut stream = UnixStream::connect(place.control()).unwrap();
+    stream.write_all(b"{\"request\":\"metrics\"}\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line).unwrap();
+    let text = serde_json::from_str::<Value>(&line).unwrap()["ok"].as_str().unwrap().to_owned();
+    let mut samples = 0;
+    let mut families = std::collections::BTreeSet::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# ") {
+            let mut words = rest.split(' ');
+            let (what, name) = (words.next().unwrap(), words.next().unwrap());
+            assert!(matches!(what, "HELP" | "TYPE"), "{line}");
+            assert!(what == "HELP" || families.insert(name.to_owned()), "twice: {line}");
+            continue;
+        }
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+        let name = name.split('{').next().unwrap();
+        assert!(families.contains(name), "{name} has no type");
+        samples += 1;
+    }
+    assert!(samples > 40, "{samples}: {text}");
+    let label = "furrow_raid_member_online{array=\"a\",member=\"2\"";
+    for wanted in ["furrow_raid_state{array=\"a\",state=\"online\"} 1", label] {
+        assert!(text.lines().any(|line| line.starts_with(wanted)), "no {wanted} in:\n{text}");
+    }
+    place.ok(&["raid", "stop", "a", "--force"]);
+}
+
+#[test]
+fn a_signal_stops_an_array_in_order() {
+    let place = Place::new("signal", 2);
+    place.create("4", &[0, 1]);
+    place.assemble(&[0, 1], &["--read-only"]);
+    assert_eq!(place.status()["read_only"], true);
+    assert!(place.nbd().write(0, &[1; 4096]).is_err());
+    let pid = place.status()["pid"].as_u64().unwrap() as i32;
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    // Its drives are free when it has ended; whoever wants them waits.
+    let mut examined = String::new();
+    for _ in 0..200 {
+        let output = place.furrow(&["raid", "examine", &place.at("d0.zns")]);
+        examined = String::from_utf8(output.stdout).unwrap();
+        if examined.contains("stopped") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(examined.contains("stopped  in order"), "{examined}");
+    assert!(place.ok(&["raid", "status"]).contains("no arrays run"));
+}
+
+#[test]
+fn drives_that_fit_only_in_part_are_told_apart() {
+    let place = Place::new("sizes", 0);
+    // More zones than the others: what is beyond is not used.
+    place.drive("d0.zns", DRIVE);
+    place.drive("d1.zns", &DRIVE.replace("zones=24", "zones=30"));
+    place.drive("d2.zns", &DRIVE.replace("zones=24", "zones=20"));
+    let d = place.drives(&[0, 1, 2]);
+    let json = place.ok(&["raid", "create", "--json", "-l", "5", "-n", "a", &d[0], &d[1]]);
+    let made: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&made["version"], &made["tolerates"]), (&1.into(), &1.into()));
+    assert_eq!(made["segments"], 22);
+    place.assemble(&[1, 0], &[]);
+    place.refused(&["raid", "add-spare", "a", &d[2]], &["20 zones", "needs 24 zones"]);
+    place.ok(&["raid", "stop", "a"]);
+}
