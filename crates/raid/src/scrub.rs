@@ -134,7 +134,7 @@ impl Volume {
                 }
             }
         }
-        if damaged.is_empty() {
+        if damaged.is_empty() || !self.is_needed(slot, row).await? {
             return Ok(());
         }
         let repaired = repair && self.renew(slot, row, result).await?;
@@ -146,6 +146,21 @@ impl Volume {
             repaired,
         }));
         Ok(())
+    }
+
+    /// Whether a row has a block that counts, or one that might. Rows that were mended have none.
+    async fn is_needed(&self, slot: u32, row: u32) -> Result<bool> {
+        for chunk in 0..self.0.shape.placement.k {
+            let number = self.0.shape.number(slot, row, chunk);
+            match self.block_or_made(slot, row, chunk).await {
+                Ok((Some(identity), _)) if self.counts(number, &identity).await? => {
+                    return Ok(true);
+                }
+                Ok(_) => {}
+                Err(_) => return Ok(true),
+            }
+        }
+        Ok(false)
     }
 
     /// Writes anew the blocks of a row that count. True if they all could be had.

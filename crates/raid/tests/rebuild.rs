@@ -173,6 +173,8 @@ fn a_scrub_finds_damage_names_it_and_mends_it() {
         }
         all[2].clear_faults(None).unwrap();
         check(&volume, &model).await;
+        let mended = volume.scrub(false, |_, _| {}).await.unwrap();
+        assert!(mended.findings.is_empty(), "what was damaged is not needed: {mended:?}");
         volume.stop().await.unwrap();
         drop(volume);
         let again = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
