@@ -5,7 +5,7 @@ use crate::show::{print_table, table};
 use anyhow::anyhow;
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::CellAlignment;
-use furrow_emu::{Emulator, Fault, FaultKind, OpenMode, When};
+use furrow_emu::{Emulator, Fates, Fault, FaultKind, OpenMode, When};
 use furrow_zone::{BlockCount, Lba, ZoneId};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -194,8 +194,10 @@ fn parse_words(words: &[String]) -> anyhow::Result<Words> {
     Words::try_parse_from(words).map_err(|error| anyhow!(crate::usage_message(&error.to_string())))
 }
 
-/// Does to an open `drive`, called `name`, what `words` say. With its last fault cleared, a drive
-/// that was cut off or had disappeared answers again.
+/// Does to an open `drive`, called `name`, what `words` say. A power cut of all commands happens at
+/// once, commands in flight meeting fates drawn from `seed`: so the power of several drives can go
+/// at the same moment. With its last fault cleared, a drive that was cut off or had disappeared
+/// answers again.
 ///
 /// # Errors
 /// If they cannot be understood, or the drive cannot keep its faults.
@@ -203,9 +205,17 @@ pub fn apply_words(
     drive: &Emulator,
     name: &str,
     words: &[String],
+    seed: u64,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let action = parse_words(words)?.action;
+    if let Action::Add(add) = &action
+        && add.fault()? == Fault::new(FaultKind::PowerCut)
+    {
+        drive.power_cut(&Fates::seeded(seed));
+        writeln!(out, "{name}: power-cut: done")?;
+        return Ok(());
+    }
     apply(drive, name, &action, out)?;
     if matches!(action, Action::Clear { .. }) && drive.faults().is_empty() {
         drive.power_on();

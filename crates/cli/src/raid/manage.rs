@@ -105,7 +105,8 @@ pub struct Stop {
 
 /// Give emulated drives of a running array faults
 ///
-/// What can be given: furrow device fault --help. With its last fault cleared, a drive that had
+/// What can be given: furrow device fault --help. A power-cut without --nth or the like happens at
+/// once, to all drives at the same moment. With its last fault cleared, a drive that had
 /// disappeared answers again.
 #[derive(clap::Args)]
 pub struct Fault {

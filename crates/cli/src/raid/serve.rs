@@ -418,7 +418,8 @@ impl Daemon {
         for (index, drive) in self.drives.borrow().iter().enumerate() {
             let Some(drive) = drive.as_ref() else { continue };
             if chosen.is_none_or(|chosen| chosen as usize == index) {
-                fault::apply_words(&drive.device, &drive.spec.to_string(), words, &mut text)?;
+                let (name, seed) = (drive.spec.to_string(), self.rt.random());
+                fault::apply_words(&drive.device, &name, words, seed, &mut text)?;
             }
         }
         Ok(json!(String::from_utf8_lossy(&text)))
