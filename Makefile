@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build install deb test lint demo crash crash-full bench realtime
+.PHONY: help build install deb test lint demo demo-raid crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -31,6 +31,10 @@ lint: ## formatting, clippy, licences (the quick part of `make test`)
 demo: ## a source tree on an emulated zoned drive, killed five times, checked
 	@scripts/setup.sh demo
 	@scripts/demo.sh
+
+demo-raid: ## a RAID-5 over NBD: a drive pulled under load, replaced, rebuilt, scrubbed
+	@scripts/setup.sh demo-raid
+	@scripts/demo-raid.sh
 
 crash: ## power cuts at every command, the slice CI runs (under 5 minutes)
 	@scripts/setup.sh build

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|demo|bench|realtime
+# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|demo|demo-raid|bench|
+# realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
 # are missing. Anywhere else it names what is missing and stops. It never touches what is there.
@@ -126,6 +127,10 @@ demo)
     need_sources
     load_fuse
     ;;
+demo-raid)
+    have nbdcopy || install_package libnbd-bin "nbdcopy, nbdinfo: NBD clients"
+    have mke2fs || install_package e2fsprogs "a disk image with a file system"
+    ;;
 bench)
     need_nbd_clients
     load_fuse
@@ -134,5 +139,5 @@ realtime)
     have fio || install_package fio "the load on the mount"
     load_fuse
     ;;
-*) fail "unknown goal '$goal': build, deb, lint, test, demo, bench or realtime" ;;
+*) fail "unknown goal '$goal': build, deb, lint, test, demo, demo-raid, bench or realtime" ;;
 esac
