@@ -171,6 +171,10 @@ impl Volume {
 
     /// As [`Volume::write_state`], but not to member `but`.
     pub(crate) async fn write_state_but(&self, clean: bool, but: Option<u32>, _: &Permit) {
+        if self.failed().is_some() {
+            // Who is there still must not say of all the others that it went on without them.
+            return;
+        }
         let sequence = self.0.records.get();
         self.0.records.set(sequence + 1);
         let mut flights = Vec::new();

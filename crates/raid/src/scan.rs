@@ -258,6 +258,9 @@ impl Volume {
                 }
             }
         }
+        // Of a member that failed under a stripe no footer says what its chunk was.
+        let rows = if segment.state == SegmentState::Cut { segment.rows } else { shape.rows };
+        lost |= found.len() < (rows * shape.placement.k) as usize;
         if lost {
             self.identities_from_parity(slot, &segment, &mut found).await;
         }

@@ -344,7 +344,8 @@ impl Volume {
             ..Segment::free(drives)
         };
         self.write_headers(slot as u32, &segments[slot]);
-        let rows = vec![FooterEntry::new_zeroed(); shape.rows as usize];
+        // What no chunk comes to lie in, since its member failed, belongs to no stripe.
+        let rows = vec![footer_entry(None, 0, NONE); shape.rows as usize];
         let groups = Groups { chunk: stream.chunk, group, stripes };
         let footers = RefCell::new(vec![rows; drives as usize]);
         self.open_at(slot as u32, sequence, (groups, append), 0, footers)
@@ -504,8 +505,10 @@ impl Volume {
             .collect();
         for (zone, drive) in &drives {
             if !whole && drive.writer.is_open(*zone) {
-                // One that cannot be finished holds no resources, or its drive is gone.
-                let _ = drive.writer.finish(*zone).await;
+                // One that cannot be ended either way is of a drive that is gone.
+                if drive.writer.finish(*zone).await.is_err() {
+                    let _ = drive.writer.abandon(*zone).await;
+                }
             }
             if let Some(owner) = drive.zones.owner(*zone)
                 && drive.zones.state(owner) != furrow_log::SuperzoneState::Retired

@@ -492,7 +492,7 @@ impl Volume {
     /// acknowledged before the others know.
     pub(crate) fn member_failed(&self, index: u32, error: Error) {
         let member = &self.0.members[index as usize];
-        if member.state.get() == MemberState::Failed {
+        if member.state.get() == MemberState::Failed || self.failed().is_some() {
             return;
         }
         member.state.set(MemberState::Failed);
