@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Power cuts at every command of simulated runs: scripts/crash.sh slice|full
 #
-# First whole lives of file systems on drives of many shapes, with faults and power cuts, by seed.
+# First whole lives of file systems on drives of many shapes, and of volumes on several drives, with
+# faults and power cuts, by seed.
 # For each subject it prints cut points, fates, a histogram of the commands in flight, and how many
 # crashed states were reopened and compared with what was promised. Then every defect that is built
 # in on purpose (a canary) must be caught: a harness that finds nothing may be blind.
@@ -9,9 +10,9 @@
 
 case "${1:-slice}" in
 # Many seeds, each cut at up to so many commands.
-slice) lives=1000 effort="--cuts 150 --seconds" fs=90 rot=20 raid=40 ledger=25 toy=5 ;;
+slice) lives=1000 volumes=100 effort="--cuts 150 --seconds" fs=90 rot=20 raid=40 ledger=25 toy=5 ;;
 # Every command of every run.
-full) lives=50000 effort="--reopens" fs=300000 rot=50000 raid=50000 ledger=50000 toy=20000 ;;
+full) lives=50000 volumes=1000 effort="--reopens" fs=300000 rot=50000 raid=50000 ledger=50000 toy=20000 ;;
 *) fail "unknown form '$1': slice or full" ;;
 esac
 threads="$(nproc)"
@@ -44,6 +45,7 @@ canary() {
 }
 
 "$sim" 1 --runs "$lives" --quiet || failed=1
+"$sim" --subject raid 1 --runs "$volumes" --quiet || failed=1
 sweep fs "$fs"
 sweep rot "$rot"
 sweep raid "$raid"

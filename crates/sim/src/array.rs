@@ -2,7 +2,7 @@
 
 use crate::crash::Case;
 use crate::part::Part;
-use furrow_raid::{Canary, Config, DriveOptions, Level, Options, Placement, Volume};
+use furrow_raid::{Canary, Config, DriveOptions, Level, Options, Placement, Shape, Volume};
 use furrow_raid::{assemble, examine};
 use furrow_rt::{Rng, Rt};
 use furrow_zone::{BlockCount, ByteLen, Error, Geometry, ZonedDevice};
@@ -86,6 +86,20 @@ impl Array {
             ..Options::default()
         };
         Array { level, drives, config, options, geometry }
+    }
+
+    /// Gives it another level, and any number of drives from 2 to 8 that this has.
+    pub fn any_shape(&mut self, rng: &mut Rng) {
+        loop {
+            let level = Level::ALL[rng.below(Level::ALL.len() as u64) as usize];
+            let drives = 2 + rng.below(7) as u32;
+            let made = Config { level, ..self.config.clone() };
+            let geometries = vec![&self.geometry; drives as usize];
+            if Shape::new(&made, &geometries).is_ok() {
+                (self.level, self.drives, self.config) = (level, drives, made);
+                return;
+            }
+        }
     }
 
     /// Members that may fail at once.

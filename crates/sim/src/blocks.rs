@@ -82,7 +82,11 @@ impl Blocks {
         self.versions.insert(block, vec![version]);
     }
 
-    fn check(&self, block: u64, found: &Page) -> Result<u64, String> {
+    /// The version that was read as `block`, if it may have that.
+    ///
+    /// # Errors
+    /// Says what it may have.
+    pub fn check(&self, block: u64, found: &Page) -> Result<u64, String> {
         let version = version(block, found)?;
         match self.versions.get(&block) {
             _ if (AFTER..TRIM).contains(&version) => Ok(version),

@@ -11,6 +11,7 @@ pub mod files;
 pub mod generate;
 pub mod history;
 pub mod ledger;
+pub mod lives;
 pub mod model;
 pub mod observe;
 pub mod op;

@@ -10,7 +10,8 @@ use furrow_sim::crash::{Case, Effort, Figures, Subject, Trace, replay};
 use furrow_sim::damage::{self, Image, damaged, repaired};
 use furrow_sim::files::Files;
 use furrow_sim::ledger::{self, LedgerSubject};
-use furrow_sim::simulate::{Summary, simulate};
+use furrow_sim::lives;
+use furrow_sim::simulate::{Sink, Summary, simulate};
 use furrow_sim::sweep::{Goal, sweep};
 use furrow_sim::toy::{self, Toy};
 use furrow_sim::volume::VolumeSubject;
@@ -40,9 +41,13 @@ struct Cli {
 
 #[derive(Args)]
 struct SimulateArgs {
-    /// Simulate a file system, its clients and its faulty drive through several power cuts.
+    /// Simulate a file system or a volume, its clients and its faulty drives through several power
+    /// cuts.
     #[arg(default_value_t = 1)]
     seed: u64,
+    /// What: fs or raid.
+    #[arg(long, default_value = "fs")]
+    subject: String,
     /// Simulate so many seeds, from SEED on.
     #[arg(long, default_value_t = 1)]
     runs: u64,
@@ -187,7 +192,7 @@ fn canary_of<C: Copy + std::fmt::Debug>(name: Option<&str>, all: &[C]) -> Result
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        None => Ok(simulate_seeds(&cli.simulate)),
+        None => simulate_seeds(&cli.simulate),
         Some(Task::Crash(args)) => crash(&args),
         Some(Task::Replay(args)) => again(&args),
         Some(Task::Damage(args)) => Ok(damage(&args)),
@@ -201,10 +206,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn simulate_seeds(args: &SimulateArgs) -> ExitCode {
+fn simulate_seeds(args: &SimulateArgs) -> Result<ExitCode> {
     if !args.verbose {
         std::panic::set_hook(Box::new(|_| {}));
     }
+    let run: fn(u64, Sink<'_>) -> Result<Summary, String> = match args.subject.as_str() {
+        "fs" => simulate,
+        "raid" => lives::simulate,
+        other => bail!("no subject {other:?} to simulate: there are fs and raid"),
+    };
     let (started, mut total) = (Instant::now(), Summary::default());
     for seed in args.seed..args.seed.saturating_add(args.runs) {
         let mut print = |line: &str| {
@@ -212,7 +222,7 @@ fn simulate_seeds(args: &SimulateArgs) -> ExitCode {
                 println!("{line}");
             }
         };
-        match simulate(seed, &mut print) {
+        match run(seed, &mut print) {
             Ok(summary) => {
                 if !args.quiet {
                     println!("seed {seed:>6}  {summary}");
@@ -221,8 +231,11 @@ fn simulate_seeds(args: &SimulateArgs) -> ExitCode {
             }
             Err(why) => {
                 println!("FAILED seed {seed}: {why}");
-                println!("  again: cargo run -p furrow-sim -- {seed} --verbose");
-                return ExitCode::FAILURE;
+                let subject = &args.subject;
+                println!(
+                    "  again: cargo run -p furrow-sim -- --subject {subject} {seed} --verbose"
+                );
+                return Ok(ExitCode::FAILURE);
             }
         }
     }
@@ -235,7 +248,7 @@ fn simulate_seeds(args: &SimulateArgs) -> ExitCode {
             started.elapsed().as_secs_f64()
         );
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What became of repairs.

@@ -129,7 +129,7 @@ fn event(life: u32, line: &Line<'_>) -> String {
 }
 
 /// An executor and what runs on it, cleared whatever happens.
-fn on_executor<T>(
+pub(crate) fn on_executor<T>(
     seed: u64,
     summary: &mut Summary,
     work: impl FnOnce(&Rt) -> Result<T, String>,
