@@ -1,12 +1,13 @@
 //! Scrub: reads everything there is, checks each block against what lies beside it and each row
 //! against its parity, and writes anew what is damaged.
 
-use crate::format::block;
+use crate::format::{MAPPED, block};
 use crate::map::Map;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
 use crate::volume::{SegmentState, Volume};
 use furrow_zone::{Result, ZoneId};
+use std::collections::BTreeSet;
 
 /// A block that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,23 @@ pub struct Scrubbed {
     pub lost: u64,
 }
 
+/// A row of which too few blocks are left to make the others: a stripe that a crash tore and that
+/// never counted, unless the map names what is missing.
+struct Short {
+    /// The segment, and its sequence number.
+    segment: (u32, u64),
+    findings: Vec<Finding>,
+    /// Numbers of the data blocks that cannot be had.
+    missing: Vec<u32>,
+}
+
+/// What a scrub has found so far.
+#[derive(Default)]
+struct Found {
+    result: Scrubbed,
+    short: Vec<Short>,
+}
+
 impl Volume {
     /// Reads all segments, and with `repair` writes anew the blocks of stripes with damage.
     /// `progress` hears how many of how many segments are done.
@@ -47,14 +65,43 @@ impl Volume {
     ) -> Result<Scrubbed> {
         self.check_alive()?;
         let slots = self.settled_rows().await;
-        let (total, mut done, mut result) = (slots.len() as u32, 0, Scrubbed::default());
+        let (total, mut done, mut found) = (slots.len() as u32, 0, Found::default());
         for (slot, sequence, rows) in slots {
             progress(done, total);
-            self.scrub_segment((slot, sequence), rows, repair, &mut result).await?;
+            self.scrub_segment((slot, sequence), rows, repair, &mut found).await?;
             done += 1;
         }
+        let Found { mut result, short } = found;
+        self.judge(short, &mut result).await?;
         progress(done, total);
         Ok(result)
+    }
+
+    /// Adds what is lost of rows of which too little is left.
+    async fn judge(&self, short: Vec<Short>, result: &mut Scrubbed) -> Result<()> {
+        if short.is_empty() {
+            return Ok(());
+        }
+        let numbers = short.iter().flat_map(|row| row.missing.iter().copied());
+        let (suspected, mut named): (BTreeSet<u32>, BTreeSet<u32>) =
+            (numbers.collect(), BTreeSet::new());
+        for leaf in 0..self.0.shape.mappings {
+            self.fetch(leaf, false).await?;
+            let (map, first) = (self.0.map.borrow(), u64::from(leaf) * u64::from(MAPPED));
+            let mapped = (first..self.blocks().min(first + u64::from(MAPPED))).map(|b| map.get(b));
+            named.extend(mapped.chain([map.root_of(leaf)]).filter(|n| suspected.contains(n)));
+        }
+        for row in short {
+            let (slot, sequence) = row.segment;
+            // One that was released meanwhile had nothing that counts.
+            let there = self.0.segments.borrow()[slot as usize].sequence == sequence;
+            let gone = row.missing.iter().filter(|number| named.contains(number)).count();
+            if there && gone > 0 {
+                result.lost += gone as u64;
+                result.findings.extend(row.findings);
+            }
+        }
+        Ok(())
     }
 
     /// The segments there are, and of each the rows whose stripes are complete.
@@ -84,24 +131,25 @@ impl Volume {
         (slot, sequence): (u32, u64),
         rows: u32,
         repair: bool,
-        result: &mut Scrubbed,
+        found: &mut Found,
     ) -> Result<()> {
         for row in 0..rows {
+            let done = self.scrub_row((slot, sequence), row, repair, found).await;
             // It may be cleaned and released meanwhile: then there is nothing left to check.
             if self.0.segments.borrow()[slot as usize].sequence != sequence {
                 break;
             }
-            self.scrub_row(slot, row, repair, result).await?;
+            done?;
         }
         Ok(())
     }
 
     async fn scrub_row(
         &self,
-        slot: u32,
+        (slot, sequence): (u32, u64),
         row: u32,
         repair: bool,
-        result: &mut Scrubbed,
+        all: &mut Found,
     ) -> Result<()> {
         let placement = self.0.shape.placement;
         let (mut found, mut damaged) = (Vec::new(), Vec::new());
@@ -110,7 +158,7 @@ impl Volume {
                 found.push(None);
                 continue;
             };
-            result.blocks += 1;
+            all.result.blocks += 1;
             let block = self.block_at(slot, row, chunk).await?;
             if block.is_none() {
                 damaged.push((place, "damaged or unreadable"));
@@ -134,17 +182,29 @@ impl Volume {
                 }
             }
         }
-        if damaged.is_empty() || !self.is_needed(slot, row).await? {
+        if damaged.is_empty() {
             return Ok(());
         }
-        let repaired = repair && self.renew(slot, row, result).await?;
-        result.findings.extend(damaged.into_iter().map(|(place, what)| Finding {
+        let left = placement.recoverable(|chunk| found[chunk as usize].is_some());
+        if left && !self.is_needed(slot, row).await? {
+            return Ok(());
+        }
+        let repaired = left && repair && self.renew(slot, row, &mut all.result).await?;
+        let findings = damaged.into_iter().map(|(place, what)| Finding {
             member: place.index,
             zone: place.zone,
             block: place.offset,
             what,
             repaired,
-        }));
+        });
+        if left {
+            all.result.findings.extend(findings);
+            return Ok(());
+        }
+        let missing = (0..placement.k).filter(|chunk| found[*chunk as usize].is_none());
+        let missing = missing.map(|chunk| self.0.shape.number(slot, row, chunk)).collect();
+        let segment = (slot, sequence);
+        all.short.push(Short { segment, findings: findings.collect(), missing });
         Ok(())
     }
 
