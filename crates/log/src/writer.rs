@@ -716,32 +716,6 @@ impl Writer {
         task.await
     }
 
-    /// Ends a zone of which a write failed, so that it holds no resources, and takes it out of use
-    /// here. What the drive has of the failed write is not known.
-    ///
-    /// # Errors
-    /// If the zone is not open, or is active still: then it keeps its permit.
-    pub async fn abandon(&self, zone: ZoneId) -> Result<()> {
-        let lane = self.lane(zone).ok_or_else(|| not_open(zone))?;
-        lane.seal();
-        let writer = self.clone();
-        let task = self.0.rt.spawn(async move {
-            std::future::poll_fn(|cx| lane.poll_idle(cx)).await;
-            let device = &writer.0.device;
-            let target = Target::Zone(device.geometry().start(zone));
-            let command = Command::Manage { target, action: Action::Finish };
-            let status = device.submit(lane.queue, Request::bare(command)).await.status;
-            let report = device.report(zone, 1).ok().and_then(|reports| reports.first().copied());
-            if !status.is_ok() && report.is_none_or(|report| report.state.is_active()) {
-                let what = format!("finish of zone {zone}");
-                return Err(Error::device(&device.name(), what, status));
-            }
-            writer.forget(zone);
-            Ok(())
-        });
-        task.await
-    }
-
     /// At recovery, when the zones to go on in are open: finishes every zone that is active on the
     /// drive and not open here. A power cut leaves such zones: begun after the last checkpoint,
     /// or full but for what a volatile cache lost. They hold resources no permit accounts for,

@@ -505,10 +505,8 @@ impl Volume {
             .collect();
         for (zone, drive) in &drives {
             if !whole && drive.writer.is_open(*zone) {
-                // One that cannot be ended either way is of a drive that is gone.
-                if drive.writer.finish(*zone).await.is_err() {
-                    let _ = drive.writer.abandon(*zone).await;
-                }
+                // One that cannot be ended is of a drive that is gone.
+                let _ = drive.writer.close(*zone).await;
             }
             if let Some(owner) = drive.zones.owner(*zone)
                 && drive.zones.state(owner) != furrow_log::SuperzoneState::Retired

@@ -153,7 +153,8 @@ fn draw(world: &World, rng: &mut Rng) -> Plan {
     }
     // What costs redundancy strikes whole members only, and leaves one of them.
     let gone = array.drives - world.whole.len() as u32;
-    let budget = array.tolerates().saturating_sub(gone).min(world.whole.len() as u32 - 1);
+    let budget =
+        array.tolerates().saturating_sub(gone).min((world.whole.len() as u32).saturating_sub(1));
     let mut struck: Vec<u32> = world.whole.iter().copied().collect();
     let count = rng.below(u64::from(budget) + 1);
     while struck.len() as u64 > count {
@@ -177,7 +178,8 @@ fn draw(world: &World, rng: &mut Rng) -> Plan {
             }
             4 => {
                 let fault = Fault::new(FaultKind::WriteError).when(When::OneIn(3));
-                plan.faults.push(part(seat, fault.times(1 + rng.below(40)), 0));
+                // Few: each ends a segment, and a volume may lack room when dozens do at once.
+                plan.faults.push(part(seat, fault.times(1 + rng.below(6)), 0));
             }
             5 => {
                 let fault = Fault::new(FaultKind::ZoneReadOnly).when(nth(rng)).times(1);
