@@ -30,6 +30,8 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# Blocks written since the array was assembled.
+written() { "$furrow" raid status p --json | sed -n 's/.*"written": \([0-9]*\).*/\1/p'; }
 pid() { "$furrow" raid status p --json 2>/dev/null | sed -n 's/.*"pid": \([0-9]*\).*/\1/p'; }
 cd "$work"
 drives=()
@@ -49,21 +51,22 @@ job() {
 }
 for round in $(seq "$rounds"); do
     mapfile -t arguments < <(job "$round")
-    # The power goes between one and two seconds after the load was begun: fio ends the job that it
-    # will verify, notes what was acknowledged, and has the power cut at once, while another one
-    # writes on beside it.
     rm -f ./*.state trigger
+    # At the trigger fio ends the job that it will verify, notes what was acknowledged, and has the
+    # power cut at once.
+    fio "${arguments[@]}" --do_verify=0 --rate=60m --verify_state_save=1 \
+        --trigger-file="$work/trigger" \
+        --trigger="$furrow raid fault p all add power-cut" >"fio-$round.log" 2>&1 &
+    load=$!
+    while [ "$(written)" -lt 2000 ]; do sleep 0.05; done
+    # Writes on while the power goes, so that there are commands in flight.
     fio --name=beside --ioengine=nbd --uri="$uri" --rw=randwrite --bsrange=4k-64k --iodepth=16 \
         --offset=160m --size=96m --time_based --runtime=60 --randseed="$((round + 1000))" \
         >"beside-$round.log" 2>&1 &
     beside=$!
-    (
-        sleep "0.$((RANDOM % 9 + 1))"
-        sleep 1
-        : >trigger
-    ) &
-    fio "${arguments[@]}" --do_verify=0 --rate=60m --verify_state_save=1 --trigger-file="$work/trigger" \
-        --trigger="$furrow raid fault p all add power-cut" >"fio-$round.log" 2>&1 || true
+    sleep "0.$((RANDOM % 9 + 1))"
+    : >trigger
+    wait "$load" || true
     # It ends with errors: that is the point.
     wait "$beside" && fail "round $round: the power was not cut"
     kill -9 "$(pid)"
