@@ -30,6 +30,9 @@ pub trait Handle: 'static {
         self: Rc<Self>,
         request: Request,
     ) -> impl Future<Output = std::result::Result<Value, String>>;
+
+    /// Whether no more requests are taken: the connection ends with the answer.
+    fn is_over(&self) -> bool;
 }
 
 /// A control socket that is listened at. Dropping it removes the socket.
@@ -116,7 +119,7 @@ async fn converse<H: Handle>(rt: &Rt, socket: Arc<OwnedFd>, handler: &Rc<H>) -> 
         let mut text = serde_json::to_vec(&answer).unwrap_or_default();
         text.push(b'\n');
         within(rt, PATIENCE, write_all(rt, &socket, &text)).await.ok_or(Errno::TIMEDOUT)??;
-        if !go_on {
+        if !go_on || handler.is_over() {
             return Ok(());
         }
     }

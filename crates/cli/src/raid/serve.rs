@@ -461,6 +461,10 @@ impl Handle for Daemon {
         };
         done.map_err(|error| error.to_string())
     }
+
+    fn is_over(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
 }
 
 /// Says what is wrong, and what to do.
