@@ -36,7 +36,8 @@ finish() {
     # Fails where it has been stopped already.
     furrow raid stop demo --force >/dev/null 2>&1 || true
     rm -rf "$FURROW_RUN"
-    [ "$status" -ne 0 ] || rm -rf "$work"
+    # What failed can be looked at.
+    [ "$status" -eq 1 ] || rm -rf "$work"
     exit "$status"
 }
 trap finish EXIT

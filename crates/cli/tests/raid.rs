@@ -6,7 +6,7 @@
 #[path = "common/array.rs"]
 mod array;
 
-use array::{DRIVE, Place, block, said, version};
+use array::{DRIVE, Nbd, Place, block, said, version};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -471,6 +471,21 @@ fn metrics_are_given_over_http_and_every_line_parses() {
         assert!(text.lines().any(|line| line.starts_with(wanted)), "no {wanted} in:\n{text}");
     }
     place.ok(&["raid", "stop", "a", "--force"]);
+}
+
+#[test]
+fn where_tls_is_required_nothing_else_is_spoken() {
+    let place = Place::new("tls", 2);
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    fs::write(place.at("server-cert.pem"), made.cert.pem()).unwrap();
+    fs::write(place.at("server-key.pem"), made.signing_key.serialize_pem()).unwrap();
+    place.create("5", &[0, 1]);
+    let connect = || Nbd::connect(UnixStream::connect(place.socket()).unwrap(), "a");
+    for (mode, plain) in [("require", false), ("on", true)] {
+        place.assemble(&[0, 1], &["--tls", mode, "--tls-certs", &place.at("")]);
+        assert_eq!(connect().is_ok(), plain, "{mode}");
+        place.ok(&["raid", "stop", "a", "--force"]);
+    }
 }
 
 #[test]
