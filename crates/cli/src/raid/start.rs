@@ -160,7 +160,8 @@ fn serve(args: &Args) -> Result<()> {
     }
     client::make_runtime_dir()?;
     let service = args.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
-    let notices = Notices::start((&name, &uuid), args.events.as_deref(), args.hook.as_deref())?;
+    let hook = args.hook.as_deref().map(program).transpose()?;
+    let notices = Notices::start((&name, &uuid), args.events.as_deref(), hook.as_deref())?;
     let socket = client::control_socket(&uuid);
     // Whoever holds it has the array.
     let control = Control::bind(&rt, &socket)?;
@@ -340,6 +341,15 @@ fn absolute(place: &Listen) -> Result<Listen> {
         Listen::Unix(path) => Listen::Unix(std::path::absolute(path)?),
         Listen::Tcp(address) => Listen::Tcp(*address),
     })
+}
+
+/// A program as the daemon finds it from another directory: one without a slash is looked for in
+/// PATH.
+fn program(path: &Path) -> Result<PathBuf> {
+    if path.components().count() == 1 && !path.is_absolute() {
+        return Ok(path.to_owned());
+    }
+    path.canonicalize().with_context(|| format!("hook {}", path.display()))
 }
 
 fn tls(args: &Args) -> Result<Tls> {
