@@ -285,10 +285,11 @@ impl Volume {
     fn lacks(&self, segment: &Found, there: u32) -> bool {
         (0..self.0.shape.placement.n).any(|drive| {
             let member = &self.0.members[drive as usize];
-            let unbuilt = segment.zones[drive as usize].is_none()
-                && member.state.get() == MemberState::Rebuilding;
+            let absent = segment.zones[drive as usize].is_none();
+            let unbuilt = absent && member.state.get() == MemberState::Rebuilding;
+            // A member that is in service was missing only for a moment that nobody noted.
             there >> drive & 1 == 0
-                && segment.missing >> drive & 1 == 0
+                && (absent || segment.missing >> drive & 1 == 0)
                 && member.drive().is_some()
                 && !unbuilt
         })

@@ -46,6 +46,17 @@ fn what_failed_once_holds() {
     }
 }
 
+/// A segment was begun without a member whose failure a power cut kept from being noted: it came
+/// back as if nothing had been, and what had been written without it stayed without it.
+#[test]
+fn a_member_missed_for_a_moment_holds() {
+    let effort = Effort { cuts_max: 24, ..Effort::default() };
+    let case = Case { seed: 30_057, volatile: false };
+    let figures = sweep_case(&VolumeSubject::default(), case, &effort, &|_| false);
+    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    assert!(figures.reopens > 60, "{figures}");
+}
+
 #[test]
 fn every_defect_built_in_is_caught() {
     for canary in Canary::ALL {
