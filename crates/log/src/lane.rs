@@ -568,7 +568,7 @@ impl Pump {
         true
     }
 
-    /// Merges what is queued and adjacent into one command; appends go one by one.
+    /// Merges what is queued and adjacent into one command, if it may; appends go one by one.
     fn next_request(&self) -> Option<Next> {
         let state = &mut *self.lane.state.borrow_mut();
         let (from, depth) = (state.sent, self.shared.depth as usize);
@@ -614,6 +614,9 @@ impl Pump {
                 break;
             }
             state.next += 1;
+            if !self.shared.join {
+                break;
+            }
         }
         if state.sent == from {
             return None;

@@ -184,6 +184,8 @@ pub struct WriterOptions {
     /// What waits for a zone goes in so many commands rather than in one, of 16 KiB at least, as
     /// long as fewer are in flight: where a zone is on many dies, they work at once. 1: in one.
     pub pieces: u32,
+    /// Calls that wait for a zone and are adjacent go in one command.
+    pub join: bool,
     /// The defect built in, if any.
     #[cfg(feature = "canary")]
     pub canary: Option<Canary>,
@@ -212,6 +214,7 @@ impl Default for WriterOptions {
             depth: 32,
             command_blocks: None,
             pieces: 1,
+            join: true,
             #[cfg(feature = "canary")]
             canary: None,
         }
@@ -224,6 +227,7 @@ pub(crate) struct Shared {
     pub(crate) queues: Rc<Queues>,
     pub(crate) depth: u32,
     pub(crate) pieces: u32,
+    pub(crate) join: bool,
     /// Failures noted so far, and who waits for the next.
     pub(crate) noted: Cell<u64>,
     pub(crate) failing: Notify,
@@ -319,6 +323,7 @@ impl Writer {
             queues: Queues::new(options.queues),
             depth,
             pieces: options.pieces.clamp(1, depth),
+            join: options.join,
             noted: Cell::new(0),
             failing: Notify::new(),
             relocates: Cell::new(false),

@@ -288,11 +288,12 @@ fn start(
 ) -> Volume {
     let mut streams = Vec::new();
     for number in 0..config.small {
-        let group = if number == 0 { config.group } else { 1 };
+        let group = if number == 0 || options.append_all { config.group } else { 1 };
         streams.push(Stream::new(Use::Small, config.chunk_small, group));
     }
     for _ in 0..config.large {
-        streams.push(Stream::new(Use::Large, config.chunk_large, 1));
+        let group = if options.append_all { config.group } else { 1 };
+        streams.push(Stream::new(Use::Large, config.chunk_large, group));
     }
     let inside = if config.large > 0 { config.chunk_large } else { config.chunk_small };
     streams.push(Stream::new(Use::Inside, inside, 1));

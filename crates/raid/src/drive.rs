@@ -31,11 +31,13 @@ pub struct DriveOptions {
     pub queues: u16,
     /// Most commands in flight per zone, unless `order` says one.
     pub depth: u32,
+    /// Chunks that wait for a zone and are adjacent go in one command.
+    pub join: bool,
 }
 
 impl Default for DriveOptions {
     fn default() -> Self {
-        DriveOptions { order: Order::Append, queues: 4, depth: 16 }
+        DriveOptions { order: Order::Append, queues: 4, depth: 16, join: true }
     }
 }
 
@@ -200,6 +202,7 @@ impl Drive {
                 order: options.order,
                 queues: options.queues,
                 depth: options.depth,
+                join: options.join,
                 ..WriterOptions::default()
             },
         );

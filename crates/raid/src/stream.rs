@@ -99,6 +99,8 @@ pub(crate) struct Item {
 pub(crate) struct Stripe {
     pub(crate) items: Vec<Item>,
     pub(crate) calls: Vec<Rc<Call>>,
+    /// When its blocks came, summed up.
+    pub(crate) came: u128,
 }
 
 impl Stripe {
@@ -191,6 +193,7 @@ impl Volume {
                 call.left.set(call.left.get() + 1);
             }
             filling.items.push(item);
+            filling.came += u128::from(self.0.rt.now().0);
             filling.items.len() as u32 == stream.chunk * self.0.shape.placement.k
         };
         stream.written.set(stream.written.get() + 1);
@@ -333,7 +336,7 @@ impl Volume {
         let slot = segments.iter().position(|s| s.state == SegmentState::Free);
         let slot = slot.expect("invariant: a free slot was counted in this stretch");
         let drives = shape.placement.n;
-        let table = crate::table::StripeTable::new(stripes, drives, group);
+        let table = self.new_table(stripes, group);
         segments[slot] = Segment {
             state: SegmentState::Open,
             sequence,

@@ -10,6 +10,11 @@ use crate::format::NONE;
 #[derive(Clone, Debug)]
 pub struct StripeTable {
     drives: u32,
+    stripes: u32,
+    /// Stripes of a group.
+    group: u32,
+    /// By place in the group, not by stripe.
+    searched: bool,
     /// Bytes per chunk.
     width: usize,
     places: Vec<u8>,
@@ -28,28 +33,26 @@ impl StripeTable {
         };
         StripeTable {
             drives,
+            stripes,
+            group: group.clamp(1, stripes.max(1)),
+            searched: false,
             width,
             places: vec![0; chunks * width],
             present: vec![0; chunks.div_ceil(64)],
         }
     }
 
+    /// The same, that keeps the stripe of each place.
+    pub fn searched(stripes: u32, drives: u32, group: u32) -> StripeTable {
+        StripeTable { searched: true, ..StripeTable::new(stripes, drives, group) }
+    }
+
     fn index(&self, stripe: u32, drive: u32) -> usize {
         stripe as usize * self.drives as usize + drive as usize
     }
 
-    /// Notes that the chunk of `stripe` on `drive` is at `place` of its group.
-    pub fn set(&mut self, stripe: u32, drive: u32, place: u32) {
-        let index = self.index(stripe, drive);
-        self.present[index / 64] |= 1 << (index % 64);
-        let width = self.width;
-        let bytes = place.to_le_bytes();
-        self.places[index * width..][..width].copy_from_slice(&bytes[..width]);
-    }
-
-    /// Where it is, if it is there.
-    pub fn get(&self, stripe: u32, drive: u32) -> Option<u32> {
-        let index = self.index(stripe, drive);
+    /// The entry at `index`, if there is one.
+    fn entry(&self, index: usize) -> Option<u32> {
         if self.present.get(index / 64)? >> (index % 64) & 1 == 0 {
             return None;
         }
@@ -58,9 +61,46 @@ impl StripeTable {
         Some(u32::from_le_bytes(bytes))
     }
 
+    /// The place of the chunk of `stripe` among those of its group, by looking at one after the
+    /// other.
+    fn search(&self, stripe: u32, drive: u32) -> Option<u32> {
+        let within = stripe % self.group;
+        let start = stripe - within;
+        let end = start.saturating_add(self.group).min(self.stripes);
+        let found = |at: &u32| self.entry(self.index(*at, drive)) == Some(within);
+        (start..end).find(found).map(|at| at - start)
+    }
+
+    /// Notes that the chunk of `stripe` on `drive` is at `place` of its group.
+    pub fn set(&mut self, stripe: u32, drive: u32, place: u32) {
+        let (index, entry) = if self.searched {
+            let within = stripe % self.group;
+            (self.index(stripe - within + place, drive), within)
+        } else {
+            (self.index(stripe, drive), place)
+        };
+        self.present[index / 64] |= 1 << (index % 64);
+        let width = self.width;
+        let bytes = entry.to_le_bytes();
+        self.places[index * width..][..width].copy_from_slice(&bytes[..width]);
+    }
+
+    /// Where it is, if it is there.
+    pub fn get(&self, stripe: u32, drive: u32) -> Option<u32> {
+        if self.searched {
+            return self.search(stripe, drive);
+        }
+        self.entry(self.index(stripe, drive))
+    }
+
     /// Notes that the chunk is not there any more.
     pub fn remove(&mut self, stripe: u32, drive: u32) {
-        let index = self.index(stripe, drive);
+        let at = match self.searched.then(|| self.search(stripe, drive)) {
+            None => stripe,
+            Some(Some(place)) => stripe - stripe % self.group + place,
+            Some(None) => return,
+        };
+        let index = self.index(at, drive);
         self.present[index / 64] &= !(1 << (index % 64));
     }
 
@@ -137,6 +177,41 @@ mod tests {
                     prop_assert_eq!(table.get(stripe, drive), expected);
                 }
             }
+        }
+
+        /// Chunks of a group in any order of places, looked up and searched for.
+        #[test]
+        fn a_search_finds_what_is_kept(
+            group in 1..40u32, stripes in 1..100u32, drives in 1..5u32, seed in any::<u64>(),
+        ) {
+            let mut kept = StripeTable::new(stripes, drives, group);
+            let mut searched = StripeTable::searched(stripes, drives, group);
+            let mut rng = furrow_rt::Rng::new(seed);
+            for start in (0..stripes).step_by(group as usize) {
+                let count = group.min(stripes - start);
+                for drive in 0..drives {
+                    let mut places: Vec<u32> = (0..count).collect();
+                    for at in (1..places.len()).rev() {
+                        places.swap(at, rng.below(at as u64 + 1) as usize);
+                    }
+                    for (stripe, place) in (start..).zip(places) {
+                        if rng.below(8) > 0 {
+                            kept.set(stripe, drive, place);
+                            searched.set(stripe, drive, place);
+                        }
+                    }
+                }
+            }
+            let gone = rng.below(stripes.into()) as u32;
+            kept.remove(gone, 0);
+            searched.remove(gone, 0);
+            for stripe in 0..stripes {
+                prop_assert_eq!(kept.drives_of(stripe), searched.drives_of(stripe));
+                for drive in 0..drives {
+                    prop_assert_eq!(kept.get(stripe, drive), searched.get(stripe, drive));
+                }
+            }
+            prop_assert_eq!(kept.bytes(), searched.bytes());
         }
 
         #[test]

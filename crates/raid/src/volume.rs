@@ -57,6 +57,12 @@ pub struct Options {
     pub pad_after: u64,
     /// Stripes in flight per open segment.
     pub depth: u32,
+    /// Every open segment of users' requests takes Zone Appends, not only the first one with small
+    /// chunks.
+    pub append_all: bool,
+    /// Stripe tables keep the stripe of each place, as published, not the place of each stripe:
+    /// less is written down at once, but a chunk has to be searched for in its group.
+    pub search_tables: bool,
     /// Data blocks written between two checkpoints, at most.
     pub checkpoint_blocks: u64,
     /// Bytes of memory for the map, at least 24 KiB; what does not fit is read when it is asked
@@ -76,6 +82,8 @@ impl Default for Options {
             drive: DriveOptions::default(),
             pad_after: 100_000,
             depth: 16,
+            append_all: false,
+            search_tables: false,
             checkpoint_blocks: 1 << 18,
             map_memory: 0,
             clean: true,
@@ -220,6 +228,9 @@ pub struct Counters {
     pub padded: u64,
     /// Stripes dispatched.
     pub stripes: u64,
+    /// Nanoseconds that blocks of dispatched stripes had waited, all together: for the rest of
+    /// their stripe, for its turn, for the group before to be over.
+    pub waited: u64,
     /// Blocks cleaning moved.
     pub moved: u64,
     /// Segments cleaning emptied.
@@ -332,6 +343,15 @@ impl Volume {
     /// Blocks of the volume that hold something.
     pub fn used(&self) -> u64 {
         self.0.segments.borrow().iter().map(|segment| u64::from(segment.valid)).sum()
+    }
+
+    /// An empty table for a segment of so many stripes in groups of `group`.
+    pub(crate) fn new_table(&self, stripes: u32, group: u32) -> StripeTable {
+        let drives = self.0.shape.placement.n;
+        match self.0.options.search_tables {
+            true => StripeTable::searched(stripes, drives, group),
+            false => StripeTable::new(stripes, drives, group),
+        }
     }
 
     /// Bytes of memory for map and stripe tables.

@@ -109,7 +109,8 @@ impl Volume {
     fn item(&self, kind: u8, lba: u64, page: Page) -> Item {
         let sequence = self.next_sequence();
         let crc = crc32c(page.bytes());
-        Item { identity: Identity { lba, sequence, crc, kind }, page, from: None, trimmed: 0 }
+        let identity = Identity { lba, sequence, crc, kind };
+        Item { identity, page, from: None, trimmed: 0 }
     }
 
     pub(crate) fn next_sequence(&self) -> u64 {
@@ -242,8 +243,11 @@ impl Volume {
         self.0.in_flight.set(self.0.in_flight.get() + 1);
         open.in_flight.set(open.in_flight.get() + 1);
         let padding = (k * chunk) as usize - stripe.items.len();
+        let now = self.0.rt.now();
+        let waited = u128::from(now.0) * stripe.items.len() as u128 - stripe.came;
         self.count(|counters| {
             counters.stripes += 1;
+            counters.waited += waited as u64;
             counters.padded += padding as u64;
         });
         let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();

@@ -378,6 +378,23 @@ fn adjacent_writes_become_one_command() {
     rt.clear();
 }
 
+/// A call is a command, however many wait.
+#[test]
+fn calls_are_not_joined_where_that_is_not_wanted() {
+    for order in [Order::Blocking, Order::Queued] {
+        let rt = Rt::new(Config::simulated(1));
+        let toy = Toy::on(&rt, geometry(1, 64), 1);
+        let options = WriterOptions { join: false, ..options(order, 1, 8) };
+        let writer = Writer::with_options(&rt, toy.clone(), options);
+        writer.open_zone(ZoneId(0), 0);
+        (0..5).for_each(|_| drop(write(&writer, 0, 2)));
+        let writer2 = writer.clone();
+        rt.block_on(async move { writer2.drain().await }).unwrap();
+        assert_eq!(writer.counters().commands, 5, "{order:?}");
+        rt.clear();
+    }
+}
+
 /// Overtaken commands are refused, sent again at the same address, and succeed.
 #[test]
 fn what_waits_goes_in_pieces_where_asked() {
