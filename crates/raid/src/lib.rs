@@ -21,6 +21,7 @@ mod drive;
 mod event;
 pub mod format;
 pub mod level;
+mod make;
 mod map;
 mod meta;
 mod paging;

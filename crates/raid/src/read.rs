@@ -2,10 +2,9 @@
 //! made from the others of its row where it is damaged or its drive is gone.
 
 use crate::drive::Drive;
-use crate::format::{BlockMeta, CODED, NONE, block};
+use crate::format::{NONE, block};
 use crate::map::Map;
-use crate::meta::{self, Identity};
-use crate::parity::reconstruct;
+use crate::meta;
 use crate::table::Groups;
 use crate::volume::{SegmentState, Volume};
 use furrow_log::BlockAddr;
@@ -34,12 +33,12 @@ pub(crate) struct Place {
 
 /// A read command under way.
 pub(crate) struct Reading {
-    answer: Completion<Outcome>,
+    pub(crate) answer: Completion<Outcome>,
     /// What was asked for, by its place in the request.
-    of: Vec<usize>,
-    index: u32,
-    beside: usize,
-    _pin: ReadPin,
+    pub(crate) of: Vec<usize>,
+    pub(crate) index: u32,
+    pub(crate) beside: usize,
+    pub(crate) _pin: ReadPin,
 }
 
 impl Volume {
@@ -91,12 +90,17 @@ impl Volume {
         for reading in readings.drain(..) {
             self.finish(reading, &places, wanted, &mut pages, &mut lost).await;
         }
+        let mut missing = Vec::new();
         for (i, (number, wanted)) in wanted.iter().enumerate() {
             if *number == NONE {
                 pages[i] = Some(self.0.zero.clone());
             } else if pages[i].is_none() {
-                let damaged = lost.contains(&i);
-                pages[i] = Some(self.recover_block(*number, *wanted, damaged).await?);
+                missing.push((i, *number, *wanted, lost.contains(&i)));
+            }
+        }
+        if !missing.is_empty() {
+            for (i, page) in self.recover_blocks(missing).await? {
+                pages[i] = Some(page);
             }
         }
         drop(pins);
@@ -134,6 +138,12 @@ impl Volume {
 
     /// As [`Volume::place`], by slot, row and chunk, which may be a parity one.
     pub(crate) async fn place_at(&self, slot: u32, row: u32, chunk: u32) -> Result<Option<Place>> {
+        self.ready(slot).await?;
+        Ok(self.place_now(slot, row, chunk))
+    }
+
+    /// Sees to it that places in a segment can be told.
+    pub(crate) async fn ready(&self, slot: u32) -> Result<()> {
         let (needs, free) = {
             let segment = &self.0.segments.borrow()[slot as usize];
             let needs = segment.group > 1 && segment.table.is_none();
@@ -148,30 +158,30 @@ impl Volume {
         if needs {
             self.load_table(slot).await?;
         }
+        Ok(())
+    }
+
+    /// As [`Volume::place_at`], of a segment that is [`Volume::ready`].
+    pub(crate) fn place_now(&self, slot: u32, row: u32, chunk: u32) -> Option<Place> {
         let segments = self.0.segments.borrow();
         let segment = &segments[slot as usize];
         let stripe = row / segment.chunk;
         let index = self.0.shape.placement.drive(stripe, chunk);
-        let Some(zone) = segment.zones[index as usize] else { return Ok(None) };
-        if self.0.members[index as usize].drive().is_none() {
-            return Ok(None);
-        }
+        let zone = segment.zones[index as usize]?;
+        self.0.members[index as usize].drive()?;
         let stripes = self.0.shape.stripes(segment.chunk);
         let groups = Groups { chunk: segment.chunk, group: segment.group, stripes };
         let place = match &segment.table {
             None => 0,
-            Some(table) => match table.borrow().get(stripe, index) {
-                Some(place) => place,
-                None => return Ok(None),
-            },
+            Some(table) => table.borrow().get(stripe, index)?,
         };
         let row = groups.row(stripe, place) + row % segment.chunk;
         let offset = self.0.shape.offset(row);
-        Ok(Some(Place { sequence: segment.sequence, stripe, index, zone, offset }))
+        Some(Place { sequence: segment.sequence, stripe, index, zone, offset })
     }
 
     /// Sends the reads of `places`, neighbours in one command.
-    fn start(&self, places: &[Option<Place>]) -> Vec<Reading> {
+    pub(crate) fn start(&self, places: &[Option<Place>]) -> Vec<Reading> {
         let mut readings = Vec::new();
         let mut i = 0;
         while i < places.len() {
@@ -197,7 +207,7 @@ impl Volume {
         readings
     }
 
-    fn read_at(&self, drive: &Rc<Drive>, first: Place, of: Vec<usize>) -> Reading {
+    pub(crate) fn read_at(&self, drive: &Rc<Drive>, first: Place, of: Vec<usize>) -> Reading {
         let geometry = drive.geometry();
         let lba = BlockAddr::new(geometry, first.zone, first.offset).lba(geometry);
         let blocks = BlockCount(of.len() as u64 * sectors_per_block(geometry));
@@ -249,109 +259,5 @@ impl Volume {
                 lost.push(i);
             }
         }
-    }
-
-    /// A block made from the others of its row; one that is damaged where it should be is written
-    /// anew.
-    async fn recover_block(&self, number: u32, wanted: Wanted, damaged: bool) -> Result<Page> {
-        let (slot, row, chunk) = self.0.shape.locate(number).expect("invariant: it has a place");
-        let (identity, page) = self.make(slot, row, chunk).await?;
-        let (kind, lba) = wanted;
-        if identity.map(|identity| (identity.kind, identity.lba)) != Some(wanted) {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                format!("block {lba} (kind {kind}): segment {slot} row {row} holds {identity:?}"),
-            ));
-        }
-        self.count(|counters| counters.reconstructed += 1);
-        if damaged && kind == block::DATA && self.0.options.clean {
-            let (volume, page) = (self.clone(), page.clone());
-            let identity = identity.expect("invariant: compared above");
-            self.0.rt.spawn_detached(async move {
-                if volume.move_blocks(vec![(identity, page, number)]).await.is_ok() {
-                    volume.count(|counters| counters.repaired += 1);
-                }
-            });
-        }
-        Ok(page)
-    }
-
-    /// The block of a row from the others of it: what it is (`None`: parity), and its content.
-    ///
-    /// # Errors
-    /// `Io` if too few of them can be had, `Corrupt` if what they make is not what was written.
-    pub(crate) async fn make(
-        &self,
-        slot: u32,
-        row: u32,
-        chunk: u32,
-    ) -> Result<(Option<Identity>, Page)> {
-        let placement = self.0.shape.placement;
-        let mut rows: Vec<Option<(BlockMeta, Page)>> = Vec::new();
-        for other in 0..placement.n {
-            let found = if other == chunk { None } else { self.block_at(slot, row, other).await? };
-            rows.push(found);
-        }
-        let bytes: Vec<Option<&[u8]>> =
-            rows.iter().map(|found| found.as_ref().map(|(_, page)| &page.bytes()[..])).collect();
-        let codes: Vec<Option<[u8; CODED]>> =
-            rows.iter().map(|found| found.as_ref().map(|(meta, _)| meta::coded(meta))).collect();
-        let codes: Vec<Option<&[u8]>> =
-            codes.iter().map(|code| code.as_ref().map(|code| &code[..])).collect();
-        let wanted = chunk as usize;
-        let (Some(data), Some(code)) =
-            (reconstruct(&placement, &bytes, wanted), reconstruct(&placement, &codes, wanted))
-        else {
-            let there = rows.iter().filter(|found| found.is_some()).count();
-            return Err(Error::new(
-                ErrorKind::Io,
-                format!(
-                    "segment {slot} row {row}: chunk {chunk} is lost, and only {there} others of \
-                     {} can be read, {} are needed",
-                    placement.n - 1,
-                    placement.k
-                ),
-            ));
-        };
-        let page = Page::from_slice(&data);
-        if chunk >= placement.k {
-            return Ok((None, page));
-        }
-        let identity =
-            Identity::from_bytes(&code).filter(|identity| identity.crc == crc32c(page.bytes()));
-        match identity {
-            Some(identity) => Ok((Some(identity), page)),
-            None => Err(Error::new(
-                ErrorKind::Corrupt,
-                format!("segment {slot} row {row}: chunk {chunk} made from the others is damaged"),
-            )),
-        }
-    }
-
-    /// A block and what lies beside it, if it is there and whole.
-    pub(crate) async fn block_at(
-        &self,
-        slot: u32,
-        row: u32,
-        chunk: u32,
-    ) -> Result<Option<(BlockMeta, Page)>> {
-        let Some(place) = self.place_at(slot, row, chunk).await? else { return Ok(None) };
-        let Some(drive) = self.0.members[place.index as usize].drive() else { return Ok(None) };
-        let Reading { answer, beside, _pin, .. } = self.read_at(&drive, place, vec![0]);
-        let mut outcome = answer.await;
-        let member = &self.0.members[place.index as usize];
-        if !outcome.status.is_ok() {
-            member.count(|errors| errors.read += 1);
-            return Ok(None);
-        }
-        let page = outcome.data.remove(0);
-        let meta = outcome.oob.get(..beside).and_then(|bytes| meta::open(bytes, place.sequence));
-        let meta = meta.filter(|meta| {
-            meta.stripe.get() == place.stripe && meta.own_crc.get() == crc32c(page.bytes())
-        });
-        if meta.is_none() {
-            member.count(|errors| errors.checksum += 1);
-        }
-        Ok(meta.map(|meta| (meta, page)))
     }
 }

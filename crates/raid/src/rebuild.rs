@@ -8,9 +8,9 @@
 
 use crate::drive::{Drive, reports};
 use crate::event::Event;
-use crate::format::{CODED, FooterEntry, NONE};
+use crate::format::{FooterEntry, NONE};
+use crate::make::Made;
 use crate::meta::{self, Identity};
-use crate::parity::reconstruct;
 use crate::stream::Open;
 use crate::table::Groups;
 use crate::volume::{MemberState, Segment, SegmentState, Volume};
@@ -19,15 +19,27 @@ use furrow_log::address::{blocks_per_zone, oob_per_block};
 use furrow_log::budget::Class;
 use furrow_log::pool::ReleaseProof;
 use furrow_log::record::crc32c;
-use furrow_log::writer::{Durability, Kind, Payload};
-use furrow_rt::{Nanos, Page, Pages};
+use furrow_log::writer::{Durability, Kind, Payload, Written};
+use furrow_rt::{JoinHandle, Nanos, Pages};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::IntoBytes;
 
 /// Rows written together.
 const BATCH: u32 = 32;
+
+/// Batches that are read, or written, at a time, unless the rebuild pauses.
+const AHEAD: usize = 8;
+
+/// Rows that were made, and what the footers will say of them.
+#[derive(Default)]
+struct Batch {
+    payload: Payload,
+    entries: Vec<FooterEntry>,
+}
 
 /// How far a rebuild is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -375,18 +387,8 @@ impl Volume {
         let header = self.segment_header(slot, index, segment);
         drop(drive.writer.write(zone, Kind::Summary, header, Durability::Cached));
         let rows = self.ended_rows(segment);
-        let mut row = 0;
-        while row < rows {
-            let count = BATCH.min(rows - row);
-            let payload = self.rebuild_rows(drive, slot, index, segment, row..row + count).await;
-            let written = drive.writer.write(zone, Kind::Data, payload, Durability::Cached).1;
-            self.noted(index, written.await)?;
-            row += count;
-            if self.rebuild_pause() > 0 {
-                self.0.rt.sleep(self.rebuild_pause()).await;
-            }
-        }
-        let footer = self.rebuilt_footer(slot, index, segment).await;
+        let own = self.rebuild_data((slot, index), segment, drive, (zone, rows)).await?;
+        let footer = self.rebuilt_footer(slot, index, segment, own).await;
         drop(drive.writer.fill(zone, self.0.shape.footer_start()));
         let written = drive.writer.write(zone, Kind::Summary, footer, Durability::Cached).1;
         self.noted(index, written.await)?;
@@ -406,64 +408,111 @@ impl Volume {
         Groups { chunk: segment.chunk, group: segment.group, stripes }
     }
 
+    /// Writes the data rows of a member's zone; what the footers will say of them. While some are
+    /// read, those before are made and written.
+    async fn rebuild_data(
+        &self,
+        (slot, index): (u32, u32),
+        segment: &Segment,
+        drive: &Drive,
+        (zone, rows): (ZoneId, u32),
+    ) -> Result<Vec<FooterEntry>> {
+        let (mut entries, mut next) = (Vec::new(), 0);
+        let mut batches: VecDeque<JoinHandle<Batch>> = VecDeque::new();
+        let mut writes: VecDeque<Written> = VecDeque::new();
+        let mut result = Ok(());
+        while result.is_ok() && (next < rows || !batches.is_empty()) {
+            let pause = self.rebuild_pause();
+            let ahead = if pause > 0 { 1 } else { AHEAD };
+            while next < rows && batches.len() < ahead {
+                let count = BATCH.next_multiple_of(segment.chunk).min(rows - next);
+                let (volume, segment) = (self.clone(), segment.clone());
+                let (range, beside) = (next..next + count, oob_per_block(drive.geometry()));
+                next += count;
+                batches.push_back(self.0.rt.spawn(async move {
+                    volume.rebuild_rows((slot, index), &segment, range, beside).await
+                }));
+            }
+            let Some(batch) = batches.pop_front() else { break };
+            let batch = batch.await;
+            entries.extend(batch.entries);
+            let payload = batch.payload;
+            writes.push_back(drive.writer.write(zone, Kind::Data, payload, Durability::Cached).1);
+            if writes.len() > ahead
+                && let Some(written) = writes.pop_front()
+            {
+                result = self.noted(index, written.await);
+            }
+            if pause > 0 {
+                self.0.rt.sleep(pause).await;
+            }
+        }
+        // Also after a failure: what is in flight must not meet the zone's reset.
+        for written in writes {
+            let written = written.await;
+            if result.is_ok() {
+                result = self.noted(index, written);
+            }
+        }
+        result.map(|()| entries)
+    }
+
     /// Rows of a member's zone, made from the others; what cannot be made belongs to no stripe.
     async fn rebuild_rows(
         &self,
-        drive: &Drive,
-        slot: u32,
-        index: u32,
+        (slot, index): (u32, u32),
         segment: &Segment,
-        rows: std::ops::Range<u32>,
-    ) -> Payload {
-        let beside = oob_per_block(drive.geometry());
-        let (mut pages, mut oob) = (Pages::new(), Vec::new());
-        for row in rows {
-            let made = self.rebuild_block(slot, index, segment, row).await;
-            let (page, meta) = match made {
-                Some((code, page)) => {
-                    let own = crc32c(page.bytes());
-                    (page, meta::seal(&code, segment.sequence, row / segment.chunk, own))
-                }
-                None => {
-                    let meta = meta::filler(segment.sequence, self.0.zero_crc);
-                    (self.0.zero.clone(), meta)
-                }
-            };
-            pages.push(page);
-            let start = oob.len();
-            oob.resize(start + beside, 0);
-            oob[start..start + crate::format::BlockMeta::SIZE].copy_from_slice(meta.as_bytes());
+        rows: Range<u32>,
+        beside: usize,
+    ) -> Batch {
+        let placement = self.0.shape.placement;
+        let mut flights = Vec::new();
+        let mut row = rows.start;
+        while row < rows.end {
+            let stripe = row / segment.chunk;
+            let count = (segment.chunk - row % segment.chunk).min(rows.end - row);
+            let (volume, chunk) = (self.clone(), placement.chunk(stripe, index));
+            let made =
+                self.0.rt.spawn(async move { volume.make_rows(slot, row, count, chunk).await });
+            flights.push((stripe, count, chunk < placement.k, made));
+            row += count;
         }
-        Payload { pages, oob }
+        let mut batch = Batch::default();
+        for (stripe, count, data, made) in flights {
+            let made = made.await.unwrap_or_default();
+            let mut made = made.into_iter().map(std::result::Result::ok);
+            for made in (0..count).map(|_| made.next().flatten()) {
+                let (page, meta) = match made {
+                    Some(Made { code, page }) => {
+                        let own = crc32c(page.bytes());
+                        let identity = Identity::from_bytes(&code).filter(|_| data);
+                        batch.entries.push(crate::stream::footer_entry(identity, own, stripe));
+                        (page, meta::seal(&code, segment.sequence, stripe, own))
+                    }
+                    None => {
+                        batch.entries.push(crate::stream::footer_entry(None, 0, NONE));
+                        let meta = meta::filler(segment.sequence, self.0.zero_crc);
+                        (self.0.zero.clone(), meta)
+                    }
+                };
+                batch.payload.pages.push(page);
+                let start = batch.payload.oob.len();
+                batch.payload.oob.resize(start + beside, 0);
+                batch.payload.oob[start..start + crate::format::BlockMeta::SIZE]
+                    .copy_from_slice(meta.as_bytes());
+            }
+        }
+        batch
     }
 
-    /// A member's block of a row from the others, with the code beside it.
-    async fn rebuild_block(
+    /// The footer of a rebuilt zone: of its own rows `own`, of others what their footers say.
+    async fn rebuilt_footer(
         &self,
         slot: u32,
         index: u32,
         segment: &Segment,
-        row: u32,
-    ) -> Option<([u8; CODED], Page)> {
-        let placement = self.0.shape.placement;
-        let wanted = placement.chunk(row / segment.chunk, index);
-        let mut found = Vec::new();
-        for chunk in 0..placement.n {
-            let there = chunk != wanted;
-            let block = if there { self.block_at(slot, row, chunk).await.ok()? } else { None };
-            found.push(block.map(|(meta, page)| (meta::coded(&meta), page)));
-        }
-        let codes: Vec<Option<&[u8]>> =
-            found.iter().map(|f| f.as_ref().map(|(code, _)| &code[..])).collect();
-        let bytes: Vec<Option<&[u8]>> =
-            found.iter().map(|f| f.as_ref().map(|(_, page)| &page.bytes()[..])).collect();
-        let code = reconstruct(&placement, &codes, wanted as usize)?;
-        let data = reconstruct(&placement, &bytes, wanted as usize)?;
-        Some((code.try_into().ok()?, Page::from_slice(&data)))
-    }
-
-    /// The footer of a rebuilt zone: of its own rows from the blocks, of others from their footers.
-    async fn rebuilt_footer(&self, slot: u32, index: u32, segment: &Segment) -> Pages {
+        own: Vec<FooterEntry>,
+    ) -> Pages {
         let shape = &self.0.shape;
         let others = crate::scan::footers_of(self, segment).await;
         let empty = || {
@@ -473,18 +522,8 @@ impl Volume {
         };
         let mut footers: Vec<Vec<FooterEntry>> =
             others.into_iter().map(|entries| entries.unwrap_or_else(empty)).collect();
-        let own = &mut footers[index as usize];
-        for row in 0..self.ended_rows(segment) {
-            let stripe = row / segment.chunk;
-            let data = shape.placement.chunk(stripe, index) < shape.placement.k;
-            own[row as usize] = match self.rebuild_block(slot, index, segment, row).await {
-                Some((code, page)) => {
-                    let identity = Identity::from_bytes(&code).filter(|_| data);
-                    crate::stream::footer_entry(identity, crc32c(page.bytes()), stripe)
-                }
-                None => crate::stream::footer_entry(None, 0, NONE),
-            };
-        }
+        // Rows it never had belong to nothing, as in any segment that was cut.
+        footers[index as usize][..own.len()].copy_from_slice(&own);
         let open: Rc<Open> = self.open_at(
             slot,
             segment.sequence,

@@ -1,0 +1,286 @@
+//! Blocks made from the others of their row: what a lost drive held, what is damaged.
+//!
+//! All that is needed of a stripe is read at once, and no more than that as long as all of it is
+//! whole: a block of a mirror from the other one, of two parities' stripes without the second.
+
+use crate::format::{BlockMeta, CODED, block};
+use crate::meta::{self, Identity};
+use crate::parity::reconstruct;
+use crate::read::{Place, Reading, Wanted};
+use crate::volume::Volume;
+use furrow_log::record::crc32c;
+use furrow_rt::Page;
+use furrow_zone::{Error, ErrorKind, Result};
+
+/// A block that is to be read: which of the request, its number, what it must be, and whether it
+/// was found damaged.
+pub(crate) type Missing = (usize, u32, Wanted, bool);
+
+/// A block and what lies beside it.
+type Whole = (BlockMeta, Page);
+
+/// A block that was made: the code beside it, and its content.
+pub(crate) struct Made {
+    pub(crate) code: [u8; CODED],
+    pub(crate) page: Page,
+}
+
+impl Volume {
+    /// Makes blocks from the others of their rows, all at once; those that are damaged where they
+    /// should be are written anew.
+    pub(crate) async fn recover_blocks(&self, missing: Vec<Missing>) -> Result<Vec<(usize, Page)>> {
+        let mut runs: Vec<((u32, u32, u32), Vec<Missing>)> = Vec::new();
+        for one in missing {
+            let (slot, row, chunk) = self.0.shape.locate(one.1).expect("invariant: it has a place");
+            let size = self.0.segments.borrow()[slot as usize].chunk;
+            let follows = |run: &((u32, u32, u32), Vec<Missing>)| {
+                let ((of, first, same), blocks) = run;
+                let last = first + blocks.len() as u32 - 1;
+                (*of, *same, last + 1) == (slot, chunk, row) && last / size == row / size
+            };
+            match runs.last_mut().filter(|run| follows(run)) {
+                Some((_, blocks)) => blocks.push(one),
+                None => runs.push(((slot, row, chunk), vec![one])),
+            }
+        }
+        if runs.len() == 1
+            && let Some((at, blocks)) = runs.pop()
+        {
+            return self.recover_run(at, blocks).await;
+        }
+        let flights: Vec<_> = runs
+            .into_iter()
+            .map(|(at, blocks)| {
+                let volume = self.clone();
+                self.0.rt.spawn(async move { volume.recover_run(at, blocks).await })
+            })
+            .collect();
+        let mut all = Vec::new();
+        for flight in flights {
+            all.extend(flight.await?);
+        }
+        Ok(all)
+    }
+
+    /// The same of consecutive rows of a chunk.
+    async fn recover_run(
+        &self,
+        (slot, row, chunk): (u32, u32, u32),
+        blocks: Vec<Missing>,
+    ) -> Result<Vec<(usize, Page)>> {
+        let made = self.make_rows(slot, row, blocks.len() as u32, chunk).await?;
+        let mut all = Vec::new();
+        for ((row, made), (i, number, wanted, damaged)) in (row..).zip(made).zip(blocks) {
+            let (identity, page) = self.believed((slot, row, chunk), made?)?;
+            let (kind, lba) = wanted;
+            if identity.map(|identity| (identity.kind, identity.lba)) != Some(wanted) {
+                let what = format!(
+                    "block {lba} (kind {kind}): segment {slot} row {row} holds {identity:?}"
+                );
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
+            self.count(|counters| counters.reconstructed += 1);
+            if damaged && kind == block::DATA && self.0.options.clean {
+                let (volume, page) = (self.clone(), page.clone());
+                let identity = identity.expect("invariant: compared above");
+                self.0.rt.spawn_detached(async move {
+                    if volume.move_blocks(vec![(identity, page, number)]).await.is_ok() {
+                        volume.count(|counters| counters.repaired += 1);
+                    }
+                });
+            }
+            all.push((i, page));
+        }
+        Ok(all)
+    }
+
+    /// The block of a row from the others of it: what it is (`None`: parity), and its content.
+    ///
+    /// # Errors
+    /// `Io` if too few of them can be had, `Corrupt` if what they make is not what was written.
+    pub(crate) async fn make(
+        &self,
+        slot: u32,
+        row: u32,
+        chunk: u32,
+    ) -> Result<(Option<Identity>, Page)> {
+        let made = self.make_rows(slot, row, 1, chunk).await?;
+        let one = made.into_iter().next().expect("invariant: one row was asked for");
+        self.believed((slot, row, chunk), one?)
+    }
+
+    /// What a block that was made is, if that fits its content.
+    fn believed(
+        &self,
+        (slot, row, chunk): (u32, u32, u32),
+        Made { code, page }: Made,
+    ) -> Result<(Option<Identity>, Page)> {
+        if chunk >= self.0.shape.placement.k {
+            return Ok((None, page));
+        }
+        let identity =
+            Identity::from_bytes(&code).filter(|identity| identity.crc == crc32c(page.bytes()));
+        match identity {
+            Some(identity) => Ok((Some(identity), page)),
+            None => Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("segment {slot} row {row}: chunk {chunk} made from the others is damaged"),
+            )),
+        }
+    }
+
+    /// The blocks of `count` rows of a chunk, within one stripe, from the others.
+    ///
+    /// # Errors
+    /// If places in the segment cannot be told; of each row `Io` if too few others can be had.
+    pub(crate) async fn make_rows(
+        &self,
+        slot: u32,
+        row: u32,
+        count: u32,
+        chunk: u32,
+    ) -> Result<Vec<Result<Made>>> {
+        self.ready(slot).await?;
+        let n = self.0.shape.placement.n;
+        let first = self.enough(slot, row, chunk);
+        // By chunk, then by row.
+        let mut found: Vec<Vec<Option<Whole>>> = vec![vec![None; count as usize]; n as usize];
+        self.read_rows((slot, row), &first, &mut found).await;
+        let mut made: Vec<Option<Made>> =
+            (0..count as usize).map(|at| self.combine(&found, at, chunk)).collect();
+        let rest: Vec<u32> = (0..n).filter(|c| *c != chunk && !first.contains(c)).collect();
+        if made.iter().any(Option::is_none) && !rest.is_empty() {
+            self.read_rows((slot, row), &rest, &mut found).await;
+            for (at, made) in made.iter_mut().enumerate().filter(|(_, made)| made.is_none()) {
+                *made = self.combine(&found, at, chunk);
+            }
+        }
+        let told = made
+            .into_iter()
+            .enumerate()
+            .map(|(at, made)| made.ok_or_else(|| self.too_few(&found, (slot, row), at, chunk)));
+        Ok(told.collect())
+    }
+
+    /// The chunks that suffice to make `chunk`, if all of them are whole.
+    fn enough(&self, slot: u32, row: u32, chunk: u32) -> Vec<u32> {
+        let placement = self.0.shape.placement;
+        let others = || (0..placement.n).filter(|other| *other != chunk);
+        if placement.m == placement.k && placement.level == crate::level::Level::Raid01 {
+            let mirror =
+                if chunk < placement.k { chunk + placement.k } else { chunk - placement.k };
+            return vec![mirror];
+        }
+        let there = others().filter(|other| self.place_now(slot, row, *other).is_some());
+        there.take(placement.k as usize).collect()
+    }
+
+    /// A row's block of `chunk` from those that were found.
+    fn combine(&self, found: &[Vec<Option<Whole>>], at: usize, chunk: u32) -> Option<Made> {
+        let placement = self.0.shape.placement;
+        let row = || found.iter().map(|rows| rows[at].as_ref());
+        let bytes: Vec<Option<&[u8]>> =
+            row().map(|found| found.map(|(_, page)| &page.bytes()[..])).collect();
+        let codes: Vec<Option<[u8; CODED]>> =
+            row().map(|found| found.map(|(meta, _)| meta::coded(meta))).collect();
+        let codes: Vec<Option<&[u8]>> =
+            codes.iter().map(|code| code.as_ref().map(|code| &code[..])).collect();
+        let code = reconstruct(&placement, &codes, chunk as usize)?;
+        let data = reconstruct(&placement, &bytes, chunk as usize)?;
+        Some(Made { code: code.try_into().ok()?, page: Page::from_slice(&data) })
+    }
+
+    fn too_few(
+        &self,
+        found: &[Vec<Option<Whole>>],
+        (slot, row): (u32, u32),
+        at: usize,
+        chunk: u32,
+    ) -> Error {
+        let placement = self.0.shape.placement;
+        let there = found.iter().filter(|rows| rows[at].is_some()).count();
+        Error::new(
+            ErrorKind::Io,
+            format!(
+                "segment {slot} row {}: chunk {chunk} is lost, and only {there} others of {} can \
+                 be read, {} are needed",
+                row + at as u32,
+                placement.n - 1,
+                placement.k
+            ),
+        )
+    }
+
+    /// Reads rows of some chunks, from `row` on, of a segment that is ready: all at once.
+    async fn read_rows(
+        &self,
+        (slot, row): (u32, u32),
+        chunks: &[u32],
+        found: &mut [Vec<Option<Whole>>],
+    ) {
+        let mut flights = Vec::new();
+        for chunk in chunks {
+            let rows = row..row + found[*chunk as usize].len() as u32;
+            let places: Vec<Option<Place>> =
+                rows.map(|row| self.place_now(slot, row, *chunk)).collect();
+            flights.push((*chunk, self.start(&places), places));
+        }
+        for (chunk, readings, places) in flights {
+            let into = &mut found[chunk as usize];
+            for reading in readings {
+                self.take_whole(reading, &places, into).await;
+            }
+        }
+    }
+
+    /// Takes what a command read and is whole; where it could not be read, blocks one by one.
+    async fn take_whole(
+        &self,
+        reading: Reading,
+        places: &[Option<Place>],
+        into: &mut [Option<Whole>],
+    ) {
+        let Reading { answer, of, index, beside, _pin } = reading;
+        let outcome = answer.await;
+        let member = &self.0.members[index as usize];
+        if !outcome.status.is_ok() {
+            if of.len() > 1 {
+                for i in of {
+                    let place = places[i].expect("invariant: what was read has a place");
+                    into[i] = self.whole_at(place).await;
+                }
+                return;
+            }
+            member.count(|errors| errors.read += 1);
+            return;
+        }
+        for (n, (i, page)) in of.into_iter().zip(outcome.data).enumerate() {
+            let place = places[i].expect("invariant: what was read has a place");
+            let meta = outcome.oob.get(n * beside..).and_then(|b| meta::open(b, place.sequence));
+            let meta = meta.filter(|meta| {
+                meta.stripe.get() == place.stripe && meta.own_crc.get() == crc32c(page.bytes())
+            });
+            if meta.is_none() {
+                member.count(|errors| errors.checksum += 1);
+            }
+            into[i] = meta.map(|meta| (meta, page));
+        }
+    }
+
+    /// The block at a place, if it is whole.
+    async fn whole_at(&self, place: Place) -> Option<Whole> {
+        let drive = self.0.members[place.index as usize].drive()?;
+        let reading = self.read_at(&drive, place, vec![0]);
+        let mut found = [None];
+        Box::pin(self.take_whole(reading, &[Some(place)], &mut found)).await;
+        found[0].take()
+    }
+
+    /// A block and what lies beside it, if it is there and whole.
+    pub(crate) async fn block_at(&self, slot: u32, row: u32, chunk: u32) -> Result<Option<Whole>> {
+        match self.place_at(slot, row, chunk).await? {
+            Some(place) => Ok(self.whole_at(place).await),
+            None => Ok(None),
+        }
+    }
+}
