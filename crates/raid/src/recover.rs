@@ -225,18 +225,27 @@ impl Volume {
     }
 
     async fn scan(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> Scanned {
-        let mut scanned = Scanned { rows: Vec::new(), upto: Vec::new() };
+        let mut flights = Vec::new();
         for (index, zone) in segment.zones.iter().enumerate() {
             let drive = self.0.members[index].drive();
             let (Some(zone), Some(drive)) = (zone, drive) else {
-                scanned.rows.push(Vec::new());
-                scanned.upto.push(0);
+                flights.push(None);
                 continue;
             };
             let end = written(&zones[index][zone.0 as usize], drive.geometry());
             let upto = end.saturating_sub(self.0.shape.offset(0)).min(self.0.shape.rows);
-            let at = (*zone, segment.sequence);
-            let rows = scan_zone(&drive, &self.0.shape, at, upto, &self.0.pages).await;
+            let (volume, at) = (self.clone(), (*zone, segment.sequence));
+            let rows = self.0.rt.spawn(async move {
+                scan_zone(&drive, &volume.0.shape, at, upto, &volume.0.pages).await
+            });
+            flights.push(Some((upto, rows)));
+        }
+        let mut scanned = Scanned { rows: Vec::new(), upto: Vec::new() };
+        for flight in flights {
+            let (upto, rows) = match flight {
+                Some((upto, rows)) => (upto, rows.await),
+                None => (0, Vec::new()),
+            };
             scanned.rows.push(rows);
             scanned.upto.push(upto);
         }
@@ -247,7 +256,7 @@ impl Volume {
     fn weigh(&self, segment: &Found, scanned: &Scanned, after: u32, delta: &mut Delta) {
         let shape = &self.0.shape;
         let (groups, placement) = (segment.groups, shape.placement);
-        let mut table = StripeTable::new(groups.stripes, placement.n, groups.group);
+        let mut table = self.new_table(groups.stripes, groups.group);
         for (drive, rows) in (0..).zip(&scanned.rows) {
             let stripes = rows.iter().map(|row| row.map(|row| row.stripe));
             note_places(&mut table, groups, drive, stripes);

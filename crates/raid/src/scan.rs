@@ -10,14 +10,18 @@ use crate::volume::{Segment, SegmentState, Volume};
 use furrow_log::address::{oob_per_block, sectors_per_block};
 use furrow_log::record::{self, Expect, crc32c};
 use furrow_log::{BlockAddr, read_blocks};
-use furrow_rt::{Pages, Pool};
-use furrow_zone::{BlockCount, Command, QueueId, Request, Result, ZoneId};
+use furrow_rt::{Completion, Pages, Pool};
+use furrow_zone::{BlockCount, Command, Outcome, QueueId, Request, Result, ZoneId};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
 /// Blocks read at once.
 const COMMAND: u32 = 128;
+
+/// Commands of a zone in flight at once.
+const AHEAD: usize = 4;
 
 /// What is known of a data row of one zone.
 #[derive(Clone, Copy, Debug)]
@@ -41,20 +45,27 @@ pub(crate) async fn scan_zone(
     pages: &Pool,
 ) -> Rows {
     let mut found: Rows = Vec::with_capacity(rows as usize);
-    while (found.len() as u32) < rows {
-        let first = found.len() as u32;
-        let count = COMMAND.min(rows - first);
-        let start = shape.offset(first);
-        match read_beside(drive, zone, start, count, pages).await {
-            Some((data, oob)) => collect(drive, &data, &oob, sequence, &mut found),
-            // Something in it cannot be read: one by one then.
-            None => {
-                for offset in start..start + count {
-                    match read_beside(drive, zone, offset, 1, pages).await {
-                        Some((data, oob)) => collect(drive, &data, &oob, sequence, &mut found),
-                        None => found.push(None),
-                    }
-                }
+    let (mut flights, mut next) = (VecDeque::new(), 0);
+    while next < rows || !flights.is_empty() {
+        while next < rows && flights.len() < AHEAD {
+            let count = COMMAND.min(rows - next);
+            let start = shape.offset(next);
+            flights.push_back((start, count, ask_beside(drive, zone, start, count, pages)));
+            next += count;
+        }
+        let Some((start, count, answer)) = flights.pop_front() else { break };
+        let outcome = answer.await;
+        if outcome.status.is_ok() {
+            collect(drive, &outcome.data, &outcome.oob, sequence, &mut found);
+            continue;
+        }
+        // Something in it cannot be read: one by one then.
+        for offset in start..start + count {
+            let outcome = ask_beside(drive, zone, offset, 1, pages).await;
+            if outcome.status.is_ok() {
+                collect(drive, &outcome.data, &outcome.oob, sequence, &mut found);
+            } else {
+                found.push(None);
             }
         }
     }
@@ -74,20 +85,19 @@ fn collect(drive: &Drive, data: &Pages, oob: &[u8], sequence: u64, found: &mut R
     }
 }
 
-async fn read_beside(
+fn ask_beside(
     drive: &Drive,
     zone: ZoneId,
     offset: u32,
     count: u32,
     pages: &Pool,
-) -> Option<(Pages, Vec<u8>)> {
+) -> Completion<Outcome> {
     let geometry = drive.geometry();
     let lba = BlockAddr::new(geometry, zone, offset).lba(geometry);
     let blocks = BlockCount(u64::from(count) * sectors_per_block(geometry));
     let data: Pages = (0..count).map(|_| pages.take_dirty()).collect();
     let request = Request::with_data(Command::Read { lba, blocks }, data);
-    let outcome = drive.device.submit(drive.writer.queue(zone), request).await;
-    outcome.status.is_ok().then_some((outcome.data, outcome.oob))
+    drive.device.submit(drive.writer.queue(zone), request)
 }
 
 /// The footer of a zone: entries of its own drive and of those after it. `None` if it is not whole.
@@ -183,7 +193,7 @@ impl Volume {
         let stripes = self.0.shape.stripes(segment.chunk);
         let groups = Groups { chunk: segment.chunk, group: segment.group, stripes };
         let drives = self.0.shape.placement.n;
-        let mut table = StripeTable::new(stripes, drives, segment.group);
+        let mut table = self.new_table(stripes, segment.group);
         let footers = match segment.state {
             SegmentState::Cut => vec![None; drives as usize],
             _ => footers_of(self, &segment).await,
