@@ -10,8 +10,10 @@ use furrow_lab::cache::{Build, Cache};
 use furrow_lab::catalogue::{Catalogue, Claim, Size};
 use furrow_lab::document::Document;
 use furrow_lab::runner::{self, Order, Outcome};
+use furrow_lab::trace::Trace;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Try what has been claimed of zoned drives and of systems on them
 ///
@@ -110,10 +112,23 @@ struct Common {
     /// Run everything again and keep nothing
     #[arg(long)]
     no_cache: bool,
+    /// The trace that claims about traces replay: VMware's vscsi records, or lines of device,
+    /// opcode, offset, length, timestamp; without it these claims are left out
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 impl Common {
+    /// The data, and the trace if one is named.
     fn catalogue(&self) -> anyhow::Result<Catalogue> {
+        let mut catalogue = self.data()?;
+        if let Some(trace) = &self.trace {
+            catalogue.trace = Some(Arc::new(Trace::read(trace)?));
+        }
+        Ok(catalogue)
+    }
+
+    fn data(&self) -> anyhow::Result<Catalogue> {
         let Some(folder) = &self.data else { return Catalogue::built_in() };
         let read = |name| {
             let path = folder.join(name);
@@ -123,10 +138,11 @@ impl Common {
         Catalogue::parse(&read("setup.toml")?, &read("claims.toml")?)
     }
 
-    fn order(&self) -> Order {
+    fn order(&self, catalogue: &Catalogue) -> Order {
         let size = if self.full { Size::Full } else { Size::Scaled };
         let order = Order::new(size, self.seeds);
-        Order { threads: self.jobs.map_or(order.threads, usize::from), ..order }
+        let trace = catalogue.trace.clone();
+        Order { threads: self.jobs.map_or(order.threads, usize::from), trace, ..order }
     }
 
     fn cache(&self) -> Cache {
@@ -155,8 +171,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     match &args.command {
         Command::List(list) => {
             let claims: Vec<&Claim> = catalogue.claims.iter().collect();
-            let claims = claims.into_iter().filter(|c| c.is_runnable() || !list.runnable);
-            let (order, cache) = (list.common.order(), list.common.cache());
+            let claims = claims.into_iter().filter(|c| catalogue.has_all(c) || !list.runnable);
+            let (order, cache) = (list.common.order(&catalogue), list.common.cache());
             let lines = claims.map(|claim| print::Line::new(&catalogue, claim, &order, &cache));
             let lines: Vec<print::Line> = lines.collect();
             if list.json {
@@ -168,7 +184,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         }
         Command::Run(run) => {
             let claims = chosen(&catalogue, &run.ids)?;
-            let (order, cache) = (run.common.order(), run.common.cache());
+            let (order, cache) = (run.common.order(&catalogue), run.common.cache());
             let outcome = execute(&catalogue, &claims, &order, &cache)?;
             if run.json {
                 let document = Document::new(&outcome, &order, cache.build());
@@ -181,7 +197,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         }
         Command::Report(report) => {
             let claims = chosen(&catalogue, &report.ids)?;
-            let (order, cache) = (report.common.order(), report.common.cache());
+            let (order, cache) = (report.common.order(&catalogue), report.common.cache());
             let outcome = execute(&catalogue, &claims, &order, &cache)?;
             let html = furrow_lab::report::html(&catalogue, &outcome, &order, cache.build());
             std::fs::write(&report.output, &html)
@@ -196,18 +212,21 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
 
 fn write_table(catalogue: &Catalogue, table: &Table, out: &mut dyn Write) -> anyhow::Result<u8> {
     let prefix = table.prefix.as_deref().unwrap_or_default();
-    let runnable = catalogue.claims.iter().filter(|claim| claim.is_runnable());
+    let runnable = catalogue.claims.iter().filter(|claim| catalogue.has_all(claim));
     let claims: Vec<&Claim> = runnable.filter(|claim| claim.id.starts_with(prefix)).collect();
     if claims.is_empty() {
         bail!("no claim that can be run is called '{prefix}…': see 'furrow lab list'");
     }
-    let (order, cache) = (table.common.order(), table.common.cache());
+    let (order, cache) = (table.common.order(catalogue), table.common.cache());
     let outcome = execute(catalogue, &claims, &order, &cache)?;
     let mut command = "furrow lab table".to_owned();
     for word in table.prefix.iter().cloned().chain([format!("--{}", order.size)]) {
         command.push_str(&format!(" {word}"));
     }
     command.push_str(&format!(" --seeds {}", order.seeds.len()));
+    if let Some(trace) = &catalogue.trace {
+        command.push_str(&format!(" --trace {}", trace.name.file));
+    }
     if let Some(output) = &table.output {
         command.push_str(&format!(" -o {}", output.display()));
     }
@@ -227,7 +246,7 @@ fn write_table(catalogue: &Catalogue, table: &Table, out: &mut dyn Write) -> any
 /// The claims called `ids`, all that can be run if there are none.
 fn chosen<'a>(catalogue: &'a Catalogue, ids: &[String]) -> anyhow::Result<Vec<&'a Claim>> {
     if ids.is_empty() {
-        return Ok(catalogue.claims.iter().filter(|claim| claim.is_runnable()).collect());
+        return Ok(catalogue.claims.iter().filter(|claim| catalogue.has_all(claim)).collect());
     }
     let mut claims: Vec<&Claim> = Vec::new();
     for id in ids {
@@ -236,6 +255,9 @@ fn chosen<'a>(catalogue: &'a Catalogue, ids: &[String]) -> anyhow::Result<Vec<&'
         };
         if let Some(needs) = &claim.needs {
             bail!("{} cannot be run yet, it needs {needs}", claim.id);
+        }
+        if !catalogue.has_all(claim) {
+            bail!("{} replays a trace: name one with '--trace FILE'", claim.id);
         }
         if !claims.iter().any(|known| known.id == claim.id) {
             claims.push(claim);

@@ -52,7 +52,7 @@ fn the_list_has_every_claim_and_its_state() {
         found.unwrap_or_else(|| panic!("{id} is not in\n{shown}")).to_owned()
     };
     assert!(line("Z-raw-peak").contains("can be run"), "{}", line("Z-raw-peak"));
-    assert!(line("R12").contains("needs"), "{}", line("R12"));
+    assert!(line("R25").contains("needs"), "{}", line("R25"));
     assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
     let list = json(&lab(&["list", "--json"], cache.path()));
     assert_eq!(list["version"], 1);
@@ -60,7 +60,9 @@ fn the_list_has_every_claim_and_its_state() {
     let runnable = json(&lab(&["list", "--json", "--runnable"], cache.path()));
     let ids: Vec<&str> =
         runnable["claims"].as_array().unwrap().iter().filter_map(|c| c["id"].as_str()).collect();
-    assert!(ids.contains(&"R-raw") && !ids.contains(&"R1"), "{ids:?}");
+    assert!(ids.contains(&"R-raw") && ids.contains(&"R1"), "{ids:?}");
+    // A trace is not part of the program.
+    assert!(!ids.contains(&"R24") && !ids.contains(&"R25"), "{ids:?}");
 }
 
 #[test]
@@ -119,7 +121,9 @@ fn what_cannot_be_run_is_one_line_and_a_status() {
     let cache = Folder::new("lab-wrong");
     for (arguments, status, words) in [
         (&["run", "Z99"][..], 1, "no claim is called 'Z99': see 'furrow lab list'"),
-        (&["run", "R12"], 1, "R12 cannot be run yet, it needs"),
+        (&["run", "R25"], 1, "R25 cannot be run yet, it needs"),
+        (&["run", "R24"], 1, "R24 replays a trace: name one with '--trace FILE'"),
+        (&["run", "R24", "--trace", "/nowhere/t"], 1, "cannot read trace /nowhere/t"),
         (&["run"], 2, "required"),
         (&["run", "Z-die", "--all"], 2, "cannot be used with"),
         (&["run", "Z-die", "--full", "--scaled"], 2, "cannot be used with"),

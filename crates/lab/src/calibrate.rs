@@ -11,7 +11,7 @@
 use crate::catalogue::{Engine, Point, Profile};
 use crate::host::Host;
 use crate::scenario;
-use crate::workload::{Fill, Kind, Mode, Order, Pick, Workload};
+use crate::workload::{Act, Fill, Kind, Mode, Order, Pick, Replay, Workload};
 use anyhow::{Context, Result, anyhow, bail};
 use furrow_emu::OpenMode;
 use furrow_emu::timing::quantity::{Bytes, Time};
@@ -310,6 +310,11 @@ fn direct(preset: &str, op: Kind, kib: u64, zones: u32, depth: u32) -> Point {
         order: if op == Kind::Read { Order::Random } else { Order::Sequential },
         theta: 0.0,
         size,
+        larger: Bytes(0),
+        larger_percent: 0,
+        act: Act::None,
+        replay: Replay::None,
+        trace: None,
         threads: zones,
         depth,
         mode: Mode::Direct,
@@ -329,7 +334,7 @@ fn direct(preset: &str, op: Kind, kib: u64, zones: u32, depth: u32) -> Point {
     let about = "the drive itself".to_owned();
     Point {
         device: format!("mem:{preset},medium=discard,timing=virtual"),
-        profile: Profile { engine: Engine::None, about, policy: Default::default() },
+        profile: Profile { engine: Engine::None, about, policy: Default::default(), array: None },
         host: Host::default(),
         workload,
     }

@@ -11,8 +11,10 @@ mod claim;
 
 pub use claim::{Claim, Figure, Paper, Relation, Series, SeriesPoint, Take, Trial, Verdict};
 
+use crate::array::Array;
 use crate::host::Host;
 use crate::policy::Policy;
+use crate::trace::Trace;
 use crate::workload::Workload;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use claim::label;
@@ -22,13 +24,20 @@ use furrow_zone::spec::Timing;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use toml::{Table, Value};
 
 // A source may have files of its own; they are read as if they stood at the end of the common ones.
-const SETUP: &str =
-    concat!(include_str!("../data/setup.toml"), include_str!("../data/setup-hzfs.toml"));
-const CLAIMS: &str =
-    concat!(include_str!("../data/claims.toml"), include_str!("../data/claims-hzfs.toml"));
+const SETUP: &str = concat!(
+    include_str!("../data/setup.toml"),
+    include_str!("../data/setup-hzfs.toml"),
+    include_str!("../data/setup-zapraid.toml")
+);
+const CLAIMS: &str = concat!(
+    include_str!("../data/claims.toml"),
+    include_str!("../data/claims-hzfs.toml"),
+    include_str!("../data/claims-zapraid.toml")
+);
 
 /// How large a claim is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -80,6 +89,8 @@ pub enum Engine {
     Fs,
     /// A model of files spread over a few zones, metadata in place on a second drive: XFS.
     Spread,
+    /// The RAID volume, on several drives like the one that is named.
+    Raid,
 }
 
 /// An engine and its policies.
@@ -93,6 +104,9 @@ pub struct Profile {
     /// Its policies.
     #[serde(default)]
     pub policy: Policy,
+    /// Of the RAID volume: the array.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<Array>,
 }
 
 /// A scenario, whole: what runs where, on what host. With a seed it is a run.
@@ -131,6 +145,8 @@ pub struct Catalogue {
     workloads: BTreeMap<String, Table>,
     /// Claims, in the order of the file.
     pub claims: Vec<Claim>,
+    /// The trace that is replayed by claims that replay one.
+    pub trace: Option<Arc<Trace>>,
 }
 
 #[derive(Deserialize)]
@@ -177,6 +193,7 @@ impl Catalogue {
             hosts: setup.host,
             workloads: setup.workload,
             claims: claims.claim,
+            trace: None,
         };
         catalogue.check()?;
         Ok(catalogue)
@@ -203,9 +220,17 @@ impl Catalogue {
         ensure!(!claim.figures.is_empty(), "no figures");
         claim.check()?;
         for size in [Size::Scaled, Size::Full] {
-            self.trials(claim, size)?;
+            let trials = self.trials(claim, size)?;
+            let mut points = trials.iter().flat_map(|series| &series.points);
+            let replays = points.any(|point| !point.point.workload.replay.is_none());
+            ensure!(replays == claim.replays, "`replays` is {}, its runs say otherwise", !replays);
         }
         Ok(())
+    }
+
+    /// True if `claim` can be run with what there is.
+    pub fn has_all(&self, claim: &Claim) -> bool {
+        claim.is_runnable() && (!claim.replays || self.trace.is_some())
     }
 
     /// The claim called `id`, in any case.
@@ -269,6 +294,7 @@ impl Catalogue {
             spec = format!("{spec},{options}");
         }
         check_device(&spec)?;
+        let mut profile = find(&self.profiles, "profile", &profile)?.clone();
         let mut table = find(&self.workloads, "workload", &workload)?.clone();
         let (scaled, full) = (table.remove("scaled"), table.remove("full"));
         let sized = match size {
@@ -278,19 +304,42 @@ impl Catalogue {
         for (name, value) in sized.iter().filter_map(Value::as_table).flatten().chain(&trial.with) {
             table.insert(name.clone(), value.clone());
         }
+        let mut array = trial.array.clone();
         if let Some((field, value)) = swept {
-            table.insert(field.clone(), value.clone());
+            match field.strip_prefix("array.") {
+                Some(field) => array.insert(field.to_owned(), value.clone()),
+                None => table.insert(field.clone(), value.clone()),
+            };
+        }
+        if !array.is_empty() {
+            profile.array = Some(laid_over(profile.array.as_ref(), array)?);
+            check_profile(&profile)?;
         }
         let within = || format!("workload {workload}");
         let workload: Workload = table.try_into().with_context(within)?;
+        let workload = Workload {
+            trace: match (&self.trace, workload.replay.is_none()) {
+                (Some(trace), false) => Some(trace.name.clone()),
+                _ => None,
+            },
+            ..workload
+        };
         workload.check().map_err(|what| anyhow!(what)).with_context(within)?;
         Ok(Point {
             device: spec,
-            profile: find(&self.profiles, "profile", &profile)?.clone(),
+            profile,
             host: find(&self.hosts, "host", &host)?.clone(),
             workload,
         })
     }
+}
+
+/// `array` with some of its fields changed.
+fn laid_over(array: Option<&Array>, changed: Table) -> Result<Array> {
+    let array = array.context("fields of an array, but the profile has none")?;
+    let mut table = Table::try_from(array).context("array")?;
+    table.extend(changed);
+    table.try_into().context("array")
 }
 
 fn find<'a, T>(all: &'a BTreeMap<String, T>, what: &str, name: &str) -> Result<&'a T> {
@@ -310,6 +359,12 @@ pub(crate) fn check_device(spec: &str) -> Result<()> {
 fn check_profile(profile: &Profile) -> Result<()> {
     if profile.engine == Engine::None {
         ensure!(profile.policy == Policy::default(), "no engine, but policies of one");
+    }
+    let raid = profile.engine == Engine::Raid;
+    ensure!(raid == profile.array.is_some(), "an `array` is that of `raid`, which needs one");
+    if let Some(array) = &profile.array {
+        ensure!(profile.policy == Policy::default(), "an array has no policies of files");
+        array.check().map_err(|what| anyhow!(what)).context("array")?;
     }
     let own = [profile.policy.data_zones.is_some(), profile.policy.journal.is_some()];
     let spread = profile.engine == Engine::Spread;
@@ -334,6 +389,8 @@ fn position(value: &Value) -> Result<f64> {
         Value::Integer(number) => Ok(*number as f64),
         Value::Float(number) => Ok(*number),
         Value::String(text) => {
+            // Open segments, as `1+3`: by the first number.
+            let text = text.split_once('+').map_or(text.as_str(), |(small, _)| small);
             let bytes: Result<Bytes, String> = text.parse();
             Ok(bytes.map_err(|what| anyhow!(what))?.0 as f64)
         }

@@ -117,7 +117,9 @@ fn figure(result: &FigureResult) -> Figure {
 fn run(result: &SeriesResult) -> Run {
     let points = result.series.points.iter().zip(&result.measures).map(|(point, measures)| {
         let (value, scenario) = (point.label.clone(), point.point.clone());
-        Measured { value, scenario, measures: measures.clone() }
+        // What this machine took is not of the run.
+        let plain = |measures: &Measures| Measures { processor_ns: None, ..measures.clone() };
+        Measured { value, scenario, measures: measures.iter().map(plain).collect() }
     });
     Run {
         name: result.series.name.clone(),

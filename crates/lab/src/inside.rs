@@ -1,4 +1,4 @@
-//! What went on inside a file system while clients measured it from outside.
+//! What went on inside a file system or an array while clients measured it from outside.
 
 use furrow_fs::{Counters, StatFs};
 use serde::{Deserialize, Serialize};
@@ -181,6 +181,48 @@ pub struct Ended {
     pub space: Space,
     /// See [`Inside::memory`].
     pub memory: Vec<(String, u64)>,
+}
+
+/// What went on inside an array since it was filled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Array {
+    /// Bytes clients wrote.
+    pub written: u64,
+    /// Bytes that filled it, and those.
+    pub ever: u64,
+    /// Bytes cleaning moved.
+    pub moved: u64,
+    /// Bytes of zeros that filled stripes.
+    pub padded: u64,
+    /// Stripes dispatched.
+    pub stripes: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+    /// Blocks made from the others of their stripe for a read.
+    pub reconstructed: u64,
+    /// Nanoseconds that a block waited before it was sent, on average.
+    pub wait_ns: f64,
+    /// Bytes of memory of the stripe tables.
+    pub tables: u64,
+    /// Bytes of memory of the map.
+    pub map: u64,
+    /// Bytes of memory that stripe tables would take if every segment were written.
+    pub tables_most: u64,
+}
+
+impl Array {
+    /// Bytes of stripe tables for each byte written.
+    pub fn tables_share(&self) -> f64 {
+        self.tables as f64 / self.ever.max(1) as f64
+    }
+
+    /// Data written for each byte asked for; 0 if nothing was.
+    pub fn amplification(&self) -> f64 {
+        if self.written == 0 {
+            return 0.0;
+        }
+        (self.written + self.moved + self.padded) as f64 / self.written as f64
+    }
 }
 
 /// Collects moments, evenly apart, however long the run is.

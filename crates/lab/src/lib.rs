@@ -9,6 +9,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures real time")]
 
+pub mod array;
 mod bench;
 pub mod cache;
 pub mod calibrate;
@@ -38,6 +39,7 @@ pub mod table;
 pub mod target;
 pub mod text;
 mod timing;
+pub mod trace;
 mod work;
 pub mod workload;
 

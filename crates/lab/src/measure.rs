@@ -4,7 +4,7 @@
 //! opened count as well, as they do for any tool that looks at a device from outside. Latencies
 //! are kept at three digits.
 
-use crate::inside::Inside;
+use crate::inside::{Array, Inside};
 use furrow_rt::Nanos;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -91,6 +91,8 @@ impl Meter {
             curve_ns: CURVE.iter().map(|percent| quantile(percent / 100.0)).collect(),
             phases: self.parts.iter().map(|bytes| *bytes as f64 / of_part).collect(),
             inside: None,
+            array: None,
+            processor_ns: None,
         }
     }
 }
@@ -128,6 +130,13 @@ pub struct Measures {
     /// What went on inside the file system, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<Inside>,
+    /// What went on inside the array, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<Array>,
+    /// Of an array: nanoseconds of this machine's processor for each operation, all simulated parts
+    /// included. The only measure that differs from one run to the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor_ns: Option<f64>,
 }
 
 impl Measures {

@@ -278,6 +278,11 @@ impl Page<'_> {
         }
         for engine in all(|point| match point.profile.engine {
             Engine::None => point.profile.about.clone(),
+            Engine::Raid => {
+                let array = point.profile.array.as_ref();
+                let array = array.map(crate::array::Array::describe).unwrap_or_default();
+                format!("{}: {array}", point.profile.about)
+            }
             Engine::Fs | Engine::Spread => {
                 format!("{}: {}", point.profile.about, point.profile.policy.describe())
             }
@@ -361,7 +366,7 @@ impl Page<'_> {
     /// Claims that cannot be run yet.
     fn others(&mut self) {
         let waiting: Vec<&Claim> =
-            self.catalogue.claims.iter().filter(|claim| !claim.is_runnable()).collect();
+            self.catalogue.claims.iter().filter(|claim| !self.catalogue.has_all(claim)).collect();
         if waiting.is_empty() {
             return;
         }
@@ -383,7 +388,7 @@ impl Page<'_> {
                 claim.id,
                 claim.what,
                 figures.join("; "),
-                claim.needs.as_deref().unwrap_or_default(),
+                claim.needs.as_deref().unwrap_or("a trace: --trace FILE"),
             );
         }
         put!(self, "</tbody></table></div>\n</section>");

@@ -1,7 +1,7 @@
 //! From measures to figures: what a claim comes to, seed by seed.
 
 use crate::catalogue::{Claim, Figure, Series, Take, Verdict};
-use crate::inside::{Inside, Space, Written};
+use crate::inside::{Array, Inside, Space, Written};
 use crate::measure::Measures;
 use crate::workload::PHASES_MAX;
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,12 @@ enum Of {
     OwnMemory,
     /// Throughput of what was to be written, from mount to end.
     Written,
+    /// Of an array: how long a block waited before it was sent.
+    Wait,
+    /// Of an array: memory of stripe tables for each GiB written.
+    Tables,
+    /// Of an array: the most memory stripe tables can take.
+    TablesMost,
 }
 
 impl Metric {
@@ -55,6 +61,9 @@ impl Metric {
             "memory" => Of::Memory,
             "own-memory" => Of::OwnMemory,
             "written" => Of::Written,
+            "wait" => Of::Wait,
+            "tables" => Of::Tables,
+            "tables-most" => Of::TablesMost,
             _ => {
                 let number: usize = name.strip_prefix("phase-")?.parse().ok()?;
                 (1..=PHASES_MAX).contains(&number).then_some(Of::Phase(number - 1))?
@@ -68,8 +77,11 @@ impl Metric {
             (Of::Memory | Of::OwnMemory, "MiB") => 1_048_576.0,
             (Of::Operations, "1/s") => 1.0,
             (Of::Operations, "k/s") => 1e3,
-            (Of::Mean | Of::Quantile(_), "us") => 1e3,
+            (Of::Tables, "KiB") => 1_024.0,
+            (Of::TablesMost, "GiB") => 1_073_741_824.0,
+            (Of::Mean | Of::Quantile(_) | Of::Wait, "us") => 1e3,
             (Of::Mean | Of::Quantile(_), "ms") => 1e6,
+            (Of::Mean, "s") => 1e9,
             _ => return None,
         };
         Some(Metric { of, scale })
@@ -78,6 +90,7 @@ impl Metric {
     /// Its value.
     pub fn of(self, measures: &Measures) -> f64 {
         let inside = |of: &dyn Fn(&Inside) -> f64| measures.inside.as_ref().map_or(0.0, of);
+        let array = |of: &dyn Fn(&Array) -> f64| measures.array.as_ref().map_or(0.0, of);
         let written = |of: &dyn Fn(&Written) -> f64| inside(&|inside| of(&inside.written));
         let space = |of: &dyn Fn(&Space) -> f64| inside(&|inside| of(&inside.space));
         let value = match self.of {
@@ -88,7 +101,14 @@ impl Metric {
             Of::Quantile(950) => measures.p95_ns as f64,
             Of::Quantile(990) => measures.p99_ns as f64,
             Of::Quantile(_) => measures.p999_ns as f64,
-            Of::Amplification => written(&Written::amplification),
+            Of::Amplification => match &measures.array {
+                Some(array) => array.amplification(),
+                None => written(&Written::amplification),
+            },
+            Of::Wait => array(&|array| array.wait_ns),
+            Of::Tables => array(&Array::tables_share) * 1_073_741_824.0,
+            Of::TablesMost => array(&|array| array.tables_most as f64),
+
             Of::Overhead => written(&Written::overhead_percent),
             Of::Phase(at) => measures.phases.get(at).copied().unwrap_or(0.0),
             Of::Metadata => space(&Space::metadata_percent),
@@ -160,6 +180,8 @@ pub struct FigureResult {
     pub ratio: Option<f64>,
     /// How they compare.
     pub verdict: Verdict,
+    /// What the processor took, if that is shown.
+    pub processor: Option<Processor>,
 }
 
 /// A claim that was run.
@@ -184,6 +206,7 @@ impl ClaimResult {
             Ok(FigureResult {
                 ratio: near.filter(|near| *near > 0.0).map(|near| ours.mean / near),
                 verdict: figure.verdict(ours.mean),
+                processor: figure.processor.then(|| Processor::of(figure, &series)).flatten(),
                 figure: figure.clone(),
                 ours,
             })
@@ -209,21 +232,24 @@ impl ClaimResult {
     }
 }
 
+/// Where on the runs a figure is taken: a series and a point of it.
+fn find<'a>(all: &'a [SeriesResult], name: Option<&String>) -> Option<&'a SeriesResult> {
+    let name = name?;
+    all.iter().find(|result| result.series.name == *name)
+}
+
+/// The point at `at`, or the first.
+fn place(result: &SeriesResult, at: Option<&String>) -> Option<usize> {
+    match at {
+        None => Some(0),
+        Some(at) => result.series.points.iter().position(|point| point.label == *at),
+    }
+}
+
 /// The figure for each seed.
 fn compute(figure: &Figure, all: &[SeriesResult]) -> Option<Sample> {
     let metric = Metric::named(&figure.metric, &figure.unit)?;
-    let find = |name: &Option<String>| {
-        let name = name.as_ref()?;
-        all.iter().find(|result| result.series.name == *name)
-    };
-    /// The point at `at`, or the first.
-    fn place(result: &SeriesResult, at: Option<&String>) -> Option<usize> {
-        match at {
-            None => Some(0),
-            Some(at) => result.series.points.iter().position(|point| point.label == *at),
-        }
-    }
-    let run = find(&figure.run)?;
+    let run = find(all, figure.run.as_ref())?;
     let seeds = run.measures.first()?.len();
     let of = |result: &SeriesResult, seed: usize| -> Option<Vec<f64>> {
         result.measures.iter().map(|by_seed| Some(metric.of(by_seed.get(seed)?))).collect()
@@ -233,16 +259,15 @@ fn compute(figure: &Figure, all: &[SeriesResult]) -> Option<Sample> {
         let best = own.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let first = *own.get(place(run, figure.at.as_ref())?)?;
         let other = || -> Option<f64> {
-            let per = find(&figure.per)?;
+            let per = find(all, figure.per.as_ref())?;
             let other = *of(per, seed)?.get(place(per, figure.per_at.as_ref())?)?;
             (other > 0.0).then_some(other)
         };
         Some(match figure.take {
             Take::Value => first,
-            Take::Share => first / other()? * 100.0,
-            Take::Ratio => first / other()?,
-            Take::Loss => (1.0 - first / other()?) * 100.0,
-            Take::More => (first / other()? - 1.0) * 100.0,
+            Take::Share | Take::Ratio | Take::Loss | Take::More => {
+                compared(figure.take, first, other()?)
+            }
             Take::Best => best,
             Take::Spread => {
                 let least = own.iter().copied().fold(f64::INFINITY, f64::min);
@@ -252,9 +277,59 @@ fn compute(figure: &Figure, all: &[SeriesResult]) -> Option<Sample> {
                 let reached = own.iter().position(|value| *value >= best * figure.reach / 100.0)?;
                 run.series.points.get(reached)?.x
             }
+            Take::Line => {
+                let (from, to) =
+                    (place(run, figure.at.as_ref())?, place(run, figure.per_at.as_ref())?);
+                let x = |at: usize| Some(run.series.points.get(at)?.x);
+                let slope = (own.get(to)? - first) / (x(to)? - x(from)?);
+                first + slope * (figure.each?.0 as f64 - x(from)?)
+            }
         })
     };
     Sample::of((0..seeds).map(value).collect::<Option<Vec<f64>>>()?)
+}
+
+/// What is made of two values.
+fn compared(take: Take, first: f64, other: f64) -> f64 {
+    match take {
+        Take::Share => first / other * 100.0,
+        Take::Loss => (1.0 - first / other) * 100.0,
+        Take::More => (first / other - 1.0) * 100.0,
+        _ => first / other,
+    }
+}
+
+/// What this machine's processor took, beside a figure of times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Processor {
+    /// Nanoseconds for each operation of the run, the mean of the seeds.
+    pub own: f64,
+    /// Of what it is compared with.
+    pub per: Option<f64>,
+    /// The figure if that is added to its times.
+    pub together: Option<f64>,
+}
+
+impl Processor {
+    fn of(figure: &Figure, all: &[SeriesResult]) -> Option<Processor> {
+        let metric = Metric::named(&figure.metric, "%")?;
+        let pair = |name: &Option<String>, at: &Option<String>| {
+            let run = find(all, name.as_ref())?;
+            let measures = run.measures.get(place(run, at.as_ref())?)?;
+            let taken: Option<Vec<f64>> = measures.iter().map(|m| m.processor_ns).collect();
+            let times = Sample::of(measures.iter().map(|m| metric.of(m)).collect())?;
+            Some((Sample::of(taken?)?.mean, times.mean))
+        };
+        let own = pair(&figure.run, &figure.at)?;
+        let per = pair(&figure.per, &figure.per_at);
+        let together = match (per, figure.take) {
+            (Some(per), Take::Share | Take::Ratio | Take::Loss | Take::More) => {
+                Some(compared(figure.take, own.0 + own.1, per.0 + per.1))
+            }
+            _ => None,
+        };
+        Some(Processor { own: own.0, per: per.map(|per| per.0), together })
+    }
 }
 
 #[cfg(test)]
@@ -278,6 +353,8 @@ mod tests {
             curve_ns: Vec::new(),
             phases: Vec::new(),
             inside: None,
+            array: None,
+            processor_ns: None,
         }
     }
 

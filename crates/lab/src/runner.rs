@@ -9,6 +9,7 @@ use crate::measure::Measures;
 use crate::result::{ClaimResult, SeriesResult};
 use crate::scenario;
 use crate::target::Watch;
+use crate::trace::Trace;
 use anyhow::{Result, anyhow};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,13 +27,15 @@ pub struct Order {
     pub seeds: Vec<u64>,
     /// Runs at once.
     pub threads: usize,
+    /// The trace for runs that replay one.
+    pub trace: Option<Arc<Trace>>,
 }
 
 impl Order {
     /// Seeds 1 to `seeds`, on every processor of this machine.
     pub fn new(size: Size, seeds: u64) -> Order {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Order { size, seeds: (1..=seeds).collect(), threads }
+        Order { size, seeds: (1..=seeds).collect(), threads, trace: None }
     }
 }
 
@@ -74,6 +77,7 @@ pub struct Outcome<'a> {
 struct Job {
     point: Point,
     seed: u64,
+    trace: Option<Arc<Trace>>,
     /// How long it takes beside the others.
     weight: f64,
     watch: Arc<Watch>,
@@ -112,7 +116,7 @@ pub fn run<'a>(
                 }
                 match cache.get(&point.point, *seed) {
                     Some(found) => drop(measures.insert(key, Ok(found))),
-                    None => drop(jobs.insert(key, Job::new(&point.point, *seed))),
+                    None => drop(jobs.insert(key, Job::new(&point.point, *seed, order))),
                 }
             }
         }
@@ -133,7 +137,7 @@ pub fn run<'a>(
 }
 
 impl Job {
-    fn new(point: &Point, seed: u64) -> Job {
+    fn new(point: &Point, seed: u64, order: &Order) -> Job {
         let workload = &point.workload;
         let seconds = (workload.warm.0 + workload.run.0) as f64 / 1e9;
         // Every operation costs the host about a microsecond, and about 100 ns for each page.
@@ -141,12 +145,14 @@ impl Job {
         let pages = workload.size.0 as f64 / 4096.0;
         let weight = seconds * rate * (1.0 + 0.1 * pages) + 1_000.0;
         let watch = Arc::default();
-        Job { point: point.clone(), seed, weight, watch, result: Mutex::new(None) }
+        let trace = order.trace.clone();
+        Job { point: point.clone(), seed, trace, weight, watch, result: Mutex::new(None) }
     }
 
     fn run(&self, cache: &Cache) -> Result<(), String> {
         let began = Instant::now();
-        let run = || scenario::run(&self.point, self.seed, &self.watch);
+        let trace = self.trace.as_ref();
+        let run = || scenario::replay(&self.point, self.seed, &self.watch, trace);
         let measured = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -288,7 +294,7 @@ name = "four"
     }
 
     fn order(threads: usize) -> Order {
-        Order { size: Size::Scaled, seeds: vec![1, 2], threads }
+        Order { size: Size::Scaled, seeds: vec![1, 2], threads, trace: None }
     }
 
     fn figures(outcome: &Outcome<'_>) -> Vec<(String, Vec<f64>)> {

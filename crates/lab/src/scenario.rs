@@ -1,9 +1,12 @@
-//! Running one scenario with one seed: an executor, a drive, a target, clients.
+//! Running one scenario with one seed: an executor, a drive or several, a target, clients.
+
+mod array;
 
 use crate::catalogue::{Engine, Point};
 use crate::host::Host;
 use crate::measure::Measures;
 use crate::target::{Files, Flows, Spread, SpreadFiles, Watch, Zones, drive};
+use crate::trace::Trace;
 use crate::workload::Workload;
 use anyhow::{Context as _, Result};
 use furrow_emu::OpenMode;
@@ -17,14 +20,36 @@ use std::sync::Arc;
 /// # Errors
 /// If the point makes no sense or the drive refuses a command.
 pub fn run(point: &Point, seed: u64, watch: &Arc<Watch>) -> Result<Measures> {
+    replay(point, seed, watch, None)
+}
+
+/// The same of a point that may replay `trace`.
+///
+/// # Errors
+/// As [`run`], and if the point is of another trace.
+pub fn replay(
+    point: &Point,
+    seed: u64,
+    watch: &Arc<Watch>,
+    trace: Option<&Arc<Trace>>,
+) -> Result<Measures> {
     let spec: DeviceSpec = point.device.parse()?;
     crate::catalogue::check_device(&point.device)?;
     let rt = Rt::new(Config::simulated(seed));
+    if point.profile.engine == Engine::Raid {
+        let (on, point, watch) = (rt.clone(), point.clone(), watch.clone());
+        let trace = trace.cloned();
+        let measured = rt
+            .block_on(async move { array::run(&on, &point, seed, &watch, trace.as_deref()).await });
+        rt.clear();
+        return measured;
+    }
     let device: Rc<dyn ZonedDevice> = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite)?;
     let (on, point, watch) = (rt.clone(), point.clone(), watch.clone());
     let measured = rt.block_on(async move {
         let (workload, host) = (&point.workload, &point.host);
         match point.profile.engine {
+            Engine::Raid => unreachable!("invariant: it has been run above"),
             Engine::None => on_zones(&on, device, workload, host, seed, &watch).await,
             Engine::Spread => {
                 let policy = &point.profile.policy;
@@ -70,14 +95,14 @@ mod tests {
     use super::*;
     use crate::catalogue::Profile;
     use crate::flow::Flow;
-    use crate::workload::{Fill, Kind, Mode, Order, Pick};
+    use crate::workload::{Act, Fill, Kind, Mode, Order, Pick, Replay};
     use furrow_emu::timing::quantity::{Bytes, Time};
     use furrow_rt::Nanos;
 
     const PM1731A: &str = "mem:pm1731a,timing=virtual,medium=discard";
 
     fn profile(engine: Engine) -> Profile {
-        Profile { engine, about: String::new(), policy: Default::default() }
+        Profile { engine, about: String::new(), policy: Default::default(), array: None }
     }
 
     fn point(device: &str, workload: Workload) -> Point {
@@ -92,6 +117,11 @@ mod tests {
             order: Order::Random,
             theta: 0.0,
             size: Bytes(128 << 10),
+            larger: Bytes(0),
+            larger_percent: 0,
+            act: Act::None,
+            replay: Replay::None,
+            trace: None,
             threads: 4,
             depth: 8,
             mode: Mode::Buffered,

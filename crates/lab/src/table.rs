@@ -3,11 +3,18 @@
 
 use crate::cache::Build;
 use crate::catalogue::{Catalogue, Claim, Verdict};
-use crate::result::{ClaimResult, FigureResult};
+use crate::result::{ClaimResult, FigureResult, Processor};
 use crate::runner::{Finished, Order, Outcome};
 use crate::text;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+
+/// Writes a line; `String` takes all.
+macro_rules! put {
+    ($out:expr $(, $argument:expr)* $(,)?) => {{
+        let _ = writeln!($out $(, $argument)*);
+    }};
+}
 
 /// The document on `outcome`; `command` is what made it.
 pub fn markdown(
@@ -19,10 +26,14 @@ pub fn markdown(
 ) -> String {
     let mut out = String::new();
     head(&mut out, outcome, order, build, command);
-    let row = "| claim | figure | ours | ± | unit | published | ratio | verdict |\n\
-               |---|---|--:|--:|---|--:|--:|---|\n";
-    out.push_str(row);
-    outcome.claims.iter().for_each(|finished| rows(&mut out, finished));
+    let beside = outcome.claims.iter().flat_map(|f| &f.claim.figures).any(|f| f.processor);
+    let (head, line) = if beside { (" processor |", "---|") } else { ("", "") };
+    put!(out, "| claim | figure | ours | ± | unit | published | ratio | verdict |{head}");
+    put!(out, "|---|---|--:|--:|---|--:|--:|---|{line}");
+    outcome.claims.iter().for_each(|finished| rows(&mut out, finished, beside));
+    if beside {
+        out.push_str(PROCESSOR);
+    }
     out.push_str("\n## What was found\n");
     outcome.claims.iter().for_each(|finished| finding(&mut out, finished));
     hosts(&mut out, outcome);
@@ -30,12 +41,11 @@ pub fn markdown(
     out
 }
 
-/// Writes a line; `String` takes all.
-macro_rules! put {
-    ($out:expr $(, $argument:expr)* $(,)?) => {{
-        let _ = writeln!($out $(, $argument)*);
-    }};
-}
+/// What the column of the processor means.
+const PROCESSOR: &str = "\n*Processor*: what this machine's processor took for each operation, \
+the emulation of the drives included, of the run and of what it is compared with; *together*: the \
+figure if that is added to the times of the drives, which are what *ours* is made of. It differs \
+from one run to the next.\n";
 
 /// Text that is only text in a cell.
 fn cell(text: &str) -> String {
@@ -77,7 +87,7 @@ fn is_far(figure: &FigureResult) -> bool {
     figure.ratio.is_some_and(|ratio| !(0.75..=1.25).contains(&ratio))
 }
 
-fn rows(out: &mut String, finished: &Finished<'_>) {
+fn rows(out: &mut String, finished: &Finished<'_>, beside: bool) {
     let claim = finished.claim;
     let result = match &finished.result {
         Ok(result) => result,
@@ -98,9 +108,14 @@ fn rows(out: &mut String, finished: &Finished<'_>) {
             verdict if is_far(figure) => format!("{verdict}, far"),
             verdict => verdict.to_string(),
         };
+        let processor = match &figure.processor {
+            Some(processor) => format!(" {} |", taken(processor, text::unit(&data.unit))),
+            None if beside => " |".to_owned(),
+            None => String::new(),
+        };
         put!(
             out,
-            "| [{}](#{}) | {} | {} | {} | {} | {} | {} | {verdict} |",
+            "| [{}](#{}) | {} | {} | {} | {} | {} | {} | {verdict} |{processor}",
             claim.id,
             anchor(claim),
             cell(&data.name),
@@ -111,6 +126,21 @@ fn rows(out: &mut String, finished: &Finished<'_>) {
             text::ratio(figure.ratio),
         );
     }
+}
+
+fn taken(processor: &Processor, unit: &str) -> String {
+    let time = |nanoseconds: f64| match nanoseconds {
+        ns if ns >= 1e7 => format!("{} ms", text::quantity(ns / 1e6)),
+        ns => format!("{} µs", text::quantity(ns / 1e3)),
+    };
+    let mut says = time(processor.own);
+    if let Some(per) = processor.per {
+        says.push_str(&format!(" against {}", time(per)));
+    }
+    if let Some(together) = processor.together {
+        says.push_str(&format!("; together {} {unit}", text::quantity(together)));
+    }
+    says
 }
 
 /// As Markdown renderers make it of the heading.
@@ -181,14 +211,14 @@ fn hosts(out: &mut String, outcome: &Outcome<'_>) {
 
 fn waiting(out: &mut String, catalogue: &Catalogue, outcome: &Outcome<'_>) {
     let sources: BTreeSet<&str> = outcome.claims.iter().map(|f| &*f.claim.source).collect();
-    let waiting = |claim: &&Claim| !claim.is_runnable() && sources.contains(&*claim.source);
+    let waiting = |claim: &&Claim| !catalogue.has_all(claim) && sources.contains(&*claim.source);
     let waiting: Vec<&Claim> = catalogue.claims.iter().filter(waiting).collect();
     if waiting.is_empty() {
         return;
     }
     put!(out, "\n## Not tried\n\n| claim | what | needs |\n|---|---|---|");
     for claim in waiting {
-        let needs = claim.needs.as_deref().unwrap_or_default();
+        let needs = claim.needs.as_deref().unwrap_or("a trace: --trace FILE");
         put!(out, "| {} | {} | {} |", claim.id, cell(&claim.what), cell(needs));
     }
 }
@@ -218,7 +248,7 @@ name = "r"
         ]);
         let catalogue = Catalogue::parse(fixture::SETUP, &claims).unwrap();
         let claims: Vec<&Claim> = catalogue.claims.iter().collect();
-        let order = Order { size: Size::Scaled, seeds: vec![1, 2], threads: 2 };
+        let order = Order { size: Size::Scaled, seeds: vec![1, 2], threads: 2, trace: None };
         let build = Build { commit: "abc123".to_owned(), changed: false };
         let cache = Cache::none(build.clone());
         let outcome = runner::run(&catalogue, &claims, &order, &cache, &|_| {}).unwrap();

@@ -3,27 +3,36 @@
 //! Each client (thread) keeps as many operations outstanding as the workload's depth says; when
 //! one is answered the next is drawn from the client's stream. Targets are a drive's zones
 //! ([`Zones`]), the files of a file system ([`Files`]), many files of one with a mix of operations
-//! ([`Flows`]), and files as XFS would have them ([`Spread`]).
+//! ([`Flows`]), files as XFS would have them ([`Spread`]), and the blocks of a volume on an array
+//! ([`Blocks`]).
 
+mod blocks;
 mod files;
 mod flows;
+mod partial;
+mod replay;
 mod spread;
 mod zones;
 
+pub use blocks::Blocks;
 pub use files::Files;
 pub use flows::Flows;
+pub use partial::Partial;
+pub use replay::replay;
 pub use spread::{Files as SpreadFiles, Spread};
 pub use zones::Zones;
 
 use crate::host::Host;
-use crate::inside::{Ended, Inside, Moment, Sampler};
+use crate::inside::{Array, Ended, Inside, Moment, Sampler};
 use crate::measure::{Measures, Meter};
 use crate::workload::{Op, Stream, Workload};
 use anyhow::{Error, Result};
 use furrow_rt::{Nanos, Rt, Semaphore};
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Nanoseconds between the first moments of a run that are looked at.
 const FIRST_MOMENTS: u64 = 10 * Nanos::MILLI;
@@ -38,6 +47,11 @@ pub trait Target: 'static {
 
     /// How things stand inside, if there is an inside.
     fn moment(&self) -> Option<Moment> {
+        None
+    }
+
+    /// What went on in the array, if there is one.
+    fn array(&self) -> Option<Array> {
         None
     }
 
@@ -83,6 +97,14 @@ struct Run<T> {
     failed: RefCell<Option<Error>>,
     sampler: RefCell<Sampler>,
     over: Cell<bool>,
+    /// This thread's processor time when measuring began.
+    processor: Cell<Option<Duration>>,
+}
+
+/// Processor time this thread has taken.
+pub(crate) fn processor() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Lets the workload's clients at `target` and measures what they get.
@@ -113,6 +135,12 @@ pub async fn drive<T: Target>(
         failed: RefCell::new(None),
         sampler: RefCell::new(Sampler::new(FIRST_MOMENTS)),
         over: Cell::new(false),
+        processor: Cell::new(None),
+    });
+    let begins = run.clone();
+    rt.spawn_detached(async move {
+        begins.rt.sleep_until(open).await;
+        begins.processor.set(Some(processor()));
     });
     let sampled = run.clone();
     rt.spawn_detached(async move { sampled.sample().await });
@@ -134,11 +162,18 @@ pub async fn drive<T: Target>(
         watch.set(run.done());
     }
     run.over.set(true);
+    let taken = run.processor.get().map(|began| processor() - began);
+    let array = run.target.array();
     let ended = run.target.end().await;
     if let Some(error) = run.failed.take() {
         return Err(error);
     }
     let mut measures = run.meter.borrow().measures(Some(run.last.get()));
+    measures.processor_ns = array.and(taken).filter(|_| measures.ops > 0).map(|taken| {
+        // What goes on after the window is part of it: the last operations end there.
+        taken.as_nanos() as f64 / measures.ops as f64
+    });
+    measures.array = array;
     if let Some(Ended { written, space, memory }) = ended? {
         let inside = run.sampler.borrow_mut().take(begin.0);
         measures.inside = Some(Inside { written, space, memory, ..inside });

@@ -8,6 +8,7 @@
 //! bytes of a file, or of zones laid end to end.
 
 use crate::flow::Flow;
+use crate::trace::Name;
 use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_rt::Rng;
 // Not those of the machine, which differ in the last digit from one to the next.
@@ -91,6 +92,49 @@ pub enum Pick {
     Own,
 }
 
+/// What happens to an array beside its clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Act {
+    /// Nothing.
+    #[default]
+    None,
+    /// Before measuring a drive fails; what is read was on it.
+    Degrade,
+    /// What was written is forgotten by the host without notice; measured is how long it takes to
+    /// put the array in service again, as one operation.
+    Recover,
+    /// A drive fails and is replaced; measured is how long it takes until the new one holds what
+    /// the old one held, as one operation.
+    Rebuild,
+}
+
+impl Act {
+    fn is_none(&self) -> bool {
+        *self == Act::None
+    }
+}
+
+/// How the requests of a trace come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Replay {
+    /// There is no trace.
+    #[default]
+    None,
+    /// As fast as `depth` outstanding allow.
+    Fast,
+    /// Each when it came.
+    Paced,
+}
+
+impl Replay {
+    /// True if there is no trace.
+    pub fn is_none(&self) -> bool {
+        *self == Replay::None
+    }
+}
+
 /// A workload, as the data files say it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -108,9 +152,24 @@ pub struct Workload {
     pub theta: f64,
     /// Bytes of a request.
     pub size: Bytes,
+    /// Bytes of some requests instead.
+    #[serde(default, skip_serializing_if = "no_bytes")]
+    pub larger: Bytes,
+    /// How many in a hundred those are.
+    #[serde(default, skip_serializing_if = "no_percent")]
+    pub larger_percent: u8,
+    /// What happens to an array.
+    #[serde(default, skip_serializing_if = "Act::is_none")]
+    pub act: Act,
     /// Clients at once; 0: one for each zone.
     #[serde(default)]
     pub threads: u32,
+    /// Of an array: the requests of a trace, whatever else is said.
+    #[serde(default, skip_serializing_if = "Replay::is_none")]
+    pub replay: Replay,
+    /// Which one. Not for data files: the command line names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Name>,
     /// Requests each client keeps outstanding.
     pub depth: u32,
     /// How writes reach a file system.
@@ -160,6 +219,14 @@ pub struct Workload {
 /// Most parts of a measured time.
 pub const PHASES_MAX: usize = 9;
 
+fn no_bytes(bytes: &Bytes) -> bool {
+    bytes.0 == 0
+}
+
+fn no_percent(percent: &u8) -> bool {
+    *percent == 0
+}
+
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }
@@ -186,6 +253,16 @@ impl Workload {
         let page = furrow_rt::PAGE_SIZE as u64;
         if !self.size.0.is_multiple_of(page) {
             return Err(format!("`size` of {} is not a multiple of 4KiB", self.size));
+        }
+        let larger = self.larger.0 > 0 && self.larger_percent > 0;
+        if larger != (self.larger.0 > 0 || self.larger_percent > 0)
+            || larger && (self.larger <= self.size || !self.larger.0.is_multiple_of(page))
+            || self.larger_percent > 100
+        {
+            return Err(format!(
+                "`larger` of {} for `larger_percent` of {}: requests above `size`",
+                self.larger, self.larger_percent
+            ));
         }
         if self.span.0 > 0 && self.span < self.size {
             return Err(format!("`span` of {} is below `size` of {}", self.span, self.size));
@@ -230,6 +307,13 @@ impl Workload {
     /// One line for people.
     pub fn describe(&self) -> String {
         let Workload { size, depth, zones, stride, warm, run, span, .. } = self;
+        if !self.replay.is_none() {
+            let trace = self.trace.as_ref().map_or("none", |trace| &trace.file);
+            return match self.replay {
+                Replay::Paced => format!("the trace {trace}, each request when it came"),
+                _ => format!("the trace {trace}, {depth} requests outstanding"),
+            };
+        }
         let mut text = format!("{} clients, {depth} outstanding each: ", self.clients());
         let order = match self.order {
             Order::Sequential => "one after the other".to_owned(),
@@ -241,6 +325,15 @@ impl Workload {
             return text;
         }
         text.push_str(&format!("{} of {size}, {order}", self.op));
+        if self.larger_percent > 0 {
+            text.push_str(&format!(", {} % of {}", self.larger_percent, self.larger));
+        }
+        text.push_str(match self.act {
+            Act::None => "",
+            Act::Degrade => ", of what was on a drive that failed",
+            Act::Recover => ", then the time to recover",
+            Act::Rebuild => ", then the time to rebuild a drive",
+        });
         if self.read_percent > 0 {
             text.push_str(&format!(", {} % reads", self.read_percent));
         }
@@ -275,6 +368,11 @@ impl Workload {
         text
     }
 
+    /// True if nothing is read.
+    pub fn only_writes(&self) -> bool {
+        self.op != Kind::Read && self.read_percent == 0
+    }
+
     /// True if nothing is written.
     pub fn only_reads(&self) -> bool {
         self.op == Kind::Read || self.read_percent == 100
@@ -286,7 +384,7 @@ impl Workload {
 pub struct Op {
     /// What.
     pub kind: Kind,
-    /// Bytes from the start of the space; a multiple of `bytes`.
+    /// Bytes from the start of the space; a multiple of the workload's size.
     pub at: u64,
     /// How much.
     pub bytes: u64,
@@ -301,6 +399,9 @@ pub struct Stream {
     kind: Kind,
     read_percent: u64,
     size: u64,
+    larger: u64,
+    larger_percent: u64,
+    space: u64,
     fsync: u32,
     unsynced: u32,
     offsets: Offsets,
@@ -329,6 +430,9 @@ impl Stream {
             kind: workload.op,
             read_percent: workload.read_percent.into(),
             size: workload.size.0,
+            larger: workload.larger.0,
+            larger_percent: workload.larger_percent.into(),
+            space,
             fsync: workload.fsync,
             unsynced: 0,
             offsets,
@@ -345,7 +449,12 @@ impl Stream {
         if sync {
             self.unsynced = 0;
         }
-        Op { kind, at: slot * self.size, bytes: self.size, sync }
+        let larger = self.larger_percent > 0 && self.rng.below(100) < self.larger_percent;
+        let bytes = if larger { self.larger } else { self.size };
+        // At the end of the space there may be less room than a larger one needs.
+        let last = self.space.saturating_sub(bytes) / self.size * self.size;
+        let at = if larger { (slot * self.size).min(last) } else { slot * self.size };
+        Op { kind, at, bytes, sync }
     }
 }
 
@@ -452,6 +561,11 @@ mod tests {
             order,
             theta,
             size: Bytes(4096),
+            larger: Bytes(0),
+            larger_percent: 0,
+            act: Act::None,
+            replay: Replay::None,
+            trace: None,
             threads: 4,
             depth: 1,
             mode: Mode::Buffered,
@@ -570,6 +684,22 @@ mod tests {
     }
 
     #[test]
+    fn some_requests_are_larger_and_end_within_the_space() {
+        let mixed = Workload {
+            larger: Bytes(16 << 10),
+            larger_percent: 25,
+            ..workload(Order::Random, 0.0)
+        };
+        mixed.check().unwrap();
+        let mut stream = Stream::new(&mixed, 1, 0, 4096 * 1000, true);
+        let ops: Vec<Op> = (0..100_000).map(|_| stream.draw()).collect();
+        let larger = ops.iter().filter(|op| op.bytes == 16 << 10).count();
+        assert!((24_000..26_000).contains(&larger), "{larger}");
+        assert!(ops.iter().all(|op| op.at + op.bytes <= 4096 * 1000));
+        assert!(ops.iter().any(|op| op.at == 4096 * 996 && op.bytes == 16 << 10));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_said() {
         let good = workload(Order::Random, 0.0);
         assert_eq!(good.check(), Ok(()));
@@ -580,6 +710,9 @@ mod tests {
             (Workload { theta: 0.9, ..good.clone() }, "zipf"),
             (Workload { order: Order::Zipf, ..good.clone() }, "theta"),
             (Workload { read_percent: 101, ..good.clone() }, "100"),
+            (Workload { larger: Bytes(8192), ..good.clone() }, "larger"),
+            (Workload { larger_percent: 5, ..good.clone() }, "larger"),
+            (Workload { larger: Bytes(4096), larger_percent: 5, ..good.clone() }, "larger"),
             (Workload { threads: 1 << 15, depth: 1 << 15, ..good.clone() }, "outstanding"),
         ] {
             assert!(bad.check().unwrap_err().contains(word), "{bad:?}");

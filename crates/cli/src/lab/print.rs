@@ -16,7 +16,7 @@ pub struct Line {
     id: String,
     source: String,
     what: String,
-    /// What must be built before it can be run.
+    /// What must be there before it can be run.
     needs: Option<String>,
     /// All its runs are in the cache.
     cached: bool,
@@ -35,7 +35,10 @@ impl Line {
             id: claim.id.clone(),
             source: claim.source.clone(),
             what: claim.what.clone(),
-            needs: claim.needs.clone(),
+            needs: claim.needs.clone().or_else(|| {
+                let lacks = !catalogue.has_all(claim);
+                lacks.then(|| "a trace: --trace FILE".to_owned())
+            }),
             cached: runner::is_cached(catalogue, claim, order, cache),
         }
     }

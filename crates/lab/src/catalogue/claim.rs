@@ -3,6 +3,7 @@
 use super::Point;
 use crate::result::Metric;
 use anyhow::{Context as _, Result, ensure};
+use furrow_emu::timing::quantity::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use toml::{Table, Value};
@@ -22,6 +23,9 @@ pub struct Claim {
     /// What must be built before it can be run; nothing if it can.
     #[serde(default)]
     pub needs: Option<String>,
+    /// Its runs replay a trace, which the command line has to name.
+    #[serde(default)]
+    pub replays: bool,
     /// What its runs have in common.
     #[serde(default)]
     pub setup: Option<Setup>,
@@ -59,7 +63,11 @@ pub struct Trial {
     /// Fields of the workload that differ.
     #[serde(default)]
     pub with: Table,
-    /// The field of the workload that takes the `values` in turn.
+    /// Fields of the array that differ.
+    #[serde(default)]
+    pub array: Table,
+    /// The field of the workload, or with `array.` before it of the array, that takes the `values`
+    /// in turn.
     #[serde(default)]
     pub over: Option<String>,
     /// See `over`.
@@ -158,6 +166,8 @@ pub enum Take {
     Spread,
     /// The highest of series `run`.
     Best,
+    /// Where the line through two points of series `run`, `at` and `per_at`, is at `each`.
+    Line,
 }
 
 /// One number of a claim.
@@ -202,6 +212,12 @@ pub struct Figure {
     /// Of that series, at which value.
     #[serde(default)]
     pub per_at: Option<String>,
+    /// For [`Take::Line`]: where on the axis.
+    #[serde(default)]
+    pub each: Option<Bytes>,
+    /// Show beside it what this machine's processor took for each operation.
+    #[serde(default)]
+    pub processor: bool,
     /// For [`Take::Knee`]: percent of the best.
     #[serde(default = "ninety_five")]
     pub reach: f64,
@@ -319,6 +335,14 @@ impl Claim {
                 ensure!(!own && !other, "of a series, without `at` or `per_at`");
             }
             Take::Knee | Take::Spread | Take::Best => ensure!(own, "not of a whole series"),
+            Take::Line => {
+                let other = self.find(figure.run.as_ref(), figure.per_at.as_ref(), "run")?;
+                ensure!(!own && !other, "of a series, without `at` or `per_at`");
+                ensure!(
+                    figure.each.is_some() && figure.at != figure.per_at,
+                    "no line, or no `each`"
+                );
+            }
         }
         Ok(())
     }

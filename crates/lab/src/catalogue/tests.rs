@@ -31,9 +31,11 @@ fn the_data_of_this_program_are_sound() {
         .map(|claim| claim.id.as_str())
         .collect();
     let first = ["Z-raw-peak", "Z-raw-4k", "Z-raw-2m", "Z-raw-read", "Z-chan", "Z-die", "R-raw"];
-    for id in first {
+    for id in first.into_iter().chain(["R1", "R9", "R20"]) {
         assert!(runnable.contains(&id), "{id} cannot be run");
     }
+    let replays = catalogue.claim("R24").unwrap();
+    assert!(replays.replays && replays.is_runnable() && !catalogue.has_all(replays));
     // Every claim of the four sources is listed, runnable or not.
     let ids: BTreeSet<String> = catalogue.claims.iter().map(|claim| claim.id.clone()).collect();
     let numbered = [("Z", 23), ("H", 10), ("R", 27), ("V", 9)];
@@ -89,6 +91,9 @@ fn what_is_wrong_is_named_with_its_place() {
         ("workload = \"w\"", "workload = \"v\"", ["C1", "no workload is called `v`"]),
         ("depth = 7", "dept = 7", ["run `b`", "dept"]),
         ("depth = 7", "depth = 0", ["run `b`", "`depth` is 0"]),
+        ("with = {", "array = { depth = 3 }\nwith = {", ["run `b`", "has none"]),
+        ("over = \"size\"", "over = \"array.size\"", ["run `b`", "has none"]),
+        ("what =", "replays = true\nwhat =", ["C1", "`replays`"]),
         ("over = \"size\"", "over = \"sizes\"", ["run `b`", "sizes"]),
         ("\"2MiB\"", "\"2MiBi\"", ["run `b`", "2MiBi"]),
         ("run = \"a\"", "run = \"z\"", ["figure `f`", "no run is called `z`"]),
@@ -115,7 +120,12 @@ fn what_is_wrong_is_named_with_its_place() {
             ["device d", "no drive in memory"],
         ),
         ("mem:pm1731a", "mem:pm1731b", ["device d", "pm1731b"]),
-        ("engine = \"none\"", "engine = \"raid\"", ["setup.toml", "raid"]),
+        ("engine = \"none\"", "engine = \"raid\"", ["profile raw", "needs one"]),
+        (
+            "engine = \"none\"",
+            "engine = \"raid\"\narray = { depth = 0 }",
+            ["profile raw", "`depth` is 0"],
+        ),
         (
             "about = \"no <engine>\"",
             "about = \"\"\npolicy = { order = \"blocking\" }",

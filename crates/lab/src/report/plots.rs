@@ -184,7 +184,7 @@ fn marks(figure: &Figure, series: &[&SeriesResult], metric: Metric) -> Vec<Mark>
         Take::Ratio => Some(own()? * number),
         Take::Loss => Some(own()? * (1.0 - number / 100.0)),
         Take::More => Some(own()? * (1.0 + number / 100.0)),
-        Take::Knee | Take::Spread | Take::Best => None,
+        Take::Knee | Take::Spread | Take::Best | Take::Line => None,
     };
     match figure.take {
         Take::Knee => {

@@ -1,0 +1,254 @@
+//! An array of drives, as a profile says it: how it is made, and how it is written to.
+//!
+//! The baselines of ZapRAID are the volume with other options, so that a comparison changes one
+//! thing at a time; only partial parity, which the volume's format knows nothing of, is a model of
+//! its own (`target/partial.rs`) on the same zones, writer and drives.
+
+use furrow_emu::timing::quantity::{Bytes, Time};
+use furrow_log::writer::Order;
+use furrow_raid::{Config, DriveOptions, Level, Options};
+use furrow_rt::PAGE_SIZE;
+use furrow_zone::Geometry;
+use serde::{Deserialize, Serialize};
+
+/// How stripes reach the drives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Zone Write: a chunk is a command, one per zone in flight.
+    ZoneWrite,
+    /// Every open segment by Zone Append.
+    ZoneAppend,
+    /// As Furrow does it: the first small-chunk segment by Zone Append, in groups; the others by
+    /// Zone Write.
+    #[default]
+    Grouped,
+    /// As `ZoneWrite`, and an unfinished stripe's parity goes to a log, so that nothing waits for
+    /// its stripe to be full (the paper's simplified RAIZN).
+    PartialParity,
+}
+
+/// An array.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Array {
+    /// Drives, all alike.
+    pub drives: u32,
+    /// RAID level.
+    pub level: String,
+    /// How stripes reach the drives.
+    pub way: Way,
+    /// Open segments: with small chunks and with large ones, as `1+3`.
+    pub segments: String,
+    /// Bytes of a small chunk.
+    pub small: Bytes,
+    /// Bytes of a large chunk. Requests below it go to segments with small chunks.
+    pub large: Bytes,
+    /// Stripes of a group; 0: all of a segment.
+    pub group: u32,
+    /// Stripes in flight per open segment.
+    pub depth: u32,
+    /// Time after which a stripe that nobody filled is filled with zeros.
+    pub pad: Time,
+    /// Percent of the volume's size that is kept free beside it.
+    pub reserve: u32,
+    /// Data written between two checkpoints, at most; 0: none is written.
+    pub checkpoint: Bytes,
+    /// Stripe tables that are searched, as published, instead of asked.
+    pub search: bool,
+    /// Memory of the map; 0: all of it.
+    pub map: Bytes,
+    /// Of partial parity: it is written when the data are there, not beside them.
+    pub after: bool,
+}
+
+impl Default for Array {
+    fn default() -> Array {
+        Array {
+            drives: 4,
+            level: "5".to_owned(),
+            way: Way::Grouped,
+            segments: "1+0".to_owned(),
+            small: Bytes(4 << 10),
+            large: Bytes(16 << 10),
+            group: 256,
+            depth: 16,
+            pad: Time(100_000),
+            reserve: 25,
+            checkpoint: Bytes(1 << 30),
+            search: false,
+            map: Bytes(0),
+            after: false,
+        }
+    }
+}
+
+fn blocks(bytes: Bytes) -> u32 {
+    (bytes.0 / PAGE_SIZE as u64) as u32
+}
+
+impl Array {
+    /// Open segments with small and with large chunks.
+    ///
+    /// # Errors
+    /// One clause.
+    pub fn open(&self) -> Result<(u32, u32), String> {
+        let wrong = || format!("segments `{}`: expected two numbers, as `1+3`", self.segments);
+        let (small, large) = self.segments.split_once('+').ok_or_else(wrong)?;
+        let number = |text: &str| text.parse::<u32>().map_err(|_| wrong());
+        match (number(small)?, number(large)?) {
+            (0, 0) => Err("segments `0+0`: none".to_owned()),
+            open => Ok(open),
+        }
+    }
+
+    /// Says what is wrong with it, if anything is.
+    ///
+    /// # Errors
+    /// One clause.
+    pub fn check(&self) -> Result<(), String> {
+        self.open()?;
+        self.level.parse::<Level>().map_err(|error| error.to_string())?;
+        for (name, bytes) in [("small", self.small), ("large", self.large)] {
+            if bytes.0 == 0 || !bytes.0.is_multiple_of(PAGE_SIZE as u64) {
+                return Err(format!("a {name} chunk of {bytes} is no multiple of 4KiB"));
+            }
+        }
+        if self.depth == 0 {
+            return Err("`depth` is 0".to_owned());
+        }
+        if self.way == Way::PartialParity && self.level != "5" {
+            return Err("partial parity is modelled for level 5".to_owned());
+        }
+        Ok(())
+    }
+
+    /// How the volume is made.
+    ///
+    /// # Errors
+    /// As [`Array::check`].
+    pub fn config(&self, geometry: &Geometry) -> Result<Config, String> {
+        let level = self.level.parse::<Level>().map_err(|error| error.to_string())?;
+        let (small, large) = self.open()?;
+        // Without segments of small chunks, those of large ones take everything.
+        let (small, large, chunk) =
+            if small == 0 { (large, 0, self.large) } else { (small, large, self.small) };
+        let published = self.open()?.0 == 0 && self.way == Way::Grouped;
+        Ok(Config {
+            small,
+            large,
+            chunk_small: blocks(chunk),
+            chunk_large: blocks(self.large),
+            group: match (self.way, self.group) {
+                (Way::ZoneWrite | Way::PartialParity, _) => 1,
+                // Large chunks are written where they belong.
+                (Way::Grouped, _) if published => 1,
+                (_, 0) => Config::UNGROUPED,
+                (_, group) => group,
+            },
+            reserve: self.reserve,
+            ..Config::new(level, geometry)
+        })
+    }
+
+    /// How the volume is run.
+    pub fn options(&self) -> Options {
+        let (order, join) = match self.way {
+            Way::ZoneWrite | Way::PartialParity => (Order::Blocking, false),
+            Way::ZoneAppend | Way::Grouped => (Order::Append, true),
+        };
+        Options {
+            drive: DriveOptions { order, join, ..DriveOptions::default() },
+            pad_after: self.pad.0,
+            depth: self.depth,
+            append_all: self.way == Way::ZoneAppend,
+            search_tables: self.search,
+            map_memory: self.map.0,
+            checkpoint_blocks: match self.checkpoint.0 {
+                0 => u64::MAX,
+                bytes => bytes / PAGE_SIZE as u64,
+            },
+            ..Options::default()
+        }
+    }
+
+    /// One line for people.
+    pub fn describe(&self) -> String {
+        let way = match self.way {
+            Way::ZoneWrite => "chunks by Zone Write, one per zone in flight".to_owned(),
+            Way::ZoneAppend if self.group == 0 => "all chunks by Zone Append, ungrouped".to_owned(),
+            Way::ZoneAppend => format!("all chunks by Zone Append in groups of {}", self.group),
+            Way::Grouped => {
+                format!("small chunks by Zone Append in groups of {}, others written", self.group)
+            }
+            Way::PartialParity => "partial parity logged before each answer".to_owned(),
+        };
+        let mut text = format!(
+            "RAID-{} on {} drives, {} open segments of {} and {} chunks, {way}, {} stripes in \
+             flight of each, filled up after {}",
+            self.level, self.drives, self.segments, self.small, self.large, self.depth, self.pad
+        );
+        if self.search {
+            text.push_str(", stripe tables searched");
+        }
+        if self.map.0 > 0 {
+            text.push_str(&format!(", {} of memory for the map", self.map));
+        }
+        if self.after {
+            text.push_str(", parity after the data");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(text: &str) -> Result<Array, String> {
+        let array: Array = toml::from_str(text).map_err(|error| error.to_string())?;
+        array.check().map(|()| array)
+    }
+
+    #[test]
+    fn what_is_said_reaches_the_volume() {
+        let spec: furrow_zone::DeviceSpec = "mem:zn540-4t".parse().unwrap();
+        let furrow_zone::DeviceSpec::Memory(memory) = spec else { panic!("a drive in memory") };
+        let config = |text: &str| array(text).unwrap().config(&memory.geometry).unwrap();
+        let own = config("segments = '1+3'\nlevel = '6'");
+        assert_eq!((own.small, own.large, own.group, own.level), (1, 3, 256, Level::Raid6));
+        let large = config("segments = '0+4'");
+        assert_eq!((large.small, large.large, large.chunk_small, large.group), (4, 0, 4, 1));
+        let all = array("way = 'zone-append'\ngroup = 0\nsegments = '2+2'").unwrap();
+        assert_eq!(all.config(&memory.geometry).unwrap().group, Config::UNGROUPED);
+        assert!(all.options().append_all && all.describe().contains("ungrouped"));
+        let one = array("way = 'zone-write'\nsmall = '8KiB'\ndepth = 3").unwrap();
+        assert_eq!(one.config(&memory.geometry).unwrap().group, 1);
+        let options = one.options();
+        assert_eq!((options.drive.order, options.depth), (Order::Blocking, 3));
+        assert!(!options.drive.join);
+        let own = Array::default().options();
+        let product = Options::default();
+        assert_eq!((own.drive.order, own.drive.join), (product.drive.order, product.drive.join));
+        assert_eq!((own.depth, own.pad_after), (product.depth, product.pad_after));
+        assert_eq!(own.checkpoint_blocks, product.checkpoint_blocks);
+        assert_eq!(array("checkpoint = '0'").unwrap().options().checkpoint_blocks, u64::MAX);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (text, word) in [
+            ("segments = '1'", "1+3"),
+            ("segments = '0+0'", "none"),
+            ("level = '7'", "7"),
+            ("small = '5KiB'", "4KiB"),
+            ("depth = 0", "depth"),
+            ("way = 'partial-parity'\nlevel = '6'", "level 5"),
+            ("way = 'parity'", "parity"),
+            ("speed = 1", "speed"),
+        ] {
+            let error = array(text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Scenarios on an array of drives: the volume, made, filled, degraded, rebuilt or recovered.
+
+use crate::array::Way;
+use crate::catalogue::Point;
+use crate::measure::{Measures, Meter};
+use crate::target::{Blocks, Partial, Watch, drive, processor, replay};
+use crate::trace::Trace;
+use crate::workload::{Act, Fill};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use furrow_emu::{Emulator, Fates, OpenMode};
+use furrow_raid::{MemberState, Options, Volume, assemble, create};
+use furrow_rt::{Nanos, Rt};
+use furrow_zone::{DeviceSpec, ZonedDevice};
+use std::rc::Rc;
+
+/// Time for what a host had under way to come to its end when the drives are gone.
+const AFTERMATH: u64 = 10 * Nanos::MILLI;
+
+/// How often a rebuild is asked how far it is.
+const GLANCE: u64 = 100_000;
+
+struct Drives(Vec<Rc<Emulator>>);
+
+impl Drives {
+    fn open(rt: &Rt, spec: &DeviceSpec, count: u32) -> Result<Drives> {
+        let one = |_| Ok(furrow_emu::open(rt, spec, OpenMode::ReadWrite)?);
+        Ok(Drives((0..count).map(one).collect::<Result<_>>()?))
+    }
+
+    fn devices(&self) -> Vec<Rc<dyn ZonedDevice>> {
+        self.0.iter().map(|drive| drive.clone() as Rc<dyn ZonedDevice>).collect()
+    }
+}
+
+/// Runs `point`, whose profile has an array, with `seed`.
+///
+/// # Errors
+/// If the array cannot be made, or an operation fails.
+pub async fn run(
+    rt: &Rt,
+    point: &Point,
+    seed: u64,
+    watch: &Watch,
+    trace: Option<&Trace>,
+) -> Result<Measures> {
+    let (workload, host) = (&point.workload, &point.host);
+    let array = point.profile.array.as_ref().context("the profile has no array")?;
+    let spec: DeviceSpec = point.device.parse()?;
+    ensure!(
+        host.memory.0 == 0 && host.dirty.0 == 0 && !host.zone_lock && host.readahead.0 == 0,
+        "a volume caches nothing and knows no zone lock: only `cpu` and `page_cpu` of a host count"
+    );
+    let drives = Drives::open(rt, &spec, array.drives)?;
+    if array.way == Way::PartialParity {
+        ensure!(workload.only_writes(), "partial parity is modelled for writes");
+        let target = Rc::new(Partial::new(rt, drives.devices(), array, workload)?);
+        return drive(rt, target, workload, host, seed, watch).await;
+    }
+    let first = drives.0.first().context("an array of no drives")?;
+    let config = array.config(first.geometry()).map_err(|what| anyhow!(what))?;
+    let options = array.options();
+    let volume = create(rt, drives.devices(), &config, &options, false).await.context("create")?;
+    let mut blocks = Blocks::new(volume, workload)?;
+    if !workload.replay.is_none() {
+        let trace = trace.filter(|trace| Some(&trace.name) == workload.trace.as_ref());
+        let trace = trace.context("a trace is replayed, and none is given")?;
+        ensure!(trace.span() <= blocks.span(), "the trace's requests are past the volume's end");
+        return replay(rt, blocks, trace, workload, watch).await;
+    }
+    if !workload.only_writes() || workload.fill != Fill::None || workload.act != Act::None {
+        blocks.fill(rt).await?;
+    }
+    match workload.act {
+        Act::None => {}
+        Act::Degrade => blocks.degrade(seed).await?,
+        Act::Recover => return recover(rt, blocks, &drives, &options).await,
+        Act::Rebuild => return rebuild(rt, blocks, &spec).await,
+    }
+    drive(rt, Rc::new(blocks), workload, host, seed, watch).await
+}
+
+/// One operation that took from `began` until now.
+fn one(rt: &Rt, began: Nanos, bytes: u64, processor_ns: u128) -> Measures {
+    let mut meter = Meter::new(began, Nanos(u64::MAX));
+    meter.count(began, rt.now(), bytes);
+    Measures { processor_ns: Some(processor_ns as f64), ..meter.measures(Some(rt.now())) }
+}
+
+/// The host is gone; how long it takes until a new one has the volume in service.
+async fn recover(rt: &Rt, blocks: Blocks, drives: &Drives, options: &Options) -> Result<Measures> {
+    let array = crate::target::Target::array(&blocks);
+    let size = blocks.volume().blocks();
+    for drive in &drives.0 {
+        drive.power_cut(&Fates::nothing(0));
+    }
+    drop(blocks);
+    rt.sleep(AFTERMATH).await;
+    drives.0.iter().for_each(|drive| drive.power_on());
+    let (began, taken) = (rt.now(), processor());
+    let volume = assemble(rt, drives.devices(), options).await.context("assemble")?;
+    let taken = (processor() - taken).as_nanos();
+    ensure!(volume.blocks() == size, "the volume came back with another size");
+    Ok(Measures { array, ..one(rt, began, 0, taken) })
+}
+
+/// A drive is replaced; how long it takes until the new one is a full member.
+async fn rebuild(rt: &Rt, blocks: Blocks, spec: &DeviceSpec) -> Result<Measures> {
+    let volume: &Volume = blocks.volume();
+    volume.fail(0).await?;
+    let fresh = furrow_emu::open(rt, spec, OpenMode::ReadWrite)?;
+    let (began, taken) = (rt.now(), processor());
+    volume.replace(0, fresh, false).await.context("replace")?;
+    loop {
+        let state = volume.members()[0].1;
+        if state == MemberState::Active {
+            break;
+        }
+        let under_way = state == MemberState::Rebuilding && volume.rebuilding().is_some();
+        ensure!(under_way, "the rebuild ended early");
+        rt.sleep(GLANCE).await;
+    }
+    let array = crate::target::Target::array(&blocks);
+    let taken = (processor() - taken).as_nanos();
+    let bytes = array.as_ref().map_or(0, |array| array.ever);
+    Ok(Measures { array, ..one(rt, began, bytes, taken) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::Array;
+    use crate::catalogue::{Engine, Profile};
+    use crate::host::Host;
+    use crate::policy::Policy;
+    use crate::workload::{Replay, Workload};
+    use std::sync::Arc;
+
+    fn point(array: &str, workload: &str) -> Point {
+        let array: Array = toml::from_str(array).unwrap();
+        array.check().unwrap();
+        let common = "op = 'write'\norder = 'random'\nsize = '4KiB'\nthreads = 1\ndepth = 64\n\
+                      span = '64MiB'\nwarm = '5ms'\nrun = '50ms'\n";
+        let mut table: toml::Table = toml::from_str(common).unwrap();
+        table.extend(toml::from_str::<toml::Table>(workload).unwrap());
+        let workload: Workload = table.try_into().unwrap();
+        workload.check().unwrap();
+        let (about, policy) = (String::new(), Policy::default());
+        let profile = Profile { engine: Engine::Raid, about, policy, array: Some(array) };
+        let device = "mem:zn540-4t,timing=virtual,zones=60,zone-size=16MiB".to_owned();
+        Point { device, profile, host: Host::default(), workload }
+    }
+
+    fn run(array: &str, workload: &str) -> Measures {
+        let point = point(array, workload);
+        crate::scenario::run(&point, 1, &Arc::default()).unwrap_or_else(|error| panic!("{error:#}"))
+    }
+
+    fn rate(measures: &Measures) -> f64 {
+        measures.bytes_per_second / 1_048_576.0
+    }
+
+    #[test]
+    fn a_seed_twice_is_the_same_but_for_the_processor() {
+        for workload in ["", "act = 'degrade'\nop = 'read'\ndepth = 1\nspan = '8MiB'"] {
+            let plain = |measures| Measures { processor_ns: None, ..measures };
+            let first = run("segments = '1+1'", workload);
+            assert!(first.processor_ns.is_some_and(|taken| taken > 100.0), "{first:?}");
+            assert_eq!(plain(first), plain(run("segments = '1+1'", workload)));
+        }
+    }
+
+    /// What R1 and R5 are about: a chunk at a time in each zone against appends in groups, against
+    /// many writes in flight.
+    #[test]
+    fn ways_differ_as_the_drive_has_it() {
+        let grouped = run("", "");
+        let one = run("way = 'zone-write'\ndepth = 3", "");
+        // 337 MiB/s of each of three data zones, less what waiting for the slowest costs.
+        assert!((850.0..1012.0).contains(&rate(&one)), "{} MiB/s", rate(&one));
+        assert!(rate(&grouped) > rate(&one) * 1.5, "{} {}", rate(&grouped), rate(&one));
+        let all = run("way = 'zone-append'\nsegments = '2+0'", "");
+        assert!(rate(&all) > rate(&one) * 1.5, "{}", rate(&all));
+        let inside = grouped.array.unwrap();
+        assert!(inside.written > 60 << 20 && inside.tables > 0 && inside.wait_ns > 0.0);
+        assert_eq!(one.array.unwrap().tables, 0);
+    }
+
+    #[test]
+    fn partial_parity_waits_for_nothing_but_its_turn() {
+        let array = "way = 'partial-parity'\nsegments = '2+0'\ndepth = 1";
+        let alone = run(array, "depth = 1");
+        let plain = run("way = 'zone-write'\nsegments = '2+0'", "depth = 1");
+        // A lone block waits 100 us for its stripe, or only for its parity.
+        assert!(
+            alone.p50_ns < 40_000 && plain.p50_ns > 100_000,
+            "{} {}",
+            alone.p50_ns,
+            plain.p50_ns
+        );
+        let many = run(array, "");
+        assert!(many.array.unwrap().wait_ns > 100_000.0, "{many:?}");
+        let more = run("way = 'partial-parity'\nsegments = '6+0'\ndepth = 1", "");
+        assert!(rate(&more) > rate(&many) * 1.5, "{} {}", rate(&more), rate(&many));
+    }
+
+    /// All that a lost block is made of is read at once, and so are lost blocks of a request.
+    #[test]
+    fn a_degraded_read_takes_hardly_longer_than_a_read() {
+        let read = "op = 'read'\ndepth = 1\nspan = '8MiB'\n";
+        for (array, level) in [("", "5"), ("drives = 5", "6")] {
+            for size in ["4KiB", "64KiB"] {
+                let array = format!("level = '{level}'\n{array}");
+                let more = format!("{read}size = '{size}'");
+                let whole = run(&array, &more);
+                let degraded = run(&array, &format!("{more}\nact = 'degrade'"));
+                let (own, other) = (degraded.mean_ns, whole.mean_ns);
+                assert!(degraded.array.unwrap().reconstructed > 100, "{degraded:?}");
+                // Lost blocks are made when the others are read: two rounds, not one for each block.
+                assert!(own < other * 2.2, "{level}, {size}: {own} {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn tables_that_are_searched_give_the_same_reads() {
+        let read = "op = 'read'\ndepth = 1\nspan = '32MiB'\nact = 'degrade'";
+        let kept = run("way = 'zone-append'\ngroup = 0", read);
+        let searched = run("way = 'zone-append'\ngroup = 0\nsearch = true", read);
+        assert_eq!(kept.p50_ns, searched.p50_ns);
+        let (kept, searched) = (kept.processor_ns.unwrap(), searched.processor_ns.unwrap());
+        assert!(searched > kept, "{kept} {searched}");
+    }
+
+    #[test]
+    fn a_rebuild_is_as_fast_as_a_zone_takes_it() {
+        let seconds = |chunk: &str| {
+            let array = format!("small = '{chunk}'");
+            let measures = run(&array, "act = 'rebuild'\nsize = '64KiB'\norder = 'sequential'");
+            assert!(measures.array.unwrap().ever == 64 << 20, "{measures:?}");
+            measures.mean_ns / 1e9
+        };
+        // A third of 64 MiB, at no less than 250 MiB/s; and what begins and ends a rebuild.
+        for chunk in ["4KiB", "16KiB"] {
+            let took = seconds(chunk);
+            assert!(took < 0.085 + 0.02, "{chunk}: {took} s");
+        }
+    }
+
+    #[test]
+    fn a_volume_recovers_with_all_it_held() {
+        let work = "act = 'recover'\nsize = '64KiB'\norder = 'sequential'";
+        let with = run("checkpoint = '16MiB'", work);
+        let without = run("checkpoint = '0'", work);
+        assert!(with.mean_ns > 0.0 && with.mean_ns < without.mean_ns, "{with:?} {without:?}");
+    }
+
+    #[test]
+    fn a_trace_is_replayed_in_its_order_and_at_its_pace() {
+        let mut text = String::new();
+        for number in 0..400u64 {
+            let write = if number % 4 == 0 { "R" } else { "W" };
+            text.push_str(&format!("1,{write},{},8192,{}\n", number * 4096, number * 500));
+        }
+        let trace = Arc::new(Trace::parse("t.csv".to_owned(), text.as_bytes()).unwrap());
+        let of = |replay: &str, trace: &Arc<Trace>| {
+            let mut point = point("segments = '1+1'", &format!("replay = '{replay}'\ndepth = 8"));
+            assert_ne!(point.workload.replay, Replay::None);
+            point.workload.trace = Some(trace.name.clone());
+            crate::scenario::replay(&point, 1, &Arc::default(), Some(trace))
+        };
+        let (fast, paced) = (of("fast", &trace).unwrap(), of("paced", &trace).unwrap());
+        assert_eq!((fast.ops, fast.bytes), (400, 400 * 8192));
+        assert_eq!((paced.ops, paced.bytes), (400, 400 * 8192));
+        assert!(fast.nanoseconds < 50_000_000 && paced.nanoseconds >= 399 * 500_000);
+        // A lone write waits until its stripe is filled up; reads do not wait.
+        assert!(paced.p99_ns > 100_000 && paced.max_ns < 400_000, "{paced:?}");
+        let other = Trace::parse("u.csv".to_owned(), b"1,W,0,4096,0\n").unwrap();
+        let mut point = point("", "replay = 'fast'");
+        point.workload.trace = Some(trace.name.clone());
+        let wrong = crate::scenario::replay(&point, 1, &Arc::default(), Some(&Arc::new(other)));
+        assert!(format!("{:#}", wrong.unwrap_err()).contains("none is given"));
+    }
+}

@@ -1,0 +1,173 @@
+//! The blocks of a volume on an array as a target.
+//!
+//! The engine runs on the executor of the clients, so its work takes no time but that of the
+//! drives. What is written is zeros: the emulated drives keep those in no space, their parity is
+//! zeros, too, and in virtual time content makes no difference; what lies beside blocks is real.
+//!
+//! Not here: how drives are made, what takes a volume out of service (`scenario`).
+
+use super::Target;
+use crate::inside::Array as Inside;
+use crate::workload::{Kind, Op, Workload};
+use anyhow::{Context as _, Result, ensure};
+use furrow_raid::table::StripeTable;
+use furrow_raid::{Counters, Volume};
+use furrow_rt::{PAGE_SIZE, Page, Pages, Rng, Rt};
+use std::rc::Rc;
+
+/// Requests that fill the volume outstanding at once.
+const FILLERS: u64 = 64;
+
+/// Requests of a degraded volume that are tried to find some that need the others of a stripe.
+const PROBES: u64 = 4_096;
+
+/// See the module.
+pub struct Blocks {
+    volume: Volume,
+    page: Page,
+    /// Bytes that clients use.
+    span: u64,
+    /// If not empty, clients use requests that begin here.
+    places: Vec<u64>,
+    size: u64,
+    before: Counters,
+}
+
+impl Blocks {
+    /// The first `span` bytes of `volume`; all of it if that is 0.
+    ///
+    /// # Errors
+    /// If it has not as many.
+    pub fn new(volume: Volume, workload: &Workload) -> Result<Blocks> {
+        let whole = volume.blocks() * PAGE_SIZE as u64;
+        let span = if workload.span.0 == 0 { whole } else { workload.span.0 };
+        ensure!(span <= whole, "a span of {span} bytes, the volume has {whole}");
+        let (before, page) = (volume.counters(), Page::zeroed());
+        Ok(Blocks { volume, page, span, places: Vec::new(), size: workload.size.0, before })
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// Bytes that clients use.
+    pub fn span(&self) -> u64 {
+        self.span
+    }
+
+    /// What is written.
+    pub(super) fn page(&self) -> &Page {
+        &self.page
+    }
+
+    /// From now on what goes on inside is counted.
+    pub(super) fn begin(&mut self) {
+        self.before = self.volume.counters();
+    }
+
+    /// Writes all of what clients use, in requests of their size, one after the other.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub async fn fill(&mut self, rt: &Rt) -> Result<()> {
+        let count = self.span / self.size;
+        let next = Rc::new(std::cell::Cell::new(0));
+        let mut fillers = Vec::new();
+        for _ in 0..FILLERS.min(count) {
+            let (volume, next, size, page) =
+                (self.volume.clone(), next.clone(), self.size, self.page.clone());
+            fillers.push(rt.spawn(async move {
+                while next.get() < count {
+                    let at = next.replace(next.get() + 1) * size;
+                    write(&volume, at, size, &page).await?;
+                }
+                anyhow::Ok(())
+            }));
+        }
+        for filler in fillers {
+            filler.await.context("filling the volume")?;
+        }
+        self.volume.flush().await?;
+        self.begin();
+        Ok(())
+    }
+
+    /// Takes a drive out of service and finds requests of what was on it.
+    ///
+    /// # Errors
+    /// Of the volume, or if nothing was on the drive.
+    pub async fn degrade(&mut self, seed: u64) -> Result<()> {
+        self.volume.fail(0).await?;
+        let (mut rng, slots) = (Rng::new(seed), self.span / self.size);
+        for _ in 0..PROBES.min(4 * slots) {
+            let at = rng.below(slots) * self.size;
+            let before = self.volume.counters().reconstructed;
+            read(&self.volume, at, self.size).await?;
+            if self.volume.counters().reconstructed > before {
+                self.places.push(at);
+            }
+        }
+        ensure!(!self.places.is_empty(), "nothing that clients use is on the drive that failed");
+        Ok(())
+    }
+}
+
+pub(super) async fn write(volume: &Volume, at: u64, bytes: u64, page: &Page) -> Result<()> {
+    let pages: Pages = (0..bytes / PAGE_SIZE as u64).map(|_| page.clone()).collect();
+    Ok(volume.write(at / PAGE_SIZE as u64, pages, false).await?)
+}
+
+async fn read(volume: &Volume, at: u64, bytes: u64) -> Result<()> {
+    let pages = volume.read(at / PAGE_SIZE as u64, (bytes / PAGE_SIZE as u64) as u32).await?;
+    ensure!(pages.len() as u64 == bytes / PAGE_SIZE as u64, "a read of {bytes} bytes at {at}");
+    Ok(())
+}
+
+impl Target for Blocks {
+    fn space(&self, _thread: u32) -> (u64, bool) {
+        if self.places.is_empty() {
+            (self.span, true)
+        } else {
+            (self.places.len() as u64 * self.size, true)
+        }
+    }
+
+    async fn perform(&self, _thread: u32, op: Op) -> Result<u64> {
+        let at = match self.places.is_empty() {
+            true => op.at,
+            false => self.places[(op.at / self.size) as usize],
+        };
+        match op.kind {
+            Kind::Read => read(&self.volume, at, op.bytes).await?,
+            Kind::Write | Kind::Append => write(&self.volume, at, op.bytes, &self.page).await?,
+        }
+        if op.sync {
+            self.volume.flush().await?;
+        }
+        Ok(op.bytes)
+    }
+
+    fn array(&self) -> Option<Inside> {
+        let now = self.volume.counters();
+        let (shape, config) = (self.volume.shape(), self.volume.config());
+        let (map, tables) = self.volume.memory();
+        let bytes = |now: u64, before: u64| (now - before) * PAGE_SIZE as u64;
+        let stripes = shape.stripes(config.chunk_small);
+        let each = StripeTable::new(stripes, shape.placement.n, config.group).bytes();
+        let blocks = (now.written - self.before.written).max(1);
+        Some(Inside {
+            written: bytes(now.written, self.before.written),
+            ever: bytes(now.written, 0),
+            moved: bytes(now.moved, self.before.moved),
+            padded: bytes(now.padded, self.before.padded),
+            stripes: now.stripes - self.before.stripes,
+            checkpoints: now.checkpoints - self.before.checkpoints,
+            reconstructed: now.reconstructed - self.before.reconstructed,
+            wait_ns: (now.waited - self.before.waited) as f64 / blocks as f64,
+            tables: tables as u64,
+            map: map as u64,
+            tables_most: u64::from(shape.slots) * each as u64,
+        })
+    }
+}

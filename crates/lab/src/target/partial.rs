@@ -1,0 +1,256 @@
+//! A model of an array that logs partial parity: what ZapRAID calls its simplified RAIZN.
+//!
+//! Each open segment has one zone on each drive, as the volume's have. What a request writes goes
+//! to the drives at once, block by block where it belongs in its stripe (Zone Write); a stripe that
+//! it does not fill gets its parity so far written to a log, a zone on the drive that will have the
+//! parity; one that it fills gets its parity. The request is answered when both are there. Nothing
+//! waits for a stripe to be full, but of a segment one request is under way, as published: the
+//! parity of the next one needs what this one wrote.
+//!
+//! Why a model: the volume's format has no partial stripes, and it would have to be bent for a
+//! baseline. What it has of the volume: zones, writer, placement, routing by size. What it lacks
+//! favours it: no headers, footers, map, records of the log, and logs are never emptied.
+
+use super::Target;
+use crate::array::Array;
+use crate::inside::Array as Inside;
+use crate::workload::{Op, Workload};
+use anyhow::{Result, anyhow, ensure};
+use furrow_log::address::blocks_per_zone;
+use furrow_log::writer::{Durability, Kind, Order, Writer, WriterOptions, Written};
+use furrow_raid::{Level, Placement};
+use furrow_rt::{PAGE_SIZE, Page, Pages, Rt, Semaphore};
+use furrow_zone::{ZoneId, ZonedDevice};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// A drive, and the zone of it that parity is logged to.
+struct Drive {
+    writer: Writer,
+    /// Held by the write of the log that is under way.
+    turn: Semaphore,
+    log: Cell<Option<ZoneId>>,
+    /// The next zone that is empty.
+    next: Cell<u32>,
+    zones: u32,
+}
+
+impl Drive {
+    /// Begins an empty zone.
+    fn open(&self) -> Result<ZoneId> {
+        let zone = ZoneId(self.next.replace(self.next.get() + 1));
+        ensure!(zone.0 < self.zones, "the drives are full: write less");
+        self.writer.open_zone(zone, 0);
+        Ok(zone)
+    }
+}
+
+/// An open segment.
+struct Segment {
+    large: bool,
+    /// Blocks of a chunk.
+    chunk: u32,
+    /// Held by the request that is under way.
+    turn: Semaphore,
+    zones: Vec<Cell<ZoneId>>,
+    stripe: Cell<u32>,
+    /// Blocks of the stripe that are written.
+    filled: Cell<u32>,
+    written: Cell<u64>,
+}
+
+/// See the module.
+pub struct Partial {
+    rt: Rt,
+    placement: Placement,
+    drives: Vec<Drive>,
+    segments: Vec<Segment>,
+    /// Blocks of a zone.
+    capacity: u32,
+    /// Blocks from which a request is large.
+    large: u32,
+    span: u64,
+    /// Parity waits for the data.
+    after: bool,
+    page: Page,
+    written: Cell<u64>,
+    stripes: Cell<u64>,
+    waited: Cell<u64>,
+    pieces: Cell<u64>,
+}
+
+impl Partial {
+    /// The array that `array` says, on `devices`.
+    ///
+    /// # Errors
+    /// If there can be none.
+    pub fn new(
+        rt: &Rt,
+        devices: Vec<Rc<dyn ZonedDevice>>,
+        array: &Array,
+        workload: &Workload,
+    ) -> Result<Partial> {
+        ensure!(workload.span.0 > 0, "how much of the volume is written? `span` is not set");
+        let placement = Placement::new(Level::Raid5, devices.len() as u32)?;
+        let capacity = devices.first().map_or(0, |device| blocks_per_zone(device.geometry()));
+        let drive = |device: Rc<dyn ZonedDevice>| Drive {
+            zones: device.geometry().zones,
+            writer: Writer::with_options(
+                rt,
+                device,
+                WriterOptions { order: Order::Blocking, queues: 4, ..WriterOptions::default() },
+            ),
+            turn: Semaphore::new(1),
+            log: Cell::new(None),
+            next: Cell::new(0),
+        };
+        let drives: Vec<Drive> = devices.into_iter().map(drive).collect();
+        let (small, large) = array.open().map_err(|what| anyhow!(what))?;
+        let mut segments = Vec::new();
+        for number in 0..small + large {
+            let is_large = number >= small;
+            let chunk = if is_large { array.large } else { array.small };
+            let zones = drives.iter().map(|drive| Ok(Cell::new(drive.open()?)));
+            segments.push(Segment {
+                large: is_large,
+                chunk: (chunk.0 / PAGE_SIZE as u64) as u32,
+                turn: Semaphore::new(1),
+                zones: zones.collect::<Result<_>>()?,
+                stripe: Cell::new(0),
+                filled: Cell::new(0),
+                written: Cell::new(0),
+            });
+        }
+        Ok(Partial {
+            rt: rt.clone(),
+            placement,
+            drives,
+            segments,
+            capacity,
+            large: (array.large.0 / PAGE_SIZE as u64) as u32,
+            span: workload.span.0,
+            after: array.after,
+            page: Page::zeroed(),
+            written: Cell::new(0),
+            stripes: Cell::new(0),
+            waited: Cell::new(0),
+            pieces: Cell::new(0),
+        })
+    }
+
+    /// The segment for what is left of a request: an idle one, else that which wrote least.
+    fn route(&self, left: u32) -> &Segment {
+        let wants = left >= self.large;
+        let fits = |segment: &&Segment| segment.large == wants;
+        let any = self.segments.iter().any(|segment| fits(&segment));
+        let of = self.segments.iter().filter(|segment| !any || fits(segment));
+        let busy = |segment: &Segment| segment.turn.available() == 0;
+        let best = of.min_by_key(|s| (s.turn.waiting(), busy(s), s.written.get()));
+        best.expect("invariant: an array has an open segment")
+    }
+
+    fn pages(&self, blocks: u32) -> Pages {
+        (0..blocks).map(|_| self.page.clone()).collect()
+    }
+
+    /// Writes up to `left` blocks, as far as the stripe of the segment goes; how many.
+    async fn piece(&self, left: u32) -> Result<u32> {
+        let began = self.rt.now();
+        let segment = self.route(left);
+        let _turn = segment.turn.acquire(1).await;
+        self.waited.set(self.waited.get() + self.rt.now().since(began));
+        self.pieces.set(self.pieces.get() + 1);
+        let (k, chunk) = (self.placement.k, segment.chunk);
+        if (segment.stripe.get() + 1) * chunk > self.capacity {
+            for (zone, drive) in segment.zones.iter().zip(&self.drives) {
+                if drive.writer.is_open(zone.get()) {
+                    drive.writer.finish(zone.get()).await?;
+                }
+                zone.set(drive.open()?);
+            }
+            segment.stripe.set(0);
+        }
+        let (stripe, filled) = (segment.stripe.get(), segment.filled.get());
+        let end = (filled + left).min(k * chunk);
+        let mut flights: Vec<Written> = Vec::new();
+        let mut at = filled;
+        while at < end {
+            let upto = end.min((at / chunk + 1) * chunk);
+            let data = self.pages(upto - at);
+            flights.push(self.write(segment, self.placement.drive(stripe, at / chunk), data));
+            at = upto;
+        }
+        if self.after {
+            for flight in flights.drain(..) {
+                flight.await?;
+            }
+        }
+        let parity = self.placement.drive(stripe, k);
+        let whole = end == k * chunk;
+        if whole {
+            flights.push(self.write(segment, parity, self.pages(chunk)));
+            segment.stripe.set(stripe + 1);
+            segment.filled.set(0);
+            self.stripes.set(self.stripes.get() + 1);
+        } else {
+            segment.filled.set(end);
+            // The rows that changed: all, if more than one chunk did.
+            let one = (end - 1) / chunk == filled / chunk;
+            self.log(parity, if one { end - filled } else { chunk }).await?;
+        }
+        for flight in flights {
+            flight.await?;
+        }
+        segment.written.set(segment.written.get() + u64::from(end - filled));
+        Ok(end - filled)
+    }
+
+    fn write(&self, segment: &Segment, drive: u32, pages: Pages) -> Written {
+        let zone = segment.zones[drive as usize].get();
+        let writer = &self.drives[drive as usize].writer;
+        writer.write(zone, Kind::Data, pages, Durability::Cached).1
+    }
+
+    /// Writes parity of `rows` rows to the log of a drive.
+    async fn log(&self, drive: u32, rows: u32) -> Result<()> {
+        let drive = &self.drives[drive as usize];
+        let _turn = drive.turn.acquire(1).await;
+        let zone = match drive.log.get() {
+            Some(zone) if drive.writer.room(zone) >= rows => zone,
+            full => {
+                if let Some(full) = full.filter(|full| drive.writer.is_open(*full)) {
+                    drive.writer.finish(full).await?;
+                }
+                let zone = drive.open()?;
+                drive.log.set(Some(zone));
+                zone
+            }
+        };
+        Ok(drive.writer.write(zone, Kind::Sync, self.pages(rows), Durability::Cached).1.await?)
+    }
+}
+
+impl Target for Partial {
+    fn space(&self, _thread: u32) -> (u64, bool) {
+        (self.span, true)
+    }
+
+    async fn perform(&self, _thread: u32, op: Op) -> Result<u64> {
+        let mut left = (op.bytes / PAGE_SIZE as u64) as u32;
+        while left > 0 {
+            left -= self.piece(left).await?;
+        }
+        self.written.set(self.written.get() + op.bytes);
+        Ok(op.bytes)
+    }
+
+    fn array(&self) -> Option<Inside> {
+        Some(Inside {
+            written: self.written.get(),
+            ever: self.written.get(),
+            stripes: self.stripes.get(),
+            wait_ns: self.waited.get() as f64 / self.pieces.get().max(1) as f64,
+            ..Inside::default()
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! A trace as clients: its requests in its order, as fast as the queue allows or when they came.
+//!
+//! Requests go in whole blocks: those that they touch. What a write that covers part of a block
+//! would have to read first is not read. What is read before it was ever written is written
+//! beforehand: else nothing would have to be read.
+
+use super::{Blocks, Target, Watch, blocks, processor};
+use crate::measure::{Measures, Meter};
+use crate::trace::{Request, Trace};
+use crate::workload::{Kind, Op, Replay, Workload};
+use anyhow::{Error, Result};
+use furrow_rt::{Nanos, PAGE_SIZE, Rt};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Largest request that fills the volume.
+const PIECE: u64 = 64 << 10;
+
+struct Run {
+    rt: Rt,
+    target: Blocks,
+    requests: Vec<Request>,
+    next: Cell<usize>,
+    begin: Nanos,
+    meter: RefCell<Meter>,
+    failed: RefCell<Option<Error>>,
+}
+
+impl Run {
+    async fn carry_out(&self, number: usize, due: Nanos) {
+        let request = self.requests[number];
+        let (first, count) = request.blocks();
+        let (at, bytes) = (first * PAGE_SIZE as u64, count * PAGE_SIZE as u64);
+        let kind = if request.write { Kind::Write } else { Kind::Read };
+        match self.target.perform(0, Op { kind, at, bytes, sync: false }).await {
+            Ok(bytes) => self.meter.borrow_mut().count(due, self.rt.now(), bytes),
+            Err(error) => drop(self.failed.borrow_mut().get_or_insert(error)),
+        }
+    }
+
+    fn take(&self) -> Option<usize> {
+        let next = self.next.get();
+        let more = next < self.requests.len() && self.failed.borrow().is_none();
+        more.then(|| self.next.replace(next + 1))
+    }
+}
+
+/// Lets the requests of `trace` at `target`.
+///
+/// # Errors
+/// The first error of a request.
+pub async fn replay(
+    rt: &Rt,
+    mut target: Blocks,
+    trace: &Trace,
+    workload: &Workload,
+    watch: &Watch,
+) -> Result<Measures> {
+    for (first, count) in trace.read_first() {
+        let (mut at, end) = (first * PAGE_SIZE as u64, (first + count) * PAGE_SIZE as u64);
+        while at < end {
+            let bytes = PIECE.min(end - at);
+            blocks::write(target.volume(), at, bytes, target.page()).await?;
+            at += bytes;
+        }
+    }
+    target.begin();
+    let begin = rt.now();
+    let run = Rc::new(Run {
+        rt: rt.clone(),
+        target,
+        requests: trace.requests.clone(),
+        next: Cell::new(0),
+        begin,
+        meter: RefCell::new(Meter::new(begin, Nanos(u64::MAX))),
+        failed: RefCell::new(None),
+    });
+    let began = processor();
+    match workload.replay {
+        Replay::Paced => paced(&run, watch).await,
+        _ => fast(&run, workload.depth, watch).await,
+    }
+    if let Some(error) = run.failed.take() {
+        return Err(error);
+    }
+    let measures = run.meter.borrow().measures(Some(rt.now()));
+    let taken = (processor() - began).as_nanos() as f64 / measures.ops.max(1) as f64;
+    Ok(Measures { array: run.target.array(), processor_ns: Some(taken), ..measures })
+}
+
+/// `depth` requests outstanding.
+async fn fast(run: &Rc<Run>, depth: u32, watch: &Watch) {
+    let mut workers = Vec::new();
+    for _ in 0..depth {
+        let run = run.clone();
+        workers.push(run.rt.clone().spawn(async move {
+            while let Some(number) = run.take() {
+                let due = run.rt.now();
+                run.carry_out(number, due).await;
+            }
+        }));
+    }
+    for worker in workers {
+        worker.await;
+        watch.set(run.next.get() as u64 * 1_000 / run.requests.len().max(1) as u64);
+    }
+}
+
+/// Each request when it came, whatever became of those before.
+async fn paced(run: &Rc<Run>, watch: &Watch) {
+    let mut flights = Vec::new();
+    while let Some(number) = run.take() {
+        let due = run.begin.after(run.requests[number].at_us * 1_000);
+        run.rt.sleep_until(due).await;
+        let under_way = run.clone();
+        flights.push(run.rt.spawn(async move { under_way.carry_out(number, due).await }));
+        watch.set(number as u64 * 1_000 / run.requests.len() as u64);
+    }
+    for flight in flights {
+        flight.await;
+    }
+}
