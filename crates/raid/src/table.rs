@@ -67,8 +67,19 @@ impl StripeTable {
         let within = stripe % self.group;
         let start = stripe - within;
         let end = start.saturating_add(self.group).min(self.stripes);
-        let found = |at: &u32| self.entry(self.index(*at, drive)) == Some(within);
-        (start..end).find(found).map(|at| at - start)
+        let wanted = within.to_le_bytes();
+        let (wanted, drives) = (&wanted[..self.width], self.drives as usize);
+        // Bytes first: hardly any place passes, and only of those is asked whether it is taken.
+        let mut places = self.places[self.index(start, drive) * self.width..]
+            .chunks(drives * self.width.max(1))
+            .zip(start..end);
+        let found = |(bytes, at): &(&[u8], u32)| {
+            bytes[..self.width] == *wanted && self.entry(self.index(*at, drive)).is_some()
+        };
+        if self.width == 0 {
+            return self.entry(self.index(stripe, drive));
+        }
+        places.find(found).map(|(_, at)| at - start)
     }
 
     /// Notes that the chunk of `stripe` on `drive` is at `place` of its group.
