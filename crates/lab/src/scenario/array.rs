@@ -215,7 +215,7 @@ mod tests {
                 let degraded = run(&array, &format!("{more}\nact = 'degrade'"));
                 let (own, other) = (degraded.mean_ns, whole.mean_ns);
                 assert!(degraded.array.unwrap().reconstructed > 100, "{degraded:?}");
-                // Lost blocks are made when the others are read: two rounds, not one for each block.
+                // Lost blocks are made when the others are read: two rounds, not one each.
                 assert!(own < other * 2.2, "{level}, {size}: {own} {other}");
             }
         }
