@@ -134,9 +134,13 @@ impl Volume {
         found: &mut Found,
     ) -> Result<()> {
         for row in 0..rows {
+            let before = (found.result.findings.len(), found.result.lost);
             let done = self.scrub_row((slot, sequence), row, repair, found).await;
-            // It may be cleaned and released meanwhile: then there is nothing left to check.
+            // It may be cleaned and released meanwhile: then there is nothing left to check, and
+            // what was not found of the row was not lost.
             if self.0.segments.borrow()[slot as usize].sequence != sequence {
+                found.result.findings.truncate(before.0);
+                found.result.lost = before.1;
                 break;
             }
             done?;
