@@ -70,8 +70,8 @@ fn every_defect_built_in_is_caught() {
 /// Seeds of the simulation that found defects once. 1: blocks whose member failed under their
 /// stripe were missing in footers, so that their segments could never be cleaned. 9: a zone of
 /// which a write failed kept its permit for ever. 5, 14: a volume that had lost too many drives at
-/// once told those that answered that all others had failed. 104: a scrub took what was released under
-/// it for lost.
+/// once told those that answered that all others had failed. 104: a scrub took what was released
+/// under it for lost.
 #[test]
 fn what_failed_once_in_a_volumes_lives_holds() {
     for seed in [1, 5, 9, 14, 104] {
