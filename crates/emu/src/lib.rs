@@ -11,13 +11,7 @@
 //! use furrow_rt::{Config, Page, Pages, Rt};
 //! use furrow_zone::{BlockCount, Command, Lba, QueueId, Request, ZonedDevice};
 //!
-//! # let geometry = furrow_zone::Geometry {
-//! #     zones: 8, zone_size: BlockCount(64), zone_capacity: BlockCount(48),
-//! #     block_size: furrow_zone::ByteLen(4096), oob_bytes: 0, conventional_zones: 0,
-//! #     max_open: Some(4), max_active: Some(6), max_append: None, max_transfer: None,
-//! #     read_across_zones: false, unwritten_reads_fail: false, volatile_cache: false,
-//! #     channels: None, dies: None,
-//! # };
+//! # let geometry = furrow_zone::Geometry::unlimited(8, 64, 48);
 //! let rt = Rt::new(Config::simulated(7));
 //! let medium = Medium::memory(&geometry);
 //! let drive = Emulator::new(&rt, geometry, medium, Options::simulated())?;

@@ -7,8 +7,8 @@
 use furrow_log::{Durability, Kind, Order, Writer};
 use furrow_rt::{Completion, CompletionTable, Config, Page, Pages, Rt};
 use furrow_zone::{
-    BlockCount, ByteLen, Command, Geometry, Lba, Outcome, QueueId, Request, Status, ZoneId,
-    ZoneReport, ZonedDevice,
+    BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, Status, ZoneId, ZoneReport,
+    ZonedDevice,
 };
 use std::rc::Rc;
 
@@ -46,23 +46,7 @@ impl ZonedDevice for Null {
 }
 
 fn null() -> Rc<Null> {
-    let geometry = Geometry {
-        zones: ZONES,
-        zone_size: BlockCount(CAPACITY),
-        zone_capacity: BlockCount(CAPACITY),
-        block_size: ByteLen(4096),
-        oob_bytes: 0,
-        conventional_zones: 0,
-        max_open: None,
-        max_active: None,
-        max_append: None,
-        max_transfer: None,
-        read_across_zones: false,
-        unwritten_reads_fail: false,
-        volatile_cache: false,
-        channels: None,
-        dies: None,
-    };
+    let geometry = Geometry::unlimited(ZONES, CAPACITY, CAPACITY);
     Rc::new(Null { geometry, table: CompletionTable::new() })
 }
 

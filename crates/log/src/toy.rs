@@ -4,8 +4,8 @@
 use furrow_rt::{Completion, CompletionTable, Pages, Rng, Rt, Source, Ticket};
 use furrow_zone::machine::{Effect, Machine};
 use furrow_zone::{
-    Action, BlockCount, ByteLen, Command, Geometry, Lba, Outcome, QueueId, Request, Status, Target,
-    ZoneId, ZoneReport, ZonedDevice,
+    Action, BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, Status, Target, ZoneId,
+    ZoneReport, ZonedDevice,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,21 +13,9 @@ use std::rc::Rc;
 
 pub(crate) fn geometry(zones: u32, capacity: u64) -> Geometry {
     Geometry {
-        zones,
-        zone_size: BlockCount(capacity.next_power_of_two()),
-        zone_capacity: BlockCount(capacity),
-        block_size: ByteLen(4096),
-        oob_bytes: 0,
-        conventional_zones: 0,
-        max_open: None,
-        max_active: None,
-        max_append: None,
         max_transfer: Some(BlockCount(8)),
-        read_across_zones: false,
         unwritten_reads_fail: true,
-        volatile_cache: false,
-        channels: None,
-        dies: None,
+        ..Geometry::unlimited(zones, capacity.next_power_of_two(), capacity)
     }
 }
 

@@ -11,7 +11,7 @@ use furrow_emu::{Emulator, Fault, FaultKind, Medium, Options as DriveOptions};
 use furrow_nbd::{Export, Listen, Options, Server};
 use furrow_raid::{Config, Level, Volume, assemble, create};
 use furrow_rt::Rt;
-use furrow_zone::{BlockCount, ByteLen, Geometry, ZonedDevice};
+use furrow_zone::{Geometry, ZonedDevice};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -23,21 +23,10 @@ use tools::run;
 /// A drive of half a gibibyte, 64 bytes beside each block.
 fn geometry() -> Geometry {
     Geometry {
-        zones: 64,
-        zone_size: BlockCount(2048),
-        zone_capacity: BlockCount(2048),
-        block_size: ByteLen(4096),
         oob_bytes: 64,
-        conventional_zones: 0,
         max_open: Some(14),
         max_active: Some(14),
-        max_append: None,
-        max_transfer: None,
-        read_across_zones: false,
-        unwritten_reads_fail: false,
-        volatile_cache: false,
-        channels: None,
-        dies: None,
+        ..Geometry::unlimited(64, 2048, 2048)
     }
 }
 

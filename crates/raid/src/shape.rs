@@ -277,26 +277,14 @@ fn check_alike(geometries: &[&Geometry]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use furrow_zone::{BlockCount, ByteLen};
     use proptest::prelude::*;
 
     pub(crate) fn geometry(zones: u32, capacity: u64) -> Geometry {
         Geometry {
-            zones,
-            zone_size: BlockCount(capacity.next_power_of_two()),
-            zone_capacity: BlockCount(capacity),
-            block_size: ByteLen(4096),
             oob_bytes: 64,
-            conventional_zones: 0,
             max_open: Some(8),
             max_active: Some(8),
-            max_append: None,
-            max_transfer: None,
-            read_across_zones: false,
-            unwritten_reads_fail: false,
-            volatile_cache: false,
-            channels: None,
-            dies: None,
+            ..Geometry::unlimited(zones, capacity.next_power_of_two(), capacity)
         }
     }
 

@@ -20,9 +20,7 @@ use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool, desc
 use furrow_log::record::{self, Expect, RecordId, Uuid, crc32c};
 use furrow_log::{BlockAddr, Durability, Kind, Order, Writer, WriterOptions, read_blocks};
 use furrow_rt::{Page, Pages, Pool, Rng, Rt};
-use furrow_zone::{
-    BlockCount, ByteLen, Geometry, QueueId, ZoneId, ZoneReport, ZoneState, ZonedDevice,
-};
+use furrow_zone::{BlockCount, Geometry, QueueId, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -669,21 +667,12 @@ impl Subject for LedgerSubject {
         let mut rng = Rng::new(case.seed ^ 0x1ed9);
         let capacity = 7 + rng.below(8);
         Geometry {
-            zones: 16 + 2 * rng.below(3) as u32,
-            zone_size: BlockCount(capacity + rng.below(4)),
-            zone_capacity: BlockCount(capacity),
-            block_size: ByteLen(4096),
-            oob_bytes: 0,
-            conventional_zones: 0,
             max_open: Some(4),
             max_active: Some(4),
-            max_append: None,
             max_transfer: Some(BlockCount(3)),
-            read_across_zones: false,
             unwritten_reads_fail: true,
             volatile_cache: case.volatile,
-            channels: None,
-            dies: None,
+            ..Geometry::unlimited(16 + 2 * rng.below(3) as u32, capacity + rng.below(4), capacity)
         }
     }
 

@@ -611,21 +611,10 @@ impl Subject for Toy {
         let mut rng = Rng::new(case.seed ^ 0xd217);
         let capacity = 9 + rng.below(12);
         Geometry {
-            zones: 10 + rng.below(5) as u32,
-            zone_size: BlockCount(capacity + rng.below(4)),
-            zone_capacity: BlockCount(capacity),
-            block_size: furrow_zone::ByteLen(PAGE_SIZE as u64),
-            oob_bytes: 0,
-            conventional_zones: 0,
             max_open: Some(6),
             max_active: Some(8),
-            max_append: None,
-            max_transfer: None,
-            read_across_zones: false,
-            unwritten_reads_fail: false,
             volatile_cache: case.volatile,
-            channels: None,
-            dies: None,
+            ..Geometry::unlimited(10 + rng.below(5) as u32, capacity + rng.below(4), capacity)
         }
     }
 

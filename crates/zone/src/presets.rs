@@ -9,7 +9,7 @@
 //! Assumed of all zoned ones: no conventional zones, no read across zones, unwritten blocks read
 //! as zeros, a write cache that power-loss protection keeps (`volatile_cache` false).
 
-use crate::{BlockCount, ByteLen, Geometry};
+use crate::{BlockCount, Geometry};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -66,21 +66,9 @@ pub fn plain() -> Geometry {
 /// 128 KiB, transfers to 2 MiB.
 fn zoned(zones: u32, zone_size: u64, zone_capacity: u64) -> Geometry {
     Geometry {
-        zones,
-        zone_size: BlockCount(zone_size / BLOCK),
-        zone_capacity: BlockCount(zone_capacity / BLOCK),
-        block_size: ByteLen(BLOCK),
-        oob_bytes: 0,
-        conventional_zones: 0,
-        max_open: None,
-        max_active: None,
         max_append: Some(BlockCount(128 * KIB / BLOCK)),
         max_transfer: Some(BlockCount(2 * MIB / BLOCK)),
-        read_across_zones: false,
-        unwritten_reads_fail: false,
-        volatile_cache: false,
-        channels: None,
-        dies: None,
+        ..Geometry::unlimited(zones, zone_size / BLOCK, zone_capacity / BLOCK)
     }
 }
 

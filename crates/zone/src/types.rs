@@ -77,6 +77,28 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// Blocks of 4 KiB, no limits, nothing beside the blocks: what most drives are a change of.
+    /// Sizes in blocks.
+    pub fn unlimited(zones: u32, zone_size: u64, zone_capacity: u64) -> Geometry {
+        Geometry {
+            zones,
+            zone_size: BlockCount(zone_size),
+            zone_capacity: BlockCount(zone_capacity),
+            block_size: ByteLen(4096),
+            oob_bytes: 0,
+            conventional_zones: 0,
+            max_open: None,
+            max_active: None,
+            max_append: None,
+            max_transfer: None,
+            read_across_zones: false,
+            unwritten_reads_fail: false,
+            volatile_cache: false,
+            channels: None,
+            dies: None,
+        }
+    }
+
     /// First block of `zone`.
     pub fn start(&self, zone: ZoneId) -> Lba {
         Lba(u64::from(zone.0) * self.zone_size.0)

@@ -19,8 +19,7 @@
 #![allow(clippy::unwrap_used)]
 
 use furrow_zone::{
-    Action, BlockCount, ByteLen, Command, Geometry, Lba, Machine, Status, Target, Zone, ZoneId,
-    ZoneState,
+    Action, BlockCount, Command, Geometry, Lba, Machine, Status, Target, Zone, ZoneId, ZoneState,
 };
 
 const SIZE: u64 = 12;
@@ -73,11 +72,6 @@ fn geometry(row: &Row) -> Geometry {
             (false, false, false) => (7, 14),
         };
     Geometry {
-        zones: ZONES,
-        zone_size: BlockCount(SIZE),
-        zone_capacity: BlockCount(CAPACITY),
-        block_size: ByteLen(4096),
-        oob_bytes: 0,
         conventional_zones: 1,
         max_open: Some(max_open),
         max_active: Some(max_active),
@@ -86,8 +80,7 @@ fn geometry(row: &Row) -> Geometry {
         read_across_zones: row.has("razb"),
         unwritten_reads_fail: row.has("dulbe"),
         volatile_cache: true,
-        channels: None,
-        dies: None,
+        ..Geometry::unlimited(ZONES, SIZE, CAPACITY)
     }
 }
 

@@ -4,28 +4,18 @@
 use furrow_emu::{Emulator, Medium, Options};
 use furrow_rt::{Config, Page, Pages, Rt};
 use furrow_zone::{
-    Action, BlockCount, ByteLen, Command, Geometry, Lba, Outcome, QueueId, Request, Status, Target,
-    ZoneId, ZonedDevice,
+    Action, BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, Status, Target, ZoneId,
+    ZonedDevice,
 };
 
 /// 8 zones of 64 blocks, 50 of them writable; 3 open, 5 active.
 pub fn geometry() -> Geometry {
     Geometry {
-        zones: 8,
-        zone_size: BlockCount(64),
-        zone_capacity: BlockCount(50),
-        block_size: ByteLen(4096),
-        oob_bytes: 0,
-        conventional_zones: 0,
         max_open: Some(3),
         max_active: Some(5),
         max_append: Some(BlockCount(16)),
-        max_transfer: None,
         read_across_zones: true,
-        unwritten_reads_fail: false,
-        volatile_cache: false,
-        channels: None,
-        dies: None,
+        ..Geometry::unlimited(8, 64, 50)
     }
 }
 

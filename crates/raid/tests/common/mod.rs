@@ -5,27 +5,16 @@
 use furrow_emu::{Emulator, Medium, Options as DriveOptions};
 use furrow_raid::{Config, Level, Options, Volume, create};
 use furrow_rt::{Page, Pages, Rng, Rt};
-use furrow_zone::{BlockCount, ByteLen, Geometry, ZonedDevice};
+use furrow_zone::{Geometry, ZonedDevice};
 use std::rc::Rc;
 
 /// A drive of `zones` zones of `capacity` blocks, with 64 out-of-band bytes.
 pub fn geometry(zones: u32, capacity: u64) -> Geometry {
     Geometry {
-        zones,
-        zone_size: BlockCount(capacity.next_power_of_two()),
-        zone_capacity: BlockCount(capacity),
-        block_size: ByteLen(4096),
         oob_bytes: 64,
-        conventional_zones: 0,
         max_open: Some(8),
         max_active: Some(8),
-        max_append: None,
-        max_transfer: None,
-        read_across_zones: false,
-        unwritten_reads_fail: false,
-        volatile_cache: false,
-        channels: None,
-        dies: None,
+        ..Geometry::unlimited(zones, capacity.next_power_of_two(), capacity)
     }
 }
 
