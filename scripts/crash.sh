@@ -10,9 +10,12 @@
 
 case "${1:-slice}" in
 # Many seeds, each cut at up to so many commands.
-slice) lives=1000 volumes=100 effort="--cuts 150 --seconds" fs=90 rot=20 raid=40 ledger=25 toy=5 ;;
+slice) lives=1000 volumes=100 effort="--cuts 150 --seconds" fs=70 fsync=25 rot=20 raid=40 ledger=20 toy=5 ;;
 # Every command of every run.
-full) lives=50000 volumes=1000 effort="--reopens" fs=300000 rot=50000 raid=50000 ledger=50000 toy=20000 ;;
+full)
+    lives=50000 volumes=1000 effort="--reopens"
+    fs=300000 fsync=50000 rot=50000 raid=50000 ledger=50000 toy=20000
+    ;;
 *) fail "unknown form '$1': slice or full" ;;
 esac
 threads="$(nproc)"
@@ -47,6 +50,7 @@ canary() {
 "$sim" 1 --runs "$lives" --quiet || failed=1
 "$sim" --subject raid 1 --runs "$volumes" --quiet || failed=1
 sweep fs "$fs"
+sweep fsync "$fsync"
 sweep rot "$rot"
 sweep raid "$raid"
 sweep ledger "$ledger"

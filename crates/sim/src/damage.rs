@@ -63,7 +63,7 @@ impl Image {
     /// # Errors
     /// If the engine fails: a bug that has nothing to do with damage.
     pub fn make(seed: u64) -> Result<Image, String> {
-        let files = Files { canary: None, rot: true };
+        let files = Files { rot: true, ..Files::default() };
         let case = Case { seed, volatile: false };
         let geometry = files.drive(case);
         let rt = Rt::new(Config::shuffled(seed));

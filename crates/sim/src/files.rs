@@ -19,7 +19,7 @@ use furrow_fs::FsckOptions;
 use furrow_fs::{Canary, Fs, Metadata, MkfsOptions, MountOptions, NewNode, Order, Placement};
 use furrow_fs::{CleanOptions, GcOptions, VictimPolicy, WriteData};
 use furrow_rt::{Nanos, Rng, Rt};
-use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, Lba, ZoneId, ZonedDevice};
+use furrow_zone::{BlockCount, ErrorKind, Geometry, Lba, ZoneId, ZonedDevice};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -32,6 +32,8 @@ pub struct Files {
     pub canary: Option<Canary>,
     /// Bits flip on the drive before it is reopened: errors are fine then, wrong answers are not.
     pub rot: bool,
+    /// Only busy setups: in every run many clients sync much.
+    pub fsync: bool,
 }
 
 /// What a case draws besides its operations.
@@ -66,22 +68,17 @@ impl Setup {
         let (max_active, widest) =
             [(6, 1), (8, 1), (14, 1), (16, 2), (22, 3)][rng.below(5) as usize];
         let width = 1 + rng.below(widest) as u32;
+        let zones = 36 + rng.below(20) as u32;
+        let size = capacity + [0, 1, 23][rng.below(3) as usize];
         let geometry = Geometry {
-            zones: 36 + rng.below(20) as u32,
-            zone_size: BlockCount(capacity + [0, 1, 23][rng.below(3) as usize]),
-            zone_capacity: BlockCount(capacity),
-            block_size: ByteLen(4096),
-            oob_bytes: 0,
-            conventional_zones: 0,
             max_open: Some(max_active),
             max_active: Some(max_active),
-            max_append: None,
             max_transfer: Some(BlockCount([4, 16, 64][rng.below(3) as usize])),
-            read_across_zones: false,
             unwritten_reads_fail: rng.one_in(2),
             volatile_cache: case.volatile,
             channels: Some(width as u16),
             dies: (case.seed % 2 == 1).then_some(4 * width as u16),
+            ..Geometry::unlimited(zones, size, capacity)
         };
         let format = MkfsOptions {
             label: "simulated".to_owned(),
@@ -568,6 +565,7 @@ impl Files {
     fn setup(&self, case: Case) -> Setup {
         let setup = Setup::draw(case, self.canary);
         let setup = match () {
+            () if self.fsync => setup.busy(case),
             () if Setup::is_full(case) => setup.full(case),
             () if Setup::is_merging(case) => setup.merging(case),
             () if self.rot || case.seed.is_multiple_of(2) => setup,
@@ -589,7 +587,11 @@ impl Subject for Files {
     type Expected = Expected;
 
     fn name(&self) -> String {
-        let name = if self.rot { "rot" } else { "fs" };
+        let name = match self {
+            Files { rot: true, .. } => "rot",
+            Files { fsync: true, .. } => "fsync",
+            _ => "fs",
+        };
         match self.canary {
             None => name.to_owned(),
             Some(canary) => format!("{name}:{canary:?}"),

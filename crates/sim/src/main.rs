@@ -92,8 +92,9 @@ struct DamageArgs {
 
 #[derive(Args)]
 struct CrashArgs {
-    /// What to crash: fs, rot (fs on a drive whose blocks decay), raid (a volume), ledger (the log
-    /// crate alone) or toy; or fs:CANARY and so on for one of their built-in defects.
+    /// What to crash: fs, fsync (fs with many clients that sync much, in every run), rot (fs on a
+    /// drive whose blocks decay), raid (a volume), ledger (the log crate alone) or toy; or
+    /// fs:CANARY and so on for one of their built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
     /// First seed.
@@ -166,9 +167,10 @@ impl Chosen {
         };
         match kind {
             "toy" => Ok(Chosen::Toy(Toy { canary: canary_of(canary, &toy::Canary::ALL)? })),
-            "fs" | "rot" => Ok(Chosen::Files(Files {
+            "fs" | "fsync" | "rot" => Ok(Chosen::Files(Files {
                 canary: canary_of(canary, &FS_CANARIES)?,
                 rot: kind == "rot",
+                fsync: kind == "fsync",
             })),
             "ledger" => {
                 Ok(Chosen::Ledger(LedgerSubject { canary: canary_of(canary, &ledger::CANARIES)? }))
@@ -176,7 +178,7 @@ impl Chosen {
             "raid" => Ok(Chosen::Volume(VolumeSubject {
                 canary: canary_of(canary, &furrow_raid::Canary::ALL)?,
             })),
-            _ => bail!("no subject {kind:?}: there are fs, rot, raid, ledger and toy"),
+            _ => bail!("no subject {kind:?}: there are fs, fsync, rot, raid, ledger and toy"),
         }
     }
 }

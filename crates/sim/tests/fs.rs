@@ -72,7 +72,7 @@ fn what_failed_once_on_a_drive_that_fails_holds() {
 #[test]
 fn what_failed_once_on_a_drive_that_rots_holds() {
     let effort = Effort { cuts_max: 0, samples: 2, ..Effort::default() };
-    let rot = Files { rot: true, canary: None };
+    let rot = Files { rot: true, ..Files::default() };
     for (seed, volatile) in [(5, false), (5, true), (89, false), (89, true)] {
         let figures = sweep_case(&rot, Case { seed, volatile }, &effort, &|_| false);
         assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
@@ -86,7 +86,7 @@ fn is_caught(canary: Canary, rot: bool) {
 }
 
 fn is_caught_by(canary: Canary, rot: bool, seeds: impl Fn(&u64) -> bool) {
-    let files = Files { canary: Some(canary), rot };
+    let files = Files { canary: Some(canary), rot, ..Files::default() };
     let effort = Effort { cuts_max: 40, samples: 4, failures_max: 1, ..Effort::default() };
     let figures = sweep(files, (0..40).filter(seeds), effort);
     let failure = figures.failures.first().unwrap_or_else(|| panic!("{canary:?} not caught"));
@@ -191,7 +191,7 @@ fn a_dropped_crc_is_caught() {
 
 #[test]
 fn a_drive_that_rots_shows_errors_but_never_wrong_data() {
-    let figures = sweep(Files { rot: true, canary: None }, 0..25, few());
+    let figures = sweep(Files { rot: true, ..Files::default() }, 0..25, few());
     for failure in &figures.failures {
         println!("{failure}");
     }
