@@ -198,32 +198,15 @@ pub async fn create(
     }
     let geometries: Vec<_> = devices.iter().map(|device| device.geometry()).collect();
     let shape = Shape::new(config, &geometries)?;
-    let mut all = Vec::new();
-    for device in &devices {
-        let zones = reports(&**device)?;
-        let used =
-            zones.iter().find(|zone| !matches!(zone.state, ZoneState::Empty | ZoneState::Offline));
-        if let Some(used) = used.filter(|_| !force) {
-            return Err(Error::new(
-                ErrorKind::Exists,
-                format!(
-                    "{}: zone {} is not empty: use --force if what the drive holds may be lost",
-                    device.name(),
-                    used.zone
-                ),
-            ));
-        }
-        all.push(zones);
+    if !force {
+        devices.iter().try_for_each(|device| check_empty(&**device))?;
     }
     let mut rng = rt.fork_rng();
     let uuid = Uuid::random(&mut rng);
     let mut members = Vec::new();
-    for (device, zones) in devices.iter().zip(&mut all) {
-        if force {
-            erase(&**device, zones).await?;
-            *zones = reports(&**device)?;
-        }
-        let drive = Drive::open(rt, device.clone(), zones, 0, &options.drive)?;
+    for device in &devices {
+        let zones = erase(&**device).await?;
+        let drive = Drive::open(rt, device.clone(), &zones, 0, &options.drive)?;
         members.push(member(Uuid::random(&mut rng), MemberState::Active, 0, Some(drive)));
     }
     let image = Image {
@@ -239,8 +222,20 @@ pub async fn create(
     Ok(volume)
 }
 
-/// Empties every zone that holds something.
-pub(crate) async fn erase(device: &dyn ZonedDevice, zones: &[ZoneReport]) -> Result<()> {
+/// Refuses a drive that holds something.
+pub(crate) fn check_empty(device: &dyn ZonedDevice) -> Result<()> {
+    let used = |zone: &ZoneReport| !matches!(zone.state, ZoneState::Empty | ZoneState::Offline);
+    let Some(used) = reports(device)?.into_iter().find(used) else { return Ok(()) };
+    let (name, zone) = (device.name(), used.zone);
+    let what = format!(
+        "{name}: zone {zone} is not empty: use --force if what the drive holds may be lost"
+    );
+    Err(Error::new(ErrorKind::Exists, what))
+}
+
+/// Empties every zone that holds something; what the zones are like then.
+pub(crate) async fn erase(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+    let zones = reports(device)?;
     let held = |zone: &&ZoneReport| {
         !matches!(zone.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
             && !device.geometry().is_conventional(zone.zone)
@@ -254,7 +249,7 @@ pub(crate) async fn erase(device: &dyn ZonedDevice, zones: &[ZoneReport]) -> Res
             return Err(Error::device(&device.name(), what, status));
         }
     }
-    Ok(())
+    reports(device)
 }
 
 pub(crate) fn member(uuid: Uuid, state: MemberState, events: u64, drive: Option<Drive>) -> Member {

@@ -6,7 +6,8 @@
 //! the next assembly, which goes on with the rest. Until all are, the member is *rebuilding* and
 //! its level tolerates one failure less.
 
-use crate::drive::{Drive, reports};
+use crate::assemble::{check_empty, erase};
+use crate::drive::Drive;
 use crate::event::Event;
 use crate::format::{FooterEntry, NONE};
 use crate::make::Made;
@@ -21,7 +22,7 @@ use furrow_log::pool::ReleaseProof;
 use furrow_log::record::crc32c;
 use furrow_log::writer::{Durability, Kind, Payload, Written};
 use furrow_rt::{JoinHandle, Nanos, Pages};
-use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -96,13 +97,11 @@ impl Volume {
                 format!("member {index} is in service: fail it first"),
             ));
         }
-        let zones = match self.check_spare(&*device) {
-            Err(error) if force && error.kind() == ErrorKind::Exists => {
-                crate::assemble::erase(&*device, &reports(&*device)?).await?;
-                reports(&*device)?
-            }
-            checked => checked?,
-        };
+        self.check_replacement(&*device)?;
+        if !force {
+            check_empty(&*device)?;
+        }
+        let zones = erase(&*device).await?;
         let drive = Drive::open(&self.0.rt, device, &zones, 0, &self.0.options.drive)?;
         drive.zones.checkpoint_durable(self.0.checkpoint.id.get());
         let one = self.state_records().await;
@@ -135,25 +134,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a drive can take the place of a member that fails: what its zones are like.
+    /// Whether a drive can take the place of a member that fails.
     ///
     /// # Errors
     /// `Invalid` if it does not fit, `Exists` if it is not empty.
-    pub fn check_spare(&self, device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+    pub fn check_spare(&self, device: &dyn ZonedDevice) -> Result<()> {
         self.check_replacement(device)?;
-        let zones = reports(device)?;
-        let used = |z: &&ZoneReport| !matches!(z.state, ZoneState::Empty | ZoneState::Offline);
-        match zones.iter().find(used) {
-            Some(used) => Err(Error::new(
-                ErrorKind::Exists,
-                format!(
-                    "{}: zone {} is not empty: use --force if what the drive holds may be lost",
-                    device.name(),
-                    used.zone
-                ),
-            )),
-            None => Ok(zones),
-        }
+        check_empty(device)
     }
 
     fn check_replacement(&self, device: &dyn ZonedDevice) -> Result<()> {
