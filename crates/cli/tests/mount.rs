@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -302,10 +303,8 @@ fn a_killed_daemon_is_said_and_nothing_fsynced_is_lost() {
         file.write_all(&vec![round as u8; 100_000 + round as usize]).unwrap();
         file.sync_all().unwrap();
         fs::write(place.file("unsynced"), "may go").unwrap();
-        kill(place.pid(), rustix::process::Signal::KILL);
+        die(&place);
         let dead = "is a dead mount";
-        let probe = || said(&furrow(&["df", &place.dir()])).contains(dead);
-        wait_until("the mount dies", probe);
         refused(&["df", &place.dir()], 1, dead);
         refused(&["sync", &place.dir()], 1, dead);
         refused(&["mount", &place.image(), &place.dir()], 32, dead);
@@ -324,6 +323,68 @@ fn a_killed_daemon_is_said_and_nothing_fsynced_is_lost() {
     }
     place.mount();
     assert!(place.file("f2").exists());
+}
+
+/// Kills the daemon; what is left of the mount is a dead one.
+fn die(place: &Place) {
+    kill(place.pid(), rustix::process::Signal::KILL);
+    let probe = || said(&furrow(&["df", &place.dir()])).contains("is a dead mount");
+    wait_until("the mount dies", probe);
+}
+
+/// Of files opened with `O_SYNC` or `O_DSYNC`, with and without `O_DIRECT`, every write that
+/// returned is there after the daemon was killed, without any fsync.
+#[test]
+fn what_is_written_synchronously_survives_a_killed_daemon() {
+    if skip("what_is_written_synchronously_survives_a_killed_daemon") {
+        return;
+    }
+    use rustix::fs::OFlags;
+    const WRITES: u64 = 40;
+    const SIZE: usize = 8192;
+    let place = Place::new("osync");
+    place.mount();
+    let ways = [
+        OFlags::SYNC,
+        OFlags::DSYNC,
+        OFlags::SYNC | OFlags::APPEND,
+        OFlags::SYNC | OFlags::DIRECT,
+        OFlags::DSYNC | OFlags::DIRECT,
+    ];
+    let content = |way: usize, at: u64| (way as u64 * 100 + at + 1) as u8;
+    for (way, flags) in ways.into_iter().enumerate() {
+        let mut file = File::options()
+            .create_new(true)
+            .write(true)
+            .custom_flags(flags.bits() as i32)
+            .open(place.file(&format!("f{way}")))
+            .unwrap();
+        // What O_DIRECT writes must be aligned in memory.
+        let mut memory = vec![0; 2 * SIZE];
+        let start = memory.as_ptr().align_offset(SIZE);
+        for at in 0..WRITES {
+            memory[start..start + SIZE].fill(content(way, at));
+            file.write_all(&memory[start..start + SIZE]).unwrap();
+        }
+        // The name of a new file is the directory's; O_SYNC says nothing of it.
+        File::open(place.dir()).unwrap().sync_all().unwrap();
+    }
+    // An overwrite in place, too.
+    let path = place.file("f0");
+    let flags = OFlags::DSYNC.bits() as i32;
+    let again = File::options().write(true).custom_flags(flags).open(path).unwrap();
+    again.write_all_at(&[0xee; SIZE], 5 * SIZE as u64).unwrap();
+    die(&place);
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    place.mount();
+    for way in 0..ways.len() {
+        let found = fs::read(place.file(&format!("f{way}"))).unwrap();
+        assert_eq!(found.len(), WRITES as usize * SIZE, "file {way}");
+        for (at, part) in found.chunks(SIZE).enumerate() {
+            let expected = if (way, at) == (0, 5) { 0xee } else { content(way, at as u64) };
+            assert!(part.iter().all(|byte| *byte == expected), "file {way}, write {at}");
+        }
+    }
 }
 
 fn foreground(place: &Place) -> Child {
