@@ -47,6 +47,7 @@ crash-full: ## power cuts at every command, the long form
 bench: build ## every layer against what limits it; ratios within one run
 	@scripts/setup.sh bench
 	@"$${CARGO_TARGET_DIR:-target}/release/furrow" bench
+	cargo bench --quiet --locked -p furrow-lab --bench parity
 
 realtime: ## a mount on a drive that takes its time, by fio, against the drive's own figures
 	@scripts/setup.sh realtime

@@ -133,6 +133,8 @@ demo-raid)
     ;;
 bench)
     need_nbd_clients
+    [ -e /usr/include/isa-l.h ] ||
+        install_package libisal-dev "parity by a library to be compared with"
     load_fuse
     ;;
 realtime)
