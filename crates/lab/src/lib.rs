@@ -40,6 +40,7 @@ pub mod target;
 pub mod text;
 mod timing;
 pub mod trace;
+mod volume;
 mod work;
 pub mod workload;
 
@@ -69,6 +70,7 @@ pub const BENCHES: &[Bench] = &[
     reach::REACH,
     timing::TIMING,
     capacity::CAPACITY,
+    volume::VOLUME,
     nbd::NBD,
 ];
 
