@@ -5,7 +5,7 @@
 //! the same bytes.
 
 #![allow(unsafe_code, reason = "calls a C library")]
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a benchmark")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures real time")]
 
 use furrow_lab::{Contestant, Effort, compare};
 use furrow_raid::{Level, Placement, parity};

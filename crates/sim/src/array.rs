@@ -5,7 +5,7 @@ use crate::part::Part;
 use furrow_raid::{Canary, Config, DriveOptions, Level, Options, Placement, Shape, Volume};
 use furrow_raid::{assemble, examine};
 use furrow_rt::{Rng, Rt};
-use furrow_zone::{BlockCount, ByteLen, Error, Geometry, ZonedDevice};
+use furrow_zone::{Error, Geometry, ZonedDevice};
 use std::rc::Rc;
 
 /// Drives beside the array's, for replacements.
@@ -47,22 +47,15 @@ impl Array {
         let tall = rng.one_in(8) || bounded;
         let capacity = if tall { 88 + rng.below(8) } else { 20 + rng.below(20) };
         let permits = 6 + rng.below(3) as u32;
+        let zones = if bounded { 36 } else { 12 } + rng.below(4) as u32;
+        let size = capacity + rng.below(4);
         let geometry = Geometry {
-            zones: if bounded { 36 } else { 12 } + rng.below(4) as u32,
-            zone_size: BlockCount(capacity + rng.below(4)),
-            zone_capacity: BlockCount(capacity),
-            block_size: ByteLen(4096),
             oob_bytes: 48 + 16 * rng.below(2) as u16,
-            conventional_zones: 0,
             max_open: Some(permits),
             max_active: Some(permits),
-            max_append: None,
-            max_transfer: None,
-            read_across_zones: false,
             unwritten_reads_fail: rng.one_in(2),
             volatile_cache: case.volatile,
-            channels: None,
-            dies: None,
+            ..Geometry::unlimited(zones, size, capacity)
         };
         let config = Config {
             small: 1 + rng.below(2) as u32,

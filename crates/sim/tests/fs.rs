@@ -54,6 +54,16 @@ fn what_failed_once_holds() {
 
 /// The same for drives that fail: a record torn in a zone that is full or read-only by the time
 /// fsck looks; a merge that a mount began twice, so that units of the first were forgotten.
+/// fsck took a sync record that a crash had cut off, and the mount after it had filled up behind,
+/// for damage.
+#[test]
+fn a_record_cut_off_by_an_older_crash_is_no_damage() {
+    let busy = Files { fsync: true, ..Files::default() };
+    let case = Case { seed: 3, volatile: false };
+    let cuts = "27:NDDDN@L3474580365+55:DD@L1338480550+41:D@L2536242416";
+    assert_eq!(replay(&busy, case, cuts, None), Ok(()));
+}
+
 #[test]
 fn what_failed_once_on_a_drive_that_fails_holds() {
     let effort = Effort { cuts_max: 60, samples: 4, ..Effort::default() };

@@ -3,7 +3,7 @@
 use super::tree::{head_of, inode_of, leaf_of, read_node};
 use super::{Fsck, Plan, Volume, xattrs};
 use crate::dirent;
-use crate::format::{HEADS_PER_STREAM, HOLE, LEVEL_INODE, NatEntry, Pointer, item, kind};
+use crate::format::{BLOCK, HEADS_PER_STREAM, HOLE, LEVEL_INODE, NatEntry, Pointer, item, kind};
 use crate::types::Kind;
 use furrow_log::record::{self, Expect, RecordHeader, crc32c, crc32c_append};
 use furrow_rt::Page;
@@ -142,8 +142,20 @@ async fn record_at(fsck: &Fsck, volume: &Volume, half: u32, at: u32) -> Found {
     let expect = Expect { kind: kind::SYNC, device: Some(plan.device), object: Some(plan.uuid) };
     match record::open(&bytes, &expect) {
         Ok((header, body)) => Found::Whole(header, body.to_vec()),
+        Err(_)
+            if header.is_some_and(|h| h.epoch != volume.body.sync_epoch) && ends_early(&bytes) =>
+        {
+            Found::End
+        }
         Err(error) => Found::Damaged(error.to_string()),
     }
+}
+
+/// Whether something else follows the first of a record's blocks: a crash cut the record off, and
+/// the mount after that filled the half up with zeros or went on there with records of its own.
+fn ends_early(bytes: &[u8]) -> bool {
+    let other = |block: &[u8]| block.iter().all(|b| *b == 0) || record::peek(block).is_some();
+    bytes.chunks(BLOCK).skip(1).any(other)
 }
 
 /// A record of which not all was written: the log ends, if its content really goes on.
