@@ -77,7 +77,7 @@ struct Scanned {
 impl Volume {
     /// Brings the volume to where it can be written, from the state record's image on.
     pub(crate) async fn recover(&self, zones: &[Vec<ZoneReport>], image: &Image) -> Result<()> {
-        let (found, strays) = self.find_segments(zones).await;
+        let (found, mut strays) = self.find_segments(zones).await;
         let mut delta = Delta::default();
         let (mut open, mut unbuilt, mut unended) = (Vec::new(), Vec::new(), Vec::new());
         for mut segment in found {
@@ -85,6 +85,14 @@ impl Volume {
                 e.slot.get() == segment.slot && e.sequence.get() == segment.sequence
             };
             let entry = image.entries.iter().find(of);
+            if entry.is_none() && segment.sequence < image.next_segment {
+                // Released before the cut: a zone that could not be reset keeps what it was, and
+                // what the cut's map says is newer.
+                strays.extend(
+                    (0u32..).zip(segment.zones).filter_map(|(index, zone)| Some((index, zone?))),
+                );
+                continue;
+            }
             let highest = self.0.next_segment.get().max(segment.sequence + 1);
             self.0.next_segment.set(highest);
             let ended = entry.is_some_and(|entry| entry.state != segment::OPEN);

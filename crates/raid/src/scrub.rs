@@ -92,9 +92,8 @@ impl Volume {
             named.extend(mapped.chain([map.root_of(leaf)]).filter(|n| suspected.contains(n)));
         }
         for row in short {
-            let (slot, sequence) = row.segment;
             // One that was released meanwhile had nothing that counts.
-            let there = self.0.segments.borrow()[slot as usize].sequence == sequence;
+            let there = self.stays(row.segment);
             let gone = row.missing.iter().filter(|number| named.contains(number)).count();
             if there && gone > 0 {
                 result.lost += gone as u64;
@@ -102,6 +101,12 @@ impl Volume {
             }
         }
         Ok(())
+    }
+
+    /// Whether a segment was not released meanwhile, nor is being.
+    fn stays(&self, (slot, sequence): (u32, u64)) -> bool {
+        let segment = &self.0.segments.borrow()[slot as usize];
+        segment.sequence == sequence && segment.state != SegmentState::Releasing
     }
 
     /// The segments there are, and of each the rows whose stripes are complete.
@@ -138,7 +143,7 @@ impl Volume {
             let done = self.scrub_row((slot, sequence), row, repair, found).await;
             // It may be cleaned and released meanwhile: then there is nothing left to check, and
             // what was not found of the row was not lost.
-            if self.0.segments.borrow()[slot as usize].sequence != sequence {
+            if !self.stays((slot, sequence)) {
                 found.result.findings.truncate(before.0);
                 found.result.lost = before.1;
                 break;

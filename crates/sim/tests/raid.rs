@@ -70,11 +70,12 @@ fn every_defect_built_in_is_caught() {
 /// Seeds of the simulation that found defects once. 1: blocks whose member failed under their
 /// stripe were missing in footers, so that their segments could never be cleaned. 9: a zone of
 /// which a write failed kept its permit for ever. 5, 14: a volume that had lost too many drives at
-/// once told those that answered that all others had failed. 104: a scrub took what was released
-/// under it for lost.
+/// once told those that answered that all others had failed. 104, 266: a scrub took what was
+/// released under it for lost. 650: a zone that had become read-only could not be reset, and what it
+/// held of a segment long released was taken for newer than a checkpoint.
 #[test]
 fn what_failed_once_in_a_volumes_lives_holds() {
-    for seed in [1, 5, 9, 14, 104] {
+    for seed in [1, 5, 9, 14, 104, 266, 650] {
         if let Err(why) = lives::simulate(seed, &mut |_| {}) {
             panic!("seed {seed}: {why}");
         }
