@@ -67,6 +67,11 @@ pub trait Subject: Sync {
     /// What must hold after a crash when the history had `mark` events.
     fn expect(&self, history: &Self::History, mark: usize) -> Self::Expected;
 
+    /// Most power cuts of one case, each but the first in the recovery from the one before.
+    fn cuts_most(&self) -> usize {
+        6
+    }
+
     /// A reopening was cut: what it may have done by itself must be allowed for. By default
     /// nothing that could be seen.
     fn again(&self, _: &mut Self::Expected) {}
@@ -489,9 +494,6 @@ pub fn sweep_case<S: Subject>(
     figures
 }
 
-/// Most power cuts of one case, one in the recovery from the other.
-const CUTS_MAX: usize = 6;
-
 /// One fork with one combination of fates, and perhaps further power cuts, each in the recovery
 /// from the one before.
 #[allow(clippy::too_many_arguments, reason = "one call site, all of them different things")]
@@ -516,7 +518,7 @@ fn try_cut<S: Subject>(
         let opened = reopen(subject, case, cut, &after, &expected, keep, None);
         figures.met(subject.reached(&expected));
         let next = opened.map_err(|why| (cuts.clone(), why))?;
-        let Some(next) = next.filter(|_| cuts.len() < CUTS_MAX) else { return Ok(()) };
+        let Some(next) = next.filter(|_| cuts.len() < subject.cuts_most()) else { return Ok(()) };
         let fates: Option<Fates> = choose(&next.snapshot.in_flight(), 1, rng).into_iter().last();
         let Some(fates) = fates else { return Ok(()) };
         after = next.snapshot.power_cut(&fates);

@@ -618,6 +618,11 @@ impl Subject for Toy {
         }
     }
 
+    /// Each recovery takes a fresh zone, gives none back, and there are few.
+    fn cuts_most(&self) -> usize {
+        2
+    }
+
     fn prepare(&self, _: &Rt, _: Rc<dyn ZonedDevice>, _: Case) -> Result<(), String> {
         Ok(())
     }

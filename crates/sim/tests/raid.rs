@@ -71,8 +71,8 @@ fn every_defect_built_in_is_caught() {
 /// stripe were missing in footers, so that their segments could never be cleaned. 9: a zone of
 /// which a write failed kept its permit for ever. 5, 14: a volume that had lost too many drives at
 /// once told those that answered that all others had failed. 104, 266: a scrub took what was
-/// released under it for lost. 650: a zone that had become read-only could not be reset, and what it
-/// held of a segment long released was taken for newer than a checkpoint.
+/// released under it for lost. 650: a zone that had become read-only could not be reset, and what
+/// it held of a segment long released was taken for newer than a checkpoint.
 #[test]
 fn what_failed_once_in_a_volumes_lives_holds() {
     for seed in [1, 5, 9, 14, 104, 266, 650] {
