@@ -1,8 +1,8 @@
 //! What the server has done and does: counters, what a status shows, and Prometheus text.
 
+use furrow_metrics::Page;
 use serde::Serialize;
 use std::cell::Cell;
-use std::fmt::Write;
 
 /// Makes the counters, what is shown of them, and how they are added up, from one list.
 macro_rules! counters {
@@ -114,26 +114,21 @@ pub struct Status {
 impl Status {
     /// The same as Prometheus text.
     pub fn prometheus(&self) -> String {
-        let mut text = Text(String::new());
-        let in_flight = self.connections.iter().map(|c| c.in_flight_bytes).sum();
-        text.one("connections", "gauge", "Connections.", self.connections.len() as u64);
-        text.one("accepted_total", "counter", "Connections accepted.", self.accepted);
-        text.one("refused_total", "counter", "Connections refused.", self.refused);
-        text.one(
-            "failed_handshakes_total",
-            "counter",
-            "Failed handshakes.",
-            self.failed_handshakes,
-        );
-        text.one("cut_total", "counter", "Connections cut for breaking the protocol.", self.cut);
-        text.one("in_flight_bytes", "gauge", "Memory charged to requests.", in_flight);
-        text.each(self, "export_size_bytes", "gauge", "Size of the export.", |e| {
+        let mut page = Page::new("furrow_nbd", &[]);
+        let in_flight: u64 = self.connections.iter().map(|c| c.in_flight_bytes).sum();
+        page.one("connections", "gauge", "Connections", self.connections.len() as u64);
+        page.one("accepted_total", "counter", "Connections accepted", self.accepted);
+        page.one("refused_total", "counter", "Connections refused", self.refused);
+        page.one("failed_handshakes_total", "counter", "Failed handshakes", self.failed_handshakes);
+        page.one("cut_total", "counter", "Connections cut for breaking the protocol", self.cut);
+        page.one("in_flight_bytes", "gauge", "Memory charged to requests", in_flight);
+        each(&mut page, self, ("export_size_bytes", "gauge", "Size of the export"), |e| {
             vec![("", "", e.size)]
         });
-        text.each(self, "export_connections", "gauge", "Connections to the export.", |e| {
+        each(&mut page, self, ("export_connections", "gauge", "Connections to the export"), |e| {
             vec![("", "", e.connections)]
         });
-        text.each(self, "requests_total", "counter", "Requests, by command.", |e| {
+        each(&mut page, self, ("requests_total", "counter", "Requests, by command"), |e| {
             let c = &e.counts;
             let commands = [
                 ("read", c.reads),
@@ -146,63 +141,40 @@ impl Status {
             ];
             commands.map(|(name, value)| ("command", name, value)).to_vec()
         });
-        text.each(self, "bytes_total", "counter", "Bytes of payload, by direction.", |e| {
+        each(&mut page, self, ("bytes_total", "counter", "Bytes of payload, by direction"), |e| {
             let bytes = [("read", e.counts.bytes_read), ("write", e.counts.bytes_written)];
             bytes.map(|(name, value)| ("direction", name, value)).to_vec()
         });
-        text.each(self, "fua_total", "counter", "Requests with FUA.", |e| {
+        each(&mut page, self, ("fua_total", "counter", "Requests with FUA"), |e| {
             vec![("", "", e.counts.fua)]
         });
-        text.each(self, "partial_writes_total", "counter", "Writes of parts of blocks.", |e| {
-            vec![("", "", e.counts.partial)]
-        });
-        text.each(self, "errors_total", "counter", "Requests that failed.", |e| {
+        each(
+            &mut page,
+            self,
+            ("partial_writes_total", "counter", "Writes of parts of blocks"),
+            |e| vec![("", "", e.counts.partial)],
+        );
+        each(&mut page, self, ("errors_total", "counter", "Requests that failed"), |e| {
             vec![("", "", e.counts.errors)]
         });
-        text.0
+        page.finish()
     }
 }
 
-/// Prometheus text as it grows.
-struct Text(String);
-
-impl Text {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP furrow_nbd_{name} {help}");
-        let _ = writeln!(self.0, "# TYPE furrow_nbd_{name} {kind}");
-    }
-
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
-        self.head(name, kind, help);
-        let _ = writeln!(self.0, "furrow_nbd_{name} {value}");
-    }
-
-    /// One line for each export and each (label, its value, number) that `values` finds in it.
-    fn each(
-        &mut self,
-        status: &Status,
-        name: &str,
-        kind: &str,
-        help: &str,
-        values: impl Fn(&ExportStatus) -> Vec<(&'static str, &'static str, u64)>,
-    ) {
-        self.head(name, kind, help);
-        for export in &status.exports {
-            let label = escape(&export.name);
-            for (key, value, number) in values(export) {
-                let more = match key {
-                    "" => String::new(),
-                    key => format!(",{key}=\"{value}\""),
-                };
-                let _ = writeln!(self.0, "furrow_nbd_{name}{{export=\"{label}\"{more}}} {number}");
-            }
+/// One sample for each export and each (label, its value, number) that `values` finds in it.
+fn each(
+    page: &mut Page,
+    status: &Status,
+    (name, kind, help): (&str, &str, &str),
+    values: impl Fn(&ExportStatus) -> Vec<(&'static str, &'static str, u64)>,
+) {
+    page.family(name, kind, help);
+    for export in &status.exports {
+        for (key, value, number) in values(export) {
+            let labels = [("export", &*export.name), (key, value)];
+            page.sample(name, if key.is_empty() { &labels[..1] } else { &labels }, number);
         }
     }
-}
-
-/// A label's value: backslash, quote and newline are escaped.
-fn escape(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 mod assemble;
 mod checkpoint;
 mod clean;
+mod counters;
 mod doubt;
 mod drive;
 mod event;
@@ -39,6 +40,7 @@ mod volume;
 mod write;
 
 pub use assemble::{Examined, assemble, create, examine};
+pub use counters::{Counted, Counters};
 pub use doubt::doubt;
 pub use drive::DriveOptions;
 pub use event::Event;
@@ -46,4 +48,4 @@ pub use level::{Level, Placement};
 pub use rebuild::Progress;
 pub use scrub::{Finding, Scrubbed};
 pub use shape::{Config, Shape};
-pub use volume::{Canary, Counters, Errors, MemberState, Options, Volume};
+pub use volume::{Canary, Errors, MemberState, Options, Volume};

@@ -8,6 +8,7 @@
 //! - Of two blocks of one address the one with the higher sequence number is newer. Cleaning,
 //!   repair and recovery move blocks with the number they have.
 
+use crate::counters::Counters;
 use crate::drive::{Drive, DriveOptions};
 use crate::event::Event;
 use crate::format::{self, NONE};
@@ -215,44 +216,6 @@ impl Segment {
         let gone = self.zones.iter().enumerate().filter(|(_, zone)| zone.is_none());
         gone.fold(0, |set, (drive, _)| set | 1 << drive)
     }
-}
-
-/// What the volume did since it was assembled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Blocks users wrote.
-    pub written: u64,
-    /// Blocks users read.
-    pub read: u64,
-    /// Blocks of zeros that filled stripes.
-    pub padded: u64,
-    /// Stripes dispatched.
-    pub stripes: u64,
-    /// Nanoseconds that blocks of dispatched stripes had waited, all together: for the rest of
-    /// their stripe, for its turn, for the group before to be over.
-    pub waited: u64,
-    /// Blocks cleaning moved.
-    pub moved: u64,
-    /// Segments cleaning emptied.
-    pub cleaned: u64,
-    /// Blocks made from parity for a read.
-    pub reconstructed: u64,
-    /// Blocks that were damaged and written anew.
-    pub repaired: u64,
-    /// Checkpoints written.
-    pub checkpoints: u64,
-    /// Stripes written again because a zone failed.
-    pub rewritten: u64,
-    /// Lookups of a mapping block that was in memory.
-    pub map_hits: u64,
-    /// Lookups for which one was read.
-    pub map_misses: u64,
-    /// Mapping blocks that left the memory for others.
-    pub map_evictions: u64,
-    /// Mapping blocks written.
-    pub map_writes: u64,
-    /// Most mapping blocks that were in memory at once.
-    pub map_peak: u64,
 }
 
 pub(crate) struct Inner {

@@ -229,7 +229,7 @@ impl Daemon {
             spares: self.spares.borrow().iter().map(|spare| spare.spec.to_string()).collect(),
             rebuild,
             scrub: self.scrub.borrow().clone(),
-            counters: volume.counters().into(),
+            counters: volume.counters().each().iter().map(|c| (c.0.to_owned(), c.2)).collect(),
             events: self.events.borrow().iter().cloned().collect(),
         };
         advise(&mut status);
@@ -437,7 +437,8 @@ impl Handle for Daemon {
                 return serde_json::to_value(self.status()).map_err(|error| error.to_string());
             }
             Request::Metrics => {
-                let text = metrics::text(&self.status()) + &self.server.status().prometheus();
+                let text = metrics::text(&self.status(), &self.volume.counters());
+                let text = text + &self.server.status().prometheus();
                 return Ok(json!(text));
             }
             Request::Stop { force } => return self.end(force).await,

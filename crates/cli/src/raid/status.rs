@@ -7,6 +7,7 @@ use crate::show;
 use anyhow::Result;
 use comfy_table::CellAlignment;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// Version of the JSON document.
@@ -67,7 +68,7 @@ pub struct Status {
     /// The scrub that runs, or the last one.
     pub scrub: Option<Scrub>,
     /// What the volume did since it was assembled.
-    pub counters: Counters,
+    pub counters: BTreeMap<String, u64>,
     /// What happened last, oldest first.
     pub events: Vec<Notice>,
 }
@@ -154,39 +155,6 @@ pub struct Damage {
     pub what: String,
     /// Everything of its stripe that counts was written anew.
     pub repaired: bool,
-}
-
-/// What a volume did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are those of furrow_raid::Counters")]
-pub struct Counters {
-    pub written: u64,
-    pub read: u64,
-    pub padded: u64,
-    pub stripes: u64,
-    pub moved: u64,
-    pub cleaned: u64,
-    pub reconstructed: u64,
-    pub repaired: u64,
-    pub checkpoints: u64,
-    pub rewritten: u64,
-}
-
-impl From<furrow_raid::Counters> for Counters {
-    fn from(c: furrow_raid::Counters) -> Counters {
-        Counters {
-            written: c.written,
-            read: c.read,
-            padded: c.padded,
-            stripes: c.stripes,
-            moved: c.moved,
-            cleaned: c.cleaned,
-            reconstructed: c.reconstructed,
-            repaired: c.repaired,
-            checkpoints: c.checkpoints,
-            rewritten: c.rewritten,
-        }
-    }
 }
 
 /// What is printed for all arrays.

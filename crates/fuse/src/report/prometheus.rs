@@ -1,138 +1,98 @@
 //! A [`Stat`] in the text format of Prometheus, version 0.0.4.
 //!
-//! Every line carries the label `device`. Times are seconds, amounts are bytes, names of counters
-//! end in `_total`, as is the custom.
+//! Every line carries the label `device`.
 
 use super::stat::{Memory, Operation, Stat};
-use std::fmt::{self, Write};
+use furrow_metrics::Page;
 
 /// `stat` as text.
 pub fn text(stat: &Stat) -> String {
-    let mut page = Page { text: String::new(), device: label(&stat.status.info.device) };
-    // Writing to a String cannot fail.
-    let _ = page.all(stat);
-    page.text
+    let mut page = Page::new("furrow", &[("device", &stat.status.info.device)]);
+    all(&mut page, stat);
+    page.finish()
 }
 
-/// A label's value as it stands between quotes.
-fn label(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+fn all(page: &mut Page, stat: &Stat) {
+    let status = &stat.status;
+    page.one("up_seconds", "gauge", "Time since the mount", stat.seconds);
+    let read_only = u8::from(status.info.read_only);
+    page.one("read_only", "gauge", "1 if changes are refused", read_only);
+    for (name, what, value) in status.counters.each() {
+        page.one(&format!("{name}_total"), "counter", what, value);
+    }
+    let (space, block) = (&status.space, u64::from(status.space.block_size));
+    page.family("space_bytes", "gauge", "Room for files");
+    for (state, blocks) in [
+        ("size", space.blocks),
+        ("free", space.blocks_free),
+        ("available", space.blocks_available),
+        ("stale", space.blocks_stale),
+        ("logs", space.blocks_logs),
+        ("logs_used", space.blocks_logs_used),
+        ("summaries", space.blocks_summaries),
+    ] {
+        page.sample("space_bytes", &[("state", state)], blocks * block);
+    }
+    page.family("inodes", "gauge", "Inodes");
+    page.sample("inodes", &[("state", "size")], space.inodes);
+    page.sample("inodes", &[("state", "free")], space.inodes_free);
+    page.family("active_zones", "gauge", "Permits for active zones of the drive");
+    page.sample("active_zones", &[("state", "limit")], stat.permits.limit);
+    page.sample("active_zones", &[("state", "held")], stat.permits.held);
+    memory(page, stat);
+    streams(page, stat);
+    operations(page, &stat.operations);
 }
 
-struct Page {
-    text: String,
-    device: String,
+fn memory(page: &mut Page, stat: &Stat) {
+    let (now, peak) = (&stat.memory.now, &stat.memory.peak);
+    page.family("memory_bytes", "gauge", "Memory the engine holds, by what for");
+    for (part, _) in Memory::parts() {
+        page.sample("memory_bytes", &[("part", part)], now.bytes(part));
+    }
+    page.one(
+        "memory_dirty_bytes",
+        "gauge",
+        "Of it, what is not yet handed to the drive",
+        now.bytes("dirty"),
+    );
+    let help = "The most memory it held at once";
+    page.one("memory_peak_bytes", "gauge", help, peak.bytes("total"));
 }
 
-impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
-        writeln!(self.text, "# HELP furrow_{name} {help}.")?;
-        writeln!(self.text, "# TYPE furrow_{name} {kind}")
+fn streams(page: &mut Page, stat: &Stat) {
+    page.family("stream_superzones", "gauge", "Superzones of a log stream");
+    for stream in &stat.streams {
+        for (state, count) in
+            [("quota", stream.quota), ("open", stream.open), ("parked", stream.parked)]
+        {
+            let labels = [("stream", stream.name.as_str()), ("state", state)];
+            page.sample("stream_superzones", &labels, count);
+        }
     }
-
-    /// A sample; `labels` are pairs besides the device.
-    fn sample(
-        &mut self,
-        name: &str,
-        labels: &[(&str, &str)],
-        value: impl fmt::Display,
-    ) -> fmt::Result {
-        write!(self.text, "furrow_{name}{{device=\"{}\"", self.device)?;
-        for (key, value) in labels {
-            write!(self.text, ",{key}=\"{}\"", label(value))?;
-        }
-        writeln!(self.text, "}} {value}")
+    page.family("stream_bytes_total", "counter", "Bytes written to a log stream");
+    for stream in &stat.streams {
+        page.sample("stream_bytes_total", &[("stream", &stream.name)], stream.bytes);
     }
+}
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl fmt::Display) -> fmt::Result {
-        self.family(name, kind, help)?;
-        self.sample(name, &[], value)
+fn operations(page: &mut Page, operations: &[Operation]) {
+    let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
+    page.family("operation_seconds", "summary", "Time of the kernel's requests");
+    for o in operations {
+        for (quantile, time) in
+            [("0.5", o.p50_ns), ("0.9", o.p90_ns), ("0.99", o.p99_ns), ("0.999", o.p999_ns)]
+        {
+            let labels = [("op", o.name.as_str()), ("quantile", quantile)];
+            page.sample("operation_seconds", &labels, seconds(time));
+        }
+        let labels = [("op", o.name.as_str())];
+        page.sample("operation_seconds_sum", &labels, seconds(o.total_ns));
+        page.sample("operation_seconds_count", &labels, o.count);
     }
-
-    fn all(&mut self, stat: &Stat) -> fmt::Result {
-        let status = &stat.status;
-        self.one("up_seconds", "gauge", "Time since the mount", stat.seconds)?;
-        let read_only = u8::from(status.info.read_only);
-        self.one("read_only", "gauge", "1 if changes are refused", read_only)?;
-        for (name, what, value) in status.counters.each() {
-            self.one(&format!("{name}_total"), "counter", what, value)?;
-        }
-        let (space, block) = (&status.space, u64::from(status.space.block_size));
-        self.family("space_bytes", "gauge", "Room for files")?;
-        for (state, blocks) in [
-            ("size", space.blocks),
-            ("free", space.blocks_free),
-            ("available", space.blocks_available),
-            ("stale", space.blocks_stale),
-            ("logs", space.blocks_logs),
-            ("logs_used", space.blocks_logs_used),
-            ("summaries", space.blocks_summaries),
-        ] {
-            self.sample("space_bytes", &[("state", state)], blocks * block)?;
-        }
-        self.family("inodes", "gauge", "Inodes")?;
-        self.sample("inodes", &[("state", "size")], space.inodes)?;
-        self.sample("inodes", &[("state", "free")], space.inodes_free)?;
-        self.family("active_zones", "gauge", "Permits for active zones of the drive")?;
-        self.sample("active_zones", &[("state", "limit")], stat.permits.limit)?;
-        self.sample("active_zones", &[("state", "held")], stat.permits.held)?;
-        self.memory(stat)?;
-        self.streams(stat)?;
-        self.operations(&stat.operations)
-    }
-
-    fn memory(&mut self, stat: &Stat) -> fmt::Result {
-        let (now, peak) = (&stat.memory.now, &stat.memory.peak);
-        self.family("memory_bytes", "gauge", "Memory the engine holds, by what for")?;
-        for (part, _) in Memory::parts() {
-            self.sample("memory_bytes", &[("part", part)], now.bytes(part))?;
-        }
-        self.one(
-            "memory_dirty_bytes",
-            "gauge",
-            "Of it, what is not yet handed to the drive",
-            now.bytes("dirty"),
-        )?;
-        let help = "The most memory it held at once";
-        self.one("memory_peak_bytes", "gauge", help, peak.bytes("total"))
-    }
-
-    fn streams(&mut self, stat: &Stat) -> fmt::Result {
-        self.family("stream_superzones", "gauge", "Superzones of a log stream")?;
-        for stream in &stat.streams {
-            for (state, count) in
-                [("quota", stream.quota), ("open", stream.open), ("parked", stream.parked)]
-            {
-                let labels = [("stream", stream.name.as_str()), ("state", state)];
-                self.sample("stream_superzones", &labels, count)?;
-            }
-        }
-        self.family("stream_bytes_total", "counter", "Bytes written to a log stream")?;
-        for stream in &stat.streams {
-            self.sample("stream_bytes_total", &[("stream", &stream.name)], stream.bytes)?;
-        }
-        Ok(())
-    }
-
-    fn operations(&mut self, operations: &[Operation]) -> fmt::Result {
-        let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
-        self.family("operation_seconds", "summary", "Time of the kernel's requests")?;
-        for o in operations {
-            for (quantile, time) in
-                [("0.5", o.p50_ns), ("0.9", o.p90_ns), ("0.99", o.p99_ns), ("0.999", o.p999_ns)]
-            {
-                let labels = [("op", o.name.as_str()), ("quantile", quantile)];
-                self.sample("operation_seconds", &labels, seconds(time))?;
-            }
-            let labels = [("op", o.name.as_str())];
-            self.sample("operation_seconds_sum", &labels, seconds(o.total_ns))?;
-            self.sample("operation_seconds_count", &labels, o.count)?;
-        }
-        self.family("operation_errors_total", "counter", "Requests answered with an error")?;
-        for o in operations {
-            self.sample("operation_errors_total", &[("op", &o.name)], o.errors)?;
-        }
-        Ok(())
+    page.family("operation_errors_total", "counter", "Requests answered with an error");
+    for o in operations {
+        page.sample("operation_errors_total", &[("op", &o.name)], o.errors);
     }
 }
 

@@ -1,0 +1,41 @@
+//! What a volume did.
+
+/// A counter: its name, what it counts, its value.
+pub type Counted = (&'static str, &'static str, u64);
+
+macro_rules! counters {
+    ($($name:ident: $what:literal,)+) => {
+        /// What the volume did since it was assembled.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $(#[doc = $what] pub $name: u64,)+
+        }
+
+        impl Counters {
+            /// All of them.
+            pub fn each(&self) -> Vec<Counted> {
+                vec![$((stringify!($name), $what, self.$name),)+]
+            }
+        }
+    };
+}
+
+counters! {
+    written: "Blocks users wrote",
+    read: "Blocks users read",
+    padded: "Blocks of zeros that filled stripes",
+    stripes: "Stripes dispatched",
+    waited: "Nanoseconds that blocks of dispatched stripes had waited, all together: for the rest \
+        of their stripe, for its turn, for the group before to be over",
+    moved: "Blocks cleaning moved",
+    cleaned: "Segments cleaning emptied",
+    reconstructed: "Blocks made from parity for a read",
+    repaired: "Blocks that were damaged and written anew",
+    checkpoints: "Checkpoints written",
+    rewritten: "Stripes written again because a zone failed",
+    map_hits: "Lookups of a mapping block that was in memory",
+    map_misses: "Lookups for which one was read",
+    map_evictions: "Mapping blocks that left the memory for others",
+    map_writes: "Mapping blocks written",
+    map_peak: "Most mapping blocks that were in memory at once",
+}
