@@ -11,8 +11,8 @@
 //! their pool, then to a list shared by the whole process, and from there to whoever asks next.
 //! So the process keeps the memory of its peak, which the engines' cache bounds.
 
-use crossbeam_queue::{ArrayQueue, SegQueue};
-use std::sync::{Arc, LazyLock};
+use crossbeam_queue::SegQueue;
+use std::sync::{Arc, LazyLock, Mutex};
 
 /// Bytes in a [`Page`].
 pub const PAGE_SIZE: usize = 4096;
@@ -59,13 +59,36 @@ struct Frame {
 }
 
 /// The free pages of a pool. They outlive it: its end passes them on to whoever asks next.
-struct Shelf(ArrayQueue<&'static mut Memory>);
+///
+/// The page freed last is taken first: it is the one the processor's caches still hold. Nobody
+/// waits for the lock: who finds it taken goes to the common list instead.
+struct Shelf {
+    free: Mutex<Vec<&'static mut Memory>>,
+    most: usize,
+}
+
+impl Shelf {
+    fn pop(&self) -> Option<&'static mut Memory> {
+        self.free.try_lock().ok()?.pop()
+    }
+
+    /// Gives the memory back if there is no place for it.
+    fn push(&self, memory: &'static mut Memory) -> Option<&'static mut Memory> {
+        match self.free.try_lock() {
+            Ok(mut free) if free.len() < self.most => {
+                free.push(memory);
+                None
+            }
+            _ => Some(memory),
+        }
+    }
+}
 
 impl Drop for Shelf {
     fn drop(&mut self) {
-        while let Some(memory) = self.0.pop() {
-            SPARE.push(memory);
-        }
+        // A lock is poisoned only by a panic in the lines above: the list is whole all the same.
+        let free = self.free.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        free.drain(..).for_each(|memory| SPARE.push(memory));
     }
 }
 
@@ -83,7 +106,7 @@ impl Drop for Frame {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
         let left_over = match &self.home {
-            Some(home) => home.0.push(memory).err(),
+            Some(home) => home.push(memory),
             None => Some(memory),
         };
         if let Some(memory) = left_over {
@@ -125,7 +148,7 @@ impl Page {
         // Nobody holds a weak reference: one owner is the only one.
         if self.is_shared() {
             let home = self.0.home.clone();
-            let memory = home.as_ref().and_then(|shelf| shelf.0.pop()).unwrap_or_else(allocate);
+            let memory = home.as_ref().and_then(|shelf| shelf.pop()).unwrap_or_else(allocate);
             memory.0.copy_from_slice(self.bytes());
             *self = Page::new(memory, home);
         }
@@ -161,31 +184,32 @@ pub struct Pool {
 impl Pool {
     /// A pool that keeps at most `pages` free pages for reuse.
     pub fn new(pages: usize) -> Pool {
-        Pool { shelf: Arc::new(Shelf(ArrayQueue::new(pages.max(1)))) }
+        let free = Mutex::new(Vec::with_capacity(pages.max(1)));
+        Pool { shelf: Arc::new(Shelf { free, most: pages.max(1) }) }
     }
 
     /// A page with unspecified contents (of this process's earlier use: overwrite all of it).
     pub fn take_dirty(&self) -> Page {
-        let memory = self.shelf.0.pop().unwrap_or_else(allocate);
+        let memory = self.shelf.pop().unwrap_or_else(allocate);
         Page::new(memory, Some(self.shelf.clone()))
     }
 
     /// A zeroed page.
     pub fn take(&self) -> Page {
-        let memory = self.shelf.0.pop().unwrap_or_else(allocate);
+        let memory = self.shelf.pop().unwrap_or_else(allocate);
         memory.0.fill(0);
         Page::new(memory, Some(self.shelf.clone()))
     }
 
     /// Pages that wait for reuse.
     pub fn free_pages(&self) -> usize {
-        self.shelf.0.len()
+        self.shelf.free.lock().map_or(0, |free| free.len())
     }
 }
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pool({} free)", self.shelf.0.len())
+        write!(f, "Pool({} free)", self.free_pages())
     }
 }
 

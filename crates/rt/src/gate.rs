@@ -46,7 +46,13 @@ impl Notify {
 
     /// Lets everyone go who waits now, the longest waiting first.
     pub fn notify_all(&self) {
-        let waiting = std::mem::take(&mut self.0.borrow_mut().waiting);
+        let waiting = {
+            let mut queue = self.0.borrow_mut();
+            if queue.waiting.is_empty() {
+                return;
+            }
+            std::mem::take(&mut queue.waiting)
+        };
         for waker in waiting.into_values().flatten() {
             waker.wake();
         }

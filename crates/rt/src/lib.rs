@@ -9,6 +9,7 @@
 
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "where threads meet")]
 mod answer;
+#[allow(clippy::disallowed_types, reason = "threads share pools; nobody waits for the lock")]
 pub mod buf;
 mod caller;
 mod cell;
