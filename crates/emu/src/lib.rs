@@ -25,6 +25,7 @@
 //!
 //! It touches files only in its image medium, and draws random numbers only from the executor.
 
+pub mod beside;
 mod cache;
 mod core;
 pub mod emulator;

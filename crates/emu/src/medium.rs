@@ -7,9 +7,10 @@
 //! | medium | payload | out-of-band | survives the process |
 //! |---|---|---|---|
 //! | [`Medium::Memory`] | packed | the bytes in use | no |
-//! | [`Medium::Discard`] | dropped, reads give zeros | the bytes in use | no |
+//! | [`Medium::Discard`] | dropped, reads give zeros | all bytes | no |
 //! | [`Medium::Image`] | in a sparse file | in the file | yes, also kill -9 |
 
+use crate::beside::Beside;
 use crate::image::Image;
 use crate::memory::Memory;
 use furrow_rt::{PAGE_SIZE, Page};
@@ -47,7 +48,7 @@ pub enum Medium {
     /// In memory, packed.
     Memory(Memory),
     /// Payload nowhere, out-of-band bytes in memory, if the drive has such.
-    Discard(Option<Memory>),
+    Discard(Option<Beside>),
     /// In a file.
     Image(Box<Image>),
 }
@@ -60,7 +61,8 @@ impl Medium {
 
     /// A medium that drops payload, for a drive of `geometry`.
     pub fn discard(geometry: &Geometry) -> Medium {
-        Medium::Discard((geometry.oob_bytes > 0).then(|| Memory::new(geometry)))
+        let bytes = usize::from(geometry.oob_bytes);
+        Medium::Discard((bytes > 0).then(|| Beside::new(geometry.zones, bytes)))
     }
 
     #[inline]
@@ -73,7 +75,7 @@ impl Medium {
         match self {
             Medium::Memory(memory) => memory.write(span, pages, oob),
             Medium::Discard(None) => {}
-            Medium::Discard(Some(memory)) => memory.write_oob(span, oob),
+            Medium::Discard(Some(beside)) => beside.write(span, oob),
             Medium::Image(image) => image.write(span, pages, oob)?,
         }
         Ok(())
@@ -90,11 +92,15 @@ impl Medium {
     ) -> Result<(), MediumError> {
         match self {
             Medium::Memory(memory) => memory.read(span, pages, into, oob),
-            Medium::Discard(None) => {
+            Medium::Discard(beside) => {
                 shape.zero(pages, into, span.blocks as usize, oob);
+                if let Some(beside) = beside
+                    && !oob.is_empty()
+                {
+                    beside.read(span, into, oob);
+                }
                 Ok(())
             }
-            Medium::Discard(Some(memory)) => memory.read(span, pages, into, oob),
             Medium::Image(image) => image.read(span, pages, into, oob),
         }
     }
@@ -102,9 +108,8 @@ impl Medium {
     /// Forgets the blocks of `zone` from `offset` on.
     pub(crate) fn truncate(&mut self, zone: ZoneId, offset: u64) {
         match self {
-            Medium::Memory(memory) | Medium::Discard(Some(memory)) => {
-                memory.truncate(zone.0 as usize, offset as usize);
-            }
+            Medium::Memory(memory) => memory.truncate(zone.0 as usize, offset as usize),
+            Medium::Discard(Some(beside)) => beside.truncate(zone.0 as usize, offset as usize),
             Medium::Discard(None) => {}
             Medium::Image(image) => image.punch(zone, offset),
         }
@@ -146,7 +151,7 @@ impl Medium {
     pub(crate) fn snapshot(&self, geometry: &Geometry, written: &dyn Fn(ZoneId) -> u64) -> Medium {
         match self {
             Medium::Memory(memory) => Medium::Memory(memory.clone()),
-            Medium::Discard(memory) => Medium::Discard(memory.clone()),
+            Medium::Discard(beside) => Medium::Discard(beside.clone()),
             Medium::Image(image) => Medium::Memory(image.load(geometry, written)),
         }
     }

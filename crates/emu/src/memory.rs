@@ -185,17 +185,6 @@ impl Memory {
         self.scratch = scratch;
     }
 
-    /// Stores the out-of-band bytes of `span` and forgets its payload.
-    pub(crate) fn write_oob(&mut self, span: Span, oob: &[u8]) {
-        for i in 0..span.blocks as usize {
-            let oob = oob.get(i * self.oob_bytes..(i + 1) * self.oob_bytes).unwrap_or(&[]);
-            *self.entry_mut(span.zone.0 as usize, span.offset as usize + i) = match trimmed(oob) {
-                [] => Entry::Zeros,
-                oob => Entry::Packed { data: Arc::from(oob), oob_len: oob.len() as u16, mask: 0 },
-            };
-        }
-    }
-
     /// Fills block `into..` of `pages` and of `oob` (empty: not wanted) with those of `span`.
     pub(crate) fn read(
         &self,

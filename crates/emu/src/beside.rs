@@ -1,0 +1,109 @@
+//! Out-of-band bytes alone: what a discarding medium keeps.
+//!
+//! They lie block after block in chunks of 64 blocks, which are allocated when the first of them
+//! is written, and shared with snapshots until the next write: one allocation for 64 blocks, so
+//! that a drive's speed is that of its commands.
+//!
+//! It knows no write pointer: who asks for blocks that were not written gets zeros, or what was
+//! there before.
+
+use crate::medium::Span;
+use std::sync::Arc;
+
+/// Blocks per chunk.
+const CHUNK: usize = 64;
+
+type Chunk = Arc<[u8]>;
+
+/// The out-of-band bytes of a drive. Cloning is a snapshot.
+#[derive(Clone, Debug)]
+pub struct Beside {
+    /// Of each zone, as far as it was ever written.
+    zones: Vec<Vec<Chunk>>,
+    /// Of each block.
+    bytes: usize,
+}
+
+impl Beside {
+    /// Of a drive with so many zones and out-of-band bytes per block.
+    pub(crate) fn new(zones: u32, bytes: usize) -> Beside {
+        Beside { zones: vec![Vec::new(); zones as usize], bytes }
+    }
+
+    /// Stores what lies beside the blocks of `span`; `oob` may be empty: zeros.
+    pub(crate) fn write(&mut self, span: Span, oob: &[u8]) {
+        let (bytes, zone) = (self.bytes, &mut self.zones[span.zone.0 as usize]);
+        let (mut at, end) = (span.offset as usize, (span.offset + span.blocks) as usize);
+        let mut oob = oob;
+        while at < end {
+            let (number, within) = (at / CHUNK, at % CHUNK);
+            let here = (CHUNK - within).min(end - at) * bytes;
+            if oob.is_empty() && zone.len() <= number {
+                return;
+            }
+            while zone.len() <= number {
+                zone.push(vec![0; CHUNK * bytes].into());
+            }
+            let chunk = &mut zone[number];
+            if Arc::get_mut(chunk).is_none() {
+                *chunk = Arc::from(&chunk[..]);
+            }
+            if let Some(chunk) = Arc::get_mut(chunk) {
+                let given;
+                (given, oob) = oob.split_at(here.min(oob.len()));
+                let into = &mut chunk[within * bytes..][..here];
+                into[..given.len()].copy_from_slice(given);
+                into[given.len()..].fill(0);
+            }
+            at += here / bytes;
+        }
+    }
+
+    /// Forgets what lies beside blocks from `offset` on, as far as it takes memory of its own.
+    pub(crate) fn truncate(&mut self, zone: usize, offset: usize) {
+        self.zones[zone].truncate(offset.div_ceil(CHUNK));
+    }
+
+    /// Fills `oob` with what lies beside the blocks of `span`, from block `into` on.
+    pub(crate) fn read(&self, span: Span, into: usize, oob: &mut [u8]) {
+        let (bytes, zone) = (self.bytes, &self.zones[span.zone.0 as usize]);
+        let wanted = oob.chunks_exact_mut(bytes).skip(into).take(span.blocks as usize);
+        for (at, oob) in (span.offset as usize..).zip(wanted) {
+            match zone.get(at / CHUNK) {
+                Some(chunk) => oob.copy_from_slice(&chunk[at % CHUNK * bytes..][..bytes]),
+                None => oob.fill(0),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_zone::ZoneId;
+
+    #[test]
+    fn what_was_written_is_read_and_a_snapshot_stays_as_it_was() {
+        let mut beside = Beside::new(2, 3);
+        let span = |offset, blocks| Span { zone: ZoneId(1), offset, blocks };
+        let bytes: Vec<u8> = (0..210).map(|i| i as u8 + 1).collect();
+        beside.write(span(60, 70), &bytes);
+        let read = |beside: &Beside, from, blocks| {
+            let mut oob = vec![9; 6 + 3 * blocks as usize];
+            beside.read(span(from, blocks), 2, &mut oob);
+            assert_eq!(oob[..6], [9; 6]);
+            oob.split_off(6)
+        };
+        assert_eq!(read(&beside, 60, 70), bytes);
+        assert_eq!(read(&beside, 58, 3), [0, 0, 0, 0, 0, 0, 1, 2, 3]);
+        let before = beside.clone();
+        beside.write(span(60, 2), &[]);
+        beside.write(span(62, 1), &[7, 8, 9]);
+        assert_eq!(read(&beside, 60, 4), [0, 0, 0, 0, 0, 0, 7, 8, 9, 10, 11, 12]);
+        assert_eq!(read(&before, 60, 70), bytes);
+        assert_eq!(read(&beside, 400, 1), [0, 0, 0]);
+        beside.truncate(1, 0);
+        assert_eq!(read(&beside, 60, 2), [0; 6]);
+        assert_eq!(read(&before, 60, 70), bytes);
+    }
+}
