@@ -603,7 +603,9 @@ impl Pump {
                 What::Late(Some(page)) => data.extend((count > 0).then(|| page.clone())),
                 What::Late(None) | What::Append(_) => break,
             }
-            if !write.oob.is_empty() {
+            if oob.is_empty() && state.sent == from && state.sent + count == write.end {
+                oob = std::mem::take(&mut write.oob);
+            } else if !write.oob.is_empty() {
                 // What was taken before has no more than zeros.
                 oob.resize((state.sent - from) as usize * block_oob, 0);
                 let now = (count as usize * block_oob).min(write.oob.len());

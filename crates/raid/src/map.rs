@@ -23,11 +23,13 @@ enum Slot {
         entries: Leaf,
         /// Asked for since the clock's hand came by.
         used: Cell<bool>,
+        /// Known to be among those that changed: the set need not be asked.
+        changed: bool,
     },
 }
 
 fn here(entries: Leaf) -> Slot {
-    Slot::Here { entries, used: Cell::new(true) }
+    Slot::Here { entries, used: Cell::new(true), changed: false }
 }
 
 /// A mapping block that may leave the memory.
@@ -168,11 +170,11 @@ impl Map {
             }
             self.create(leaf as u32);
         }
-        let Slot::Here { entries, .. } = &mut self.leaves[leaf] else {
+        let Slot::Here { entries, changed, .. } = &mut self.leaves[leaf] else {
             unreachable!("invariant: changed only when loaded")
         };
         let old = std::mem::replace(&mut entries[entry], number);
-        if old != number {
+        if old != number && !std::mem::replace(changed, true) {
             self.dirty.insert(leaf as u32);
         }
         old
@@ -215,6 +217,9 @@ impl Map {
         let dirty: Vec<u32> = self.dirty.range(first..).copied().take(most).collect();
         for leaf in &dirty {
             self.dirty.remove(leaf);
+            if let Slot::Here { changed, .. } = &mut self.leaves[*leaf as usize] {
+                *changed = false;
+            }
             self.pin(*leaf);
         }
         let content = |leaf: u32| {

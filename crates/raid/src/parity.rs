@@ -82,6 +82,13 @@ pub fn encode(placement: &Placement, data: &[&[u8]], parity: &mut [&mut [u8]]) {
     }
 }
 
+/// The CRC of the sum (P) of blocks of the given CRCs; `zero` is that of a block of zeros. A CRC
+/// is linear but for what it starts with: that comes once for each block.
+pub(crate) fn sum_of_crcs(crcs: impl Iterator<Item = u32>, zero: u32) -> u32 {
+    let (sum, count) = crcs.fold((0, 0u32), |(sum, count), crc| (sum ^ crc, count + 1));
+    if count.is_multiple_of(2) { sum ^ zero } else { sum }
+}
+
 /// Chunk `wanted` of a stripe from those that are there (by chunk number); `None` if they do not
 /// suffice.
 pub fn reconstruct(
@@ -183,6 +190,7 @@ fn reconstruct_pq(k: usize, chunks: &[Option<&[u8]>], wanted: usize) -> Option<V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use furrow_log::record::crc32c;
     use furrow_rt::Rng;
     use proptest::prelude::*;
 
@@ -231,6 +239,8 @@ mod tests {
                 Level::Raid4 | Level::Raid5 => prop_assert_eq!(&parity[0], &p),
                 Level::Raid6 => prop_assert_eq!((&parity[0], &parity[1]), (&p, &q)),
             }
+            let crcs = data.iter().map(|data| crc32c(data));
+            prop_assert_eq!(sum_of_crcs(crcs, crc32c(&vec![0; length])), crc32c(&p));
             let all: Vec<&Vec<u8>> = data.iter().chain(&parity).collect();
             // At most three are lost: else there is hardly ever anything to reconstruct.
             let gone: Vec<u32> =

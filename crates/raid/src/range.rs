@@ -10,8 +10,10 @@ use std::rc::Rc;
 #[derive(Default)]
 struct Inner {
     next: Cell<u64>,
-    /// Held and waited for, in the order they came.
-    entries: RefCell<Vec<(u64, Range<u64>)>>,
+    /// Held, sorted: none overlaps another.
+    held: RefCell<Vec<Range<u64>>>,
+    /// Waited for, in the order they came.
+    waiting: RefCell<Vec<(u64, Range<u64>)>>,
     changed: Notify,
 }
 
@@ -23,36 +25,77 @@ pub(crate) struct Ranges(Rc<Inner>);
 #[must_use = "the range is held only as long as this lives"]
 pub(crate) struct Held {
     ranges: Ranges,
+    start: u64,
+}
+
+/// A place among those that wait; dropping gives it up.
+struct Place<'a> {
+    ranges: &'a Ranges,
     id: u64,
 }
 
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
 impl Ranges {
-    /// Waits until nothing that came before overlaps `range`, and holds it.
+    /// Waits until nothing that came before overlaps `range`, which is not empty, and holds it.
     pub(crate) async fn hold(&self, range: Range<u64>) -> Held {
+        let waiting = self.0.waiting.borrow().iter().any(|(_, other)| overlap(other, &range));
+        if waiting || !self.take(&range) {
+            self.wait(&range).await;
+        }
+        Held { ranges: self.clone(), start: range.start }
+    }
+
+    /// Holds the range if nothing of it is held.
+    fn take(&self, range: &Range<u64>) -> bool {
+        let mut held = self.0.held.borrow_mut();
+        let at = held.partition_point(|other| other.end <= range.start);
+        let free = held.get(at).is_none_or(|next| !overlap(next, range));
+        if free {
+            held.insert(at, range.clone());
+        }
+        free
+    }
+
+    async fn wait(&self, range: &Range<u64>) {
         let id = self.0.next.get();
         self.0.next.set(id + 1);
-        self.0.entries.borrow_mut().push((id, range.clone()));
-        let held = Held { ranges: self.clone(), id };
+        self.0.waiting.borrow_mut().push((id, range.clone()));
+        let _place = Place { ranges: self, id };
         loop {
-            let changed = {
-                let entries = self.0.entries.borrow();
-                let earlier = entries.iter().take_while(|(other, _)| *other != id);
-                let overlaps =
-                    |other: &Range<u64>| other.start < range.end && range.start < other.end;
-                if !earlier.into_iter().any(|(_, other)| overlaps(other)) {
-                    return held;
-                }
-                self.0.changed.wait()
-            };
-            changed.await;
+            self.0.changed.wait().await;
+            let waiting = self.0.waiting.borrow();
+            let mut earlier = waiting.iter().take_while(|(other, _)| *other != id);
+            if !earlier.any(|(_, other)| overlap(other, range)) && self.take(range) {
+                return;
+            }
+        }
+    }
+
+    fn tell(&self) {
+        if !self.0.waiting.borrow().is_empty() {
+            self.0.changed.notify_all();
         }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.ranges.0.entries.borrow_mut().retain(|(id, _)| *id != self.id);
-        self.ranges.0.changed.notify_all();
+        let mut held = self.ranges.0.held.borrow_mut();
+        let at = held.partition_point(|other| other.start < self.start);
+        held.remove(at);
+        drop(held);
+        self.ranges.tell();
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.ranges.0.waiting.borrow_mut().retain(|(id, _)| *id != self.id);
+        // Who waited behind this one only, because it gave up.
+        self.ranges.tell();
     }
 }
 
@@ -75,6 +118,63 @@ mod tests {
         }
         rt.block_on(rt.sleep(1000));
         assert_eq!(*log.borrow(), ["a", "d", "b", "c"]);
-        assert!(ranges.0.entries.borrow().is_empty());
+        assert!(ranges.0.held.borrow().is_empty() && ranges.0.waiting.borrow().is_empty());
+    }
+
+    /// Against a model: nobody holds what another does, and of two that overlap the first to come
+    /// is the first to go.
+    #[test]
+    fn whoever_overlaps_goes_in_order() {
+        for seed in 0..200 {
+            let rt = Rt::new(Config::shuffled(seed));
+            let (ranges, log) = (Ranges::default(), Rc::new(RefCell::new(Vec::new())));
+            let mut rng = furrow_rt::Rng::new(seed);
+            let asked: Vec<Range<u64>> = (0..40)
+                .map(|_| {
+                    let start = rng.below(60);
+                    start..start + 1 + rng.below(8)
+                })
+                .collect();
+            let (all, rt2) = (asked.clone(), rt.clone());
+            let told = log.clone();
+            let mut waits = furrow_rt::Rng::new(rng.next());
+            rt.block_on(async move {
+                let mut tasks = Vec::new();
+                for (number, range) in all.into_iter().enumerate() {
+                    let (ranges, told, rt) = (ranges.clone(), told.clone(), rt2.clone());
+                    let (first, gives_up, work) =
+                        (waits.below(30), waits.below(8) == 0, waits.below(40));
+                    rt2.sleep(first).await;
+                    tasks.push(rt2.spawn(async move {
+                        told.borrow_mut().push((number, "came"));
+                        let hold = ranges.hold(range);
+                        let held = match gives_up {
+                            true => furrow_rt::within(&rt, 5, hold).await,
+                            false => Some(hold.await),
+                        };
+                        if let Some(held) = held {
+                            told.borrow_mut().push((number, "has"));
+                            rt.sleep(work).await;
+                            told.borrow_mut().push((number, "gave"));
+                            drop(held);
+                        }
+                    }));
+                }
+                for task in tasks {
+                    task.await;
+                }
+                assert!(ranges.0.held.borrow().is_empty() && ranges.0.waiting.borrow().is_empty());
+            });
+            let log = log.borrow();
+            let at = |number, what| log.iter().position(|entry| *entry == (number, what));
+            for (a, b) in (0..40).flat_map(|a| (0..a).map(move |b| (b, a))) {
+                let (Some(has_a), Some(has_b)) = (at(a, "has"), at(b, "has")) else { continue };
+                if overlap(&asked[a], &asked[b]) {
+                    let (first, second) = if has_a < has_b { (a, b) } else { (b, a) };
+                    assert!(at(first, "gave") < at(second, "has"), "seed {seed}: {a} and {b}");
+                    assert!(at(first, "came") < at(second, "came"), "seed {seed}: {a} and {b}");
+                }
+            }
+        }
     }
 }

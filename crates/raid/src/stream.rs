@@ -15,9 +15,12 @@ use furrow_log::record::{RecordId, seal};
 use furrow_log::writer::{Durability, Kind};
 use furrow_rt::{Nanos, Notify, Page, Pages};
 use furrow_zone::{Error, Result, ZoneId};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// What is written through a stream.
@@ -35,7 +38,8 @@ pub(crate) enum Use {
 pub(crate) struct Call {
     left: Cell<u32>,
     error: RefCell<Option<Error>>,
-    done: Notify,
+    /// Who waits: the caller, nobody else.
+    waker: Cell<Option<Waker>>,
     /// Address and number of each block, if it wants to know.
     placed: Option<RefCell<Vec<(u64, u32)>>>,
     /// Mapping blocks that are changed when its stripes are durable.
@@ -56,16 +60,21 @@ impl Call {
         Call {
             left: Cell::new(0),
             error: RefCell::default(),
-            done: Notify::new(),
+            waker: Cell::new(None),
             placed: told.then(RefCell::default),
             _pins: pins,
         }
     }
 
     pub(crate) async fn wait(&self) -> Result<()> {
-        while self.left.get() > 0 {
-            self.done.wait().await;
-        }
+        poll_fn(|context| {
+            if self.left.get() == 0 {
+                return Poll::Ready(());
+            }
+            self.waker.set(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
         self.error.borrow().clone().map_or(Ok(()), Err)
     }
 
@@ -78,8 +87,10 @@ impl Call {
             self.error.borrow_mut().get_or_insert_with(|| error.clone());
         }
         self.left.set(self.left.get() - 1);
-        if self.left.get() == 0 {
-            self.done.notify_all();
+        if self.left.get() == 0
+            && let Some(waker) = self.waker.take()
+        {
+            waker.wake();
         }
     }
 }
@@ -98,7 +109,7 @@ pub(crate) struct Item {
 #[derive(Default)]
 pub(crate) struct Stripe {
     pub(crate) items: Vec<Item>,
-    pub(crate) calls: Vec<Rc<Call>>,
+    pub(crate) calls: SmallVec<[Rc<Call>; 4]>,
     /// When its blocks came, summed up.
     pub(crate) came: u128,
 }
@@ -106,6 +117,13 @@ pub(crate) struct Stripe {
 impl Stripe {
     pub(crate) fn over(&self, error: Option<&Error>) {
         self.calls.iter().for_each(|call| call.over(error));
+    }
+
+    /// Data block `at` of the stripe as footers know it; those that nobody filled are zeros.
+    pub(crate) fn block(&self, at: usize, zero_crc: u32) -> (Option<Identity>, u32) {
+        let empty = Identity { crc: zero_crc, ..Identity::default() };
+        let identity = self.items.get(at).map_or(empty, |item| item.identity);
+        (Some(identity), identity.crc)
     }
 
     pub(crate) fn tell(&self, number: impl Fn(usize) -> u32) {
@@ -186,6 +204,7 @@ impl Volume {
 
     /// Adds a block to the stripe that the stream fills. Never waits.
     pub(crate) fn put(&self, stream: &Rc<Stream>, item: Item, call: &Rc<Call>) {
+        let now = self.0.rt.now();
         let full = {
             let mut filling = stream.filling.borrow_mut();
             if !filling.calls.last().is_some_and(|last| Rc::ptr_eq(last, call)) {
@@ -193,7 +212,7 @@ impl Volume {
                 call.left.set(call.left.get() + 1);
             }
             filling.items.push(item);
-            filling.came += u128::from(self.0.rt.now().0);
+            filling.came += u128::from(now.0);
             filling.items.len() as u32 == stream.chunk * self.0.shape.placement.k
         };
         stream.written.set(stream.written.get() + 1);
@@ -201,7 +220,7 @@ impl Volume {
             self.close_stripe(stream);
             return;
         }
-        stream.last.set(self.0.rt.now());
+        stream.last.set(now);
         if !stream.timer.replace(true) {
             self.0.rt.spawn_detached(pad_in_time(self.clone(), stream.clone()));
         }
@@ -532,13 +551,13 @@ impl Volume {
         open: &Open,
         drive: u32,
         (row, stripe): (u32, u32),
-        blocks: &[crate::write::Block],
+        blocks: impl Iterator<Item = crate::write::Block>,
     ) {
         let mut footers = open.footers.borrow_mut();
         for (entry, (identity, crc)) in
             footers[drive as usize][row as usize..].iter_mut().zip(blocks)
         {
-            *entry = footer_entry(*identity, *crc, stripe);
+            *entry = footer_entry(identity, crc, stripe);
         }
     }
 }

@@ -1,18 +1,20 @@
 //! Writes: from a call to stripes on the drives, and what happens when a drive fails meanwhile.
 
 use crate::event::Event;
-use crate::format::{NONE, TrimEntry, block, kind};
+use crate::format::{BlockMeta, CODED, NONE, TrimEntry, block, kind};
+use crate::level::Level;
 use crate::map::Map;
 use crate::meta::{Identity, seal};
 use crate::paging::Pinner;
-use crate::parity::encode;
+use crate::parity::{encode, sum_of_crcs};
 use crate::stream::{Call, Item, Open, Stream, Stripe, Use};
 use crate::volume::{Canary, MemberState, Volume};
 use furrow_log::address::oob_per_block;
 use furrow_log::record::{self, crc32c};
 use furrow_log::writer::{Durability, Kind, Payload, Placed, Written};
 use furrow_rt::{Page, Pages};
-use furrow_zone::{Error, ErrorKind, Result};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use smallvec::{SmallVec, smallvec};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
 
@@ -22,30 +24,38 @@ const FAILURES: u32 = 32;
 /// What a block is (`None`: parity), and its CRC32C.
 pub(crate) type Block = (Option<Identity>, u32);
 
-/// A chunk of a stripe, and what lies beside it.
-#[derive(Default)]
-struct Chunk {
-    pages: Pages,
-    oob: Vec<u8>,
-    blocks: Vec<Block>,
-}
-
-impl Chunk {
-    fn push(&mut self, page: Page, meta: &[u8], beside: usize, block: Block) {
-        self.pages.push(page);
-        let start = self.oob.len();
-        self.oob.resize(start + beside, 0);
-        self.oob[start..start + meta.len()].copy_from_slice(meta);
-        self.blocks.push(block);
-    }
-}
-
-/// A chunk on its way to its drive.
+/// A chunk of a stripe on its way to its drive.
 enum Flight {
     /// The member has no zone in the segment, or is gone.
     None,
     Write(u32, Written),
     Append(Placed),
+}
+
+/// A parity block, what lies beside it, and its CRC32C.
+struct Parity {
+    page: Page,
+    code: [u8; CODED],
+    crc: u32,
+}
+
+/// Where parity goes.
+type Outputs<'a> = SmallVec<[&'a mut [u8]; 2]>;
+
+/// The chunks of a stripe on their way.
+struct Flights {
+    /// Of each chunk.
+    chunks: SmallVec<[Flight; 4]>,
+    /// CRC32C of each parity block, chunk by chunk.
+    parity: SmallVec<[u32; 2]>,
+}
+
+/// Adds a block and what lies beside it to what a drive will get.
+fn load(payload: &mut Payload, page: Page, meta: &BlockMeta, beside: usize) {
+    payload.pages.push(page);
+    let meta = meta.as_bytes();
+    payload.oob.extend_from_slice(meta);
+    payload.oob.resize(payload.oob.len() + beside - meta.len(), 0);
 }
 
 impl Volume {
@@ -60,6 +70,9 @@ impl Volume {
         self.check_alive()?;
         self.check_range(block, data.len() as u64)?;
         let count = data.len() as u64;
+        if count == 0 {
+            return if fua { self.flush().await } else { Ok(()) };
+        }
         let _held = self.0.ranges.hold(block..block + count).await;
         let (mut at, mut data) = (block, data.into_iter());
         while at < block + count {
@@ -250,45 +263,15 @@ impl Volume {
             counters.waited += waited as u64;
             counters.padded += padding as u64;
         });
-        let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
-        let mut chunks: Vec<Chunk> = (0..n).map(|_| Chunk::default()).collect();
-        let geometry = self.0.members.iter().find_map(|m| m.drive()).map(|d| d.geometry().clone());
-        let beside = geometry.as_ref().map_or(0, oob_per_block);
-        for row in 0..chunk {
-            let empty = Identity { crc: self.0.zero_crc, ..Identity::default() };
-            let at = |c: u32| stripe.items.get((c * chunk + row) as usize);
-            let data: Vec<(Identity, Page)> = (0..k)
-                .map(|c| match at(c) {
-                    Some(item) => (item.identity, item.page.clone()),
-                    None => (empty, self.0.zero.clone()),
-                })
-                .collect();
-            for (c, (identity, page)) in data.iter().enumerate() {
-                let meta = seal(&identity.bytes(), open.sequence, number, identity.crc);
-                let block = (Some(*identity), identity.crc);
-                chunks[c].push(page.clone(), meta.as_bytes(), beside, block);
-            }
-            self.add_parity(&data, open.sequence, number, beside, &mut chunks[k as usize..]);
-        }
-        let mut flights = Vec::with_capacity(n as usize);
-        for (c, Chunk { pages, oob, blocks }) in (0..n).zip(chunks) {
-            let index = shape.placement.drive(number, c);
-            let member = &self.0.members[index as usize];
-            let flight = match (zones[index as usize], member.drive()) {
-                (Some(zone), Some(drive)) => {
-                    let payload = Payload { pages, oob };
-                    if open.append {
-                        Flight::Append(drive.writer.append(zone, Kind::Data, payload).1)
-                    } else {
-                        let (at, done) =
-                            drive.writer.write(zone, Kind::Data, payload, Durability::Cached);
-                        Flight::Write(at, done)
-                    }
-                }
-                _ => Flight::None,
-            };
-            flights.push((index, flight, blocks));
-        }
+        let (payloads, parity) = self.encode_stripe(open, number, &stripe);
+        let chunks = {
+            let segments = self.0.segments.borrow();
+            let zones = &segments[open.slot as usize].zones;
+            let send =
+                |(c, payload)| self.send(open, zones, shape.placement.drive(number, c), payload);
+            (0..n).zip(payloads).map(send).collect()
+        };
+        let flights = Flights { chunks, parity };
         let (volume, stream, open) = (self.clone(), stream.clone(), open.clone());
         self.0.rt.spawn_detached(async move {
             volume.follow(&stream, &open, number, stripe, flights).await;
@@ -315,36 +298,94 @@ impl Volume {
         }
     }
 
-    /// The parity blocks of a row of data, and what lies beside them.
-    fn add_parity(
+    /// What each drive gets of a stripe, chunk by chunk, and the CRCs of the parity blocks.
+    fn encode_stripe(
         &self,
-        data: &[(Identity, Page)],
-        segment: u64,
-        stripe: u32,
-        beside: usize,
-        chunks: &mut [Chunk],
-    ) {
+        open: &Open,
+        number: u32,
+        stripe: &Stripe,
+    ) -> (SmallVec<[Payload; 4]>, SmallVec<[u32; 2]>) {
+        let (placement, chunk) = (&self.0.shape.placement, open.groups.chunk as usize);
+        let (k, m) = (placement.k as usize, placement.m as usize);
+        // Members are alike in that; with none left nothing is sent.
+        let drive = self.0.members.iter().find_map(|member| member.drive());
+        let beside = drive.map_or(BlockMeta::SIZE, |drive| oob_per_block(drive.geometry()));
+        let empty = Identity { crc: self.0.zero_crc, ..Identity::default() };
+        let mut payloads: SmallVec<[Payload; 4]> = (0..k + m)
+            .map(|_| Payload { pages: Pages::new(), oob: Vec::with_capacity(chunk * beside) })
+            .collect();
+        let mut crcs: SmallVec<[u32; 2]> = smallvec![0; m * chunk];
+        for row in 0..chunk {
+            let row_of = |c: usize| match stripe.items.get(c * chunk + row) {
+                Some(item) => (item.identity, &item.page),
+                None => (empty, &self.0.zero),
+            };
+            let data: SmallVec<[(Identity, &Page); 8]> = (0..k).map(row_of).collect();
+            let codes: SmallVec<[[u8; CODED]; 8]> =
+                data.iter().map(|(identity, _)| identity.bytes()).collect();
+            for (((identity, page), code), payload) in data.iter().zip(&codes).zip(&mut payloads) {
+                let meta = seal(code, open.sequence, number, identity.crc);
+                load(payload, (*page).clone(), &meta, beside);
+            }
+            let parity = self.parity_of(&data, &codes);
+            for (at, (parity, payload)) in parity.into_iter().zip(&mut payloads[k..]).enumerate() {
+                let meta = seal(&parity.code, open.sequence, number, parity.crc);
+                load(payload, parity.page, &meta, beside);
+                crcs[at * chunk + row] = parity.crc;
+            }
+        }
+        (payloads, crcs)
+    }
+
+    /// The parity blocks of a row of data, and of the codes beside it.
+    fn parity_of(
+        &self,
+        data: &[(Identity, &Page)],
+        codes: &[[u8; CODED]],
+    ) -> SmallVec<[Parity; 2]> {
         let placement = &self.0.shape.placement;
-        let blocks: smallvec::SmallVec<[&[u8]; 8]> =
-            data.iter().map(|(_, page)| &page.bytes()[..]).collect();
-        let codes: smallvec::SmallVec<[[u8; crate::format::CODED]; 8]> =
-            data.iter().map(|(identity, _)| identity.bytes()).collect();
-        let codes: smallvec::SmallVec<[&[u8]; 8]> = codes.iter().map(|code| &code[..]).collect();
-        let mut pages: Vec<Page> = chunks.iter().map(|_| self.0.pages.take_dirty()).collect();
-        let mut beside_parity = vec![[0u8; crate::format::CODED]; chunks.len()];
+        if placement.level == Level::Raid01 {
+            let mirror = |((identity, page), code): (&(Identity, &Page), &[u8; CODED])| Parity {
+                page: (*page).clone(),
+                code: *code,
+                crc: identity.crc,
+            };
+            return data.iter().zip(codes).map(mirror).collect();
+        }
+        let empty = |_| Parity { page: self.0.pages.take_dirty(), code: [0; CODED], crc: 0 };
+        let mut parity: SmallVec<[Parity; 2]> = (0..placement.m).map(empty).collect();
+        let blocks: SmallVec<[&[u8]; 8]> = data.iter().map(|(_, page)| &page[..]).collect();
+        let codes: SmallVec<[&[u8]; 8]> = codes.iter().map(|code| &code[..]).collect();
         {
-            let mut outputs: Vec<&mut [u8]> =
-                pages.iter_mut().map(|page| &mut page.make_mut()[..]).collect();
-            encode(placement, &blocks, &mut outputs);
-            let mut outputs: Vec<&mut [u8]> =
-                beside_parity.iter_mut().map(|code| &mut code[..]).collect();
-            encode(placement, &codes, &mut outputs);
+            let (mut pages, mut beside): (Outputs<'_>, Outputs<'_>) = parity
+                .iter_mut()
+                .map(|parity| (&mut parity.page.make_mut()[..], &mut parity.code[..]))
+                .unzip();
+            encode(placement, &blocks, &mut pages);
+            encode(placement, &codes, &mut beside);
         }
-        for ((chunk, page), code) in chunks.iter_mut().zip(pages).zip(&beside_parity) {
-            let crc = crc32c(page.bytes());
-            let meta = seal(code, segment, stripe, crc);
-            chunk.push(page, meta.as_bytes(), beside, (None, crc));
+        let crcs = data.iter().map(|(identity, _)| identity.crc);
+        for (at, parity) in parity.iter_mut().enumerate() {
+            // Of the sum it follows from those of the data: and then tells a wrong sum, too.
+            parity.crc = match at {
+                0 => sum_of_crcs(crcs.clone(), self.0.zero_crc),
+                _ => crc32c(parity.page.bytes()),
+            };
         }
+        parity
+    }
+
+    /// Sends a chunk to the drive with the given index.
+    fn send(&self, open: &Open, zones: &[Option<ZoneId>], index: u32, payload: Payload) -> Flight {
+        let member = &self.0.members[index as usize];
+        let (Some(zone), Some(drive)) = (zones[index as usize], member.drive()) else {
+            return Flight::None;
+        };
+        if open.append {
+            return Flight::Append(drive.writer.append(zone, Kind::Data, payload).1);
+        }
+        let (at, done) = drive.writer.write(zone, Kind::Data, payload, Durability::Cached);
+        Flight::Write(at, done)
     }
 
     /// Waits for the chunks of a stripe; then it counts, or is written again elsewhere.
@@ -354,14 +395,22 @@ impl Volume {
         open: &Rc<Open>,
         number: u32,
         stripe: Stripe,
-        flights: Vec<(u32, Flight, Vec<Block>)>,
+        flights: Flights,
     ) {
+        let (placement, chunk) = (self.0.shape.placement, open.groups.chunk as usize);
         let (mut there, mut broken) = (0u32, false);
-        for (c, (index, flight, blocks)) in flights.into_iter().enumerate() {
+        for (c, flight) in (0..).zip(flights.chunks) {
+            let index = placement.drive(number, c);
+            let first = c as usize * chunk;
+            let block = |at: usize| match at.checked_sub((placement.k as usize) * chunk) {
+                Some(at) => (None, flights.parity[at]),
+                None => stripe.block(at, self.0.zero_crc),
+            };
+            let blocks = (first..first + chunk).map(block);
             let at = match flight {
                 Flight::None => {
                     // Its blocks are in the footers of others all the same.
-                    self.note_footer(open, index, (number * open.groups.chunk, number), &blocks);
+                    self.note_footer(open, index, (number * open.groups.chunk, number), blocks);
                     continue;
                 }
                 Flight::Write(at, done) => done.await.map(|()| at),
@@ -372,7 +421,7 @@ impl Volume {
                     there |= 1 << c;
                     self.0.members[index as usize].failures.set(0);
                     let row = at - self.0.shape.offset(0);
-                    self.landed(open, index, (row, number), &blocks);
+                    self.landed(open, index, (row, number), blocks);
                 }
                 Err(error) => broken |= !self.note_write_error(index, &error),
             }
@@ -384,7 +433,6 @@ impl Volume {
         if broken {
             open.broken.set(true);
         }
-        let placement = self.0.shape.placement;
         let error = self.failed();
         if let Some(error) = &error {
             stripe.over(Some(error));
@@ -410,7 +458,13 @@ impl Volume {
         self.pump(stream);
     }
 
-    fn landed(&self, open: &Open, drive: u32, (row, stripe): (u32, u32), blocks: &[Block]) {
+    fn landed(
+        &self,
+        open: &Open,
+        drive: u32,
+        (row, stripe): (u32, u32),
+        blocks: impl Iterator<Item = Block>,
+    ) {
         self.note_footer(open, drive, (row, stripe), blocks);
         if open.groups.group > 1 {
             let place = open.groups.place(stripe, row);
