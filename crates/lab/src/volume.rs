@@ -1,15 +1,17 @@
 //! The RAID volume: what 4 KiB random writes cost above the least that must be done with each.
 //!
 //! In place on one executor, client and drives on the same core. The drives are untimed and keep
-//! nothing (a discarding medium), so all of this is processor time. The client has 64 writes in
-//! flight; every block it writes it copies into a page first, as a server does.
+//! nothing but what lies beside blocks (a discarding medium), so all of this is processor time.
+//! The client has 64 writes in flight; every block it writes it copies into a page first, as a
+//! server does. It writes every block of a gibibyte once, in an order of no order, then again in
+//! another: so segments become free, and every zone is in use before anything is measured.
 
 use crate::{Bench, Contestant, Effort, Row, compare, noise};
 use anyhow::{Result, anyhow};
 use crc_fast::CrcAlgorithm;
 use furrow_emu::{Emulator, Medium, Options as DriveOptions};
 use furrow_raid::{Config, Level, Options, Placement, Volume, create, parity};
-use furrow_rt::{Config as RtConfig, Page, Pages, Pool, Rng, Rt};
+use furrow_rt::{Config as RtConfig, Page, Pages, Pool, Rt};
 use furrow_zone::{
     Action, BlockCount, Command, Error, Geometry, Lba, QueueId, Request, Target, ZonedDevice,
 };
@@ -34,6 +36,10 @@ const DATA: usize = 3;
 const DEPTH: u32 = 64;
 /// Blocks of the volume that are written to: a gibibyte.
 const USED: u64 = 1 << 18;
+/// Zones of a drive.
+const ZONES: u32 = 64;
+/// Blocks of a zone.
+const ZONE: u64 = 8192;
 /// Blocks of different content: more than the processor's caches hold.
 const NOISE: usize = 16_384;
 /// Blocks between looks at the clock.
@@ -44,7 +50,7 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
     let drives = Drives::new()?;
     let arrays = [("grouped appends", 256), ("zone writes", 1)]
         .into_iter()
-        .map(|(name, group)| Ok((name, Array::new(group)?)))
+        .map(|(name, group)| Ok((name, Array::new(group)?.prepare(&bytes)?)))
         .collect::<Result<Vec<_>>>()?;
     let mut contestants = vec![
         Contestant::new("write: copy, parity, checksums", |slice| least(&bytes, slice, true)),
@@ -106,12 +112,25 @@ fn least(bytes: &[u8], slice: Duration, parity: bool) -> Result<f64> {
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }
 
+/// The `i`th of `count` (a power of two) places, each once before any comes again, in an order that
+/// differs from round to round.
+fn shuffled(i: u64, count: u64) -> u64 {
+    let (mask, round) = (count - 1, i / count);
+    let mut x = (i ^ round.wrapping_mul(0x9e37)) & mask;
+    for _ in 0..3 {
+        // Each step can be undone, so no two come to the same place.
+        x ^= x >> (count.ilog2() / 2);
+        x = x.wrapping_mul(0x2_c1b3) & mask;
+    }
+    x
+}
+
 fn geometry() -> Geometry {
     Geometry {
         oob_bytes: 64,
         max_open: Some(14),
         max_active: Some(14),
-        ..Geometry::unlimited(2048, 8192, 8192)
+        ..Geometry::unlimited(ZONES, ZONE, ZONE)
     }
 }
 
@@ -168,8 +187,10 @@ impl Drives {
                 let lba = Lba(base.0 + stripe);
                 for (drive, at) in self.drives.iter().zip(0..) {
                     let data = Pages::from_iter([page(&self.pool, bytes, done + 3 * stripe + at)]);
-                    let write = Command::Write { lba, blocks: BlockCount(1) };
-                    flying.push(drive.submit(QueueId(0), Request::with_data(write, data)));
+                    let command = Command::Write { lba, blocks: BlockCount(1) };
+                    let oob = vec![1; usize::from(geometry().oob_bytes)];
+                    let request = Request { oob, ..Request::with_data(command, data) };
+                    flying.push(drive.submit(QueueId(0), request));
                 }
             }
             let answers = self.rt.block_on(async move {
@@ -193,6 +214,8 @@ struct Array {
     rt: Rt,
     volume: Volume,
     pool: Pool,
+    /// Blocks begun: everybody copies the content in its order.
+    next: Rc<Cell<u64>>,
 }
 
 impl Array {
@@ -208,7 +231,15 @@ impl Array {
         let engine = rt.clone();
         let made = async move { create(&engine, drives, &config, &options, false).await };
         let volume = rt.block_on(made)?;
-        Ok(Array { rt, volume, pool: Pool::new(512) })
+        Ok(Array { rt, volume, pool: Pool::new(512), next: Rc::default() })
+    }
+
+    /// Writes until every zone has been written.
+    fn prepare(self, bytes: &Rc<[u8]>) -> Result<Array> {
+        while self.next.get() < u64::from(ZONES) * ZONE * DATA as u64 {
+            self.write(bytes, 1, Duration::from_millis(100))?;
+        }
+        Ok(self)
     }
 
     /// Random writes of `blocks` each, [`DEPTH`] in flight: blocks a second.
@@ -216,15 +247,15 @@ impl Array {
         let start = Instant::now();
         let end = start + slice;
         let clients: Vec<_> = (0..DEPTH)
-            .map(|client| {
+            .map(|_| {
                 let (volume, pool, bytes) = (self.volume.clone(), self.pool.clone(), bytes.clone());
+                let next = self.next.clone();
                 self.rt.spawn(async move {
-                    let mut rng = Rng::new(u64::from(client));
                     let mut done = 0;
                     while Instant::now() < end {
                         for _ in 0..16 {
-                            let at = rng.below(USED / blocks) * blocks;
-                            let content = at + done;
+                            let content = next.replace(next.get() + blocks);
+                            let at = shuffled(content / blocks, USED / blocks) * blocks;
                             let data = (0..blocks).map(|i| page(&pool, &bytes, content + i));
                             volume.write(at, data.collect(), false).await?;
                             done += blocks;
@@ -250,5 +281,26 @@ impl Array {
         drop(self.volume);
         self.rt.clear();
         Ok(ended?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_place_comes_once_a_round() {
+        let mut orders = Vec::new();
+        for round in 0..3 {
+            let order: Vec<u64> =
+                (0..1 << 14).map(|i| shuffled((round << 14) + i, 1 << 14)).collect();
+            let mut places = order.clone();
+            places.sort_unstable();
+            assert!(places.into_iter().eq(0..1 << 14), "round {round}");
+            let near = order.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) < 16).count();
+            assert!(near < 100, "round {round}: {near} neighbours follow each other");
+            orders.push(order);
+        }
+        assert!(orders[0] != orders[1] && orders[1] != orders[2]);
     }
 }
