@@ -217,6 +217,7 @@ pub async fn create(
     };
     let body = Start { uuid, created: rt.wall().0, events: 1, epoch: 1, records: 1, checkpoint: 0 };
     let volume = start(rt, (config.clone(), shape), members, options, body, image);
+    volume.serve_room();
     volume.checkpoint(true).await?;
     volume.serve();
     Ok(volume)
@@ -314,7 +315,7 @@ fn start(
         records: Cell::new(start.records),
         checkpoint: State::new(start.checkpoint, image),
         ranges: Ranges::default(),
-        room: Notify::new(),
+        room: crate::room::Room::default(),
         wanted: Notify::new(),
         in_flight: Cell::new(0),
         quiet: Notify::new(),
@@ -326,6 +327,7 @@ fn start(
         noted: Notify::new(),
         dead: RefCell::default(),
         stopping: Cell::new(false),
+        stopped: Cell::new(false),
         counters: Cell::default(),
         config,
         shape,

@@ -61,6 +61,7 @@ impl Volume {
     /// If the volume cannot be written.
     pub async fn checkpoint(&self, clean: bool) -> Result<()> {
         let state = &self.0.checkpoint;
+        self.heal().await?;
         let _one = state.one.acquire(1).await;
         let writes = self.0.paging.writes.acquire(1).await;
         self.quiet().await;
@@ -117,6 +118,9 @@ impl Volume {
         self.0.held.set(self.0.held.get() - 1);
         for stream in &self.0.streams {
             self.pump(stream);
+        }
+        if self.0.room.is_wanted() {
+            self.0.wanted.notify_all();
         }
     }
 

@@ -38,13 +38,17 @@ impl Volume {
 
     /// Does the next thing there is to do; false if there is nothing.
     async fn tend(&self) -> bool {
+        self.reconsider_room();
+        if self.out_of_room().is_some() {
+            return false;
+        }
+        if self.0.room.unsettled.borrow().is_some() {
+            return self.settle().await.is_ok();
+        }
         let state = &self.0.checkpoint;
         let since = self.0.counters.get().written - state.written.get();
         if since >= self.0.options.checkpoint_blocks {
             return self.checkpoint(false).await.is_ok();
-        }
-        if self.release_empty().await {
-            return true;
         }
         if !self.0.options.clean || !self.lacks_room() {
             return false;
@@ -52,16 +56,29 @@ impl Volume {
         if self.held_by_checkpoint() {
             return self.checkpoint(false).await.is_ok();
         }
-        match self.victim() {
-            Some(slot) => {
-                let result = self.clean(slot).await;
-                if result.is_err() && self.failed().is_none() {
-                    self.0.segments.borrow_mut()[slot as usize].stuck = true;
-                }
-                result.is_ok() || self.failed().is_none()
-            }
-            None => false,
+        if self.is_releasing() {
+            return false;
         }
+        let victim = self.victim().filter(|_| !self.cleans_in_vain());
+        let Some(slot) = victim else { return self.relieve_users() };
+        self.0.segments.borrow_mut()[slot as usize].pinned = true;
+        let result = self.clean(slot).await;
+        self.0.segments.borrow_mut()[slot as usize].pinned = false;
+        self.0.wanted.notify_all();
+        match result {
+            Ok(()) => self.room_gained(),
+            Err(error) if error.kind() == ErrorKind::NoSpace => return false,
+            // A drive that is gone says nothing about the segment.
+            Err(_) if self.notice_gone() => {}
+            Err(_) => self.0.segments.borrow_mut()[slot as usize].stuck = true,
+        }
+        self.failed().is_none()
+    }
+
+    /// Whether what is empty is being reset, or will be.
+    fn is_releasing(&self) -> bool {
+        let releasing = |s: &Segment| s.state == SegmentState::Releasing || is_empty(s);
+        self.0.segments.borrow().iter().any(releasing)
     }
 
     /// Whether so few segments are free that cleaning is due.
@@ -88,7 +105,7 @@ impl Volume {
         let segments = self.0.segments.borrow();
         let ended = segments.iter().enumerate().filter(|(_, segment)| is_ended(segment));
         let whole = self.0.shape.per_segment();
-        let most = if self.0.room.waiting() > 0 { whole } else { whole - whole / 4 };
+        let most = if self.0.room.is_wanted() { whole } else { whole - whole / 4 };
         let worth = ended.filter(|(_, s)| !s.stuck && s.valid + s.leaves < most);
         worth.min_by_key(|(_, s)| s.valid + s.leaves).map(|(slot, _)| slot as u32)
     }
@@ -160,7 +177,10 @@ impl Volume {
     }
 
     /// Resets the segments of which nothing counts. True if there were any.
-    async fn release_empty(&self) -> bool {
+    pub(crate) async fn release_empty(&self) -> bool {
+        if !self.may_reset() {
+            return false;
+        }
         let empty: Vec<u32> = {
             let segments = self.0.segments.borrow();
             let of = segments.iter().enumerate().filter(|(_, segment)| is_empty(segment));
@@ -169,39 +189,44 @@ impl Volume {
         if empty.is_empty() || self.flush_drives().await.is_err() {
             return false;
         }
-        for slot in &empty {
-            // A rebuild may have taken it up meanwhile.
-            if is_empty(&self.0.segments.borrow()[*slot as usize]) {
-                self.release(*slot).await;
-            }
-        }
-        self.0.room.notify_all();
-        true
-    }
-
-    async fn release(&self, slot: u32) {
-        let zones = {
-            let segment = &mut self.0.segments.borrow_mut()[slot as usize];
-            segment.state = SegmentState::Releasing;
-            segment.zones.clone()
-        };
+        // Each by itself: a read may hold one back.
         let mut flights = Vec::new();
-        for (zone, member) in zones.iter().zip(&self.0.members) {
-            let (Some(zone), Some(drive)) = (*zone, member.drive()) else { continue };
-            flights.push(self.0.rt.spawn(async move {
-                if let Some(owner) = drive.zones.owner(zone) {
-                    let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
-                    // A zone that cannot be reset leaves the pool; a drive that is gone is found
-                    // out by the next write.
-                    let _ = drive.zones.release(owner, proof).await;
-                }
-            }));
+        for slot in empty {
+            // A rebuild may have taken it up meanwhile.
+            if is_empty(&self.0.segments.borrow()[slot as usize]) {
+                self.0.segments.borrow_mut()[slot as usize].state = SegmentState::Releasing;
+                let volume = self.clone();
+                flights.push(self.0.rt.spawn(async move { volume.release(slot).await }));
+            }
         }
         for flight in flights {
             flight.await;
         }
+        true
+    }
+
+    async fn release(&self, slot: u32) {
+        let zones = self.0.segments.borrow()[slot as usize].zones.clone();
+        let mut flights = Vec::new();
+        for (zone, member) in zones.iter().zip(&self.0.members) {
+            let (Some(zone), Some(drive)) = (*zone, member.drive()) else { continue };
+            flights.push(self.0.rt.spawn(async move {
+                let Some(owner) = drive.zones.owner(zone) else { return Ok(()) };
+                let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
+                // A zone that cannot be reset leaves the pool.
+                drive.zones.release(owner, proof).await
+            }));
+        }
+        let mut gone = false;
+        for flight in flights {
+            gone |= flight.await.is_err();
+        }
         let drives = self.0.shape.placement.n;
         self.0.segments.borrow_mut()[slot as usize] = Segment::free(drives);
+        if gone {
+            self.notice_gone();
+        }
+        self.room_made();
     }
 
     /// Stops the volume in order: what is under way is written, and a checkpoint says that nothing
@@ -219,12 +244,14 @@ impl Volume {
         while self.0.ending.get() > 0 {
             self.0.quiet.wait().await;
         }
+        self.0.stopped.set(true);
+        self.0.wanted.notify_all();
         Ok(())
     }
 }
 
 /// Whether nothing in an ended segment counts, on the drives as in memory.
-fn is_empty(segment: &Segment) -> bool {
+pub(crate) fn is_empty(segment: &Segment) -> bool {
     is_ended(segment) && segment.valid == 0 && segment.leaves == 0 && segment.needed == 0
 }
 

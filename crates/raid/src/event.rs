@@ -24,6 +24,12 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// Nothing is left to be written to: only reads are answered, until drives are replaced or
+    /// something is trimmed.
+    OutOfRoom {
+        /// Why.
+        why: String,
+    },
     /// An empty drive is in the place of a failed one.
     Replaced {
         /// Which member.
@@ -49,6 +55,7 @@ impl Event {
         match self {
             Event::MemberFailed { .. } => "member-failed",
             Event::ArrayFailed { .. } => "array-failed",
+            Event::OutOfRoom { .. } => "out-of-room",
             Event::Replaced { .. } => "replaced",
             Event::RebuildStarted { .. } => "rebuild-started",
             Event::RebuildFinished => "rebuild-finished",
@@ -70,6 +77,7 @@ impl fmt::Display for Event {
         match self {
             Event::MemberFailed { member, why } => write!(f, "member {member} failed: {why}"),
             Event::ArrayFailed { why } => write!(f, "the array failed: {why}"),
+            Event::OutOfRoom { why } => write!(f, "the array is out of room: {why}"),
             Event::Replaced { member } => write!(f, "member {member} has a new drive"),
             Event::RebuildStarted { segments } => {
                 write!(f, "a rebuild of {segments} segments begins")

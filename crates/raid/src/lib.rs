@@ -31,6 +31,7 @@ mod range;
 mod read;
 mod rebuild;
 mod recover;
+mod room;
 mod scan;
 mod scrub;
 pub mod shape;

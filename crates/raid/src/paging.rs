@@ -13,7 +13,7 @@ use crate::format::{MAPPED, block};
 use crate::map::{Map, Victim};
 use crate::volume::Volume;
 use furrow_rt::{Notify, Page, Pages, Permit, Semaphore};
-use furrow_zone::Result;
+use furrow_zone::{ErrorKind, Result};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -152,8 +152,12 @@ impl Volume {
             };
             let taken = self.0.map.borrow().resident() + paging.loading.get();
             if paging.limit.is_some_and(|limit| taken >= limit) {
-                self.make_room().await?;
-                continue;
+                match self.make_room().await {
+                    Ok(()) => continue,
+                    // What changed cannot be written, and stays; what is asked for is read.
+                    Err(error) if error.kind() == ErrorKind::NoSpace => {}
+                    Err(error) => return Err(error),
+                }
             }
             self.count(|counters| {
                 counters.map_peak = counters.map_peak.max(taken as u64 + 1);

@@ -53,24 +53,28 @@ impl Volume {
             return Err(error);
         }
         self.count(|counters| counters.read += u64::from(count));
-        let end = block + u64::from(count);
-        let mut wanted: smallvec::SmallVec<[(u32, Wanted); 16]> = Default::default();
-        let (mut at, mut pins) = (block, Vec::new());
+        let (mut at, end) = (block, block + u64::from(count));
+        let mut pages = Pages::new();
         while at < end {
             let leaf = Map::leaf(at);
             self.fetch(leaf, false).await?;
-            let map = self.0.map.borrow();
-            let before = wanted.len();
-            while at < end && Map::leaf(at) == leaf {
-                wanted.push((map.get(at), (block::DATA, at)));
-                at += 1;
+            // Read before the next mapping block is asked for: that may have to wait for room, and
+            // what is being read cannot be reset.
+            let mut wanted: smallvec::SmallVec<[(u32, Wanted); 16]> = Default::default();
+            {
+                let map = self.0.map.borrow();
+                while at < end && Map::leaf(at) == leaf {
+                    wanted.push((map.get(at), (block::DATA, at)));
+                    at += 1;
+                }
             }
-            if at < end {
-                // What was looked up must be there still when the rest is.
-                pins.extend(self.pin_slots(wanted[before..].iter().map(|(number, _)| *number)));
+            let read = self.read_numbers(&wanted).await?;
+            if at == end && pages.is_empty() {
+                return Ok(read);
             }
+            pages.extend(read);
         }
-        self.read_numbers(&wanted).await
+        Ok(pages)
     }
 
     /// Reads blocks by number; each must be what is wanted. [`NONE`] reads as zeros.

@@ -114,6 +114,7 @@ impl Volume {
         member.state.set(MemberState::Rebuilding);
         member.errors.take();
         member.failures.set(0);
+        self.room_changed();
         // Segments that are open go on without it; the next have it.
         for stream in &self.0.streams {
             let open = stream.open.borrow().clone();

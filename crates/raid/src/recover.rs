@@ -20,6 +20,7 @@ use crate::format::{CODED, FooterEntry, NONE, SegmentBody, TrimEntry, block, kin
 use crate::map::Map;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
+use crate::room::Unsettled;
 use crate::scan::{Row, Rows, note_places, read_footers, scan_zone};
 use crate::stream::{Open, footer_entry};
 use crate::table::{Groups, StripeTable};
@@ -31,7 +32,7 @@ use furrow_log::record::{self, Expect};
 use furrow_log::writer::{Durability, Kind, Payload};
 use furrow_log::{BlockAddr, read_blocks};
 use furrow_rt::Pages;
-use furrow_zone::{QueueId, Result, ZoneId, ZoneReport, ZoneState};
+use furrow_zone::{ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -130,10 +131,28 @@ impl Volume {
         }
         self.finish_strays(&strays, zones).await;
         self.finish_strays(&unended, zones).await;
+        *self.0.room.unsettled.borrow_mut() =
+            Some(Unsettled { torn: delta.torn.clone(), strays, healed: false, starved: false });
+        self.serve_room();
         self.apply(&delta, image).await?;
-        self.heal(&delta.torn).await?;
+        match self.settle().await {
+            // Nothing is written before that is done; what there is can be read.
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.survives() => Ok(()),
+            Err(_) if self.failed().is_some() && self.survives() => Ok(()),
+            settled => settled,
+        }
+    }
+
+    /// Steps 6 and 7: after them zones may be reset.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is no room for it: it is to be tried again.
+    pub(crate) async fn settle(&self) -> Result<()> {
         self.checkpoint(false).await?;
+        let settled = self.0.room.unsettled.take();
+        let strays = settled.map(|unsettled| unsettled.strays).unwrap_or_default();
         self.release_strays(&strays).await;
+        self.room_changed();
         Ok(())
     }
 
@@ -595,13 +614,17 @@ impl Volume {
         }
     }
 
-    /// Writes anew what is in stripes that lack a chunk.
-    async fn heal(&self, torn: &[u32]) -> Result<()> {
+    /// Writes anew what is in stripes that recovery found to lack a chunk.
+    pub(crate) async fn heal(&self) -> Result<()> {
+        let torn = match &*self.0.room.unsettled.borrow() {
+            Some(unsettled) if !unsettled.healed => unsettled.torn.clone(),
+            _ => return Ok(()),
+        };
         if self.has(Canary::TornStripe) {
             return Ok(());
         }
         let mut blocks = Vec::new();
-        for number in torn {
+        for number in &torn {
             let (slot, row, chunk) =
                 self.0.shape.locate(*number).expect("invariant: it was found there");
             let Ok((Some(identity), page)) = self.block_or_made(slot, row, chunk).await else {
@@ -611,7 +634,11 @@ impl Volume {
                 blocks.push((identity, page, *number));
             }
         }
-        self.move_blocks(blocks).await
+        self.move_blocks(blocks).await?;
+        if let Some(unsettled) = &mut *self.0.room.unsettled.borrow_mut() {
+            unsettled.healed = true;
+        }
+        Ok(())
     }
 
     /// Takes from a segment the zones that were being rebuilt: their headers say that the segment

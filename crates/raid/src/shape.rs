@@ -164,6 +164,15 @@ impl Shape {
         Ok(Shape { placement, first_zone, zones, capacity, rows, slots, blocks, mappings, kept })
     }
 
+    /// Slots without which there may be too little room to write the volume full, and over and
+    /// over: what is open may be all but empty, cleaning needs its own, and gains something only
+    /// if what counts leaves a segment's worth of room in the rest.
+    pub fn least(&self, config: &Config) -> u32 {
+        let held = self.blocks + 2 * u64::from(self.mappings);
+        let full = held.div_ceil(u64::from(self.per_segment())) as u32;
+        full + 1 + config.small + config.large + 1 + self.kept
+    }
+
     /// Data blocks of a segment.
     pub fn per_segment(&self) -> u32 {
         self.rows * self.placement.k

@@ -184,6 +184,18 @@ impl Stream {
         })
     }
 
+    /// Whether stripes are in line.
+    pub(crate) fn has_line(&self) -> bool {
+        !self.ready.borrow().is_empty()
+    }
+
+    /// Whether its segment takes more stripes.
+    pub(crate) fn takes_more(&self) -> bool {
+        let open = self.open.borrow();
+        open.as_ref()
+            .is_some_and(|open| !open.broken.get() && open.next.get() < open.groups.stripes)
+    }
+
     fn is_idle(&self) -> bool {
         let open = self.open.borrow();
         self.ready.borrow().is_empty() && open.as_ref().is_none_or(|open| open.in_flight.get() == 0)
@@ -243,9 +255,26 @@ impl Volume {
         self.pump(stream);
     }
 
+    /// Lets what is in line for one stream be written through another.
+    pub(crate) fn hand_over(&self, from: &Stream, to: &Rc<Stream>) {
+        let size = (to.chunk * self.0.shape.placement.k) as usize;
+        for Stripe { items, calls, came } in std::mem::take(&mut *from.ready.borrow_mut()) {
+            let (count, mut items) = (items.len(), items.into_iter());
+            for call in &calls {
+                call.left.set(call.left.get() + count.div_ceil(size) as u32 - 1);
+            }
+            while items.len() > 0 {
+                let items: Vec<Item> = items.by_ref().take(size).collect();
+                let came = came * items.len() as u128 / count as u128;
+                let stripe = Stripe { items, calls: calls.clone(), came };
+                to.ready.borrow_mut().push_back(stripe);
+            }
+        }
+        self.pump(to);
+    }
+
     /// Nothing can be written any more: whoever waits is told.
-    pub(crate) fn abandon(&self, stream: &Rc<Stream>) {
-        let error = self.failed();
+    pub(crate) fn abandon(&self, stream: &Rc<Stream>, error: Option<Error>) {
         let stripes = std::mem::take(&mut *stream.ready.borrow_mut());
         let filling = stream.filling.take();
         stripes.into_iter().chain([filling]).for_each(|stripe| stripe.over(error.as_ref()));
@@ -258,11 +287,14 @@ impl Volume {
                 return;
             }
             if self.failed().is_some() {
-                return self.abandon(stream);
+                return self.abandon(stream, self.failed());
             }
             let Some(open) = stream.open.borrow().clone() else {
                 if !stream.opening.replace(true) {
                     self.0.rt.spawn_detached(open_next(self.clone(), stream.clone()));
+                } else if stream.purpose == Use::Inside {
+                    // It waits for room perhaps, and until now had nothing to write.
+                    self.0.wanted.notify_all();
                 }
                 return;
             };
@@ -294,23 +326,13 @@ impl Volume {
         }
     }
 
-    /// Slots in which a segment can be begun, as far as every drive has zones.
-    pub(crate) fn free_segments(&self) -> u32 {
-        let segments = self.0.segments.borrow();
-        let free = segments.iter().filter(|s| s.state == SegmentState::Free).count() as u32;
-        let drives = self.0.members.iter().filter_map(|member| member.drive());
-        drives.map(|drive| drive.zones.free_count()).min().unwrap_or(0).min(free)
-    }
-
     /// Begins a segment for the stream: waits for room, then for permits.
     async fn open_segment(&self, stream: &Stream) -> Result<Rc<Open>> {
         let floor = if stream.purpose == Use::Inside { 0 } else { self.0.shape.kept };
         loop {
             self.check_alive_inside()?;
             if self.free_segments() <= floor {
-                let room = self.0.room.wait();
-                self.0.wanted.notify_all();
-                room.await;
+                self.wait_for_room(stream.purpose).await?;
                 continue;
             }
             let mut permits = Vec::new();
@@ -322,6 +344,9 @@ impl Volume {
             }
             if self.free_segments() <= floor {
                 continue;
+            }
+            if stream.purpose != Use::Inside {
+                self.room_found();
             }
             return Ok(self.begin(stream, permits));
         }
@@ -497,7 +522,7 @@ async fn pad_in_time(volume: Volume, stream: Rc<Stream>) {
 async fn open_next(volume: Volume, stream: Rc<Stream>) {
     match volume.open_segment(&stream).await {
         Ok(open) => *stream.open.borrow_mut() = Some(open),
-        Err(_) => volume.abandon(&stream),
+        Err(error) => volume.abandon(&stream, Some(error)),
     }
     stream.opening.set(false);
     volume.pump(&stream);
@@ -514,6 +539,7 @@ async fn conclude(volume: Volume, open: Rc<Open>) {
     volume.end_segment(&open, whole).await;
     volume.0.ending.set(volume.0.ending.get() - 1);
     volume.0.quiet.notify_all();
+    volume.0.wanted.notify_all();
 }
 
 impl Volume {
@@ -542,7 +568,6 @@ impl Volume {
             segment.state = if whole { SegmentState::Sealed } else { SegmentState::Cut };
             segment.rows = open.next.get() * open.groups.chunk;
         }
-        self.0.wanted.notify_all();
     }
 
     /// What the footers will say of the chunk at `row` of a drive's zone.

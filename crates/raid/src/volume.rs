@@ -187,7 +187,7 @@ pub(crate) struct Segment {
     pub(crate) needed: u64,
     /// Cleaning met a block in it that cannot be had: it stays.
     pub(crate) stuck: bool,
-    /// Being rebuilt: neither cleaned nor released.
+    /// Being rebuilt or cleaned: neither is begun, nor is it released.
     pub(crate) pinned: bool,
     /// Where chunks landed; with Zone Write they are where they belong.
     pub(crate) table: Option<Rc<RefCell<StripeTable>>>,
@@ -240,9 +240,8 @@ pub(crate) struct Inner {
     pub(crate) records: Cell<u64>,
     pub(crate) checkpoint: crate::checkpoint::State,
     pub(crate) ranges: Ranges,
-    /// Something happened that may make room.
-    pub(crate) room: Notify,
-    /// Somebody lacks room.
+    pub(crate) room: crate::room::Room,
+    /// There may be something to do for what the volume does by itself.
     pub(crate) wanted: Notify,
     pub(crate) in_flight: Cell<u32>,
     /// The last stripe in flight is over, or what was held may go on.
@@ -258,6 +257,7 @@ pub(crate) struct Inner {
     pub(crate) noted: Notify,
     pub(crate) dead: RefCell<Option<Error>>,
     pub(crate) stopping: Cell<bool>,
+    pub(crate) stopped: Cell<bool>,
     pub(crate) counters: Cell<Counters>,
 }
 
@@ -355,12 +355,12 @@ impl Volume {
         }
         self.0.dead.borrow_mut().get_or_insert(error);
         self.0.noted.notify_all();
-        self.0.room.notify_all();
+        self.0.room.made.notify_all();
         self.0.wanted.notify_all();
         self.0.quiet.notify_all();
         self.give_up_paging();
         for stream in &self.0.streams {
-            self.abandon(stream);
+            self.abandon(stream, self.failed());
         }
     }
 

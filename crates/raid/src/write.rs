@@ -454,6 +454,9 @@ impl Volume {
         }
         if self.0.in_flight.get() == 0 {
             self.0.quiet.notify_all();
+            if self.0.room.is_wanted() {
+                self.0.wanted.notify_all();
+            }
         }
         self.pump(stream);
     }
@@ -553,6 +556,15 @@ impl Volume {
         if member.state.get() == MemberState::Failed || self.failed().is_some() {
             return;
         }
+        let answers = member.drive().is_some_and(|drive| drive.answers());
+        if answers && self.survives() && !self.survives_without(&[index]) {
+            // What it holds can be read: that is more than would be left.
+            let message = format!(
+                "member {index} cannot be written any more ({error}), and without it data is \
+                 missing: only reads are answered"
+            );
+            return self.die(Error::new(ErrorKind::Io, message));
+        }
         member.state.set(MemberState::Failed);
         member.events.set(self.0.events.get());
         // Closed when the last command to it is over.
@@ -574,6 +586,8 @@ impl Volume {
             return self.die(Error::new(ErrorKind::Io, message));
         }
         self.0.events.set(self.0.events.get() + 1);
+        // Its zones count no more.
+        self.room_changed();
         if !self.0.noting.replace(true) {
             self.0.rt.spawn_detached(note_failure(self.clone()));
         }
@@ -581,8 +595,16 @@ impl Volume {
 
     /// Whether all data can be had from the members that are in service.
     pub(crate) fn survives(&self) -> bool {
+        self.survives_without(&[])
+    }
+
+    /// The same, without some of them.
+    pub(crate) fn survives_without(&self, lost: &[u32]) -> bool {
         let placement = &self.0.shape.placement;
-        let up = |index: u32| self.0.members[index as usize].state.get() == MemberState::Active;
+        let up = |index: u32| {
+            let state = self.0.members[index as usize].state.get();
+            state == MemberState::Active && !lost.contains(&index)
+        };
         // Rotation brings every drive into every role, so stripe 0 stands for all.
         placement.recoverable(|chunk| up(placement.drive(0, chunk)))
     }
@@ -614,6 +636,7 @@ async fn note_failure(volume: Volume) {
     }
     volume.0.noting.set(false);
     volume.0.noted.notify_all();
+    volume.0.wanted.notify_all();
     for stream in &volume.0.streams {
         volume.pump(stream);
     }

@@ -5,9 +5,10 @@
 mod common;
 
 use common::{config, devices, drives, geometry, made, pages, version};
+use furrow_emu::{Emulator, Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
-use furrow_zone::ErrorKind;
+use furrow_zone::{BlockCount, ErrorKind, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
 
 type Model = BTreeMap<u64, u64>;
@@ -137,6 +138,92 @@ fn any_drives_may_fail_under_load_and_writes_go_on() {
                 let few = few.unwrap_err();
                 assert_eq!(few.kind(), ErrorKind::Invalid);
                 assert!(few.to_string().contains("cannot do without"), "{few}");
+            }
+        });
+        rt.clear();
+    }
+}
+
+/// Writes until a call is refused; its error. What is written counts in the model as far as it was
+/// acknowledged, and blocks of the call that was refused are taken out of both.
+async fn wear_out(
+    volume: &Volume,
+    model: &mut Model,
+    next: &mut u64,
+) -> Option<furrow_zone::Error> {
+    let mut rng = Rng::new(17);
+    for _ in 0..40 * volume.blocks() {
+        let block = rng.below(volume.blocks());
+        *next += 1;
+        match volume.write(block, pages(block, 1, *next), false).await {
+            Ok(()) => model.insert(block, *next),
+            Err(error) => return Some(error),
+        };
+    }
+    None
+}
+
+/// Every third write to the zones of a drive from `first` on makes its zone read-only, `times`
+/// times.
+fn wear(drive: &Emulator, first: u32, times: u64) {
+    let geometry = drive.geometry().clone();
+    let (start, end) = (geometry.start(ZoneId(first)), geometry.zone_size.0 * 16);
+    let fault = Fault::new(FaultKind::ZoneReadOnly).when(When::OneIn(3)).times(times);
+    drive.inject(fault.at_blocks(start, BlockCount(end - start.0))).unwrap();
+}
+
+#[test]
+fn a_drive_that_loses_its_zones_goes_if_that_makes_room() {
+    let rt = Rt::new(RtConfig::shuffled(5));
+    let geometry = geometry(16, 40);
+    let drives = drives(&rt, &geometry, 4);
+    let volume = made(&rt, &drives, &config(Level::Raid5, &geometry));
+    rt.block_on(async move {
+        let (mut model, mut next) = (Model::new(), 0);
+        wear(&drives[2], 2, 9);
+        assert_eq!(wear_out(&volume, &mut model, &mut next).await.map(|e| e.to_string()), None);
+        check(&volume, &model).await;
+        assert_eq!(volume.members()[2].1, MemberState::Failed);
+        assert!(volume.out_of_room().is_none() && volume.failed().is_none());
+    });
+    rt.clear();
+}
+
+#[test]
+fn where_no_drive_can_go_only_reads_are_answered() {
+    for (level, count) in [(Level::Raid0, 2), (Level::Raid5, 3)] {
+        let rt = Rt::new(RtConfig::shuffled(5));
+        let geometry = geometry(16, 40);
+        let drives = drives(&rt, &geometry, count);
+        let volume = made(&rt, &drives, &config(level, &geometry));
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let (mut model, mut next) = (Model::new(), 0);
+            if level == Level::Raid5 {
+                volume.fail(0).await.unwrap();
+            }
+            wear(&drives[1], 2, 12);
+            let error = wear_out(&volume, &mut model, &mut next).await.unwrap();
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            assert!(error.to_string().contains("member 1 has lost"), "{error}");
+            assert!(volume.lost_zones(1) >= 3, "{} zones lost", volume.lost_zones(1));
+            check(&volume, &model).await;
+            drop(volume);
+            let left: Vec<_> = drives[usize::from(level == Level::Raid5)..].to_vec();
+            let volume = assemble(&rt2, devices(&left), &Options::default()).await.unwrap();
+            check(&volume, &model).await;
+            if level == Level::Raid5 {
+                // A new drive is not enough: the one that lost its zones is needed for the rebuild.
+                let fresh = common::drives(&rt2, &geometry, 2);
+                volume.replace(0, fresh[0].clone(), false).await.unwrap();
+                while volume.rebuilding().is_some() {
+                    rt2.sleep(1_000_000).await;
+                }
+                volume.fail(1).await.unwrap();
+                volume.replace(1, fresh[1].clone(), false).await.unwrap();
+                let none = wear_out(&volume, &mut model, &mut next).await;
+                assert_eq!(none.map(|error| error.to_string()), None);
+                check(&volume, &model).await;
             }
         });
         rt.clear();

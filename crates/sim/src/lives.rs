@@ -6,7 +6,9 @@
 //! replaced and rebuilt, and the volume is scrubbed; and it ends: stopped, or by a power cut.
 //!
 //! Faults that may cost data or answers strike no more members than the level tolerates, those
-//! counted that are not whole. So nothing is ever lost, and no request fails unless the power does.
+//! counted that are not whole. So nothing is ever lost, and no request fails unless the power does;
+//! but where members lost so many zones for good that the volume does not fit the rest, what is to
+//! be written may be refused for want of room, and all else must hold.
 
 use crate::array::{Array, seats};
 use crate::blocks::{Blocks, TRIM, page};
@@ -16,7 +18,7 @@ use crate::simulate::{Sink, Summary, on_executor};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
 use furrow_raid::{MemberState, Volume, create};
 use furrow_rt::{Nanos, Notify, Pages, Rng, Rt};
-use furrow_zone::{BlockCount, Lba, ZoneId, ZonedDevice};
+use furrow_zone::{BlockCount, Error, ErrorKind, Lba, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -279,6 +281,8 @@ struct Shared {
     begun: Rc<Cell<u64>>,
     ticks: Rc<Notify>,
     over: Rc<Cell<bool>>,
+    /// Calls that were refused for want of room.
+    refused: Rc<Cell<u64>>,
 }
 
 const CLIENTS: u64 = 3;
@@ -286,6 +290,15 @@ const CLIENTS: u64 = 3;
 impl Life {
     fn is_off(&self) -> bool {
         self.emulator.report(ZoneId(0), 1).is_err()
+    }
+
+    /// Zones of a drive that can never be written again.
+    fn lost_zones(&self, seat: u32) -> u32 {
+        let zones = self.array.geometry.zones;
+        let reports = self.emulator.report(ZoneId(seat * zones), zones).unwrap_or_default();
+        let dead =
+            |zone: &&ZoneReport| matches!(zone.state, ZoneState::ReadOnly | ZoneState::Offline);
+        reports.iter().filter(dead).count() as u32
     }
 
     fn inject(&self) -> Result<(), String> {
@@ -306,6 +319,7 @@ impl Life {
             self.inject()?;
         }
         let started = async {
+            // A drive that lost zones may be found to be in the way.
             let opened = self.array.open(&self.rt, &parts, &mut Vec::new()).await;
             let volume = opened.map_err(|error| error.to_string())?;
             let found = blocks.compare(&volume).await?;
@@ -324,7 +338,8 @@ impl Life {
         };
         for (member, (_, state, _)) in (0u32..).zip(volume.members()) {
             let struck = self.plan.early && self.plan.struck.contains(&member);
-            if whole.contains(&member) && state != MemberState::Active && !struck {
+            let worn = seats[member as usize].is_some_and(|seat| self.lost_zones(seat) > 0);
+            if whole.contains(&member) && state != MemberState::Active && !struck && !worn {
                 return Err(format!("member {member} is {state:?}, and nothing ailed it"));
             }
         }
@@ -340,6 +355,7 @@ impl Life {
             begun: Rc::default(),
             ticks: Rc::new(Notify::new()),
             over: Rc::default(),
+            refused: Rc::default(),
         };
         shared.work().await
     }
@@ -363,11 +379,9 @@ impl Shared {
         self.over.set(true);
         self.ticks.notify_all();
         operator.await?;
-        if life.plan.stop
-            && let Err(error) = self.volume.stop().await
-            && !life.is_off()
-        {
-            return Err(format!("stop: {error}"));
+        if life.plan.stop {
+            let stopped = self.volume.stop().await;
+            self.excused("stop", stopped).await?;
         }
         let (drive, off) = (life.emulator.snapshot(), life.is_off());
         let rebuilding = self.volume.rebuilding().is_some();
@@ -382,7 +396,10 @@ impl Shared {
             let seat = seats[index];
             states[index].1 == MemberState::Active
                 && !rebuilding
-                && seat.is_some_and(|seat| !life.spoiled.contains(&seat))
+                && seat.is_some_and(|seat| {
+                    // One that lost zones may have to go.
+                    !life.spoiled.contains(&seat) && life.lost_zones(seat) == 0
+                })
         });
         Ok(Lived {
             whole: whole.collect(),
@@ -395,13 +412,28 @@ impl Shared {
         })
     }
 
-    /// True if an error is the power's fault.
-    fn excused<T>(&self, what: &str, result: Result<T, String>) -> Result<Option<T>, String> {
+    /// Nothing, if an error is the power's fault, or there is no room since zones are lost.
+    async fn excused<T>(&self, what: &str, result: Result<T, Error>) -> Result<Option<T>, String> {
         match result {
             Ok(done) => Ok(Some(done)),
             Err(_) if self.life.is_off() => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.lacks_zones().await => {
+                self.refused.set(self.refused.get() + 1);
+                Ok(None)
+            }
             Err(why) => Err(format!("{what}: {why}")),
         }
+    }
+
+    /// Whether a member in service has lost so many zones that the volume may not fit the rest.
+    async fn lacks_zones(&self) -> bool {
+        let shape = self.volume.shape();
+        let seats = seats(&self.volume, &self.parts, &[]).await;
+        let members = self.volume.members();
+        let of =
+            seats.iter().zip(members).filter(|(_, (_, state, _))| *state != MemberState::Failed);
+        let lost = of.filter_map(|(seat, _)| *seat).map(|seat| self.life.lost_zones(seat)).max();
+        shape.slots.saturating_sub(lost.unwrap_or(0)) < shape.least(self.volume.config())
     }
 
     async fn client(self, number: u64, share: u64, mut rng: Rng) -> Result<(), String> {
@@ -414,11 +446,13 @@ impl Shared {
             let block = rng.below(span.saturating_sub(count).max(1));
             self.begun.set(self.begun.get() + 1);
             self.ticks.notify_all();
-            let text = |error: furrow_zone::Error| error.to_string();
             if rng.one_in(5) {
                 let before = self.blocks.borrow().clone();
-                let read = volume.read(block, count as u32).await.map_err(text);
-                let Some(pages) = self.excused("read", read)? else { return Ok(()) };
+                let pages = match volume.read(block, count as u32).await {
+                    Ok(pages) => pages,
+                    Err(_) if self.life.is_off() => return Ok(()),
+                    Err(why) => return Err(format!("read: {why}")),
+                };
                 for (block, page) in (block..).zip(&pages) {
                     let now = self.blocks.borrow();
                     before.check(block, page).or_else(|_| now.check(block, page))?;
@@ -432,16 +466,17 @@ impl Shared {
             self.blocks.borrow_mut().began(operation, (block, count, version));
             let fua = self.life.volatile;
             let done = if trim {
-                volume.trim(block, count, fua).await.map_err(text)
+                volume.trim(block, count, fua).await
             } else {
                 let pages: Pages =
                     (block..block + count).map(|block| page(block, version)).collect();
-                volume.write(block, pages, fua).await.map_err(text)
+                volume.write(block, pages, fua).await
             };
-            if self.excused(&format!("operation {operation}"), done)?.is_none() {
-                return Ok(());
+            match self.excused(&format!("operation {operation}"), done).await? {
+                Some(()) => self.blocks.borrow_mut().acknowledged(operation),
+                None if self.life.is_off() => return Ok(()),
+                None => {}
             }
-            self.blocks.borrow_mut().acknowledged(operation);
         }
         Ok(())
     }
@@ -451,18 +486,17 @@ impl Shared {
             while self.begun.get() < at && !self.over.get() {
                 self.ticks.wait().await;
             }
-            let text = |error: furrow_zone::Error| error.to_string();
             match action {
                 Action::Pull(part) => self.parts[part as usize].set_gone(true),
                 Action::PutBack(part) => self.parts[part as usize].set_gone(false),
                 Action::Fail(member) => {
-                    let done = self.volume.fail(member).await.map_err(text);
-                    self.excused("fail", done)?;
+                    let done = self.volume.fail(member).await;
+                    self.excused("fail", done).await?;
                 }
                 Action::Replace => self.replace(&mut rng).await?,
                 Action::Scrub => {
-                    let done = self.volume.scrub(true, |_, _| {}).await.map_err(text);
-                    if let Some(scrubbed) = self.excused("scrub", done)?
+                    let done = self.volume.scrub(true, |_, _| {}).await;
+                    if let Some(scrubbed) = self.excused("scrub", done).await?
                         && scrubbed.lost > 0
                         && !self.life.is_off()
                     {
@@ -490,8 +524,7 @@ impl Shared {
             self.parts[part as usize].set_gone(false);
             let device = self.parts[part as usize].clone();
             let done = self.volume.replace(member, device, true).await;
-            let done = done.map_err(|error| error.to_string());
-            if self.excused(&format!("replace {member}"), done)?.is_none() {
+            if self.excused(&format!("replace {member}"), done).await?.is_none() {
                 return Ok(());
             }
         }

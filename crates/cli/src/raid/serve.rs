@@ -216,7 +216,7 @@ impl Daemon {
             pid: std::process::id(),
             level: placement.level.name().to_owned(),
             state: if down == 0 { "online" } else { "degraded" }.to_owned(),
-            error: volume.failed().map(|error| error.to_string()),
+            error: volume.failed().or(volume.out_of_room()).map(|error| error.to_string()),
             problem: None,
             action: None,
             size_bytes: volume.blocks() * 4096,

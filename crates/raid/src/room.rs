@@ -1,0 +1,275 @@
+//! Room: segments that can be begun, who waits for one, and what happens when none will come.
+//!
+//! A task of its own resets the segments of which nothing counts, whatever cleaning waits for. When
+//! somebody waits and nothing is under way that could make room, it is made otherwise, in this
+//! order: what the volume moves goes into the segments that are open for users; members that lost
+//! so many zones that they alone are in the way are taken out of service, as far as the level
+//! tolerates it; else the volume is *out of room*: writes are refused until there is some, and
+//! everything that was acknowledged stays readable.
+
+use crate::event::Event;
+use crate::stream::{Stream, Use};
+use crate::volume::{SegmentState, Volume};
+use furrow_log::SuperzoneState;
+use furrow_rt::Notify;
+use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Who waits for room, and what is known of it.
+#[derive(Default)]
+pub(crate) struct Room {
+    /// Something happened that may make room.
+    pub(crate) made: Notify,
+    /// Streams of users' requests that wait for it.
+    users: Cell<u32>,
+    /// The inside stream waits for it.
+    inside: Cell<bool>,
+    /// Segments cleaned since users got one, while they wait.
+    fruitless: Cell<u32>,
+    /// There is none, and why; blocks that counted when that was found.
+    none: RefCell<Option<(Error, u64)>>,
+    /// What recovery has still to do before anything may be reset.
+    pub(crate) unsettled: RefCell<Option<Unsettled>>,
+}
+
+/// What recovery found, and does before anything is reset.
+pub(crate) struct Unsettled {
+    /// Blocks of stripes that count but lack a chunk.
+    pub(crate) torn: Vec<u32>,
+    /// Zones that hold something and belong to nothing.
+    pub(crate) strays: Vec<(u32, ZoneId)>,
+    /// The blocks are written anew.
+    pub(crate) healed: bool,
+    /// The checkpoint lacks room: what is empty may be reset for it, as at any other time.
+    pub(crate) starved: bool,
+}
+
+impl Room {
+    /// Whether somebody waits.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.users.get() > 0 || self.inside.get()
+    }
+}
+
+impl Volume {
+    /// Slots in which a segment can be begun, as far as every drive has zones.
+    pub(crate) fn free_segments(&self) -> u32 {
+        let drives = self.0.members.iter().filter_map(|member| member.drive());
+        drives.map(|drive| drive.zones.free_count()).min().unwrap_or(0).min(self.free_slots())
+    }
+
+    fn free_slots(&self) -> u32 {
+        let segments = self.0.segments.borrow();
+        segments.iter().filter(|s| s.state == SegmentState::Free).count() as u32
+    }
+
+    /// Why nothing can be written for want of room, if so.
+    pub fn out_of_room(&self) -> Option<Error> {
+        self.0.room.none.borrow().as_ref().map(|(error, _)| error.clone())
+    }
+
+    /// Waits until something happened that may have made room for a segment of the stream.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is none and will not be any.
+    pub(crate) async fn wait_for_room(&self, purpose: Use) -> Result<()> {
+        if let Some(error) = self.out_of_room() {
+            return Err(error);
+        }
+        let room = &self.0.room;
+        let made = room.made.wait();
+        let inside = purpose == Use::Inside;
+        match inside {
+            true => room.inside.set(true),
+            false => room.users.set(room.users.get() + 1),
+        }
+        self.0.wanted.notify_all();
+        made.await;
+        match inside {
+            true => room.inside.set(false),
+            false => room.users.set(room.users.get() - 1),
+        }
+        Ok(())
+    }
+
+    /// A segment for users was begun.
+    pub(crate) fn room_found(&self) {
+        self.0.room.fruitless.set(0);
+    }
+
+    /// A segment was cleaned.
+    pub(crate) fn room_gained(&self) {
+        let fruitless = &self.0.room.fruitless;
+        fruitless.set(if self.0.room.users.get() > 0 { fruitless.get() + 1 } else { 0 });
+    }
+
+    /// Whether cleaning goes round in circles: everything was moved twice, and users still wait.
+    pub(crate) fn cleans_in_vain(&self) -> bool {
+        self.0.room.fruitless.get() > 2 * self.0.shape.slots
+    }
+
+    /// Lets those who wait for room look again: a drive came or went, or less is held.
+    pub(crate) fn room_changed(&self) {
+        self.0.room.fruitless.set(0);
+        self.room_made();
+    }
+
+    /// The same: a segment was reset.
+    pub(crate) fn room_made(&self) {
+        self.0.room.none.take();
+        self.0.room.made.notify_all();
+        self.0.wanted.notify_all();
+    }
+
+    /// Starts the task that resets what is empty.
+    pub(crate) fn serve_room(&self) {
+        let weak = Rc::downgrade(&self.0);
+        self.0.rt.spawn_detached(async move {
+            loop {
+                let Some(inner) = weak.upgrade() else { return };
+                let volume = Volume(inner);
+                if volume.0.stopped.get() || volume.failed().is_some() {
+                    return;
+                }
+                let wait = volume.0.wanted.wait();
+                let did = volume.release_empty().await || volume.relieve_inside();
+                drop(volume);
+                if !did {
+                    wait.await;
+                }
+            }
+        });
+    }
+
+    /// Whether nothing is under way that could make room.
+    fn is_still(&self) -> bool {
+        let releasing = |s: &crate::volume::Segment| {
+            s.state == SegmentState::Releasing || (self.may_reset() && crate::clean::is_empty(s))
+        };
+        // A stripe that is filled soon goes into an open segment.
+        let filling =
+            |s: &Rc<Stream>| s.open.borrow().is_some() && !s.filling.borrow().items.is_empty();
+        self.0.in_flight.get() == 0
+            && self.0.ending.get() == 0
+            && self.0.held.get() == 0
+            && !self.0.noting.get()
+            && self.rebuilding().is_none()
+            && !self.0.streams.iter().any(filling)
+            && !self.0.segments.borrow().iter().any(releasing)
+    }
+
+    /// Whether segments may be reset: not before recovery is over.
+    pub(crate) fn may_reset(&self) -> bool {
+        self.0.room.unsettled.borrow().as_ref().is_none_or(|unsettled| unsettled.starved)
+    }
+
+    /// Makes room for what the volume moves, if it waits and nothing under way will. True if
+    /// something was done about it.
+    fn relieve_inside(&self) -> bool {
+        let room = &self.0.room;
+        let inside = self.route(Use::Inside);
+        if !room.inside.get() || !inside.has_line() || !self.is_still() {
+            return false;
+        }
+        let of_users = self.0.streams.iter().find(|s| s.purpose != Use::Inside && s.takes_more());
+        if let Some(stream) = of_users {
+            self.hand_over(&inside, stream);
+            return true;
+        }
+        if let Some(unsettled) = &mut *room.unsettled.borrow_mut()
+            && unsettled.healed
+            && !std::mem::replace(&mut unsettled.starved, true)
+        {
+            return true;
+        }
+        self.give_up_room(0);
+        true
+    }
+
+    /// Users wait, and cleaning gains nothing. True if something was done about it.
+    pub(crate) fn relieve_users(&self) -> bool {
+        let wanted = self.0.room.users.get() > 0 && !self.0.room.inside.get();
+        if !wanted || !self.is_still() {
+            return false;
+        }
+        self.give_up_room(self.0.shape.kept);
+        true
+    }
+
+    /// Nothing will make more than `floor` segments free: does without members that are worn out,
+    /// or refuses.
+    fn give_up_room(&self, floor: u32) {
+        let worn = self.worn_out(floor);
+        if !worn.is_empty() {
+            for index in worn {
+                let lost = self.lost_zones(index);
+                let what = format!(
+                    "it lost {lost} zones, and without them there is no room: replace the drive"
+                );
+                self.member_failed(index, Error::new(ErrorKind::NoSpace, what));
+            }
+            return;
+        }
+        let lost: Vec<String> = (0..self.0.members.len() as u32)
+            .map(|index| (index, self.lost_zones(index)))
+            .filter(|(_, lost)| *lost > 0)
+            .map(|(index, lost)| format!("member {index} has lost {lost} zones"))
+            .collect();
+        let why = match lost.is_empty() {
+            true => "no segment can be made free".to_owned(),
+            false => format!("{}: replace it", lost.join(", ")),
+        };
+        let what = format!("the volume is out of room, and only reads are answered: {why}");
+        let error = Error::new(ErrorKind::NoSpace, what);
+        self.tell(Event::OutOfRoom { why });
+        *self.0.room.none.borrow_mut() = Some((error, self.used()));
+        self.0.room.made.notify_all();
+    }
+
+    /// Blocks were overwritten or trimmed since there was no room: it may be worth another try.
+    pub(crate) fn reconsider_room(&self) {
+        let gained = |none: &(Error, u64)| self.used() < none.1;
+        if self.0.room.none.borrow().as_ref().is_some_and(gained) {
+            self.room_changed();
+        }
+    }
+
+    /// Zones of a member that can never be written again, as far as that was found out.
+    pub fn lost_zones(&self, index: u32) -> u32 {
+        let drive = self.0.members[index as usize].drive();
+        drive.map_or(0, |drive| drive.zones.count(SuperzoneState::Retired))
+    }
+
+    /// Members that lost zones and without which more than `floor` segments are free, as few as
+    /// do, if the array can do without them.
+    fn worn_out(&self, floor: u32) -> Vec<u32> {
+        let free = |index: u32| {
+            let drive = self.0.members[index as usize].drive()?;
+            Some((drive.zones.free_count(), index))
+        };
+        let mut by_room: Vec<(u32, u32)> =
+            (0..self.0.members.len() as u32).filter_map(free).collect();
+        by_room.sort_unstable();
+        let narrow = by_room.iter().take_while(|(free, _)| *free <= floor).count();
+        let enough = by_room.len() > narrow && self.free_slots() > floor;
+        let worn: Vec<u32> = by_room[..narrow].iter().map(|(_, index)| *index).collect();
+        let survives = self.survives_without(&worn);
+        let lost = worn.iter().all(|index| self.lost_zones(*index) > 0);
+        if enough && survives && lost { worn } else { Vec::new() }
+    }
+
+    /// Takes out of service whoever does not answer. True if that was somebody.
+    pub(crate) fn notice_gone(&self) -> bool {
+        let mut gone = false;
+        for index in 0..self.0.members.len() as u32 {
+            let drive = self.0.members[index as usize].drive();
+            if let Some(drive) = drive.filter(|drive| !drive.answers()) {
+                let what = format!("{}: it does not answer", drive.device.name());
+                self.member_failed(index, Error::new(ErrorKind::Io, what));
+                gone = true;
+            }
+        }
+        gone
+    }
+}
