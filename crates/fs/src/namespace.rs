@@ -82,10 +82,8 @@ impl Core {
             return Ok(Some(found));
         }
         // Most names are on the last level: it has three times the room of all before it.
-        for block in dirent::candidates(levels, hash).rev() {
-            if self.directories.knows(directory.0, block) {
-                continue;
-            }
+        let mut blocks = dirent::candidates(levels, hash).rev();
+        while let Some(block) = self.directories.unknown(directory.0, &mut blocks) {
             self.learn(directory, block)?;
             if let Some(found) = self.find_known(directory, hash, name) {
                 return Ok(Some(found));
@@ -180,10 +178,8 @@ impl Core {
     ) -> Result<Option<u32>, Stop> {
         self.directories.tidy();
         let mut missing = smallvec::SmallVec::new();
-        for block in dirent::candidates(levels, hash).rev() {
-            if self.directories.knows(directory.0, block) {
-                continue;
-            }
+        let mut blocks = dirent::candidates(levels, hash).rev();
+        while let Some(block) = self.directories.unknown(directory.0, &mut blocks) {
             match self.learn(directory, block) {
                 Ok(()) => {}
                 // It takes all of them: ask for them at once.
