@@ -14,16 +14,17 @@ use crate::layout::Layout;
 use crate::memory::{Memory, set_bytes};
 use crate::names::NameLog;
 use crate::node;
+use crate::reading::{Pins, Reading};
 use crate::space::{Lack, Tried};
 use crate::table::{NodeIds, Table};
 use crate::types::{Counters, Ino, Kind, MountOptions, OnDamage, Time};
-use furrow_log::address::{BlockAddr, read_blocks};
+use furrow_log::address::BlockAddr;
 use furrow_log::pool::ZonePool;
 use furrow_log::record::crc32c;
 use furrow_log::writer::Writer;
 use furrow_rt::{Notify, Semaphore};
 use furrow_rt::{PAGE_SIZE, Page, Pool, Rt};
-use furrow_zone::{Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZonedDevice};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -197,6 +198,8 @@ pub(crate) struct Inner {
     pub(crate) core: RefCell<Core>,
     /// Wakes who was throttled.
     pub(crate) progress: Notify,
+    /// What is being read.
+    pub(crate) reading: Reading,
     /// One checkpoint at a time.
     pub(crate) checkpoint_lock: Semaphore,
     /// One cleaning at a time.
@@ -269,7 +272,7 @@ impl Core {
     }
 
     /// Puts a page read for `fetch` into the cache, unless the content has moved meanwhile.
-    fn arrived(&mut self, fetch: &Fetch, page: Page) -> Result<()> {
+    pub(crate) fn arrived(&mut self, fetch: &Fetch, page: Page) -> Result<()> {
         if self.cache.contains(&fetch.key) || self.place_of(fetch.key) != Some(fetch.pointer) {
             return Ok(());
         }
@@ -321,24 +324,6 @@ impl Core {
     }
 }
 
-/// Pages pinned for an operation that waits.
-struct Pins {
-    inner: Rc<Inner>,
-    tickets: Vec<Ticket>,
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        // An operation is never dropped while it is applied; if the whole engine is, nothing is
-        // left to evict from.
-        if let Ok(mut core) = self.inner.core.try_borrow_mut() {
-            for ticket in self.tickets.drain(..) {
-                core.cache.unpin(ticket);
-            }
-        }
-    }
-}
-
 impl Inner {
     /// Runs `operation` until it is applied or fails.
     pub(crate) async fn run<T>(
@@ -348,7 +333,7 @@ impl Inner {
         // Its place in the line of those who lack room, once it does, and what was done for it.
         let (mut turn, mut tried) = (None, Tried::default());
         // What was loaded for this operation stays until it is applied, or it might never be.
-        let mut pins = Pins { inner: self.clone(), tickets: Vec::new() };
+        let mut pins = Pins::new(self);
         loop {
             self.check_ended()?;
             let (done, write_back) = {
@@ -397,70 +382,6 @@ impl Inner {
     pub(crate) fn check_ended(&self) -> Result<()> {
         if self.ended.get() {
             return Err(Error::new(ErrorKind::Io, "the file system is unmounted"));
-        }
-        Ok(())
-    }
-
-    /// Reads blocks into the cache, neighbours in one command.
-    async fn load(
-        self: &Rc<Self>,
-        mut fetches: SmallVec<[Fetch; 4]>,
-        pins: &mut Pins,
-    ) -> Result<()> {
-        let (device, geometry, zones) = {
-            let core = self.core.borrow();
-            (core.device.clone(), core.geometry.clone(), core.zones.clone())
-        };
-        fetches.sort_by_key(|fetch| fetch.pointer.addr.get());
-        fetches.dedup_by_key(|fetch| fetch.pointer.addr.get());
-        let mut flights = Vec::new();
-        let mut rest = &fetches[..];
-        while let Some(first) = rest.first() {
-            let start = BlockAddr(first.pointer.addr.get());
-            let Some((zone, _)) = start.locate(&geometry) else {
-                let message = format!("{}: block address {start} out of range", device.name());
-                return Err(Error::new(ErrorKind::Corrupt, message));
-            };
-            let run = rest
-                .iter()
-                .enumerate()
-                .take_while(|(i, f)| {
-                    let addr = BlockAddr(f.pointer.addr.get());
-                    addr.0 == start.0 + *i as u32
-                        && addr.locate(&geometry).is_some_and(|(z, _)| z == zone)
-                })
-                .count();
-            let (now, later) = rest.split_at(run);
-            let pin = zones.pin(zone);
-            let (device, pages) = (device.clone(), self.pages.clone());
-            let queue = QueueId(0);
-            let read = async move {
-                let pages = read_blocks(&*device, queue, start, run as u32, &pages).await;
-                drop(pin);
-                pages
-            };
-            flights.push((now.to_vec(), read));
-            rest = later;
-        }
-        if let [_] = flights[..] {
-            let (now, read) = flights.pop().expect("invariant: one flight");
-            let pages = read.await?;
-            return self.take_in(&now, pages, pins);
-        }
-        // Several runs: all in flight at once.
-        let tasks: Vec<_> =
-            flights.into_iter().map(|(now, read)| (now, self.rt.spawn(read))).collect();
-        for (now, task) in tasks {
-            self.take_in(&now, task.await?, pins)?;
-        }
-        Ok(())
-    }
-
-    fn take_in(&self, fetches: &[Fetch], pages: furrow_rt::Pages, pins: &mut Pins) -> Result<()> {
-        let mut core = self.core.borrow_mut();
-        for (fetch, page) in fetches.iter().zip(pages) {
-            core.arrived(fetch, page)?;
-            pins.tickets.extend(core.cache.pin(&fetch.key));
         }
         Ok(())
     }

@@ -68,6 +68,7 @@ mod pages;
 mod place;
 mod quota;
 mod ranges;
+mod reading;
 mod recover;
 mod relocate;
 mod repair;

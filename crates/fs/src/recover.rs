@@ -291,6 +291,7 @@ pub(crate) fn assemble(
         pages,
         core: RefCell::new(core),
         progress: Notify::new(),
+        reading: crate::reading::Reading::default(),
         checkpoint_lock: Semaphore::new(1),
         clean_lock: Semaphore::new(1),
         cleaner_running: Cell::new(false),

@@ -352,3 +352,34 @@ fn writing_back_begins_before_anybody_is_held_up() {
         Ok(())
     });
 }
+
+#[test]
+fn what_is_being_read_is_not_read_again() {
+    let made = (Options::simulated(), MkfsOptions::default());
+    common::on_drive(Rt::new(Config::shuffled(7)), SMALL, made, |rt, drive| async move {
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        let fs = mount(&rt, &device).await?;
+        let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
+        let content = pattern(3, 2 << 20);
+        write(&fs, file, 0, &content[..1 << 20]).await?;
+        write(&fs, file, 1 << 20, &content[1 << 20..]).await?;
+        fs.unmount().await?;
+        let fs = mount(&rt, &device).await?;
+        fs.getattr(file).await?;
+        // Readers of neighbours lack the same leaf; and all of them read a block of the first.
+        let before = drive.counters().blocks_read;
+        let mut readers = Vec::new();
+        for reader in 0..20 {
+            let fs = fs.clone();
+            let from = 8192 * reader;
+            readers.push(rt.spawn(async move { fs.read(file, from as u64, 12_288).await }));
+        }
+        for (reader, task) in readers.into_iter().enumerate() {
+            let from = 8192 * reader;
+            assert_eq!(task.await?.to_vec(), &content[from..from + 12_288]);
+        }
+        let read = drive.counters().blocks_read - before;
+        assert!((42..=44).contains(&read), "{read} blocks for 41 and what leads to them");
+        Ok(())
+    });
+}

@@ -36,7 +36,7 @@ pub mod wait;
 pub use buf::{PAGE_SIZE, Page, Pages, Pool};
 pub use completion::{Completion, CompletionTable, Ticket};
 pub use exec::{Clock, Config, JoinHandle, Nanos, Rt, Source};
-pub use gate::{Notify, Permit, Semaphore};
+pub use gate::{Notified, Notify, Permit, Semaphore};
 pub use port::{Port, Stopped};
 pub use rng::Rng;
 pub use wait::{either, within};
