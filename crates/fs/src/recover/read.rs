@@ -214,7 +214,7 @@ async fn newest_of_ring(
     for ring in 0..RING_ZONES {
         let zone = ZoneId(layout.ring_start + ring);
         let end = written(&reports[zone.0 as usize], device.geometry());
-        let (newest, error) = newest_checkpoint(device, layout, zone, end, pages).await;
+        let (newest, error) = newest_checkpoint(device, layout, zone, end, (u64::MAX, pages)).await;
         let id = newest.as_ref().map_or(u64::MAX, |(header, _)| header.checkpoint.get());
         if let Some(error) = error {
             unread = Some((error, id));
@@ -259,13 +259,14 @@ fn lost_checkpoint(
     (!room).then_some(ZoneId(layout.ring_start + offline))
 }
 
-/// The last whole checkpoint of `zone`, and the error of a block behind it that could not be read.
+/// The last whole checkpoint of `zone` with a number below `below`, and the error of a block behind
+/// it that could not be read.
 pub(crate) async fn newest_checkpoint(
     device: &dyn ZonedDevice,
     layout: &Layout,
     zone: ZoneId,
     end: u32,
-    pages: &Pool,
+    (below, pages): (u64, &Pool),
 ) -> (Option<(RecordHeader, Vec<u8>)>, Option<Error>) {
     let expect =
         Expect { kind: kind::CHECKPOINT, device: Some(layout.device), object: Some(layout.uuid) };
@@ -283,7 +284,9 @@ pub(crate) async fn newest_checkpoint(
         {
             Ok(Some((header, body))) => {
                 at += header.blocks();
-                (newest, unread) = (Some((header, body)), None);
+                if header.checkpoint.get() < below {
+                    (newest, unread) = (Some((header, body)), None);
+                }
             }
             Ok(None) => at += 1,
             Err(error) if error.kind() == ErrorKind::Corrupt => at += 1,

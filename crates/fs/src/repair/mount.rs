@@ -5,13 +5,14 @@
 
 use super::tables;
 use super::{Log, RepairOptions, quietly};
-use crate::checkpoint::decode_image;
+use crate::checkpoint::{Image, decode_image};
 use crate::core::Inner;
 use crate::format::{NatEntry, SummaryEntry};
 use crate::fsck::FsckReport;
 use crate::fsck::ring::LostCheckpoint;
 use crate::heads::Head;
 use crate::layout::{Layout, RING_ZONES};
+use crate::merge::Units;
 use crate::recover::read::{
     Found, check_image, corrupt, newest_checkpoint, superblock, superblock_of_checkpoints,
 };
@@ -22,6 +23,7 @@ use crate::recover::{
 };
 use crate::types::{Metadata, MountOptions};
 use furrow_log::address::BlockAddr;
+use furrow_log::delta::Extent;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_log::record::RecordHeader;
 use furrow_rt::{Pool, Rt};
@@ -29,6 +31,9 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::FromZeros;
+
+/// What a checkpoint says: image, extents of the delta logs, units of the tables.
+type Content = (Image, Vec<Vec<Extent>>, Units);
 
 /// Mounts what can be mounted of the file system on `device`.
 ///
@@ -44,11 +49,11 @@ pub(super) async fn mount(
     // Tables are written whole, not as changes to what is damaged.
     let mount = MountOptions { metadata: Metadata::Pair, ..quietly() };
     let pages = Pool::new(4096);
-    let mut found = find(&*device, options, &pages, lost.as_ref(), log).await?;
+    let (mut found, impossible) = find(&*device, options, &pages, lost.as_ref(), log).await?;
     let closed = close_broken_heads(&*device, &mut found, log);
     note_lost_records(before, log);
     let mut roll = roll(&*device, &found, &pages, false).await?;
-    if let Some(lost) = lost.and_then(|lost| lost.header) {
+    for lost in lost.and_then(|lost| lost.header).into_iter().chain(impossible) {
         // Whatever the damaged one was, numbers and epochs are never used again.
         found.id.checkpoint = found.id.checkpoint.max(plausible(lost.checkpoint.get()));
         found.id.epoch = found.id.epoch.max(plausible(lost.epoch.get()));
@@ -79,14 +84,15 @@ fn plausible(number: u64) -> u64 {
     if number < 1 << 48 { number } else { 0 }
 }
 
-/// What the checkpoint in use says, and where it is.
+/// What the checkpoint in use says, and where it is; and the header of the newest one, if its
+/// content is impossible.
 async fn find(
     device: &dyn ZonedDevice,
     options: &RepairOptions,
     pages: &Pool,
     lost: Option<&LostCheckpoint>,
     log: &mut Log,
-) -> Result<Found> {
+) -> Result<(Found, Option<RecordHeader>)> {
     let geometry = device.geometry();
     BlockAddr::check(geometry)?;
     let reports = report(device)?;
@@ -94,7 +100,6 @@ async fn find(
         .take(RING_ZONES as usize)
         .map(ZoneId)
         .collect();
-    let mut best: Option<(Layout, RecordHeader, Vec<u8>, u8)> = None;
     let mut layouts = Vec::new();
     for zone in &ring {
         layouts.push(superblock(device, *zone, pages).await.ok().flatten());
@@ -110,27 +115,69 @@ async fn find(
     let Some(any) = any else {
         return Err(corrupt(device, "no superblock that can be used is left: restore from a copy"));
     };
-    for (index, zone) in ring.iter().enumerate() {
-        let layout = layouts[index].clone().unwrap_or_else(|| any.clone());
-        let end = written(&reports[zone.0 as usize], geometry);
-        let (newest, _) = newest_checkpoint(device, &layout, *zone, end, pages).await;
-        if let Some((header, body)) = newest
-            && best.as_ref().is_none_or(|best| header.checkpoint > best.1.checkpoint)
-        {
-            best = Some((layout, header, body, index as u8));
+    let (mut below, mut impossible) = (u64::MAX, None);
+    loop {
+        let mut best: Option<(Layout, RecordHeader, Vec<u8>, u8)> = None;
+        for (index, zone) in ring.iter().enumerate() {
+            let layout = layouts[index].clone().unwrap_or_else(|| any.clone());
+            let end = written(&reports[zone.0 as usize], geometry);
+            let (newest, _) = newest_checkpoint(device, &layout, *zone, end, (below, pages)).await;
+            if let Some((header, body)) = newest
+                && best.as_ref().is_none_or(|best| header.checkpoint > best.1.checkpoint)
+            {
+                best = Some((layout, header, body, index as u8));
+            }
         }
+        let Some((layout, header, body, ring)) = best else {
+            return Err(corrupt(device, "no whole checkpoint is left: restore from a copy"));
+        };
+        if let Some(lost) = lost.filter(|_| impossible.is_none()) {
+            give_up_checkpoint(device, options, (lost, &header), log)?;
+        }
+        match content(device, &layout, &body) {
+            Ok((image, extents, units)) => {
+                let older = lost.is_some() || impossible.is_some();
+                let id = header.id();
+                let found =
+                    Found { layout, reports, id, ring, image, extents, units, alone, older };
+                return Ok((found, impossible));
+            }
+            Err(error) => give_up_impossible(device, options, (&header, error), log)?,
+        }
+        below = header.checkpoint.get();
+        impossible.get_or_insert(header);
     }
-    let Some((layout, header, body, ring)) = best else {
-        return Err(corrupt(device, "no whole checkpoint is left: restore from a copy"));
-    };
-    if let Some(lost) = lost {
-        give_up_checkpoint(device, options, (lost, &header), log)?;
-    }
-    let (image, extents, units) = decode_image(&body)
+}
+
+/// What a checkpoint of `body` says, if that is possible.
+fn content(device: &dyn ZonedDevice, layout: &Layout, body: &[u8]) -> Result<Content> {
+    let (image, extents, units) = decode_image(body)
         .ok_or_else(|| corrupt(device, "checkpoint: sections do not fit its length"))?;
-    let extents = check_image(device, &layout, &image, &extents, &units)?;
-    let (id, older) = (header.id(), lost.is_some());
-    Ok(Found { layout, reports, id, ring, image, extents, units, alone, older })
+    let extents = check_image(device, layout, &image, &extents, &units)?;
+    Ok((image, extents, units))
+}
+
+/// The newest checkpoint is whole and says what cannot be: goes on with the one before, if that is
+/// asked for.
+fn give_up_impossible(
+    device: &dyn ZonedDevice,
+    options: &RepairOptions,
+    (header, error): (&RecordHeader, Error),
+    log: &mut Log,
+) -> Result<()> {
+    let number = header.checkpoint;
+    let problem = format!("its checksum is right and its content impossible ({error})");
+    if !options.older_checkpoint {
+        let message = format!(
+            "{}: checkpoint {number}: {problem}. Going back to the one before would lose all \
+             changes since. To accept that, ask for the older checkpoint",
+            device.name()
+        );
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    let place = (0, format!("number {number}"));
+    log.lost("checkpoint", place, problem, "given up, with all changes since the one before");
+    Ok(())
 }
 
 /// The newest checkpoint is damaged: goes on with the one before, if that is asked for.

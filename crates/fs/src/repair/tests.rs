@@ -14,6 +14,7 @@ use furrow_rt::{Config, Page, Pages};
 use furrow_zone::{BlockCount, Command, QueueId, Request, ZoneId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use zerocopy::FromBytes;
 
 const SPEC: &str = "zones=64,zone-size=1MiB,zone-capacity=768KiB,max-active=14,channels=1";
 
@@ -520,6 +521,65 @@ fn a_damaged_newest_checkpoint_is_given_up_only_if_that_is_asked_for() {
         let fs = Fs::mount(&on, device, quietly()).await?;
         assert!(fs.lookup(Ino::ROOT, b"later").await.is_err());
         fs.unmount().await
+    })
+    .unwrap();
+    rt.clear();
+}
+
+/// Writes a checkpoint that is newer than all, whole, and says what cannot be.
+async fn forge_checkpoint(fs: &Fs) -> Result<()> {
+    let (device, layout, pool, ring) = {
+        let core = fs.0.core.borrow();
+        let ring = ZoneId(core.layout.ring_start + u32::from(core.checkpoint.ring));
+        (core.device.clone(), core.layout.clone(), core.pages.clone(), ring)
+    };
+    let geometry = device.geometry();
+    let end = crate::recover::written(&device.report(ring, 1).unwrap()[0], geometry);
+    let newest =
+        crate::recover::read::newest_checkpoint(&*device, &layout, ring, end, (u64::MAX, &pool))
+            .await;
+    let (header, mut body) = newest.0.expect("a checkpoint");
+    let (fields, _) = crate::format::CheckpointBody::mut_from_prefix(&mut body).unwrap();
+    fields.sync_half = 7.into();
+    let mut id = header.id();
+    id.checkpoint += 1;
+    let pages = furrow_log::record::seal(&id, &body, &pool);
+    let blocks = BlockCount(pages.len() as u64 * furrow_log::address::sectors_per_block(geometry));
+    let lba = BlockAddr::new(geometry, ring, end).lba(geometry);
+    let write = Request::with_data(Command::Write { lba, blocks }, pages);
+    assert!(device.submit(QueueId(0), write).await.status.is_ok());
+    Ok(())
+}
+
+#[test]
+fn a_checkpoint_of_impossible_content_is_refused_and_given_up_if_that_is_asked_for() {
+    let rt = Rt::new(Config::simulated(7));
+    let on = rt.clone();
+    rt.block_on(async move {
+        let drive = drive(&on);
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        Fs::format(&on, device.clone(), &Default::default()).await?;
+        let fs = Fs::mount(&on, device.clone(), quietly()).await?;
+        populate(&fs).await?;
+        let before = tree(&fs).await?;
+        fs.sync().await?;
+        forge_checkpoint(&fs).await?;
+        drop(fs);
+        let error = Fs::mount(&on, device.clone(), quietly()).await.err().expect("no mount");
+        assert!(error.to_string().contains("sync log position"), "{error}");
+        let repair = plan(&on, &drive, &RepairOptions::default()).await?;
+        assert_eq!(repair.before.findings[0].structure, "checkpoint");
+        let Verdict::Hopeless(why) = &repair.verdict else { panic!("{:?}", repair.verdict) };
+        for says in ["content impossible", "sync log position", "older checkpoint"] {
+            assert!(why.contains(says), "{why}");
+        }
+        assert!(repair.apply(|_, _| {}).await.is_err());
+        let options = RepairOptions { older_checkpoint: true, ..RepairOptions::default() };
+        let repair = plan(&on, &drive, &options).await?;
+        assert_eq!(repair.verdict, Verdict::Sound, "{:#?}", repair.after);
+        assert!(repair.loses());
+        repair.apply(|_, _| {}).await?;
+        compare(&on, &drive, &before, &Expect::default()).await
     })
     .unwrap();
     rt.clear();
