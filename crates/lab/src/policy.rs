@@ -105,6 +105,9 @@ pub struct Policy {
     /// Bytes of a table that are written when anything in them changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<Bytes>,
+    /// Zones that the log of fsync records is striped over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_zones: Option<u32>,
     /// Of `spread`: open zones that files are spread over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_zones: Option<u32>,
@@ -154,6 +157,7 @@ impl Policy {
             force: true,
             width: self.width,
             subsegment_blocks: self.stripe.map(blocks),
+            sync_zones: self.sync_zones,
             unit_blocks: match (self.unit, self.metadata) {
                 (None, Metadata::NaivePair) => Some(1),
                 (unit, _) => unit.map(blocks),
@@ -239,6 +243,9 @@ impl Policy {
         if let Some(unit) = self.unit {
             says.push(format!("tables in units of {unit}"));
         }
+        if let Some(zones) = self.sync_zones {
+            says.push(format!("fsync records striped over {zones} zones"));
+        }
         says.join(", ")
     }
 }
@@ -271,6 +278,9 @@ mod tests {
         let coarse = Policy { unit: Some(Bytes(4 << 20)), ..pair };
         assert_eq!(coarse.mkfs().unit_blocks, Some(1024));
         assert!(coarse.describe().contains("units of 4MiB"), "{}", coarse.describe());
+        let striped = Policy { sync_zones: Some(2), ..Policy::default() };
+        assert_eq!(striped.mkfs().sync_zones, Some(2));
+        assert!(striped.describe().contains("over 2 zones"), "{}", striped.describe());
         let rules = "quota_without = ['early', 'weighed']\noverlap = true";
         let rules: Policy = toml::from_str(rules).unwrap();
         let mount = rules.mount();
