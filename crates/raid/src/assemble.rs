@@ -328,7 +328,7 @@ fn start(
         dead: RefCell::default(),
         stopping: Cell::new(false),
         stopped: Cell::new(false),
-        counters: Cell::default(),
+        counters: RefCell::default(),
         config,
         shape,
     }))

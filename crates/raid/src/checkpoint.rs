@@ -72,7 +72,7 @@ impl Volume {
         let mut root = self.0.map.borrow().root().to_vec();
         let entries = self.entries();
         let (sequence, next_segment) = (self.0.sequence.get(), self.0.next_segment.get());
-        state.written.set(self.0.counters.get().written);
+        state.written.set(self.0.counters.borrow().written);
         self.go_on();
         // What is evicted later holds what came after the cut: the checkpoint does not name it.
         for (leaf, number) in self.write_leaves(&dirty).await? {

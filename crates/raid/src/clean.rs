@@ -46,7 +46,7 @@ impl Volume {
             return self.settle().await.is_ok();
         }
         let state = &self.0.checkpoint;
-        let since = self.0.counters.get().written - state.written.get();
+        let since = self.0.counters.borrow().written - state.written.get();
         if since >= self.0.options.checkpoint_blocks {
             return self.checkpoint(false).await.is_ok();
         }

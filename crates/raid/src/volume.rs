@@ -258,7 +258,7 @@ pub(crate) struct Inner {
     pub(crate) dead: RefCell<Option<Error>>,
     pub(crate) stopping: Cell<bool>,
     pub(crate) stopped: Cell<bool>,
-    pub(crate) counters: Cell<Counters>,
+    pub(crate) counters: RefCell<Counters>,
 }
 
 /// A volume that is in service. Cloning shares it.
@@ -294,7 +294,7 @@ impl Volume {
 
     /// What it did.
     pub fn counters(&self) -> Counters {
-        self.0.counters.get()
+        *self.0.counters.borrow()
     }
 
     /// Its members' states and errors, in order.
@@ -329,9 +329,7 @@ impl Volume {
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counters)) {
-        let mut counters = self.0.counters.get();
-        change(&mut counters);
-        self.0.counters.set(counters);
+        change(&mut self.0.counters.borrow_mut());
     }
 
     /// Why nothing can be written any more, if so.

@@ -35,6 +35,9 @@ fn all(page: &mut Page, status: &Status) {
     }
     page.one("size_bytes", "gauge", "Size of the volume", status.size_bytes);
     page.one("used_bytes", "gauge", "Bytes of it that hold something", status.used_bytes);
+    let (map, tables) = (status.map_memory_bytes, status.table_memory_bytes);
+    page.one("map_memory_bytes", "gauge", "Memory that the map takes", map);
+    page.one("table_memory_bytes", "gauge", "Memory that the stripe tables take", tables);
     page.one("may_fail", "gauge", "Drives that may fail now", status.may_fail);
     page.one("spares", "gauge", "Drives that wait for a failure", status.spares.len());
     let all = &status.members;

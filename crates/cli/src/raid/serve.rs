@@ -221,6 +221,8 @@ impl Daemon {
             action: None,
             size_bytes: volume.blocks() * 4096,
             used_bytes: volume.used() * 4096,
+            map_memory_bytes: volume.memory().0 as u64,
+            table_memory_bytes: volume.memory().1 as u64,
             may_fail: if volume.failed().is_some() { 0 } else { may_fail },
             read_only: self.read_only,
             listening: server.listening,

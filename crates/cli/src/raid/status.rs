@@ -51,6 +51,10 @@ pub struct Status {
     pub size_bytes: u64,
     /// Bytes of it that hold something.
     pub used_bytes: u64,
+    /// Bytes of the daemon's memory that the map takes.
+    pub map_memory_bytes: u64,
+    /// Bytes of its memory that the stripe tables take.
+    pub table_memory_bytes: u64,
     /// Drives that may fail now, whichever they are.
     pub may_fail: u32,
     /// Clients may not write.
@@ -202,6 +206,8 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let (size, used) = (show::bytes(status.size_bytes), show::bytes(status.used_bytes));
     let drives = status.members.len();
     line("level", format!("RAID-{} of {drives} drives, {size}, {used} in use", status.level))?;
+    let memory = (show::bytes(status.map_memory_bytes), show::bytes(status.table_memory_bytes));
+    line("memory", format!("map {}, stripe tables {}", memory.0, memory.1))?;
     line("state", status.state.to_uppercase())?;
     for (what, text) in [("status", &status.problem), ("action", &status.action)] {
         if let Some(text) = text {
