@@ -5,7 +5,7 @@
 mod common;
 
 use common::{config, devices, drives, geometry, made, pages, version};
-use furrow_emu::{Fates, Fault, FaultKind, When};
+use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
 use furrow_zone::{ErrorKind, ZoneId};
@@ -79,13 +79,19 @@ fn a_replacement_is_rebuilt_under_load_and_another_drive_may_fail_then() {
     }
 }
 
+/// A RAID-5 of three drives, and one more.
+fn three_and_a_spare(rt: &Rt) -> (Vec<Rc<Emulator>>, Rc<Emulator>, Volume) {
+    let geometry = geometry(16, 80);
+    let all = drives(rt, &geometry, 3);
+    let spare = drives(rt, &geometry, 1).remove(0);
+    let volume = made(rt, &all, &config(Level::Raid5, &geometry));
+    (all, spare, volume)
+}
+
 #[test]
 fn what_happens_is_told_in_order_and_a_failed_drive_is_let_go() {
     let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = geometry(16, 80);
-    let all = drives(&rt, &geometry, 3);
-    let spare = drives(&rt, &geometry, 1).remove(0);
-    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let (all, spare, volume) = three_and_a_spare(&rt);
     let rt2 = rt.clone();
     rt.block_on(async move {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
@@ -123,10 +129,7 @@ fn what_happens_is_told_in_order_and_a_failed_drive_is_let_go() {
 #[test]
 fn the_throttle_of_a_rebuild_can_be_changed_while_it_runs() {
     let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = geometry(16, 80);
-    let all = drives(&rt, &geometry, 3);
-    let spare = drives(&rt, &geometry, 1).remove(0);
-    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let (_all, spare, volume) = three_and_a_spare(&rt);
     let rt2 = rt.clone();
     rt.block_on(async move {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
