@@ -61,7 +61,7 @@ for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLive
     canary "fs:$defect"
 done
 for defect in DroppedCrc RecomputedCrc; do canary "rot:$defect"; done
-for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord EarlyDegradedAck; do
+for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord Unlisted EarlyDegradedAck; do
     canary "raid:$defect" --cuts 40
 done
 for defect in SkipFlush EarlyAck IgnoreExtent EarlyRelease; do canary "ledger:$defect"; done

@@ -2,11 +2,11 @@
 
 use crate::checkpoint::{Image, State};
 use crate::drive::{Drive, Found, newest_state, reports};
-use crate::format::{ArrayBody, MAPPED, MemberEntry, NONE, SegmentEntry};
+use crate::format::{ArrayBody, BARE, MAPPED, MemberEntry, NONE, SegmentEntry};
 use crate::level::{Level, Placement};
 use crate::map::Map;
 use crate::range::Ranges;
-use crate::shape::{Config, Shape};
+use crate::shape::{Config, Shape, held, inside_chunk, is_bare};
 use crate::stream::{Stream, Use};
 use crate::volume::{Errors, Inner, Member, MemberState, Options, Segment, Volume};
 use furrow_log::Uuid;
@@ -109,16 +109,22 @@ impl Parsed {
     fn shape(&self, first_zone: u32) -> Result<Shape> {
         let (body, config) = (&self.body, self.config());
         let placement = Placement::new(config.level, body.drives.get())?;
+        let (rows, bare) = (body.rows.get(), body.incompat.get() & BARE != 0);
+        if config.chunk_small == 0 || config.chunk_large == 0 {
+            return Err(Error::new(ErrorKind::Corrupt, "state record: chunks of no blocks"));
+        }
         let shape = Shape {
             placement,
             first_zone,
             zones: body.zones.get(),
             capacity: body.zone_capacity.get(),
-            rows: body.rows.get(),
+            rows,
             slots: body.segments.get(),
             blocks: body.blocks.get(),
             mappings: body.mappings.get(),
             kept: crate::shape::KEPT,
+            held: held(&config, &placement, rows, bare),
+            bare,
         };
         let numbers = u64::from(shape.slots) * u64::from(shape.rows) * u64::from(placement.k);
         let whole = shape.rows > 0
@@ -127,10 +133,9 @@ impl Parsed {
             && u64::from(shape.blocks as u32) <= numbers
             && numbers < u64::from(NONE)
             && config.small > 0
-            && config.chunk_small > 0
-            && config.chunk_large > 0
             && shape.rows.is_multiple_of(config.chunk_small)
             && shape.rows.is_multiple_of(config.chunk_large)
+            && !(shape.bare && config.group > 1)
             && u64::from(shape.rows) + 1 + u64::from(shape.footer_blocks())
                 <= u64::from(shape.capacity);
         if whole {
@@ -291,7 +296,7 @@ fn start(
         let group = if options.append_all { config.group } else { 1 };
         streams.push(Stream::new(Use::Large, config.chunk_large, group));
     }
-    let inside = if config.large > 0 { config.chunk_large } else { config.chunk_small };
+    let inside = inside_chunk(&config);
     streams.push(Stream::new(Use::Inside, inside, 1));
     let zero = Page::zeroed();
     let segments = vec![Segment::free(shape.placement.n); shape.slots as usize];
@@ -304,6 +309,7 @@ fn start(
         segments: RefCell::new(segments),
         map: RefCell::new(Map::new(image.root.clone())),
         paging: crate::paging::Paging::new(options.map_memory),
+        listings: RefCell::default(),
         streams,
         pages: Pool::new(PAGES),
         zero_crc: crc32c(zero.bytes()),
@@ -428,6 +434,18 @@ pub async fn assemble(
 fn check_device(device: &dyn ZonedDevice, shape: &Shape) -> Result<()> {
     let geometry = device.geometry();
     let capacity = furrow_log::address::blocks_per_zone(geometry);
+    if is_bare(geometry) != shape.bare {
+        let than = if shape.bare { "without" } else { "with" };
+        return Err(Error::new(
+            ErrorKind::WrongFormat,
+            format!(
+                "{}: {} out-of-band bytes, the array was made on drives {than} an out-of-band \
+                 area: not the drive it says it is, or formatted since",
+                device.name(),
+                geometry.oob_bytes
+            ),
+        ));
+    }
     if capacity == shape.capacity && geometry.zones >= shape.zones {
         return Ok(());
     }

@@ -7,7 +7,9 @@
 
 use crate::format::block;
 use crate::map::Map;
+use crate::shape::inside_chunk;
 use crate::volume::{Segment, SegmentState, Volume};
+use crate::window;
 use furrow_log::pool::ReleaseProof;
 use furrow_zone::{Error, ErrorKind, Result};
 
@@ -104,7 +106,7 @@ impl Volume {
     fn victim(&self) -> Option<u32> {
         let segments = self.0.segments.borrow();
         let ended = segments.iter().enumerate().filter(|(_, segment)| is_ended(segment));
-        let whole = self.0.shape.per_segment();
+        let whole = self.0.shape.held;
         let most = if self.0.room.is_wanted() { whole } else { whole - whole / 4 };
         let worth = ended.filter(|(_, s)| !s.stuck && s.valid + s.leaves < most);
         worth.min_by_key(|(_, s)| s.valid + s.leaves).map(|(slot, _)| slot as u32)
@@ -119,7 +121,7 @@ impl Volume {
         let mut identities = self.identities(slot).await;
         // By address: a mapping block is asked for once.
         identities.sort_by_key(|(_, identity)| identity.lba);
-        let mut batch = Vec::new();
+        let (mut batch, most) = (Vec::new(), self.batch());
         for (number, identity) in identities {
             match identity.kind {
                 block::DATA if identity.lba < self.blocks() => {
@@ -138,7 +140,7 @@ impl Volume {
                 }
                 _ => {}
             }
-            if batch.len() == BATCH {
+            if batch.len() == most {
                 self.move_batch(std::mem::take(&mut batch)).await?;
             }
         }
@@ -159,6 +161,12 @@ impl Volume {
         }
         self.count(|counters| counters.cleaned += 1);
         Ok(())
+    }
+
+    /// Blocks moved together.
+    fn batch(&self) -> usize {
+        let data = inside_chunk(&self.0.config) * self.0.shape.placement.k;
+        if self.0.shape.bare { (window::batch(data) * data) as usize } else { BATCH }
     }
 
     async fn move_batch(

@@ -25,6 +25,8 @@ counters! {
     read: "Blocks users read",
     padded: "Blocks of zeros that filled stripes",
     stripes: "Stripes dispatched",
+    windows: "Blocks that metadata stripes took where data could be, on drives without an \
+        out-of-band area",
     waited: "Nanoseconds that blocks of dispatched stripes had waited, all together: for the rest \
         of their stripe, for its turn, for the group before to be over",
     moved: "Blocks cleaning moved",

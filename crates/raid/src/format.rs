@@ -11,12 +11,16 @@ use zerocopy::little_endian::{I64, U32, U64};
 
 /// Format version this code writes; it reads no newer one.
 pub const VERSION: u16 = 1;
-/// Incompatible features this version knows: none.
-pub const INCOMPAT_KNOWN: u64 = 0;
+/// Incompatible feature: the drives have no out-of-band area, windows list what is in the rows.
+pub const BARE: u64 = 1;
+/// Incompatible features this version knows.
+pub const INCOMPAT_KNOWN: u64 = BARE;
 /// No block, no stripe.
 pub const NONE: u32 = u32::MAX;
 /// Zones of the state ring of each drive.
 pub const RING_ZONES: u32 = 2;
+/// Stripes of a window: the last of them, on drives without an out-of-band area, lists the others.
+pub const WINDOW: u32 = 64;
 /// Entries of a mapping block.
 pub const MAPPED: u32 = 1024;
 
@@ -30,6 +34,8 @@ pub mod kind {
     pub const FOOTER: u16 = 0x22;
     /// A block of ranges that were trimmed.
     pub const TRIM: u16 = 0x23;
+    /// A metadata block: what the blocks before it in its window are.
+    pub const WINDOW: u16 = 0x24;
 }
 
 /// What a data block of a stripe holds.
@@ -44,6 +50,8 @@ pub mod block {
     pub const TRIM: u8 = 3;
     /// Parity, in footers only.
     pub const PARITY: u8 = 4;
+    /// A metadata block, in metadata blocks only.
+    pub const WINDOW: u8 = 5;
 }
 
 /// States of a member.
@@ -185,8 +193,9 @@ layout! {
         pub reserved: [u8; 8],
     }
 
-    /// What lies beside each block of a data row. The first four fields are *coded*: beside a
-    /// parity block is the parity of those beside the data blocks of its row.
+    /// What lies beside each block of a data row, or is listed by its window. The first four
+    /// fields are *coded*: beside a parity block is the parity of those beside the data blocks of
+    /// its row.
     pub struct BlockMeta: 48 {
         /// Address in the volume, or as its kind has it.
         pub lba: U64,
@@ -206,6 +215,15 @@ layout! {
         pub check: U32,
         /// Zeros.
         pub reserved: [u8; 4],
+    }
+
+    /// Body of a metadata block, the record's `sequence` being the segment's; the [`BlockMeta`] of
+    /// row `row` of each stripe of the window before `stripe` follow.
+    pub struct WindowBody: 8 {
+        /// The stripe it is in.
+        pub stripe: U32,
+        /// Its row in the chunk.
+        pub row: U32,
     }
 
     /// What a footer says of a block of a data row.
@@ -232,6 +250,11 @@ layout! {
 /// Bytes of the coded part of a [`BlockMeta`].
 pub const CODED: usize = 24;
 
+/// A metadata block lists a whole window.
+const _: () = assert!(
+    WindowBody::SIZE + (WINDOW as usize - 1) * BlockMeta::SIZE <= furrow_log::format::BLOCK_BODY
+);
+
 /// Every structure of this crate on media.
 pub const LAYOUTS: &[furrow_log::layout::Layout] = &[
     ArrayBody::LAYOUT,
@@ -239,6 +262,7 @@ pub const LAYOUTS: &[furrow_log::layout::Layout] = &[
     SegmentEntry::LAYOUT,
     SegmentBody::LAYOUT,
     BlockMeta::LAYOUT,
+    WindowBody::LAYOUT,
     FooterEntry::LAYOUT,
     TrimEntry::LAYOUT,
 ];

@@ -14,6 +14,7 @@
 //! It does not know who uses the volume, nor how.
 
 mod assemble;
+mod beside;
 mod checkpoint;
 mod clean;
 mod counters;
@@ -38,6 +39,7 @@ pub mod shape;
 mod stream;
 pub mod table;
 mod volume;
+mod window;
 mod write;
 
 pub use assemble::{Examined, assemble, create, examine};
@@ -48,5 +50,5 @@ pub use event::Event;
 pub use level::{Level, Placement};
 pub use rebuild::Progress;
 pub use scrub::{Finding, Scrubbed};
-pub use shape::{Config, Shape};
+pub use shape::{Config, Shape, is_bare};
 pub use volume::{Canary, Errors, MemberState, Options, Volume};

@@ -3,7 +3,7 @@
 //! All that is needed of a stripe is read at once, and no more than that as long as all of it is
 //! whole: a block of a mirror from the other one, of two parities' stripes without the second.
 
-use crate::format::{BlockMeta, CODED, block};
+use crate::format::{BlockMeta, CODED, NONE, block};
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
 use crate::read::{Place, Reading, Wanted};
@@ -240,9 +240,8 @@ impl Volume {
         places: &[Option<Place>],
         into: &mut [Option<Whole>],
     ) {
-        let Reading { answer, of, index, beside, _pin } = reading;
-        let outcome = answer.await;
-        let member = &self.0.members[index as usize];
+        let member = &self.0.members[reading.index as usize];
+        let (outcome, of, beside) = reading.over().await;
         if !outcome.status.is_ok() {
             if of.len() > 1 {
                 for i in of {
@@ -256,11 +255,13 @@ impl Volume {
         }
         for (n, (i, page)) in of.into_iter().zip(outcome.data).enumerate() {
             let place = places[i].expect("invariant: what was read has a place");
-            let meta = outcome.oob.get(n * beside..).and_then(|b| meta::open(b, place.sequence));
+            let meta = beside.of(&outcome.oob, n);
+            // What belongs to no stripe is not damaged.
+            let none = meta.is_some_and(|meta| meta.stripe.get() == NONE);
             let meta = meta.filter(|meta| {
                 meta.stripe.get() == place.stripe && meta.own_crc.get() == crc32c(page.bytes())
             });
-            if meta.is_none() {
+            if meta.is_none() && !none {
                 member.count(|errors| errors.checksum += 1);
             }
             into[i] = meta.map(|meta| (meta, page));

@@ -2,7 +2,7 @@
 //! made from the others of its row where it is damaged or its drive is gone.
 
 use crate::drive::Drive;
-use crate::format::{NONE, block};
+use crate::format::{BlockMeta, NONE, block};
 use crate::map::Map;
 use crate::meta;
 use crate::table::Groups;
@@ -11,7 +11,7 @@ use furrow_log::BlockAddr;
 use furrow_log::address::{oob_per_block, sectors_per_block};
 use furrow_log::pool::ReadPin;
 use furrow_log::record::crc32c;
-use furrow_rt::{Completion, Page, Pages};
+use furrow_rt::{Completion, JoinHandle, Page, Pages};
 use furrow_zone::{BlockCount, Command, Error, ErrorKind, Outcome, Request, Result, ZoneId};
 use std::rc::Rc;
 
@@ -24,6 +24,7 @@ pub(crate) type Wanted = (u8, u64);
 /// A block on a member: where it is and what segment and stripe it is of.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
+    pub(crate) slot: u32,
     pub(crate) sequence: u64,
     pub(crate) stripe: u32,
     pub(crate) index: u32,
@@ -33,12 +34,47 @@ pub(crate) struct Place {
 
 /// A read command under way.
 pub(crate) struct Reading {
-    pub(crate) answer: Completion<Outcome>,
+    answer: Completion<Outcome>,
     /// What was asked for, by its place in the request.
-    pub(crate) of: Vec<usize>,
+    of: Vec<usize>,
     pub(crate) index: u32,
-    pub(crate) beside: usize,
-    pub(crate) _pin: ReadPin,
+    /// Of which segment.
+    sequence: u64,
+    beside: usize,
+    /// What is listed of the blocks, where nothing lies beside them.
+    listed: Option<JoinHandle<Vec<Option<BlockMeta>>>>,
+    pin: ReadPin,
+}
+
+impl Reading {
+    /// The answer, what was asked for and is answered, and what lies beside each.
+    pub(crate) async fn over(self) -> (Outcome, Vec<usize>, Beside) {
+        let outcome = self.answer.await;
+        let listed = match self.listed {
+            Some(listed) => Some(listed.await),
+            None => None,
+        };
+        let (sequence, bytes, _pin) = (self.sequence, self.beside, self.pin);
+        (outcome, self.of, Beside { sequence, bytes, listed, _pin })
+    }
+}
+
+/// What lies beside blocks that were read.
+pub(crate) struct Beside {
+    sequence: u64,
+    bytes: usize,
+    listed: Option<Vec<Option<BlockMeta>>>,
+    _pin: ReadPin,
+}
+
+impl Beside {
+    /// Of the block that was read as number `n`.
+    pub(crate) fn of(&self, outcome: &[u8], n: usize) -> Option<BlockMeta> {
+        match &self.listed {
+            Some(listed) => listed.get(n).copied().flatten(),
+            None => meta::open(outcome.get(n * self.bytes..)?, self.sequence),
+        }
+    }
 }
 
 impl Volume {
@@ -181,7 +217,7 @@ impl Volume {
         };
         let row = groups.row(stripe, place) + row % segment.chunk;
         let offset = self.0.shape.offset(row);
-        Some(Place { sequence: segment.sequence, stripe, index, zone, offset })
+        Some(Place { slot, sequence: segment.sequence, stripe, index, zone, offset })
     }
 
     /// Sends the reads of `places`, neighbours in one command.
@@ -221,7 +257,9 @@ impl Volume {
         let answer =
             drive.device.submit(queue, Request::with_data(Command::Read { lba, blocks }, data));
         let beside = oob_per_block(geometry);
-        Reading { answer, of, index: first.index, beside, _pin: pin }
+        let (sequence, count) = (first.sequence, of.len() as u32);
+        let listed = self.0.shape.bare.then(|| self.0.rt.spawn(self.clone().listed(first, count)));
+        Reading { answer, of, index: first.index, sequence, beside, listed, pin }
     }
 
     /// Takes a command's blocks that are what was wanted; the others are `lost`.
@@ -233,9 +271,9 @@ impl Volume {
         pages: &mut [Option<Page>],
         lost: &mut Vec<usize>,
     ) {
-        let Reading { answer, of, index, beside, _pin } = reading;
-        let outcome = answer.await;
-        let member = &self.0.members[index as usize];
+        let member = &self.0.members[reading.index as usize];
+        let index = reading.index;
+        let (outcome, of, beside) = reading.over().await;
         if !outcome.status.is_ok() {
             member.count(|errors| errors.read += 1);
             if let Some(drive) = member.drive().filter(|drive| !drive.answers()) {
@@ -248,7 +286,7 @@ impl Volume {
         }
         for (n, (i, page)) in of.into_iter().zip(outcome.data).enumerate() {
             let place = places[i].expect("invariant: what was read has a place");
-            let meta = outcome.oob.get(n * beside..).and_then(|b| meta::open(b, place.sequence));
+            let meta = beside.of(&outcome.oob, n);
             let (kind, lba) = wanted[i].1;
             let right = meta.is_some_and(|meta| {
                 meta.stripe.get() == place.stripe

@@ -9,12 +9,14 @@
 use crate::assemble::{check_empty, erase};
 use crate::drive::Drive;
 use crate::event::Event;
-use crate::format::{FooterEntry, NONE};
+use crate::format::{BlockMeta, FooterEntry, NONE, kind};
 use crate::make::Made;
 use crate::meta::{self, Identity};
+use crate::shape::is_bare;
 use crate::stream::Open;
 use crate::table::Groups;
 use crate::volume::{MemberState, Segment, SegmentState, Volume};
+use crate::window::{self, Listing};
 use furrow_log::Uuid;
 use furrow_log::address::{blocks_per_zone, oob_per_block};
 use furrow_log::budget::Class;
@@ -40,6 +42,8 @@ const AHEAD: usize = 8;
 struct Batch {
     payload: Payload,
     entries: Vec<FooterEntry>,
+    /// Stripes of metadata, which list what comes before them.
+    windows: Vec<u32>,
 }
 
 /// How far a rebuild is.
@@ -105,6 +109,7 @@ impl Volume {
         let drive = Drive::open(&self.0.rt, device, &zones, 0, &self.0.options.drive)?;
         drive.zones.checkpoint_durable(self.0.checkpoint.id.get());
         let one = self.state_records().await;
+        self.0.listings.take();
         // What the drive before it had is not there any more.
         for segment in &mut *self.0.segments.borrow_mut() {
             segment.zones[index as usize] = None;
@@ -150,7 +155,7 @@ impl Volume {
         let beside = oob_per_block(geometry);
         if geometry.zones >= shape.zones
             && capacity == shape.capacity
-            && beside >= crate::format::BlockMeta::SIZE
+            && is_bare(geometry) == shape.bare
             && geometry.conventional_zones + crate::format::RING_ZONES == shape.first_zone
         {
             return Ok(());
@@ -159,12 +164,15 @@ impl Volume {
             ErrorKind::Invalid,
             format!(
                 "{}: {} zones of {capacity} blocks with {beside} out-of-band bytes: the array \
-                 needs {} zones of {} with {}",
+                 needs {} zones of {} {}",
                 device.name(),
                 geometry.zones,
                 shape.zones,
                 shape.capacity,
-                crate::format::BlockMeta::SIZE
+                match shape.bare {
+                    true => format!("with less than {}, as the others", BlockMeta::SIZE),
+                    false => format!("with {}", BlockMeta::SIZE),
+                }
             ),
         ))
     }
@@ -409,20 +417,25 @@ impl Volume {
         let mut batches: VecDeque<JoinHandle<Batch>> = VecDeque::new();
         let mut writes: VecDeque<Written> = VecDeque::new();
         let mut result = Ok(());
+        let mut listing = self.0.shape.bare.then(|| Listing::new(segment.chunk));
         while result.is_ok() && (next < rows || !batches.is_empty()) {
             let pause = self.rebuild_pause();
             let ahead = if pause > 0 { 1 } else { AHEAD };
             while next < rows && batches.len() < ahead {
                 let count = BATCH.next_multiple_of(segment.chunk).min(rows - next);
                 let (volume, segment) = (self.clone(), segment.clone());
-                let (range, beside) = (next..next + count, oob_per_block(drive.geometry()));
+                let beside = oob_per_block(drive.geometry()).max(BlockMeta::SIZE);
+                let range = next..next + count;
                 next += count;
                 batches.push_back(self.0.rt.spawn(async move {
                     volume.rebuild_rows((slot, index), &segment, range, beside).await
                 }));
             }
             let Some(batch) = batches.pop_front() else { break };
-            let batch = batch.await;
+            let mut batch = batch.await;
+            if let Some(listing) = &mut listing {
+                self.rebuild_windows(index, segment, entries.len() as u32, listing, &mut batch);
+            }
             entries.extend(batch.entries);
             let payload = batch.payload;
             writes.push_back(drive.writer.write(zone, Kind::Data, payload, Durability::Cached).1);
@@ -454,20 +467,29 @@ impl Volume {
         beside: usize,
     ) -> Batch {
         let placement = self.0.shape.placement;
-        let mut flights = Vec::new();
+        let (mut flights, mut windows) = (Vec::new(), Vec::new());
         let mut row = rows.start;
         while row < rows.end {
             let stripe = row / segment.chunk;
             let count = (segment.chunk - row % segment.chunk).min(rows.end - row);
+            if self.0.shape.bare && self.is_window(slot, segment, stripe).await {
+                windows.push(stripe);
+                flights.push((stripe, count, false, None));
+                row += count;
+                continue;
+            }
             let (volume, chunk) = (self.clone(), placement.chunk(stripe, index));
             let made =
                 self.0.rt.spawn(async move { volume.make_rows(slot, row, count, chunk).await });
-            flights.push((stripe, count, chunk < placement.k, made));
+            flights.push((stripe, count, chunk < placement.k, Some(made)));
             row += count;
         }
-        let mut batch = Batch::default();
+        let mut batch = Batch { windows, ..Batch::default() };
         for (stripe, count, data, made) in flights {
-            let made = made.await.unwrap_or_default();
+            let made = match made {
+                Some(made) => made.await.unwrap_or_default(),
+                None => Vec::new(),
+            };
             let mut made = made.into_iter().map(std::result::Result::ok);
             for made in (0..count).map(|_| made.next().flatten()) {
                 let (page, meta) = match made {
@@ -491,6 +513,35 @@ impl Volume {
             }
         }
         batch
+    }
+
+    /// Makes the metadata stripes of a batch that begins at row `first`: batches come in order.
+    fn rebuild_windows(
+        &self,
+        index: u32,
+        segment: &Segment,
+        first: u32,
+        listing: &mut Listing,
+        batch: &mut Batch,
+    ) {
+        let chunk = segment.chunk as usize;
+        let beside = std::mem::take(&mut batch.payload.oob);
+        let stripes = beside.chunks(chunk * BlockMeta::SIZE).enumerate();
+        for (stripe, (at, metas)) in (first / segment.chunk..).zip(stripes) {
+            if window::start(stripe) == stripe {
+                *listing = Listing::new(segment.chunk);
+            }
+            if !batch.windows.contains(&stripe) {
+                listing.push(metas);
+                continue;
+            }
+            let id = self.record_id(kind::WINDOW, index, segment.sequence);
+            let pages = listing.blocks(&self.0.pages, &id, stripe);
+            listing.push_own(segment.sequence, stripe, &pages);
+            for (into, page) in batch.payload.pages[at * chunk..].iter_mut().zip(pages) {
+                *into = page;
+            }
+        }
     }
 
     /// The footer of a rebuilt zone: of its own rows `own`, of others what their footers say.

@@ -16,7 +16,9 @@
 
 use crate::checkpoint::Image;
 use crate::drive::written;
-use crate::format::{CODED, FooterEntry, NONE, SegmentBody, TrimEntry, block, kind, segment};
+use crate::format::{
+    BlockMeta, CODED, FooterEntry, NONE, SegmentBody, TrimEntry, block, kind, segment,
+};
 use crate::map::Map;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
@@ -262,8 +264,12 @@ impl Volume {
             let end = written(&zones[index][zone.0 as usize], drive.geometry());
             let upto = end.saturating_sub(self.0.shape.offset(0)).min(self.0.shape.rows);
             let (volume, at) = (self.clone(), (*zone, segment.sequence));
+            let of = (index as u32, segment.groups.chunk);
             let rows = self.0.rt.spawn(async move {
-                scan_zone(&drive, &volume.0.shape, at, upto, &volume.0.pages).await
+                match volume.0.shape.bare {
+                    true => volume.scan_windows(&drive, of, at, upto).await,
+                    false => scan_zone(&drive, &volume.0.shape, at, upto, &volume.0.pages).await,
+                }
             });
             flights.push(Some((upto, rows)));
         }
@@ -472,6 +478,7 @@ impl Volume {
         let footers = RefCell::new(self.footers_from(&segment, &scanned));
         let append = groups.group > 1;
         let open = self.open_at(segment.slot, segment.sequence, (groups, append), next, footers);
+        self.resume_windows(&open, &scanned.rows);
         let fit = self.reopen(&segment, zones).await;
         if !fit || !self.fill_up(&open, &segment, next * groups.chunk).await {
             open.broken.set(true);
@@ -564,7 +571,7 @@ impl Volume {
                 let count = (end - from).min(256);
                 let mut oob = vec![0; count as usize * beside];
                 let meta = meta::filler(open.sequence, self.0.zero_crc);
-                for bytes in oob.chunks_mut(beside) {
+                for bytes in oob.chunks_exact_mut(beside.max(BlockMeta::SIZE)) {
                     bytes[..meta.as_bytes().len()].copy_from_slice(meta.as_bytes());
                 }
                 let pages = Pages::from_elem(self.0.zero.clone(), count as usize);

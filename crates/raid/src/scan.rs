@@ -10,7 +10,7 @@ use crate::volume::{Segment, SegmentState, Volume};
 use furrow_log::address::{oob_per_block, sectors_per_block};
 use furrow_log::record::{self, Expect, crc32c};
 use furrow_log::{BlockAddr, read_blocks};
-use furrow_rt::{Completion, Pages, Pool};
+use furrow_rt::{Completion, Page, Pages, Pool};
 use furrow_zone::{BlockCount, Command, Outcome, QueueId, Request, Result, ZoneId};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -45,6 +45,39 @@ pub(crate) async fn scan_zone(
     pages: &Pool,
 ) -> Rows {
     let mut found: Rows = Vec::with_capacity(rows as usize);
+    read_zone(drive, shape, zone, rows, pages, |read| {
+        let meta = read.and_then(|(page, oob)| {
+            let meta = meta::open(oob, sequence)?;
+            (meta.own_crc.get() == crc32c(page.bytes())).then_some(meta)
+        });
+        found.push(meta.map(|meta| Row {
+            stripe: meta.stripe.get(),
+            crc: meta.own_crc.get(),
+            code: meta::coded(&meta),
+        }));
+    })
+    .await;
+    found
+}
+
+/// A block that was read, and its out-of-band bytes; `None` if it cannot be.
+type Block<'a> = Option<(&'a Page, &'a [u8])>;
+
+/// Reads the first `rows` data rows of a zone: `each` gets one after the other.
+pub(crate) async fn read_zone(
+    drive: &Drive,
+    shape: &Shape,
+    zone: ZoneId,
+    rows: u32,
+    pages: &Pool,
+    mut each: impl FnMut(Block<'_>),
+) {
+    let beside = oob_per_block(drive.geometry());
+    let all = |outcome: &Outcome, each: &mut dyn FnMut(Block<'_>)| {
+        for (n, page) in outcome.data.iter().enumerate() {
+            each(Some((page, outcome.oob.get(n * beside..).unwrap_or_default())));
+        }
+    };
     let (mut flights, mut next) = (VecDeque::new(), 0);
     while next < rows || !flights.is_empty() {
         while next < rows && flights.len() < AHEAD {
@@ -56,32 +89,18 @@ pub(crate) async fn scan_zone(
         let Some((start, count, answer)) = flights.pop_front() else { break };
         let outcome = answer.await;
         if outcome.status.is_ok() {
-            collect(drive, &outcome.data, &outcome.oob, sequence, &mut found);
+            all(&outcome, &mut each);
             continue;
         }
         // Something in it cannot be read: one by one then.
         for offset in start..start + count {
             let outcome = ask_beside(drive, zone, offset, 1, pages).await;
             if outcome.status.is_ok() {
-                collect(drive, &outcome.data, &outcome.oob, sequence, &mut found);
+                all(&outcome, &mut each);
             } else {
-                found.push(None);
+                each(None);
             }
         }
-    }
-    found
-}
-
-fn collect(drive: &Drive, data: &Pages, oob: &[u8], sequence: u64, found: &mut Rows) {
-    let beside = oob_per_block(drive.geometry());
-    for (page, bytes) in data.iter().zip(oob.chunks(beside)) {
-        let meta = meta::open(bytes, sequence);
-        let meta = meta.filter(|meta| meta.own_crc.get() == crc32c(page.bytes()));
-        found.push(meta.map(|meta| Row {
-            stripe: meta.stripe.get(),
-            crc: meta.own_crc.get(),
-            code: meta::coded(&meta),
-        }));
     }
 }
 
@@ -224,6 +243,9 @@ impl Volume {
 
     /// What each data block of an ended segment is, by number.
     pub(crate) async fn identities(&self, slot: u32) -> Vec<(u32, Identity)> {
+        if self.0.shape.bare {
+            return self.listed_identities(slot).await;
+        }
         let segment = self.0.segments.borrow()[slot as usize].clone();
         let (shape, drives) = (&self.0.shape, self.0.shape.placement.n);
         let mut found = std::collections::BTreeMap::new();

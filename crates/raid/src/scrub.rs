@@ -1,11 +1,13 @@
 //! Scrub: reads everything there is, checks each block against what lies beside it and each row
 //! against its parity, and writes anew what is damaged.
 
-use crate::format::{MAPPED, block};
+use crate::format::{MAPPED, NONE, block};
 use crate::map::Map;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
+use crate::read::Place;
 use crate::volume::{SegmentState, Volume};
+use crate::window;
 use furrow_zone::{Result, ZoneId};
 use std::collections::BTreeSet;
 
@@ -170,12 +172,16 @@ impl Volume {
             all.result.blocks += 1;
             let block = self.block_at(slot, row, chunk).await?;
             if block.is_none() {
-                damaged.push((place, "damaged or unreadable"));
+                damaged.push((place, self.what_of(place).await));
             }
             found.push(block);
         }
         // A stripe that a crash tore, and rows that fill a group up, have nothing that counts.
         if found.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        // Of metadata only the last of a window counts: without it what it lists is damaged.
+        if found.iter().flatten().any(|(meta, _)| window::is_own(meta)) {
             return Ok(());
         }
         if damaged.is_empty() && found.iter().all(Option::is_some) {
@@ -215,6 +221,16 @@ impl Volume {
         let segment = (slot, sequence);
         all.short.push(Short { segment, findings: findings.collect(), missing });
         Ok(())
+    }
+
+    /// What is wrong with a block that is not whole.
+    async fn what_of(&self, place: Place) -> &'static str {
+        let bare = self.0.shape.bare;
+        let listed = if bare { self.clone().listed(place, 1).await } else { Vec::new() };
+        match listed.first() {
+            Some(Some(meta)) if meta.stripe.get() == NONE => "its metadata block is damaged",
+            _ => "damaged or unreadable",
+        }
     }
 
     /// Whether a row has a block that counts, or one that might. Rows that were mended have none.

@@ -5,8 +5,9 @@
 //! blocks only: (slot × rows + row) × k + data chunk. It says nothing of where in the zone a
 //! chunk landed: within a stripe group that is the compact stripe table's part.
 
-use crate::format::{FooterEntry, MAPPED, NONE, RING_ZONES, SegmentBody};
+use crate::format::{BlockMeta, FooterEntry, MAPPED, NONE, RING_ZONES, SegmentBody};
 use crate::level::{Level, Placement};
+use crate::window;
 use furrow_log::address::{blocks_per_zone, oob_per_block};
 use furrow_log::record::blocks_for;
 use furrow_zone::{Error, ErrorKind, Geometry, Result};
@@ -45,7 +46,7 @@ impl Config {
 
     /// The paper's settings (ZapRAID, section 5.1): one small-chunk segment with Zone Append, three
     /// large-chunk ones, chunks of 4 and 16 KiB, groups of 256 stripes; fewer segments where
-    /// active zones are few.
+    /// active zones are few, no groups where drives have no out-of-band area.
     pub fn new(level: Level, geometry: &Geometry) -> Config {
         let permits = geometry.max_active.unwrap_or(u32::MAX);
         let large = permits.saturating_sub(PERMITS_BESIDE + 1).min(3);
@@ -56,7 +57,7 @@ impl Config {
             large,
             chunk_small: 1,
             chunk_large: 4,
-            group: 256,
+            group: if is_bare(geometry) { 1 } else { 256 },
             reserve: 25,
         }
     }
@@ -83,6 +84,15 @@ pub struct Shape {
     pub mappings: u32,
     /// Segments kept for cleaning.
     pub kept: u32,
+    /// Data blocks that cleaning gets into a segment.
+    pub held: u32,
+    /// The drives have no out-of-band area that is large enough: windows list what is in the rows.
+    pub bare: bool,
+}
+
+/// Whether a drive has too few out-of-band bytes for what lies beside a block.
+pub fn is_bare(geometry: &Geometry) -> bool {
+    oob_per_block(geometry) < BlockMeta::SIZE
 }
 
 /// Blocks of the footer over `rows` rows.
@@ -105,12 +115,13 @@ impl Shape {
         check_config(config)?;
         let first = geometries[0];
         check_alike(geometries)?;
-        if oob_per_block(first) < crate::format::BlockMeta::SIZE {
+        let bare = is_bare(first);
+        if bare && config.group > 1 {
             return invalid(format!(
-                "the drives have {} out-of-band bytes per 4 KiB, {} are needed: format them with \
-                 metadata",
+                "the drives have {} out-of-band bytes per 4 KiB, groups of stripes need {}: use \
+                 groups of 1 (Zone Write only), or format them with metadata",
                 oob_per_block(first),
-                crate::format::BlockMeta::SIZE
+                BlockMeta::SIZE
             ));
         }
         let permits = first.max_active.unwrap_or(u32::MAX);
@@ -132,13 +143,14 @@ impl Shape {
         }
         let first_zone = first.conventional_zones + RING_ZONES;
         let slots = zones.saturating_sub(first_zone);
-        Shape::sized(config, placement, (first_zone, zones, capacity, rows, slots))
+        Shape::sized(config, placement, (first_zone, zones, capacity, rows, slots), bare)
     }
 
     fn sized(
         config: &Config,
         placement: Placement,
         (first_zone, zones, capacity, rows, slots): (u32, u32, u32, u32, u32),
+        bare: bool,
     ) -> Result<Shape> {
         let per_segment = u64::from(rows) * u64::from(placement.k);
         if per_segment * u64::from(slots) >= u64::from(NONE) {
@@ -149,7 +161,8 @@ impl Shape {
         // Every open segment may be all but empty, and cleaning needs room of its own.
         let open = config.small + config.large + 1;
         let kept = KEPT;
-        let usable = u64::from(slots.saturating_sub(open + kept)) * per_segment;
+        let held = held(config, &placement, rows, bare);
+        let usable = u64::from(slots.saturating_sub(open + kept)) * u64::from(held);
         let blocks = usable * 100 / (100 + u64::from(config.reserve));
         // The map takes room too: a block for 1024, and as much again while it is written anew.
         let blocks = blocks.saturating_sub(2 * blocks.div_ceil(u64::from(MAPPED)));
@@ -161,7 +174,19 @@ impl Shape {
             ));
         }
         let mappings = blocks.div_ceil(u64::from(MAPPED)) as u32;
-        Ok(Shape { placement, first_zone, zones, capacity, rows, slots, blocks, mappings, kept })
+        Ok(Shape {
+            placement,
+            first_zone,
+            zones,
+            capacity,
+            rows,
+            slots,
+            blocks,
+            mappings,
+            kept,
+            held,
+            bare,
+        })
     }
 
     /// Slots without which there may be too little room to write the volume full, and over and
@@ -230,6 +255,19 @@ impl Shape {
             && self.rows.is_multiple_of(chunk)
             && header.group.get() != 0
     }
+}
+
+/// Blocks of a chunk of what the volume writes by itself.
+pub(crate) fn inside_chunk(config: &Config) -> u32 {
+    if config.large > 0 { config.chunk_large } else { config.chunk_small }
+}
+
+/// Data blocks that cleaning gets into a segment. Where windows take stripes these are fewer than
+/// there are; what users write in small pieces holds less still, and is what is cleaned.
+pub(crate) fn held(config: &Config, placement: &Placement, rows: u32, bare: bool) -> u32 {
+    let data = inside_chunk(config).saturating_mul(placement.k);
+    let all = rows.saturating_mul(placement.k);
+    if bare { window::room(all / data, data) * data } else { all }
 }
 
 fn check_config(config: &Config) -> Result<()> {
@@ -322,6 +360,20 @@ mod tests {
     }
 
     #[test]
+    fn without_an_out_of_band_area_it_is_smaller_by_what_the_windows_take() {
+        let with = furrow_zone::presets::preset("zn540-4t").unwrap();
+        let bare = Geometry { oob_bytes: 0, ..with.clone() };
+        let shape = |g: &Geometry| Shape::new(&Config::new(Level::Raid5, g), &[g; 4]).unwrap();
+        let (with, bare) = (shape(&with), shape(&bare));
+        assert!(bare.bare && !with.bare && bare.rows == with.rows);
+        let share = bare.blocks as f64 / with.blocks as f64;
+        assert!((0.96..0.975).contains(&share), "{share}");
+        let tiny = Geometry { oob_bytes: 8, ..geometry(16, 12) };
+        let none = Shape::new(&Config::new(Level::Raid5, &tiny), &[&tiny; 4]);
+        assert!(none.unwrap_err().to_string().contains("too small"));
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_with_what_would_work() {
         let small = geometry(16, 64);
         let config = Config::new(Level::Raid5, &small);
@@ -333,7 +385,8 @@ mod tests {
         let other = geometry(16, 65);
         assert!(refused(&config, &[&small, &small, &other]).contains("drive 2 has zone capacity"));
         let bare = Geometry { oob_bytes: 0, ..small.clone() };
-        assert!(refused(&config, &[&bare; 4]).contains("out-of-band"));
+        assert!(refused(&config, &[&bare; 4]).contains("groups of 1 (Zone Write only)"));
+        assert!(refused(&config, &[&small, &bare]).contains("drive 1 has out-of-band bytes 0"));
         let few = Geometry { max_active: Some(4), max_open: Some(4), ..small.clone() };
         assert!(refused(&config, &[&few; 4]).contains("fewer segments"));
         for (change, word) in [

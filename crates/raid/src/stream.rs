@@ -5,11 +5,12 @@
 //! anywhere; the next group begins only when no stripe of this one is in flight (ZapRAID, section
 //! 3.2).
 
-use crate::format::{FooterEntry, NONE, SegmentBody, block, kind};
+use crate::format::{FooterEntry, NONE, SegmentBody, WINDOW, block, kind};
 use crate::meta::Identity;
 use crate::paging::Pins;
 use crate::table::Groups;
 use crate::volume::{Segment, SegmentState, Volume};
+use crate::window::{self, Windows};
 use furrow_log::budget::Class;
 use furrow_log::record::{RecordId, seal};
 use furrow_log::writer::{Durability, Kind};
@@ -150,6 +151,8 @@ pub(crate) struct Open {
     pub(crate) broken: Cell<bool>,
     /// What the footers will say, of each drive by row.
     pub(crate) footers: RefCell<Vec<Vec<FooterEntry>>>,
+    /// What is in its newest windows, if the drives have no out-of-band area.
+    pub(crate) windows: Option<Rc<Windows>>,
 }
 
 /// A stream.
@@ -192,8 +195,11 @@ impl Stream {
     /// Whether its segment takes more stripes.
     pub(crate) fn takes_more(&self) -> bool {
         let open = self.open.borrow();
-        open.as_ref()
-            .is_some_and(|open| !open.broken.get() && open.next.get() < open.groups.stripes)
+        open.as_ref().is_some_and(|open| {
+            // The last one may be of metadata.
+            let stripes = open.groups.stripes - u32::from(open.windows.is_some());
+            !open.broken.get() && open.next.get() < stripes
+        })
     }
 
     fn is_idle(&self) -> bool {
@@ -303,8 +309,12 @@ impl Volume {
                 continue;
             }
             let (next, in_flight) = (open.next.get(), open.in_flight.get());
+            if open.windows.is_some() && window::ends(next, open.groups.stripes) {
+                self.dispatch_window(stream, &open);
+                continue;
+            }
             let barrier = open.append && in_flight > 0 && open.groups.start(next) == next;
-            if barrier || in_flight >= self.0.options.depth {
+            if barrier || in_flight >= self.depth(stream) {
                 return;
             }
             let Some(stripe) = stream.ready.borrow_mut().pop_front() else { return };
@@ -314,6 +324,13 @@ impl Volume {
                 self.detach(stream);
             }
         }
+    }
+
+    /// Stripes that may be in flight. What the volume moves fills windows: how much room cleaning
+    /// makes does not hang on an option.
+    fn depth(&self, stream: &Stream) -> u32 {
+        let whole = self.0.shape.bare && stream.purpose == Use::Inside;
+        if whole { WINDOW } else { self.0.options.depth }
     }
 
     /// The stream leaves its segment, which ends when nothing of it is in flight.
@@ -395,7 +412,9 @@ impl Volume {
         let rows = vec![footer_entry(None, 0, NONE); shape.rows as usize];
         let groups = Groups { chunk: stream.chunk, group, stripes };
         let footers = RefCell::new(vec![rows; drives as usize]);
-        self.open_at(slot as u32, sequence, (groups, append), 0, footers)
+        let open = self.open_at(slot as u32, sequence, (groups, append), 0, footers);
+        segments[slot].windows = open.windows.clone();
+        open
     }
 
     /// An open segment that goes on at stripe `next`.
@@ -417,6 +436,11 @@ impl Volume {
             idle: Notify::new(),
             broken: Cell::new(false),
             footers,
+            windows: self
+                .0
+                .shape
+                .bare
+                .then(|| Rc::new(Windows::new(groups.chunk, self.0.shape.placement.n))),
         })
     }
 
@@ -567,6 +591,7 @@ impl Volume {
             let segment = &mut segments[open.slot as usize];
             segment.state = if whole { SegmentState::Sealed } else { SegmentState::Cut };
             segment.rows = open.next.get() * open.groups.chunk;
+            segment.windows = None;
         }
     }
 

@@ -17,6 +17,7 @@ use crate::range::Ranges;
 use crate::shape::{Config, Shape};
 use crate::stream::Stream;
 use crate::table::StripeTable;
+use crate::window::Windows;
 use furrow_log::Uuid;
 use furrow_rt::{Notify, Page, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -34,17 +35,20 @@ pub enum Canary {
     FreshSequence,
     /// A trim is acknowledged without its record.
     TrimWithoutRecord,
+    /// On drives without an out-of-band area a stripe counts before anything lists it.
+    Unlisted,
     /// Writes without a failed drive are acknowledged before the others know of its failure.
     EarlyDegradedAck,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 5] = [
+    pub const ALL: [Canary; 6] = [
         Canary::EarlyAck,
         Canary::TornStripe,
         Canary::FreshSequence,
         Canary::TrimWithoutRecord,
+        Canary::Unlisted,
         Canary::EarlyDegradedAck,
     ];
 }
@@ -191,6 +195,8 @@ pub(crate) struct Segment {
     pub(crate) pinned: bool,
     /// Where chunks landed; with Zone Write they are where they belong.
     pub(crate) table: Option<Rc<RefCell<StripeTable>>>,
+    /// Of an open one, without an out-of-band area: what its newest windows list.
+    pub(crate) windows: Option<Rc<Windows>>,
 }
 
 impl Segment {
@@ -208,6 +214,7 @@ impl Segment {
             stuck: false,
             pinned: false,
             table: None,
+            windows: None,
         }
     }
 
@@ -229,6 +236,7 @@ pub(crate) struct Inner {
     pub(crate) segments: RefCell<Vec<Segment>>,
     pub(crate) map: RefCell<Map>,
     pub(crate) paging: crate::paging::Paging,
+    pub(crate) listings: RefCell<crate::beside::Cache>,
     pub(crate) streams: Vec<Rc<Stream>>,
     pub(crate) pages: Pool,
     pub(crate) zero: Page,

@@ -9,6 +9,7 @@ use crate::paging::Pinner;
 use crate::parity::{encode, sum_of_crcs};
 use crate::stream::{Call, Item, Open, Stream, Stripe, Use};
 use crate::volume::{Canary, MemberState, Volume};
+use crate::window::Cover;
 use furrow_log::address::oob_per_block;
 use furrow_log::record::{self, crc32c};
 use furrow_log::writer::{Durability, Kind, Payload, Placed, Written};
@@ -267,14 +268,17 @@ impl Volume {
         let chunks = {
             let segments = self.0.segments.borrow();
             let zones = &segments[open.slot as usize].zones;
-            let send =
-                |(c, payload)| self.send(open, zones, shape.placement.drive(number, c), payload);
+            let send = |(c, payload)| {
+                let index = shape.placement.drive(number, c);
+                self.send(open, zones, (index, number), payload)
+            };
             (0..n).zip(payloads).map(send).collect()
         };
         let flights = Flights { chunks, parity };
+        let cover = self.join_cover(stream, open);
         let (volume, stream, open) = (self.clone(), stream.clone(), open.clone());
         self.0.rt.spawn_detached(async move {
-            volume.follow(&stream, &open, number, stripe, flights).await;
+            volume.follow(&stream, &open, number, stripe, flights, cover).await;
         });
     }
 
@@ -309,7 +313,9 @@ impl Volume {
         let (k, m) = (placement.k as usize, placement.m as usize);
         // Members are alike in that; with none left nothing is sent.
         let drive = self.0.members.iter().find_map(|member| member.drive());
-        let beside = drive.map_or(BlockMeta::SIZE, |drive| oob_per_block(drive.geometry()));
+        let beside = drive.map_or(0, |drive| oob_per_block(drive.geometry()));
+        // Where there is no room beside blocks, the same is listed.
+        let beside = beside.max(BlockMeta::SIZE);
         let empty = Identity { crc: self.0.zero_crc, ..Identity::default() };
         let mut payloads: SmallVec<[Payload; 4]> = (0..k + m)
             .map(|_| Payload { pages: Pages::new(), oob: Vec::with_capacity(chunk * beside) })
@@ -375,8 +381,17 @@ impl Volume {
         parity
     }
 
-    /// Sends a chunk to the drive with the given index.
-    fn send(&self, open: &Open, zones: &[Option<ZoneId>], index: u32, payload: Payload) -> Flight {
+    /// Sends a chunk of a stripe to the drive with the given index.
+    fn send(
+        &self,
+        open: &Open,
+        zones: &[Option<ZoneId>],
+        (index, stripe): (u32, u32),
+        mut payload: Payload,
+    ) -> Flight {
+        if let Some(windows) = &open.windows {
+            windows.note(stripe, index, &std::mem::take(&mut payload.oob));
+        }
         let member = &self.0.members[index as usize];
         let (Some(zone), Some(drive)) = (zones[index as usize], member.drive()) else {
             return Flight::None;
@@ -396,6 +411,7 @@ impl Volume {
         number: u32,
         stripe: Stripe,
         flights: Flights,
+        cover: Option<Rc<Cover>>,
     ) {
         let (placement, chunk) = (self.0.shape.placement, open.groups.chunk as usize);
         let (mut there, mut broken) = (0u32, false);
@@ -426,6 +442,13 @@ impl Volume {
                 Err(error) => broken |= !self.note_write_error(index, &error),
             }
         }
+        if let Some(cover) = cover.filter(|_| !self.has(Canary::Unlisted)) {
+            // What nothing lists is not there.
+            let (listed, failed) = cover.wait().await;
+            let has = |c: u32| listed >> placement.drive(number, c) & 1;
+            there &= (0..placement.n).fold(0, |set, c| set | has(c) << c);
+            broken |= failed;
+        }
         if self.0.noting.get() && !self.has(Canary::EarlyDegradedAck) {
             // An error is told below if it ends the volume.
             let _ = self.settled().await;
@@ -446,7 +469,7 @@ impl Volume {
         self.stripe_over(stream, open);
     }
 
-    fn stripe_over(&self, stream: &Rc<Stream>, open: &Rc<Open>) {
+    pub(crate) fn stripe_over(&self, stream: &Rc<Stream>, open: &Rc<Open>) {
         open.in_flight.set(open.in_flight.get() - 1);
         self.0.in_flight.set(self.0.in_flight.get() - 1);
         if open.in_flight.get() == 0 {

@@ -8,6 +8,10 @@ use furrow_rt::{Rng, Rt};
 use furrow_zone::{Error, Geometry, ZonedDevice};
 use std::rc::Rc;
 
+/// What the seed is mixed with to draw whether drives have an out-of-band area: so that seeds
+/// which failed before there were drives without are of drives with one.
+const BARE: u64 = 0xba7e_072c;
+
 /// Drives beside the array's, for replacements.
 pub const SPARES: u32 = 2;
 
@@ -78,7 +82,23 @@ impl Array {
             canary,
             ..Options::default()
         };
-        Array { level, drives, config, options, geometry }
+        let mut array = Array { level, drives, config, options, geometry };
+        // Drawn apart, for the same reason.
+        let mut apart = Rng::new(case.seed ^ BARE);
+        if apart.one_in(3) {
+            array.lay_bare(&mut apart);
+        }
+        array
+    }
+
+    /// Takes the drives' out-of-band area away, or leaves too little of it.
+    fn lay_bare(&mut self, rng: &mut Rng) {
+        self.geometry.oob_bytes = 16 * u16::from(rng.one_in(4));
+        self.config.group = 1;
+        // Segments of more than one window; or of few stripes, as many as cleaning needs.
+        let more = if rng.one_in(2) { 80 } else { 16 };
+        self.geometry.zone_capacity.0 += more;
+        self.geometry.zone_size.0 += more;
     }
 
     /// Gives it another level, and any number of drives from 2 to 8 that this has.

@@ -1,0 +1,254 @@
+//! What windows list, read from drives without an out-of-band area: for a check of what was read,
+//! for recovery, for cleaning.
+//!
+//! Of a window that is being written the open segment knows. Of others the last stripe is read;
+//! where a crash cut that off, or it is damaged, the last whole metadata block before it counts.
+
+use crate::drive::Drive;
+use crate::format::{BlockMeta, CODED, NONE, WINDOW};
+use crate::meta::{self, Identity};
+use crate::parity::reconstruct;
+use crate::read::Place;
+use crate::scan::{Row, Rows, read_zone};
+use crate::volume::{Segment, SegmentState, Volume};
+use crate::window::{self, At, is_own};
+use furrow_log::record::crc32c;
+use furrow_log::{BlockAddr, read_blocks};
+use furrow_rt::Page;
+use furrow_zone::{QueueId, ZoneId};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Metadata blocks in memory, at most: 3 KiB each.
+const CACHED: usize = 1024;
+
+/// Segment sequence number, member, first stripe of the window, row in the chunk.
+type Key = (u64, u32, u32, u32);
+
+/// What a metadata block lists: by stripe of the window.
+type Metas = Rc<Vec<BlockMeta>>;
+
+/// Metadata blocks that were read.
+#[derive(Default)]
+pub(crate) struct Cache {
+    found: BTreeMap<Key, Metas>,
+    /// In the order they came.
+    order: VecDeque<Key>,
+}
+
+impl Cache {
+    fn put(&mut self, key: Key, metas: Metas) {
+        if self.found.insert(key, metas).is_some() {
+            return;
+        }
+        self.order.push_back(key);
+        if self.order.len() > CACHED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.found.remove(&oldest);
+        }
+    }
+}
+
+/// A zone of a segment, as far as its windows are concerned.
+#[derive(Clone)]
+struct Listed {
+    slot: u32,
+    sequence: u64,
+    index: u32,
+    zone: ZoneId,
+    chunk: u32,
+    /// Stripes there may be.
+    stripes: u32,
+}
+
+impl Volume {
+    fn listed_zone(&self, slot: u32, index: u32, segment: &Segment) -> Option<Listed> {
+        let zone = segment.zones[index as usize]?;
+        let stripes = match segment.state {
+            SegmentState::Cut => segment.rows.div_ceil(segment.chunk),
+            _ => self.0.shape.stripes(segment.chunk),
+        };
+        let (sequence, chunk) = (segment.sequence, segment.chunk);
+        Some(Listed { slot, sequence, index, zone, chunk, stripes })
+    }
+
+    /// What `count` blocks from `first` on are: those that are listed by nothing belong to nothing.
+    pub(crate) async fn listed(self, first: Place, count: u32) -> Vec<Option<BlockMeta>> {
+        let segment = self.0.segments.borrow()[first.slot as usize].clone();
+        let known = self.listed_zone(first.slot, first.index, &segment);
+        let here = |known: &Listed| known.sequence == first.sequence && known.zone == first.zone;
+        let Some(known) = known.filter(here) else {
+            return vec![None; count as usize];
+        };
+        let (from, mut all) = (first.offset - self.0.shape.offset(0), Vec::new());
+        for row in from..from + count {
+            let (stripe, i) = (row / known.chunk, row % known.chunk);
+            let rest = (from + count - row).min(known.chunk - i);
+            all.push(Some(self.meta_at(&known, stripe, i..i + rest).await));
+        }
+        all
+    }
+
+    /// What is listed of the first of these rows of a stripe's chunk; the others are going to be
+    /// asked for.
+    async fn meta_at(&self, zone: &Listed, stripe: u32, rows: Range<u32>) -> BlockMeta {
+        let filler = meta::filler(zone.sequence, self.0.zero_crc);
+        let windows = self.0.segments.borrow()[zone.slot as usize].windows.clone();
+        let kept = windows.and_then(|windows| windows.get(stripe, zone.index, rows.start));
+        if let Some(kept) = kept {
+            return kept.unwrap_or(filler);
+        }
+        let metas = self.metas(zone, stripe, rows).await;
+        metas.get((stripe % WINDOW) as usize).copied().unwrap_or(filler)
+    }
+
+    /// What the window of `stripe` lists of the first of these rows of its chunks.
+    async fn metas(&self, zone: &Listed, stripe: u32, rows: Range<u32>) -> Metas {
+        let key = |row| (zone.sequence, zone.index, window::start(stripe), row);
+        let i = rows.start;
+        if let Some(metas) = self.0.listings.borrow().found.get(&key(i)) {
+            return metas.clone();
+        }
+        let Some(drive) = self.0.members[zone.index as usize].drive() else {
+            return Rc::default();
+        };
+        let last = window::end(stripe, zone.stripes);
+        let mut asked = None;
+        for (row, page) in rows.clone().zip(self.window_blocks(&drive, zone, last, rows).await) {
+            if let Some(metas) = window::open(&page, self.window_at(zone, last, row)) {
+                let metas = Rc::new(metas);
+                self.0.listings.borrow_mut().put(key(row), metas.clone());
+                asked = asked.or((row == i).then_some(metas));
+            }
+        }
+        if let Some(metas) = asked {
+            return metas;
+        }
+        // Not kept: it may be there the next time.
+        for stripe in (window::start(stripe)..=last).rev() {
+            let pages = self.window_blocks(&drive, zone, stripe, i..i + 1).await;
+            let at = self.window_at(zone, stripe, i);
+            if let Some(metas) = pages.first().and_then(|page| window::open(page, at)) {
+                return Rc::new(metas);
+            }
+        }
+        Rc::default()
+    }
+
+    fn window_at(&self, zone: &Listed, stripe: u32, row: u32) -> At {
+        let (array, device) = (self.0.uuid, self.0.members[zone.index as usize].uuid.get());
+        At { array, device, segment: zone.sequence, stripe, row }
+    }
+
+    async fn window_blocks(
+        &self,
+        drive: &Drive,
+        zone: &Listed,
+        stripe: u32,
+        rows: Range<u32>,
+    ) -> Vec<Page> {
+        let offset = self.0.shape.offset(stripe * zone.chunk + rows.start);
+        let at = BlockAddr::new(drive.geometry(), zone.zone, offset);
+        let count = rows.end - rows.start;
+        let _pin = drive.zones.pin(zone.zone);
+        let read = read_blocks(&*drive.device, QueueId(0), at, count, &self.0.pages).await;
+        read.map(|pages| pages.into_iter().collect()).unwrap_or_default()
+    }
+
+    /// Whether a stripe of an ended segment is one of metadata, as far as any of its zones says.
+    pub(crate) async fn is_window(&self, slot: u32, segment: &Segment, stripe: u32) -> bool {
+        if window::ends(stripe, self.0.shape.stripes(segment.chunk)) {
+            return true;
+        }
+        for index in 0..self.0.shape.placement.n {
+            if let Some(zone) = self.listed_zone(slot, index, segment)
+                && is_own(&self.meta_at(&zone, stripe, 0..1).await)
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What each data block of an ended segment is, by number: only windows are read.
+    pub(crate) async fn listed_identities(&self, slot: u32) -> Vec<(u32, Identity)> {
+        let segment = self.0.segments.borrow()[slot as usize].clone();
+        let placement = self.0.shape.placement;
+        let zones: Vec<Option<Listed>> =
+            (0..placement.n).map(|index| self.listed_zone(slot, index, &segment)).collect();
+        let stripes = zones.iter().flatten().map(|zone| zone.stripes).max().unwrap_or(0);
+        let mut found = Vec::new();
+        for first in (0..stripes).step_by(WINDOW as usize) {
+            for row in 0..segment.chunk {
+                let mut listed = Vec::new();
+                for zone in &zones {
+                    listed.push(match zone {
+                        Some(zone) => self.metas(zone, first, row..segment.chunk).await,
+                        None => Rc::default(),
+                    });
+                }
+                for stripe in first..=window::end(first, stripes) {
+                    let at = stripe * segment.chunk + row;
+                    for (chunk, identity) in self.identities_in(&listed, stripe) {
+                        found.push((self.0.shape.number(slot, at, chunk), identity));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// What the data blocks of a row are, from what is listed of each drive.
+    fn identities_in(&self, listed: &[Metas], stripe: u32) -> Vec<(u32, Identity)> {
+        let placement = self.0.shape.placement;
+        let of = |chunk: u32| {
+            let metas = &listed[placement.drive(stripe, chunk) as usize];
+            metas.get((stripe % WINDOW) as usize).filter(|meta| meta.stripe.get() == stripe)
+        };
+        if (0..placement.n).any(|chunk| of(chunk).is_some_and(is_own)) {
+            return Vec::new();
+        }
+        let codes: Vec<Option<[u8; CODED]>> =
+            (0..placement.n).map(|chunk| of(chunk).map(meta::coded)).collect();
+        let codes: Vec<Option<&[u8]>> =
+            codes.iter().map(|code| code.as_ref().map(|code| &code[..])).collect();
+        let identity = |chunk: u32| {
+            let code = reconstruct(&placement, &codes, chunk as usize)?;
+            Some((chunk, Identity::from_bytes(&code)?))
+        };
+        (0..placement.k).filter_map(identity).collect()
+    }
+
+    /// What the first `rows` data rows of a zone are, as far as they are as they are listed.
+    pub(crate) async fn scan_windows(
+        &self,
+        drive: &Drive,
+        (index, chunk): (u32, u32),
+        (zone, sequence): (ZoneId, u64),
+        rows: u32,
+    ) -> Rows {
+        let known = Listed { slot: 0, sequence, index, zone, chunk, stripes: 0 };
+        let (mut crcs, mut lists) = (Vec::new(), BTreeMap::new());
+        read_zone(drive, &self.0.shape, zone, rows, &self.0.pages, |read| {
+            let (stripe, row) = (crcs.len() as u32 / chunk, crcs.len() as u32 % chunk);
+            crcs.push(read.map(|(page, _)| crc32c(page.bytes())));
+            let at = self.window_at(&known, stripe, row);
+            if let Some(metas) = read.and_then(|(page, _)| window::open(page, at)) {
+                // The last one of a window says everything.
+                lists.insert((window::start(stripe), row), metas);
+            }
+        })
+        .await;
+        let row = |(at, crc): (u32, Option<u32>)| {
+            let (stripe, row) = (at / chunk, at % chunk);
+            let metas = lists.get(&(window::start(stripe), row))?;
+            let meta = metas.get((stripe % WINDOW) as usize)?;
+            let whole = meta.stripe.get() == stripe && Some(meta.own_crc.get()) == crc;
+            let stripe = if is_own(meta) { NONE } else { stripe };
+            whole.then(|| Row { stripe, crc: meta.own_crc.get(), code: meta::coded(meta) })
+        };
+        (0..).zip(crcs).map(row).collect()
+    }
+}

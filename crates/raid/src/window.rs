@@ -1,0 +1,413 @@
+//! Windows: what lies beside blocks, on drives that have no out-of-band area.
+//!
+//! A segment's stripes are divided into windows. The last stripe of each, and of the segment, is a
+//! *metadata stripe*: on every drive its chunk lists what the blocks of that drive's zone in the
+//! stripes of the window before it are, row i of the chunk the rows i. More of them come early,
+//! at whatever stripe is next, when stripes wait for being listed and no metadata stripe is under
+//! way: under load many wait for one. All chunks of a metadata stripe are written, so it has the
+//! same place in every zone: rows are where they belong (Zone Write only).
+//!
+//! Invariants
+//! - A stripe counts on a drive when its chunk and that of a metadata stripe behind it are there:
+//!   what is listed by none belongs to nothing.
+//! - A metadata block lists all of its window before it. So the last whole one says everything.
+
+use crate::format::{BlockMeta, NONE, WINDOW, WindowBody, block, kind};
+use crate::meta::{self, Identity};
+use crate::scan::Rows;
+use crate::stream::{Open, Stream};
+use crate::volume::Volume;
+use furrow_log::Uuid;
+use furrow_log::record::{self, Expect, RecordId, crc32c};
+use furrow_log::writer::{Durability, Kind, Written};
+use furrow_rt::{Notify, Page, Pages, Pool};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Data blocks that cleaning moves together, at most, if a stripe is no larger.
+const BATCH: u32 = 8192;
+
+/// First stripe of the window of `stripe`.
+pub(crate) fn start(stripe: u32) -> u32 {
+    stripe - stripe % WINDOW
+}
+
+/// Whether `stripe` is the last of its window, in a segment of `stripes`.
+pub(crate) fn ends(stripe: u32, stripes: u32) -> bool {
+    stripe % WINDOW == WINDOW - 1 || stripe + 1 == stripes
+}
+
+/// The last stripe of the window of `stripe`, in a segment of `stripes`.
+pub(crate) fn end(stripe: u32, stripes: u32) -> u32 {
+    (start(stripe) + WINDOW - 1).min(stripes.saturating_sub(1))
+}
+
+/// Stripes of `data` blocks that cleaning writes together: a window's, if that is not too much.
+pub(crate) fn batch(data: u32) -> u32 {
+    (BATCH / data).clamp(1, WINDOW - 1)
+}
+
+/// Stripes of `data` blocks that cleaning fills in a segment of `stripes`, at least: not those that
+/// end windows, nor the early one of each batch, nor what the last batch is filled up with; nor
+/// the mapping blocks of the checkpoint that follows, and what lists these.
+pub(crate) fn room(stripes: u32, data: u32) -> u32 {
+    let taken = stripes.div_ceil(WINDOW) + stripes.div_ceil(batch(data) + 1) + 4;
+    stripes.saturating_sub(taken)
+}
+
+/// What is in a zone's rows of a window: by row in the chunk, then by stripe.
+#[derive(Clone, Default)]
+pub(crate) struct Listing(Vec<Vec<BlockMeta>>);
+
+impl Listing {
+    pub(crate) fn new(chunk: u32) -> Listing {
+        Listing(vec![Vec::new(); chunk as usize])
+    }
+
+    /// Adds the next stripe: one after the other, the metadata of the rows of its chunk.
+    pub(crate) fn push(&mut self, metas: &[u8]) {
+        for (rows, bytes) in self.0.iter_mut().zip(metas.chunks(BlockMeta::SIZE)) {
+            let meta = BlockMeta::read_from_bytes(bytes);
+            rows.push(meta.expect("invariant: metadata are one behind the other"));
+        }
+    }
+
+    /// Adds a stripe of metadata blocks: these blocks.
+    pub(crate) fn push_own(&mut self, segment: u64, stripe: u32, pages: &[Page]) {
+        for (rows, page) in self.0.iter_mut().zip(pages) {
+            rows.push(own(segment, stripe, page));
+        }
+    }
+
+    fn get(&self, stripe: u32, row: u32) -> Option<BlockMeta> {
+        self.0[row as usize].get((stripe % WINDOW) as usize).copied()
+    }
+
+    /// The metadata blocks that list it, as stripe `stripe`.
+    pub(crate) fn blocks(&self, pool: &Pool, id: &RecordId, stripe: u32) -> Pages {
+        let seal = |(row, metas): (u32, &Vec<BlockMeta>)| {
+            debug_assert_eq!(metas.len() as u32, stripe % WINDOW);
+            let mut body = WindowBody::new_zeroed();
+            body.stripe = stripe.into();
+            body.row = row.into();
+            let bytes = [body.as_bytes(), metas.as_bytes()].concat();
+            record::seal(id, &bytes, pool).remove(0)
+        };
+        (0..).zip(&self.0).map(seal).collect()
+    }
+}
+
+/// What a metadata block is itself.
+fn own(segment: u64, stripe: u32, page: &Page) -> BlockMeta {
+    let crc = crc32c(page.bytes());
+    let identity = Identity { crc, kind: block::WINDOW, ..Identity::default() };
+    meta::seal(&identity.bytes(), segment, stripe, crc)
+}
+
+/// Whether this is the metadata of a metadata block.
+pub(crate) fn is_own(meta: &BlockMeta) -> bool {
+    meta.kind.get() == u32::from(block::WINDOW) && meta.stripe.get() != NONE
+}
+
+/// Where a metadata block must have been written.
+#[derive(Clone, Copy)]
+pub(crate) struct At {
+    pub(crate) array: Uuid,
+    pub(crate) device: Uuid,
+    pub(crate) segment: u64,
+    pub(crate) stripe: u32,
+    pub(crate) row: u32,
+}
+
+/// What a block lists, by stripe, and itself as the last one; `None` if it is no metadata block.
+///
+/// A user's data may look like one: of a place that it was read from. No place is written twice
+/// with one segment sequence number, so it is not the block of the place it is in now.
+pub(crate) fn open(page: &Page, at: At) -> Option<Vec<BlockMeta>> {
+    let expect = Expect { kind: kind::WINDOW, device: Some(at.device), object: Some(at.array) };
+    let (header, body) = record::open(page.bytes(), &expect).ok()?;
+    let (body, rest) = WindowBody::read_from_prefix(body).ok()?;
+    let count = (at.stripe % WINDOW) as usize;
+    let here = header.sequence.get() == at.segment
+        && (body.stripe.get(), body.row.get()) == (at.stripe, at.row)
+        && rest.len() == count * BlockMeta::SIZE;
+    let metas = rest.chunks(BlockMeta::SIZE).map(|bytes| meta::open(bytes, at.segment));
+    let mut metas: Vec<BlockMeta> = here.then(|| metas.collect::<Option<_>>())??;
+    metas.push(own(at.segment, at.stripe, page));
+    Some(metas)
+}
+
+/// A metadata stripe that others wait for.
+#[derive(Default)]
+pub(crate) struct Cover {
+    /// Drives on which it is, as bits, and whether a zone failed it.
+    told: Cell<Option<(u32, bool)>>,
+    over: Notify,
+}
+
+impl Cover {
+    /// The drives on which it is, as bits, and whether a zone failed it, of a drive that is there.
+    pub(crate) async fn wait(&self) -> (u32, bool) {
+        loop {
+            match self.told.get() {
+                Some(told) => return told,
+                None => self.over.wait().await,
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// Of windows whose last stripe is not written yet, by their first one: of each drive.
+    listings: BTreeMap<u32, Vec<Listing>>,
+    /// The metadata stripe that comes next.
+    next: Rc<Cover>,
+    /// Stripes that wait for it.
+    waiting: u32,
+    /// Metadata stripes under way.
+    writing: u32,
+    /// Somebody is going to see whether it is time for the next.
+    asked: bool,
+}
+
+/// The windows of an open segment that are being written.
+pub(crate) struct Windows {
+    chunk: u32,
+    drives: u32,
+    state: RefCell<State>,
+}
+
+impl Windows {
+    pub(crate) fn new(chunk: u32, drives: u32) -> Windows {
+        Windows { chunk, drives, state: RefCell::default() }
+    }
+
+    /// Notes what the chunk of a stripe on a drive is: stripes come in order.
+    pub(crate) fn note(&self, stripe: u32, drive: u32, metas: &[u8]) {
+        let mut state = self.state.borrow_mut();
+        self.listing(&mut state, stripe, drive).push(metas);
+    }
+
+    fn listing<'a>(&self, state: &'a mut State, stripe: u32, drive: u32) -> &'a mut Listing {
+        let (chunk, drives) = (self.chunk, self.drives as usize);
+        let empty = || vec![Listing::new(chunk); drives];
+        &mut state.listings.entry(start(stripe)).or_insert_with(empty)[drive as usize]
+    }
+
+    /// What is at row `row` of the chunk of a stripe; `None` if its window is not kept here.
+    pub(crate) fn get(&self, stripe: u32, drive: u32, row: u32) -> Option<Option<BlockMeta>> {
+        let state = self.state.borrow();
+        state.listings.get(&start(stripe)).map(|all| all[drive as usize].get(stripe, row))
+    }
+}
+
+impl Volume {
+    /// Goes on in the window that a crash left: with what is there of it, as `rows` of each zone.
+    pub(crate) fn resume_windows(&self, open: &Open, rows: &[Rows]) {
+        let Some(windows) = &open.windows else { return };
+        self.0.segments.borrow_mut()[open.slot as usize].windows = Some(windows.clone());
+        let chunk = open.groups.chunk;
+        for stripe in start(open.next.get())..open.next.get() {
+            for (drive, rows) in (0..).zip(rows) {
+                let meta = |row: u32| match rows.get(row as usize).copied().flatten() {
+                    Some(row) => meta::seal(&row.code, open.sequence, stripe, row.crc),
+                    None => meta::filler(open.sequence, self.0.zero_crc),
+                };
+                let metas = (stripe * chunk..(stripe + 1) * chunk).map(meta);
+                windows.note(stripe, drive, metas.collect::<Vec<_>>().as_bytes());
+            }
+        }
+    }
+
+    /// What a stripe that was just noted has to wait for; `None` if nothing.
+    pub(crate) fn join_cover(&self, stream: &Rc<Stream>, open: &Rc<Open>) -> Option<Rc<Cover>> {
+        let windows = open.windows.as_ref()?;
+        let mut state = windows.state.borrow_mut();
+        state.waiting += 1;
+        if state.writing == 0 && !state.asked {
+            // Not at once: what else is dispatched in this turn waits for the same.
+            state.asked = true;
+            let (volume, stream, open) = (self.clone(), stream.clone(), open.clone());
+            self.0.rt.spawn_detached(async move { volume.cover(&stream, &open) });
+        }
+        Some(state.next.clone())
+    }
+
+    /// Writes a metadata stripe if any wait for it and none is under way.
+    fn cover(&self, stream: &Rc<Stream>, open: &Rc<Open>) {
+        let Some(windows) = &open.windows else { return };
+        let due = {
+            let mut state = windows.state.borrow_mut();
+            state.asked = false;
+            state.waiting > 0 && state.writing == 0
+        };
+        if due {
+            self.dispatch_window(stream, open);
+        }
+    }
+
+    /// Sends a metadata stripe to the drives, as the next of the segment.
+    pub(crate) fn dispatch_window(&self, stream: &Rc<Stream>, open: &Rc<Open>) {
+        let windows = open.windows.as_ref().expect("invariant: asked for where there are windows");
+        let number = open.next.get();
+        open.next.set(number + 1);
+        self.0.in_flight.set(self.0.in_flight.get() + 1);
+        open.in_flight.set(open.in_flight.get() + 1);
+        let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
+        let (mut flights, mut state) = (Vec::new(), windows.state.borrow_mut());
+        for (index, zone) in (0u32..).zip(zones) {
+            let id = self.record_id(kind::WINDOW, index, open.sequence);
+            let listing = windows.listing(&mut state, number, index);
+            let pages = listing.blocks(&self.0.pages, &id, number);
+            listing.push_own(open.sequence, number, &pages);
+            let drive = self.0.members[index as usize].drive();
+            let (Some(zone), Some(drive)) = (zone, drive) else { continue };
+            let (_, done) = drive.writer.write(zone, Kind::Summary, pages, Durability::Cached);
+            flights.push((index, done));
+        }
+        (state.waiting, state.writing) = (0, state.writing + 1);
+        let cover = std::mem::take(&mut state.next);
+        drop(state);
+        let taken = self.0.shape.placement.k * open.groups.chunk;
+        self.count(|counters| counters.windows += u64::from(taken));
+        let ours = stream.open.borrow().as_ref().is_some_and(|now| Rc::ptr_eq(now, open));
+        if ours && open.next.get() == open.groups.stripes {
+            self.detach(stream);
+        }
+        let (volume, stream, open) = (self.clone(), stream.clone(), open.clone());
+        self.0.rt.spawn_detached(async move {
+            volume.follow_window(&stream, &open, number, &cover, flights).await;
+        });
+    }
+
+    /// Waits for the chunks of a metadata stripe, and tells those that wait for it.
+    async fn follow_window(
+        &self,
+        stream: &Rc<Stream>,
+        open: &Rc<Open>,
+        number: u32,
+        cover: &Cover,
+        flights: Vec<(u32, Written)>,
+    ) {
+        let (mut there, mut broken) = (0, false);
+        for (index, done) in flights {
+            match done.await {
+                Ok(()) => {
+                    there |= 1 << index;
+                    self.0.members[index as usize].failures.set(0);
+                }
+                Err(error) => broken |= !self.note_write_error(index, &error),
+            }
+        }
+        // To the footers it is rows that belong to nothing, as after a crash.
+        let none = (Some(Identity::default()), self.0.zero_crc);
+        for index in 0..self.0.shape.placement.n {
+            let rows = std::iter::repeat_n(none, open.groups.chunk as usize);
+            self.note_footer(open, index, (number * open.groups.chunk, NONE), rows);
+        }
+        if broken {
+            open.broken.set(true);
+        }
+        if let Some(windows) = &open.windows {
+            let mut state = windows.state.borrow_mut();
+            state.writing -= 1;
+            if ends(number, open.groups.stripes) && !broken {
+                // From now on it is read from the drives.
+                state.listings.remove(&start(number));
+            }
+        }
+        cover.told.set(Some((there, broken)));
+        cover.over.notify_all();
+        self.cover(stream, open);
+        self.stripe_over(stream, open);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn windows_end_where_the_segment_does(stripes in 1..400u32, pick in any::<u32>()) {
+            let stripe = pick % stripes;
+            let last = end(stripe, stripes);
+            prop_assert!(ends(last, stripes) && start(last) == start(stripe));
+            prop_assert!((stripe..last).all(|other| !ends(other, stripes)));
+            prop_assert!(last - start(stripe) < WINDOW && last < stripes);
+        }
+
+        /// A metadata block opens where it was written, and says what was noted.
+        #[test]
+        fn what_is_listed_is_found_where_it_was_written(
+            chunk in 1..4u32, stripe in 0..200u32, segment in 1..9u64, bit in 0..4096 * 8usize,
+        ) {
+            let id = RecordId {
+                kind: kind::WINDOW,
+                sequence: segment,
+                device: Uuid([1; 16]),
+                object: Uuid([2; 16]),
+                ..RecordId::default()
+            };
+            let mut listing = Listing::new(chunk);
+            let meta = |stripe: u32, row: u32| {
+                let lba = u64::from(stripe * chunk + row);
+                let identity = Identity { lba, ..Identity::default() };
+                meta::seal(&identity.bytes(), segment, stripe, row)
+            };
+            for stripe in start(stripe)..stripe {
+                let metas: Vec<BlockMeta> = (0..chunk).map(|row| meta(stripe, row)).collect();
+                listing.push(metas.as_bytes());
+            }
+            let pages = listing.blocks(&Pool::new(4), &id, stripe);
+            prop_assert_eq!(pages.len() as u32, chunk);
+            for (row, page) in (0..).zip(&pages) {
+                let at = At { array: id.object, device: id.device, segment, stripe, row };
+                let metas = open(page, at).unwrap();
+                prop_assert_eq!(metas.len() as u32, stripe % WINDOW + 1);
+                for (stripe, found) in (start(stripe)..stripe).zip(&metas) {
+                    let noted = meta(stripe, row);
+                    prop_assert_eq!(found.as_bytes(), noted.as_bytes());
+                }
+                prop_assert!(metas.last().is_some_and(is_own));
+                for other in [
+                    At { array: id.device, ..at },
+                    At { device: id.object, ..at },
+                    At { segment: segment + 1, ..at },
+                    At { stripe: stripe + 1, ..at },
+                    At { row: row + 1, ..at },
+                ] {
+                    prop_assert!(open(page, other).is_none());
+                }
+                let mut flipped = page.clone();
+                flipped.make_mut()[bit / 8] ^= 1 << (bit % 8);
+                prop_assert!(open(&flipped, at).is_none());
+            }
+        }
+
+        /// However much is cleaned at once, what a segment is said to hold fits: batches begin
+        /// anywhere in a window, and end with an early metadata stripe.
+        #[test]
+        fn what_cleaning_writes_fits(stripes in 5..2000u32, data in 1..9000u32) {
+            let (mut left, mut at) = (room(stripes, data), 0);
+            // What is filled up once at the end counts as a stripe.
+            while left > 0 {
+                let mut now = left.min(batch(data));
+                left -= now;
+                let mut listed = true;
+                while now > 0 {
+                    prop_assert!(at < stripes, "{left} stripes are left over");
+                    listed = ends(at, stripes);
+                    now -= u32::from(!listed);
+                    at += 1;
+                }
+                at += u32::from(!listed);
+            }
+            prop_assert!(at + 2 < stripes || room(stripes, data) == 0);
+        }
+    }
+}

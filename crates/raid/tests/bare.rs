@@ -1,0 +1,248 @@
+//! Drives without an out-of-band area: metadata stripes list what is in the rows.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::{devices, drives, geometry, made, page, pages, version};
+use furrow_emu::{Fates, Fault, FaultKind, When};
+use furrow_raid::{Config, Level, MemberState, Options, Volume, assemble, create};
+use furrow_rt::{Config as RtConfig, Rng, Rt};
+use furrow_zone::{Geometry, ZoneId, ZonedDevice};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+fn bare(zones: u32, capacity: u64) -> Geometry {
+    Geometry { oob_bytes: 0, ..geometry(zones, capacity) }
+}
+
+fn config(level: Level, geometry: &Geometry) -> Config {
+    Config { large: 2, ..Config::new(level, geometry) }
+}
+
+async fn check(volume: &Volume, model: &BTreeMap<u64, u64>) {
+    for block in 0..volume.blocks() {
+        let read = volume.read(block, 1).await.unwrap();
+        assert_eq!(version(block, &read[0]), model.get(&block).copied(), "block {block}");
+    }
+}
+
+async fn churn(volume: &Volume, model: &mut BTreeMap<u64, u64>, rng: &mut Rng, steps: u64) {
+    for _ in 0..steps {
+        let count = 1 + rng.below(6);
+        let block = rng.below(volume.blocks() - count);
+        let next = rng.next();
+        volume.write(block, pages(block, count, next), false).await.unwrap();
+        model.extend((block..block + count).map(|block| (block, next)));
+    }
+}
+
+#[test]
+fn what_is_written_is_read_after_a_crash_without_a_drive_and_from_a_replacement() {
+    for (level, count) in
+        [(Level::Raid5, 4), (Level::Raid6, 5), (Level::Raid01, 4), (Level::Raid4, 3)]
+    {
+        let rt = Rt::new(RtConfig::shuffled(3));
+        let geometry = bare(20, 190);
+        let all = drives(&rt, &geometry, count);
+        let spare = drives(&rt, &geometry, 1).remove(0);
+        let volume = made(&rt, &all, &config(level, &geometry));
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+            churn(&volume, &mut model, &mut rng, 600).await;
+            check(&volume, &model).await;
+            let scrubbed = volume.scrub(false, |_, _| {}).await.unwrap();
+            assert!(scrubbed.findings.is_empty() && scrubbed.lost == 0, "{scrubbed:?}");
+            all.iter().for_each(|drive| drive.power_cut(&Fates::nothing(1)));
+            drop(volume);
+            rt2.sleep(1_000_000_000).await;
+            all.iter().for_each(|drive| drive.power_on());
+            let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+            check(&volume, &model).await;
+            churn(&volume, &mut model, &mut rng, 200).await;
+            volume.fail(1).await.unwrap();
+            churn(&volume, &mut model, &mut rng, 200).await;
+            check(&volume, &model).await;
+            volume.replace(1, spare.clone(), false).await.unwrap();
+            while volume.rebuilding().is_some() {
+                churn(&volume, &mut model, &mut rng, 5).await;
+                rt2.sleep(100_000).await;
+            }
+            assert!(volume.members().iter().all(|(_, state, _)| *state == MemberState::Active));
+            assert!(volume.members().iter().all(|(.., errors)| errors.checksum == 0));
+            // What another drive held now comes from the new one.
+            all[2].power_cut(&Fates::nothing(1));
+            check(&volume, &model).await;
+            churn(&volume, &mut model, &mut rng, 50).await;
+            check(&volume, &model).await;
+            assert!(volume.counters().cleaned > 0, "{:?}", volume.counters());
+        });
+        rt.clear();
+    }
+}
+
+/// One block at a time is the worst that can be: each takes a stripe, and another that lists it.
+#[test]
+fn a_volume_is_filled_and_overwritten_block_by_block() {
+    for (reserve, seed) in [(7, 1), (25, 2)] {
+        let rt = Rt::new(RtConfig::simulated(seed));
+        let geometry = bare(24, 190);
+        let all = drives(&rt, &geometry, 4);
+        let config = Config { reserve, ..config(Level::Raid5, &geometry) };
+        let volume = made(&rt, &all, &config);
+        rt.block_on(async move {
+            let mut rng = Rng::new(seed);
+            let mut model = BTreeMap::new();
+            for block in 0..volume.blocks() {
+                volume.write(block, [page(block, 1)].into_iter().collect(), false).await.unwrap();
+                model.insert(block, 1);
+            }
+            for version in 2..2 * volume.blocks() {
+                let block = rng.below(volume.blocks());
+                let data = [page(block, version)].into_iter().collect();
+                volume.write(block, data, false).await.unwrap();
+                model.insert(block, version);
+            }
+            check(&volume, &model).await;
+            let counters = volume.counters();
+            assert!(
+                counters.windows > 2 * counters.written,
+                "each waits for its own: {counters:?}"
+            );
+            volume.stop().await.unwrap();
+        });
+        rt.clear();
+    }
+}
+
+/// Segments of few stripes are never full of data: cleaning must not take them for worth it again
+/// and again. (Seed 1035 of the simulation once.)
+#[test]
+fn cleaning_comes_to_an_end() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = bare(12, 22);
+    let all = drives(&rt, &geometry, 4);
+    let base = config(Level::Raid4, &geometry);
+    let volume = made(&rt, &all, &Config { small: 2, large: 1, chunk_large: 2, ..base });
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let mut rng = Rng::new(5);
+        for round in 1..60 {
+            for _ in 0..rng.below(volume.blocks()) {
+                // Two at once, so that every stream has a segment.
+                let writes: Vec<_> = (0..2)
+                    .map(|_| {
+                        let (volume, count) = (volume.clone(), 1 + rng.below(4));
+                        let block = rng.below(volume.blocks() - count);
+                        rt2.spawn(async move {
+                            volume.write(block, pages(block, count, round), false).await.unwrap();
+                        })
+                    })
+                    .collect();
+                for write in writes {
+                    write.await;
+                }
+            }
+            if rng.one_in(8) {
+                let block = rng.below(volume.blocks());
+                volume.trim(block, volume.blocks() - block, false).await.unwrap();
+            }
+            rt2.sleep(1_000_000_000).await;
+            let before = volume.counters();
+            rt2.sleep(1_000_000_000).await;
+            assert_eq!(volume.counters(), before);
+        }
+        assert!(volume.counters().cleaned > 0);
+    });
+    rt.clear();
+}
+
+#[test]
+fn under_load_many_stripes_share_a_metadata_stripe() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = bare(24, 400);
+    let all = drives(&rt, &geometry, 4);
+    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let writers: Vec<_> = (0..64)
+            .map(|writer| {
+                let volume = volume.clone();
+                rt2.spawn(async move {
+                    for block in (writer..1024).step_by(64) {
+                        let data = [page(block, 1)].into_iter().collect();
+                        volume.write(block, data, false).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.await;
+        }
+        let counters = volume.counters();
+        assert!(counters.windows * 4 < counters.stripes * 3, "{counters:?}");
+        check(&volume, &(0..1024).map(|block| (block, 1)).collect()).await;
+    });
+    rt.clear();
+}
+
+#[test]
+fn a_damaged_metadata_block_costs_nothing_and_a_scrub_mends_it() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = bare(20, 190);
+    let all = drives(&rt, &geometry, 4);
+    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+        churn(&volume, &mut model, &mut rng, 150).await;
+        volume.stop().await.unwrap();
+        drop(volume);
+        let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+        let clean = volume.scrub(false, |_, _| {}).await.unwrap();
+        assert!(clean.findings.is_empty() && clean.blocks > 300, "{clean:?}");
+        drop(volume);
+        // Without the listings that were read.
+        let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+        for zone in all[2].report(ZoneId(2), 18).unwrap() {
+            let decay = Fault { when: When::Every(3), ..Fault::new(FaultKind::BitFlip) };
+            all[2].inject(decay.at_zone(zone.zone)).unwrap();
+        }
+        let scrubbed = volume.scrub(true, |_, _| {}).await.unwrap();
+        assert!(!scrubbed.findings.is_empty() && scrubbed.lost == 0, "{scrubbed:?}");
+        for finding in &scrubbed.findings {
+            assert_eq!((finding.member, finding.repaired), (2, true));
+        }
+        all[2].clear_faults(None).unwrap();
+        check(&volume, &model).await;
+    });
+    rt.clear();
+}
+
+#[test]
+fn a_mix_of_drives_and_groups_are_refused() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = bare(20, 190);
+    let with = Geometry { oob_bytes: 64, ..geometry.clone() };
+    let all = drives(&rt, &geometry, 3);
+    let other: Rc<dyn ZonedDevice> = drives(&rt, &with, 1).remove(0);
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let (config, options) = (config(Level::Raid5, &geometry), Options::default());
+        let groups = Config { group: 8, ..config.clone() };
+        let error = create(&rt2, devices(&all), &groups, &options, false).await.unwrap_err();
+        assert!(error.to_string().contains("groups of 1"), "{error}");
+        let mut mixed = devices(&all);
+        mixed.push(other.clone());
+        let error = create(&rt2, mixed, &config, &options, false).await.unwrap_err();
+        assert!(error.to_string().contains("out-of-band"), "{error}");
+        let volume = create(&rt2, devices(&all), &config, &options, false).await.unwrap();
+        assert!(volume.shape().bare);
+        volume.fail(0).await.unwrap();
+        let error = volume.replace(0, other, true).await.unwrap_err();
+        assert!(error.to_string().contains("less than 48"), "{error}");
+        volume.stop().await.unwrap();
+    });
+    rt.clear();
+}
