@@ -6,7 +6,7 @@
 
 use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_log::writer::Order;
-use furrow_raid::{Config, DriveOptions, Level, Options};
+use furrow_raid::{Config, DriveOptions, Level, Options, is_bare};
 use furrow_rt::PAGE_SIZE;
 use furrow_zone::Geometry;
 use serde::{Deserialize, Serialize};
@@ -141,6 +141,7 @@ impl Array {
             chunk_large: blocks(self.large),
             group: match (self.way, self.group) {
                 (Way::ZoneWrite | Way::PartialParity, _) => 1,
+                _ if is_bare(geometry) => 1,
                 // Large chunks are written where they belong.
                 (Way::Grouped, _) if published => 1,
                 (_, 0) => Config::UNGROUPED,

@@ -194,6 +194,9 @@ pub struct Array {
     pub moved: u64,
     /// Bytes of zeros that filled stripes.
     pub padded: u64,
+    /// Bytes that metadata stripes took where data could be: what lists others for want of an
+    /// out-of-band area.
+    pub listed: u64,
     /// Stripes dispatched.
     pub stripes: u64,
     /// Checkpoints written.
@@ -221,7 +224,7 @@ impl Array {
         if self.written == 0 {
             return 0.0;
         }
-        (self.written + self.moved + self.padded) as f64 / self.written as f64
+        (self.written + self.moved + self.padded + self.listed) as f64 / self.written as f64
     }
 }
 

@@ -161,6 +161,7 @@ impl Target for Blocks {
             ever: bytes(now.written, 0),
             moved: bytes(now.moved, self.before.moved),
             padded: bytes(now.padded, self.before.padded),
+            listed: bytes(now.windows, self.before.windows),
             stripes: now.stripes - self.before.stripes,
             checkpoints: now.checkpoints - self.before.checkpoints,
             reconstructed: now.reconstructed - self.before.reconstructed,
