@@ -297,6 +297,28 @@ fn of_two_drives_one_alone_is_started_only_on_request() {
 }
 
 #[test]
+fn drives_without_an_out_of_band_area_make_an_array_that_survives_its_daemon() {
+    let place = Place::empty("plain");
+    for index in 0..3 {
+        let options = "zones=24,zone-size=2MiB,max-active=14,max-open=14";
+        place.drive(&format!("d{index}.zns"), options);
+    }
+    let d = place.drives(&[0, 1, 2]);
+    let made = place.ok(&["raid", "create", "--level", "5", "--name", "a", &d[0], &d[1], &d[2]]);
+    assert!(made.contains("in stripes of its own") && made.contains("Zone Write only"), "{made}");
+    place.assemble(&[0, 1, 2], &[]);
+    fill(&place, 0, 100, 1);
+    place.kill();
+    place.assemble(&[0, 1, 2], &[]);
+    check(&place, 0, 100, 1);
+    place.ok(&["raid", "fail", "a", "0"]);
+    fill(&place, 50, 100, 2);
+    check(&place, 0, 50, 1);
+    check(&place, 50, 100, 2);
+    place.ok(&["raid", "stop", "a"]);
+}
+
+#[test]
 fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
     let place = Place::new("bad", 6);
     place.drive("other.zns", "zones=24,zone-size=4MiB,oob=64,max-active=14,max-open=14");
@@ -318,6 +340,9 @@ fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
     create("5", &[], &[&d[0], &d[1], &other], &["other.zns has zone capacity", "alike"]);
     create("5", &[], &[&bare, &bare.replace("bare", "./bare")], &["twice"]);
     create("5", &[], &[&d[0], &bare], &["out-of-band bytes"]);
+    place.drive("plain.zns", "zones=24,zone-size=2MiB,max-active=14,max-open=14");
+    let plain = place.at("plain.zns");
+    create("5", &["--group", "8"], &[&bare, &plain], &["groups of 1 (Zone Write only)"]);
     create("5", &[], &[&few, &d[0]], &["fewer segments"]);
     create("5", &["--reserve", "3"], &[&d[0], &d[1]], &["7 to 100"]);
     create("5", &["--chunk-large", "6KiB"], &[&d[0], &d[1]], &["multiple of 4KiB"]);

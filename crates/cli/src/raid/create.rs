@@ -37,9 +37,9 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_chunk, default_value = "16KiB")]
     chunk_large: u32,
     /// Stripes of a group, within which Zone Append puts chunks anywhere; 1: Zone Write only;
-    /// all: no groups
-    #[arg(long, value_name = "STRIPES", value_parser = parse_group, default_value = "256")]
-    group: u32,
+    /// all: no groups; without it 256, or 1 if the drives have no out-of-band area
+    #[arg(long, value_name = "STRIPES", value_parser = parse_group)]
+    group: Option<u32>,
     /// Segments open for small writes
     #[arg(long, value_name = "N", default_value_t = 1)]
     small_streams: u32,
@@ -123,14 +123,14 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         large: args.large_streams.unwrap_or(defaults.large),
         chunk_small: args.chunk_small,
         chunk_large: args.chunk_large,
-        group: args.group,
+        group: args.group.unwrap_or(defaults.group),
         reserve: args.reserve,
         ..defaults
     };
     let geometries: Vec<_> = drives.iter().map(|drive| drive.geometry()).collect();
     let shape = Shape::new(&config, &geometries)
         .map_err(|error| anyhow!(named_drives(&error.to_string(), &args.devices)))?;
-    let (engine, force) = (rt.clone(), args.force);
+    let (engine, force, group) = (rt.clone(), args.force, config.group);
     let made = rt.block_on(async move {
         let options = Options::default();
         let volume = furrow_raid::create(&engine, drives, &config, &options, force).await?;
@@ -139,7 +139,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         Ok::<_, furrow_zone::Error>(uuid)
     });
     rt.clear();
-    print(args, &shape, &made?.to_string(), out)
+    print(args, (&shape, group), &made?.to_string(), out)
 }
 
 /// `message` with the drives' names where it has their numbers.
@@ -152,7 +152,12 @@ fn named_drives(message: &str, names: &[String]) -> String {
     message
 }
 
-fn print(args: &Args, shape: &Shape, uuid: &str, out: &mut dyn Write) -> Result<u8> {
+fn print(
+    args: &Args,
+    (shape, group): (&Shape, u32),
+    uuid: &str,
+    out: &mut dyn Write,
+) -> Result<u8> {
     let (drives, tolerates) = (shape.placement.n, shape.placement.tolerates());
     let (size, raw) = (
         shape.blocks * BLOCK,
@@ -170,6 +175,7 @@ fn print(args: &Args, shape: &Shape, uuid: &str, out: &mut dyn Write) -> Result<
             "tolerates": tolerates,
             "segments": shape.slots,
             "rows": shape.rows,
+            "metadata": if shape.bare { "stripes" } else { "out-of-band" },
         });
         serde_json::to_writer_pretty(&mut *out, &document)?;
         writeln!(out)?;
@@ -181,10 +187,17 @@ fn print(args: &Args, shape: &Shape, uuid: &str, out: &mut dyn Write) -> Result<
         1 if args.level == Level::Raid01 => "1, and one of each pair".to_owned(),
         some => some.to_string(),
     };
-    let group = match args.group {
+    let group = match group {
         Config::UNGROUPED => "no groups".to_owned(),
         1 => "Zone Write only".to_owned(),
         group => format!("groups of {group} stripes"),
+    };
+    let metadata = match shape.bare {
+        true => {
+            "in stripes of its own, for want of an out-of-band area: 1/64 of the room at least, \
+             and each write waits for one (docs/volumes.md)"
+        }
+        false => "beside each block, out of band",
     };
     for (what, value) in [
         ("UUID", uuid.to_owned()),
@@ -201,6 +214,7 @@ fn print(args: &Args, shape: &Shape, uuid: &str, out: &mut dyn Write) -> Result<
             ),
         ),
         ("segments", format!("{} of {} rows", shape.slots, shape.rows)),
+        ("metadata", metadata.to_owned()),
     ] {
         writeln!(out, "  {what:<9} {value}")?;
     }
