@@ -76,9 +76,11 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let config = &world.array.config;
     sink(&format!("{} on {} drives, groups of {}", config.level, world.array.drives, config.group));
     let lives = 2 + rng.below(6);
+    // Drawn apart: seeds that failed once stay what they were.
+    let mut more = Rng::new(seed ^ 0x3_09e5);
     for life in 0..=lives {
         // The last one shows that all is well.
-        let plan = if life == lives { quiet() } else { draw(&world, &mut rng) };
+        let plan = if life == lives { quiet() } else { draw(&world, &mut rng, &mut more) };
         sink(&format!("life {life}: {plan:?}"));
         live(&mut world, seed.rotate_left(20) ^ life, &plan, &mut summary)
             .map_err(|why| format!("life {life} ({plan:?}): {why}"))?;
@@ -120,7 +122,7 @@ fn quiet() -> Plan {
     Plan { stop: true, operations: 20, ..Plan::default() }
 }
 
-fn draw(world: &World, rng: &mut Rng) -> Plan {
+fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
     let array = &world.array;
     let operations = [10, 60, 250][rng.below(3) as usize];
     let mut plan =
@@ -148,6 +150,14 @@ fn draw(world: &World, rng: &mut Rng) -> Plan {
         let kinds = [FaultKind::WriteError, FaultKind::WriteTorn, FaultKind::ZoneFull];
         let fault = Fault::new(kinds[rng.below(3) as usize]).when(nth(rng)).times(1);
         let seat = world.seats[rng.below(array.drives.into()) as usize];
+        plan.faults.extend(seat.map(|seat| part(seat, fault, furrow_raid::format::RING_ZONES)));
+    }
+    // Of an array that can do without nobody a drive may wear out: it is read to the end.
+    let zones = u64::from(array.geometry.zones);
+    if array.tolerates() == 0 && more.one_in(4) {
+        let fault = Fault::new(FaultKind::ZoneReadOnly).when(When::OneIn(1 + more.below(20)));
+        let seat = world.seats[more.below(array.drives.into()) as usize];
+        let fault = fault.times(1 + more.below(zones));
         plan.faults.extend(seat.map(|seat| part(seat, fault, furrow_raid::format::RING_ZONES)));
     }
     if rng.one_in(2) {
@@ -180,18 +190,25 @@ fn draw(world: &World, rng: &mut Rng) -> Plan {
             }
             4 => {
                 let fault = Fault::new(FaultKind::WriteError).when(When::OneIn(3));
-                // Few: each ends a segment, and a volume may lack room when dozens do at once.
-                plan.faults.push(part(seat, fault.times(1 + rng.below(6)), 0));
+                // Each ends a segment.
+                let times = 1 + rng.below(6);
+                let times = if more.one_in(2) { times + more.below(60) } else { times };
+                plan.faults.push(part(seat, fault.times(times), 0));
             }
             5 => {
                 let fault = Fault::new(FaultKind::ZoneReadOnly).when(nth(rng)).times(1);
+                let many =
+                    Fault::new(FaultKind::ZoneReadOnly).when(When::OneIn(1 + more.below(20)));
+                let fault = if more.one_in(2) { many.times(1 + more.below(zones)) } else { fault };
                 plan.faults.push(part(seat, fault, 0));
             }
             kind if plan.spoils.is_none() => {
                 let flip = Fault::new(FaultKind::BitFlip).when(nth(rng)).times(1 + rng.below(5));
                 let offline = Fault::new(FaultKind::ZoneOffline).when(nth(rng)).times(1);
-                // A small array that loses zones is out of room.
-                let flips = kind == 6 || array.geometry.zones < 30;
+                let many = Fault::new(FaultKind::ZoneOffline).when(When::OneIn(1 + more.below(20)));
+                let offline =
+                    if more.one_in(2) { many.times(1 + more.below(zones)) } else { offline };
+                let flips = kind == 6;
                 plan.faults.push(part(seat, if flips { flip } else { offline }, 0));
                 plan.spoils = Some(seat);
             }
