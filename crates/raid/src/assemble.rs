@@ -335,6 +335,7 @@ fn start(
         stopping: Cell::new(false),
         stopped: Cell::new(false),
         counters: RefCell::default(),
+        recovered: Cell::default(),
         config,
         shape,
     }))

@@ -30,6 +30,7 @@ counters! {
     waited: "Nanoseconds that blocks of dispatched stripes had waited, all together: for the rest \
         of their stripe, for its turn, for the group before to be over",
     moved: "Blocks cleaning moved",
+    rebuilt: "Zones rebuilt on new drives",
     cleaned: "Segments cleaning emptied",
     reconstructed: "Blocks made from parity for a read",
     repaired: "Blocks that were damaged and written anew",

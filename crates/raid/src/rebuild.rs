@@ -323,6 +323,7 @@ impl Volume {
         segments[slot as usize].pinned = false;
         if let Ok(zone) = &result {
             segments[slot as usize].zones[index as usize] = Some(*zone);
+            self.count(|counters| counters.rebuilt += 1);
         }
         drop(segments);
         self.0.wanted.notify_all();

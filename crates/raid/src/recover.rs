@@ -22,14 +22,13 @@ use crate::format::{
 use crate::map::Map;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
-use crate::room::Unsettled;
 use crate::scan::{Row, Rows, note_places, read_footers, scan_zone};
+use crate::settle::Unsettled;
 use crate::stream::{Open, footer_entry};
 use crate::table::{Groups, StripeTable};
-use crate::volume::{Canary, MemberState, Segment, SegmentState, Volume};
+use crate::volume::{MemberState, Segment, SegmentState, Volume};
 use furrow_log::address::oob_per_block;
 use furrow_log::budget::Class;
-use furrow_log::pool::ReleaseProof;
 use furrow_log::record::{self, Expect};
 use furrow_log::writer::{Durability, Kind, Payload};
 use furrow_log::{BlockAddr, read_blocks};
@@ -80,6 +79,7 @@ struct Scanned {
 impl Volume {
     /// Brings the volume to where it can be written, from the state record's image on.
     pub(crate) async fn recover(&self, zones: &[Vec<ZoneReport>], image: &Image) -> Result<()> {
+        self.note_zones(zones);
         let (found, mut strays) = self.find_segments(zones).await;
         let mut delta = Delta::default();
         let (mut open, mut unbuilt, mut unended) = (Vec::new(), Vec::new(), Vec::new());
@@ -125,6 +125,10 @@ impl Volume {
                 open.push((segment, scanned));
             }
         }
+        self.note_recovered(|recovered| {
+            recovered.unbuilt = unbuilt.len() as u64;
+            recovered.torn_blocks = delta.torn.len() as u64;
+        });
         self.drop_unbuilt(&unbuilt).await;
         self.count_leaves();
         self.0.sequence.set(self.0.sequence.get().max(delta.highest + 1));
@@ -143,19 +147,6 @@ impl Volume {
             Err(_) if self.failed().is_some() && self.survives() => Ok(()),
             settled => settled,
         }
-    }
-
-    /// Steps 6 and 7: after them zones may be reset.
-    ///
-    /// # Errors
-    /// `NoSpace` if there is no room for it: it is to be tried again.
-    pub(crate) async fn settle(&self) -> Result<()> {
-        self.checkpoint(false).await?;
-        let settled = self.0.room.unsettled.take();
-        let strays = settled.map(|unsettled| unsettled.strays).unwrap_or_default();
-        self.release_strays(&strays).await;
-        self.room_changed();
-        Ok(())
     }
 
     /// The segments there are, oldest first, and zones that hold something and belong to none.
@@ -590,62 +581,6 @@ impl Volume {
             }
         }
         whole
-    }
-
-    /// Active zones that nobody writes to hold resources no permit accounts for: they are ended.
-    async fn finish_strays(&self, strays: &[(u32, ZoneId)], zones: &[Vec<ZoneReport>]) {
-        for (index, zone) in strays {
-            let Some(drive) = self.0.members[*index as usize].drive() else { continue };
-            let report = &zones[*index as usize][zone.0 as usize];
-            if report.state.is_active() {
-                drive.writer.open_reported(report);
-                // A zone that cannot be finished stays; what is in it is of no use.
-                let _ = drive.writer.finish(*zone).await;
-            }
-            if let Some(owner) = drive.zones.owner(*zone)
-                && drive.zones.state(owner) == furrow_log::SuperzoneState::Free
-            {
-                drive.zones.mark_full(owner);
-            }
-        }
-    }
-
-    async fn release_strays(&self, strays: &[(u32, ZoneId)]) {
-        for (index, zone) in strays {
-            let Some(drive) = self.0.members[*index as usize].drive() else { continue };
-            if let Some(owner) = drive.zones.owner(*zone) {
-                let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
-                // One that cannot be emptied is out of use.
-                let _ = drive.zones.release(owner, proof).await;
-            }
-        }
-    }
-
-    /// Writes anew what is in stripes that recovery found to lack a chunk.
-    pub(crate) async fn heal(&self) -> Result<()> {
-        let torn = match &*self.0.room.unsettled.borrow() {
-            Some(unsettled) if !unsettled.healed => unsettled.torn.clone(),
-            _ => return Ok(()),
-        };
-        if self.has(Canary::TornStripe) {
-            return Ok(());
-        }
-        let mut blocks = Vec::new();
-        for number in &torn {
-            let (slot, row, chunk) =
-                self.0.shape.locate(*number).expect("invariant: it was found there");
-            let Ok((Some(identity), page)) = self.block_or_made(slot, row, chunk).await else {
-                continue;
-            };
-            if self.counts(*number, &identity).await? {
-                blocks.push((identity, page, *number));
-            }
-        }
-        self.move_blocks(blocks).await?;
-        if let Some(unsettled) = &mut *self.0.room.unsettled.borrow_mut() {
-            unsettled.healed = true;
-        }
-        Ok(())
     }
 
     /// Takes from a segment the zones that were being rebuilt: their headers say that the segment

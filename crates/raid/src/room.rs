@@ -8,11 +8,12 @@
 //! everything that was acknowledged stays readable.
 
 use crate::event::Event;
+use crate::settle::Unsettled;
 use crate::stream::{Stream, Use};
 use crate::volume::{SegmentState, Volume};
 use furrow_log::SuperzoneState;
 use furrow_rt::Notify;
-use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -31,18 +32,6 @@ pub(crate) struct Room {
     none: RefCell<Option<(Error, u64)>>,
     /// What recovery has still to do before anything may be reset.
     pub(crate) unsettled: RefCell<Option<Unsettled>>,
-}
-
-/// What recovery found, and does before anything is reset.
-pub(crate) struct Unsettled {
-    /// Blocks of stripes that count but lack a chunk.
-    pub(crate) torn: Vec<u32>,
-    /// Zones that hold something and belong to nothing.
-    pub(crate) strays: Vec<(u32, ZoneId)>,
-    /// The blocks are written anew.
-    pub(crate) healed: bool,
-    /// The checkpoint lacks room: what is empty may be reset for it, as at any other time.
-    pub(crate) starved: bool,
 }
 
 impl Room {

@@ -495,6 +495,9 @@ impl Volume {
             }
             // After a crash some of it may be there: what is left of it is the same.
             let skip = written.saturating_sub(start) as usize;
+            if skip > 0 {
+                self.note_recovered(|recovered| recovered.torn_footers += 1);
+            }
             let rest = Pages::from_iter(footer.into_iter().skip(skip));
             let (_, done) = drive.writer.write(zone, Kind::Summary, rest, Durability::Cached);
             flights.push((index as u32, done));

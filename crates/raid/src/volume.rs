@@ -267,6 +267,7 @@ pub(crate) struct Inner {
     pub(crate) stopping: Cell<bool>,
     pub(crate) stopped: Cell<bool>,
     pub(crate) counters: RefCell<Counters>,
+    pub(crate) recovered: Cell<crate::settle::Recovered>,
 }
 
 /// A volume that is in service. Cloning shares it.

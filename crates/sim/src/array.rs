@@ -15,6 +15,18 @@ const BARE: u64 = 0xba7e_072c;
 /// Drives beside the array's, for replacements.
 pub const SPARES: u32 = 2;
 
+/// Levels and numbers of drives of the crash sweep.
+pub const SHAPES: [(Level, u32); 8] = [
+    (Level::Raid5, 4),
+    (Level::Raid5, 3),
+    (Level::Raid6, 4),
+    (Level::Raid01, 4),
+    (Level::Raid4, 3),
+    (Level::Raid5, 2),
+    (Level::Raid6, 5),
+    (Level::Raid0, 2),
+];
+
 /// The shape of an array and how it is run.
 #[derive(Clone, Debug)]
 pub struct Array {
@@ -33,17 +45,7 @@ pub struct Array {
 impl Array {
     /// The array of a case.
     pub fn draw(case: Case, rng: &mut Rng, canary: Option<Canary>) -> Array {
-        let shapes = [
-            (Level::Raid5, 4),
-            (Level::Raid5, 3),
-            (Level::Raid6, 4),
-            (Level::Raid01, 4),
-            (Level::Raid4, 3),
-            (Level::Raid5, 2),
-            (Level::Raid6, 5),
-            (Level::Raid0, 2),
-        ];
-        let (level, drives) = shapes[rng.below(shapes.len() as u64) as usize];
+        let (level, drives) = SHAPES[rng.below(SHAPES.len() as u64) as usize];
         // So many blocks that the map does not fit its memory, and is read and written all the
         // time. Drawn apart: seeds that failed once stay what they were.
         let bounded = Rng::new(case.seed ^ 0x6d_a9).one_in(6);

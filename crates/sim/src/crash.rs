@@ -84,6 +84,11 @@ pub trait Subject: Sync {
     /// Gives the prepared drive the faults that are to strike in the run. By default none.
     fn provoke(&self, _: &Emulator, _: Case) {}
 
+    /// What a sweep that met all this has reached, and what it missed: a line for each.
+    fn coverage(&self, _: &Tally) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Does something to a drive before it is reopened, as the case and the seed say.
     fn disturb(&self, _: &Emulator, _: Case, _: u64) {}
 

@@ -15,6 +15,7 @@ use crate::blocks::{Blocks, TRIM, page};
 use crate::crash::Case;
 use crate::part::Part;
 use crate::simulate::{Sink, Summary, on_executor};
+use crate::volume::{met, worked};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
 use furrow_raid::{MemberState, Volume, create};
 use furrow_rt::{Nanos, Notify, Pages, Rng, Rt};
@@ -235,6 +236,8 @@ struct Lived {
     operations: u64,
     /// By a power cut in the middle.
     off: bool,
+    /// What it met.
+    reached: Vec<&'static str>,
 }
 
 fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Result<(), String> {
@@ -268,6 +271,9 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
     summary.commands += counters.reads + written + counters.flushes + counters.management;
     summary.appends += counters.appends;
     summary.operations += lived.operations;
+    for what in &lived.reached {
+        *summary.reached.entry(what).or_default() += 1;
+    }
     summary.crashes += u64::from(lived.off || !plan.stop);
     world.blocks = lived.blocks;
     world.version = lived.version;
@@ -349,7 +355,17 @@ impl Life {
                 let (operations, off) = (0, true);
                 let mut whole = whole;
                 whole.retain(|member| !self.plan.struck.contains(member));
-                return Ok(Lived { blocks, version, whole, seats, drive, operations, off });
+                let reached = Vec::new();
+                return Ok(Lived {
+                    blocks,
+                    version,
+                    whole,
+                    seats,
+                    drive,
+                    operations,
+                    off,
+                    reached,
+                });
             }
             Err(why) => return Err(why),
         };
@@ -400,6 +416,18 @@ impl Shared {
             let stopped = self.volume.stop().await;
             self.excused("stop", stopped).await?;
         }
+        let mut reached = Vec::new();
+        met(&self.volume, |what| reached.push(what));
+        worked(&self.volume, |what| reached.push(what));
+        let failed = self.volume.members().iter().any(|m| m.1 == MemberState::Failed);
+        let worn = (0..life.array.drives).any(|member| self.volume.lost_zones(member) > 0);
+        for (what, is) in [
+            ("members out of service", failed),
+            ("members in service that lost zones", worn),
+            ("calls refused for want of room", self.refused.get() > 0),
+        ] {
+            reached.extend(is.then_some(what));
+        }
         let (drive, off) = (life.emulator.snapshot(), life.is_off());
         let rebuilding = self.volume.rebuilding().is_some();
         // Only to ask who sits where: what is done from here on is not part of this life.
@@ -426,6 +454,7 @@ impl Shared {
             drive,
             operations: self.begun.get(),
             off,
+            reached,
         })
     }
 

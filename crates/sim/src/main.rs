@@ -242,7 +242,10 @@ fn simulate_seeds(args: &SimulateArgs) -> Result<ExitCode> {
         }
     }
     if args.runs > 1 {
-        let Summary { lives, crashes, operations, commands, appends, .. } = total;
+        let Summary { lives, crashes, operations, commands, appends, ref reached, .. } = total;
+        for (what, count) in reached {
+            println!("met         {count:>10}   {what}");
+        }
         println!(
             "{} seeds: {lives} lives, {crashes} crashes, {operations} operations, {commands} \
              commands ({appends} appends), no failure, {:.1} s",
@@ -410,6 +413,9 @@ fn crash_subject<S: Subject>(subject: &S, args: &CrashArgs) -> ExitCode {
     }
     println!("subject     {:>10}   from seed {}", subject.name(), args.seed);
     println!("{figures}");
+    for line in subject.coverage(&figures.reached) {
+        println!("reached     {line}");
+    }
     println!("seconds     {:>10.1}", started.elapsed().as_secs_f64());
     for failure in &figures.failures {
         println!("{failure}");

@@ -18,11 +18,12 @@ use furrow_fs::Fs;
 use furrow_rt::{Config, Nanos, Rng, Rt};
 use furrow_zone::{BlockCount, ErrorKind, ZoneId, ZonedDevice};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
 /// What a simulation did.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Hash over the events of all lives.
     pub hash: u64,
@@ -36,6 +37,8 @@ pub struct Summary {
     pub commands: u64,
     /// Of these: Zone Appends.
     pub appends: u64,
+    /// In how many lives what was met.
+    pub reached: BTreeMap<&'static str, u64>,
 }
 
 impl Summary {
@@ -47,12 +50,15 @@ impl Summary {
         self.operations += other.operations;
         self.commands += other.commands;
         self.appends += other.appends;
+        for (what, count) in &other.reached {
+            *self.reached.entry(what).or_default() += count;
+        }
     }
 }
 
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Summary { hash, lives, crashes, operations, commands, appends } = self;
+        let Summary { hash, lives, crashes, operations, commands, appends, .. } = self;
         write!(
             f,
             "hash {hash:016x}  lives {lives:>2}  crashes {crashes:>2}  operations {operations:>5}  \

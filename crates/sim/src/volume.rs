@@ -10,12 +10,12 @@
 //! After each reopening the volume is written on, what failed is replaced, perhaps rebuilt to its
 //! end, and all is read once more with drives left out. Each of that may be cut again.
 
-use crate::array::{Array, devices, seats};
+use crate::array::{Array, SHAPES, devices, seats};
 use crate::blocks::{AFTER, Blocks, TRIM, page};
 use crate::crash::{Case, Subject, Tally};
 use crate::part::Part;
 use furrow_emu::Emulator;
-use furrow_raid::{Canary, Level, MemberState, Volume, create};
+use furrow_raid::{Canary, Level, MemberState, Placement, Volume, create};
 use furrow_rt::{Notify, Pages, Rng, Rt};
 use furrow_zone::{Geometry, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -384,6 +384,10 @@ impl Subject for VolumeSubject {
         std::mem::take(&mut *expected.tally.borrow_mut())
     }
 
+    fn coverage(&self, reached: &Tally) -> Vec<String> {
+        coverage(reached)
+    }
+
     fn reopen(
         &self,
         rt: &Rt,
@@ -432,14 +436,13 @@ impl Reopening {
         let volume = self.array.open(&self.rt, &parts, &mut without).await.map_err(told)?;
         self.check_members(&volume, &lost)?;
         let found = self.expected.blocks.compare(&volume).await?;
-        if volume.counters().map_evictions > 0 {
-            self.expected.count("parts of the map evicted");
-        }
+        met(&volume, |what| self.expected.count(what));
         let mut now = Blocks::found(found);
         // It goes on, and what was found stays.
         self.write_on(&volume, &mut now, &mut rng, 4).await?;
         self.mend(&volume, &parts, &without, &mut now, &mut rng).await?;
         now.compare(&volume).await?;
+        worked(&volume, |what| self.expected.count(what));
         let whole: Vec<u32> = if volume.rebuilding().is_some() {
             // Those whose rebuild is over in memory may not be so on the drives.
             Vec::new()
@@ -475,13 +478,13 @@ impl Reopening {
         let most = budget.min(whole.len() as u32 - 1);
         let lost = draw(&whole, rng.below(u64::from(most) + 1), rng);
         if !lost.is_empty() {
-            expected.count(self.told_lost("lost with the power", &lost));
+            expected.count(self.told_lost(WITH_POWER, &lost));
         }
         lost
     }
 
     fn told_lost(&self, when: &str, lost: &[u32]) -> String {
-        format!("{when}: {} of {} {lost:?}", self.array.level, self.array.drives)
+        told_lost(when, (self.array.level, self.array.drives), lost)
     }
 
     /// One more drive may be lost than is redundant, if nothing went on without those that failed.
@@ -603,7 +606,7 @@ impl Reopening {
         let count = if rng.one_in(4) { rng.below(u64::from(most) + 1) } else { most.into() };
         let lost = draw(whole, count, rng);
         if !lost.is_empty() {
-            self.expected.count(self.told_lost("left out at the end", &lost));
+            self.expected.count(self.told_lost(AT_END, &lost));
         }
         let seat = |member: &u32| {
             seats[*member as usize].ok_or_else(|| format!("member {member} sits nowhere"))
@@ -619,4 +622,96 @@ fn draw(of: &[u32], count: u64, rng: &mut Rng) -> Vec<u32> {
         drawn.remove(rng.below(drawn.len() as u64) as usize);
     }
     drawn
+}
+
+const WITH_POWER: &str = "lost with the power";
+const AT_END: &str = "left out at the end";
+
+fn told_lost(when: &str, (level, drives): (Level, u32), lost: &[u32]) -> String {
+    format!("{when}: {level} of {drives} {lost:?}")
+}
+
+/// Tells what a recovery met, and what reading after it took.
+pub fn met(volume: &Volume, mut count: impl FnMut(&'static str)) {
+    let recovered = volume.recovered();
+    let all = [
+        (recovered.closed, "recovery met closed zones"),
+        (recovered.read_only, "recovery met read-only zones"),
+        (recovered.offline, "recovery met offline zones"),
+        (recovered.torn_footers, "recovery met a torn footer"),
+        (recovered.torn_blocks, "recovery met a stripe that lacks a chunk"),
+        (recovered.unbuilt, "recovery met a zone that was being rebuilt"),
+        (volume.counters().map_evictions, "parts of the map evicted"),
+    ];
+    all.iter().filter(|(times, _)| *times > 0).for_each(|(_, what)| count(what));
+}
+
+/// Tells what a volume did by itself since it was put together.
+pub fn worked(volume: &Volume, mut count: impl FnMut(&'static str)) {
+    let counters = volume.counters();
+    let all = [
+        (counters.moved, "blocks moved by cleaning"),
+        (counters.cleaned, "segments cleaned"),
+        (counters.rebuilt, "zones rebuilt"),
+        (counters.rewritten, "stripes written again"),
+        (counters.repaired, "blocks repaired"),
+    ];
+    all.iter().filter(|(times, _)| *times > 0).for_each(|(_, what)| count(what));
+}
+
+/// Of each shape of the sweep, which combinations of as many drives as the level tolerates were
+/// missing when everything was read back: a line for each, and the combinations never tried.
+pub fn coverage(reached: &Tally) -> Vec<String> {
+    let of = |(level, drives): &(Level, u32)| {
+        let placement = Placement::new(*level, *drives).ok()?;
+        let lost = placement.tolerates();
+        let all: Vec<Vec<u32>> = (0u32..1 << drives)
+            .filter(|set| set.count_ones() == lost)
+            .map(|set| (0..*drives).filter(|drive| set >> drive & 1 == 1).collect())
+            .collect();
+        let tried = |lost: &&Vec<u32>| {
+            [WITH_POWER, AT_END]
+                .iter()
+                .any(|when| reached.contains_key(&told_lost(when, (*level, *drives), lost)))
+        };
+        let (tried, missed): (Vec<_>, Vec<_>) = all.iter().partition(tried);
+        let mut line = format!(
+            "{level} of {drives}: {} of {} combinations of {lost} lost drives read back",
+            tried.len(),
+            all.len()
+        );
+        if !missed.is_empty() {
+            line += &format!("; MISSED {missed:?}");
+        }
+        (lost > 0).then_some(line)
+    };
+    SHAPES.iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_combination_that_was_never_lost_is_named() {
+        let mut reached = Tally::new();
+        for lost in [[0], [2]] {
+            reached.insert(told_lost(AT_END, (Level::Raid5, 3), &lost), 1);
+        }
+        reached.insert(told_lost(WITH_POWER, (Level::Raid5, 3), &[2]), 3);
+        let lines = coverage(&reached);
+        let line = lines.iter().find(|line| line.starts_with("RAID-5 of 3")).unwrap();
+        assert_eq!(
+            line,
+            "RAID-5 of 3: 2 of 3 combinations of 1 lost drives read back; MISSED [[1]]"
+        );
+        reached.insert(told_lost(WITH_POWER, (Level::Raid5, 3), &[1]), 1);
+        assert!(
+            coverage(&reached)
+                .iter()
+                .any(|line| line.ends_with("3 of 3 combinations of 1 lost drives read back"))
+        );
+        assert!(lines.iter().any(|line| line.starts_with("RAID-6 of 5: 0 of 10")));
+        assert!(!lines.iter().any(|line| line.starts_with("RAID-0")), "it can do without nobody");
+    }
 }
