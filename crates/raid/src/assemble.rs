@@ -336,6 +336,7 @@ fn start(
         stopped: Cell::new(false),
         counters: RefCell::default(),
         recovered: Cell::default(),
+        scrub_stops: Cell::default(),
         config,
         shape,
     }))

@@ -5,13 +5,14 @@
 //! overwrote it meanwhile. A segment of which nothing counts is reset, after a flush: what took the
 //! place of its blocks is durable then.
 
+use crate::event::Event;
 use crate::format::block;
 use crate::map::Map;
 use crate::shape::inside_chunk;
-use crate::volume::{Segment, SegmentState, Volume};
+use crate::volume::{MemberState, Segment, SegmentState, Volume};
 use crate::window;
 use furrow_log::pool::ReleaseProof;
-use furrow_zone::{Error, ErrorKind, Result};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 
 /// Blocks moved together.
 const BATCH: usize = 128;
@@ -52,7 +53,13 @@ impl Volume {
         if since >= self.0.options.checkpoint_blocks {
             return self.checkpoint(false).await.is_ok();
         }
-        if !self.0.options.clean || !self.lacks_room() {
+        if !self.0.options.clean {
+            return false;
+        }
+        if let Some(slot) = self.unprotected() {
+            return self.clean_victim(slot).await;
+        }
+        if !self.lacks_room() {
             return false;
         }
         if self.held_by_checkpoint() {
@@ -63,6 +70,47 @@ impl Volume {
         }
         let victim = self.victim().filter(|_| !self.cleans_in_vain());
         let Some(slot) = victim else { return self.relieve_users() };
+        self.clean_victim(slot).await
+    }
+
+    /// An ended segment that a member in service has no zone of any more, and with it less
+    /// redundancy than there should be: what counts in it is to be elsewhere.
+    fn unprotected(&self) -> Option<u32> {
+        let lost = |segment: &Segment| {
+            let mut zones = segment.zones.iter().zip(&self.0.members);
+            zones.any(|(zone, member)| zone.is_none() && member.state.get() == MemberState::Active)
+        };
+        let segments = self.0.segments.borrow();
+        let counts = |s: &Segment| is_ended(s) && !s.stuck && s.valid + s.leaves > 0 && lost(s);
+        segments.iter().position(counts).map(|slot| slot as u32)
+    }
+
+    /// A read failed: if the zone is gone for good, its segment does without it.
+    pub(crate) fn note_lost_zone(&self, index: u32, zone: ZoneId) {
+        let Some(drive) = self.0.members[index as usize].drive() else { return };
+        let offline = |reports: Vec<furrow_zone::ZoneReport>| {
+            reports.first().is_some_and(|report| report.state == ZoneState::Offline)
+        };
+        if !drive.device.report(zone, 1).is_ok_and(offline) {
+            return;
+        }
+        let mut segments = self.0.segments.borrow_mut();
+        let holds = |s: &&mut Segment| is_ended(s) && s.zones[index as usize] == Some(zone);
+        let Some(segment) = segments.iter_mut().find(holds) else { return };
+        segment.zones[index as usize] = None;
+        drop(segments);
+        self.tell(Event::ZoneLost { member: index, zone: zone.0 });
+        if let Some(owner) = drive.zones.owner(zone) {
+            self.0.rt.spawn_detached(async move {
+                let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
+                // It cannot be reset, and so leaves the pool.
+                let _ = drive.zones.release(owner, proof).await;
+            });
+        }
+        self.0.wanted.notify_all();
+    }
+
+    async fn clean_victim(&self, slot: u32) -> bool {
         self.0.segments.borrow_mut()[slot as usize].pinned = true;
         let result = self.clean(slot).await;
         self.0.segments.borrow_mut()[slot as usize].pinned = false;

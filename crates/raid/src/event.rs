@@ -30,6 +30,14 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// A zone of a member is gone with what it held; what counts of its segment is made from the
+    /// others and written elsewhere.
+    ZoneLost {
+        /// Which member.
+        member: u32,
+        /// Which zone.
+        zone: u32,
+    },
     /// An empty drive is in the place of a failed one.
     Replaced {
         /// Which member.
@@ -56,6 +64,7 @@ impl Event {
             Event::MemberFailed { .. } => "member-failed",
             Event::ArrayFailed { .. } => "array-failed",
             Event::OutOfRoom { .. } => "out-of-room",
+            Event::ZoneLost { .. } => "zone-lost",
             Event::Replaced { .. } => "replaced",
             Event::RebuildStarted { .. } => "rebuild-started",
             Event::RebuildFinished => "rebuild-finished",
@@ -66,7 +75,9 @@ impl Event {
     /// The member it is about, if it is about one.
     pub fn member(&self) -> Option<u32> {
         match self {
-            Event::MemberFailed { member, .. } | Event::Replaced { member } => Some(*member),
+            Event::MemberFailed { member, .. }
+            | Event::Replaced { member }
+            | Event::ZoneLost { member, .. } => Some(*member),
             _ => None,
         }
     }
@@ -77,6 +88,9 @@ impl fmt::Display for Event {
         match self {
             Event::MemberFailed { member, why } => write!(f, "member {member} failed: {why}"),
             Event::ArrayFailed { why } => write!(f, "the array failed: {why}"),
+            Event::ZoneLost { member, zone } => {
+                write!(f, "member {member} lost zone {zone}: what it held is written anew")
+            }
             Event::OutOfRoom { why } => write!(f, "the array is out of room: {why}"),
             Event::Replaced { member } => write!(f, "member {member} has a new drive"),
             Event::RebuildStarted { segments } => {

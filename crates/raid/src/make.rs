@@ -251,6 +251,9 @@ impl Volume {
                 return;
             }
             member.count(|errors| errors.read += 1);
+            if let Some(place) = of.first().and_then(|i| places[*i]) {
+                self.note_lost_zone(place.index, place.zone);
+            }
             return;
         }
         for (n, (i, page)) in of.into_iter().zip(outcome.data).enumerate() {

@@ -280,6 +280,8 @@ impl Volume {
                 let error = Error::device(&drive.device.name(), "read", outcome.status);
                 self.member_failed(index, error);
             } else {
+                let zone = of.first().and_then(|i| places[*i]).map(|place| place.zone);
+                zone.into_iter().for_each(|zone| self.note_lost_zone(index, zone));
                 lost.extend(of);
             }
             return;

@@ -9,7 +9,10 @@ use crate::read::Place;
 use crate::volume::{SegmentState, Volume};
 use crate::window;
 use furrow_zone::{Result, ZoneId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Rows that are checked at a time.
+const AHEAD: usize = 16;
 
 /// A block that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub struct Scrubbed {
     pub findings: Vec<Finding>,
     /// Blocks of the volume that cannot be had from what is left.
     pub lost: u64,
+    /// It was stopped before all was read.
+    pub stopped: bool,
 }
 
 /// A row of which too few blocks are left to make the others: a stripe that a crash tore and that
@@ -54,6 +59,15 @@ struct Found {
     short: Vec<Short>,
 }
 
+impl Found {
+    fn add(&mut self, row: Found) {
+        self.result.blocks += row.result.blocks;
+        self.result.lost += row.result.lost;
+        self.result.findings.extend(row.result.findings);
+        self.short.extend(row.short);
+    }
+}
+
 impl Volume {
     /// Reads all segments, and with `repair` writes anew the blocks of stripes with damage.
     /// `progress` hears how many of how many segments are done.
@@ -66,17 +80,27 @@ impl Volume {
         mut progress: impl FnMut(u32, u32),
     ) -> Result<Scrubbed> {
         self.check_alive()?;
+        let stops = self.0.scrub_stops.get();
         let slots = self.settled_rows().await;
         let (total, mut done, mut found) = (slots.len() as u32, 0, Found::default());
         for (slot, sequence, rows) in slots {
             progress(done, total);
-            self.scrub_segment((slot, sequence), rows, repair, &mut found).await?;
+            self.scrub_segment((slot, sequence), rows, (repair, stops), &mut found).await?;
+            found.result.stopped = self.0.scrub_stops.get() != stops;
+            if found.result.stopped {
+                break;
+            }
             done += 1;
         }
         let Found { mut result, short } = found;
         self.judge(short, &mut result).await?;
         progress(done, total);
         Ok(result)
+    }
+
+    /// Ends every scrub under way: each tells what it found until now.
+    pub fn stop_scrub(&self) {
+        self.0.scrub_stops.set(self.0.scrub_stops.get() + 1);
     }
 
     /// Adds what is lost of rows of which too little is left.
@@ -137,22 +161,32 @@ impl Volume {
         &self,
         (slot, sequence): (u32, u64),
         rows: u32,
-        repair: bool,
+        (repair, stops): (bool, u64),
         found: &mut Found,
     ) -> Result<()> {
-        for row in 0..rows {
-            let before = (found.result.findings.len(), found.result.lost);
-            let done = self.scrub_row((slot, sequence), row, repair, found).await;
+        let (mut next, mut flights, mut result) = (0, VecDeque::new(), Ok(()));
+        loop {
+            let stopped = self.0.scrub_stops.get() != stops;
+            let goes_on = result.is_ok() && !stopped && self.stays((slot, sequence));
+            while goes_on && next < rows && flights.len() < AHEAD {
+                let (volume, row) = (self.clone(), next);
+                next += 1;
+                flights.push_back(self.0.rt.spawn(async move {
+                    let mut found = Found::default();
+                    let done = volume.scrub_row((slot, sequence), row, repair, &mut found).await;
+                    done.map(|()| found)
+                }));
+            }
+            let Some(flight) = flights.pop_front() else { return result };
+            let row = flight.await;
             // It may be cleaned and released meanwhile: then there is nothing left to check, and
             // what was not found of the row was not lost.
-            if !self.stays((slot, sequence)) {
-                found.result.findings.truncate(before.0);
-                found.result.lost = before.1;
-                break;
+            match row {
+                _ if !self.stays((slot, sequence)) => {}
+                Ok(row) => found.add(row),
+                Err(error) => result = Err(error),
             }
-            done?;
         }
-        Ok(())
     }
 
     async fn scrub_row(

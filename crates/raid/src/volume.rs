@@ -267,6 +267,8 @@ pub(crate) struct Inner {
     pub(crate) stopping: Cell<bool>,
     pub(crate) stopped: Cell<bool>,
     pub(crate) counters: RefCell<Counters>,
+    /// How often scrubs were told to end.
+    pub(crate) scrub_stops: Cell<u64>,
     pub(crate) recovered: Cell<crate::settle::Recovered>,
 }
 

@@ -8,7 +8,7 @@ use common::{config, devices, drives, geometry, made, pages, version};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
-use furrow_zone::{ErrorKind, ZoneId};
+use furrow_zone::{ErrorKind, ZoneId, ZoneState, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -182,6 +182,72 @@ fn a_scrub_finds_damage_names_it_and_mends_it() {
         drop(volume);
         let again = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
         check(&again, &model).await;
+    });
+    rt.clear();
+}
+
+/// The zone of a drive that holds the most blocks.
+fn fullest(drive: &Emulator) -> ZoneId {
+    let zones = drive.report(ZoneId(2), drive.geometry().zones - 2).unwrap();
+    zones.iter().filter(|zone| zone.state == ZoneState::Full).map(|zone| zone.zone).next().unwrap()
+}
+
+/// Of two zones that go offline on different drives each costs redundancy until what it held is
+/// elsewhere; noticed by a read, or by the next assembly.
+#[test]
+fn what_a_lost_zone_held_is_redundant_again_before_the_next_failure() {
+    for noticed in ["by a read", "at the assembly"] {
+        let rt = Rt::new(RtConfig::shuffled(4));
+        let geometry = geometry(16, 80);
+        let all = drives(&rt, &geometry, 4);
+        let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let (mut model, mut rng, mut volume) = (BTreeMap::new(), Rng::new(8), volume);
+            churn(&volume, &mut model, &mut rng, 300).await;
+            if noticed == "at the assembly" {
+                volume.stop().await.unwrap();
+                drop(volume);
+                let fault = Fault::new(FaultKind::ZoneOffline).at_zone(fullest(&all[1]));
+                all[1].inject(fault).unwrap();
+                volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+            } else {
+                let fault = Fault::new(FaultKind::ZoneOffline).at_zone(fullest(&all[1]));
+                all[1].inject(fault).unwrap();
+                check(&volume, &model).await;
+            }
+            rt2.sleep(50_000_000).await;
+            let counters = volume.counters();
+            assert!(counters.moved > 0 && counters.cleaned > 0, "{noticed}: {counters:?}");
+            assert_eq!(volume.members()[1].1, MemberState::Active);
+            volume.fail(3).await.unwrap();
+            check(&volume, &model).await;
+        });
+        rt.clear();
+    }
+}
+
+#[test]
+fn a_scrub_can_be_stopped() {
+    let rt = Rt::new(RtConfig::simulated(4));
+    let geometry = geometry(16, 80);
+    let all = drives(&rt, &geometry, 4);
+    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    rt.block_on(async move {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+        churn(&volume, &mut model, &mut rng, 300).await;
+        let whole = volume.scrub(false, |_, _| {}).await.unwrap();
+        assert!(!whole.stopped && whole.findings.is_empty(), "{whole:?}");
+        let stopper = volume.clone();
+        let stop = move |done, _| {
+            if done == 1 {
+                stopper.stop_scrub();
+            }
+        };
+        let some = volume.scrub(false, stop).await.unwrap();
+        assert!(some.stopped && some.blocks > 0 && some.blocks < whole.blocks, "{some:?}");
+        let again = volume.scrub(false, |_, _| {}).await.unwrap();
+        assert!(!again.stopped && again.blocks >= whole.blocks, "{again:?}");
     });
     rt.clear();
 }

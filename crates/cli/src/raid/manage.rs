@@ -88,6 +88,9 @@ pub struct Scrub {
     /// Show how far it is until it is over, and what it found
     #[arg(short, long)]
     wait: bool,
+    /// Stop the scrub that is running; status shows what it found until then
+    #[arg(short, long, conflicts_with_all = ["repair", "wait"])]
+    stop: bool,
 }
 
 /// Stop an array
@@ -203,6 +206,11 @@ pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
 pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     let name = &array.status.array;
+    if args.stop {
+        client::ask(&array.socket, &Request::StopScrub)?;
+        writeln!(out, "{name}: the scrub stops: see furrow raid status {name}")?;
+        return Ok(0);
+    }
     client::ask(&array.socket, &Request::Scrub { repair: args.repair })?;
     if !args.wait {
         writeln!(out, "{name}: a scrub begins: see furrow raid status {name}")?;

@@ -45,6 +45,8 @@ pub enum Request {
         /// Write anew what is damaged.
         repair: bool,
     },
+    /// End the scrub that is running.
+    StopScrub,
     /// Stop the array.
     Stop {
         /// Also if clients are connected.
@@ -90,6 +92,7 @@ mod tests {
     fn requests_are_read_as_they_are_written_and_nothing_else_is() {
         for request in [
             Request::Status,
+            Request::StopScrub,
             Request::Stop { force: true },
             Request::Rebuild { pause_us: None },
             Request::Fault { member: None, words: vec!["list".into()] },

@@ -352,6 +352,15 @@ impl Daemon {
         Ok(json!({}))
     }
 
+    /// Ends the scrub that is running; what it found so far stays to be seen.
+    fn stop_scrub(&self) -> Result<Value> {
+        if !self.scrub.borrow().as_ref().is_some_and(|scrub| scrub.running) {
+            return Err(Error::new(ErrorKind::Invalid, "no scrub is running"));
+        }
+        self.volume.stop_scrub();
+        Ok(json!({}))
+    }
+
     async fn scrub(self: Rc<Self>, repair: bool) {
         let (began, progress) = (self.rt.now(), self.clone());
         let result = self.volume.scrub(repair, |done, total| progress.scrubbed(began, done, total));
@@ -374,6 +383,7 @@ impl Daemon {
                     what: finding.what.to_owned(),
                     repaired: finding.repaired,
                 };
+                scrub.stopped = found.stopped;
                 scrub.findings = found.findings.iter().take(FINDINGS).map(damage).collect();
             }
             Err(error) => scrub.error = Some(error.to_string()),
@@ -461,6 +471,7 @@ impl Handle for Daemon {
             Request::AddSpare { device } => self.add_spare(&device).await,
             Request::Rebuild { pause_us } => self.rebuild(pause_us),
             Request::Scrub { repair } => self.begin_scrub(repair),
+            Request::StopScrub => self.stop_scrub(),
         };
         done.map_err(|error| error.to_string())
     }

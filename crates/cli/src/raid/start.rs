@@ -24,6 +24,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Least memory for the map, in bytes: what [`Options::map_memory`] takes.
+const MAP_MEMORY_MIN: u64 = 24 << 10;
 /// Status of a failure.
 const FAILURE: u8 = 1;
 /// Nanoseconds in which who waits for the end is told of it.
@@ -81,6 +83,10 @@ pub struct Args {
     /// Microseconds a rebuild pauses after every 32 rows
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
     rebuild_pause: u64,
+    /// Memory for the volume's map, of which the rest is read when it is asked for; at least 24KiB.
+    /// Without it all of the map may be in memory: 1 MiB for each GiB of the volume
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    map_memory: Option<u64>,
     /// Stay in the foreground, messages on standard error
     #[arg(short, long)]
     foreground: bool,
@@ -97,6 +103,15 @@ enum Mode {
     Off,
     On,
     Require,
+}
+
+/// A bound of the map's memory.
+fn parse_memory(text: &str) -> Result<u64, String> {
+    let bytes = furrow_zone::size::parse(text)?.0;
+    match bytes >= MAP_MEMORY_MIN {
+        true => Ok(bytes),
+        false => Err(format!("{text}: at least 24KiB are needed")),
+    }
 }
 
 /// Runs the command.
@@ -299,8 +314,11 @@ fn start(
     let spares = spares.iter().map(|spec| open_drive(rt, spec)).collect::<Result<Vec<_>, _>>()?;
     let devices: Vec<Rc<dyn ZonedDevice>> =
         opened.iter().map(|(_, drive)| drive.device.clone() as Rc<dyn ZonedDevice>).collect();
-    let options =
-        Options { rebuild_pause: args.rebuild_pause.saturating_mul(1000), ..Options::default() };
+    let options = Options {
+        rebuild_pause: args.rebuild_pause.saturating_mul(1000),
+        map_memory: args.map_memory.unwrap_or(0),
+        ..Options::default()
+    };
     let engine = rt.clone();
     let volume: Volume = rt
         .block_on(async move { furrow_raid::assemble(&engine, devices, &options).await })

@@ -140,6 +140,9 @@ pub struct Scrub {
     pub findings: Vec<Damage>,
     /// Blocks of the volume that cannot be had any more.
     pub lost: u64,
+    /// It was stopped before it had read everything.
+    #[serde(default)]
+    pub stopped: bool,
     /// Why it ended early.
     pub error: Option<String>,
 }
@@ -302,7 +305,8 @@ pub fn describe_scrub(scrub: &Scrub) -> String {
         0 => String::new(),
         some => format!(", {some} blocks of the volume LOST"),
     };
-    format!("{} blocks read in {:.1} s, {damaged}{lost}", scrub.blocks, scrub.seconds)
+    let stopped = if scrub.stopped { "stopped: " } else { "" };
+    format!("{stopped}{} blocks read in {:.1} s, {damaged}{lost}", scrub.blocks, scrub.seconds)
 }
 
 /// Which block it is, and what is wrong with it.
