@@ -158,7 +158,9 @@ impl Volume {
     fn relieve_inside(&self) -> bool {
         let room = &self.0.room;
         let inside = self.route(Use::Inside);
-        if !room.inside.get() || !inside.has_line() || !self.is_still() {
+        // Who was told that there is none has perhaps not run yet, and counts as waiting.
+        let waits = room.inside.get() && inside.has_line() && self.out_of_room().is_none();
+        if !waits || !self.is_still() {
             return false;
         }
         let of_users = self.0.streams.iter().find(|s| s.purpose != Use::Inside && s.takes_more());
