@@ -159,11 +159,13 @@ impl Volume {
         let room = &self.0.room;
         let inside = self.route(Use::Inside);
         // Who was told that there is none has perhaps not run yet, and counts as waiting.
-        let waits = room.inside.get() && inside.has_line() && self.out_of_room().is_none();
-        if !waits || !self.is_still() {
+        if !room.inside.get() || self.out_of_room().is_some() || !self.is_still() {
             return false;
         }
         let of_users = self.0.streams.iter().find(|s| s.purpose != Use::Inside && s.takes_more());
+        if !inside.has_line() && !self.relieve_handed_over(&inside, of_users) {
+            return false;
+        }
         if let Some(stream) = of_users {
             self.hand_over(&inside, stream);
             return true;
@@ -176,6 +178,22 @@ impl Volume {
         }
         self.give_up_room(0);
         true
+    }
+
+    /// What the volume was to move was handed over to users' streams, and waits with them for room.
+    /// It goes where another of them writes, or back. True if there was any.
+    fn relieve_handed_over(&self, inside: &Rc<Stream>, of_users: Option<&Rc<Stream>>) -> bool {
+        let waits =
+            |s: &&Rc<Stream>| s.purpose != Use::Inside && s.open.borrow().is_none() && s.has_line();
+        let mut any = false;
+        for stream in self.0.streams.iter().filter(waits) {
+            any = true;
+            match of_users {
+                Some(to) => self.hand_over(stream, to),
+                None => self.take_back(stream, inside),
+            }
+        }
+        any && (of_users.is_some() || inside.has_line())
     }
 
     /// Users wait, and cleaning gains nothing. True if something was done about it.

@@ -193,8 +193,8 @@ impl Shape {
     /// over: what is open may be all but empty, cleaning needs its own, and gains something only
     /// if what counts leaves a segment's worth of room in the rest.
     pub fn least(&self, config: &Config) -> u32 {
-        let held = self.blocks + 2 * u64::from(self.mappings);
-        let full = held.div_ceil(u64::from(self.per_segment())) as u32;
+        let blocks = self.blocks + 2 * u64::from(self.mappings);
+        let full = blocks.div_ceil(u64::from(self.held)) as u32;
         full + 1 + config.small + config.large + 1 + self.kept
     }
 

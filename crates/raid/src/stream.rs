@@ -261,6 +261,18 @@ impl Volume {
         self.pump(stream);
     }
 
+    /// Lets the `inside` stream have back what of its own is in line for a stream of users.
+    pub(crate) fn take_back(&self, stream: &Stream, inside: &Rc<Stream>) {
+        let moved = |stripe: &Stripe| {
+            let own = |item: &Item| item.from.is_some() || item.identity.kind == block::MAPPING;
+            stripe.items.first().is_some_and(own)
+        };
+        let (back, stay) = stream.ready.take().into_iter().partition(moved);
+        *stream.ready.borrow_mut() = back;
+        self.hand_over(stream, inside);
+        *stream.ready.borrow_mut() = stay;
+    }
+
     /// Lets what is in line for one stream be written through another.
     pub(crate) fn hand_over(&self, from: &Stream, to: &Rc<Stream>) {
         let size = (to.chunk * self.0.shape.placement.k) as usize;

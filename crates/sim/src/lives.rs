@@ -467,6 +467,8 @@ impl Shared {
                 self.refused.set(self.refused.get() + 1);
                 Ok(None)
             }
+            // It went while the zones were counted.
+            Err(_) if self.life.is_off() => Ok(None),
             Err(why) => Err(format!("{what}: {why}")),
         }
     }
