@@ -10,7 +10,7 @@
 
 case "${1:-slice}" in
 # Many seeds, each cut at up to so many commands.
-slice) lives=1000 volumes=100 effort="--cuts 150 --seconds" fs=60 fsync=20 rot=15 raid=40 ledger=15 toy=5 ;;
+slice) lives=1000 volumes=100 effort="--cuts 150 --seconds" fs=40 fsync=15 rot=10 raid=30 ledger=10 toy=5 ;;
 # Every command of every run.
 full)
     lives=50000 volumes=1000 effort="--reopens"

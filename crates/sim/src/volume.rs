@@ -712,6 +712,6 @@ mod tests {
                 .any(|line| line.ends_with("3 of 3 combinations of 1 lost drives read back"))
         );
         assert!(lines.iter().any(|line| line.starts_with("RAID-6 of 5: 0 of 10")));
-        assert!(!lines.iter().any(|line| line.starts_with("RAID-0")), "it can do without nobody");
+        assert!(!lines.iter().any(|line| line.starts_with("RAID-0 ")), "it can do without nobody");
     }
 }
