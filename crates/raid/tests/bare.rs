@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::{devices, drives, geometry, made, page, pages, version};
+use common::{check, churn, devices, drives, geometry, made, page, pages};
 use furrow_emu::{Fates, Fault, FaultKind, When};
-use furrow_raid::{Config, Level, MemberState, Options, Volume, assemble, create};
+use furrow_raid::{Config, Level, MemberState, Options, assemble, create};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
 use furrow_zone::{Geometry, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
@@ -18,23 +18,6 @@ fn bare(zones: u32, capacity: u64) -> Geometry {
 
 fn config(level: Level, geometry: &Geometry) -> Config {
     Config { large: 2, ..Config::new(level, geometry) }
-}
-
-async fn check(volume: &Volume, model: &BTreeMap<u64, u64>) {
-    for block in 0..volume.blocks() {
-        let read = volume.read(block, 1).await.unwrap();
-        assert_eq!(version(block, &read[0]), model.get(&block).copied(), "block {block}");
-    }
-}
-
-async fn churn(volume: &Volume, model: &mut BTreeMap<u64, u64>, rng: &mut Rng, steps: u64) {
-    for _ in 0..steps {
-        let count = 1 + rng.below(6);
-        let block = rng.below(volume.blocks() - count);
-        let next = rng.next();
-        volume.write(block, pages(block, count, next), false).await.unwrap();
-        model.extend((block..block + count).map(|block| (block, next)));
-    }
 }
 
 #[test]

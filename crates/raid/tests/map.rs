@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{config, devices, drives, geometry, pages, version};
+use common::{check_runs, config, devices, drives, geometry, pages};
 use furrow_raid::{Level, Options, Volume, assemble, create};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
 use std::collections::BTreeMap;
@@ -23,15 +23,6 @@ fn within(volume: &Volume) {
     // Beside the mapping blocks: where each of them is.
     let beside = u64::from(volume.shape().mappings) * 32;
     assert!((volume.memory().0 as u64) <= BOUND / 2 + beside, "{:?}", volume.memory());
-}
-
-async fn check(volume: &Volume, model: &BTreeMap<u64, u64>) {
-    for block in (0..volume.blocks()).step_by(100) {
-        let count = 100.min(volume.blocks() - block) as u32;
-        for (block, page) in (block..).zip(&volume.read(block, count).await.unwrap()) {
-            assert_eq!(version(block, page), model.get(&block).copied(), "block {block}");
-        }
-    }
 }
 
 #[test]
@@ -58,7 +49,7 @@ fn memory_stays_within_its_bound() {
                 }
             }
             within(&volume);
-            check(&volume, &model).await;
+            check_runs(&volume, &model, 100).await;
             let extents = volume.extents(0, volume.blocks()).await.unwrap();
             let mapped: u64 = extents.iter().filter(|(_, hole)| !hole).map(|(n, _)| n).sum();
             assert_eq!(mapped, model.len() as u64);
@@ -73,7 +64,7 @@ fn memory_stays_within_its_bound() {
             drop(volume);
             volume = assemble(&rt2, devices(&all), &bounded()).await.unwrap();
             within(&volume);
-            check(&volume, &model).await;
+            check_runs(&volume, &model, 100).await;
         }
     });
     rt.clear();

@@ -4,30 +4,13 @@
 
 mod common;
 
-use common::{config, devices, drives, geometry, made, pages, version};
+use common::{check, churn, config, devices, drives, geometry, made, pages};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
 use furrow_zone::{ErrorKind, ZoneId, ZoneState, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-
-async fn check(volume: &Volume, model: &BTreeMap<u64, u64>) {
-    for block in 0..volume.blocks() {
-        let read = volume.read(block, 1).await.unwrap();
-        assert_eq!(version(block, &read[0]), model.get(&block).copied(), "block {block}");
-    }
-}
-
-async fn churn(volume: &Volume, model: &mut BTreeMap<u64, u64>, rng: &mut Rng, steps: u64) {
-    for _ in 0..steps {
-        let count = 1 + rng.below(6);
-        let block = rng.below(volume.blocks() - count);
-        let next = rng.next();
-        volume.write(block, pages(block, count, next), false).await.unwrap();
-        model.extend((block..block + count).map(|block| (block, next)));
-    }
-}
 
 async fn rebuilt(rt: &Rt, volume: &Volume, model: &mut BTreeMap<u64, u64>, rng: &mut Rng) {
     let mut seen = 0;

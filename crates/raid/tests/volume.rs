@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{config, devices, drives, geometry, made, pages, version};
+use common::{check_runs, config, devices, drives, geometry, made, pages};
 use furrow_emu::{Emulator, Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
@@ -12,18 +12,6 @@ use furrow_zone::{BlockCount, ErrorKind, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
 
 type Model = BTreeMap<u64, u64>;
-
-async fn check(volume: &Volume, model: &Model) {
-    let mut at = 0;
-    while at < volume.blocks() {
-        let count = 61.min(volume.blocks() - at);
-        let read = volume.read(at, count as u32).await.unwrap();
-        for (block, page) in (at..).zip(&read) {
-            assert_eq!(version(block, page), model.get(&block).copied(), "block {block}");
-        }
-        at += count;
-    }
-}
 
 /// `steps` random writes and trims.
 async fn churn(volume: &Volume, model: &mut Model, rng: &mut Rng, steps: u64, next: &mut u64) {
@@ -59,13 +47,13 @@ fn what_was_written_is_read_also_after_a_restart() {
             let (mut volume, mut model, mut rng, mut next) = (volume, Model::new(), Rng::new(3), 0);
             for round in 0..3 {
                 churn(&volume, &mut model, &mut rng, 150, &mut next).await;
-                check(&volume, &model).await;
+                check_runs(&volume, &model, 61).await;
                 if round == 1 {
                     volume.stop().await.unwrap();
                 }
                 drop(volume);
                 volume = assemble(&rt2, devices(&drives), &Options::default()).await.unwrap();
-                check(&volume, &model).await;
+                check_runs(&volume, &model, 61).await;
             }
             assert!(volume.counters().checkpoints > 0);
         });
@@ -87,7 +75,7 @@ fn a_full_volume_is_overwritten_many_times() {
             model.insert(block, 0);
         }
         churn(&volume, &mut model, &mut rng, 4 * blocks, &mut next).await;
-        check(&volume, &model).await;
+        check_runs(&volume, &model, 61).await;
         let counters = volume.counters();
         assert!(counters.cleaned > 10, "{counters:?}");
     });
@@ -111,7 +99,7 @@ fn any_drives_may_fail_under_load_and_writes_go_on() {
                 drives[*lost].power_cut(&furrow_emu::Fates::nothing(1));
                 churn(&volume, &mut model, &mut rng, 60, &mut next).await;
                 assert_eq!(volume.members()[*lost].1, MemberState::Failed);
-                check(&volume, &model).await;
+                check_runs(&volume, &model, 61).await;
             }
             assert!(volume.counters().reconstructed > 0);
             drop(volume);
@@ -126,12 +114,12 @@ fn any_drives_may_fail_under_load_and_writes_go_on() {
                 // One that does not answer may be given all the same.
                 drives[lose[0]].power_cut(&furrow_emu::Fates::nothing(1));
                 let most = assemble(&rt2, devices(&drives), &Options::default()).await.unwrap();
-                check(&most, &model).await;
+                check_runs(&most, &model, 61).await;
             }
             let volume = assemble(&rt2, devices(&left), &Options::default()).await.unwrap();
-            check(&volume, &model).await;
+            check_runs(&volume, &model, 61).await;
             churn(&volume, &mut model, &mut rng, 60, &mut next).await;
-            check(&volume, &model).await;
+            check_runs(&volume, &model, 61).await;
             drop(volume);
             if level == Level::Raid5 {
                 let few = assemble(&rt2, devices(&left[..2]), &Options::default()).await;
@@ -182,7 +170,7 @@ fn a_drive_that_loses_its_zones_goes_if_that_makes_room() {
         let (mut model, mut next) = (Model::new(), 0);
         wear(&drives[2], 2, 9);
         assert_eq!(wear_out(&volume, &mut model, &mut next).await.map(|e| e.to_string()), None);
-        check(&volume, &model).await;
+        check_runs(&volume, &model, 61).await;
         assert_eq!(volume.members()[2].1, MemberState::Failed);
         assert!(volume.out_of_room().is_none() && volume.failed().is_none());
     });
@@ -207,11 +195,11 @@ fn where_no_drive_can_go_only_reads_are_answered() {
             assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
             assert!(error.to_string().contains("member 1 has lost"), "{error}");
             assert!(volume.lost_zones(1) >= 3, "{} zones lost", volume.lost_zones(1));
-            check(&volume, &model).await;
+            check_runs(&volume, &model, 61).await;
             drop(volume);
             let left: Vec<_> = drives[usize::from(level == Level::Raid5)..].to_vec();
             let volume = assemble(&rt2, devices(&left), &Options::default()).await.unwrap();
-            check(&volume, &model).await;
+            check_runs(&volume, &model, 61).await;
             if level == Level::Raid5 {
                 // A new drive is not enough: the one that lost its zones is needed for the rebuild.
                 let fresh = common::drives(&rt2, &geometry, 2);
@@ -223,7 +211,7 @@ fn where_no_drive_can_go_only_reads_are_answered() {
                 volume.replace(1, fresh[1].clone(), false).await.unwrap();
                 let none = wear_out(&volume, &mut model, &mut next).await;
                 assert_eq!(none.map(|error| error.to_string()), None);
-                check(&volume, &model).await;
+                check_runs(&volume, &model, 61).await;
             }
         });
         rt.clear();

@@ -643,6 +643,10 @@ pub fn met(volume: &Volume, mut count: impl FnMut(&'static str)) {
         (recovered.unbuilt, "recovery met a zone that was being rebuilt"),
         (volume.counters().map_evictions, "parts of the map evicted"),
     ];
+    named(&all, &mut count);
+}
+
+fn named(all: &[(u64, &'static str)], count: &mut dyn FnMut(&'static str)) {
     all.iter().filter(|(times, _)| *times > 0).for_each(|(_, what)| count(what));
 }
 
@@ -656,7 +660,7 @@ pub fn worked(volume: &Volume, mut count: impl FnMut(&'static str)) {
         (counters.rewritten, "stripes written again"),
         (counters.repaired, "blocks repaired"),
     ];
-    all.iter().filter(|(times, _)| *times > 0).for_each(|(_, what)| count(what));
+    named(&all, &mut count);
 }
 
 /// Of each shape of the sweep, which combinations of as many drives as the level tolerates were

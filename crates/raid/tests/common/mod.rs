@@ -6,6 +6,7 @@ use furrow_emu::{Emulator, Medium, Options as DriveOptions};
 use furrow_raid::{Config, Level, Options, Volume, create};
 use furrow_rt::{Page, Pages, Rng, Rt};
 use furrow_zone::{Geometry, ZonedDevice};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// A drive of `zones` zones of `capacity` blocks, with 64 out-of-band bytes.
@@ -72,4 +73,32 @@ pub fn version(block: u64, found: &Page) -> Option<u64> {
     assert_eq!(word(0), block, "block {block} holds another's content");
     assert_eq!(found.bytes(), page(block, version).bytes(), "block {block} is damaged");
     Some(version)
+}
+
+/// Reads every block, one by one: each holds the version of `model`.
+pub async fn check(volume: &Volume, model: &BTreeMap<u64, u64>) {
+    check_runs(volume, model, 1).await;
+}
+
+/// The same, `run` blocks at once.
+pub async fn check_runs(volume: &Volume, model: &BTreeMap<u64, u64>, run: u64) {
+    for first in (0..volume.blocks()).step_by(run as usize) {
+        let count = run.min(volume.blocks() - first);
+        let read = volume.read(first, count as u32).await.unwrap();
+        assert_eq!(read.len() as u64, count);
+        for (block, page) in (first..).zip(&read) {
+            assert_eq!(version(block, page), model.get(&block).copied(), "block {block}");
+        }
+    }
+}
+
+/// Writes up to six blocks somewhere, so many times.
+pub async fn churn(volume: &Volume, model: &mut BTreeMap<u64, u64>, rng: &mut Rng, steps: u64) {
+    for _ in 0..steps {
+        let count = 1 + rng.below(6);
+        let block = rng.below(volume.blocks() - count);
+        let next = rng.next();
+        volume.write(block, pages(block, count, next), false).await.unwrap();
+        model.extend((block..block + count).map(|block| (block, next)));
+    }
 }
