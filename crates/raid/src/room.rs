@@ -153,6 +153,16 @@ impl Volume {
         self.0.room.unsettled.borrow().as_ref().is_none_or(|unsettled| unsettled.starved)
     }
 
+    /// Whether more than `floor` segments are free. Who waits for one was told so and has perhaps
+    /// not run yet: it still counts as waiting, but nothing has to be done for it.
+    fn has_room(&self, floor: u32) -> bool {
+        let room = self.free_segments() > floor;
+        if room {
+            self.0.room.made.notify_all();
+        }
+        room
+    }
+
     /// Makes room for what the volume moves, if it waits and nothing under way will. True if
     /// something was done about it.
     fn relieve_inside(&self) -> bool {
@@ -160,6 +170,9 @@ impl Volume {
         let inside = self.route(Use::Inside);
         // Who was told that there is none has perhaps not run yet, and counts as waiting.
         if !room.inside.get() || self.out_of_room().is_some() || !self.is_still() {
+            return false;
+        }
+        if self.has_room(0) {
             return false;
         }
         let of_users = self.0.streams.iter().find(|s| s.purpose != Use::Inside && s.takes_more());
@@ -199,7 +212,7 @@ impl Volume {
     /// Users wait, and cleaning gains nothing. True if something was done about it.
     pub(crate) fn relieve_users(&self) -> bool {
         let wanted = self.0.room.users.get() > 0 && !self.0.room.inside.get();
-        if !wanted || !self.is_still() {
+        if !wanted || !self.is_still() || self.has_room(self.0.shape.kept) {
             return false;
         }
         self.give_up_room(self.0.shape.kept);
