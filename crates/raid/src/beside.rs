@@ -14,8 +14,8 @@ use crate::volume::{Segment, SegmentState, Volume};
 use crate::window::{self, At, is_own};
 use furrow_log::record::crc32c;
 use furrow_log::{BlockAddr, read_blocks};
-use furrow_rt::Page;
-use furrow_zone::{QueueId, ZoneId};
+use furrow_rt::Pages;
+use furrow_zone::{ErrorKind, QueueId, Result, ZoneId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
@@ -116,7 +116,8 @@ impl Volume {
         };
         let last = window::end(stripe, zone.stripes);
         let mut asked = None;
-        for (row, page) in rows.clone().zip(self.window_blocks(&drive, zone, last, rows).await) {
+        let pages = self.window_blocks(&drive, zone, last, rows.clone()).await.unwrap_or_default();
+        for (row, page) in rows.zip(pages) {
             if let Some(metas) = window::open(&page, self.window_at(zone, last, row)) {
                 let metas = Rc::new(metas);
                 self.0.listings.borrow_mut().put(key(row), metas.clone());
@@ -126,15 +127,26 @@ impl Volume {
         if let Some(metas) = asked {
             return metas;
         }
-        // Not kept: it may be there the next time.
+        // Kept only if nothing behind it could not be read: that may be there the next time.
+        let (mut found, mut certain) = (Metas::default(), true);
         for stripe in (window::start(stripe)..=last).rev() {
-            let pages = self.window_blocks(&drive, zone, stripe, i..i + 1).await;
-            let at = self.window_at(zone, stripe, i);
-            if let Some(metas) = pages.first().and_then(|page| window::open(page, at)) {
-                return Rc::new(metas);
+            match self.window_blocks(&drive, zone, stripe, i..i + 1).await {
+                Ok(pages) => {
+                    let at = self.window_at(zone, stripe, i);
+                    if let Some(metas) = pages.first().and_then(|page| window::open(page, at)) {
+                        found = Rc::new(metas);
+                        break;
+                    }
+                }
+                // It was never written.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {}
+                Err(_) => certain = false,
             }
         }
-        Rc::default()
+        if certain {
+            self.0.listings.borrow_mut().put(key(i), found.clone());
+        }
+        found
     }
 
     fn window_at(&self, zone: &Listed, stripe: u32, row: u32) -> At {
@@ -148,13 +160,12 @@ impl Volume {
         zone: &Listed,
         stripe: u32,
         rows: Range<u32>,
-    ) -> Vec<Page> {
+    ) -> Result<Pages> {
         let offset = self.0.shape.offset(stripe * zone.chunk + rows.start);
         let at = BlockAddr::new(drive.geometry(), zone.zone, offset);
         let count = rows.end - rows.start;
         let _pin = drive.zones.pin(zone.zone);
-        let read = read_blocks(&*drive.device, QueueId(0), at, count, &self.0.pages).await;
-        read.map(|pages| pages.into_iter().collect()).unwrap_or_default()
+        read_blocks(&*drive.device, QueueId(0), at, count, &self.0.pages).await
     }
 
     /// Whether a stripe of an ended segment is one of metadata, as far as any of its zones says.

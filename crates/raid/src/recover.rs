@@ -76,6 +76,15 @@ struct Scanned {
     upto: Vec<u32>,
 }
 
+impl Scanned {
+    /// Rows up to the last one of which any zone holds something whole. A zone that was ended early
+    /// counts as written to its end.
+    fn last(&self) -> u32 {
+        let of = |rows: &Rows| rows.iter().rposition(Option::is_some).map_or(0, |at| at as u32 + 1);
+        self.rows.iter().map(of).max().unwrap_or(0)
+    }
+}
+
 impl Volume {
     /// Brings the volume to where it can be written, from the state record's image on.
     pub(crate) async fn recover(&self, zones: &[Vec<ZoneReport>], image: &Image) -> Result<()> {
@@ -475,7 +484,7 @@ impl Volume {
             open.broken.set(true);
             self.end_segment(&open, false).await;
             let known = &mut self.0.segments.borrow_mut()[segment.slot as usize];
-            known.rows = rows;
+            known.rows = scanned.last().next_multiple_of(groups.chunk);
             return Ok(());
         }
         let fits = |stream: &&Rc<crate::stream::Stream>| {
