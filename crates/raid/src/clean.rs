@@ -224,8 +224,9 @@ impl Volume {
         let wanted: Vec<_> = batch.iter().map(|(number, wanted, _)| (*number, *wanted)).collect();
         let pages = self.read_numbers(&wanted).await?;
         let moves = batch.into_iter().zip(pages);
-        let moves: Vec<_> =
-            moves.map(|((number, _, identity), page)| (identity, page, number)).collect();
+        let moves: Vec<_> = moves
+            .map(|((number, _, identity), page)| (identity, page, self.origin(number)))
+            .collect();
         let count = moves.len() as u64;
         self.move_blocks(moves).await?;
         self.count(|counters| counters.moved += count);

@@ -83,8 +83,10 @@ impl Volume {
             if damaged && kind == block::DATA && self.0.options.clean {
                 let (volume, page) = (self.clone(), page.clone());
                 let identity = identity.expect("invariant: compared above");
+                // Until here whoever reads it holds its segment; nobody waits for the repair.
+                let from = self.origin(number);
                 self.0.rt.spawn_detached(async move {
-                    if volume.move_blocks(vec![(identity, page, number)]).await.is_ok() {
+                    if volume.move_blocks(vec![(identity, page, from)]).await.is_ok() {
                         volume.count(|counters| counters.repaired += 1);
                     }
                 });

@@ -6,6 +6,7 @@ use crate::map::Map;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
 use crate::read::Place;
+use crate::stream::Origin;
 use crate::volume::{SegmentState, Volume};
 use crate::window;
 use furrow_zone::{Result, ZoneId};
@@ -238,7 +239,7 @@ impl Volume {
         if left && !self.is_needed(slot, row).await? {
             return Ok(());
         }
-        let repaired = left && repair && self.renew(slot, row, &mut all.result).await?;
+        let repaired = left && repair && self.renew((slot, sequence), row, &mut all.result).await?;
         let findings = damaged.into_iter().map(|(place, what)| Finding {
             member: place.index,
             zone: place.zone,
@@ -283,13 +284,18 @@ impl Volume {
     }
 
     /// Writes anew the blocks of a row that count. True if they all could be had.
-    async fn renew(&self, slot: u32, row: u32, result: &mut Scrubbed) -> Result<bool> {
+    async fn renew(
+        &self,
+        (slot, segment): (u32, u64),
+        row: u32,
+        result: &mut Scrubbed,
+    ) -> Result<bool> {
         let (mut blocks, mut whole) = (Vec::new(), true);
         for chunk in 0..self.0.shape.placement.k {
             let number = self.0.shape.number(slot, row, chunk);
             match self.block_or_made(slot, row, chunk).await {
                 Ok((Some(identity), page)) if self.counts(number, &identity).await? => {
-                    blocks.push((identity, page, number));
+                    blocks.push((identity, page, Origin { number, segment }));
                 }
                 Ok(_) => {}
                 Err(_) => {

@@ -112,11 +112,12 @@ impl Volume {
         for number in &torn {
             let (slot, row, chunk) =
                 self.0.shape.locate(*number).expect("invariant: it was found there");
+            let from = self.origin(*number);
             let Ok((Some(identity), page)) = self.block_or_made(slot, row, chunk).await else {
                 continue;
             };
             if self.counts(*number, &identity).await? {
-                blocks.push((identity, page, *number));
+                blocks.push((identity, page, from));
             }
         }
         self.move_blocks(blocks).await?;

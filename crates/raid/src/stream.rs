@@ -96,12 +96,21 @@ impl Call {
     }
 }
 
+/// The place of a block that is to be moved. Its number alone does not tell it for ever: a slot is
+/// used again, and the same address may come to lie at the same number of the next segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) number: u32,
+    /// Sequence number of its segment.
+    pub(crate) segment: u64,
+}
+
 /// A block on its way into a stripe.
 pub(crate) struct Item {
     pub(crate) identity: Identity,
     pub(crate) page: Page,
-    /// Moved: it counts only if its address is still mapped to this number.
-    pub(crate) from: Option<u32>,
+    /// Moved: it counts only if its address is still mapped to this place.
+    pub(crate) from: Option<Origin>,
     /// Of a trim record: blocks from its address on that it takes away.
     pub(crate) trimmed: u64,
 }

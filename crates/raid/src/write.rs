@@ -7,7 +7,7 @@ use crate::map::Map;
 use crate::meta::{Identity, seal};
 use crate::paging::Pinner;
 use crate::parity::{encode, sum_of_crcs};
-use crate::stream::{Call, Item, Open, Stream, Stripe, Use};
+use crate::stream::{Call, Item, Open, Origin, Stream, Stripe, Use};
 use crate::volume::{Canary, MemberState, Volume};
 use crate::window::Cover;
 use furrow_log::address::oob_per_block;
@@ -150,7 +150,7 @@ impl Volume {
 
     /// Writes blocks at another place, as what they are; each counts only if its address is still
     /// mapped to where it was.
-    pub(crate) async fn move_blocks(&self, blocks: Vec<(Identity, Page, u32)>) -> Result<()> {
+    pub(crate) async fn move_blocks(&self, blocks: Vec<(Identity, Page, Origin)>) -> Result<()> {
         let leaf =
             |identity: &Identity| (identity.kind == block::DATA).then(|| Map::leaf(identity.lba));
         let mut blocks = blocks;
@@ -287,19 +287,32 @@ impl Volume {
     /// that is not current when it is dispatched.
     fn drop_outdated(&self, stripe: &mut Stripe) {
         for item in &mut stripe.items {
-            let Some(from) = item.from else { continue };
-            let map = self.0.map.borrow();
-            let now = match item.identity.kind {
-                block::DATA => map.get(item.identity.lba),
-                block::MAPPING => map.root_of(item.identity.lba as u32),
-                _ => continue,
-            };
-            if now != from {
+            if !self.is_current(item) {
                 let crc = self.0.zero_crc;
                 item.identity = Identity { crc, ..Identity::default() };
                 item.page = self.0.zero.clone();
             }
         }
+    }
+
+    /// Whether nobody has written what is to be moved since it was read. Its segment has to be the
+    /// same, too: only a cleaning keeps that from being released and its slot from being used
+    /// again, a repair and a scrub do not.
+    fn is_current(&self, item: &Item) -> bool {
+        let Some(from) = item.from else { return true };
+        let map = self.0.map.borrow();
+        let now = match item.identity.kind {
+            block::DATA => map.get(item.identity.lba),
+            block::MAPPING => map.root_of(item.identity.lba as u32),
+            _ => return true,
+        };
+        now == from.number && self.origin(now) == from
+    }
+
+    /// The place of a block number, as long as its slot's segment is the one it is now.
+    pub(crate) fn origin(&self, number: u32) -> Origin {
+        let slot = self.0.shape.slot(number) as usize;
+        Origin { number, segment: self.0.segments.borrow()[slot].sequence }
     }
 
     /// What each drive gets of a stripe, chunk by chunk, and the CRCs of the parity blocks.
@@ -533,26 +546,21 @@ impl Volume {
     }
 
     fn remap(&self, item: &Item, number: u32) {
-        let lba = item.identity.lba;
-        let mut map = self.0.map.borrow_mut();
-        if item.from.is_some_and(|from| map.get(lba) != from) {
+        if !self.is_current(item) {
             return;
         }
-        let old = map.set(lba, number);
-        drop(map);
+        let old = self.0.map.borrow_mut().set(item.identity.lba, number);
         self.credit(number);
         self.debit(old);
     }
 
     /// A mapping block is written anew. What the last checkpoint refers to stays until the next.
     fn remap_leaf(&self, item: &Item, number: u32) {
-        let leaf = item.identity.lba as u32;
-        let mut map = self.0.map.borrow_mut();
-        if item.from.is_some_and(|from| map.root_of(leaf) != from) {
+        if !self.is_current(item) {
             return;
         }
-        let old = map.set_root(leaf, number);
-        drop(map);
+        let leaf = item.identity.lba as u32;
+        let old = self.0.map.borrow_mut().set_root(leaf, number);
         self.0.segments.borrow_mut()[self.0.shape.slot(number) as usize].leaves += 1;
         if old != NONE {
             self.0.checkpoint.replaced.borrow_mut().push((leaf, old));

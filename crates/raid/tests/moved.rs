@@ -1,0 +1,65 @@
+//! What the volume moves by itself counts only if nobody wrote its address meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::{check, devices, drives, geometry, made, pages};
+use furrow_emu::{Fault, FaultKind};
+use furrow_raid::{Config, Level};
+use furrow_rt::{Config as RtConfig, Rt};
+use furrow_zone::{BlockCount, Lba, ZoneId};
+use std::collections::BTreeMap;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A repair, or what a scrub mends, takes so long that the segment it came from is released, its
+/// slot used again, and the same block mapped to the same place of it.
+#[test]
+fn what_is_mended_late_does_not_take_the_place_of_what_is_newer() {
+    for scrubbed in [false, true] {
+        let rt = Rt::new(RtConfig::simulated(5));
+        let geometry = geometry(16, 40);
+        let all = drives(&rt, &geometry, 3);
+        let config = Config { group: 1, large: 0, ..Config::new(Level::Raid5, &geometry) };
+        let volume = made(&rt, &all, &config);
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            volume.write(0, pages(0, 1, 1), false).await.unwrap();
+            // Zone 2 is that of the first segment, which begins with a header.
+            let first = Lba(2 * geometry.zone_size.0 + 1);
+            let flip = Fault::new(FaultKind::BitFlip).at_blocks(first, BlockCount(1));
+            all[0].inject(flip).unwrap();
+            // Zone 3 is that of the next one, which gets what is mended.
+            let slow = FaultKind::Slow { polls: 0, nanoseconds: 10 * SECOND };
+            all.iter().for_each(|drive| {
+                drive.inject(Fault::new(slow).at_zone(ZoneId(3))).unwrap();
+            });
+            let noticed = volume.clone();
+            let noticed = rt2.spawn(async move {
+                if scrubbed {
+                    noticed.scrub(true, |_, _| {}).await.unwrap();
+                } else {
+                    noticed.read(0, 1).await.unwrap();
+                }
+            });
+            rt2.sleep(SECOND).await;
+            // Two segments long; then it is the first block of the first slot again.
+            let last = 2 + 2 * u64::from(volume.shape().rows);
+            for version in 2..last {
+                volume.write(0, pages(0, 1, version), false).await.unwrap();
+            }
+            assert!(rt2.now().0 < 5 * SECOND, "what is mended is under way");
+            rt2.sleep(60 * SECOND).await;
+            assert!(volume.counters().repaired > 0);
+            noticed.await;
+            check(&volume, &BTreeMap::from([(0, last - 1)])).await;
+            volume.stop().await.unwrap();
+            drop(volume);
+            let options = furrow_raid::Options::default();
+            let again = furrow_raid::assemble(&rt2, devices(&all), &options).await.unwrap();
+            check(&again, &BTreeMap::from([(0, last - 1)])).await;
+        });
+        rt.clear();
+    }
+}
