@@ -319,20 +319,15 @@ impl Volume {
             segment.clone()
         };
         let result = self.rebuild_zone(slot, index, &segment).await;
-        let mut segments = self.0.segments.borrow_mut();
-        segments[slot as usize].pinned = false;
-        if let Ok(zone) = &result {
-            segments[slot as usize].zones[index as usize] = Some(*zone);
-            self.count(|counters| counters.rebuilt += 1);
-        }
-        drop(segments);
+        self.0.segments.borrow_mut()[slot as usize].pinned = false;
         self.0.wanted.notify_all();
-        result.map(drop)
+        result
     }
 
-    async fn rebuild_zone(&self, slot: u32, index: u32, segment: &Segment) -> Result<ZoneId> {
+    async fn rebuild_zone(&self, slot: u32, index: u32, segment: &Segment) -> Result<()> {
         let gone = || Error::new(ErrorKind::Io, format!("member {index} failed in its rebuild"));
-        let drive = self.0.members[index as usize].drive().ok_or_else(gone)?;
+        let member = &self.0.members[index as usize];
+        let drive = member.drive().ok_or_else(gone)?;
         let permit = drive.budget.acquire(Class::User, 1).await;
         let Some(owner) = drive.zones.allocate(&[]) else {
             return Err(Error::new(
@@ -351,16 +346,21 @@ impl Volume {
             let _ = drive.zones.release(owner, proof).await;
             return Err(error);
         }
-        let rows = self.ended_rows(segment);
-        let groups = self.groups_of(segment);
-        let now = self.0.segments.borrow()[slot as usize].table.clone();
-        if let Some(table) = now {
+        // It may have failed meanwhile, and another have come in its place.
+        if !member.drive().is_some_and(|now| Rc::ptr_eq(&now, &drive)) {
+            return Err(gone());
+        }
+        let (rows, groups) = (self.ended_rows(segment), self.groups_of(segment));
+        let now = &mut self.0.segments.borrow_mut()[slot as usize];
+        if let Some(table) = &now.table {
             let mut table = table.borrow_mut();
             for stripe in 0..rows / segment.chunk {
                 table.set(stripe, index, stripe - groups.start(stripe));
             }
         }
-        Ok(zone)
+        now.zones[index as usize] = Some(zone);
+        self.count(|counters| counters.rebuilt += 1);
+        Ok(())
     }
 
     /// Data rows of a segment that has ended.

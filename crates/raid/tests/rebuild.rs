@@ -135,6 +135,35 @@ fn the_throttle_of_a_rebuild_can_be_changed_while_it_runs() {
     rt.clear();
 }
 
+/// The new drive is replaced in its turn while one of its zones is being filled: that zone is not
+/// taken for one of the drive after it.
+#[test]
+fn a_new_drive_may_be_replaced_in_the_middle_of_its_rebuild() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let (all, spare, volume) = three_and_a_spare(&rt);
+    let another = drives(&rt, all[0].geometry(), 1).remove(0);
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+        churn(&volume, &mut model, &mut rng, 200).await;
+        volume.fail(1).await.unwrap();
+        volume.set_rebuild_pause(1_000_000_000);
+        volume.replace(1, spare.clone(), false).await.unwrap();
+        rt2.sleep(500_000_000).await;
+        assert!(volume.rebuilding().is_some());
+        volume.fail(1).await.unwrap();
+        volume.replace(1, another.clone(), false).await.unwrap();
+        volume.set_rebuild_pause(0);
+        while volume.rebuilding().is_some() {
+            rt2.sleep(100_000).await;
+        }
+        assert_eq!(volume.members()[1].1, MemberState::Active);
+        volume.fail(0).await.unwrap();
+        check(&volume, &model).await;
+    });
+    rt.clear();
+}
+
 #[test]
 fn a_scrub_finds_damage_names_it_and_mends_it() {
     let rt = Rt::new(RtConfig::simulated(3));
