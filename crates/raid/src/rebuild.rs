@@ -235,10 +235,15 @@ impl Volume {
             // A failure on the way leaves the member rebuilding: the next assembly tries again.
             let result = volume.rebuild().await;
             volume.0.rebuild.running.set(false);
+            let whole = result.is_ok();
             volume.tell(match result {
                 Ok(()) => Event::RebuildFinished,
                 Err(error) => Event::RebuildStopped { why: error.to_string() },
             });
+            if whole {
+                // A member may have been replaced while the last checkpoint was written.
+                volume.start_rebuild();
+            }
             volume.0.wanted.notify_all();
         });
     }

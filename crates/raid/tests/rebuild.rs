@@ -8,7 +8,7 @@ use common::{check, churn, config, devices, drives, geometry, made, pages};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
-use furrow_zone::{ErrorKind, ZoneId, ZoneState, ZonedDevice};
+use furrow_zone::{BlockCount, ErrorKind, Lba, ZoneId, ZoneState, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -159,6 +159,46 @@ fn a_new_drive_may_be_replaced_in_the_middle_of_its_rebuild() {
         }
         assert_eq!(volume.members()[1].1, MemberState::Active);
         volume.fail(0).await.unwrap();
+        check(&volume, &model).await;
+    });
+    rt.clear();
+}
+
+/// A second member is replaced while the rebuild of the first writes its checkpoint.
+#[test]
+fn what_is_replaced_at_the_end_of_a_rebuild_is_rebuilt_too() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = geometry(16, 80);
+    let all = drives(&rt, &geometry, 5);
+    let mut spares = drives(&rt, &geometry, 2);
+    let volume = made(&rt, &all, &config(Level::Raid6, &geometry));
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+        churn(&volume, &mut model, &mut rng, 200).await;
+        volume.fail(0).await.unwrap();
+        volume.fail(1).await.unwrap();
+        volume.replace(1, spares.remove(0), false).await.unwrap();
+        // Slow are segments, not the ring that members are noted in.
+        let (first, zones) = (2 * geometry.zone_size.0, u64::from(geometry.zones) - 2);
+        let slow = FaultKind::Slow { polls: 0, nanoseconds: 10_000_000 };
+        let zones = BlockCount(zones * geometry.zone_size.0);
+        for drive in &all {
+            drive.inject(Fault::new(slow).at_blocks(Lba(first), zones)).unwrap();
+        }
+        while volume.members()[1].1 != MemberState::Active {
+            rt2.sleep(100_000).await;
+        }
+        assert!(volume.rebuilding().is_some(), "its checkpoint is under way");
+        volume.replace(0, spares.remove(0), false).await.unwrap();
+        assert!(volume.rebuilding().is_some(), "its checkpoint is under way");
+        while volume.rebuilding().is_some() {
+            rt2.sleep(1_000_000).await;
+        }
+        let states = volume.members().into_iter().map(|(_, state, _)| state);
+        assert_eq!(states.collect::<Vec<_>>(), [MemberState::Active; 5]);
+        volume.fail(2).await.unwrap();
+        volume.fail(3).await.unwrap();
         check(&volume, &model).await;
     });
     rt.clear();
