@@ -6,7 +6,7 @@
 #[path = "common/array.rs"]
 mod array;
 
-use array::{DRIVE, Nbd, Place, block, said, version};
+use array::{DRIVE, Nbd, Place, block, check, fill, said, states, version};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -16,23 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// Writes blocks `first..first + count` in version `version`.
-fn fill(place: &Place, first: u64, count: u64, version: u64) {
-    let mut nbd = place.nbd();
-    for number in first..first + count {
-        nbd.write(number * 4096, &block(number, version)).unwrap();
-    }
-    nbd.flush().unwrap();
-}
-
-fn check(place: &Place, first: u64, count: u64, expected: u64) {
-    let mut nbd = place.nbd();
-    for number in first..first + count {
-        let bytes = nbd.read(number * 4096, 4096).unwrap();
-        assert_eq!(version(number, &bytes), expected, "block {number}");
-    }
-}
 
 /// Writes from a thread until told to end, or the daemon is gone; returns what was acknowledged:
 /// the last version of each of its blocks.
@@ -83,11 +66,6 @@ fn check_load(place: &Place, first: u64, acknowledged: &[u64]) {
         let found = version(number, &bytes);
         assert!(found == *round || found == round + 1, "block {number}: {found}, told {round}");
     }
-}
-
-fn states(status: &Value) -> Vec<String> {
-    let members = status["members"].as_array().unwrap();
-    members.iter().map(|member| member["state"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]

@@ -148,7 +148,8 @@ impl Parsed {
 /// What `device` says of the array it is of.
 ///
 /// # Errors
-/// `WrongFormat` if it is of none, or of a newer version; `Io` if it cannot be read.
+/// `NotFound` if it is of none, `WrongFormat` if it is of a newer version; `Io` if it cannot be
+/// read.
 pub async fn examine(device: &dyn ZonedDevice) -> Result<Examined> {
     let found = find(device).await?.0;
     let parsed = parse(&found, &device.name())?;
@@ -174,7 +175,7 @@ async fn find(device: &dyn ZonedDevice) -> Result<(Found, Vec<ZoneReport>)> {
     let found = newest_state(device, &zones, &Pool::new(64)).await?;
     let Some(found) = found else {
         return Err(Error::new(
-            ErrorKind::WrongFormat,
+            ErrorKind::NotFound,
             format!(
                 "{}: no member of a Furrow array: make one with `furrow raid create`, or check the \
                  device",
@@ -354,7 +355,8 @@ struct Candidate {
 /// given, or do not answer, count as failed, if the array can do without them.
 ///
 /// # Errors
-/// `WrongFormat` if a drive is of no array, or of another; `Invalid` if one is stale or given
+/// `NotFound` if a drive is of no array; `WrongFormat` if one is of another, or of a newer version;
+/// `Invalid` if one is stale or given
 /// twice, or too many are missing: the message names them. `Io` or `Corrupt` if what must be read
 /// cannot be.
 pub async fn assemble(

@@ -111,6 +111,12 @@ impl Volume {
         self.pin_with(permit, range, create).await.map(Some)
     }
 
+    /// Bytes of memory for mapping blocks and the copies that checkpoints make of them, at most;
+    /// `None`: as many as there are.
+    pub fn map_memory_limit(&self) -> Option<u64> {
+        self.0.paging.limit.map(|limit| limit as u64 * 2 * u64::from(MAPPED) * 4)
+    }
+
     /// Whether mapping blocks may leave the memory.
     pub(crate) fn is_bounded(&self) -> bool {
         self.0.paging.limit.is_some()

@@ -5,8 +5,8 @@ use anyhow::{Context as _, Result, bail};
 use furrow_emu::{Emulator, OpenMode};
 use furrow_raid::{Examined, examine};
 use furrow_rt::Rt;
+use furrow_zone::Error;
 use furrow_zone::spec::{DeviceSpec, Image, Run};
-use furrow_zone::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -184,11 +184,6 @@ pub fn says(rt: &Rt, drive: Rc<Emulator>) -> Says {
         Ok(examined) => Says::Member(Box::new(examined)),
         Err(error) => Says::Nothing(error),
     }
-}
-
-/// Whether an error means that there is no drive of an array, rather than that one is broken.
-pub fn is_foreign(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::WrongFormat | ErrorKind::Unsupported)
 }
 
 #[cfg(test)]

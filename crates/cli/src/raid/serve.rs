@@ -222,6 +222,7 @@ impl Daemon {
             size_bytes: volume.blocks() * 4096,
             used_bytes: volume.used() * 4096,
             map_memory_bytes: volume.memory().0 as u64,
+            map_memory_limit_bytes: volume.map_memory_limit(),
             table_memory_bytes: volume.memory().1 as u64,
             may_fail: if volume.failed().is_some() { 0 } else { may_fail },
             read_only: self.read_only,

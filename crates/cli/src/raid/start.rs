@@ -14,7 +14,7 @@ use furrow_fuse::Signals;
 use furrow_nbd::{Export, Identity, Listen, Server, Tls};
 use furrow_raid::{Examined, MemberState, Options, Volume, doubt};
 use furrow_rt::{Nanos, Notify, Rt, either};
-use furrow_zone::ZonedDevice;
+use furrow_zone::{ErrorKind, ZonedDevice};
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -242,13 +242,14 @@ fn choose(args: &Args, rt: &Rt, named: Vec<Named>) -> Result<Chosen> {
     for named in named {
         match devices::look(rt, &named) {
             Ok(Says::Member(examined)) => members.push((named, *examined)),
-            // Nothing to do with arrays: only who named it wants to know.
-            Ok(Says::Nothing(error)) if devices::is_foreign(&error) => {
-                if named.by_name {
+            Ok(Says::Nothing(error)) => match error.kind() {
+                ErrorKind::NotFound | ErrorKind::WrongFormat if named.by_name => {
                     return Err(error.into());
                 }
-            }
-            Ok(Says::Nothing(error)) => left_out.push(error.to_string()),
+                // Nothing to do with arrays: only who named it wants to know.
+                ErrorKind::NotFound => {}
+                _ => left_out.push(error.to_string()),
+            },
             Err(error) if named.by_name => return Err(error.into()),
             Err(_) => {}
         }

@@ -53,6 +53,9 @@ pub struct Status {
     pub used_bytes: u64,
     /// Bytes of the daemon's memory that the map takes.
     pub map_memory_bytes: u64,
+    /// Bytes it may take, with copies for checkpoints, if it is bounded.
+    #[serde(default)]
+    pub map_memory_limit_bytes: Option<u64>,
     /// Bytes of its memory that the stripe tables take.
     pub table_memory_bytes: u64,
     /// Drives that may fail now, whichever they are.
@@ -210,7 +213,11 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let drives = status.members.len();
     line("level", format!("RAID-{} of {drives} drives, {size}, {used} in use", status.level))?;
     let memory = (show::bytes(status.map_memory_bytes), show::bytes(status.table_memory_bytes));
-    line("memory", format!("map {}, stripe tables {}", memory.0, memory.1))?;
+    let limit = match status.map_memory_limit_bytes {
+        Some(limit) => format!(" of {} at most", show::bytes(limit)),
+        None => String::new(),
+    };
+    line("memory", format!("map {}{limit}, stripe tables {}", memory.0, memory.1))?;
     line("state", status.state.to_uppercase())?;
     for (what, text) in [("status", &status.problem), ("action", &status.action)] {
         if let Some(text) = text {

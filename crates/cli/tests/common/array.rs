@@ -285,3 +285,27 @@ pub fn version(number: u64, bytes: &[u8]) -> u64 {
     assert_eq!(bytes, &block(number, word(8))[..], "block {number} is damaged");
     word(8)
 }
+
+/// Writes blocks `first..first + count` in version `version`.
+pub fn fill(place: &Place, first: u64, count: u64, version: u64) {
+    let mut nbd = place.nbd();
+    for number in first..first + count {
+        nbd.write(number * 4096, &block(number, version)).unwrap();
+    }
+    nbd.flush().unwrap();
+}
+
+/// Blocks `first..first + count` hold version `expected`.
+pub fn check(place: &Place, first: u64, count: u64, expected: u64) {
+    let mut nbd = place.nbd();
+    for number in first..first + count {
+        let bytes = nbd.read(number * 4096, 4096).unwrap();
+        assert_eq!(version(number, &bytes), expected, "block {number}");
+    }
+}
+
+/// The members' states, in order.
+pub fn states(status: &Value) -> Vec<String> {
+    let members = status["members"].as_array().unwrap();
+    members.iter().map(|member| member["state"].as_str().unwrap().to_owned()).collect()
+}

@@ -1,0 +1,141 @@
+//! `furrow raid`, over the real binary: scrubs that are stopped, a small map, drives of a newer
+//! version.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "common/array.rs"]
+mod array;
+
+use array::{DRIVE, Place, check, fill, said, states};
+use furrow_log::format::RECORD_MAGIC;
+use furrow_log::record::{RecordHeader, crc32c};
+use serde_json::Value;
+use std::fs;
+
+#[test]
+fn a_scrub_is_stopped_and_the_next_one_runs_to_its_end() {
+    let place = Place::new("scrub", 4);
+    place.create("5", &[0, 1, 2, 3]);
+    place.assemble(&[0, 1, 2, 3], &[]);
+    fill(&place, 0, 400, 2);
+    let stop = ["raid", "scrub", "a", "--stop"];
+    place.refused(&stop, &["no scrub is running"]);
+    place.refused(&["raid", "scrub", "a", "--stop", "--repair"], &["cannot be used with"]);
+    // So slow that it takes minutes.
+    place.ok(&["raid", "fault", "a", "all", "add", "slow", "--delay-us", "300000"]);
+    place.ok(&["raid", "scrub", "a"]);
+    place.until("scrubbing", |status| status["scrub"]["running"] == true);
+    place.refused(&["raid", "scrub", "a"], &["running already"]);
+    let text = place.ok(&stop);
+    assert!(text.contains("the scrub stops"), "{text}");
+    let status = place.until("stopped", |status| status["scrub"]["running"] == false);
+    let scrub = &status["scrub"];
+    assert_eq!((&scrub["stopped"], &scrub["error"]), (&true.into(), &Value::Null), "{scrub:#}");
+    assert!(place.ok(&["raid", "status", "a"]).contains("scrub: stopped: "));
+    place.refused(&stop, &["no scrub is running"]);
+    place.ok(&["raid", "fault", "a", "all", "clear"]);
+    let text = place.ok(&["raid", "scrub", "a", "--wait"]);
+    assert!(text.contains("nothing damaged") && !text.contains("stopped"), "{text}");
+    let whole = place.status()["scrub"].clone();
+    assert_eq!((&whole["stopped"], &whole["percent"]), (&false.into(), &100.0.into()));
+    assert!(whole["blocks"].as_u64() > scrub["blocks"].as_u64(), "{whole:#} {scrub:#}");
+    check(&place, 0, 400, 2);
+    place.ok(&["raid", "stop", "a"]);
+}
+
+#[test]
+fn a_map_with_little_memory_serves_what_was_written() {
+    const BOUND: u64 = 32 << 10;
+    let place = Place::new("map", 4);
+    place.create("5", &[0, 1, 2, 3]);
+    place.refused(&["raid", "assemble", "--map-memory", "8KiB", "d"], &["at least 24KiB"]);
+    place.assemble(&[3, 1, 0, 2], &["--map-memory", "32KiB"]);
+    let size = place.status()["size_bytes"].as_u64().unwrap() / 4096;
+    assert!(size * 4 > 2 * BOUND, "all of the map would fit");
+    // A few blocks of each mapping block.
+    let firsts = || (0..size - 8).step_by(1024);
+    firsts().for_each(|first| fill(&place, first, 8, 1));
+    fill(&place, 1024, 8, 2);
+    let held = |status: &Value| {
+        assert_eq!(status["map_memory_limit_bytes"], BOUND, "{status:#}");
+        // What is resident, half of the bound, and a few bytes for each mapping block.
+        let bytes = status["map_memory_bytes"].as_u64().unwrap();
+        assert!(bytes <= BOUND / 2 + 2048, "{bytes}");
+    };
+    held(&place.status());
+    let shown = place.ok(&["raid", "status", "a"]);
+    assert!(shown.contains("of 32.0 KiB at most, stripe tables"), "{shown}");
+    // Through a crash, another bound, and none.
+    place.kill();
+    place.assemble(&[0, 1, 2, 3], &["--map-memory", "32KiB"]);
+    firsts().for_each(|first| check(&place, first, 8, 1 + u64::from(first == 1024)));
+    held(&place.status());
+    place.ok(&["raid", "stop", "a"]);
+    place.assemble(&[0, 1, 2, 3], &[]);
+    assert_eq!(place.status()["map_memory_limit_bytes"], Value::Null);
+    firsts().for_each(|first| check(&place, first, 8, 1 + u64::from(first == 1024)));
+    place.ok(&["raid", "stop", "a"]);
+}
+
+/// Changes the newest state record in an image, and seals it anew.
+fn forge(image: &str, change: impl FnOnce(&mut [u8])) {
+    const STATE: u8 = 0x20;
+    let mut bytes = fs::read(image).unwrap();
+    let number = |bytes: &[u8], at: usize| {
+        u64::from_le_bytes([&bytes[at..at + 4], &[0; 4]].concat().try_into().unwrap())
+    };
+    let is_state =
+        |at: &usize| number(&bytes, *at) == u64::from(RECORD_MAGIC) && bytes[at + 4] == STATE;
+    let found = (0..bytes.len()).step_by(4096).filter(is_state);
+    let newest = found.max_by_key(|at| number(&bytes, at + 32)).expect("a state record");
+    let length = number(&bytes, newest + 8) as usize;
+    let record = &mut bytes[newest..newest + length];
+    change(record);
+    record[12..16].fill(0);
+    let crc = crc32c(record);
+    record[12..16].copy_from_slice(&crc.to_le_bytes());
+    fs::write(image, bytes).unwrap();
+}
+
+#[test]
+fn a_drive_of_a_newer_version_is_refused_and_stays_as_it_is() {
+    let place = Place::new("newer", 4);
+    place.drive("empty.zns", DRIVE);
+    let [d0, d1, d2, d3]: [String; 4] = place.drives(&[0, 1, 2, 3]).try_into().unwrap();
+    type Change = fn(&mut [u8]);
+    let version: Change = |record| record[6] += 1;
+    let features: Change = |record| record[RecordHeader::SIZE + 16 + 7] |= 0x80;
+    for (change, why) in [(version, "format version 2"), (features, "0x8000000000000000")] {
+        let drives = [&d0, &d1, &d2, &d3].map(String::as_str);
+        let create = ["raid", "create", "--force", "-l", "5", "-n", "a"];
+        place.ok(&[&create[..], &drives[..]].concat());
+        place.assemble(&[0, 1, 2, 3], &[]);
+        fill(&place, 0, 50, 1);
+        place.ok(&["raid", "stop", "a"]);
+        forge(&d1, change);
+        let before = fs::read(&d1).unwrap();
+        let refusal = ["d1.zns", why, "use a newer"];
+        place.refused(&[&["raid", "assemble"][..], &drives[..]].concat(), &refusal);
+        place.refused(&["raid", "assemble", &d1], &refusal);
+        let output = place.furrow(&["raid", "examine", &d0, &d1]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        let line = text.lines().find(|line| line.contains("d1.zns") && line.contains(why));
+        assert!(line.is_some_and(|line| line.contains("use a newer")), "{text}");
+        let other = ["raid", "create", "-l", "0", "-n", "b", &d1, &place.at("empty.zns")];
+        place.refused(&other, &["not empty", "--force"]);
+        // Among others it is left out, and that is said: the rest can do without it.
+        place.ok(&["raid", "assemble", &place.at("d?.zns")]);
+        let status = place.status();
+        assert_eq!(states(&status), ["online", "missing", "online", "online"]);
+        let told = status["events"].as_array().unwrap().iter().find(|e| e["event"] == "degraded");
+        let told = told.unwrap()["text"].as_str().unwrap();
+        assert!(refusal.iter().all(|word| told.contains(word)), "{told}");
+        check(&place, 0, 50, 1);
+        place.refused(&["raid", "replace", "a", "1", &d1], &["not empty"]);
+        place.refused(&["raid", "add-spare", "a", &d1], &["not empty"]);
+        place.ok(&["raid", "stop", "a"]);
+        assert!(fs::read(&d1).unwrap() == before, "the drive was written to");
+    }
+}
