@@ -1,5 +1,5 @@
-//! `furrow raid`, over the real binary: scrubs that are stopped, a small map, drives of a newer
-//! version.
+//! `furrow raid`, over the real binary: scrubs that are stopped, a small map, spares, drives of a
+//! newer version.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -138,4 +138,70 @@ fn a_drive_of_a_newer_version_is_refused_and_stays_as_it_is() {
         place.ok(&["raid", "stop", "a"]);
         assert!(fs::read(&d1).unwrap() == before, "the drive was written to");
     }
+}
+
+fn assembly<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["raid", "assemble"][..], more].concat()
+}
+
+#[test]
+fn spares_say_that_they_are_and_are_there_after_every_assembly() {
+    let place = Place::new("spares", 7);
+    let d = place.drives(&[0, 1, 2, 3, 4, 5, 6]);
+    let create = ["raid", "create", "-l", "5", "-n", "a", "--spare", &d[3], &d[0], &d[1], &d[2]];
+    let bad = [&create[..], &["--spare", &d[0]]].concat();
+    place.refused(&bad, &["d0.zns", "named twice"]);
+    place.drive("small.zns", &DRIVE.replace("zones=24", "zones=9"));
+    let small = place.at("small.zns");
+    let small = [&create[..], &["--spare", &small]].concat();
+    place.refused(&small, &["small.zns: 9 zones", "the array needs 24 zones"]);
+    let made = place.ok(&create);
+    assert!(made.contains(&format!("spares    {}", d[3])), "{made}");
+
+    let examined = place.ok(&["raid", "examine", "--json", &d[3], &d[2], &d[0], &d[1]]);
+    let examined: Value = serde_json::from_str(&examined).unwrap();
+    let array = &examined["arrays"][0];
+    assert_eq!(array["spares"][0]["device"], d[3].as_str(), "{examined:#}");
+    assert_eq!(array["members"].as_array().unwrap().len(), 3);
+    let text = place.ok(&["raid", "examine", &d[3]]);
+    assert!(text.contains("a: RAID-5 of 3 drives") && text.contains("spare"), "{text}");
+    place.refused(&["raid", "assemble", &d[3]], &["only spares are given"]);
+
+    place.assemble(&[3, 1, 0, 2], &[]);
+    assert_eq!(place.status()["spares"], serde_json::json!([d[3]]));
+    fill(&place, 0, 200, 1);
+    place.refused(&["raid", "add-spare", "a", &d[3]], &["is a spare of this array already"]);
+    place.ok(&["raid", "add-spare", "a", &d[4]]);
+    place.ok(&["raid", "stop", "a"]);
+    // Another array does not take it, whichever way it is given.
+    place.ok(&["raid", "create", "-l", "5", "-n", "b", &d[5], &d[6]]);
+    let of_a = "a spare of the array a (";
+    place.refused(&assembly(&[&d[5], &d[4], &d[6]]), &["d4.zns", of_a, "not of b", "leave it out"]);
+    place.refused(&assembly(&["--spare", &d[4], &d[5], &d[6]]), &["d4.zns", of_a, "--force"]);
+    place.refused(&["raid", "create", "-l", "4", "-n", "c", &d[4], &d[3]], &["d4.zns", of_a]);
+    place.ok(&assembly(&[&d[5], &d[6]]));
+    place.refused(&["raid", "add-spare", "b", &d[4]], &["d4.zns", of_a, "--force"]);
+    place.ok(&["raid", "add-spare", "b", &d[4], "--force"]);
+    place.ok(&["raid", "stop", "b"]);
+    let [a, of_b] = [&d[0], &d[5]].map(|drive| {
+        let said = place.ok(&["raid", "examine", "--json", drive, &d[4]]);
+        serde_json::from_str::<Value>(&said).unwrap()["arrays"].as_array().unwrap().len()
+    });
+    assert_eq!((a, of_b), (2, 1), "it is of b now");
+
+    // Of a directory with two arrays each gets its own.
+    place.ok(&["raid", "assemble", "--name", "a", &place.at("d?.zns")]);
+    assert_eq!(place.status()["spares"], serde_json::json!([d[3]]));
+    place.kill();
+    // A member that is missing is replaced at once, also after a crash.
+    place.assemble(&[3, 2, 0], &[]);
+    let status = place.until("rebuilt", |s| states(s).iter().all(|state| state == "online"));
+    assert_eq!(status["members"][1]["device"], d[3].as_str());
+    assert!(status["spares"].as_array().unwrap().is_empty());
+    check(&place, 0, 200, 1);
+    place.ok(&["raid", "stop", "a"]);
+    place.assemble(&[2, 3, 0], &[]);
+    place.ok(&["raid", "fail", "a", "0"]);
+    check(&place, 0, 200, 1);
+    place.ok(&["raid", "stop", "a"]);
 }

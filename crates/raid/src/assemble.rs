@@ -1,18 +1,19 @@
 //! Making an array, and putting one together from its drives.
 
 use crate::checkpoint::{Image, State};
-use crate::drive::{Drive, Found, newest_state, reports};
+use crate::drive::{Drive, Found, newest_state, reports, ring_start};
 use crate::format::{ArrayBody, BARE, MAPPED, MemberEntry, NONE, SegmentEntry};
 use crate::level::{Level, Placement};
 use crate::map::Map;
 use crate::range::Ranges;
 use crate::shape::{Config, Shape, held, inside_chunk, is_bare};
+use crate::spare;
 use crate::stream::{Stream, Use};
 use crate::volume::{Errors, Inner, Member, MemberState, Options, Segment, Volume};
 use furrow_log::Uuid;
 use furrow_log::record::crc32c;
 use furrow_rt::{Notify, Page, Pool, Rt};
-use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZoneState, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zerocopy::FromBytes;
@@ -27,8 +28,8 @@ pub struct Examined {
     pub array: Uuid,
     /// The drive.
     pub device: Uuid,
-    /// Which of the members it is.
-    pub member: u32,
+    /// Which of the members it is; `None`: a spare.
+    pub member: Option<u32>,
     /// Members.
     pub drives: u32,
     /// Level.
@@ -43,7 +44,7 @@ pub struct Examined {
     pub created: i64,
     /// Stopped in order.
     pub clean: bool,
-    /// The members as this drive knows them.
+    /// The members as this drive knows them; a spare knows none.
     pub members: Vec<(Uuid, MemberState)>,
 }
 
@@ -152,13 +153,16 @@ impl Parsed {
 /// read.
 pub async fn examine(device: &dyn ZonedDevice) -> Result<Examined> {
     let found = find(device).await?.0;
+    if found.is_spare() {
+        return spare::examined(&found, &device.name());
+    }
     let parsed = parse(&found, &device.name())?;
     let config = parsed.config();
     let state = |m: &MemberEntry| MemberState::from_byte(m.state).unwrap_or(MemberState::Failed);
     Ok(Examined {
         array: found.header.object,
         device: found.header.device,
-        member: parsed.body.member.get(),
+        member: Some(parsed.body.member.get()),
         drives: parsed.body.drives.get(),
         level: config.level,
         label: config.label,
@@ -170,7 +174,11 @@ pub async fn examine(device: &dyn ZonedDevice) -> Result<Examined> {
     })
 }
 
-async fn find(device: &dyn ZonedDevice) -> Result<(Found, Vec<ZoneReport>)> {
+/// The newest record of a drive, and what its zones are like.
+///
+/// # Errors
+/// As [`examine`].
+pub(crate) async fn find(device: &dyn ZonedDevice) -> Result<(Found, Vec<ZoneReport>)> {
     let zones = reports(device)?;
     let found = newest_state(device, &zones, &Pool::new(64)).await?;
     let Some(found) = found else {
@@ -230,7 +238,10 @@ pub async fn create(
 }
 
 /// Refuses a drive that holds something.
-pub(crate) fn check_empty(device: &dyn ZonedDevice) -> Result<()> {
+///
+/// # Errors
+/// `Exists` if it does, `Io` if it does not answer.
+pub fn check_empty(device: &dyn ZonedDevice) -> Result<()> {
     let used = |zone: &ZoneReport| !matches!(zone.state, ZoneState::Empty | ZoneState::Offline);
     let Some(used) = reports(device)?.into_iter().find(used) else { return Ok(()) };
     let (name, zone) = (device.name(), used.zone);
@@ -242,9 +253,19 @@ pub(crate) fn check_empty(device: &dyn ZonedDevice) -> Result<()> {
 
 /// Empties every zone that holds something; what the zones are like then.
 pub(crate) async fn erase(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+    erase_but(device, None).await
+}
+
+/// As [`erase`], but not a zone of the ring.
+pub(crate) async fn erase_but(
+    device: &dyn ZonedDevice,
+    ring: Option<u32>,
+) -> Result<Vec<ZoneReport>> {
     let zones = reports(device)?;
+    let kept = ring.map(|ring| ZoneId(ring_start(device.geometry()) + ring));
     let held = |zone: &&ZoneReport| {
-        !matches!(zone.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
+        Some(zone.zone) != kept
+            && !matches!(zone.state, ZoneState::Empty | ZoneState::Offline | ZoneState::ReadOnly)
             && !device.geometry().is_conventional(zone.zone)
     };
     for zone in zones.iter().filter(held) {
@@ -329,6 +350,7 @@ fn start(
         ending: Cell::new(0),
         held: Cell::new(0),
         rebuild: crate::rebuild::State::default(),
+        spares: RefCell::default(),
         news: crate::event::Events::default(),
         noting: Cell::new(false),
         noted: Notify::new(),
@@ -343,16 +365,22 @@ fn start(
     }))
 }
 
-/// One of the drives given to [`assemble`].
-struct Candidate {
-    device: Rc<dyn ZonedDevice>,
-    found: Found,
+/// One of the drives given to [`assemble`], and what it says.
+pub(crate) struct Given {
+    pub(crate) device: Rc<dyn ZonedDevice>,
+    pub(crate) found: Found,
     zones: Vec<ZoneReport>,
+}
+
+/// One that has been a member.
+struct Candidate {
+    given: Given,
     parsed: Parsed,
 }
 
 /// Puts an array together from its drives, in any order, and in service. Members that are not
-/// given, or do not answer, count as failed, if the array can do without them.
+/// given, or do not answer, count as failed, if the array can do without them. Spares may be among
+/// the drives: [`Volume::spares`] names them.
 ///
 /// # Errors
 /// `NotFound` if a drive is of no array; `WrongFormat` if one is of another, or of a newer version;
@@ -364,7 +392,7 @@ pub async fn assemble(
     devices: Vec<Rc<dyn ZonedDevice>>,
     options: &Options,
 ) -> Result<Volume> {
-    let (mut candidates, mut unread) = (Vec::new(), None);
+    let (mut candidates, mut spares, mut unread) = (Vec::new(), Vec::new(), None);
     for device in devices {
         let (found, zones) = match find(&*device).await {
             // A drive that does not answer is one that is missing.
@@ -374,12 +402,18 @@ pub async fn assemble(
             }
             found => found?,
         };
-        let parsed = parse(&found, &device.name())?;
-        candidates.push(Candidate { device, found, zones, parsed });
+        let given = Given { device, found, zones };
+        if given.found.is_spare() {
+            spares.push(given);
+            continue;
+        }
+        let parsed = parse(&given.found, &given.device.name())?;
+        candidates.push(Candidate { given, parsed });
     }
-    let rank = |c: &Candidate| (c.parsed.body.events.get(), c.found.header.sequence.get());
+    let rank = |c: &Candidate| (c.parsed.body.events.get(), c.given.found.header.sequence.get());
     let Some(best) = (0..candidates.len()).max_by_key(|i| rank(&candidates[*i])) else {
-        let none = Error::new(ErrorKind::Invalid, "no drives are given");
+        let what = if spares.is_empty() { "no drives" } else { "only spares" };
+        let none = Error::new(ErrorKind::Invalid, format!("{what} are given"));
         return Err(unread.unwrap_or(none));
     };
     let order = match_members(&candidates, best).map_err(|error| match &unread {
@@ -388,17 +422,35 @@ pub async fn assemble(
     })?;
     let authority = &candidates[best];
     let config = authority.parsed.config();
-    let geometry = authority.device.geometry();
+    let geometry = authority.given.device.geometry();
     let shape = authority
         .parsed
         .shape(geometry.conventional_zones + crate::format::RING_ZONES)
-        .map_err(|error| error.at(authority.device.name()))?;
+        .map_err(|error| error.at(authority.given.device.name()))?;
     let entries = authority.parsed.members.clone();
-    let header = authority.found.header;
+    let header = authority.given.found.header;
     let (body, image) = (authority.parsed.body, authority.parsed.image.clone());
-    let mut slots: Vec<Option<Candidate>> = entries.iter().map(|_| None).collect();
+    let mut slots: Vec<Option<Given>> = entries.iter().map(|_| None).collect();
+    let name = authority.given.device.name();
     for (candidate, index) in candidates.into_iter().zip(order) {
-        slots[index] = Some(candidate);
+        slots[index] = Some(candidate.given);
+    }
+    let mut waiting = Vec::new();
+    for given in spares {
+        match spare::seat_of(&given, (&name, header.object), &entries)? {
+            Some(index) if slots[index].is_none() => slots[index] = Some(given),
+            None if !waiting.contains(&given.found.header.device) => {
+                check_device(&*given.device, &shape)?;
+                waiting.push(given.found.header.device);
+            }
+            _ => {
+                let what = format!(
+                    "{} is a spare that is there once more: a copy, or given twice",
+                    given.device.name()
+                );
+                return Err(Error::new(ErrorKind::Invalid, what));
+            }
+        }
     }
     let (mut members, mut zones, mut lost) = (Vec::new(), Vec::new(), false);
     for (entry, candidate) in entries.iter().zip(slots) {
@@ -410,7 +462,7 @@ pub async fn assemble(
             zones.push(Vec::new());
             continue;
         };
-        let Candidate { device, found, zones: reports, .. } = candidate;
+        let Given { device, found, zones: reports } = candidate;
         check_device(&*device, &shape)?;
         let drive = Drive::open(rt, device, &reports, found.ring, &options.drive)?;
         members.push(member(entry.uuid, state, events, Some(drive)));
@@ -425,6 +477,7 @@ pub async fn assemble(
         checkpoint: header.checkpoint.get(),
     };
     let volume = start(rt, (config, shape), members, options, begin, image.clone());
+    *volume.0.spares.borrow_mut() = waiting;
     if lost {
         // Before anything is written without them: else they could come back as if nothing were.
         volume.write_state(false).await;
@@ -469,12 +522,13 @@ fn check_device(device: &dyn ZonedDevice, shape: &Shape) -> Result<()> {
 /// Which member each drive is; refuses what does not belong together.
 fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
     let authority = &candidates[best];
-    let array = authority.found.header.object;
-    let name = |c: &Candidate| c.device.name();
+    let array = authority.given.found.header.object;
+    let name = |c: &Candidate| c.given.device.name();
     let refuse = |kind, message| Err(Error::new(kind, message));
     let mut order: Vec<usize> = Vec::new();
     for candidate in candidates {
-        let (uuid, object) = (candidate.found.header.device, candidate.found.header.object);
+        let (uuid, object) =
+            (candidate.given.found.header.device, candidate.given.found.header.object);
         if object != array {
             return refuse(
                 ErrorKind::WrongFormat,
@@ -517,7 +571,7 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
         let mine = authority.parsed.body.member.get() as usize;
         // What it says of a drive that was there before the authority took its place counts not.
         let mut theirs = candidate.parsed.members.get(mine).into_iter();
-        let known = authority.found.header.device;
+        let known = authority.given.found.header.device;
         if theirs.any(|m| m.uuid == known && m.state == crate::format::member::FAILED) {
             return refuse(
                 ErrorKind::Invalid,

@@ -13,9 +13,10 @@ use crate::volume::MemberState;
 /// they are certainly the newest, or too few anyway. What they must be besides,
 /// [`assemble`](crate::assemble()) checks.
 pub fn doubt(drives: &[Examined]) -> Option<String> {
-    let newest = drives.iter().max_by_key(|drive| drive.events)?;
+    let members = drives.iter().filter(|drive| drive.member.is_some());
+    let newest = members.max_by_key(|drive| drive.events)?;
     let placement = Placement::new(newest.level, newest.drives).ok()?;
-    let here = |index: u32| drives.iter().any(|drive| drive.member == index);
+    let here = |index: u32| drives.iter().any(|drive| drive.member == Some(index));
     // Those that had failed before are behind: they were told so by being left out.
     let may_be_ahead = |index: u32| {
         let state = newest.members.get(index as usize).map(|(_, state)| *state);
@@ -55,7 +56,7 @@ mod tests {
         let one = |member: &u32| Examined {
             array: Uuid([9; 16]),
             device: members[*member as usize].0,
-            member: *member,
+            member: Some(*member),
             drives,
             level,
             label: String::new(),

@@ -49,6 +49,18 @@ pub(crate) struct Found {
     pub(crate) ring: u32,
 }
 
+impl Found {
+    /// Whether it says that the drive is a spare, rather than the state of an array.
+    pub(crate) fn is_spare(&self) -> bool {
+        self.header.kind.get() == kind::SPARE
+    }
+
+    /// State records come before what the drive was as a spare, newer ones before older ones.
+    fn rank(&self) -> (bool, u64) {
+        (!self.is_spare(), self.header.sequence.get())
+    }
+}
+
 pub(crate) struct Drive {
     pub(crate) device: Rc<dyn ZonedDevice>,
     pub(crate) writer: Writer,
@@ -82,7 +94,8 @@ pub(crate) fn reports(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
         .map_err(|status| Error::device(&device.name(), "report of zones", status))
 }
 
-/// Reads the newest whole state record of a drive; `None` if there is none.
+/// Reads the newest whole state record of a drive, or what it says as a spare; `None` if there is
+/// neither.
 ///
 /// # Errors
 /// `Io` if a block of the ring cannot be read that might hold a newer one, `WrongFormat` if the
@@ -103,9 +116,9 @@ pub(crate) async fn newest_state(
             match state_at(device, ZoneId(zone), at, end, pages).await {
                 Ok(Some((header, body))) => {
                     at += header.blocks();
-                    let newer = |b: &Found| header.sequence.get() > b.header.sequence.get();
-                    if best.as_ref().is_none_or(newer) {
-                        best = Some(Found { header, body, ring });
+                    let found = Found { header, body, ring };
+                    if best.as_ref().is_none_or(|best| found.rank() > best.rank()) {
+                        best = Some(found);
                     }
                 }
                 Ok(None) => at += 1,
@@ -126,7 +139,7 @@ pub(crate) async fn newest_state(
     }
 }
 
-/// The state record at block `at` of a ring zone, if there is a whole one.
+/// The state record, or that of a spare, at block `at` of a ring zone, if there is a whole one.
 async fn state_at(
     device: &dyn ZonedDevice,
     zone: ZoneId,
@@ -142,14 +155,13 @@ async fn state_at(
     }
     let whole = read_blocks(device, QueueId(0), address, header.blocks(), pages).await?;
     let bytes: Vec<u8> = whole.iter().flat_map(|page| page.iter().copied()).collect();
-    match record::open(&bytes, &Expect { kind: kind::STATE, ..Expect::default() }) {
+    let wanted = if header.kind.get() == kind::SPARE { kind::SPARE } else { kind::STATE };
+    match record::open(&bytes, &Expect { kind: wanted, ..Expect::default() }) {
         Ok((header, body)) => {
             check_features(body).map_err(|error| error.at(device.name()))?;
             Ok(Some((header, body.to_vec())))
         }
-        Err(error)
-            if error.kind() == ErrorKind::WrongFormat && header.kind.get() == kind::STATE =>
-        {
+        Err(error) if error.kind() == ErrorKind::WrongFormat && header.kind.get() == wanted => {
             Err(error.at(device.name()))
         }
         Err(_) => Ok(None),

@@ -36,6 +36,8 @@ pub mod kind {
     pub const TRIM: u16 = 0x23;
     /// A metadata block: what the blocks before it in its window are.
     pub const WINDOW: u16 = 0x24;
+    /// What a drive says that waits for a member to fail.
+    pub const SPARE: u16 = 0x25;
 }
 
 /// What a data block of a stripe holds.
@@ -137,6 +139,28 @@ layout! {
         pub entries: U32,
         /// Zeros.
         pub reserved2: [u8; 44],
+    }
+
+    /// Body of a spare's record: of which array, the record's header says.
+    pub struct SpareBody: 128 {
+        /// Features an older version may ignore.
+        pub compat: U64,
+        /// Features an older version may serve read-only.
+        pub ro_compat: U64,
+        /// Features an older version must refuse.
+        pub incompat: U64,
+        /// Name of the array, UTF-8, zero-padded.
+        pub label: [u8; 64],
+        /// When the array was made, seconds since 1970.
+        pub created: I64,
+        /// Blocks of the volume.
+        pub blocks: U64,
+        /// Members of the array.
+        pub drives: U32,
+        /// Its RAID level: 0, 1 (for 01), 4, 5 or 6.
+        pub level: u8,
+        /// Zeros.
+        pub reserved: [u8; 19],
     }
 
     /// A member of the array.
@@ -250,6 +274,11 @@ layout! {
 /// Bytes of the coded part of a [`BlockMeta`].
 pub const CODED: usize = 24;
 
+/// Features are where they are looked for, whichever record it is.
+const _: () = assert!(
+    core::mem::offset_of!(ArrayBody, incompat) == core::mem::offset_of!(SpareBody, incompat)
+);
+
 /// A metadata block lists a whole window.
 const _: () = assert!(
     WindowBody::SIZE + (WINDOW as usize - 1) * BlockMeta::SIZE <= furrow_log::format::BLOCK_BODY
@@ -258,6 +287,7 @@ const _: () = assert!(
 /// Every structure of this crate on media.
 pub const LAYOUTS: &[furrow_log::layout::Layout] = &[
     ArrayBody::LAYOUT,
+    SpareBody::LAYOUT,
     MemberEntry::LAYOUT,
     SegmentEntry::LAYOUT,
     SegmentBody::LAYOUT,

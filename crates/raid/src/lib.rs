@@ -37,13 +37,14 @@ mod scan;
 mod scrub;
 mod settle;
 pub mod shape;
+mod spare;
 mod stream;
 pub mod table;
 mod volume;
 mod window;
 mod write;
 
-pub use assemble::{Examined, assemble, create, examine};
+pub use assemble::{Examined, assemble, check_empty, create, examine};
 pub use counters::{Counted, Counters};
 pub use doubt::doubt;
 pub use drive::DriveOptions;

@@ -12,19 +12,18 @@ use crate::event::Event;
 use crate::format::{BlockMeta, FooterEntry, NONE, kind};
 use crate::make::Made;
 use crate::meta::{self, Identity};
-use crate::shape::is_bare;
 use crate::stream::Open;
 use crate::table::Groups;
 use crate::volume::{MemberState, Segment, SegmentState, Volume};
 use crate::window::{self, Listing};
 use furrow_log::Uuid;
-use furrow_log::address::{blocks_per_zone, oob_per_block};
+use furrow_log::address::oob_per_block;
 use furrow_log::budget::Class;
 use furrow_log::pool::ReleaseProof;
 use furrow_log::record::crc32c;
 use furrow_log::writer::{Durability, Kind, Payload, Written};
 use furrow_rt::{JoinHandle, Nanos, Pages};
-use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -88,25 +87,39 @@ impl Volume {
         device: Rc<dyn ZonedDevice>,
         force: bool,
     ) -> Result<()> {
-        self.check_alive()?;
-        let Some(member) = self.0.members.get(index as usize) else {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("there is no member {index}: they are 0 to {}", self.0.members.len() - 1),
-            ));
-        };
-        if member.state.get() != MemberState::Failed {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("member {index} is in service: fail it first"),
-            ));
-        }
+        self.check_vacant(index)?;
         self.check_replacement(&*device)?;
         if !force {
             check_empty(&*device)?;
         }
         let zones = erase(&*device).await?;
-        let drive = Drive::open(&self.0.rt, device, &zones, 0, &self.0.options.drive)?;
+        self.seat(index, device, &zones, (0, None)).await
+    }
+
+    /// Refuses to give member `index` a drive, unless it has failed.
+    pub(crate) fn check_vacant(&self, index: u32) -> Result<()> {
+        self.check_alive()?;
+        let what = match self.0.members.get(index as usize) {
+            Some(member) if member.state.get() == MemberState::Failed => return Ok(()),
+            Some(_) => format!("member {index} is in service: fail it first"),
+            None => {
+                format!("there is no member {index}: they are 0 to {}", self.0.members.len() - 1)
+            }
+        };
+        Err(Error::new(ErrorKind::Invalid, what))
+    }
+
+    /// Takes an empty drive into service as member `index`, which has failed: under a new UUID, or
+    /// the one it has, with state records from zone `ring` of its ring on.
+    pub(crate) async fn seat(
+        &self,
+        index: u32,
+        device: Rc<dyn ZonedDevice>,
+        zones: &[ZoneReport],
+        (ring, uuid): (u32, Option<Uuid>),
+    ) -> Result<()> {
+        let member = &self.0.members[index as usize];
+        let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options.drive)?;
         drive.zones.checkpoint_durable(self.0.checkpoint.id.get());
         let one = self.state_records().await;
         self.0.listings.take();
@@ -114,7 +127,8 @@ impl Volume {
         for segment in &mut *self.0.segments.borrow_mut() {
             segment.zones[index as usize] = None;
         }
-        member.uuid.set(Uuid::random(&mut self.0.rt.fork_rng()));
+        let uuid = uuid.unwrap_or_else(|| Uuid::random(&mut self.0.rt.fork_rng()));
+        member.uuid.set(uuid);
         *member.drive.borrow_mut() = Some(Rc::new(drive));
         member.state.set(MemberState::Rebuilding);
         member.errors.take();
@@ -140,41 +154,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a drive can take the place of a member that fails.
-    ///
-    /// # Errors
-    /// `Invalid` if it does not fit, `Exists` if it is not empty.
-    pub fn check_spare(&self, device: &dyn ZonedDevice) -> Result<()> {
-        self.check_replacement(device)?;
-        check_empty(device)
-    }
-
-    fn check_replacement(&self, device: &dyn ZonedDevice) -> Result<()> {
-        let (geometry, shape) = (device.geometry(), &self.0.shape);
-        let capacity = blocks_per_zone(geometry);
-        let beside = oob_per_block(geometry);
-        if geometry.zones >= shape.zones
-            && capacity == shape.capacity
-            && is_bare(geometry) == shape.bare
-            && geometry.conventional_zones + crate::format::RING_ZONES == shape.first_zone
-        {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Invalid,
-            format!(
-                "{}: {} zones of {capacity} blocks with {beside} out-of-band bytes: the array \
-                 needs {} zones of {} {}",
-                device.name(),
-                geometry.zones,
-                shape.zones,
-                shape.capacity,
-                match shape.bare {
-                    true => format!("with less than {}, as the others", BlockMeta::SIZE),
-                    false => format!("with {}", BlockMeta::SIZE),
-                }
-            ),
-        ))
+    /// Refuses a drive that cannot take the place of a member.
+    pub(crate) fn check_replacement(&self, device: &dyn ZonedDevice) -> Result<()> {
+        self.0.shape.check_replacement(device)
     }
 
     /// Takes a member out of service, as if it had failed.

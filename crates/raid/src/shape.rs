@@ -10,7 +10,7 @@ use crate::level::{Level, Placement};
 use crate::window;
 use furrow_log::address::{blocks_per_zone, oob_per_block};
 use furrow_log::record::blocks_for;
-use furrow_zone::{Error, ErrorKind, Geometry, Result};
+use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice};
 
 /// Permits of a drive that an array needs beside its open segments: the ring, the segment of
 /// cleaning, and one that is being ended while the next is begun.
@@ -187,6 +187,38 @@ impl Shape {
             held,
             bare,
         })
+    }
+
+    /// Refuses a drive that cannot take the place of a member.
+    ///
+    /// # Errors
+    /// `Invalid` if it does not fit.
+    pub fn check_replacement(&self, device: &dyn ZonedDevice) -> Result<()> {
+        let geometry = device.geometry();
+        let capacity = blocks_per_zone(geometry);
+        let beside = oob_per_block(geometry);
+        if geometry.zones >= self.zones
+            && capacity == self.capacity
+            && is_bare(geometry) == self.bare
+            && geometry.conventional_zones + RING_ZONES == self.first_zone
+        {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "{}: {} zones of {capacity} blocks with {beside} out-of-band bytes: the array \
+                 needs {} zones of {} {}",
+                device.name(),
+                geometry.zones,
+                self.zones,
+                self.capacity,
+                match self.bare {
+                    true => format!("with less than {}, as the others", BlockMeta::SIZE),
+                    false => format!("with {}", BlockMeta::SIZE),
+                }
+            ),
+        ))
     }
 
     /// Slots without which there may be too little room to write the volume full, and over and

@@ -257,6 +257,8 @@ pub(crate) struct Inner {
     /// Segments whose end is being written.
     pub(crate) ending: Cell<u32>,
     pub(crate) rebuild: crate::rebuild::State,
+    /// Drives that say they are spares of this array and have not been taken.
+    pub(crate) spares: RefCell<Vec<Uuid>>,
     pub(crate) news: crate::event::Events,
     /// No stripe may be dispatched: a checkpoint takes its cut.
     pub(crate) held: Cell<u32>,

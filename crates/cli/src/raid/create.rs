@@ -51,6 +51,9 @@ pub struct Args {
     /// cheaper
     #[arg(long, value_name = "PERCENT", default_value_t = 25)]
     reserve: u32,
+    /// A drive that takes the place of a member that fails, may be given several times
+    #[arg(long, value_name = "DEV")]
+    spare: Vec<String>,
     /// Lose what the drives hold
     #[arg(short, long)]
     force: bool,
@@ -91,9 +94,10 @@ fn parse_group(text: &str) -> Result<u32, String> {
 /// # Errors
 /// If no such array can be made of the drives; nothing was written then.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
-    let specs = devices::listed(&args.devices)?;
+    let arguments = [&args.devices[..], &args.spare[..]].concat();
+    let specs = devices::listed(&arguments)?;
     // Said before any drive is looked at: none would do.
-    furrow_raid::Placement::new(args.level, specs.len() as u32)?;
+    furrow_raid::Placement::new(args.level, args.devices.len() as u32)?;
     if let Some(other) = client::running().iter().find(|other| other.status.array == args.name) {
         bail!(
             "an array named {} runs already (UUID {}): choose another name",
@@ -103,18 +107,22 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     }
     let rt = Rt::new(config()?);
     let mut drives: Vec<Rc<dyn ZonedDevice>> = Vec::new();
-    for (spec, argument) in specs.iter().zip(&args.devices) {
+    for (spec, argument) in specs.iter().zip(&arguments) {
         let drive = devices::open(&rt, spec)?;
         if let (Says::Member(member), false) = (devices::says(&rt, drive.clone()), args.force) {
+            let role = match member.member {
+                Some(number) => format!("member {number}"),
+                None => "a spare".to_owned(),
+            };
             bail!(
-                "{argument}: member {} of the array {} ({}): --force makes it lose that",
-                member.member,
+                "{argument}: {role} of the array {} ({}): --force makes it lose that",
                 member.label,
                 member.array
             );
         }
         drives.push(drive);
     }
+    let spares = drives.split_off(args.devices.len());
     let geometry = drives[0].geometry();
     let defaults = Config::new(args.level, geometry);
     let config = Config {
@@ -130,11 +138,20 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let geometries: Vec<_> = drives.iter().map(|drive| drive.geometry()).collect();
     let shape = Shape::new(&config, &geometries)
         .map_err(|error| anyhow!(named_drives(&error.to_string(), &args.devices)))?;
+    for spare in &spares {
+        shape.check_replacement(&**spare)?;
+        if !args.force {
+            furrow_raid::check_empty(&**spare)?;
+        }
+    }
     let (engine, force, group) = (rt.clone(), args.force, config.group);
     let made = rt.block_on(async move {
         let options = Options::default();
         let volume = furrow_raid::create(&engine, drives, &config, &options, force).await?;
         let uuid = volume.uuid();
+        for spare in spares {
+            volume.add_spare(spare, force).await?;
+        }
         volume.stop().await?;
         Ok::<_, furrow_zone::Error>(uuid)
     });
@@ -170,6 +187,7 @@ fn print(
             "uuid": uuid,
             "level": args.level.name(),
             "devices": args.devices,
+            "spares": args.spare,
             "size_bytes": size,
             "raw_bytes": raw,
             "tolerates": tolerates,
@@ -218,7 +236,11 @@ fn print(
     ] {
         writeln!(out, "  {what:<9} {value}")?;
     }
-    writeln!(out, "start it: furrow raid assemble {}", args.devices.join(" "))?;
+    let all = [&args.devices[..], &args.spare[..]].concat();
+    if !args.spare.is_empty() {
+        writeln!(out, "  {:<9} {}", "spares", args.spare.join(" "))?;
+    }
+    writeln!(out, "start it: furrow raid assemble {}", all.join(" "))?;
     Ok(0)
 }
 

@@ -49,6 +49,14 @@ struct Array {
     /// Why it would not be started from these drives alone.
     doubt: Option<String>,
     members: Vec<Member>,
+    /// Drives that wait for a member to fail.
+    spares: Vec<Spare>,
+}
+
+#[derive(Serialize)]
+struct Spare {
+    uuid: String,
+    device: String,
 }
 
 #[derive(Serialize)]
@@ -112,7 +120,8 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
         let (mine, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, e)| e.array == array);
         found = rest;
         let all: Vec<Examined> = mine.iter().map(|(_, examined)| examined.clone()).collect();
-        let Some(newest) = all.iter().max_by_key(|examined| examined.events) else { continue };
+        let newest = all.iter().max_by_key(|examined| (examined.member.is_some(), examined.events));
+        let Some(newest) = newest else { continue };
         let mut members: Vec<Member> = (0..)
             .zip(&newest.members)
             .map(|(member, (uuid, state))| {
@@ -135,13 +144,21 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
             .collect();
         // Those that were replaced.
         let known = |examined: &Examined| newest.members.iter().any(|m| m.0 == examined.device);
-        members.extend(mine.iter().filter(|(_, e)| !known(e)).map(|(device, examined)| Member {
-            member: examined.member,
-            uuid: examined.device.to_string(),
-            device: Some(device.clone()),
-            state: "replaced",
-            events: Some(examined.events),
-        }));
+        let mut spares = Vec::new();
+        for (device, examined) in mine.iter().filter(|(_, examined)| !known(examined)) {
+            let (uuid, device) = (examined.device.to_string(), device.clone());
+            let Some(member) = examined.member else {
+                spares.push(Spare { uuid, device });
+                continue;
+            };
+            members.push(Member {
+                member,
+                uuid,
+                device: Some(device),
+                state: "replaced",
+                events: Some(examined.events),
+            });
+        }
         arrays.push(Array {
             array: newest.label.clone(),
             uuid: newest.array.to_string(),
@@ -153,6 +170,7 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
             events: newest.events,
             doubt: furrow_raid::doubt(&all),
             members,
+            spares,
         });
     }
     arrays
@@ -162,12 +180,17 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
     for array in &document.arrays {
         writeln!(out, "{}: RAID-{} of {} drives", array.array, array.level, array.drives)?;
         let created = u64::try_from(array.created).map_or("-".to_owned(), utc);
-        let stopped = if array.clean { "in order" } else { "not in order: it will be recovered" };
+        let (events, stopped) = match array.clean {
+            // A spare does not know how it is.
+            _ if array.members.is_empty() => ("-".to_owned(), "-"),
+            true => (array.events.to_string(), "in order"),
+            false => (array.events.to_string(), "not in order: it will be recovered"),
+        };
         for (what, value) in [
             ("UUID", array.uuid.clone()),
             ("size", show::bytes(array.size_bytes)),
             ("made", created),
-            ("events", array.events.to_string()),
+            ("events", events),
             ("stopped", stopped.to_owned()),
         ] {
             writeln!(out, "  {what:<8} {value}")?;
@@ -189,6 +212,10 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
                 member.events.map_or("-".to_owned(), |events| events.to_string()),
                 member.device.clone().unwrap_or_else(|| "-".to_owned()),
             ]);
+        }
+        for spare in &array.spares {
+            let spare = ["-".to_owned(), "spare".to_owned(), "-".to_owned(), spare.device.clone()];
+            table.add_row(spare);
         }
         show::print_table(out, &table)?;
         writeln!(out)?;

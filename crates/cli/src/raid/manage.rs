@@ -50,8 +50,8 @@ pub struct Replace {
 
 /// Keep a drive for the next member that fails
 ///
-/// It takes the place of a member that has failed already at once. A spare holds nothing, so it is
-/// one until the array is stopped: name it again with furrow raid assemble --spare.
+/// It takes the place of a member that has failed already at once. The drive says from now on that
+/// it is a spare of this array: furrow raid assemble takes it among the others.
 #[derive(clap::Args)]
 pub struct AddSpare {
     /// Name, UUID or control socket
@@ -59,6 +59,9 @@ pub struct AddSpare {
     /// An empty drive
     #[arg(value_name = "DEV")]
     device: String,
+    /// Lose what the drive holds
+    #[arg(short, long)]
+    force: bool,
 }
 
 /// Go on with a rebuild, change its pace, or wait for it
@@ -158,11 +161,11 @@ pub fn replace(args: &Replace, out: &mut dyn Write) -> Result<u8> {
 /// Runs `furrow raid add-spare`.
 ///
 /// # Errors
-/// If the drive does not fit, or is not empty.
+/// If the drive does not fit, is not empty, or is a spare of another array.
 pub fn add_spare(args: &AddSpare, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     let device = devices::one(&args.device)?.to_string();
-    client::ask(&array.socket, &Request::AddSpare { device })?;
+    client::ask(&array.socket, &Request::AddSpare { device, force: args.force })?;
     writeln!(out, "{}: {} is a spare", array.status.array, args.device)?;
     Ok(0)
 }

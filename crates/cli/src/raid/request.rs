@@ -34,6 +34,9 @@ pub enum Request {
     AddSpare {
         /// Device spec with an absolute path.
         device: String,
+        /// Lose what the drive holds.
+        #[serde(default)]
+        force: bool,
     },
     /// Go on with a rebuild.
     Rebuild {

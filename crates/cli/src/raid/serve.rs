@@ -134,7 +134,7 @@ impl Daemon {
             while self.volume.failed().is_none() && !self.stopping.get() {
                 let Some(spare) = self.spares.borrow_mut().pop_front() else { return };
                 let name = spare.spec.to_string();
-                match self.volume.replace(member, spare.device.clone(), false).await {
+                match self.volume.take_spare(member, spare.device.clone()).await {
                     Ok(()) => {
                         self.drives.borrow_mut()[member as usize] = Some(spare);
                         let text = format!("the spare {name} takes the place of member {member}");
@@ -315,9 +315,9 @@ impl Daemon {
         Ok(json!({}))
     }
 
-    async fn add_spare(&self, device: &str) -> Result<Value> {
+    async fn add_spare(&self, device: &str, force: bool) -> Result<Value> {
         let drive = self.open(device)?;
-        self.volume.check_spare(&*drive.device)?;
+        self.volume.add_spare(drive.device.clone(), force).await?;
         self.note("spare-added", None, format!("{} is a spare", drive.spec));
         self.spares.borrow_mut().push_back(drive);
         self.use_spares().await;
@@ -469,7 +469,7 @@ impl Handle for Daemon {
             Request::Replace { member, device, force } => {
                 self.replace(&member, &device, force).await
             }
-            Request::AddSpare { device } => self.add_spare(&device).await,
+            Request::AddSpare { device, force } => self.add_spare(&device, force).await,
             Request::Rebuild { pause_us } => self.rebuild(pause_us),
             Request::Scrub { repair } => self.begin_scrub(repair),
             Request::StopScrub => self.stop_scrub(),

@@ -2,7 +2,7 @@
 
 use super::client;
 use super::control::Control;
-use super::devices::{self, Named, Says};
+use super::devices::{self, Named, Says, same};
 use super::notice::Notices;
 use super::request::Request;
 use super::serve::{Daemon, Drive, Parts, open_drive};
@@ -67,7 +67,8 @@ pub struct Args {
     /// Start although missing drives could have newer data
     #[arg(long)]
     degraded: bool,
-    /// An empty drive that takes the place of a member that fails, may be given several times
+    /// An empty drive that becomes a spare: it takes the place of a member that fails, may be given
+    /// several times. Those that are spares already may be among the drives
     #[arg(long, value_name = "DEV")]
     spare: Vec<String>,
     /// Append events to FILE: a line each of time, array, event, member, text
@@ -261,11 +262,15 @@ fn choose(args: &Args, rt: &Rt, named: Vec<Named>) -> Result<Chosen> {
     members.retain(|(_, examined)| wanted(examined));
     let mut arrays: Vec<(String, String)> = members
         .iter()
+        .filter(|(_, examined)| examined.member.is_some())
         .map(|(_, examined)| (examined.array.to_string(), examined.label.clone()))
         .collect();
     arrays.sort();
     arrays.dedup();
     let (uuid, name) = match &arrays[..] {
+        [] if !members.is_empty() => {
+            bail!("only spares are given: an array is put together from its members")
+        }
         [] if left_out.is_empty() => bail!("no drive is a member of such an array"),
         [] => bail!("no drive is a member of such an array ({})", left_out.join("; ")),
         [one] => one.clone(),
@@ -275,11 +280,28 @@ fn choose(args: &Args, rt: &Rt, named: Vec<Named>) -> Result<Chosen> {
             bail!("the drives are of several arrays: {}: choose by --uuid", list.join(", "));
         }
     };
+    let foreign = |examined: &Examined| examined.array.to_string() != uuid;
+    if let Some((named, spare)) = members.iter().find(|(n, e)| n.by_name && foreign(e)) {
+        let (spec, label, array) = (&named.spec, &spare.label, spare.array);
+        bail!(
+            "{spec}: a spare of the array {label} ({array}), not of {name} ({uuid}): leave it out"
+        );
+    }
+    members.retain(|(named, examined)| {
+        if foreign(examined) {
+            left_out.push(format!("{} is a spare of the array {}", named.spec, examined.label));
+        }
+        !foreign(examined)
+    });
     // Of a directory, what the array has gone on without is left out. What was named is refused.
     if let Some(newest) = members.iter().map(|(_, e)| e).max_by_key(|e| e.events).cloned() {
-        let behind = |examined: &Examined| {
-            let known = newest.members.iter().find(|(uuid, _)| *uuid == examined.device);
-            known.is_none_or(|(_, state)| *state == MemberState::Failed)
+        let behind = |examined: &Examined| match newest
+            .members
+            .iter()
+            .find(|(uuid, _)| *uuid == examined.device)
+        {
+            Some((_, state)) => *state == MemberState::Failed,
+            None => examined.member.is_some(),
         };
         members.retain(|(named, examined)| {
             let keep = named.by_name || !behind(examined);
@@ -311,8 +333,9 @@ fn start(
     for (named, examined) in &given {
         opened.push((examined.device, open_drive(rt, &named.spec)?));
     }
-    let spares = devices::listed(&args.spare)?;
-    let spares = spares.iter().map(|spec| open_drive(rt, spec)).collect::<Result<Vec<_>, _>>()?;
+    let mut new = devices::listed(&args.spare)?;
+    new.retain(|spec| !given.iter().any(|(named, _)| same(&named.spec, spec)));
+    let new = new.iter().map(|spec| open_drive(rt, spec)).collect::<Result<Vec<_>, _>>()?;
     let devices: Vec<Rc<dyn ZonedDevice>> =
         opened.iter().map(|(_, drive)| drive.device.clone() as Rc<dyn ZonedDevice>).collect();
     let options = Options {
@@ -327,10 +350,13 @@ fn start(
             true => anyhow!(error),
             false => anyhow!("{error} ({})", left_out.join("; ")),
         })?;
-    for spare in &spares {
-        volume.check_spare(&*spare.device)?;
-    }
     let find = |uuid| opened.iter().find(|(other, _)| *other == uuid).map(|(_, d)| d.clone());
+    let mut spares: Vec<Drive> = volume.spares().into_iter().filter_map(find).collect();
+    for spare in new {
+        let (volume, device) = (volume.clone(), spare.device.clone());
+        rt.block_on(async move { volume.add_spare(device, false).await })?;
+        spares.push(spare);
+    }
     let members = volume.members();
     let drives = members.iter().map(|(uuid, ..)| find(*uuid)).collect();
     let described = format!("{} of {} drives", volume.config().level, members.len());

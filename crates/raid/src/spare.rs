@@ -1,0 +1,178 @@
+//! Spares: drives that wait for a member to fail.
+//!
+//! A spare holds one record, in its ring: the array it is for, and the UUID it is going to be a
+//! member under. That record stays until the drive has a state record of its own. So at any moment
+//! it is a spare to those who have not heard that it is a member, and a member to those who have:
+//! a crash in between is finished by the next assembly.
+
+use crate::assemble::{Examined, Given, check_empty, erase, erase_but, find};
+use crate::drive::{Drive, Found};
+use crate::format::{BARE, MemberEntry, SpareBody, kind};
+use crate::level::Level;
+use crate::volume::{MemberState, Volume};
+use furrow_log::Uuid;
+use furrow_log::record::{RecordId, seal};
+use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
+use std::rc::Rc;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// What a spare says of itself.
+///
+/// # Errors
+/// `Corrupt` if its values mean nothing.
+pub(crate) fn examined(found: &Found, name: &str) -> Result<Examined> {
+    let body = SpareBody::read_from_prefix(&found.body).ok();
+    let known = body.and_then(|(body, _)| Some((body, Level::from_byte(body.level)?)));
+    let Some((body, level)) = known else {
+        return Err(Error::new(ErrorKind::Corrupt, format!("{name}: its record as a spare")));
+    };
+    let end = body.label.iter().position(|byte| *byte == 0).unwrap_or(body.label.len());
+    Ok(Examined {
+        array: found.header.object,
+        device: found.header.device,
+        member: None,
+        drives: body.drives.get(),
+        level,
+        label: String::from_utf8_lossy(&body.label[..end]).into_owned(),
+        events: 0,
+        blocks: body.blocks.get(),
+        created: body.created.get(),
+        clean: true,
+        members: Vec::new(),
+    })
+}
+
+/// The member that a drive is which says it is a spare: it became one, and a crash came before it
+/// said so itself. `None`: it is a spare. `array` is what the others are of, and the name of one.
+///
+/// # Errors
+/// `WrongFormat` if it is for another array, `Invalid` if it is stale.
+pub(crate) fn seat_of(
+    given: &Given,
+    (other, array): (&str, Uuid),
+    members: &[MemberEntry],
+) -> Result<Option<usize>> {
+    let (name, header) = (given.device.name(), &given.found.header);
+    if header.object != array {
+        let what = format!(
+            "{name} is a spare of array {}, {other} is of array {array}: leave it out",
+            header.object
+        );
+        return Err(Error::new(ErrorKind::WrongFormat, what));
+    }
+    let Some(index) = members.iter().position(|member| member.uuid == header.device) else {
+        return Ok(None);
+    };
+    if MemberState::from_byte(members[index].state) == Some(MemberState::Rebuilding) {
+        return Ok(Some(index));
+    }
+    let what = format!(
+        "{name} is stale: it was a spare, became member {index}, and the array went on without \
+         it: leave it out, and give it back with `furrow raid replace`"
+    );
+    Err(Error::new(ErrorKind::Invalid, what))
+}
+
+impl Volume {
+    /// The spares it was assembled with or got since, and has not taken yet.
+    pub fn spares(&self) -> Vec<Uuid> {
+        self.0.spares.borrow().clone()
+    }
+
+    /// Makes an empty drive a spare: it says so from now on, also to the next assembly. One that is
+    /// a spare of this array already stays what it is. With `force`, whatever it holds is lost.
+    ///
+    /// # Errors
+    /// `Invalid` if it does not fit, `Exists` if it is not empty, or a spare of another array; then
+    /// nothing was written.
+    pub async fn add_spare(&self, device: Rc<dyn ZonedDevice>, force: bool) -> Result<Uuid> {
+        self.check_alive()?;
+        self.check_replacement(&*device)?;
+        if let Some((uuid, _)) = self.recorded(&*device).await? {
+            let mut spares = self.0.spares.borrow_mut();
+            if !spares.contains(&uuid) {
+                spares.push(uuid);
+            }
+            return Ok(uuid);
+        }
+        if !force {
+            check_free(&*device).await?;
+        }
+        let zones = erase(&*device).await?;
+        let drive = Drive::open(&self.0.rt, device, &zones, 0, &self.0.options.drive)?;
+        let uuid = Uuid::random(&mut self.0.rt.fork_rng());
+        let id = RecordId {
+            kind: kind::SPARE,
+            epoch: self.0.epoch,
+            sequence: 1,
+            device: uuid,
+            object: self.0.uuid,
+            ..RecordId::default()
+        };
+        drive.write_state(seal(&id, self.spare_body().as_bytes(), &self.0.pages)).await?;
+        self.0.spares.borrow_mut().push(uuid);
+        Ok(uuid)
+    }
+
+    /// Puts a spare of this array in the place of the failed member `index`; the rebuild begins.
+    ///
+    /// # Errors
+    /// `Invalid` if the member has not failed, or the drive does not fit or is no spare of this
+    /// array; then nothing was written.
+    pub async fn take_spare(&self, index: u32, device: Rc<dyn ZonedDevice>) -> Result<()> {
+        self.check_vacant(index)?;
+        self.check_replacement(&*device)?;
+        let Some((uuid, ring)) = self.recorded(&*device).await? else {
+            let what = format!("{}: is no spare of this array", device.name());
+            return Err(Error::new(ErrorKind::Invalid, what));
+        };
+        self.0.spares.borrow_mut().retain(|spare| *spare != uuid);
+        // All but what says that it is one: it must be that until it is a member.
+        let zones = erase_but(&*device, Some(ring)).await?;
+        self.seat(index, device, &zones, (ring, Some(uuid))).await
+    }
+
+    /// The UUID of a spare of this array, and which zone of the ring says so.
+    async fn recorded(&self, device: &dyn ZonedDevice) -> Result<Option<(Uuid, u32)>> {
+        let found = match find(device).await {
+            Ok((found, _)) => found,
+            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        let uuid = found.header.device;
+        // One that was a member since is stale, whatever it says.
+        let taken = self.0.members.iter().any(|member| member.uuid.get() == uuid);
+        let ours = found.is_spare() && found.header.object == self.0.uuid && !taken;
+        Ok(ours.then_some((uuid, found.ring)))
+    }
+
+    fn spare_body(&self) -> SpareBody {
+        let (shape, config) = (&self.0.shape, &self.0.config);
+        let mut body = SpareBody::new_zeroed();
+        body.incompat = if shape.bare { BARE } else { 0 }.into();
+        let label = config.label.as_bytes();
+        body.label[..label.len()].copy_from_slice(label);
+        body.created = self.0.created.into();
+        body.blocks = shape.blocks.into();
+        body.drives = shape.placement.n.into();
+        body.level = config.level as u8;
+        body
+    }
+}
+
+/// Refuses a drive that holds something; what it is a spare of is said.
+async fn check_free(device: &dyn ZonedDevice) -> Result<()> {
+    if let Ok((found, _)) = find(device).await
+        && found.is_spare()
+        && let Ok(spare) = examined(&found, &device.name())
+    {
+        let what = format!(
+            "{}: a spare of the array {} ({}): use --force to take it from there",
+            device.name(),
+            spare.label,
+            spare.array
+        );
+        return Err(Error::new(ErrorKind::Exists, what));
+    }
+    check_empty(device)
+}
