@@ -12,7 +12,7 @@ use crate::stream::{Stream, Use};
 use crate::volume::{Errors, Inner, Member, MemberState, Options, Segment, Volume};
 use furrow_log::Uuid;
 use furrow_log::record::crc32c;
-use furrow_rt::{Notify, Page, Pool, Rt};
+use furrow_rt::{Notify, Page, Pool, Rt, Semaphore};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -332,6 +332,7 @@ fn start(
         map: RefCell::new(Map::new(image.root.clone())),
         paging: crate::paging::Paging::new(options.map_memory),
         listings: RefCell::default(),
+        footer_reads: Semaphore::new(1),
         streams,
         pages: Pool::new(PAGES),
         zero_crc: crc32c(zero.bytes()),

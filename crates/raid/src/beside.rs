@@ -2,9 +2,11 @@
 //! for recovery, for cleaning.
 //!
 //! Of a window that is being written the open segment knows. Of others the last stripe is read;
-//! where a crash cut that off, or it is damaged, the last whole metadata block before it counts.
+//! where that is damaged the segment's footers say the same. Where a crash cut it off, or there are
+//! no footers yet, the last whole metadata block before it counts.
 
 use crate::drive::Drive;
+use crate::footers::Footers;
 use crate::format::{BlockMeta, CODED, NONE, WINDOW};
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
@@ -29,17 +31,24 @@ type Key = (u64, u32, u32, u32);
 /// What a metadata block lists: by stripe of the window.
 type Metas = Rc<Vec<BlockMeta>>;
 
+/// What is listed of a window.
+struct Known {
+    metas: Metas,
+    /// The metadata block that lists all of it is damaged.
+    lost: bool,
+}
+
 /// Metadata blocks that were read.
 #[derive(Default)]
 pub(crate) struct Cache {
-    found: BTreeMap<Key, Metas>,
+    found: BTreeMap<Key, Known>,
     /// In the order they came.
     order: VecDeque<Key>,
 }
 
 impl Cache {
-    fn put(&mut self, key: Key, metas: Metas) {
-        if self.found.insert(key, metas).is_some() {
+    fn put(&mut self, key: Key, metas: Metas, lost: bool) {
+        if self.found.insert(key, Known { metas, lost }).is_some() {
             return;
         }
         self.order.push_back(key);
@@ -61,6 +70,8 @@ struct Listed {
     chunk: u32,
     /// Stripes there may be.
     stripes: u32,
+    /// The segment ended early: its last window has no end.
+    cut: bool,
 }
 
 impl Volume {
@@ -71,7 +82,8 @@ impl Volume {
             _ => self.0.shape.stripes(segment.chunk),
         };
         let (sequence, chunk) = (segment.sequence, segment.chunk);
-        Some(Listed { slot, sequence, index, zone, chunk, stripes })
+        let cut = segment.state == SegmentState::Cut;
+        Some(Listed { slot, sequence, index, zone, chunk, stripes, cut })
     }
 
     /// What `count` blocks from `first` on are: those that are listed by nothing belong to nothing.
@@ -108,8 +120,8 @@ impl Volume {
     async fn metas(&self, zone: &Listed, stripe: u32, rows: Range<u32>) -> Metas {
         let key = |row| (zone.sequence, zone.index, window::start(stripe), row);
         let i = rows.start;
-        if let Some(metas) = self.0.listings.borrow().found.get(&key(i)) {
-            return metas.clone();
+        if let Some(known) = self.0.listings.borrow().found.get(&key(i)) {
+            return known.metas.clone();
         }
         let Some(drive) = self.0.members[zone.index as usize].drive() else {
             return Rc::default();
@@ -120,7 +132,7 @@ impl Volume {
         for (row, page) in rows.zip(pages) {
             if let Some(metas) = window::open(&page, self.window_at(zone, last, row)) {
                 let metas = Rc::new(metas);
-                self.0.listings.borrow_mut().put(key(row), metas.clone());
+                self.0.listings.borrow_mut().put(key(row), metas.clone(), false);
                 asked = asked.or((row == i).then_some(metas));
             }
         }
@@ -128,25 +140,105 @@ impl Volume {
             return metas;
         }
         // Kept only if nothing behind it could not be read: that may be there the next time.
-        let (mut found, mut certain) = (Metas::default(), true);
+        let (mut found, mut certain, mut lost) = (Metas::default(), true, false);
         for stripe in (window::start(stripe)..=last).rev() {
-            match self.window_blocks(&drive, zone, stripe, i..i + 1).await {
-                Ok(pages) => {
-                    let at = self.window_at(zone, stripe, i);
-                    if let Some(metas) = pages.first().and_then(|page| window::open(page, at)) {
-                        found = Rc::new(metas);
-                        break;
-                    }
+            let read = self.window_blocks(&drive, zone, stripe, i..i + 1).await;
+            if let Ok(pages) = &read
+                && let Some(page) = pages.first()
+                && let Some(metas) = window::open(page, self.window_at(zone, stripe, i))
+            {
+                found = Rc::new(metas);
+                break;
+            }
+            certain &= !read.as_ref().is_err_and(|error| error.kind() != ErrorKind::Corrupt);
+            if stripe == last && self.is_lost(zone, &read) {
+                lost = true;
+                if let Some(metas) = self.listed_by_footers(zone, last, i).await {
+                    (found, certain) = (metas, true);
+                    break;
                 }
-                // It was never written.
-                Err(error) if error.kind() == ErrorKind::Corrupt => {}
-                Err(_) => certain = false,
             }
         }
         if certain {
-            self.0.listings.borrow_mut().put(key(i), found.clone());
+            if lost {
+                self.0.members[zone.index as usize].count(|errors| errors.checksum += 1);
+            }
+            self.0.listings.borrow_mut().put(key(i), found.clone(), lost);
         }
         found
+    }
+
+    /// Whether what was read, and is no metadata block, was one. The last stripe of a window is of
+    /// metadata, unless a crash came before it: then it is zeros, or was never written.
+    fn is_lost(&self, zone: &Listed, read: &Result<Pages>) -> bool {
+        let damaged = match read {
+            Ok(pages) => pages.iter().any(|page| crc32c(page.bytes()) != self.0.zero_crc),
+            Err(error) => error.kind() != ErrorKind::Corrupt,
+        };
+        damaged && !zone.cut
+    }
+
+    /// What the segment's footers say of row `i` of the chunks of the window that ends with stripe
+    /// `last`; `None` if it has none yet, or none that describes this zone can be read.
+    async fn listed_by_footers(&self, zone: &Listed, last: u32, i: u32) -> Option<Metas> {
+        let _one = self.0.footer_reads.acquire(1).await;
+        let first = window::start(last);
+        if let Some(known) =
+            self.0.listings.borrow().found.get(&(zone.sequence, zone.index, first, i))
+        {
+            return Some(known.metas.clone());
+        }
+        let segment = self.0.segments.borrow()[zone.slot as usize].clone();
+        if segment.sequence != zone.sequence || segment.state != SegmentState::Sealed {
+            return None;
+        }
+        let footers = Footers::read(self, &segment).await;
+        let filler = meta::filler(zone.sequence, self.0.zero_crc);
+        let meta = |stripe: u32| footers.meta(zone.index, stripe * zone.chunk + i);
+        footers
+            .describe(zone.index)
+            .then(|| Rc::new((first..=last).map(|stripe| meta(stripe).unwrap_or(filler)).collect()))
+    }
+
+    /// The metadata block that ought to list the block at a place, if it is damaged.
+    pub(crate) async fn lost_listing(&self, place: Place) -> Option<Place> {
+        let segment = self.0.segments.borrow()[place.slot as usize].clone();
+        let zone = self.listed_zone(place.slot, place.index, &segment)?;
+        let row = place.offset - self.0.shape.offset(0);
+        let (stripe, i) = (row / zone.chunk, row % zone.chunk);
+        let kept = segment.windows.and_then(|windows| windows.get(stripe, zone.index, i));
+        if zone.cut || zone.sequence != place.sequence || kept.is_some() {
+            return None;
+        }
+        let key = (zone.sequence, zone.index, window::start(stripe), i);
+        let known = self.0.listings.borrow().found.get(&key).map(|known| known.lost);
+        let last = window::end(stripe, zone.stripes);
+        let lost = match (known, self.0.members[zone.index as usize].drive()) {
+            (Some(lost), _) => lost,
+            (None, None) => false,
+            (None, Some(drive)) => {
+                let read = self.window_blocks(&drive, &zone, last, i..i + 1).await;
+                let at = self.window_at(&zone, last, i);
+                let pages = read.as_ref().ok();
+                let whole = pages.is_some_and(|p| p.iter().any(|p| window::open(p, at).is_some()));
+                !whole && self.is_lost(&zone, &read)
+            }
+        };
+        let offset = self.0.shape.offset(last * zone.chunk + i);
+        lost.then_some(Place { stripe: last, offset, ..place })
+    }
+
+    /// Forgets what was read of the windows of a segment that `row` is in: they are read anew.
+    pub(crate) fn forget_listings(&self, slot: u32, row: u32) {
+        let segments = self.0.segments.borrow();
+        let segment = &segments[slot as usize];
+        let first = window::start(row / segment.chunk);
+        let mut listings = self.0.listings.borrow_mut();
+        for index in 0..self.0.shape.placement.n {
+            for i in 0..segment.chunk {
+                listings.found.remove(&(segment.sequence, index, first, i));
+            }
+        }
     }
 
     fn window_at(&self, zone: &Listed, stripe: u32, row: u32) -> At {
@@ -232,15 +324,18 @@ impl Volume {
         (0..placement.k).filter_map(identity).collect()
     }
 
-    /// What the first `rows` data rows of a zone are, as far as they are as they are listed.
+    /// What the first `rows` data rows of a member's zone of a segment are, as far as they are as
+    /// they are listed. `full`: the zone was written to its end.
     pub(crate) async fn scan_windows(
         &self,
         drive: &Drive,
-        (index, chunk): (u32, u32),
-        (zone, sequence): (ZoneId, u64),
+        (slot, index): (u32, u32),
         rows: u32,
+        full: bool,
     ) -> Rows {
-        let known = Listed { slot: 0, sequence, index, zone, chunk, stripes: 0 };
+        let segment = self.0.segments.borrow()[slot as usize].clone();
+        let Some(known) = self.listed_zone(slot, index, &segment) else { return Rows::new() };
+        let (chunk, zone) = (known.chunk, known.zone);
         let (mut crcs, mut lists) = (Vec::new(), BTreeMap::new());
         read_zone(drive, &self.0.shape, zone, rows, &self.0.pages, |read| {
             let (stripe, row) = (crcs.len() as u32 / chunk, crcs.len() as u32 % chunk);
@@ -252,14 +347,22 @@ impl Volume {
             }
         })
         .await;
-        let row = |(at, crc): (u32, Option<u32>)| {
+        let row = |(at, crc): (u32, &Option<u32>)| {
             let (stripe, row) = (at / chunk, at % chunk);
             let metas = lists.get(&(window::start(stripe), row))?;
             let meta = metas.get((stripe % WINDOW) as usize)?;
-            let whole = meta.stripe.get() == stripe && Some(meta.own_crc.get()) == crc;
+            let whole = meta.stripe.get() == stripe && Some(meta.own_crc.get()) == *crc;
             let stripe = if is_own(meta) { NONE } else { stripe };
-            whole.then(|| Row { stripe, crc: meta.own_crc.get(), code: meta::coded(meta) })
+            whole.then(|| Row { stripe, ..Row::listed(meta) })
         };
-        (0..).zip(crcs).map(row).collect()
+        let mut found: Rows = (0..).zip(&crcs).map(row).collect();
+        if full && found.iter().any(Option::is_none) {
+            let footers = Footers::read(self, &segment).await;
+            for (at, (row, crc)) in (0..).zip(found.iter_mut().zip(crcs)) {
+                let meta = || footers.meta(index, at).filter(|m| Some(m.own_crc.get()) == crc);
+                *row = row.or_else(|| Some(Row::listed(&meta()?)));
+            }
+        }
+        found
     }
 }

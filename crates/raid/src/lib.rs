@@ -21,6 +21,7 @@ mod counters;
 mod doubt;
 mod drive;
 mod event;
+mod footers;
 pub mod format;
 pub mod level;
 mod make;

@@ -264,10 +264,11 @@ impl Volume {
             let end = written(&zones[index][zone.0 as usize], drive.geometry());
             let upto = end.saturating_sub(self.0.shape.offset(0)).min(self.0.shape.rows);
             let (volume, at) = (self.clone(), (*zone, segment.sequence));
-            let of = (index as u32, segment.groups.chunk);
+            let of = (segment.slot, index as u32);
+            let full = zones[index][zone.0 as usize].state == ZoneState::Full;
             let rows = self.0.rt.spawn(async move {
                 match volume.0.shape.bare {
-                    true => volume.scan_windows(&drive, of, at, upto).await,
+                    true => volume.scan_windows(&drive, of, upto, full).await,
                     false => scan_zone(&drive, &volume.0.shape, at, upto, &volume.0.pages).await,
                 }
             });

@@ -1,7 +1,7 @@
 //! What a segment's zones say of themselves: from what lies beside the blocks, or from footers.
 
 use crate::drive::Drive;
-use crate::format::{CODED, FooterEntry, NONE, kind};
+use crate::format::{BlockMeta, CODED, FooterEntry, NONE, kind};
 use crate::meta::{self, Identity};
 use crate::shape::Shape;
 use crate::stream::read_footer;
@@ -33,6 +33,13 @@ pub(crate) struct Row {
     pub(crate) code: [u8; CODED],
 }
 
+impl Row {
+    /// As what lists it says.
+    pub(crate) fn listed(meta: &BlockMeta) -> Row {
+        Row { stripe: meta.stripe.get(), crc: meta.own_crc.get(), code: meta::coded(meta) }
+    }
+}
+
 /// Rows of one zone; `None` where nothing whole was found.
 pub(crate) type Rows = Vec<Option<Row>>;
 
@@ -50,11 +57,7 @@ pub(crate) async fn scan_zone(
             let meta = meta::open(oob, sequence)?;
             (meta.own_crc.get() == crc32c(page.bytes())).then_some(meta)
         });
-        found.push(meta.map(|meta| Row {
-            stripe: meta.stripe.get(),
-            crc: meta.own_crc.get(),
-            code: meta::coded(&meta),
-        }));
+        found.push(meta.map(|meta| Row::listed(&meta)));
     })
     .await;
     found

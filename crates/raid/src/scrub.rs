@@ -15,6 +15,9 @@ use std::collections::{BTreeSet, VecDeque};
 /// Rows that are checked at a time.
 const AHEAD: usize = 16;
 
+/// What is wrong with a metadata block.
+const LISTING: &str = "metadata block damaged or unreadable";
+
 /// A block that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
@@ -43,6 +46,22 @@ pub struct Scrubbed {
     pub stopped: bool,
 }
 
+impl Scrubbed {
+    /// Adds a finding. A metadata block is found by each row that it lists: it is mended when all
+    /// of them are.
+    fn find(&mut self, new: Finding) {
+        let at = |finding: &Finding| (finding.member, finding.zone, finding.block);
+        let mut before = self.findings.iter_mut().rev().take(SEEN);
+        match before.find(|old| new.what == LISTING && at(old) == at(&new)) {
+            Some(old) => old.repaired &= new.repaired,
+            None => self.findings.push(new),
+        }
+    }
+}
+
+/// Findings among which one of the same block is looked for: more than a window's rows have.
+const SEEN: usize = 4096;
+
 /// A row of which too few blocks are left to make the others: a stripe that a crash tore and that
 /// never counted, unless the map names what is missing.
 struct Short {
@@ -64,7 +83,9 @@ impl Found {
     fn add(&mut self, row: Found) {
         self.result.blocks += row.result.blocks;
         self.result.lost += row.result.lost;
-        self.result.findings.extend(row.result.findings);
+        for finding in row.result.findings {
+            self.result.find(finding);
+        }
         self.short.extend(row.short);
     }
 }
@@ -124,7 +145,7 @@ impl Volume {
             let gone = row.missing.iter().filter(|number| named.contains(number)).count();
             if there && gone > 0 {
                 result.lost += gone as u64;
-                result.findings.extend(row.findings);
+                row.findings.into_iter().for_each(|finding| result.find(finding));
             }
         }
         Ok(())
@@ -165,12 +186,17 @@ impl Volume {
         (repair, stops): (bool, u64),
         found: &mut Found,
     ) -> Result<()> {
+        let chunk = self.0.segments.borrow()[slot as usize].chunk;
         let (mut next, mut flights, mut result) = (0, VecDeque::new(), Ok(()));
         loop {
             let stopped = self.0.scrub_stops.get() != stops;
             let goes_on = result.is_ok() && !stopped && self.stays((slot, sequence));
             while goes_on && next < rows && flights.len() < AHEAD {
                 let (volume, row) = (self.clone(), next);
+                if self.0.shape.bare && window::begins(row, chunk) {
+                    // What they list is looked for on the drives.
+                    self.forget_listings(slot, row);
+                }
                 next += 1;
                 flights.push_back(self.0.rt.spawn(async move {
                     let mut found = Found::default();
@@ -198,7 +224,7 @@ impl Volume {
         all: &mut Found,
     ) -> Result<()> {
         let placement = self.0.shape.placement;
-        let (mut found, mut damaged) = (Vec::new(), Vec::new());
+        let (mut found, mut damaged, mut listings) = (Vec::new(), Vec::new(), Vec::new());
         for chunk in 0..placement.n {
             let Some(place) = self.place_at(slot, row, chunk).await? else {
                 found.push(None);
@@ -206,9 +232,11 @@ impl Volume {
             };
             all.result.blocks += 1;
             let block = self.block_at(slot, row, chunk).await?;
-            if block.is_none() {
-                damaged.push((place, self.what_of(place).await));
+            let listing = if self.0.shape.bare { self.lost_listing(place).await } else { None };
+            if block.is_none() && (listing.is_none() || self.is_listed(place).await) {
+                damaged.push((place, "damaged or unreadable"));
             }
+            listings.extend(listing.map(|place| (place, LISTING)));
             found.push(block);
         }
         // A stripe that a crash tore, and rows that fill a group up, have nothing that counts.
@@ -232,6 +260,7 @@ impl Volume {
                 }
             }
         }
+        damaged.extend(listings);
         if damaged.is_empty() {
             return Ok(());
         }
@@ -258,14 +287,10 @@ impl Volume {
         Ok(())
     }
 
-    /// What is wrong with a block that is not whole.
-    async fn what_of(&self, place: Place) -> &'static str {
-        let bare = self.0.shape.bare;
-        let listed = if bare { self.clone().listed(place, 1).await } else { Vec::new() };
-        match listed.first() {
-            Some(Some(meta)) if meta.stripe.get() == NONE => "its metadata block is damaged",
-            _ => "damaged or unreadable",
-        }
+    /// Whether anything says what the block at a place is.
+    async fn is_listed(&self, place: Place) -> bool {
+        let listed = self.clone().listed(place, 1).await;
+        listed.first().is_some_and(|meta| meta.is_some_and(|meta| meta.stripe.get() != NONE))
     }
 
     /// Whether a row has a block that counts, or one that might. Rows that were mended have none.

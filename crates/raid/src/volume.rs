@@ -19,7 +19,7 @@ use crate::stream::Stream;
 use crate::table::StripeTable;
 use crate::window::Windows;
 use furrow_log::Uuid;
-use furrow_rt::{Notify, Page, Pool, Rt};
+use furrow_rt::{Notify, Page, Pool, Rt, Semaphore};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -237,6 +237,8 @@ pub(crate) struct Inner {
     pub(crate) map: RefCell<Map>,
     pub(crate) paging: crate::paging::Paging,
     pub(crate) listings: RefCell<crate::beside::Cache>,
+    /// One at a time reads the footers of a segment for want of a metadata block.
+    pub(crate) footer_reads: Semaphore,
     pub(crate) streams: Vec<Rc<Stream>>,
     pub(crate) pages: Pool,
     pub(crate) zero: Page,

@@ -34,6 +34,11 @@ pub(crate) fn start(stripe: u32) -> u32 {
     stripe - stripe % WINDOW
 }
 
+/// Whether a row of a segment of chunks of `chunk` blocks is the first of its window.
+pub(crate) fn begins(row: u32, chunk: u32) -> bool {
+    row.is_multiple_of(WINDOW * chunk)
+}
+
 /// Whether `stripe` is the last of its window, in a segment of `stripes`.
 pub(crate) fn ends(stripe: u32, stripes: u32) -> bool {
     stripe % WINDOW == WINDOW - 1 || stripe + 1 == stripes

@@ -5,11 +5,12 @@
 mod common;
 
 use common::{check, churn, devices, drives, geometry, made, page, pages};
-use furrow_emu::{Fates, Fault, FaultKind, When};
-use furrow_raid::{Config, Level, MemberState, Options, assemble, create};
-use furrow_rt::{Config as RtConfig, Rng, Rt};
-use furrow_zone::{Geometry, ZoneId, ZonedDevice};
-use std::collections::BTreeMap;
+use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
+use furrow_log::{BlockAddr, read_blocks, record};
+use furrow_raid::{Config, Level, MemberState, Options, assemble, create, format};
+use furrow_rt::{Config as RtConfig, Pool, Rng, Rt};
+use furrow_zone::{BlockCount, Geometry, QueueId, ZoneId, ZoneState, ZonedDevice};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 fn bare(zones: u32, capacity: u64) -> Geometry {
@@ -201,6 +202,138 @@ fn a_damaged_metadata_block_costs_nothing_and_a_scrub_mends_it() {
         check(&volume, &model).await;
     });
     rt.clear();
+}
+
+/// The metadata blocks of a drive in zones that are written to their end: zone and block.
+async fn metadata_blocks(drive: &Emulator, pages: &Pool) -> BTreeSet<(ZoneId, u32)> {
+    let mut found = BTreeSet::new();
+    let zones = drive.report(ZoneId(2), drive.geometry().zones - 2).unwrap();
+    for zone in zones.iter().filter(|zone| zone.state == ZoneState::Full) {
+        for block in 0..furrow_log::address::blocks_per_zone(drive.geometry()) {
+            let at = BlockAddr::new(drive.geometry(), zone.zone, block);
+            let read = read_blocks(drive, QueueId(0), at, 1, pages).await.unwrap();
+            let header = record::peek(read[0].bytes());
+            if header.is_some_and(|header| header.kind.get() == format::kind::WINDOW) {
+                found.insert((zone.zone, block));
+            }
+        }
+    }
+    found
+}
+
+/// Flips a bit of each block, or makes it unreadable: a drive has no more than 256 faults.
+fn damage(drive: &Emulator, blocks: &BTreeSet<(ZoneId, u32)>, unreadable: usize) {
+    for (n, (zone, block)) in blocks.iter().enumerate() {
+        let lba = BlockAddr::new(drive.geometry(), *zone, *block).lba(drive.geometry());
+        let kind = if n % 2 == 0 && n / 2 < unreadable {
+            FaultKind::ReadError
+        } else {
+            FaultKind::BitFlip
+        };
+        drive.inject(Fault::new(kind).at_blocks(lba, BlockCount(1))).unwrap();
+    }
+}
+
+/// All metadata blocks of a drive are damaged while as many are missing as may be: what footers say
+/// is enough, for reads and for a recovery that has to look at every row.
+#[test]
+fn footers_stand_in_for_metadata_blocks_while_drives_are_missing() {
+    for (level, count, gone, victim, crash) in [
+        (Level::Raid5, 4, &[1][..], 2, false),
+        (Level::Raid5, 4, &[1], 2, true),
+        (Level::Raid6, 5, &[0, 3], 2, false),
+        (Level::Raid6, 5, &[0, 3], 2, true),
+        (Level::Raid01, 4, &[0], 1, false),
+        (Level::Raid01, 4, &[2], 3, true),
+        (Level::Raid4, 3, &[1], 0, false),
+        (Level::Raid4, 3, &[0], 2, true),
+    ] {
+        let what = format!("{level} of {count} without {gone:?}, crash: {crash}");
+        let rt = Rt::new(RtConfig::shuffled(3));
+        let geometry = bare(20, 190);
+        let all = drives(&rt, &geometry, count);
+        let volume = made(&rt, &all, &config(level, &geometry));
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+            churn(&volume, &mut model, &mut rng, 250).await;
+            if crash {
+                let checkpoints = volume.counters().checkpoints;
+                assert!(checkpoints <= 1, "{what}: nothing but the first: {checkpoints}");
+            } else {
+                volume.stop().await.unwrap();
+            }
+            all.iter().for_each(|drive| drive.power_cut(&Fates::nothing(1)));
+            drop(volume);
+            rt2.sleep(1_000_000_000).await;
+            all.iter().for_each(|drive| drive.power_on());
+            let victim = &all[victim];
+            let blocks = metadata_blocks(victim, &Pool::new(4)).await;
+            assert!(blocks.len() > 20, "{what}: {}", blocks.len());
+            damage(victim, &blocks, 200);
+            let given: Vec<_> =
+                (0..count).filter(|i| !gone.contains(i)).map(|i| all[i].clone()).collect();
+            let volume = assemble(&rt2, devices(&given), &Options::default()).await.unwrap();
+            check(&volume, &model).await;
+            churn(&volume, &mut model, &mut rng, 50).await;
+            check(&volume, &model).await;
+            assert!(volume.counters().reconstructed > 0, "{what}: {:?}", volume.counters());
+            volume.stop().await.unwrap();
+        });
+        rt.clear();
+    }
+}
+
+/// A scrub names metadata blocks that are damaged, and none that nobody needs; when what they list
+/// is written anew they are not needed either.
+#[test]
+fn a_scrub_names_damaged_metadata_blocks_and_moves_what_they_list() {
+    for missing in [None, Some(3)] {
+        let rt = Rt::new(RtConfig::simulated(3));
+        let geometry = bare(20, 190);
+        let all = drives(&rt, &geometry, 4);
+        let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+            churn(&volume, &mut model, &mut rng, 250).await;
+            let clean = volume.scrub(false, |_, _| {}).await.unwrap();
+            assert!(clean.findings.is_empty(), "{clean:?}");
+            // What was read of them is in memory: a scrub looks at the drives all the same.
+            let blocks = metadata_blocks(&all[2], &Pool::new(4)).await;
+            // Not unreadable: that stays with the place, also when it is written anew.
+            damage(&all[2], &blocks, 0);
+            if let Some(index) = missing {
+                volume.fail(index).await.unwrap();
+            }
+            let scrubbed = volume.scrub(false, |_, _| {}).await.unwrap();
+            let named: Vec<(ZoneId, u32)> =
+                scrubbed.findings.iter().map(|f| (f.zone, f.block)).collect();
+            let once: BTreeSet<(ZoneId, u32)> = named.iter().copied().collect();
+            assert!(once.len() > 3 && once.len() == named.len(), "each once: {named:?}");
+            assert!(once.is_subset(&blocks), "{named:?}");
+            for finding in &scrubbed.findings {
+                let what = (finding.member, finding.what, finding.repaired);
+                assert_eq!(what, (2, "metadata block damaged or unreadable", false));
+            }
+            assert_eq!(scrubbed.lost, 0);
+            // Of each window the last one of each row of a chunk.
+            let sealed: BTreeSet<ZoneId> = once.iter().map(|(zone, _)| *zone).collect();
+            assert!(sealed.len() > 1, "{sealed:?}");
+            let mended = volume.scrub(true, |_, _| {}).await.unwrap();
+            assert!(mended.findings.iter().all(|finding| finding.repaired), "{mended:?}");
+            assert_eq!((mended.findings.len(), mended.lost), (named.len(), 0));
+            let again = volume.scrub(false, |_, _| {}).await.unwrap();
+            assert!(again.findings.is_empty() && again.lost == 0, "{again:?}");
+            check(&volume, &model).await;
+            volume.stop().await.unwrap();
+            drop(volume);
+            let given: Vec<_> = [0, 1, 2].map(|index| all[index].clone()).into();
+            let volume = assemble(&rt2, devices(&given), &Options::default()).await.unwrap();
+            check(&volume, &model).await;
+        });
+        rt.clear();
+    }
 }
 
 #[test]

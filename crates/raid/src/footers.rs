@@ -1,0 +1,68 @@
+//! What a segment's footers say of its rows: on drives without an out-of-band area it stands in for
+//! metadata blocks that cannot be read.
+//!
+//! Footers have no code of parity blocks: it is made from those of the row's data blocks, which are
+//! all there, since the footers of any drives that suffice describe the zones of all.
+
+use crate::format::{BlockMeta, CODED, FooterEntry};
+use crate::level::Placement;
+use crate::meta::{self, Identity};
+use crate::parity::reconstruct;
+use crate::scan::footers_of;
+use crate::stream::read_footer;
+use crate::volume::{Segment, Volume};
+
+/// The footers of a segment whose chunks are where they belong.
+pub(crate) struct Footers {
+    placement: Placement,
+    sequence: u64,
+    chunk: u32,
+    /// By drive; `None` where no footer is left that describes its zone.
+    entries: Vec<Option<Vec<FooterEntry>>>,
+}
+
+impl Footers {
+    pub(crate) async fn read(volume: &Volume, segment: &Segment) -> Footers {
+        Footers {
+            placement: volume.shape().placement,
+            sequence: segment.sequence,
+            chunk: segment.chunk,
+            entries: footers_of(volume, segment).await,
+        }
+    }
+
+    /// Whether a drive's zone is described.
+    pub(crate) fn describe(&self, drive: u32) -> bool {
+        self.entries[drive as usize].is_some()
+    }
+
+    /// What a row of a drive holds (`None`: parity), and its CRC; `None` if it belongs to nothing.
+    fn entry(&self, drive: u32, row: u32) -> Option<(Option<Identity>, u32)> {
+        let entry = self.entries[drive as usize].as_ref()?.get(row as usize)?;
+        let (identity, stripe) = read_footer(entry)?;
+        (stripe == row / self.chunk).then(|| (identity, entry.crc.get()))
+    }
+
+    /// What a metadata block would say of a row of a drive, if it belongs to a stripe.
+    pub(crate) fn meta(&self, drive: u32, row: u32) -> Option<BlockMeta> {
+        let (identity, crc) = self.entry(drive, row)?;
+        let code = match identity {
+            Some(identity) => identity.bytes(),
+            None => self.parity_code(drive, row)?,
+        };
+        Some(meta::seal(&code, self.sequence, row / self.chunk, crc))
+    }
+
+    fn parity_code(&self, drive: u32, row: u32) -> Option<[u8; CODED]> {
+        let (placement, stripe) = (&self.placement, row / self.chunk);
+        let code = |chunk: u32| {
+            let (identity, _) = self.entry(placement.drive(stripe, chunk), row)?;
+            Some(identity?.bytes())
+        };
+        let codes: Vec<Option<[u8; CODED]>> = (0..placement.n).map(code).collect();
+        let codes: Vec<Option<&[u8]>> =
+            codes.iter().map(|code| code.as_ref().map(|code| &code[..])).collect();
+        let chunk = placement.chunk(stripe, drive) as usize;
+        reconstruct(placement, &codes, chunk)?.try_into().ok()
+    }
+}
