@@ -33,7 +33,7 @@ const LOG: &[&str] = &[
     "typenum",
     "zerocopy",
 ];
-const FS: &[&str] = &["furrow-fs", "thin-vec"];
+const FS: &[&str] = &["furrow-fs"];
 const RAID: &[&str] = &["furrow-raid"];
 
 /// The folder of each core crate and its whole dependency tree: exactly this. Procedural macros

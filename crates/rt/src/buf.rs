@@ -5,20 +5,24 @@
 //! device or a checksum can no longer change: *frozen* means *shared*. Pages come from a
 //! [`Pool`], which recycles them; a pool that is empty allocates.
 //!
-//! Page memory is cut from slabs of 64 pages. One allocation per page would cost three pages of
+//! Page memory is cut from slabs of 2 MiB. One allocation per page would cost three pages of
 //! memory for each: an aligned `Arc` puts its counts in a page of their own, and the allocator's
-//! header takes part of another. Slabs are never given back to the system: freed pages go to
-//! their pool, then to a list shared by the whole process, and from there to whoever asks next.
-//! So the process keeps the memory of its peak, which the engines' cache bounds.
+//! header takes part of another. A slab is what the kernel can map as one huge page, which is
+//! asked for: a cache of small ones is so large that most accesses miss the processor's
+//! translations too. Slabs are never given back to the system: freed pages go to their pool,
+//! then to a list shared by the whole process, and from there to whoever asks next. So the
+//! process keeps the memory of its peak, which the engines' cache bounds.
 
 use crossbeam_queue::SegQueue;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::sync::{Arc, LazyLock, Mutex};
 
 /// Bytes in a [`Page`].
 pub const PAGE_SIZE: usize = 4096;
 
-/// Pages allocated at once.
-const SLAB_PAGES: usize = 64;
+/// Bytes allocated at once, and what they are aligned to: those of a huge page.
+const SLAB: usize = 2 << 20;
+const SLAB_PAGES: usize = SLAB / PAGE_SIZE;
 
 #[repr(C, align(4096))]
 #[derive(Clone)]
@@ -36,13 +40,39 @@ fn allocate() -> &'static mut Memory {
     if let Some(memory) = SPARE.pop() {
         return memory;
     }
-    let slab = vec![Memory([0; PAGE_SIZE]); SLAB_PAGES].into_boxed_slice();
     #[cfg(test)]
     ALLOCATED.fetch_add(SLAB_PAGES, std::sync::atomic::Ordering::Relaxed);
-    let mut pages = Box::leak(slab).iter_mut();
+    let mut pages = map_slab().iter_mut();
     let first = pages.next().expect("invariant: a slab has pages");
     pages.for_each(|memory| SPARE.push(memory));
     first
+}
+
+/// A new slab, zeroed.
+#[allow(unsafe_code, reason = "the allocator neither aligns without touching nor gives advice")]
+fn map_slab() -> &'static mut [Memory; SLAB_PAGES] {
+    let (any, none) = (std::ptr::null_mut(), MapFlags::PRIVATE);
+    // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+    let mapped = unsafe { mmap_anonymous(any, 2 * SLAB, ProtFlags::READ | ProtFlags::WRITE, none) };
+    let Ok(mapped) = mapped else {
+        std::alloc::handle_alloc_error(std::alloc::Layout::new::<[Memory; SLAB_PAGES]>());
+    };
+    let before = mapped.align_offset(SLAB);
+    // SAFETY: all within the mapping, of which nobody else knows: an aligned slab begins in its
+    // first half, what is unmapped is beside that, and advice changes no contents. The slab is
+    // zeroed, as the kernel maps it, which is a value of its type; it is never unmapped, and no
+    // other reference to it exists. Without the advice, or what unmapping gains, it works as well.
+    unsafe {
+        let slab = mapped.byte_add(before);
+        if before > 0 {
+            let _ = munmap(mapped, before);
+        }
+        if before < SLAB {
+            let _ = munmap(slab.byte_add(SLAB), SLAB - before);
+        }
+        let _ = madvise(slab, SLAB, Advice::LinuxHugepage);
+        &mut *slab.cast::<[Memory; SLAB_PAGES]>()
+    }
 }
 
 /// A list of pages, in order: the payload of one command.
@@ -172,6 +202,43 @@ impl std::ops::Deref for Page {
 impl std::fmt::Debug for Page {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Page({:02x?}…)", &self.bytes()[..8])
+    }
+}
+
+/// One 4 KiB, 4 KiB-aligned buffer with one owner: for what is kept and looked at, and never sent.
+/// It is one word, and what it leads to is the memory itself.
+pub struct OwnedPage(
+    // Invariant: `Some` until drop.
+    Option<&'static mut Memory>,
+);
+
+impl OwnedPage {
+    /// A zeroed page.
+    pub fn zeroed() -> OwnedPage {
+        let memory = allocate();
+        memory.0.fill(0);
+        OwnedPage(Some(memory))
+    }
+}
+
+impl std::ops::Deref for OwnedPage {
+    type Target = [u8; PAGE_SIZE];
+    fn deref(&self) -> &Self::Target {
+        &self.0.as_deref().expect("invariant: a live page has its memory").0
+    }
+}
+
+impl std::ops::DerefMut for OwnedPage {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0.as_deref_mut().expect("invariant: a live page has its memory").0
+    }
+}
+
+impl Drop for OwnedPage {
+    fn drop(&mut self) {
+        if let Some(memory) = self.0.take() {
+            SPARE.push(memory);
+        }
     }
 }
 

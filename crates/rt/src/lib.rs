@@ -33,7 +33,7 @@ mod sync;
 mod tasks;
 pub mod wait;
 
-pub use buf::{PAGE_SIZE, Page, Pages, Pool};
+pub use buf::{OwnedPage, PAGE_SIZE, Page, Pages, Pool};
 pub use completion::{Completion, CompletionTable, Ticket};
 pub use exec::{Clock, Config, JoinHandle, Nanos, Rt, Source};
 pub use gate::{Notified, Notify, Permit, Semaphore};

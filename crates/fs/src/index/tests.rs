@@ -11,12 +11,7 @@ fn entry(ino: u32, hash: u32, name: &[u8]) -> dirent::Entry<'_> {
 
 /// What the counted bytes should be.
 fn counted(indexes: &Indexes) -> usize {
-    let held = |index: &Index| {
-        let held: usize = index.names.buckets.iter().map(Bucket::held).sum();
-        assert_eq!(held, index.names.held);
-        index.bytes()
-    };
-    indexes.of.values().map(held).sum()
+    indexes.of.values().map(Index::bytes).sum()
 }
 
 #[test]
@@ -35,7 +30,7 @@ fn too_much_is_forgotten_whole_and_what_is_gone_alone() {
     }
     assert_eq!(indexes.bytes, counted(&indexes));
     let each = indexes.bytes as f64 / 200_000.0;
-    assert!((20.0..30.0).contains(&each), "{each} bytes for each name of six");
+    assert!((40.0..64.0).contains(&each), "{each} bytes for each name of six");
     assert!(indexes.bytes > BYTES_MIN);
     indexes.tidy();
     assert!(!indexes.knows(7, 0) && indexes.bytes() == 0);
@@ -43,7 +38,7 @@ fn too_much_is_forgotten_whole_and_what_is_gone_alone() {
     indexes.learn(9, 3, Some(&page));
     indexes.forget(7);
     assert!(!indexes.knows(7, 0) && indexes.knows(9, 3));
-    assert_eq!((indexes.of[&9].names.count, indexes.bytes), (1, counted(&indexes)));
+    assert_eq!((indexes.of[&9].names.count(), indexes.bytes), (1, counted(&indexes)));
 }
 
 #[test]
@@ -76,7 +71,7 @@ fn check(indexes: &Indexes, pages: &[[u8; BLOCK]; 2], names: &[(u32, Vec<u8>)]) 
     }
     let known = (0..2u32).filter(|block| indexes.knows(5, *block));
     let count: usize = known.map(|block| dirent::iter(&pages[block as usize]).count()).sum();
-    assert_eq!(indexes.of.get(&5).map_or(0, |index| index.names.count), count);
+    assert_eq!(indexes.of.get(&5).map_or(0, |index| index.names.count()), count);
     assert_eq!(indexes.bytes, counted(indexes));
 }
 
@@ -84,15 +79,18 @@ proptest! {
     /// Whatever is added, replaced and removed, what is known is what is there.
     #[test]
     fn what_is_known_is_what_is_there(
-        ops in prop::collection::vec((0u8..10, 0u32..2, 0u8..60), 1..300),
+        ops in prop::collection::vec((0u8..10, 0u32..2, 0u8..120), 1..400),
     ) {
         let mut indexes = Indexes::new(1);
         let mut pages = [[0; BLOCK]; 2];
         pages.iter_mut().for_each(dirent::init);
         indexes.learn(5, 0, None);
-        // Few hashes, so that names share them; and no name in both blocks.
-        let names: Vec<(u32, Vec<u8>)> = (0..60u32)
-            .map(|n| (n % 7, format!("{n}{}", "x".repeat(n as usize * 4)).into_bytes()))
+        // Some share few hashes, more than a page holds; and no name is in both blocks.
+        let names: Vec<(u32, Vec<u8>)> = (0..120u32)
+            .map(|n| {
+                let hash = if n < 60 { n % 7 } else { n.wrapping_mul(0x9e37_79b9) };
+                (hash, format!("{n}{}", "x".repeat(n as usize % 60 * 4)).into_bytes())
+            })
             .collect();
         for (op, block, n) in ops {
             let (hash, name) = &names[usize::from(n)];
