@@ -132,7 +132,7 @@ impl Volume {
         for (row, page) in rows.zip(pages) {
             if let Some(metas) = window::open(&page, self.window_at(zone, last, row)) {
                 let metas = Rc::new(metas);
-                self.0.listings.borrow_mut().put(key(row), metas.clone(), false);
+                self.keep_listing(&drive, key(row), &metas, false);
                 asked = asked.or((row == i).then_some(metas));
             }
         }
@@ -163,7 +163,7 @@ impl Volume {
             if lost {
                 self.0.members[zone.index as usize].count(|errors| errors.checksum += 1);
             }
-            self.0.listings.borrow_mut().put(key(i), found.clone(), lost);
+            self.keep_listing(&drive, key(i), &found, lost);
         }
         found
     }
@@ -238,6 +238,14 @@ impl Volume {
             for i in 0..segment.chunk {
                 listings.found.remove(&(segment.sequence, index, first, i));
             }
+        }
+    }
+
+    /// Keeps what was read of a drive, unless another has come in its place meanwhile.
+    fn keep_listing(&self, drive: &Rc<Drive>, key: Key, metas: &Metas, lost: bool) {
+        let now = self.0.members[key.1 as usize].drive();
+        if now.is_some_and(|now| Rc::ptr_eq(&now, drive)) {
+            self.0.listings.borrow_mut().put(key, metas.clone(), lost);
         }
     }
 

@@ -66,6 +66,46 @@ fn what_is_written_is_read_after_a_crash_without_a_drive_and_from_a_replacement(
     }
 }
 
+/// What the drive before was asked for and answers only when another is in its place, is nothing
+/// that the other one lists.
+#[test]
+fn a_late_answer_of_a_drive_says_nothing_of_the_one_after_it() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = bare(20, 190);
+    let all = drives(&rt, &geometry, 3);
+    let spare = drives(&rt, &geometry, 1).remove(0);
+    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+        churn(&volume, &mut model, &mut rng, 600).await;
+        volume.stop().await.unwrap();
+        drop(volume);
+        let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+        let slow = FaultKind::Slow { polls: 0, nanoseconds: 10_000_000_000 };
+        all[1].inject(Fault::new(slow)).unwrap();
+        let late: Vec<_> = (0..volume.blocks())
+            .map(|block| {
+                let volume = volume.clone();
+                rt2.spawn(async move { volume.read(block, 1).await.map(drop) })
+            })
+            .collect();
+        rt2.sleep(1_000_000).await;
+        volume.fail(1).await.unwrap();
+        volume.replace(1, spare.clone(), false).await.unwrap();
+        while volume.rebuilding().is_some() {
+            rt2.sleep(1_000_000).await;
+        }
+        assert!(rt2.now().0 < 10_000_000_000, "nothing was answered before");
+        for read in late {
+            read.await.unwrap();
+        }
+        volume.fail(0).await.unwrap();
+        check(&volume, &model).await;
+    });
+    rt.clear();
+}
+
 /// One block at a time is the worst that can be: each takes a stripe, and another that lists it.
 #[test]
 fn a_volume_is_filled_and_overwritten_block_by_block() {
