@@ -52,7 +52,7 @@ pub mod block {
     pub const TRIM: u8 = 3;
     /// Parity, in footers only.
     pub const PARITY: u8 = 4;
-    /// A metadata block, in metadata blocks only.
+    /// A metadata block, in metadata blocks only; its address is all ones.
     pub const WINDOW: u8 = 5;
 }
 

@@ -104,16 +104,22 @@ impl Listing {
     }
 }
 
+/// The address of every metadata block. Beside parity is the parity of addresses, which all have
+/// zeros in the first byte: that is never all ones, while its kind may be any.
+const NOWHERE: u64 = u64::MAX;
+
 /// What a metadata block is itself.
 fn own(segment: u64, stripe: u32, page: &Page) -> BlockMeta {
     let crc = crc32c(page.bytes());
-    let identity = Identity { crc, kind: block::WINDOW, ..Identity::default() };
+    let identity = Identity { lba: NOWHERE, sequence: 0, crc, kind: block::WINDOW };
     meta::seal(&identity.bytes(), segment, stripe, crc)
 }
 
 /// Whether this is the metadata of a metadata block.
 pub(crate) fn is_own(meta: &BlockMeta) -> bool {
-    meta.kind.get() == u32::from(block::WINDOW) && meta.stripe.get() != NONE
+    meta.kind.get() == u32::from(block::WINDOW)
+        && meta.lba.get() == NOWHERE
+        && meta.stripe.get() != NONE
 }
 
 /// Where a metadata block must have been written.

@@ -106,6 +106,49 @@ fn a_late_answer_of_a_drive_says_nothing_of_the_one_after_it() {
     rt.clear();
 }
 
+/// What lies beside the second parity of two trims looks like what lies beside a metadata block,
+/// but for its address.
+#[test]
+fn parity_is_not_taken_for_a_metadata_block() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = bare(20, 190);
+    let all = drives(&rt, &geometry, 4);
+    let volume = made(&rt, &all, &config(Level::Raid6, &geometry));
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        for version in 1..9 {
+            volume.write(0, pages(0, 2, version), false).await.unwrap();
+            // Both are in one stripe.
+            let trims = [0, 1].map(|block| {
+                let volume = volume.clone();
+                rt2.spawn(async move { volume.trim(block, 1, false).await })
+            });
+            for trim in trims {
+                trim.await.unwrap();
+            }
+        }
+        let scrubbed = volume.scrub(false, |_, _| {}).await.unwrap();
+        assert!(scrubbed.findings.is_empty(), "{scrubbed:?}");
+        all.iter().for_each(|drive| drive.power_cut(&Fates::nothing(1)));
+        drop(volume);
+        rt2.sleep(1_000_000_000).await;
+        all.iter().for_each(|drive| drive.power_on());
+        for lost in [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]] {
+            let left: Vec<_> = (0..4).filter(|drive| !lost.contains(drive)).collect();
+            let left: Vec<_> = left.into_iter().map(|drive| fork(&rt2, &all[drive])).collect();
+            let volume = assemble(&rt2, devices(&left), &Options::default()).await.unwrap();
+            check(&volume, &BTreeMap::new()).await;
+        }
+    });
+    rt.clear();
+}
+
+/// A drive that holds what this one does.
+fn fork(rt: &Rt, drive: &Emulator) -> Rc<Emulator> {
+    let options = furrow_emu::Options::simulated();
+    Rc::new(Emulator::from_snapshot(rt, &drive.snapshot(), options))
+}
+
 /// One block at a time is the worst that can be: each takes a stripe, and another that lists it.
 #[test]
 fn a_volume_is_filled_and_overwritten_block_by_block() {

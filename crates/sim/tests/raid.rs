@@ -57,6 +57,19 @@ fn a_member_missed_for_a_moment_holds() {
     assert!(figures.reopens > 60, "{figures}");
 }
 
+/// Without an out-of-band area the second parity of two trims was taken for a metadata block: with
+/// two drives gone its stripe had never been.
+#[test]
+fn parity_that_looks_like_metadata_holds() {
+    let effort = Effort { cuts_max: 24, ..Effort::default() };
+    for volatile in [false, true] {
+        let case = Case { seed: 30_007, volatile };
+        let figures = sweep_case(&VolumeSubject::default(), case, &effort, &|_| false);
+        assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+        assert!(figures.reopens > 60, "{figures}");
+    }
+}
+
 #[test]
 fn every_defect_built_in_is_caught() {
     for canary in Canary::ALL {
