@@ -2,8 +2,8 @@
 //! for recovery, for cleaning.
 //!
 //! Of a window that is being written the open segment knows. Of others the last stripe is read;
-//! where that is damaged the segment's footers say the same. Where a crash cut it off, or there are
-//! no footers yet, the last whole metadata block before it counts.
+//! where that is damaged the segment's footers say the same, or are going to. Where a crash cut it
+//! off the last whole metadata block before it counts.
 
 use crate::drive::Drive;
 use crate::footers::Footers;
@@ -153,8 +153,8 @@ impl Volume {
             certain &= !read.as_ref().is_err_and(|error| error.kind() != ErrorKind::Corrupt);
             if stripe == last && self.is_lost(zone, &read) {
                 lost = true;
-                if let Some(metas) = self.listed_by_footers(zone, last, i).await {
-                    (found, certain) = (metas, true);
+                if let Some(told) = self.listed_by_footers(zone, last, i).await {
+                    (found, certain) = told;
                     break;
                 }
             }
@@ -179,25 +179,35 @@ impl Volume {
     }
 
     /// What the segment's footers say of row `i` of the chunks of the window that ends with stripe
-    /// `last`; `None` if it has none yet, or none that describes this zone can be read.
-    async fn listed_by_footers(&self, zone: &Listed, last: u32, i: u32) -> Option<Metas> {
-        let _one = self.0.footer_reads.acquire(1).await;
+    /// `last`, and whether they will go on saying just that; `None` if none that describes this
+    /// zone can be read.
+    async fn listed_by_footers(&self, zone: &Listed, last: u32, i: u32) -> Option<(Metas, bool)> {
         let first = window::start(last);
-        if let Some(known) =
-            self.0.listings.borrow().found.get(&(zone.sequence, zone.index, first, i))
-        {
-            return Some(known.metas.clone());
+        let filler = meta::filler(zone.sequence, self.0.zero_crc);
+        let listed = |footers: &Footers| {
+            let meta = |stripe: u32| footers.meta(zone.index, stripe * zone.chunk + i);
+            Rc::new((first..=last).map(|stripe| meta(stripe).unwrap_or(filler)).collect())
+        };
+        let open = self.0.streams.iter().find_map(|stream| {
+            let open = stream.open.borrow();
+            open.as_ref().filter(|open| open.sequence == zone.sequence).cloned()
+        });
+        if let Some(open) = open {
+            let rows = (first * zone.chunk) as usize..((last + 1) * zone.chunk) as usize;
+            // Chunks may still be on their way.
+            return Some((listed(&Footers::coming(self, &open, rows)), false));
+        }
+        let _one = self.0.footer_reads.acquire(1).await;
+        let key = (zone.sequence, zone.index, first, i);
+        if let Some(known) = self.0.listings.borrow().found.get(&key) {
+            return Some((known.metas.clone(), true));
         }
         let segment = self.0.segments.borrow()[zone.slot as usize].clone();
         if segment.sequence != zone.sequence || segment.state != SegmentState::Sealed {
             return None;
         }
         let footers = Footers::read(self, &segment).await;
-        let filler = meta::filler(zone.sequence, self.0.zero_crc);
-        let meta = |stripe: u32| footers.meta(zone.index, stripe * zone.chunk + i);
-        footers
-            .describe(zone.index)
-            .then(|| Rc::new((first..=last).map(|stripe| meta(stripe).unwrap_or(filler)).collect()))
+        footers.describe(zone.index).then(|| (listed(&footers), true))
     }
 
     /// The metadata block that ought to list the block at a place, if it is damaged.

@@ -1,5 +1,5 @@
-//! What a segment's footers say of its rows: on drives without an out-of-band area it stands in for
-//! metadata blocks that cannot be read.
+//! What a segment's footers say of its rows, or are going to: on drives without an out-of-band area
+//! it stands in for metadata blocks that cannot be read.
 //!
 //! Footers have no code of parity blocks: it is made from those of the row's data blocks, which are
 //! all there, since the footers of any drives that suffice describe the zones of all.
@@ -9,14 +9,17 @@ use crate::level::Placement;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
 use crate::scan::footers_of;
-use crate::stream::read_footer;
+use crate::stream::{Open, read_footer};
 use crate::volume::{Segment, Volume};
+use std::ops::Range;
 
 /// The footers of a segment whose chunks are where they belong.
 pub(crate) struct Footers {
     placement: Placement,
     sequence: u64,
     chunk: u32,
+    /// Row of the first entries.
+    first: u32,
     /// By drive; `None` where no footer is left that describes its zone.
     entries: Vec<Option<Vec<FooterEntry>>>,
 }
@@ -27,7 +30,20 @@ impl Footers {
             placement: volume.shape().placement,
             sequence: segment.sequence,
             chunk: segment.chunk,
+            first: 0,
             entries: footers_of(volume, segment).await,
+        }
+    }
+
+    /// Of some rows of a segment that is being written: what its footers are going to say.
+    pub(crate) fn coming(volume: &Volume, open: &Open, rows: Range<usize>) -> Footers {
+        let entries = open.footers.borrow();
+        Footers {
+            placement: volume.shape().placement,
+            sequence: open.sequence,
+            chunk: open.groups.chunk,
+            first: rows.start as u32,
+            entries: entries.iter().map(|of| Some(of[rows.clone()].to_vec())).collect(),
         }
     }
 
@@ -38,7 +54,8 @@ impl Footers {
 
     /// What a row of a drive holds (`None`: parity), and its CRC; `None` if it belongs to nothing.
     fn entry(&self, drive: u32, row: u32) -> Option<(Option<Identity>, u32)> {
-        let entry = self.entries[drive as usize].as_ref()?.get(row as usize)?;
+        let at = row.checked_sub(self.first)? as usize;
+        let entry = self.entries[drive as usize].as_ref()?.get(at)?;
         let (identity, stripe) = read_footer(entry)?;
         (stripe == row / self.chunk).then(|| (identity, entry.crc.get()))
     }

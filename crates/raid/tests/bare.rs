@@ -287,11 +287,12 @@ fn a_damaged_metadata_block_costs_nothing_and_a_scrub_mends_it() {
     rt.clear();
 }
 
-/// The metadata blocks of a drive in zones that are written to their end: zone and block.
-async fn metadata_blocks(drive: &Emulator, pages: &Pool) -> BTreeSet<(ZoneId, u32)> {
+/// The metadata blocks of a drive, zone and block, in zones that are written to their end, or in
+/// the others.
+async fn metadata_blocks(drive: &Emulator, pages: &Pool, full: bool) -> BTreeSet<(ZoneId, u32)> {
     let mut found = BTreeSet::new();
     let zones = drive.report(ZoneId(2), drive.geometry().zones - 2).unwrap();
-    for zone in zones.iter().filter(|zone| zone.state == ZoneState::Full) {
+    for zone in zones.iter().filter(|zone| (zone.state == ZoneState::Full) == full) {
         for block in 0..furrow_log::address::blocks_per_zone(drive.geometry()) {
             let at = BlockAddr::new(drive.geometry(), zone.zone, block);
             let read = read_blocks(drive, QueueId(0), at, 1, pages).await.unwrap();
@@ -351,7 +352,7 @@ fn footers_stand_in_for_metadata_blocks_while_drives_are_missing() {
             rt2.sleep(1_000_000_000).await;
             all.iter().for_each(|drive| drive.power_on());
             let victim = &all[victim];
-            let blocks = metadata_blocks(victim, &Pool::new(4)).await;
+            let blocks = metadata_blocks(victim, &Pool::new(4), true).await;
             assert!(blocks.len() > 20, "{what}: {}", blocks.len());
             damage(victim, &blocks, 200);
             let given: Vec<_> =
@@ -365,6 +366,36 @@ fn footers_stand_in_for_metadata_blocks_while_drives_are_missing() {
         });
         rt.clear();
     }
+}
+
+/// Of a segment that is still being written no footer is on the drives: what it is going to say is
+/// in memory.
+#[test]
+fn footers_that_are_not_written_yet_stand_in_as_well() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = bare(20, 190);
+    let all = drives(&rt, &geometry, 4);
+    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    rt.block_on(async move {
+        let mut model = BTreeMap::new();
+        // Each takes a stripe and one that lists it: more than a window, less than a segment.
+        for block in 0..45 {
+            volume.write(block, [page(block, 1)].into_iter().collect(), false).await.unwrap();
+            model.insert(block, 1);
+        }
+        let blocks = metadata_blocks(&all[2], &Pool::new(4), false).await;
+        assert!(blocks.len() > 40, "{blocks:?}");
+        damage(&all[2], &blocks, 20);
+        volume.fail(0).await.unwrap();
+        check(&volume, &model).await;
+        assert!(volume.counters().reconstructed > 0, "{:?}", volume.counters());
+        let scrubbed = volume.scrub(true, |_, _| {}).await.unwrap();
+        assert_eq!((scrubbed.findings.len(), scrubbed.lost), (1, 0), "{scrubbed:?}");
+        let found = &scrubbed.findings[0];
+        assert!(blocks.contains(&(found.zone, found.block)) && found.repaired, "{found:?}");
+        check(&volume, &model).await;
+    });
+    rt.clear();
 }
 
 /// A scrub names metadata blocks that are damaged, and none that nobody needs; when what they list
@@ -383,7 +414,7 @@ fn a_scrub_names_damaged_metadata_blocks_and_moves_what_they_list() {
             let clean = volume.scrub(false, |_, _| {}).await.unwrap();
             assert!(clean.findings.is_empty(), "{clean:?}");
             // What was read of them is in memory: a scrub looks at the drives all the same.
-            let blocks = metadata_blocks(&all[2], &Pool::new(4)).await;
+            let blocks = metadata_blocks(&all[2], &Pool::new(4), true).await;
             // Not unreadable: that stays with the place, also when it is written anew.
             damage(&all[2], &blocks, 0);
             if let Some(index) = missing {
