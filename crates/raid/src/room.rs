@@ -28,6 +28,8 @@ pub(crate) struct Room {
     inside: Cell<bool>,
     /// Segments cleaned since users got one, while they wait.
     fruitless: Cell<u32>,
+    /// The same, while they do not.
+    ahead: Cell<u32>,
     /// There is none, and why; blocks that counted when that was found.
     none: RefCell<Option<(Error, u64)>>,
     /// What recovery has still to do before anything may be reset.
@@ -85,22 +87,29 @@ impl Volume {
     /// A segment for users was begun.
     pub(crate) fn room_found(&self) {
         self.0.room.fruitless.set(0);
+        self.0.room.ahead.set(0);
     }
 
     /// A segment was cleaned.
     pub(crate) fn room_gained(&self) {
-        let fruitless = &self.0.room.fruitless;
-        fruitless.set(if self.0.room.users.get() > 0 { fruitless.get() + 1 } else { 0 });
+        let (fruitless, ahead) = (&self.0.room.fruitless, &self.0.room.ahead);
+        let waits = self.0.room.users.get() > 0;
+        fruitless.set(if waits { fruitless.get() + 1 } else { 0 });
+        ahead.set(if waits { 0 } else { ahead.get() + 1 });
     }
 
-    /// Whether cleaning goes round in circles: everything was moved twice, and users still wait.
+    /// Whether cleaning goes round in circles: everything was moved twice, and users still wait, or
+    /// have not begun a segment. Where zones are lost, what is free may never be enough to rest,
+    /// and what was just cleaned is the next that is worth it.
     pub(crate) fn cleans_in_vain(&self) -> bool {
-        self.0.room.fruitless.get() > 2 * self.0.shape.slots
+        let waits = self.0.room.users.get() > 0;
+        let cleaned = if waits { &self.0.room.fruitless } else { &self.0.room.ahead };
+        cleaned.get() > 2 * self.0.shape.slots
     }
 
     /// Lets those who wait for room look again: a drive came or went, or less is held.
     pub(crate) fn room_changed(&self) {
-        self.0.room.fruitless.set(0);
+        self.room_found();
         self.room_made();
     }
 
