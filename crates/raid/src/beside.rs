@@ -161,7 +161,7 @@ impl Volume {
         }
         if certain {
             if lost {
-                self.0.members[zone.index as usize].count(|errors| errors.checksum += 1);
+                self.note_mismatch(zone.index);
             }
             self.keep_listing(&drive, key(i), &found, lost);
         }

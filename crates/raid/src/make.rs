@@ -242,7 +242,7 @@ impl Volume {
         places: &[Option<Place>],
         into: &mut [Option<Whole>],
     ) {
-        let member = &self.0.members[reading.index as usize];
+        let index = reading.index;
         let (outcome, of, beside) = reading.over().await;
         if !outcome.status.is_ok() {
             if of.len() > 1 {
@@ -252,7 +252,7 @@ impl Volume {
                 }
                 return;
             }
-            member.count(|errors| errors.read += 1);
+            self.0.members[index as usize].count(|errors| errors.read += 1);
             if let Some(place) = of.first().and_then(|i| places[*i]) {
                 self.note_lost_zone(place.index, place.zone);
             }
@@ -267,7 +267,7 @@ impl Volume {
                 meta.stripe.get() == place.stripe && meta.own_crc.get() == crc32c(page.bytes())
             });
             if meta.is_none() && !none {
-                member.count(|errors| errors.checksum += 1);
+                self.note_mismatch(index);
             }
             into[i] = meta.map(|meta| (meta, page));
         }

@@ -299,9 +299,20 @@ impl Volume {
             if right {
                 pages[i] = Some(page);
             } else {
-                member.count(|errors| errors.checksum += 1);
+                self.note_mismatch(index);
                 lost.push(i);
             }
         }
+    }
+
+    /// Counts a block of a member that is not what it should be. What lists it on drives without an
+    /// out-of-band area may be out of reach because the drive went meanwhile: then that is it.
+    pub(crate) fn note_mismatch(&self, index: u32) {
+        let member = &self.0.members[index as usize];
+        let gone = self.0.shape.bare && member.drive().is_none_or(|drive| !drive.answers());
+        member.count(|errors| match gone {
+            true => errors.read += 1,
+            false => errors.checksum += 1,
+        });
     }
 }

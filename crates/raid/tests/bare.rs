@@ -4,12 +4,12 @@
 
 mod common;
 
-use common::{check, churn, devices, drives, geometry, made, page, pages};
+use common::{check, churn, devices, drives, geometry, made, page, pages, power_cycle};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_log::{BlockAddr, read_blocks, record};
-use furrow_raid::{Config, Level, MemberState, Options, assemble, create, format};
-use furrow_rt::{Config as RtConfig, Pool, Rng, Rt};
-use furrow_zone::{BlockCount, Geometry, QueueId, ZoneId, ZoneState, ZonedDevice};
+use furrow_raid::{Config, Level, MemberState, Options, Volume, assemble, create, format};
+use furrow_rt::{Config as RtConfig, JoinHandle, Pool, Rng, Rt};
+use furrow_zone::{BlockCount, Geometry, QueueId, Result, ZoneId, ZoneState, ZonedDevice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -38,10 +38,7 @@ fn what_is_written_is_read_after_a_crash_without_a_drive_and_from_a_replacement(
             check(&volume, &model).await;
             let scrubbed = volume.scrub(false, |_, _| {}).await.unwrap();
             assert!(scrubbed.findings.is_empty() && scrubbed.lost == 0, "{scrubbed:?}");
-            all.iter().for_each(|drive| drive.power_cut(&Fates::nothing(1)));
-            drop(volume);
-            rt2.sleep(1_000_000_000).await;
-            all.iter().for_each(|drive| drive.power_on());
+            power_cycle(&rt2, &all, volume).await;
             let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
             check(&volume, &model).await;
             churn(&volume, &mut model, &mut rng, 200).await;
@@ -84,12 +81,7 @@ fn a_late_answer_of_a_drive_says_nothing_of_the_one_after_it() {
         let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
         let slow = FaultKind::Slow { polls: 0, nanoseconds: 10_000_000_000 };
         all[1].inject(Fault::new(slow)).unwrap();
-        let late: Vec<_> = (0..volume.blocks())
-            .map(|block| {
-                let volume = volume.clone();
-                rt2.spawn(async move { volume.read(block, 1).await.map(drop) })
-            })
-            .collect();
+        let late = all_read_at_once(&rt2, &volume);
         rt2.sleep(1_000_000).await;
         volume.fail(1).await.unwrap();
         volume.replace(1, spare.clone(), false).await.unwrap();
@@ -102,6 +94,36 @@ fn a_late_answer_of_a_drive_says_nothing_of_the_one_after_it() {
         }
         volume.fail(0).await.unwrap();
         check(&volume, &model).await;
+    });
+    rt.clear();
+}
+
+/// A drive goes while it is read, and what lists its blocks cannot be read any more: that is no
+/// damage of what was read before.
+#[test]
+fn a_drive_that_goes_is_not_counted_as_damaged() {
+    let rt = Rt::new(RtConfig::shuffled(3));
+    let geometry = bare(20, 190);
+    let all = drives(&rt, &geometry, 4);
+    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
+        churn(&volume, &mut model, &mut rng, 600).await;
+        // So that nothing of what lists the blocks is in memory.
+        volume.stop().await.unwrap();
+        drop(volume);
+        let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+        let disappear = FaultKind::Disappear { commands: None };
+        all[1].inject(Fault::new(disappear).when(When::Nth(60))).unwrap();
+        let reads = all_read_at_once(&rt2, &volume);
+        for read in reads {
+            read.await.unwrap();
+        }
+        check(&volume, &model).await;
+        let members = volume.members();
+        assert_eq!(members[1].1, MemberState::Failed);
+        assert!(members[1].2.read > 0 && members.iter().all(|m| m.2.checksum == 0), "{members:?}");
     });
     rt.clear();
 }
@@ -129,10 +151,7 @@ fn parity_is_not_taken_for_a_metadata_block() {
         }
         let scrubbed = volume.scrub(false, |_, _| {}).await.unwrap();
         assert!(scrubbed.findings.is_empty(), "{scrubbed:?}");
-        all.iter().for_each(|drive| drive.power_cut(&Fates::nothing(1)));
-        drop(volume);
-        rt2.sleep(1_000_000_000).await;
-        all.iter().for_each(|drive| drive.power_on());
+        power_cycle(&rt2, &all, volume).await;
         for lost in [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]] {
             let left: Vec<_> = (0..4).filter(|drive| !lost.contains(drive)).collect();
             let left: Vec<_> = left.into_iter().map(|drive| fork(&rt2, &all[drive])).collect();
@@ -141,6 +160,15 @@ fn parity_is_not_taken_for_a_metadata_block() {
         }
     });
     rt.clear();
+}
+
+/// Reads of each block, all under way.
+fn all_read_at_once(rt: &Rt, volume: &Volume) -> Vec<JoinHandle<Result<()>>> {
+    let read = |block| {
+        let volume = volume.clone();
+        rt.spawn(async move { volume.read(block, 1).await.map(drop) })
+    };
+    (0..volume.blocks()).map(read).collect()
 }
 
 /// A drive that holds what this one does.
@@ -347,10 +375,7 @@ fn footers_stand_in_for_metadata_blocks_while_drives_are_missing() {
             } else {
                 volume.stop().await.unwrap();
             }
-            all.iter().for_each(|drive| drive.power_cut(&Fates::nothing(1)));
-            drop(volume);
-            rt2.sleep(1_000_000_000).await;
-            all.iter().for_each(|drive| drive.power_on());
+            power_cycle(&rt2, &all, volume).await;
             let victim = &all[victim];
             let blocks = metadata_blocks(victim, &Pool::new(4), true).await;
             assert!(blocks.len() > 20, "{what}: {}", blocks.len());

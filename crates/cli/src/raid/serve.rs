@@ -504,7 +504,8 @@ fn advise(status: &mut Status) {
     } else if let Some(first) = gone.first() {
         let who = if gone.len() == 1 { "member" } else { "members" };
         status.problem = Some(format!("{who} {} gone; {redundancy}", gone.join(", ")));
-        status.action = Some(format!("replace it: furrow raid replace {name} {first} DEV"));
+        let each = if gone.len() == 1 { "it" } else { "each" };
+        status.action = Some(format!("replace {each}: furrow raid replace {name} {first} DEV"));
     } else if status.rebuild.as_ref().is_some_and(|rebuild| !rebuild.running) {
         status.problem = Some(format!("a rebuild is not finished; {redundancy}"));
         status.action = Some(format!("go on with it: furrow raid rebuild {name}"));

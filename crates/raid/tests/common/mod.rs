@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(dead_code, reason = "no test uses all of it")]
 
-use furrow_emu::{Emulator, Medium, Options as DriveOptions};
+use furrow_emu::{Emulator, Fates, Medium, Options as DriveOptions};
 use furrow_raid::{Config, Level, Options, Volume, create};
 use furrow_rt::{Page, Pages, Rng, Rt};
 use furrow_zone::{Geometry, ZonedDevice};
@@ -73,6 +73,14 @@ pub fn version(block: u64, found: &Page) -> Option<u64> {
     assert_eq!(word(0), block, "block {block} holds another's content");
     assert_eq!(found.bytes(), page(block, version).bytes(), "block {block} is damaged");
     Some(version)
+}
+
+/// The power goes, with whatever the volume was doing, and comes back: nothing in flight was done.
+pub async fn power_cycle(rt: &Rt, drives: &[Rc<Emulator>], volume: Volume) {
+    drives.iter().for_each(|drive| drive.power_cut(&Fates::nothing(1)));
+    drop(volume);
+    rt.sleep(1_000_000_000).await;
+    drives.iter().for_each(|drive| drive.power_on());
 }
 
 /// Reads every block, one by one: each holds the version of `model`.
