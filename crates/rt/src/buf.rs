@@ -83,8 +83,7 @@ pub type Pages = smallvec::SmallVec<[Page; 4]>;
 pub struct Page(Arc<Frame>);
 
 struct Frame {
-    // Invariant: `Some` until drop.
-    memory: Option<&'static mut Memory>,
+    page: OwnedPage,
     home: Option<Arc<Shelf>>,
 }
 
@@ -122,39 +121,25 @@ impl Drop for Shelf {
     }
 }
 
-impl Frame {
-    fn memory(&self) -> &Memory {
-        self.memory.as_deref().expect("invariant: a live frame has its memory")
-    }
-
-    fn memory_mut(&mut self) -> &mut Memory {
-        self.memory.as_deref_mut().expect("invariant: a live frame has its memory")
-    }
-}
-
 impl Drop for Frame {
     fn drop(&mut self) {
-        let Some(memory) = self.memory.take() else { return };
-        let left_over = match &self.home {
-            Some(home) => home.push(memory),
-            None => Some(memory),
-        };
-        if let Some(memory) = left_over {
-            SPARE.push(memory);
+        if let Some(home) = &self.home
+            && let Some(memory) = self.page.0.take()
+        {
+            // What the shelf has no place for goes to the common list.
+            self.page.0 = home.push(memory);
         }
     }
 }
 
 impl Page {
     fn new(memory: &'static mut Memory, home: Option<Arc<Shelf>>) -> Page {
-        Page(Arc::new(Frame { memory: Some(memory), home }))
+        Page(Arc::new(Frame { page: OwnedPage(Some(memory)), home }))
     }
 
     /// A zeroed page that belongs to no pool.
     pub fn zeroed() -> Page {
-        let memory = allocate();
-        memory.0.fill(0);
-        Page::new(memory, None)
+        Page(Arc::new(Frame { page: OwnedPage::zeroed(), home: None }))
     }
 
     /// A page that holds `bytes` (at most 4 KiB), zero-padded.
@@ -170,7 +155,7 @@ impl Page {
 
     /// The bytes, for reading.
     pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
-        &self.0.memory().0
+        &self.0.page
     }
 
     /// The bytes, for writing. Copies first if the page is shared (frozen).
@@ -183,7 +168,7 @@ impl Page {
             *self = Page::new(memory, home);
         }
         let frame = Arc::get_mut(&mut self.0).expect("invariant: just made the only owner");
-        &mut frame.memory_mut().0
+        &mut frame.page
     }
 
     /// True if another owner exists, so that a write would copy.
