@@ -1,8 +1,8 @@
 //! A daemon and the command that starts it.
 //!
 //! A command starts itself again with `--foreground --ready`: no fork, so no thread is lost
-//! halfway. The child says on its standard output (a pipe) how it went, in one line, `ready` or
-//! `failed STATUS MESSAGE`, and lets it go; the parent waits for that line.
+//! halfway. The child says on its standard output (a pipe) how it went, in one line, `ready MESSAGE`
+//! or `failed STATUS MESSAGE`, and lets it go; the parent waits for that line.
 
 use anyhow::{Context as _, Result};
 use furrow_rt::Config;
@@ -52,12 +52,14 @@ pub fn utc(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Tells the parent that the daemon serves, and lets go of the pipe.
+/// Tells the parent that the daemon serves, with what the operator is to hear, and lets go of the
+/// pipe.
 ///
 /// # Errors
 /// If the parent is gone: whoever asked for it gave up.
-pub fn say_ready() -> Result<()> {
-    say("ready\n").context("the command that started this daemon is gone")?;
+pub fn say_ready(message: &str) -> Result<()> {
+    say(&format!("ready {}\n", message.replace('\n', " ")))
+        .context("the command that started this daemon is gone")?;
     let null = OpenOptions::new().write(true).open("/dev/null").context("/dev/null")?;
     rustix::stdio::dup2_stdout(null).context("standard output")?;
     // Not to keep the file system busy that the command was run from.
@@ -77,7 +79,7 @@ fn say(line: &str) -> std::io::Result<()> {
 }
 
 /// Starts the daemon with `arguments` and waits until it serves. Returns the exit status,
-/// and what to say if it is not 0; `failure` is the status if it dies before.
+/// and what to say, which may be nothing if it is 0; `failure` is the status if it dies before.
 ///
 /// # Errors
 /// If the daemon cannot be started.
@@ -94,8 +96,8 @@ pub fn start(arguments: &[OsString], log: Option<&Path>, failure: u8) -> Result<
     if let Some(out) = child.stdout.take() {
         BufReader::new(out).read_line(&mut line).context("waiting for the daemon")?;
     }
-    if line == "ready\n" {
-        return Ok((0, String::new()));
+    if let Some(message) = line.strip_prefix("ready ").and_then(|line| line.strip_suffix('\n')) {
+        return Ok((0, message.to_owned()));
     }
     let status = child.wait().context("waiting for the daemon")?;
     let told = line.strip_prefix("failed ").and_then(|rest| {

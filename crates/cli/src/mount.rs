@@ -85,7 +85,7 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
         }
         return Ok(status);
     }
-    let ready = || if args.ready { crate::daemon::say_ready() } else { Ok(()) };
+    let ready = || if args.ready { crate::daemon::say_ready("") } else { Ok(()) };
     match daemon::serve(plan, ready) {
         Ok(()) => Ok(0),
         // After `ready` nobody reads the pipe any more, and standard output is /dev/null.

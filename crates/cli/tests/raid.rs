@@ -139,7 +139,10 @@ fn an_array_lives_loses_a_drive_takes_a_spare_and_is_assembled_in_any_order() {
     assert!(hooked.contains("stopped a  stopped"), "{hooked}");
 
     // A directory: the drive that failed is left out, the one that holds nothing does not count.
-    place.ok(&["raid", "assemble", &place.at("d?.zns")]);
+    let said = place.ok(&["raid", "assemble", &place.at("d?.zns")]);
+    for part in ["a: served at unix:", "/a.nbd; ", "d2.zns is stale: left out", "status a)\n"] {
+        assert!(said.contains(part), "no '{part}' in: {said}");
+    }
     assert_eq!(place.status()["state"], "online");
     check(&place, 0, 300, 7);
     check_load(&place, 1000, &acknowledged);

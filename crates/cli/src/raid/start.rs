@@ -122,8 +122,9 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 pub fn run(args: &Args) -> Result<u8> {
     if !args.foreground {
         let (status, message) = daemon::start(&again(), args.log.as_deref(), FAILURE)?;
-        if status != 0 {
-            crate::complain(&message);
+        match status {
+            0 => writeln!(std::io::stdout(), "{message}")?,
+            _ => crate::complain(&message),
         }
         return Ok(status);
     }
@@ -202,12 +203,14 @@ fn serve(args: &Args) -> Result<()> {
     rt.spawn_detached(control.serve(handler, no_more.clone()));
     let status = daemon.status();
     let text = format!("served at {}", status.listening.join(" "));
+    let mut said = format!("{name}: {text}");
     daemon.note("started", None, text);
     if let Some(warning) = warning {
+        said = format!("{said}; {warning} (furrow raid status {name})");
         daemon.note("degraded", None, warning);
     }
     if args.ready {
-        daemon::say_ready()?;
+        daemon::say_ready(&said)?;
     }
     let (engine, signal) = (rt.clone(), Arc::new(OwnedFd::from(ended_here)));
     let served = daemon.clone();
