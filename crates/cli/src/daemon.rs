@@ -1,8 +1,8 @@
 //! A daemon and the command that starts it.
 //!
 //! A command starts itself again with `--foreground --ready`: no fork, so no thread is lost
-//! halfway. The child says on its standard output (a pipe) how it went, in one line, `ready MESSAGE`
-//! or `failed STATUS MESSAGE`, and lets it go; the parent waits for that line.
+//! halfway. The child says on its standard output (a pipe) how it went, in one line,
+//! `ready MESSAGE` or `failed STATUS MESSAGE`, and lets it go; the parent waits for that line.
 
 use anyhow::{Context as _, Result};
 use furrow_rt::Config;
