@@ -248,9 +248,11 @@ impl Volume {
         }
         // Each by itself: a read may hold one back.
         let mut flights = Vec::new();
+        let early = u64::from(self.0.room.unsettled.borrow().is_some());
         for slot in empty {
             // A rebuild may have taken it up meanwhile.
             if is_empty(&self.0.segments.borrow()[slot as usize]) {
+                self.note_recovered(|recovered| recovered.early += early);
                 self.0.segments.borrow_mut()[slot as usize].state = SegmentState::Releasing;
                 let volume = self.clone();
                 flights.push(self.0.rt.spawn(async move { volume.release(slot).await }));
@@ -309,7 +311,8 @@ impl Volume {
 
 /// Whether nothing in an ended segment counts, on the drives as in memory.
 pub(crate) fn is_empty(segment: &Segment) -> bool {
-    is_ended(segment) && segment.valid == 0 && segment.leaves == 0 && segment.needed == 0
+    let held = segment.leaves > 0 || segment.needed > 0 || segment.fallback;
+    is_ended(segment) && segment.valid == 0 && !held
 }
 
 /// Whether a segment is written to its end, and nobody needs it to stay.

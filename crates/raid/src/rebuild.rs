@@ -134,14 +134,7 @@ impl Volume {
         member.errors.take();
         member.failures.set(0);
         self.room_changed();
-        // Segments that are open go on without it; the next have it.
-        for stream in &self.0.streams {
-            let open = stream.open.borrow().clone();
-            if let Some(open) = open {
-                open.broken.set(true);
-                self.detach(stream);
-            }
-        }
+        self.leave_unfit();
         self.0.events.set(self.0.events.get() + 1);
         // The others first: were it the only one to know that it is a member, they could go on
         // without it and it would not find out.

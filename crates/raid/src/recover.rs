@@ -12,7 +12,9 @@
 //! 7. A checkpoint; then zones that belong to nothing are reset.
 //!
 //! Until 7 nothing is reset, and what is written changes nothing of what steps 1 to 3 find: a crash
-//! on the way is recovered as the first one was.
+//! on the way is recovered as the first one was. Only where there is no room for 6 and 7, segments
+//! are reset of which nothing counts, as at any other time: but none that holds what a stripe that
+//! lacks a chunk took the place of, before that stripe is written anew.
 
 use crate::checkpoint::Image;
 use crate::drive::written;
@@ -23,10 +25,10 @@ use crate::map::Map;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
 use crate::scan::{Row, Rows, note_places, read_footers, scan_zone};
-use crate::settle::Unsettled;
+use crate::settle::{Stage, Unsettled};
 use crate::stream::{Open, footer_entry};
 use crate::table::{Groups, StripeTable};
-use crate::volume::{MemberState, Segment, SegmentState, Volume};
+use crate::volume::{Member, MemberState, Segment, SegmentState, Volume};
 use furrow_log::address::oob_per_block;
 use furrow_log::budget::Class;
 use furrow_log::record::{self, Expect};
@@ -36,6 +38,7 @@ use furrow_rt::Pages;
 use furrow_zone::{ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -56,17 +59,49 @@ struct Candidate {
     sequence: u64,
     segment: u64,
     number: u32,
+    /// Of a stripe that lacks a chunk.
+    torn: bool,
+}
+
+/// A trim record that was written after the cut.
+struct TrimRecord {
+    sequence: u64,
+    number: u32,
+    lba: u64,
+    /// Of a stripe that lacks a chunk.
+    torn: bool,
 }
 
 /// What was written after the cut.
 #[derive(Default)]
 struct Delta {
     blocks: BTreeMap<u64, Candidate>,
-    /// Trim records: sequence, number, address.
-    trims: Vec<(u64, u32, u64)>,
+    /// Addresses and numbers of blocks of which there is a newer one, too.
+    older: Vec<(u64, u32)>,
+    trims: Vec<TrimRecord>,
     /// Blocks of stripes that count but lack a chunk.
     torn: Vec<u32>,
     highest: u64,
+}
+
+impl Delta {
+    /// Notes a block that was found.
+    fn add(&mut self, lba: u64, new: Candidate) {
+        let Some(known) = self.blocks.get_mut(&lba) else {
+            self.blocks.insert(lba, new);
+            return;
+        };
+        let newer = (known.sequence, known.segment) <= (new.sequence, new.segment);
+        let old = if newer { std::mem::replace(known, new) } else { new };
+        self.older.push((lba, old.number));
+    }
+
+    /// Whether a stripe that lacks a chunk says what an address holds; `trims`: ranges that trim
+    /// records in such stripes take away.
+    fn is_torn(&self, trims: &[Range<u64>], lba: u64) -> bool {
+        self.blocks.get(&lba).is_some_and(|newest| newest.torn)
+            || trims.iter().any(|range| range.contains(&lba))
+    }
 }
 
 /// The rows of a segment's zones.
@@ -146,10 +181,12 @@ impl Volume {
         }
         self.finish_strays(&strays, zones).await;
         self.finish_strays(&unended, zones).await;
-        *self.0.room.unsettled.borrow_mut() =
-            Some(Unsettled { torn: delta.torn.clone(), strays, healed: false, starved: false });
+        *self.0.room.unsettled.borrow_mut() = Some(Unsettled::new(delta.torn.clone(), strays));
         self.serve_room();
         self.apply(&delta, image).await?;
+        self.enter(Stage::Healing);
+        // What was written on the way may have found no room before it was known what is empty.
+        self.room_changed();
         match self.settle().await {
             // Nothing is written before that is done; what there is can be read.
             Err(error) if error.kind() == ErrorKind::NoSpace && self.survives() => Ok(()),
@@ -366,26 +403,23 @@ impl Volume {
                 continue;
             };
             let number = shape.number(segment.slot, stripe * groups.chunk + row, chunk);
-            delta.highest = delta.highest.max(identity.sequence);
-            if torn && matches!(identity.kind, block::DATA | block::MAPPING) {
-                delta.torn.push(number);
+            let (sequence, lba) = (identity.sequence, identity.lba);
+            delta.highest = delta.highest.max(sequence);
+            let replayed = stripe * groups.chunk >= after;
+            match identity.kind {
+                block::DATA | block::MAPPING if torn => delta.torn.push(number),
+                block::TRIM if torn && replayed => delta.torn.push(number),
+                _ => {}
             }
-            if stripe * groups.chunk < after {
+            if !replayed {
                 continue;
             }
             match identity.kind {
-                block::DATA if identity.lba < shape.blocks => {
-                    let new = Candidate {
-                        sequence: identity.sequence,
-                        segment: segment.sequence,
-                        number,
-                    };
-                    let known = delta.blocks.entry(identity.lba).or_insert(new);
-                    if (known.sequence, known.segment) <= (new.sequence, new.segment) {
-                        *known = new;
-                    }
+                block::DATA if lba < shape.blocks => {
+                    let segment = segment.sequence;
+                    delta.add(lba, Candidate { sequence, segment, number, torn });
                 }
-                block::TRIM => delta.trims.push((identity.sequence, number, identity.lba)),
+                block::TRIM => delta.trims.push(TrimRecord { sequence, number, lba, torn }),
                 _ => {}
             }
         }
@@ -404,53 +438,64 @@ impl Volume {
 
     /// Changes the map by what came after the cut.
     async fn apply(&self, delta: &Delta, image: &Image) -> Result<()> {
-        let mut trims = Vec::new();
-        for (sequence, number, lba) in &delta.trims {
-            let page = self.read_numbers(&[(*number, (block::TRIM, *lba))]).await?.remove(0);
+        let (mut trims, mut torn) = (Vec::new(), Vec::new());
+        for record in &delta.trims {
+            let wanted = (record.number, (block::TRIM, record.lba));
+            let page = self.read_numbers(&[wanted]).await?.remove(0);
             let expect = Expect { kind: kind::TRIM, object: Some(self.0.uuid), device: None };
             let (_, body) = record::open(page.bytes(), &expect)?;
             for entry in body.chunks_exact(TrimEntry::SIZE) {
                 let Ok(entry) = TrimEntry::read_from_bytes(entry) else { continue };
                 let (first, count) = (entry.lba.get(), entry.blocks.get());
                 self.check_range(first, count)?;
-                trims.push((*sequence, first..first + count));
+                let range = first..first + count;
+                torn.extend(record.torn.then(|| range.clone()));
+                trims.push((record.sequence, range));
             }
             // It has to be there until a checkpoint shows what it did.
-            let slot = self.0.shape.slot(*number) as usize;
+            let slot = self.0.shape.slot(record.number) as usize;
             self.0.segments.borrow_mut()[slot].needed = self.0.checkpoint.cuts.get() + 1;
         }
+        let replaced = |lba: u64, old: Option<u32>| {
+            if let Some(old) = old.filter(|_| delta.is_torn(&torn, lba)) {
+                self.fall_back_on(old);
+            }
+        };
         for (_, range) in &trims {
             let mut at = range.start;
             while at < range.end {
                 let leaf = Map::leaf(at);
                 self.fetch(leaf, false).await?;
                 while at < range.end && Map::leaf(at) == leaf {
-                    self.turn(at, NONE, image);
+                    replaced(at, self.turn(at, NONE, image));
                     at += 1;
                 }
             }
         }
         for (lba, candidate) in &delta.blocks {
-            let gone = |(sequence, range): &(u64, std::ops::Range<u64>)| {
+            let gone = |(sequence, range): &(u64, Range<u64>)| {
                 *sequence > candidate.sequence && range.contains(lba)
             };
-            if !trims.iter().any(gone) {
+            if trims.iter().any(gone) {
+                replaced(*lba, Some(candidate.number));
+            } else {
                 self.fetch(Map::leaf(*lba), true).await?;
-                self.turn(*lba, candidate.number, image);
+                replaced(*lba, self.turn(*lba, candidate.number, image));
             }
         }
+        delta.older.iter().for_each(|(lba, number)| replaced(*lba, Some(*number)));
         Ok(())
     }
 
     /// Maps `lba` anew. What it was is from the checkpoint, and counts less unless its segment was
-    /// released since.
-    fn turn(&self, lba: u64, number: u32, image: &Image) {
+    /// released since: its number.
+    fn turn(&self, lba: u64, number: u32, image: &Image) -> Option<u32> {
         let old = self.0.map.borrow_mut().set(lba, number);
         if number != NONE {
             self.credit(number);
         }
         if old == NONE {
-            return;
+            return None;
         }
         let slot = self.0.shape.slot(old);
         let now = self.0.segments.borrow()[slot as usize].sequence;
@@ -458,9 +503,17 @@ impl Volume {
             .entries
             .iter()
             .any(|entry| entry.slot.get() == slot && entry.sequence.get() == now);
-        if same {
+        same.then(|| {
             self.debit(old);
-        }
+            old
+        })
+    }
+
+    /// Keeps a block that a later recovery would take if it found less of a stripe that lacks a
+    /// chunk than this one did.
+    fn fall_back_on(&self, number: u32) {
+        let slot = self.0.shape.slot(number) as usize;
+        self.0.segments.borrow_mut()[slot].fallback = true;
     }
 
     /// Goes on with a segment that was open, or ends it.
@@ -488,6 +541,11 @@ impl Volume {
             known.rows = scanned.last().next_multiple_of(groups.chunk);
             return Ok(());
         }
+        let unbuilt = |(zone, member): (&Option<ZoneId>, &Member)| {
+            zone.is_none() && member.state.get() == MemberState::Rebuilding
+        };
+        let narrow = segment.zones.iter().zip(&self.0.members).any(unbuilt);
+        self.note_recovered(|recovered| recovered.narrow += u64::from(narrow));
         let fits = |stream: &&Rc<crate::stream::Stream>| {
             stream.chunk == groups.chunk
                 && (stream.group > 1) == append
@@ -506,13 +564,14 @@ impl Volume {
     }
 
     /// Takes the zones of a segment into use again. False if one of them cannot be written on, or
-    /// a member that is in service has none.
+    /// a member that is in service has none. One that is being rebuilt may: a segment need not be
+    /// begun then for what recovery has to write, and there may be no room for one.
     async fn reopen(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
         let mut fit = true;
         for (index, member) in self.0.members.iter().enumerate() {
             let Some(drive) = member.drive() else { continue };
             let Some(zone) = segment.zones[index] else {
-                fit = false;
+                fit &= member.state.get() == MemberState::Rebuilding;
                 continue;
             };
             let report = &zones[index][zone.0 as usize];

@@ -8,7 +8,7 @@
 //! everything that was acknowledged stays readable.
 
 use crate::event::Event;
-use crate::settle::Unsettled;
+use crate::settle::{Stage, Unsettled};
 use crate::stream::{Stream, Use};
 use crate::volume::{SegmentState, Volume};
 use furrow_log::SuperzoneState;
@@ -193,7 +193,7 @@ impl Volume {
             return true;
         }
         if let Some(unsettled) = &mut *room.unsettled.borrow_mut()
-            && unsettled.healed
+            && unsettled.stage > Stage::Applying
             && !std::mem::replace(&mut unsettled.starved, true)
         {
             return true;

@@ -1,6 +1,7 @@
 //! The end of a recovery: what is torn is written anew, a checkpoint says what was found, and what
 //! belongs to nothing is reset. Where there is no room for it, it waits until there is.
 
+use crate::format::block;
 use crate::volume::{Canary, Volume};
 use furrow_log::pool::ReleaseProof;
 use furrow_zone::{Result, ZoneId, ZoneReport, ZoneState};
@@ -20,6 +21,21 @@ pub struct Recovered {
     pub torn_blocks: u64,
     /// Zones that a rebuild had not come to the end of.
     pub unbuilt: u64,
+    /// Open segments that it went on with though a member that is being rebuilt has no zone there.
+    pub narrow: u64,
+    /// Segments that were reset before its checkpoint, to have room for what it writes.
+    pub early: u64,
+}
+
+/// How far a recovery has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// The map is being changed: what counts in segments is not known.
+    Applying,
+    /// Stripes that lack a chunk are being written anew.
+    Healing,
+    /// They are, and a checkpoint is next.
+    Healed,
 }
 
 /// What recovery found, and does before anything is reset.
@@ -28,10 +44,16 @@ pub(crate) struct Unsettled {
     pub(crate) torn: Vec<u32>,
     /// Zones that hold something and belong to nothing.
     pub(crate) strays: Vec<(u32, ZoneId)>,
-    /// The blocks are written anew.
-    pub(crate) healed: bool,
-    /// The checkpoint lacks room: what is empty may be reset for it, as at any other time.
+    pub(crate) stage: Stage,
+    /// What is left to do lacks room: what is empty may be reset for it, as at any other time.
     pub(crate) starved: bool,
+}
+
+impl Unsettled {
+    /// At the start.
+    pub(crate) fn new(torn: Vec<u32>, strays: Vec<(u32, ZoneId)>) -> Unsettled {
+        Unsettled { torn, strays, stage: Stage::Applying, starved: false }
+    }
 }
 
 impl Volume {
@@ -66,6 +88,7 @@ impl Volume {
         let settled = self.0.room.unsettled.take();
         let strays = settled.map(|unsettled| unsettled.strays).unwrap_or_default();
         self.release_strays(&strays).await;
+        self.leave_unfit();
         self.room_changed();
         Ok(())
     }
@@ -102,7 +125,7 @@ impl Volume {
     /// Writes anew what is in stripes that recovery found to lack a chunk.
     pub(crate) async fn heal(&self) -> Result<()> {
         let torn = match &*self.0.room.unsettled.borrow() {
-            Some(unsettled) if !unsettled.healed => unsettled.torn.clone(),
+            Some(unsettled) if unsettled.stage < Stage::Healed => unsettled.torn.clone(),
             _ => return Ok(()),
         };
         if self.has(Canary::TornStripe) {
@@ -116,14 +139,21 @@ impl Volume {
             let Ok((Some(identity), page)) = self.block_or_made(slot, row, chunk).await else {
                 continue;
             };
-            if self.counts(*number, &identity).await? {
+            // What a trim took away is shown by its record alone until there is a checkpoint.
+            if identity.kind == block::TRIM || self.counts(*number, &identity).await? {
                 blocks.push((identity, page, from));
             }
         }
         self.move_blocks(blocks).await?;
-        if let Some(unsettled) = &mut *self.0.room.unsettled.borrow_mut() {
-            unsettled.healed = true;
-        }
+        self.enter(Stage::Healed);
+        self.0.segments.borrow_mut().iter_mut().for_each(|segment| segment.fallback = false);
         Ok(())
+    }
+
+    /// Notes how far the recovery has come.
+    pub(crate) fn enter(&self, stage: Stage) {
+        if let Some(unsettled) = &mut *self.0.room.unsettled.borrow_mut() {
+            unsettled.stage = stage;
+        }
     }
 }

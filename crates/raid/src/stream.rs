@@ -364,6 +364,22 @@ impl Volume {
         }
     }
 
+    /// Lets no stream go on with a segment that a member in service has no zone of: the next have.
+    pub(crate) fn leave_unfit(&self) {
+        for stream in &self.0.streams {
+            let Some(open) = stream.open.borrow().clone() else { continue };
+            let lacks = {
+                let segments = self.0.segments.borrow();
+                let mut zones = segments[open.slot as usize].zones.iter().zip(&self.0.members);
+                zones.any(|(zone, member)| zone.is_none() && member.drive().is_some())
+            };
+            if lacks {
+                open.broken.set(true);
+                self.detach(stream);
+            }
+        }
+    }
+
     /// Begins a segment for the stream: waits for room, then for permits.
     async fn open_segment(&self, stream: &Stream) -> Result<Rc<Open>> {
         let floor = if stream.purpose == Use::Inside { 0 } else { self.0.shape.kept };

@@ -189,6 +189,8 @@ pub(crate) struct Segment {
     pub(crate) rows: u32,
     /// Holds trim records until the checkpoint of this number; 0: none.
     pub(crate) needed: u64,
+    /// Holds what a stripe that lacks a chunk took the place of: it stays until that is healed.
+    pub(crate) fallback: bool,
     /// Cleaning met a block in it that cannot be had: it stays.
     pub(crate) stuck: bool,
     /// Being rebuilt or cleaned: neither is begun, nor is it released.
@@ -211,6 +213,7 @@ impl Segment {
             leaves: 0,
             rows: 0,
             needed: 0,
+            fallback: false,
             stuck: false,
             pinned: false,
             table: None,

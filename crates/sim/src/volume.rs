@@ -641,6 +641,8 @@ pub fn met(volume: &Volume, mut count: impl FnMut(&'static str)) {
         (recovered.torn_footers, "recovery met a torn footer"),
         (recovered.torn_blocks, "recovery met a stripe that lacks a chunk"),
         (recovered.unbuilt, "recovery met a zone that was being rebuilt"),
+        (recovered.narrow, "recovery went on without a zone that is to be rebuilt"),
+        (recovered.early, "recovery had to reset segments to have room"),
         (volume.counters().map_evictions, "parts of the map evicted"),
     ];
     named(&all, &mut count);
