@@ -15,7 +15,7 @@ use crate::blocks::{AFTER, Blocks, TRIM, page};
 use crate::crash::{Case, Subject, Tally};
 use crate::part::Part;
 use furrow_emu::Emulator;
-use furrow_raid::{Canary, Level, MemberState, Placement, Volume, create};
+use furrow_raid::{Canary, Examined, Level, MemberState, Placement, Volume, create, examine};
 use furrow_rt::{Notify, Pages, Rng, Rt};
 use furrow_zone::{Geometry, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -422,7 +422,8 @@ impl Reopening {
     }
 
     async fn all(self) -> Result<(), String> {
-        let mut rng = Rng::new(self.case.seed ^ self.rt.random());
+        let drawn = self.case.seed ^ self.rt.random();
+        let mut rng = Rng::new(drawn);
         let parts = self.parts();
         if self.lose_another(&parts, &mut rng).await? {
             return Ok(());
@@ -430,6 +431,7 @@ impl Reopening {
         let lost = self.choose_lost(&mut rng);
         // A pulled drive stays away, or comes back: then it is stale, or nothing went on without.
         let mut without: Vec<u32> = lost.iter().map(|member| self.expected.seat(*member)).collect();
+        without.extend(self.lose_again(&parts, drawn).await);
         if !self.expected.again && rng.one_in(2) {
             without.extend(&self.expected.pulled);
         }
@@ -480,6 +482,47 @@ impl Reopening {
         if !lost.is_empty() {
             expected.count(self.told_lost(WITH_POWER, &lost));
         }
+        lost
+    }
+
+    /// Drives that are lost with the power when a reopening was cut: of the members that the newest
+    /// state record calls whole as many as the level allows, less the others, if those that are
+    /// left know of as many that are not.
+    async fn lose_again(&self, parts: &[Rc<Part>], drawn: u64) -> Vec<u32> {
+        // Drawn apart: seeds that failed once stay what they were.
+        let mut rng = Rng::new(drawn ^ 0x10_5e);
+        if !self.expected.again || rng.one_in(2) {
+            return Vec::new();
+        }
+        let mut known: Vec<(u32, Examined)> = Vec::new();
+        for (index, part) in (0u32..).zip(parts) {
+            if let Ok(examined) = examine(&**part).await
+                && examined.member.is_some()
+            {
+                known.push((index, examined));
+            }
+        }
+        let whole = |known: &[(u32, Examined)]| {
+            let newest = known.iter().max_by_key(|(_, examined)| examined.events)?;
+            let members = newest.1.members.iter();
+            let active = members.filter(|(_, state)| *state == MemberState::Active);
+            Some(active.map(|(uuid, _)| *uuid).collect::<BTreeSet<_>>())
+        };
+        let Some(before) = whole(&known) else { return Vec::new() };
+        let gone = self.array.drives.saturating_sub(before.len() as u32);
+        let budget = self.array.tolerates().saturating_sub(gone);
+        let seats: Vec<u32> = known
+            .iter()
+            .filter(|(_, examined)| before.contains(&examined.device))
+            .map(|(index, _)| *index)
+            .collect();
+        let most = budget.min((seats.len() as u32).saturating_sub(1));
+        let lost = draw(&seats, rng.below(u64::from(most) + 1), &mut rng);
+        known.retain(|(index, _)| !lost.contains(index));
+        if lost.is_empty() || whole(&known).is_none_or(|left| left != before) {
+            return Vec::new();
+        }
+        self.expected.count("drives lost after a cut in a reopening");
         lost
     }
 
