@@ -18,6 +18,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
+/// How often it is tried to put an array together of drives that are gone for a moment meanwhile.
+const TRIES: u32 = 3;
+
 /// Pages kept for reuse.
 const PAGES: usize = 4096;
 
@@ -393,8 +396,25 @@ pub async fn assemble(
     devices: Vec<Rc<dyn ZonedDevice>>,
     options: &Options,
 ) -> Result<Volume> {
+    for _ in 1..TRIES {
+        if let Some(volume) = put_together(rt, &devices, options, false).await? {
+            return Ok(volume);
+        }
+    }
+    let last = put_together(rt, &devices, options, true).await?;
+    Ok(last.expect("invariant: the last try says why not"))
+}
+
+/// One try; `None` if a drive was gone for a moment: it is to be tried again, unless it is the last
+/// try.
+async fn put_together(
+    rt: &Rt,
+    devices: &[Rc<dyn ZonedDevice>],
+    options: &Options,
+    last: bool,
+) -> Result<Option<Volume>> {
     let (mut candidates, mut spares, mut unread) = (Vec::new(), Vec::new(), None);
-    for device in devices {
+    for device in devices.iter().cloned() {
         let (found, zones) = match find(&*device).await {
             // A drive that does not answer is one that is missing.
             Err(error) if error.kind() == ErrorKind::Io => {
@@ -484,9 +504,12 @@ pub async fn assemble(
         volume.write_state(false).await;
         volume.check_alive()?;
     }
-    volume.recover(&zones, &image).await?;
+    match volume.recover(&zones, &image).await {
+        Err(_) if volume.has_missed() && !last => return Ok(None),
+        recovered => recovered?,
+    }
     volume.serve();
-    Ok(volume)
+    Ok(Some(volume))
 }
 
 fn check_device(device: &dyn ZonedDevice, shape: &Shape) -> Result<()> {

@@ -14,7 +14,7 @@ use furrow_log::writer::{Durability, Kind, Order, Writer, WriterOptions};
 use furrow_log::{BlockAddr, read_blocks};
 use furrow_rt::{Pages, Pool, Rt};
 use furrow_zone::{
-    Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
+    Error, ErrorKind, Geometry, QueueId, Result, Status, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -69,6 +69,8 @@ pub(crate) struct Drive {
     ring: Cell<u32>,
     /// The other zone of the ring holds something.
     other: Cell<bool>,
+    /// A read of what zones say of themselves was answered as by a drive that is not there.
+    missed: Cell<bool>,
 }
 
 /// First zone of the ring: conventional ones are not used.
@@ -98,7 +100,7 @@ pub(crate) fn reports(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
 /// neither.
 ///
 /// # Errors
-/// `Io` if a block of the ring cannot be read that might hold a newer one, `WrongFormat` if the
+/// `Io` if the drive is gone, or none was found and a block cannot be read, `WrongFormat` if the
 /// newest is of a version this program does not know.
 pub(crate) async fn newest_state(
     device: &dyn ZonedDevice,
@@ -123,6 +125,7 @@ pub(crate) async fn newest_state(
                 }
                 Ok(None) => at += 1,
                 Err(error) if error.kind() == ErrorKind::WrongFormat => return Err(error),
+                Err(error) if error.is_gone() => return Err(error),
                 Err(error) => {
                     // What a full or closed zone does not hold cannot be read, and holds nothing.
                     if error.kind() != ErrorKind::Corrupt {
@@ -223,8 +226,15 @@ impl Drive {
         let permits = geometry.max_active.unwrap_or(UNLIMITED);
         let budget = Budget::new(permits, &[(Class::Metadata, 1)]);
         let other = reports[(start + 1 - ring) as usize].state != ZoneState::Empty;
-        let drive =
-            Drive { device, writer, zones, budget, ring: Cell::new(ring), other: Cell::new(other) };
+        let drive = Drive {
+            device,
+            writer,
+            zones,
+            budget,
+            ring: Cell::new(ring),
+            other: Cell::new(other),
+            missed: Cell::default(),
+        };
         let zone = drive.ring_zone();
         let report = &reports[zone.0 as usize];
         drive.writer.open_reported(report);
@@ -248,6 +258,26 @@ impl Drive {
         if let Some(permit) = self.budget.try_acquire(Class::Metadata, 1) {
             self.writer.attach(self.ring_zone(), permit);
         }
+    }
+
+    /// Reads blocks in which a zone says what it is.
+    pub(crate) async fn read(&self, at: BlockAddr, blocks: u32, pages: &Pool) -> Result<Pages> {
+        let read = read_blocks(&*self.device, QueueId(0), at, blocks, pages).await;
+        if read.as_ref().is_err_and(Error::is_gone) {
+            self.missed.set(true);
+        }
+        read
+    }
+
+    /// Notes how a read of what lies beside blocks was answered.
+    pub(crate) fn note(&self, status: Status) {
+        self.missed.set(self.missed.get() || status == Status::InternalError);
+    }
+
+    /// Whether it was gone when a zone was to be read, if only for a moment: what was found says
+    /// nothing then.
+    pub(crate) fn has_missed(&self) -> bool {
+        self.missed.get()
     }
 
     /// True if the drive answers.

@@ -29,13 +29,13 @@ use crate::settle::{Stage, Unsettled};
 use crate::stream::{Open, footer_entry};
 use crate::table::{Groups, StripeTable};
 use crate::volume::{Member, MemberState, Segment, SegmentState, Volume};
+use furrow_log::BlockAddr;
 use furrow_log::address::oob_per_block;
 use furrow_log::budget::Class;
 use furrow_log::record::{self, Expect};
 use furrow_log::writer::{Durability, Kind, Payload};
-use furrow_log::{BlockAddr, read_blocks};
 use furrow_rt::Pages;
-use furrow_zone::{ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -169,6 +169,7 @@ impl Volume {
                 open.push((segment, scanned));
             }
         }
+        self.check_read()?;
         self.note_recovered(|recovered| {
             recovered.unbuilt = unbuilt.len() as u64;
             recovered.torn_blocks = delta.torn.len() as u64;
@@ -193,6 +194,25 @@ impl Volume {
             Err(_) if self.failed().is_some() && self.survives() => Ok(()),
             settled => settled,
         }
+    }
+
+    /// Refuses to go by what was found if a drive was gone for a moment: what it holds was not.
+    fn check_read(&self) -> Result<()> {
+        let missed = |drive: &Rc<crate::drive::Drive>| drive.has_missed();
+        match self.0.members.iter().filter_map(Member::drive).find(missed) {
+            None => Ok(()),
+            Some(drive) => {
+                let what = "it did not answer while the array was put together: nothing was \
+                            changed, try again";
+                let name = drive.device.name();
+                Err(Error::new(ErrorKind::Io, format!("{name}: {what}")))
+            }
+        }
+    }
+
+    /// Whether [`Volume::recover`] failed because a drive was gone for a moment.
+    pub(crate) fn has_missed(&self) -> bool {
+        self.check_read().is_err()
     }
 
     /// The segments there are, oldest first, and zones that hold something and belong to none.
@@ -256,7 +276,7 @@ impl Volume {
         let member = &self.0.members[index as usize];
         let drive = member.drive()?;
         let at = BlockAddr::new(drive.geometry(), zone, 0);
-        let pages = read_blocks(&*drive.device, QueueId(0), at, 1, &self.0.pages).await.ok()?;
+        let pages = drive.read(at, 1, &self.0.pages).await.ok()?;
         let expect = Expect {
             kind: kind::SEGMENT,
             device: Some(member.uuid.get()),

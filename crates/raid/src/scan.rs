@@ -7,11 +7,11 @@ use crate::shape::Shape;
 use crate::stream::read_footer;
 use crate::table::{Groups, StripeTable};
 use crate::volume::{Segment, SegmentState, Volume};
+use furrow_log::BlockAddr;
 use furrow_log::address::{oob_per_block, sectors_per_block};
 use furrow_log::record::{self, Expect, crc32c};
-use furrow_log::{BlockAddr, read_blocks};
 use furrow_rt::{Completion, Page, Pages, Pool};
-use furrow_zone::{BlockCount, Command, Outcome, QueueId, Request, Result, ZoneId};
+use furrow_zone::{BlockCount, Command, Outcome, Request, Result, ZoneId};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -98,6 +98,7 @@ pub(crate) async fn read_zone(
         // Something in it cannot be read: one by one then.
         for offset in start..start + count {
             let outcome = ask_beside(drive, zone, offset, 1, pages).await;
+            drive.note(outcome.status);
             if outcome.status.is_ok() {
                 all(&outcome, &mut each);
             } else {
@@ -135,7 +136,7 @@ pub(crate) async fn read_footers(
     let at = BlockAddr::new(drive.geometry(), zone, shape.footer_start());
     let blocks = shape.footer_blocks();
     let _pin = drive.zones.pin(zone);
-    let read = read_blocks(&*drive.device, QueueId(0), at, blocks, &volume.0.pages).await.ok()?;
+    let read = drive.read(at, blocks, &volume.0.pages).await.ok()?;
     let bytes: Vec<u8> = read.iter().flat_map(|page| page.iter().copied()).collect();
     let expect =
         Expect { kind: kind::FOOTER, device: Some(member.uuid.get()), object: Some(volume.uuid()) };

@@ -76,6 +76,7 @@ impl ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    gone: bool,
 }
 
 /// Result of anything that can fail this way.
@@ -84,7 +85,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind` that says `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into() }
+        Error { kind, message: message.into(), gone: false }
     }
 
     /// What a caller can act on.
@@ -99,7 +100,14 @@ impl Error {
             Status::Unwritten => ErrorKind::Corrupt,
             _ => ErrorKind::Io,
         };
-        Error::new(kind, format!("{name}: {what}: {status}"))
+        let gone = status == Status::InternalError;
+        Error { gone, ..Error::new(kind, format!("{name}: {what}: {status}")) }
+    }
+
+    /// Whether the device answered as one that is not there: what was asked may be had from it when
+    /// it is.
+    pub fn is_gone(&self) -> bool {
+        self.gone
     }
 
     /// The same error, its message prefixed by where it happened.

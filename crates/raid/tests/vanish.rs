@@ -1,0 +1,79 @@
+//! Drives that are gone for a moment while an array is put together.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::{check, churn, config, devices, drives, geometry, made, power_cycle};
+use furrow_emu::{Fault, FaultKind, When};
+use furrow_raid::{Level, Options, assemble};
+use furrow_rt::{Config as RtConfig, Rng, Rt};
+use std::collections::BTreeMap;
+
+/// The drives of `gone` vanish at their command `at` and are there again `commands` later. Whether
+/// the array was put together all the same.
+fn live(seed: u64, gone: &[usize], at: u64, commands: u64) -> bool {
+    let rt = Rt::new(RtConfig::shuffled(seed));
+    let geometry = geometry(16, 80);
+    let all = drives(&rt, &geometry, 3);
+    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let (rt2, gone) = (rt.clone(), gone.to_vec());
+    let opened = rt.block_on(async move {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(seed));
+        churn(&volume, &mut model, &mut rng, 60).await;
+        power_cycle(&rt2, &all, volume).await;
+        for index in &gone {
+            let kind = FaultKind::Disappear { commands: Some(commands) };
+            all[*index].inject(Fault::new(kind).when(When::Nth(at)).times(1)).unwrap();
+        }
+        let opened = assemble(&rt2, devices(&all), &Options::default()).await;
+        let told = format!("seed {seed}, {gone:?} gone at {at} for {commands}");
+        // Where all are gone they may still be when it is read.
+        if let Some(volume) = opened.as_ref().ok().filter(|_| gone.len() == 1) {
+            check(volume, &model).await;
+            churn(volume, &mut model, &mut rng, 10).await;
+            check(volume, &model).await;
+        }
+        let done = opened.is_ok();
+        drop(opened);
+        rt2.sleep(1_000_000_000).await;
+        all.iter().for_each(|drive| {
+            drive.clear_faults(None).unwrap();
+            drive.power_on();
+        });
+        let mut given = devices(&all);
+        let volume = loop {
+            match assemble(&rt2, given.clone(), &Options::default()).await {
+                Ok(volume) => break volume,
+                Err(error) => {
+                    let text = error.to_string();
+                    let stale = given
+                        .iter()
+                        .position(|d| text.starts_with(&format!("{} is stale", d.name())));
+                    given.remove(stale.unwrap_or_else(|| panic!("{told}: {text}")));
+                }
+            }
+        };
+        check(&volume, &model).await;
+        done
+    });
+    rt.clear();
+    opened
+}
+
+#[test]
+fn drives_that_are_gone_for_a_moment_cost_nothing() {
+    let (mut opened, mut refused) = (0, 0);
+    for at in (1..120).step_by(3) {
+        for commands in [1, 5, 20, 100] {
+            assert!(live(at, &[1], at, commands), "it can do without one");
+            for gone in [&[0, 2][..], &[0, 1, 2]] {
+                match live(at, gone, at, commands) {
+                    true => opened += 1,
+                    false => refused += 1,
+                }
+            }
+        }
+    }
+    assert!(opened > 20 && refused > 5, "{opened} {refused}");
+}
