@@ -80,10 +80,14 @@ pub type Pages = smallvec::SmallVec<[Page; 4]>;
 
 /// One 4 KiB, 4 KiB-aligned, reference-counted buffer. Cloning shares it.
 #[derive(Clone)]
-pub struct Page(Arc<Frame>);
+pub struct Page(
+    // Invariant: `Some` until drop.
+    Option<Arc<Frame>>,
+);
 
 struct Frame {
     page: OwnedPage,
+    /// Where it goes when nobody uses it; none while nobody does.
     home: Option<Arc<Shelf>>,
 }
 
@@ -92,54 +96,57 @@ struct Frame {
 /// The page freed last is taken first: it is the one the processor's caches still hold. Nobody
 /// waits for the lock: who finds it taken goes to the common list instead.
 struct Shelf {
-    free: Mutex<Vec<&'static mut Memory>>,
+    /// Frames with one owner each, counts and all: taking one allocates nothing.
+    free: Mutex<Vec<Arc<Frame>>>,
     most: usize,
 }
 
 impl Shelf {
-    fn pop(&self) -> Option<&'static mut Memory> {
-        self.free.try_lock().ok()?.pop()
+    /// A page with unspecified contents that comes back here.
+    fn take(self: &Arc<Shelf>) -> Page {
+        let free = self.free.try_lock().ok().and_then(|mut free| free.pop());
+        let mut frame = free.unwrap_or_else(|| Frame::around(allocate()));
+        let alone = Arc::get_mut(&mut frame).expect("invariant: a free frame has one owner");
+        alone.home = Some(self.clone());
+        Page(Some(frame))
     }
 
-    /// Gives the memory back if there is no place for it.
-    fn push(&self, memory: &'static mut Memory) -> Option<&'static mut Memory> {
-        match self.free.try_lock() {
-            Ok(mut free) if free.len() < self.most => {
-                free.push(memory);
-                None
-            }
-            _ => Some(memory),
-        }
-    }
-}
-
-impl Drop for Shelf {
-    fn drop(&mut self) {
-        // A lock is poisoned only by a panic in the lines above: the list is whole all the same.
-        let free = self.free.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        free.drain(..).for_each(|memory| SPARE.push(memory));
-    }
-}
-
-impl Drop for Frame {
-    fn drop(&mut self) {
-        if let Some(home) = &self.home
-            && let Some(memory) = self.page.0.take()
+    /// Takes a frame that nobody uses; one too many goes, and its memory to the common list.
+    fn put(&self, frame: Arc<Frame>) {
+        if let Ok(mut free) = self.free.try_lock()
+            && free.len() < self.most
         {
-            // What the shelf has no place for goes to the common list.
-            self.page.0 = home.push(memory);
+            free.push(frame);
         }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // Two owners that end at once both see the other: then the frame ends with the last.
+        if let Some(mut frame) = self.0.take()
+            && let Some(alone) = Arc::get_mut(&mut frame)
+            && let Some(home) = alone.home.take()
+        {
+            home.put(frame);
+        }
+    }
+}
+
+impl Frame {
+    fn around(memory: &'static mut Memory) -> Arc<Frame> {
+        Arc::new(Frame { page: OwnedPage(Some(memory)), home: None })
     }
 }
 
 impl Page {
-    fn new(memory: &'static mut Memory, home: Option<Arc<Shelf>>) -> Page {
-        Page(Arc::new(Frame { page: OwnedPage(Some(memory)), home }))
-    }
-
     /// A zeroed page that belongs to no pool.
     pub fn zeroed() -> Page {
-        Page(Arc::new(Frame { page: OwnedPage::zeroed(), home: None }))
+        Page(Some(Arc::new(Frame { page: OwnedPage::zeroed(), home: None })))
+    }
+
+    fn frame(&self) -> &Arc<Frame> {
+        self.0.as_ref().expect("invariant: a live page has its frame")
     }
 
     /// A page that holds `bytes` (at most 4 KiB), zero-padded.
@@ -150,30 +157,36 @@ impl Page {
         let memory = allocate();
         memory.0[..bytes.len()].copy_from_slice(bytes);
         memory.0[bytes.len()..].fill(0);
-        Page::new(memory, None)
+        Page(Some(Frame::around(memory)))
     }
 
     /// The bytes, for reading.
     pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
-        &self.0.page
+        &self.frame().page
     }
 
     /// The bytes, for writing. Copies first if the page is shared (frozen).
     pub fn make_mut(&mut self) -> &mut [u8; PAGE_SIZE] {
         // Nobody holds a weak reference: one owner is the only one.
         if self.is_shared() {
-            let home = self.0.home.clone();
-            let memory = home.as_ref().and_then(|shelf| shelf.pop()).unwrap_or_else(allocate);
-            memory.0.copy_from_slice(self.bytes());
-            *self = Page::new(memory, home);
+            let mut copy = match &self.frame().home {
+                Some(home) => home.take(),
+                None => Page(Some(Frame::around(allocate()))),
+            };
+            copy.alone().copy_from_slice(self.bytes());
+            *self = copy;
         }
-        let frame = Arc::get_mut(&mut self.0).expect("invariant: just made the only owner");
-        &mut frame.page
+        self.alone()
+    }
+
+    fn alone(&mut self) -> &mut [u8; PAGE_SIZE] {
+        let frame = self.0.as_mut().expect("invariant: a live page has its frame");
+        &mut Arc::get_mut(frame).expect("invariant: it has one owner").page
     }
 
     /// True if another owner exists, so that a write would copy.
     pub fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.0) > 1
+        Arc::strong_count(self.frame()) > 1
     }
 }
 
@@ -242,15 +255,14 @@ impl Pool {
 
     /// A page with unspecified contents (of this process's earlier use: overwrite all of it).
     pub fn take_dirty(&self) -> Page {
-        let memory = self.shelf.pop().unwrap_or_else(allocate);
-        Page::new(memory, Some(self.shelf.clone()))
+        self.shelf.take()
     }
 
     /// A zeroed page.
     pub fn take(&self) -> Page {
-        let memory = self.shelf.pop().unwrap_or_else(allocate);
-        memory.0.fill(0);
-        Page::new(memory, Some(self.shelf.clone()))
+        let mut page = self.shelf.take();
+        page.alone().fill(0);
+        page
     }
 
     /// Pages that wait for reuse.

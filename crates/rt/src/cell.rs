@@ -19,7 +19,8 @@
 //!    state. The same goes for lock guards kept across an `await` (`await_holding_lock`).
 //! 4. *The end is inside as well.* The engine is dropped during a hold; what is left in the cell
 //!    when the cell itself is dropped is dropped by its only owner.
-//! 5. *What does cross threads is made for it*: page counts, wakers and the inbox are atomic.
+//! 5. *What does cross threads is made for it*: page counts and wakers are atomic, pools and the
+//!    inbox of wakes have locks of their own.
 //!
 //! It deliberately does not queue: who fails to take the token leaves its request in a ring and
 //! relies on the holder (`hub.rs`).

@@ -105,6 +105,9 @@ pub trait Source {
 /// tasks that yield to each other would keep a device from ever answering.
 const ROUND: usize = 256;
 
+/// Ready tasks that run between two looks at the clock for [`Rt::lately`].
+const LATELY: usize = 16;
+
 /// Timers by when they are due and, for one instant, by when they were set.
 type Timers = BTreeMap<(Nanos, u64), Waker>;
 
@@ -112,8 +115,12 @@ struct Inner {
     config: Config,
     now: Cell<Nanos>,
     real: Option<Driver>,
+    /// The real clock as it was last looked at, if that was a few tasks ago at most.
+    lately: Cell<Option<Nanos>>,
     tasks: RefCell<Tasks>,
     ready: RefCell<VecDeque<usize>>,
+    /// Empty but while they are moved to those: for its memory.
+    woken: RefCell<Vec<usize>>,
     timers: RefCell<Timers>,
     timer_order: Cell<u64>,
     sources: RefCell<Vec<Rc<dyn Source>>>,
@@ -160,8 +167,10 @@ impl Rt {
             config,
             now: Cell::new(Nanos(0)),
             real,
+            lately: Cell::new(None),
             tasks: RefCell::new(Tasks::new(inbox.clone())),
             ready: RefCell::new(VecDeque::new()),
+            woken: RefCell::new(Vec::new()),
             timers: RefCell::new(Timers::new()),
             timer_order: Cell::new(0),
             sources: RefCell::new(Vec::new()),
@@ -178,6 +187,15 @@ impl Rt {
             Some(real) => real.now(),
             None => self.0.now.get(),
         }
+    }
+
+    /// The clock as it was a few tasks ago at most: the real one is not asked each time. For
+    /// statistics, and for what may come some microseconds early.
+    pub fn lately(&self) -> Nanos {
+        let Some(real) = &self.0.real else { return self.0.now.get() };
+        let lately = self.0.lately.get().unwrap_or_else(|| real.now());
+        self.0.lately.set(Some(lately));
+        lately
     }
 
     /// Time of day: seconds since 1970 and nanoseconds. In virtual time the run starts at
@@ -260,6 +278,7 @@ impl Rt {
     /// Runs `future` at once, on the caller's stack; only if it has to wait does it become a
     /// task. The way for operations that rarely wait.
     pub fn run_now(&self, future: impl Future<Output = ()> + 'static) {
+        self.0.lately.set(None);
         let key = self.0.tasks.borrow_mut().insert(Box::pin(future));
         self.run_task(key);
     }
@@ -271,6 +290,7 @@ impl Rt {
         future: impl Future<Output = T> + 'static,
         later: impl FnOnce() -> L,
     ) -> Option<T> {
+        self.0.lately.set(None);
         let mut future = Box::pin(future);
         let running = {
             let mut tasks = self.0.tasks.borrow_mut();
@@ -360,10 +380,9 @@ impl Rt {
         if self.0.inbox.is_empty() {
             return;
         }
-        let mut ready = self.0.ready.borrow_mut();
-        while let Some(key) = self.0.inbox.pop() {
-            ready.push_back(key);
-        }
+        let woken = &mut *self.0.woken.borrow_mut();
+        self.0.inbox.take(woken);
+        self.0.ready.borrow_mut().extend(woken.drain(..));
     }
 
     /// Wakes the tasks whose timers are due.
@@ -419,6 +438,9 @@ impl Rt {
         for ran in 0..limit {
             self.gather_woken();
             let Some(key) = self.next_ready() else { return ran };
+            if ran.is_multiple_of(LATELY) {
+                self.0.lately.set(None);
+            }
             self.run_task(key);
         }
         limit
@@ -520,7 +542,7 @@ impl Rt {
                 break;
             }
         }
-        while self.0.inbox.pop().is_some() {}
+        self.gather_woken();
         self.0.ready.borrow_mut().clear();
     }
 }

@@ -30,6 +30,7 @@ pub mod rng;
 mod sleeper;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "where threads meet")]
 mod sync;
+#[allow(clippy::disallowed_types, reason = "where threads meet")]
 mod tasks;
 pub mod wait;
 

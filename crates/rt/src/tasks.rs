@@ -8,34 +8,55 @@
 //!   poll, which every future allows.
 //! - The table is never borrowed while a task is polled or dropped: both may spawn.
 
-use crossbeam_queue::SegQueue;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What wakers on any thread write to.
+/// What wakers on any thread write to. A lock, since it is free almost always: taking a free one
+/// costs less than a queue that does without, and all that is there is taken at once.
 pub(crate) struct Inbox {
-    woken: SegQueue<usize>,
+    woken: Mutex<Vec<usize>>,
+    /// There is something: changed under the lock.
+    any: AtomicBool,
     /// Called after each wake, so that whoever owns the engine looks.
     bell: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Inbox {
     pub(crate) fn new(bell: Box<dyn Fn() + Send + Sync>) -> Inbox {
-        Inbox { woken: SegQueue::new(), bell }
+        Inbox { woken: Mutex::default(), any: AtomicBool::new(false), bell }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.woken.is_empty()
+        !self.any.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn pop(&self) -> Option<usize> {
-        // `pop` of an empty queue costs a full fence, `is_empty` two loads.
-        if self.woken.is_empty() { None } else { self.woken.pop() }
+    fn push(&self, key: usize) {
+        {
+            let mut woken = self.lock();
+            woken.push(key);
+            if woken.len() == 1 {
+                // Ordered with the sleeper's announcement: he sees it, or the bell sees him.
+                self.any.store(true, Ordering::SeqCst);
+            }
+        }
+        (self.bell)();
+    }
+
+    /// Takes all that is there, in the order it came; `into` is empty.
+    pub(crate) fn take(&self, into: &mut Vec<usize>) {
+        let mut woken = self.lock();
+        std::mem::swap(&mut *woken, into);
+        self.any.store(false, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
+        // Only an allocation that fails can panic under it, and that leaves the list whole.
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -52,8 +73,7 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
-            self.inbox.woken.push(self.key);
-            (self.inbox.bell)();
+            self.inbox.push(self.key);
         }
     }
 }

@@ -25,6 +25,24 @@ fn sleeps_take_at_least_their_time() {
     assert!(rt.wall().0 > 1_577_836_800, "the time of day is after the year 2020");
 }
 
+/// It is asked for once for many tasks, but a wait and what comes from outside look anew.
+#[test]
+fn lately_is_not_long_ago() {
+    let rt = Rt::new(Config::real());
+    let engine = rt.clone();
+    rt.block_on(async move {
+        for _ in 0..5 {
+            let before = engine.now();
+            engine.sleep(2 * Nanos::MILLI).await;
+            let lately = engine.lately();
+            assert!(lately.since(before) >= Nanos::MILLI && lately <= engine.now());
+            assert_eq!(engine.lately(), lately, "within a task it stands still");
+        }
+    });
+    let (before, engine) = (rt.now(), rt.clone());
+    rt.run_now(async move { assert!(engine.lately() >= before) });
+}
+
 /// The waiting executor has no timer and no descriptor: only the other thread can end the wait,
 /// before, while or after it goes to sleep.
 #[test]
