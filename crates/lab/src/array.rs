@@ -156,7 +156,9 @@ impl Array {
     pub fn options(&self) -> Options {
         let (order, join) = match self.way {
             Way::ZoneWrite | Way::PartialParity => (Order::Blocking, false),
-            Way::ZoneAppend | Way::Grouped => (Order::Append, true),
+            // As published: a chunk is a command.
+            Way::ZoneAppend => (Order::Append, false),
+            Way::Grouped => (Order::Append, true),
         };
         Options {
             drive: DriveOptions { order, join, ..DriveOptions::default() },

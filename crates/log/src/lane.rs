@@ -15,11 +15,13 @@
 //! - Writes and Zone Appends are never in flight together. Appends in flight together fill, in an
 //!   order the drive chooses, exactly the blocks that were set aside for them; `done` counts them
 //!   in the order of the calls, so it tells how much is answered, and each append where it is.
+//!   Those that wait may go in one command: then they land one behind the other.
+//! - Who is told of a write is told once, when nothing here is borrowed: he may write more.
 //! - Behind a block whose content is not known yet nothing is sent.
 
 use crate::address::{blocks_per_command, oob_per_block, sectors_per_block};
 use crate::budget::Permit;
-use crate::writer::{Failure, Payload, Shared};
+use crate::writer::{Failure, Party, Shared};
 use furrow_rt::{Completion, Page, Pages};
 use furrow_zone::{
     BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Request, Result,
@@ -41,27 +43,53 @@ pub(crate) enum What {
     Here,
     /// A page that is not known yet.
     Late(Option<Page>),
-    /// Its pages, where the drive likes among the appends in flight: the block is told here.
-    Append(Rc<Cell<u32>>),
+    /// Its pages, where the drive likes among the appends in flight.
+    Append,
 }
+
+/// Who is told where a write is.
+#[derive(Default)]
+pub(crate) enum Tell {
+    #[default]
+    Nobody,
+    /// It is read here when the write is over.
+    Place(Rc<Cell<u32>>),
+    /// The party, and which of its writes it is.
+    Party(Rc<dyn Party>, u32),
+}
+
+/// What parties are to be told.
+type Told = Vec<(Rc<dyn Party>, u32, Result<u32>)>;
 
 /// One call of `write`, `fill`, `append` or `write_late`.
 struct Dispatched {
+    blocks: u32,
     end: u32,
     sequence: u64,
     fua: bool,
     /// Its pages in the queue; of zeros and late pages there are none.
     pages: usize,
-    /// Out-of-band bytes of what is not sent yet, or none.
-    oob: Vec<u8>,
+    /// Out-of-band bytes in their queue, of what is not sent yet; 0: there are none.
+    oob: usize,
     what: What,
+    tell: Tell,
+}
+
+impl Dispatched {
+    /// Where it is, if blocks from `first` on came to lie at `at`. It may begin before those.
+    fn place(&self, first: u32, at: u32) -> u32 {
+        self.end - self.blocks + at - first
+    }
+
+    fn is_append(&self) -> bool {
+        matches!(self.what, What::Append)
+    }
 }
 
 struct Flight {
     answer: Completion<Outcome>,
     end: u32,
-    /// Of an append: where to tell the block it landed at.
-    append: Option<Rc<Cell<u32>>>,
+    append: bool,
     /// What to send again, if an earlier command was in flight when this one was sent.
     again: Option<Request>,
 }
@@ -101,6 +129,8 @@ struct State {
     sent: u32,
     done: u32,
     queue: VecDeque<Page>,
+    /// What lies beside the pages in the queue, where a write has that.
+    oob: VecDeque<u8>,
     /// Writes not over, in order.
     writes: VecDeque<Dispatched>,
     /// The first of `writes` that is not wholly sent.
@@ -227,9 +257,10 @@ impl Lane {
     pub(crate) fn push(
         &self,
         shared: &Shared,
-        (blocks, Payload { pages, oob }): (u32, Payload),
+        blocks: u32,
+        (pages, oob): (impl ExactSizeIterator<Item = Page>, &[u8]),
         fua: bool,
-        what: What,
+        (what, tell): (What, Tell),
     ) -> u32 {
         let mut state = self.state.borrow_mut();
         let at = state.position;
@@ -240,16 +271,25 @@ impl Lane {
             self.capacity
         );
         state.position = at + blocks;
-        let sequence = shared.window.borrow_mut().open(pages.len());
+        let count = pages.len();
+        let sequence = shared.window.borrow_mut().open(count);
         if let Some(error) = &state.failed {
-            shared.window.borrow_mut().close(sequence, pages.len());
+            shared.window.borrow_mut().close(sequence, count);
             let (zone, of_zone, error) = (self.zone, state.of_zone, error.clone());
+            if let Tell::Party(party, part) = tell {
+                // Not on the way of who just asked.
+                let error = error.clone();
+                shared.rt.spawn_detached(async move { party.landed(part, Err(error)) });
+            }
             shared.note_failure(Failure { zone, from: at, of_zone, error, sequence });
             return at;
         }
         let end = state.position;
-        state.writes.push_back(Dispatched { end, sequence, fua, pages: pages.len(), oob, what });
+        let write =
+            Dispatched { blocks, end, sequence, fua, pages: count, oob: oob.len(), what, tell };
+        state.writes.push_back(write);
         state.queue.extend(pages);
+        state.oob.extend(oob);
         // With commands in flight up to the depth, the next answer comes by anyway.
         if (state.flights.len() as u32) < shared.depth {
             state.kick();
@@ -389,13 +429,14 @@ struct Next {
     end: u32,
     /// Others are in flight before it.
     behind: bool,
-    append: Option<Rc<Cell<u32>>>,
+    append: bool,
 }
 
 /// The task that moves one lane's writes to the drive.
 pub(crate) struct Pump {
-    pub(crate) lane: Rc<Lane>,
-    pub(crate) shared: Rc<Shared>,
+    lane: Rc<Lane>,
+    shared: Rc<Shared>,
+    told: RefCell<Told>,
 }
 
 impl Future for Pump {
@@ -410,6 +451,7 @@ impl Future for Pump {
                 self.reap(cx);
             }
         }
+        self.tell();
         let mut state = self.lane.state.borrow_mut();
         state.wake_idle();
         let full = state.done == self.lane.capacity && state.gate.is_none();
@@ -425,7 +467,28 @@ impl Future for Pump {
     }
 }
 
+impl Drop for Pump {
+    fn drop(&mut self) {
+        // With the executor it ends before its writes: parties may keep what keeps the lane.
+        let writes = std::mem::take(&mut self.lane.state.borrow_mut().writes);
+        drop(writes);
+    }
+}
+
 impl Pump {
+    pub(crate) fn new(lane: Rc<Lane>, shared: Rc<Shared>) -> Pump {
+        Pump { lane, shared, told: RefCell::default() }
+    }
+
+    /// Tells parties what became of their writes. What they write thereupon wakes this task.
+    fn tell(&self) {
+        let mut told = self.told.take();
+        for (party, part, at) in told.drain(..) {
+            party.landed(part, at);
+        }
+        *self.told.borrow_mut() = told;
+    }
+
     /// Waits for the lane before this one and takes over its permit.
     fn pass_gate(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(gate) = self.lane.state.borrow().gate.clone() else { return Poll::Ready(()) };
@@ -477,20 +540,32 @@ impl Pump {
             return;
         }
         if outcome.status.is_ok() {
-            if let Some(append) = &flight.append
-                && let Err(error) = self.landed(&state, flight.end, outcome.lba, append)
-            {
-                drop(state);
-                return self.fail(error, false);
+            let first = state.done;
+            let mut at = first;
+            if flight.append {
+                at = match self.landed(&state, flight.end, outcome.lba) {
+                    Ok(at) => at,
+                    Err(error) => {
+                        drop(state);
+                        return self.fail(error, false);
+                    }
+                };
             }
             let mut window = self.shared.window.borrow_mut();
+            let mut told = self.told.borrow_mut();
             while state.writes.front().is_some_and(|write| write.end <= flight.end) {
                 if let Some(write) = state.writes.pop_front() {
                     window.close(write.sequence, write.pages);
                     state.next -= 1;
+                    let place = write.place(first, at);
+                    match write.tell {
+                        Tell::Nobody => {}
+                        Tell::Place(told) => told.set(place),
+                        Tell::Party(party, part) => told.push((party, part, Ok(place))),
+                    }
                 }
             }
-            drop(window);
+            drop((window, told));
             self.lane.advance(&mut state, flight.end);
             return;
         }
@@ -511,8 +586,8 @@ impl Pump {
         self.fail(Error::device(&self.shared.device.name(), what, outcome.status), of_zone);
     }
 
-    /// Notes where an append landed: among the blocks set aside for those in flight with it.
-    fn landed(&self, state: &State, end: u32, lba: Lba, append: &Cell<u32>) -> Result<()> {
+    /// Where an append landed: among the blocks set aside for those in flight with it.
+    fn landed(&self, state: &State, end: u32, lba: Lba) -> Result<u32> {
         let geometry = self.shared.device.geometry();
         let per_block = sectors_per_block(geometry);
         let blocks = u64::from(end - state.done);
@@ -529,8 +604,7 @@ impl Pump {
             );
             return Err(Error::new(ErrorKind::Io, message));
         }
-        append.set(at as u32);
-        Ok(())
+        Ok(at as u32)
     }
 
     fn fail(&self, error: Error, of_zone: bool) {
@@ -540,7 +614,15 @@ impl Pump {
             let error = error.clone();
             self.shared.note_failure(Failure { zone, from, of_zone, error, sequence });
         }
+        let mut told = self.told.borrow_mut();
+        for write in &mut state.writes {
+            match std::mem::take(&mut write.tell) {
+                Tell::Party(party, part) => told.push((party, part, Err(error.clone()))),
+                Tell::Nobody | Tell::Place(_) => {}
+            }
+        }
         state.queue.clear();
+        state.oob.clear();
         (state.failed, state.of_zone) = (Some(error), of_zone);
         state.wake_reached();
     }
@@ -557,7 +639,7 @@ impl Pump {
             return false;
         };
         // Only a write that can overtake an earlier one can have to be sent again.
-        let again = (behind && append.is_none()).then(|| Request {
+        let again = (behind && !append).then(|| Request {
             command: request.command,
             data: request.data.clone(),
             oob: request.oob.clone(),
@@ -568,7 +650,7 @@ impl Pump {
         true
     }
 
-    /// Merges what is queued and adjacent into one command, if it may; appends go one by one.
+    /// The next command: what is queued and adjacent in one, if it may.
     fn next_request(&self) -> Option<Next> {
         let state = &mut *self.lane.state.borrow_mut();
         let (from, depth) = (state.sent, self.shared.depth as usize);
@@ -576,50 +658,20 @@ impl Pump {
             return None;
         }
         let write = state.writes.get(state.next)?;
-        let (fua, append) = (write.fua, matches!(write.what, What::Append(_)));
+        let (fua, append) = (write.fua, write.is_append());
         let behind = !state.flights.is_empty();
-        let among = state.flights.front().is_some_and(|flight| flight.append.is_some());
+        let among = state.flights.front().is_some_and(|flight| flight.append);
         if behind && among != append {
             return None;
         }
         if state.skew > 0 {
             let request = self.level(state);
-            return Some(Next { request, end: from, behind, append: None });
+            return Some(Next { request, end: from, behind, append: false });
         }
-        if append {
-            return self.append(state);
+        if append && !behind {
+            state.append_from = from;
         }
-        let limit = self.piece(state);
-        let (mut data, mut oob) = (Pages::new(), Vec::new());
-        let block_oob = oob_per_block(self.shared.device.geometry());
-        while let Some(write) = state.writes.get_mut(state.next).filter(|write| write.fua == fua) {
-            let room = from + limit - state.sent;
-            let count = (write.end - state.sent).min(room);
-            match &write.what {
-                What::Here if write.pages == 0 => {
-                    data.extend((0..count).map(|_| self.shared.zero.clone()));
-                }
-                What::Here => data.extend(state.queue.drain(..count as usize)),
-                What::Late(Some(page)) => data.extend((count > 0).then(|| page.clone())),
-                What::Late(None) | What::Append(_) => break,
-            }
-            if oob.is_empty() && state.sent == from && state.sent + count == write.end {
-                oob = std::mem::take(&mut write.oob);
-            } else if !write.oob.is_empty() {
-                // What was taken before has no more than zeros.
-                oob.resize((state.sent - from) as usize * block_oob, 0);
-                let now = (count as usize * block_oob).min(write.oob.len());
-                oob.extend(write.oob.drain(..now));
-            }
-            state.sent += count;
-            if state.sent < write.end {
-                break;
-            }
-            state.next += 1;
-            if !self.shared.join {
-                break;
-            }
-        }
+        let (mut data, mut oob) = self.gather(state, (fua, append));
         if state.sent == from {
             return None;
         }
@@ -632,13 +684,68 @@ impl Pump {
             sectors += tail;
             data.extend((tail > 0).then(|| self.shared.zero.clone()));
         }
-        let lba = Lba(geometry.start(self.lane.zone).0 + u64::from(from) * per_block);
-        let command = Command::Write { lba, blocks: BlockCount(sectors) };
+        let (zone_start, blocks) = (geometry.start(self.lane.zone), BlockCount(sectors));
+        let command = if append {
+            Command::Append { zone_start, blocks }
+        } else {
+            Command::Write { lba: Lba(zone_start.0 + u64::from(from) * per_block), blocks }
+        };
         if !oob.is_empty() {
             oob.resize(sectors as usize * usize::from(geometry.oob_bytes), 0);
         }
         let request = Request { command, data, oob, fua };
-        Some(Next { request, end: state.sent, behind, append: None })
+        Some(Next { request, end: state.sent, behind, append })
+    }
+
+    /// Takes what goes in the next command out of the queue: pages and what lies beside them.
+    fn gather(&self, state: &mut State, (fua, append): (bool, bool)) -> (Pages, Vec<u8>) {
+        let (from, shared) = (state.sent, &self.shared);
+        let (limit, join) = if append {
+            (self.piece(state).min(shared.blocks_per_append), shared.join_appends)
+        } else {
+            (self.piece(state), shared.join)
+        };
+        let most = limit.min(state.position - from) as usize;
+        let (mut data, mut oob) = (Pages::with_capacity(most), Vec::new());
+        let block_oob = oob_per_block(shared.device.geometry());
+        let alike = |write: &&mut Dispatched| write.fua == fua && write.is_append() == append;
+        while let Some(write) = state.writes.get_mut(state.next).filter(alike) {
+            let (left, room) = (write.end - state.sent, from + limit - state.sent);
+            if append && left > room && state.sent > from {
+                // An append lands as a whole.
+                break;
+            }
+            let count = if append { left } else { left.min(room) };
+            match &write.what {
+                What::Here if write.pages == 0 => {
+                    data.extend((0..count).map(|_| shared.zero.clone()));
+                }
+                What::Here | What::Append => {
+                    data.extend((0..count).filter_map(|_| state.queue.pop_front()));
+                }
+                What::Late(Some(page)) => data.extend((count > 0).then(|| page.clone())),
+                What::Late(None) => break,
+            }
+            if write.oob > 0 {
+                if oob.is_empty() {
+                    oob.reserve_exact(most * block_oob);
+                }
+                // What was taken before may have no more than zeros.
+                oob.resize((state.sent - from) as usize * block_oob, 0);
+                let now = (count as usize * block_oob).min(write.oob);
+                write.oob -= now;
+                take(&mut state.oob, now, &mut oob);
+            }
+            state.sent += count;
+            if state.sent < write.end {
+                break;
+            }
+            state.next += 1;
+            if !join {
+                break;
+            }
+        }
+        (data, oob)
     }
 
     /// Blocks of the next command: all that wait, unless they are to keep several dies busy.
@@ -653,26 +760,6 @@ impl Pump {
         }
     }
 
-    /// The append that is next in line, none but appends being in flight.
-    fn append(&self, state: &mut State) -> Option<Next> {
-        let write = state.writes.get_mut(state.next)?;
-        let What::Append(told) = &write.what else { return None };
-        let (append, fua, end, pages) = (told.clone(), write.fua, write.end, write.pages);
-        let oob = std::mem::take(&mut write.oob);
-        if state.flights.is_empty() {
-            state.append_from = state.sent;
-        }
-        let geometry = self.shared.device.geometry();
-        let sectors = u64::from(end - state.sent) * sectors_per_block(geometry);
-        let zone_start = geometry.start(self.lane.zone);
-        let command = Command::Append { zone_start, blocks: BlockCount(sectors) };
-        let data = state.queue.drain(..pages).collect();
-        (state.sent, state.next) = (end, state.next + 1);
-        let behind = !state.flights.is_empty();
-        let request = Request { command, data, oob, fua };
-        Some(Next { request, end, behind, append: Some(append) })
-    }
-
     /// Zeros that bring the write pointer to a whole block: a torn write left it within one.
     fn level(&self, state: &mut State) -> Request {
         let geometry = self.shared.device.geometry();
@@ -682,6 +769,15 @@ impl Pump {
         let command = Command::Write { lba, blocks: BlockCount(skew) };
         Request::with_data(command, Pages::from_iter([self.shared.zero.clone()]))
     }
+}
+
+/// Moves the first `count` bytes of `from` to the end of `to`.
+fn take(from: &mut VecDeque<u8>, count: usize, to: &mut Vec<u8>) {
+    let (first, second) = from.as_slices();
+    let here = count.min(first.len());
+    to.extend_from_slice(&first[..here]);
+    to.extend_from_slice(&second[..count - here]);
+    from.drain(..count);
 }
 
 /// Logical blocks at the end of a zone that make no whole block.

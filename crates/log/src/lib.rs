@@ -31,5 +31,5 @@ pub use pool::{ReadPin, ReleaseProof, Superzone, SuperzoneId, SuperzoneState, Zo
 pub use record::{Expect, RecordHeader, RecordId, Uuid, crc32c, crc32c_append};
 pub use window::Mark;
 pub use writer::{
-    Counters, Durability, Kind, Order, Payload, Placed, Writer, WriterOptions, Written,
+    Counters, Durability, Kind, Order, Party, Payload, Placed, Writer, WriterOptions, Written,
 };

@@ -24,7 +24,7 @@
 use crate::address::{blocks_per_zone, sectors_per_block};
 use crate::budget::Permit;
 use crate::lane::{
-    Lane, Pump, Queues, What, largest_append, largest_command, not_open, tail_sectors,
+    Lane, Pump, Queues, Tell, What, largest_append, largest_command, not_open, tail_sectors,
 };
 use crate::window::{Mark, Window};
 
@@ -63,18 +63,32 @@ pub enum Durability {
 
 /// What is written to a zone: whole blocks, and what is beside them.
 #[derive(Debug, Default)]
-pub struct Payload {
+pub struct Payload<'a> {
     /// The blocks.
     pub pages: Pages,
     /// Out-of-band bytes, [`oob_per_block`](crate::address::oob_per_block) for each block; or none:
     /// zeros.
-    pub oob: Vec<u8>,
+    pub oob: &'a [u8],
 }
 
-impl From<Pages> for Payload {
-    fn from(pages: Pages) -> Payload {
-        Payload { pages, oob: Vec::new() }
+impl From<Pages> for Payload<'_> {
+    fn from(pages: Pages) -> Self {
+        Payload { pages, oob: &[] }
     }
+}
+
+impl<'a> Payload<'a> {
+    fn parts(self) -> (smallvec::IntoIter<[Page; 4]>, &'a [u8]) {
+        (self.pages.into_iter(), self.oob)
+    }
+}
+
+/// Who is told what became of its writes, by the task that takes the drive's answers: for those
+/// that would otherwise wait for several in a task of their own.
+pub trait Party {
+    /// Write number `part` begins at block `at` of its zone and is durable as asked, or failed.
+    /// Called once for each, when nothing of the writer is borrowed.
+    fn landed(self: Rc<Self>, part: u32, at: Result<u32>);
 }
 
 /// What is written: for the counters only.
@@ -186,6 +200,8 @@ pub struct WriterOptions {
     pub pieces: u32,
     /// Calls that wait for a zone and are adjacent go in one command.
     pub join: bool,
+    /// The same of appends.
+    pub join_appends: bool,
     /// The defect built in, if any.
     #[cfg(feature = "canary")]
     pub canary: Option<Canary>,
@@ -215,6 +231,7 @@ impl Default for WriterOptions {
             command_blocks: None,
             pieces: 1,
             join: true,
+            join_appends: false,
             #[cfg(feature = "canary")]
             canary: None,
         }
@@ -228,6 +245,7 @@ pub(crate) struct Shared {
     pub(crate) depth: u32,
     pub(crate) pieces: u32,
     pub(crate) join: bool,
+    pub(crate) join_appends: bool,
     /// Failures noted so far, and who waits for the next.
     pub(crate) noted: Cell<u64>,
     pub(crate) failing: Notify,
@@ -235,7 +253,7 @@ pub(crate) struct Shared {
     pub(crate) relocates: Cell<bool>,
     pub(crate) blocks_per_command: u32,
     /// Most blocks of an append; 0: what is asked to be appended is written.
-    blocks_per_append: u32,
+    pub(crate) blocks_per_append: u32,
     pub(crate) zero: Page,
     pub(crate) window: RefCell<Window>,
     pub(crate) failures: RefCell<Vec<Failure>>,
@@ -324,6 +342,7 @@ impl Writer {
             depth,
             pieces: options.pieces.clamp(1, depth),
             join: options.join,
+            join_appends: options.join_appends,
             noted: Cell::new(0),
             failing: Notify::new(),
             relocates: Cell::new(false),
@@ -402,7 +421,7 @@ impl Writer {
             assert!(old.is_idle(), "zone {zone} opened again with writes in flight");
             drop(old.retire());
         }
-        self.0.rt.spawn_detached(Pump { lane, shared: self.0.clone() });
+        self.0.rt.spawn_detached(Pump::new(lane, self.0.clone()));
     }
 
     /// Takes `zone` into use, its write pointer being at block `at`.
@@ -493,15 +512,35 @@ impl Writer {
     ///
     /// # Panics
     /// If the zone is not open or has no room: whoever places asks [`Writer::room`] first.
-    pub fn write(
+    pub fn write<'a>(
         &self,
         zone: ZoneId,
         kind: Kind,
-        payload: impl Into<Payload>,
+        payload: impl Into<Payload<'a>>,
         durability: Durability,
     ) -> (u32, Written) {
         let payload = payload.into();
-        self.push(zone, kind, (payload.pages.len() as u32, payload), durability, What::Here)
+        let blocks = payload.pages.len() as u32;
+        self.push(zone, kind, blocks, payload.parts(), durability, (What::Here, Tell::Nobody))
+    }
+
+    /// Places pages, and what lies beside them, as [`Writer::write`] does, or with `append` as
+    /// [`Writer::append`], and has a party told what becomes of them, as its write `part`.
+    ///
+    /// # Panics
+    /// As the one or the other.
+    pub fn send(
+        &self,
+        zone: ZoneId,
+        kind: Kind,
+        (pages, oob): (impl ExactSizeIterator<Item = Page>, &[u8]),
+        append: bool,
+        (party, part): (Rc<dyn Party>, u32),
+    ) {
+        let blocks = pages.len() as u32;
+        let what = if append { self.as_append(zone, blocks) } else { What::Here };
+        let what = (what, Tell::Party(party, part));
+        drop(self.push(zone, kind, blocks, (pages, oob), Durability::Cached, what));
     }
 
     /// Most blocks that [`Writer::append`] takes; 0 if the order is another, or the drive takes no
@@ -517,17 +556,29 @@ impl Writer {
     ///
     /// # Panics
     /// As [`Writer::write`], or if there are more pages than [`Writer::append_limit`].
-    pub fn append(&self, zone: ZoneId, kind: Kind, payload: impl Into<Payload>) -> (u32, Placed) {
+    pub fn append<'a>(
+        &self,
+        zone: ZoneId,
+        kind: Kind,
+        payload: impl Into<Payload<'a>>,
+    ) -> (u32, Placed) {
         let payload = payload.into();
         let blocks = payload.pages.len() as u32;
+        let what = self.as_append(zone, blocks);
+        let at = Rc::new(Cell::new(self.position(zone)));
+        let what = (what, Tell::Place(at.clone()));
+        let (first, written) =
+            self.push(zone, kind, blocks, payload.parts(), Durability::Cached, what);
+        (first, Placed { written, at })
+    }
+
+    /// How the next `blocks` of a zone are appended.
+    fn as_append(&self, zone: ZoneId, blocks: u32) -> What {
         let limit = self.0.blocks_per_append;
         assert!(blocks <= limit, "append of {blocks} blocks to zone {zone}, at most {limit}");
-        let at = Rc::new(Cell::new(self.position(zone)));
-        let to_the_end = self.position(zone) + blocks == self.0.capacity;
-        let ragged = to_the_end && tail_sectors(self.geometry()) > 0;
-        let what = if ragged { What::Here } else { What::Append(at.clone()) };
-        let (first, written) = self.push(zone, kind, (blocks, payload), Durability::Cached, what);
-        (first, Placed { written, at })
+        let ragged =
+            tail_sectors(self.geometry()) > 0 && self.position(zone) + blocks == self.0.capacity;
+        if ragged { What::Here } else { What::Append }
     }
 
     /// Sets aside the next block of `zone` for a page that [`Writer::provide`] will tell; nothing
@@ -536,8 +587,8 @@ impl Writer {
     /// # Panics
     /// As [`Writer::write`].
     pub fn write_late(&self, zone: ZoneId, kind: Kind) -> u32 {
-        let nothing = (1, Payload::default());
-        self.push(zone, kind, nothing, Durability::Cached, What::Late(None)).0
+        let nothing = Payload::default().parts();
+        self.push(zone, kind, 1, nothing, Durability::Cached, (What::Late(None), Tell::Nobody)).0
     }
 
     /// Tells the content of block `at` of `zone`, which was set aside for it. Without effect if
@@ -554,17 +605,19 @@ impl Writer {
     /// As [`Writer::write`].
     pub fn fill(&self, zone: ZoneId, upto: u32) -> Written {
         let blocks = upto.saturating_sub(self.position(zone));
-        let zeros = (blocks, Payload::default());
-        self.push(zone, Kind::Padding, zeros, Durability::Cached, What::Here).1
+        let zeros = Payload::default().parts();
+        let what = (What::Here, Tell::Nobody);
+        self.push(zone, Kind::Padding, blocks, zeros, Durability::Cached, what).1
     }
 
     fn push(
         &self,
         zone: ZoneId,
         kind: Kind,
-        (blocks, payload): (u32, Payload),
+        blocks: u32,
+        payload: (impl ExactSizeIterator<Item = Page>, &[u8]),
         durability: Durability,
-        what: What,
+        what: (What, Tell),
     ) -> (u32, Written) {
         let lane = self.open_lane(zone);
         if blocks == 0 {
@@ -572,7 +625,7 @@ impl Writer {
         }
         self.0.counters.borrow_mut().bytes[kind as usize] +=
             u64::from(blocks) * crate::format::BLOCK_SIZE as u64;
-        let at = lane.push(&self.0, (blocks, payload), durability == Durability::Fua, what);
+        let at = lane.push(&self.0, blocks, payload, durability == Durability::Fua, what);
         if self.has_canary(Canary::EarlyAck) {
             return (at, Written::already());
         }

@@ -31,7 +31,7 @@ pub struct DriveOptions {
     pub queues: u16,
     /// Most commands in flight per zone, unless `order` says one.
     pub depth: u32,
-    /// Chunks that wait for a zone and are adjacent go in one command.
+    /// Chunks that wait for a zone and are adjacent go in one command, appended or written.
     pub join: bool,
 }
 
@@ -218,6 +218,7 @@ impl Drive {
                 queues: options.queues,
                 depth: options.depth,
                 join: options.join,
+                join_appends: options.join,
                 ..WriterOptions::default()
             },
         );

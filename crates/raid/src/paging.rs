@@ -102,7 +102,11 @@ impl Volume {
         let (range, paging) = (leaves(lba, count), &self.0.paging);
         if paging.limit.is_none() {
             for leaf in range {
-                self.fetch(leaf, create).await?;
+                if self.0.map.borrow().is_here(leaf) {
+                    self.count(|counters| counters.map_hits += 1);
+                } else {
+                    self.fetch(leaf, create).await?;
+                }
             }
             return Ok(None);
         }

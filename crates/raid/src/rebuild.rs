@@ -39,7 +39,8 @@ const AHEAD: usize = 8;
 /// Rows that were made, and what the footers will say of them.
 #[derive(Default)]
 struct Batch {
-    payload: Payload,
+    pages: Pages,
+    oob: Vec<u8>,
     entries: Vec<FooterEntry>,
     /// Stripes of metadata, which list what comes before them.
     windows: Vec<u32>,
@@ -418,7 +419,7 @@ impl Volume {
                 self.rebuild_windows(index, segment, entries.len() as u32, listing, &mut batch);
             }
             entries.extend(batch.entries);
-            let payload = batch.payload;
+            let payload = Payload { pages: batch.pages, oob: &batch.oob };
             writes.push_back(drive.writer.write(zone, Kind::Data, payload, Durability::Cached).1);
             if writes.len() > ahead
                 && let Some(written) = writes.pop_front()
@@ -486,10 +487,10 @@ impl Volume {
                         (self.0.zero.clone(), meta)
                     }
                 };
-                batch.payload.pages.push(page);
-                let start = batch.payload.oob.len();
-                batch.payload.oob.resize(start + beside, 0);
-                batch.payload.oob[start..start + crate::format::BlockMeta::SIZE]
+                batch.pages.push(page);
+                let start = batch.oob.len();
+                batch.oob.resize(start + beside, 0);
+                batch.oob[start..start + crate::format::BlockMeta::SIZE]
                     .copy_from_slice(meta.as_bytes());
             }
         }
@@ -506,7 +507,7 @@ impl Volume {
         batch: &mut Batch,
     ) {
         let chunk = segment.chunk as usize;
-        let beside = std::mem::take(&mut batch.payload.oob);
+        let beside = std::mem::take(&mut batch.oob);
         let stripes = beside.chunks(chunk * BlockMeta::SIZE).enumerate();
         for (stripe, (at, metas)) in (first / segment.chunk..).zip(stripes) {
             if window::start(stripe) == stripe {
@@ -519,7 +520,7 @@ impl Volume {
             let id = self.record_id(kind::WINDOW, index, segment.sequence);
             let pages = listing.blocks(&self.0.pages, &id, stripe);
             listing.push_own(segment.sequence, stripe, &pages);
-            for (into, page) in batch.payload.pages[at * chunk..].iter_mut().zip(pages) {
+            for (into, page) in batch.pages[at * chunk..].iter_mut().zip(pages) {
                 *into = page;
             }
         }

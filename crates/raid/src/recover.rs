@@ -655,7 +655,7 @@ impl Volume {
                     bytes[..meta.as_bytes().len()].copy_from_slice(meta.as_bytes());
                 }
                 let pages = Pages::from_elem(self.0.zero.clone(), count as usize);
-                let payload = Payload { pages, oob };
+                let payload = Payload { pages, oob: &oob };
                 let (_, done) =
                     drive.writer.write(*zone, Kind::Padding, payload, Durability::Cached);
                 flights.push((index as u32, done));

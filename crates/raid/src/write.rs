@@ -12,10 +12,11 @@ use crate::volume::{Canary, MemberState, Volume};
 use crate::window::Cover;
 use furrow_log::address::oob_per_block;
 use furrow_log::record::{self, crc32c};
-use furrow_log::writer::{Durability, Kind, Payload, Placed, Written};
+use furrow_log::writer::{Kind, Party};
 use furrow_rt::{Page, Pages};
-use furrow_zone::{Error, ErrorKind, Result, ZoneId};
-use smallvec::{SmallVec, smallvec};
+use furrow_zone::{Error, ErrorKind, Result};
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
 
@@ -24,14 +25,6 @@ const FAILURES: u32 = 32;
 
 /// What a block is (`None`: parity), and its CRC32C.
 pub(crate) type Block = (Option<Identity>, u32);
-
-/// A chunk of a stripe on its way to its drive.
-enum Flight {
-    /// The member has no zone in the segment, or is gone.
-    None,
-    Write(u32, Written),
-    Append(Placed),
-}
 
 /// A parity block, what lies beside it, and its CRC32C.
 struct Parity {
@@ -43,20 +36,123 @@ struct Parity {
 /// Where parity goes.
 type Outputs<'a> = SmallVec<[&'a mut [u8]; 2]>;
 
-/// The chunks of a stripe on their way.
-struct Flights {
-    /// Of each chunk.
-    chunks: SmallVec<[Flight; 4]>,
+/// A stripe on its way to the drives: when the fate of all its chunks is known it counts, or is
+/// written again elsewhere.
+struct Flight {
+    volume: Volume,
+    stream: Rc<Stream>,
+    open: Rc<Open>,
+    number: u32,
+    stripe: RefCell<Stripe>,
     /// CRC32C of each parity block, chunk by chunk.
     parity: SmallVec<[u32; 2]>,
+    /// What has to list it, on drives without an out-of-band area.
+    cover: Cell<Option<Rc<Cover>>>,
+    /// Chunks whose fate is not known, and one more until all are sent.
+    left: Cell<u32>,
+    /// Chunks that are there.
+    there: Cell<u32>,
+    /// One is not, though its member is.
+    broken: Cell<bool>,
 }
 
-/// Adds a block and what lies beside it to what a drive will get.
-fn load(payload: &mut Payload, page: Page, meta: &BlockMeta, beside: usize) {
-    payload.pages.push(page);
-    let meta = meta.as_bytes();
-    payload.oob.extend_from_slice(meta);
-    payload.oob.resize(payload.oob.len() + beside - meta.len(), 0);
+impl Party for Flight {
+    fn landed(self: Rc<Self>, chunk: u32, at: Result<u32>) {
+        let (volume, index) = (&self.volume, self.drive(chunk));
+        match at {
+            Ok(at) => {
+                self.there.set(self.there.get() | 1 << chunk);
+                volume.0.members[index as usize].failures.set(0);
+                let row = at - volume.0.shape.offset(0);
+                let stripe = self.stripe.borrow();
+                let blocks = self.blocks(&stripe, chunk);
+                volume.landed(&self.open, index, (row, self.number), blocks);
+            }
+            Err(error) => {
+                if !volume.note_write_error(index, &error) {
+                    self.broken.set(true);
+                }
+            }
+        }
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            self.over();
+        }
+    }
+}
+
+impl Flight {
+    fn drive(&self, chunk: u32) -> u32 {
+        self.volume.0.shape.placement.drive(self.number, chunk)
+    }
+
+    /// The blocks of a chunk, as footers know them.
+    fn blocks<'a>(&'a self, stripe: &'a Stripe, chunk: u32) -> impl Iterator<Item = Block> + 'a {
+        let (blocks, zero_crc) = (self.open.groups.chunk as usize, self.volume.0.zero_crc);
+        let data = self.volume.0.shape.placement.k as usize * blocks;
+        let first = chunk as usize * blocks;
+        (first..first + blocks).map(move |at| match at.checked_sub(data) {
+            Some(at) => (None, self.parity[at]),
+            None => stripe.block(at, zero_crc),
+        })
+    }
+
+    /// Every chunk's fate is known.
+    fn over(self: Rc<Self>) {
+        let volume = &self.volume;
+        let cover = self.cover.take().filter(|_| !volume.has(Canary::Unlisted));
+        let noting = volume.0.noting.get() && !volume.has(Canary::EarlyDegradedAck);
+        if cover.is_none() && !noting {
+            return self.conclude();
+        }
+        let engine = volume.0.rt.clone();
+        engine.spawn_detached(async move {
+            let (volume, placement) = (&self.volume, &self.volume.0.shape.placement);
+            if let Some(cover) = cover {
+                // What nothing lists is not there.
+                let (listed, failed) = cover.wait().await;
+                let has = |c: u32| listed >> self.drive(c) & 1;
+                let all = (0..placement.n).fold(0, |set, c| set | has(c) << c);
+                self.there.set(self.there.get() & all);
+                self.broken.set(self.broken.get() | failed);
+            }
+            if volume.0.noting.get() && !volume.has(Canary::EarlyDegradedAck) {
+                // An error is told below if it ends the volume.
+                let _ = volume.settled().await;
+            }
+            self.conclude();
+        });
+    }
+
+    /// It counts, or is written again.
+    fn conclude(&self) {
+        let Flight { volume, stream, open, .. } = self;
+        let (stripe, there) = (self.stripe.take(), self.there.get());
+        if self.broken.get() {
+            open.broken.set(true);
+        }
+        let error = volume.failed();
+        if let Some(error) = &error {
+            stripe.over(Some(error));
+        } else if self.broken.get()
+            || !volume.0.shape.placement.recoverable(|c| there >> c & 1 == 1)
+        {
+            open.broken.set(true);
+            volume.again(stream, stripe);
+        } else {
+            volume.complete(open, self.number, &stripe);
+            stripe.over(None);
+        }
+        volume.stripe_over(stream, open);
+    }
+}
+
+/// So many bytes of zeros.
+fn zeros(count: usize) -> SmallVec<[u8; 64]> {
+    match count {
+        0..=64 => SmallVec::from_buf_and_len([0; 64], count),
+        _ => SmallVec::from_elem(0, count),
+    }
 }
 
 impl Volume {
@@ -257,29 +353,33 @@ impl Volume {
         self.0.in_flight.set(self.0.in_flight.get() + 1);
         open.in_flight.set(open.in_flight.get() + 1);
         let padding = (k * chunk) as usize - stripe.items.len();
-        let now = self.0.rt.now();
+        let now = self.0.rt.lately();
         let waited = u128::from(now.0) * stripe.items.len() as u128 - stripe.came;
         self.count(|counters| {
             counters.stripes += 1;
             counters.waited += waited as u64;
             counters.padded += padding as u64;
         });
-        let (payloads, parity) = self.encode_stripe(open, number, &stripe);
-        let chunks = {
-            let segments = self.0.segments.borrow();
-            let zones = &segments[open.slot as usize].zones;
-            let send = |(c, payload)| {
-                let index = shape.placement.drive(number, c);
-                self.send(open, zones, (index, number), payload)
-            };
-            (0..n).zip(payloads).map(send).collect()
-        };
-        let flights = Flights { chunks, parity };
-        let cover = self.join_cover(stream, open);
-        let (volume, stream, open) = (self.clone(), stream.clone(), open.clone());
-        self.0.rt.spawn_detached(async move {
-            volume.follow(&stream, &open, number, stripe, flights, cover).await;
+        let parity = self.parity_of(chunk as usize, &stripe);
+        let flight = Rc::new(Flight {
+            volume: self.clone(),
+            stream: stream.clone(),
+            open: open.clone(),
+            number,
+            stripe: RefCell::new(stripe),
+            parity: parity.iter().map(|parity| parity.crc).collect(),
+            cover: Cell::new(None),
+            left: Cell::new(n + 1),
+            there: Cell::new(0),
+            broken: Cell::new(false),
         });
+        self.send(&flight, &parity);
+        flight.cover.set(self.join_cover(stream, open));
+        flight.left.set(flight.left.get() - 1);
+        if flight.left.get() == 0 {
+            // No member takes anything. Not at once: the caller may be dispatching others.
+            self.0.rt.spawn_detached(async move { flight.over() });
+        }
     }
 
     /// Leaves out what was overwritten since it was to be moved. Recovery takes any copy that was
@@ -315,67 +415,98 @@ impl Volume {
         Origin { number, segment: self.0.segments.borrow()[slot].sequence }
     }
 
-    /// What each drive gets of a stripe, chunk by chunk, and the CRCs of the parity blocks.
-    fn encode_stripe(
-        &self,
-        open: &Open,
-        number: u32,
-        stripe: &Stripe,
-    ) -> (SmallVec<[Payload; 4]>, SmallVec<[u32; 2]>) {
+    /// Sends the chunks of a stripe to their drives.
+    fn send(&self, flight: &Rc<Flight>, parity: &[Parity]) {
+        let (stripe, open, number) = (flight.stripe.borrow(), &flight.open, flight.number);
         let (placement, chunk) = (&self.0.shape.placement, open.groups.chunk as usize);
-        let (k, m) = (placement.k as usize, placement.m as usize);
+        let segments = self.0.segments.borrow();
+        let zones = &segments[open.slot as usize].zones;
         // Members are alike in that; with none left nothing is sent.
         let drive = self.0.members.iter().find_map(|member| member.drive());
         let beside = drive.map_or(0, |drive| oob_per_block(drive.geometry()));
         // Where there is no room beside blocks, the same is listed.
         let beside = beside.max(BlockMeta::SIZE);
-        let empty = Identity { crc: self.0.zero_crc, ..Identity::default() };
-        let mut payloads: SmallVec<[Payload; 4]> = (0..k + m)
-            .map(|_| Payload { pages: Pages::new(), oob: Vec::with_capacity(chunk * beside) })
-            .collect();
-        let mut crcs: SmallVec<[u32; 2]> = smallvec![0; m * chunk];
-        for row in 0..chunk {
-            let row_of = |c: usize| match stripe.items.get(c * chunk + row) {
-                Some(item) => (item.identity, &item.page),
-                None => (empty, &self.0.zero),
+        let data = placement.k as usize * chunk;
+        for c in 0..placement.n {
+            let (index, first) = (placement.drive(number, c), c as usize * chunk);
+            let block = |at: usize| match (at.checked_sub(data), stripe.items.get(at)) {
+                (Some(at), _) => (&parity[at].page, parity[at].code, parity[at].crc),
+                (None, Some(Item { identity, page, .. })) => (page, identity.bytes(), identity.crc),
+                (None, None) => (&self.0.zero, self.empty().bytes(), self.0.zero_crc),
             };
-            let data: SmallVec<[(Identity, &Page); 8]> = (0..k).map(row_of).collect();
-            let codes: SmallVec<[[u8; CODED]; 8]> =
-                data.iter().map(|(identity, _)| identity.bytes()).collect();
-            for (((identity, page), code), payload) in data.iter().zip(&codes).zip(&mut payloads) {
-                let meta = seal(code, open.sequence, number, identity.crc);
-                load(payload, (*page).clone(), &meta, beside);
+            let mut oob = zeros(chunk * beside);
+            for (at, oob) in (first..).zip(oob.chunks_exact_mut(beside)) {
+                let (_, code, crc) = block(at);
+                let meta = seal(&code, open.sequence, number, crc);
+                oob[..BlockMeta::SIZE].copy_from_slice(meta.as_bytes());
             }
-            let parity = self.parity_of(&data, &codes);
-            for (at, (parity, payload)) in parity.into_iter().zip(&mut payloads[k..]).enumerate() {
-                let meta = seal(&parity.code, open.sequence, number, parity.crc);
-                load(payload, parity.page, &meta, beside);
-                crcs[at * chunk + row] = parity.crc;
+            let mut oob = &oob[..];
+            if let Some(windows) = &open.windows {
+                windows.note(number, index, std::mem::take(&mut oob));
+            }
+            let drive = self.0.members[index as usize].drive();
+            let (Some(zone), Some(drive)) = (zones[index as usize], drive) else {
+                // Its blocks are in the footers of others all the same.
+                let row = (number * open.groups.chunk, number);
+                self.note_footer(open, index, row, flight.blocks(&stripe, c));
+                flight.left.set(flight.left.get() - 1);
+                continue;
+            };
+            let pages = (first..first + chunk).map(|at| block(at).0.clone());
+            let party = (flight.clone() as Rc<dyn Party>, c);
+            drive.writer.send(zone, Kind::Data, (pages, oob), open.append, party);
+        }
+    }
+
+    /// What a block is that nobody filled: zeros.
+    fn empty(&self) -> Identity {
+        Identity { crc: self.0.zero_crc, ..Identity::default() }
+    }
+
+    /// The parity blocks of a stripe, chunk by chunk.
+    fn parity_of(&self, chunk: usize, stripe: &Stripe) -> SmallVec<[Parity; 2]> {
+        let placement = &self.0.shape.placement;
+        let (k, m) = (placement.k as usize, placement.m as usize);
+        let zero = (self.empty(), &self.0.zero);
+        let mut parity = SmallVec::new();
+        for row in 0..chunk {
+            let item = |c: usize| stripe.items.get(c * chunk + row);
+            let data = (0..k).map(|c| item(c).map_or(zero, |item| (item.identity, &item.page)));
+            for (at, block) in self.parity_of_row(m, data).into_iter().enumerate() {
+                // From row by row to chunk by chunk.
+                parity.insert(at * (row + 1) + row, block);
             }
         }
-        (payloads, crcs)
+        parity
     }
 
     /// The parity blocks of a row of data, and of the codes beside it.
-    fn parity_of(
+    fn parity_of_row<'a>(
         &self,
-        data: &[(Identity, &Page)],
-        codes: &[[u8; CODED]],
+        count: usize,
+        data: impl Iterator<Item = (Identity, &'a Page)> + Clone,
     ) -> SmallVec<[Parity; 2]> {
         let placement = &self.0.shape.placement;
         if placement.level == Level::Raid01 {
-            let mirror = |((identity, page), code): (&(Identity, &Page), &[u8; CODED])| Parity {
-                page: (*page).clone(),
-                code: *code,
+            let mirror = |(identity, page): (Identity, &Page)| Parity {
+                page: page.clone(),
+                code: identity.bytes(),
                 crc: identity.crc,
             };
-            return data.iter().zip(codes).map(mirror).collect();
+            return data.map(mirror).collect();
         }
-        let empty = |_| Parity { page: self.0.pages.take_dirty(), code: [0; CODED], crc: 0 };
-        let mut parity: SmallVec<[Parity; 2]> = (0..placement.m).map(empty).collect();
-        let blocks: SmallVec<[&[u8]; 8]> = data.iter().map(|(_, page)| &page[..]).collect();
-        let codes: SmallVec<[&[u8]; 8]> = codes.iter().map(|code| &code[..]).collect();
-        {
+        let empty = || Parity { page: self.0.pages.take_dirty(), code: [0; CODED], crc: 0 };
+        let mut parity: SmallVec<[Parity; 2]> = (0..count).map(|_| empty()).collect();
+        let blocks: SmallVec<[&[u8]; 8]> = data.clone().map(|(_, page)| &page[..]).collect();
+        let codes = data.clone().map(|(identity, _)| identity.bytes());
+        if let [p] = &mut parity[..] {
+            encode(placement, &blocks, &mut [&mut p.page.make_mut()[..]]);
+            for code in codes {
+                p.code.iter_mut().zip(code).for_each(|(byte, code)| *byte ^= code);
+            }
+        } else {
+            let codes: SmallVec<[[u8; CODED]; 8]> = codes.collect();
+            let codes: SmallVec<[&[u8]; 8]> = codes.iter().map(|code| &code[..]).collect();
             let (mut pages, mut beside): (Outputs<'_>, Outputs<'_>) = parity
                 .iter_mut()
                 .map(|parity| (&mut parity.page.make_mut()[..], &mut parity.code[..]))
@@ -383,103 +514,14 @@ impl Volume {
             encode(placement, &blocks, &mut pages);
             encode(placement, &codes, &mut beside);
         }
-        let crcs = data.iter().map(|(identity, _)| identity.crc);
         for (at, parity) in parity.iter_mut().enumerate() {
             // Of the sum it follows from those of the data: and then tells a wrong sum, too.
             parity.crc = match at {
-                0 => sum_of_crcs(crcs.clone(), self.0.zero_crc),
+                0 => sum_of_crcs(data.clone().map(|(identity, _)| identity.crc), self.0.zero_crc),
                 _ => crc32c(parity.page.bytes()),
             };
         }
         parity
-    }
-
-    /// Sends a chunk of a stripe to the drive with the given index.
-    fn send(
-        &self,
-        open: &Open,
-        zones: &[Option<ZoneId>],
-        (index, stripe): (u32, u32),
-        mut payload: Payload,
-    ) -> Flight {
-        if let Some(windows) = &open.windows {
-            windows.note(stripe, index, &std::mem::take(&mut payload.oob));
-        }
-        let member = &self.0.members[index as usize];
-        let (Some(zone), Some(drive)) = (zones[index as usize], member.drive()) else {
-            return Flight::None;
-        };
-        if open.append {
-            return Flight::Append(drive.writer.append(zone, Kind::Data, payload).1);
-        }
-        let (at, done) = drive.writer.write(zone, Kind::Data, payload, Durability::Cached);
-        Flight::Write(at, done)
-    }
-
-    /// Waits for the chunks of a stripe; then it counts, or is written again elsewhere.
-    async fn follow(
-        &self,
-        stream: &Rc<Stream>,
-        open: &Rc<Open>,
-        number: u32,
-        stripe: Stripe,
-        flights: Flights,
-        cover: Option<Rc<Cover>>,
-    ) {
-        let (placement, chunk) = (self.0.shape.placement, open.groups.chunk as usize);
-        let (mut there, mut broken) = (0u32, false);
-        for (c, flight) in (0..).zip(flights.chunks) {
-            let index = placement.drive(number, c);
-            let first = c as usize * chunk;
-            let block = |at: usize| match at.checked_sub((placement.k as usize) * chunk) {
-                Some(at) => (None, flights.parity[at]),
-                None => stripe.block(at, self.0.zero_crc),
-            };
-            let blocks = (first..first + chunk).map(block);
-            let at = match flight {
-                Flight::None => {
-                    // Its blocks are in the footers of others all the same.
-                    self.note_footer(open, index, (number * open.groups.chunk, number), blocks);
-                    continue;
-                }
-                Flight::Write(at, done) => done.await.map(|()| at),
-                Flight::Append(placed) => placed.await,
-            };
-            match at {
-                Ok(at) => {
-                    there |= 1 << c;
-                    self.0.members[index as usize].failures.set(0);
-                    let row = at - self.0.shape.offset(0);
-                    self.landed(open, index, (row, number), blocks);
-                }
-                Err(error) => broken |= !self.note_write_error(index, &error),
-            }
-        }
-        if let Some(cover) = cover.filter(|_| !self.has(Canary::Unlisted)) {
-            // What nothing lists is not there.
-            let (listed, failed) = cover.wait().await;
-            let has = |c: u32| listed >> placement.drive(number, c) & 1;
-            there &= (0..placement.n).fold(0, |set, c| set | has(c) << c);
-            broken |= failed;
-        }
-        if self.0.noting.get() && !self.has(Canary::EarlyDegradedAck) {
-            // An error is told below if it ends the volume.
-            let _ = self.settled().await;
-        }
-        if broken {
-            open.broken.set(true);
-        }
-        let error = self.failed();
-        if let Some(error) = &error {
-            stripe.over(Some(error));
-        } else if broken || !placement.recoverable(|c| there >> c & 1 == 1) {
-            open.broken.set(true);
-            self.again(stream, stripe);
-        } else {
-            self.complete(open, number, &stripe);
-            stripe.over(None);
-        }
-        self.stripe_over(stream, open);
     }
 
     pub(crate) fn stripe_over(&self, stream: &Rc<Stream>, open: &Rc<Open>) {

@@ -8,6 +8,8 @@ use furrow_zone::{BlockCount, ByteLen, ErrorKind, Lba, Status};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
+mod parties;
+
 fn stamp(zone: ZoneId, offset: u32) -> Page {
     let mut page = Page::zeroed();
     let text = format!("zone {zone} offset {offset};");
@@ -236,12 +238,14 @@ proptest! {
         small_sectors in any::<bool>(),
         overtake in 0..6usize,
         capacity in 60..120u64,
+        join_appends in any::<bool>(),
     ) {
         let rt = Rt::new(Config::shuffled(seed));
         let (shape, per_block) = shape(1, capacity, small_sectors);
         let toy = Toy::on(&rt, shape, seed);
         toy.wish(|wishes| wishes.overtake = overtake);
-        let writer = Writer::with_options(&rt, toy.clone(), options(Order::Append, 1, 5));
+        let options = WriterOptions { join_appends, ..options(Order::Append, 1, 5) };
+        let writer = Writer::with_options(&rt, toy.clone(), options);
         let zone = ZoneId(0);
         writer.open_zone(zone, 0);
         let (rt2, toy2, writer2) = (rt.clone(), toy.clone(), writer.clone());
@@ -699,7 +703,7 @@ proptest! {
                 let sectors = if beside { blocks as usize * per_block } else { 0 };
                 let oob: Vec<u8> = (0..sectors).flat_map(|i| [number, i as u8]).collect();
                 number += 1;
-                let payload = Payload { pages, oob: oob.clone() };
+                let payload = Payload { pages, oob: &oob };
                 if append && blocks <= writer.append_limit() {
                     let at = writer.append(ZoneId(0), Kind::Data, payload).1.await.unwrap();
                     expected.push((at, oob));

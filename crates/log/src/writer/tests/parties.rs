@@ -1,0 +1,127 @@
+//! Those who are told what became of their writes, instead of waiting for it.
+
+use super::*;
+use crate::writer::Party;
+use std::cell::RefCell;
+
+/// Notes what it is told, and writes one block more for each, as long as it is to.
+struct Told {
+    writer: Writer,
+    more: Cell<u32>,
+    heard: RefCell<Vec<(u32, Result<u32>)>>,
+}
+
+impl Told {
+    fn new(writer: &Writer, more: u32) -> Rc<Told> {
+        Rc::new(Told { writer: writer.clone(), more: Cell::new(more), heard: RefCell::default() })
+    }
+
+    fn send(self: &Rc<Told>, zone: u32, part: u32, append: bool) {
+        let page = std::iter::once(stamp(ZoneId(zone), part));
+        let party = (self.clone() as Rc<dyn Party>, part);
+        self.writer.send(ZoneId(zone), Kind::Data, (page, &[]), append, party);
+    }
+}
+
+impl Party for Told {
+    fn landed(self: Rc<Self>, part: u32, at: Result<u32>) {
+        self.heard.borrow_mut().push((part, at));
+        if self.more.get() > 0 {
+            self.more.set(self.more.get() - 1);
+            self.send(0, 1000 + self.more.get(), true);
+        }
+    }
+}
+
+/// Whatever the drive's order: each is told once, and where its block is.
+#[test]
+fn a_party_hears_of_each_write_where_it_is() {
+    for (seed, join) in (0..40).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let rt = Rt::new(Config::shuffled(seed));
+        let toy = Toy::on(&rt, geometry(1, 64), seed);
+        toy.wish(|wishes| wishes.overtake = 4);
+        let options = WriterOptions { join_appends: join, ..options(Order::Append, 2, 3) };
+        let writer = Writer::with_options(&rt, toy.clone(), options);
+        writer.open_zone(ZoneId(0), 0);
+        let told = Told::new(&writer, 9);
+        for part in 0..20 {
+            told.send(0, part, part < 12);
+        }
+        rt.run_ready();
+        let mut heard = told.heard.take();
+        heard.sort_by_key(|(part, _)| *part);
+        let parts: Vec<u32> = heard.iter().map(|(part, _)| *part).collect();
+        assert_eq!(parts, (0..20).chain(1000..1009).collect::<Vec<_>>());
+        for (part, at) in heard {
+            assert!(lies(&toy, &stamp(ZoneId(0), part), at.unwrap(), 1), "{part}");
+        }
+        rt.clear();
+    }
+}
+
+#[test]
+fn appends_that_wait_go_in_one_command() {
+    let rt = Rt::new(Config::simulated(1));
+    let toy = Toy::on(&rt, geometry(1, 64), 1);
+    let options = WriterOptions { join_appends: true, ..options(Order::Append, 1, 8) };
+    let writer = Writer::with_options(&rt, toy.clone(), options);
+    writer.open_zone(ZoneId(0), 0);
+    let told = Told::new(&writer, 0);
+    (0..20).for_each(|part| told.send(0, part, true));
+    let limit = writer.append_limit();
+    // Three that do not fit behind each other: an append is not split.
+    let most = Pages::from_iter(numbered(&mut 0, limit - 1));
+    let wide: Vec<_> =
+        (0..3).map(|_| writer.append(ZoneId(0), Kind::Data, most.clone()).1).collect();
+    rt.run_ready();
+    assert_eq!(told.heard.borrow().len(), 20);
+    assert_eq!(toy.log().len() as u32, 20u32.div_ceil(limit) + 3);
+    drop(wide);
+    rt.clear();
+}
+
+/// What is before a failure is there; everything behind it, and what comes later, is told of it.
+#[test]
+fn a_party_hears_of_a_failure_once() {
+    for order in [Order::Blocking, Order::Queued, Order::Append] {
+        let rt = Rt::new(Config::shuffled(4));
+        let toy = Toy::on(&rt, geometry(2, 512), 4);
+        toy.wish(|wishes| wishes.fail.extend([(Lba(20), Status::WriteFault)]));
+        let options = WriterOptions { join: false, ..options(order, 2, 3) };
+        let writer = Writer::with_options(&rt, toy.clone(), options);
+        (0..2).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+        let told = Told::new(&writer, 0);
+        (0..40).for_each(|part| told.send(0, part, false));
+        told.send(1, 40, order == Order::Append);
+        rt.run_ready();
+        told.send(0, 41, false);
+        assert_eq!(told.heard.borrow().len(), 41, "not on the way of who asks");
+        rt.run_ready();
+        let mut heard = told.heard.take();
+        heard.sort_by_key(|(part, _)| *part);
+        assert!(heard.iter().map(|(part, _)| *part).eq(0..42), "{order:?}");
+        for (part, at) in heard {
+            assert_eq!(at.is_ok(), part < 20 || part == 40, "{order:?} {part}");
+        }
+        assert_eq!(writer.in_flight(), 0);
+        rt.clear();
+    }
+}
+
+/// A power cut: nobody is told, and nobody is kept, though the party keeps the writer.
+#[test]
+fn a_party_goes_with_the_executor() {
+    let rt = Rt::new(Config::simulated(1));
+    // Not a source: it never answers.
+    let toy = Toy::new(geometry(1, 64), 1);
+    let writer = Writer::with_options(&rt, toy, options(Order::Append, 1, 4));
+    writer.open_zone(ZoneId(0), 0);
+    let told = Told::new(&writer, 0);
+    (0..9).for_each(|part| told.send(0, part, true));
+    rt.run_ready();
+    let weak = Rc::downgrade(&told);
+    assert!(told.heard.borrow().is_empty());
+    drop((told, writer));
+    rt.clear();
+    assert!(weak.upgrade().is_none());
+}
