@@ -7,11 +7,67 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
+/// Blocks of a region.
+const REGION: u64 = 1024;
+/// Lists of ranges that lie within one region.
+const LISTS: usize = 64;
+
+/// Ranges that are held: none overlaps another. Most lie within one region, and are looked for
+/// among those of regions that share its list.
+struct Table {
+    near: Vec<Vec<Range<u64>>>,
+    /// Those that lie in several regions.
+    far: Vec<Range<u64>>,
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table { near: vec![Vec::new(); LISTS], far: Vec::new() }
+    }
+}
+
+impl Table {
+    /// The list of a range within one region.
+    fn list(range: &Range<u64>) -> Option<usize> {
+        let region = range.start / REGION;
+        (region == (range.end - 1) / REGION).then_some(region as usize % LISTS)
+    }
+
+    /// Adds the range if nothing of it is held.
+    fn take(&mut self, range: &Range<u64>) -> bool {
+        let held = |list: &Vec<Range<u64>>| list.iter().any(|other| overlap(other, range));
+        let list = Table::list(range);
+        let taken = match list {
+            Some(list) => held(&self.near[list]),
+            None => self.near.iter().any(held),
+        };
+        if taken || held(&self.far) {
+            return false;
+        }
+        list.map_or(&mut self.far, |list| &mut self.near[list]).push(range.clone());
+        true
+    }
+
+    fn give(&mut self, range: &Range<u64>) {
+        let list = match Table::list(range) {
+            Some(list) => &mut self.near[list],
+            None => &mut self.far,
+        };
+        if let Some(at) = list.iter().position(|held| held.start == range.start) {
+            list.swap_remove(at);
+        }
+    }
+
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.far.is_empty() && self.near.iter().all(Vec::is_empty)
+    }
+}
+
 #[derive(Default)]
 struct Inner {
     next: Cell<u64>,
-    /// Held, sorted: none overlaps another.
-    held: RefCell<Vec<Range<u64>>>,
+    held: RefCell<Table>,
     /// Waited for, in the order they came.
     waiting: RefCell<Vec<(u64, Range<u64>)>>,
     changed: Notify,
@@ -25,7 +81,7 @@ pub(crate) struct Ranges(Rc<Inner>);
 #[must_use = "the range is held only as long as this lives"]
 pub(crate) struct Held {
     ranges: Ranges,
-    start: u64,
+    range: Range<u64>,
 }
 
 /// A place among those that wait; dropping gives it up.
@@ -45,18 +101,12 @@ impl Ranges {
         if waiting || !self.take(&range) {
             self.wait(&range).await;
         }
-        Held { ranges: self.clone(), start: range.start }
+        Held { ranges: self.clone(), range }
     }
 
     /// Holds the range if nothing of it is held.
     fn take(&self, range: &Range<u64>) -> bool {
-        let mut held = self.0.held.borrow_mut();
-        let at = held.partition_point(|other| other.end <= range.start);
-        let free = held.get(at).is_none_or(|next| !overlap(next, range));
-        if free {
-            held.insert(at, range.clone());
-        }
-        free
+        self.0.held.borrow_mut().take(range)
     }
 
     async fn wait(&self, range: &Range<u64>) {
@@ -83,10 +133,7 @@ impl Ranges {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut held = self.ranges.0.held.borrow_mut();
-        let at = held.partition_point(|other| other.start < self.start);
-        held.remove(at);
-        drop(held);
+        self.ranges.0.held.borrow_mut().give(&self.range);
         self.ranges.tell();
     }
 }
@@ -131,8 +178,9 @@ mod tests {
             let mut rng = furrow_rt::Rng::new(seed);
             let asked: Vec<Range<u64>> = (0..40)
                 .map(|_| {
-                    let start = rng.below(60);
-                    start..start + 1 + rng.below(8)
+                    // Some within a region, some across the end of one, some of several.
+                    let (long, start) = (rng.below(8) == 0, REGION - 30 + rng.below(60));
+                    start..start + 1 + if long { 2 * REGION } else { rng.below(8) }
                 })
                 .collect();
             let (all, rt2) = (asked.clone(), rt.clone());
