@@ -58,6 +58,8 @@ pub struct Array {
     pub search: bool,
     /// Memory of the map; 0: all of it.
     pub map: Bytes,
+    /// Commands that appends which wait for a zone go in; 0: each chunk in its own, as published.
+    pub pieces: u32,
     /// Of partial parity: it is written when the data are there, not beside them.
     pub after: bool,
 }
@@ -78,6 +80,7 @@ impl Default for Array {
             checkpoint: Bytes(1 << 30),
             search: false,
             map: Bytes(0),
+            pieces: 0,
             after: false,
         }
     }
@@ -156,12 +159,15 @@ impl Array {
     pub fn options(&self) -> Options {
         let (order, join) = match self.way {
             Way::ZoneWrite | Way::PartialParity => (Order::Blocking, false),
-            // As published: a chunk is a command.
-            Way::ZoneAppend => (Order::Append, false),
-            Way::Grouped => (Order::Append, true),
+            Way::ZoneAppend | Way::Grouped => (Order::Append, true),
         };
         Options {
-            drive: DriveOptions { order, join, ..DriveOptions::default() },
+            drive: DriveOptions {
+                order,
+                join,
+                append_pieces: self.pieces,
+                ..DriveOptions::default()
+            },
             pad_after: self.pad.0,
             depth: self.depth,
             append_all: self.way == Way::ZoneAppend,
@@ -196,6 +202,9 @@ impl Array {
         }
         if self.map.0 > 0 {
             text.push_str(&format!(", {} of memory for the map", self.map));
+        }
+        if self.pieces > 0 {
+            text.push_str(&format!(", appends that wait in {} commands", self.pieces));
         }
         if self.after {
             text.push_str(", parity after the data");

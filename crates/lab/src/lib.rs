@@ -71,6 +71,7 @@ pub const BENCHES: &[Bench] = &[
     timing::TIMING,
     capacity::CAPACITY,
     volume::VOLUME,
+    volume::VOLUME_COLD,
     nbd::NBD,
 ];
 

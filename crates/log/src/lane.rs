@@ -701,18 +701,20 @@ impl Pump {
     fn gather(&self, state: &mut State, (fua, append): (bool, bool)) -> (Pages, Vec<u8>) {
         let (from, shared) = (state.sent, &self.shared);
         let (limit, join) = if append {
-            (self.piece(state).min(shared.blocks_per_append), shared.join_appends)
+            let most = shared.blocks_per_append;
+            (self.piece(state, shared.append_pieces, most), shared.append_pieces > 0)
         } else {
-            (self.piece(state), shared.join)
+            (self.piece(state, shared.pieces, shared.blocks_per_command), shared.join)
         };
         let most = limit.min(state.position - from) as usize;
         let (mut data, mut oob) = (Pages::with_capacity(most), Vec::new());
         let block_oob = oob_per_block(shared.device.geometry());
         let alike = |write: &&mut Dispatched| write.fua == fua && write.is_append() == append;
         while let Some(write) = state.writes.get_mut(state.next).filter(alike) {
-            let (left, room) = (write.end - state.sent, from + limit - state.sent);
+            let left = write.end - state.sent;
+            // An append may be longer than a piece, and lands as a whole.
+            let room = (from + limit).saturating_sub(state.sent);
             if append && left > room && state.sent > from {
-                // An append lands as a whole.
                 break;
             }
             let count = if append { left } else { left.min(room) };
@@ -749,15 +751,10 @@ impl Pump {
     }
 
     /// Blocks of the next command: all that wait, unless they are to keep several dies busy.
-    fn piece(&self, state: &State) -> u32 {
-        let missing = self.shared.pieces.saturating_sub(state.flights.len() as u32).max(1);
+    fn piece(&self, state: &State, pieces: u32, most: u32) -> u32 {
+        let missing = pieces.saturating_sub(state.flights.len() as u32).max(1);
         let waiting = state.position - state.sent;
-        let piece = waiting.div_ceil(missing).max(PIECE_MIN);
-        if missing == 1 {
-            self.shared.blocks_per_command
-        } else {
-            piece.min(self.shared.blocks_per_command)
-        }
+        if missing == 1 { most } else { waiting.div_ceil(missing).max(PIECE_MIN).min(most) }
     }
 
     /// Zeros that bring the write pointer to a whole block: a torn write left it within one.

@@ -200,8 +200,9 @@ pub struct WriterOptions {
     pub pieces: u32,
     /// Calls that wait for a zone and are adjacent go in one command.
     pub join: bool,
-    /// The same of appends.
-    pub join_appends: bool,
+    /// Appends that wait for a zone go in so many commands, as `pieces` has it of writes; 0: each
+    /// call is a command.
+    pub append_pieces: u32,
     /// The defect built in, if any.
     #[cfg(feature = "canary")]
     pub canary: Option<Canary>,
@@ -231,7 +232,7 @@ impl Default for WriterOptions {
             command_blocks: None,
             pieces: 1,
             join: true,
-            join_appends: false,
+            append_pieces: 0,
             #[cfg(feature = "canary")]
             canary: None,
         }
@@ -245,7 +246,7 @@ pub(crate) struct Shared {
     pub(crate) depth: u32,
     pub(crate) pieces: u32,
     pub(crate) join: bool,
-    pub(crate) join_appends: bool,
+    pub(crate) append_pieces: u32,
     /// Failures noted so far, and who waits for the next.
     pub(crate) noted: Cell<u64>,
     pub(crate) failing: Notify,
@@ -342,7 +343,7 @@ impl Writer {
             depth,
             pieces: options.pieces.clamp(1, depth),
             join: options.join,
-            join_appends: options.join_appends,
+            append_pieces: options.append_pieces.min(depth),
             noted: Cell::new(0),
             failing: Notify::new(),
             relocates: Cell::new(false),

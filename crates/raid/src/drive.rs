@@ -31,13 +31,16 @@ pub struct DriveOptions {
     pub queues: u16,
     /// Most commands in flight per zone, unless `order` says one.
     pub depth: u32,
-    /// Chunks that wait for a zone and are adjacent go in one command, appended or written.
+    /// Chunks that are written, wait for a zone and are adjacent go in one command.
     pub join: bool,
+    /// Chunks that are appended and wait for a zone go in so many commands, or in fewer of 16 KiB;
+    /// 0: each in one of its own, as published.
+    pub append_pieces: u32,
 }
 
 impl Default for DriveOptions {
     fn default() -> Self {
-        DriveOptions { order: Order::Append, queues: 4, depth: 16, join: true }
+        DriveOptions { order: Order::Append, queues: 4, depth: 16, join: true, append_pieces: 4 }
     }
 }
 
@@ -218,7 +221,7 @@ impl Drive {
                 queues: options.queues,
                 depth: options.depth,
                 join: options.join,
-                join_appends: options.join,
+                append_pieces: options.append_pieces,
                 ..WriterOptions::default()
             },
         );

@@ -238,13 +238,13 @@ proptest! {
         small_sectors in any::<bool>(),
         overtake in 0..6usize,
         capacity in 60..120u64,
-        join_appends in any::<bool>(),
+        append_pieces in 0..4u32,
     ) {
         let rt = Rt::new(Config::shuffled(seed));
         let (shape, per_block) = shape(1, capacity, small_sectors);
         let toy = Toy::on(&rt, shape, seed);
         toy.wish(|wishes| wishes.overtake = overtake);
-        let options = WriterOptions { join_appends, ..options(Order::Append, 1, 5) };
+        let options = WriterOptions { append_pieces, ..options(Order::Append, 1, 5) };
         let writer = Writer::with_options(&rt, toy.clone(), options);
         let zone = ZoneId(0);
         writer.open_zone(zone, 0);

@@ -36,11 +36,11 @@ impl Party for Told {
 /// Whatever the drive's order: each is told once, and where its block is.
 #[test]
 fn a_party_hears_of_each_write_where_it_is() {
-    for (seed, join) in (0..40).flat_map(|seed| [(seed, false), (seed, true)]) {
+    for (seed, append_pieces) in (0..40).flat_map(|seed| [(seed, 0), (seed, 1), (seed, 3)]) {
         let rt = Rt::new(Config::shuffled(seed));
         let toy = Toy::on(&rt, geometry(1, 64), seed);
         toy.wish(|wishes| wishes.overtake = 4);
-        let options = WriterOptions { join_appends: join, ..options(Order::Append, 2, 3) };
+        let options = WriterOptions { append_pieces, ..options(Order::Append, 2, 3) };
         let writer = Writer::with_options(&rt, toy.clone(), options);
         writer.open_zone(ZoneId(0), 0);
         let told = Told::new(&writer, 9);
@@ -63,7 +63,7 @@ fn a_party_hears_of_each_write_where_it_is() {
 fn appends_that_wait_go_in_one_command() {
     let rt = Rt::new(Config::simulated(1));
     let toy = Toy::on(&rt, geometry(1, 64), 1);
-    let options = WriterOptions { join_appends: true, ..options(Order::Append, 1, 8) };
+    let options = WriterOptions { append_pieces: 1, ..options(Order::Append, 1, 8) };
     let writer = Writer::with_options(&rt, toy.clone(), options);
     writer.open_zone(ZoneId(0), 0);
     let told = Told::new(&writer, 0);
