@@ -198,3 +198,33 @@ pub async fn seats(volume: &Volume, parts: &[Rc<Part>], without: &[u32]) -> Vec<
     }
     seats
 }
+
+/// Lets a spare take a failed member's place: one that a crash left, else `part`. Which it was.
+///
+/// # Errors
+/// If it is not taken.
+pub async fn promote(
+    volume: &Volume,
+    parts: &[Rc<Part>],
+    member: u32,
+    part: u32,
+) -> Result<&'static str, Error> {
+    let mut waiting = None;
+    for part in parts {
+        if let Ok(examined) = examine(&**part).await
+            && volume.spares().contains(&examined.device)
+        {
+            waiting = Some(part.clone());
+        }
+    }
+    let (what, device) = match waiting {
+        Some(part) => ("a spare there was taken after a reopening", part),
+        None => {
+            let device = parts[part as usize].clone();
+            volume.add_spare(device.clone(), true).await?;
+            ("a new spare taken after a reopening", device)
+        }
+    };
+    volume.take_spare(member, device).await?;
+    Ok(what)
+}

@@ -7,10 +7,11 @@
 //! drives gone, in any combination, as the level allows, less those members that had failed and
 //! whose rebuild was not over.
 //!
-//! After each reopening the volume is written on, what failed is replaced, perhaps rebuilt to its
+//! After each reopening the volume is written on, what failed is replaced, some of it by spares,
+//! which a crash may leave waiting or half members, perhaps rebuilt to its
 //! end, and all is read once more with drives left out. Each of that may be cut again.
 
-use crate::array::{Array, SHAPES, devices, seats};
+use crate::array::{Array, SHAPES, devices, promote, seats};
 use crate::blocks::{AFTER, Blocks, TRIM, page};
 use crate::crash::{Case, Subject, Tally};
 use crate::part::Part;
@@ -607,8 +608,14 @@ impl Reopening {
                 continue;
             }
             let part = unused.swap_remove(rng.below(unused.len() as u64) as usize);
-            let device = parts[part as usize].clone();
-            volume.replace(member, device, true).await.map_err(told)?;
+            // Drawn apart: seeds that failed once stay what they were.
+            let spare = Rng::new(rng.clone().next() ^ 0x59_a7e).one_in(2);
+            if spare {
+                self.expected.count(promote(volume, parts, member, part).await.map_err(told)?);
+            } else {
+                let device = parts[part as usize].clone();
+                volume.replace(member, device, true).await.map_err(told)?;
+            }
             self.expected.count("replaced after a reopening");
         }
         let began = volume.rebuilding().is_some();
