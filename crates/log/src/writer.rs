@@ -91,85 +91,6 @@ pub trait Party {
     fn landed(self: Rc<Self>, part: u32, at: Result<u32>);
 }
 
-/// What is written: for the counters only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Kind {
-    /// A user's data.
-    Data,
-    /// Nodes: inodes and pointer blocks.
-    Node,
-    /// Segment summaries.
-    Summary,
-    /// Checkpoints and superblocks.
-    Checkpoint,
-    /// Delta-log blocks.
-    Delta,
-    /// Tables.
-    Table,
-    /// Sync-log records.
-    Sync,
-    /// Zeros that fill a zone up.
-    Padding,
-}
-
-impl Kind {
-    /// All kinds, in the order of [`Counters::bytes`].
-    pub const ALL: [Kind; 8] = [
-        Kind::Data,
-        Kind::Node,
-        Kind::Summary,
-        Kind::Checkpoint,
-        Kind::Delta,
-        Kind::Table,
-        Kind::Sync,
-        Kind::Padding,
-    ];
-
-    /// Its name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Data => "data",
-            Kind::Node => "node",
-            Kind::Summary => "summary",
-            Kind::Checkpoint => "checkpoint",
-            Kind::Delta => "delta",
-            Kind::Table => "table",
-            Kind::Sync => "sync",
-            Kind::Padding => "padding",
-        }
-    }
-}
-
-/// What went to the drive since the writer was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Bytes dispatched, by [`Kind`] in the order of [`Kind::ALL`].
-    pub bytes: [u64; 8],
-    /// Write commands sent, those sent again included.
-    pub commands: u64,
-    /// Write commands sent again because an earlier one had not arrived yet.
-    pub retries: u64,
-    /// Flushes sent.
-    pub flushes: u64,
-    /// Zones reset.
-    pub resets: u64,
-    /// Zones finished.
-    pub finishes: u64,
-}
-
-impl Counters {
-    /// Bytes dispatched of `kind`.
-    pub fn of(&self, kind: Kind) -> u64 {
-        self.bytes[kind as usize]
-    }
-
-    /// Bytes dispatched of all kinds.
-    pub fn total_bytes(&self) -> u64 {
-        self.bytes.iter().sum()
-    }
-}
-
 /// A defect built in on purpose, which the crash tests must catch. Without the feature `canary`
 /// nothing has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -846,8 +767,10 @@ async fn run_flushes(shared: Rc<Shared>) {
     shared.flushing.set(false);
 }
 
+mod counters;
 mod failure;
 #[cfg(test)]
 mod tests;
 
+pub use counters::{Counters, Kind};
 pub use failure::Failure;
