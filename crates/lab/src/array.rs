@@ -242,6 +242,9 @@ mod tests {
         let own = Array::default().options();
         let product = Options::default();
         assert_eq!((own.drive.order, own.drive.join), (product.drive.order, product.drive.join));
+        // As claim R-join says of the volume.
+        let joined = array("pieces = 2").unwrap().options();
+        assert_eq!(joined.drive.append_pieces, product.drive.append_pieces);
         assert_eq!((own.depth, own.pad_after), (product.depth, product.pad_after));
         assert_eq!(own.checkpoint_blocks, product.checkpoint_blocks);
         assert_eq!(array("checkpoint = '0'").unwrap().options().checkpoint_blocks, u64::MAX);

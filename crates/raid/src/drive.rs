@@ -40,7 +40,7 @@ pub struct DriveOptions {
 
 impl Default for DriveOptions {
     fn default() -> Self {
-        DriveOptions { order: Order::Append, queues: 4, depth: 16, join: true, append_pieces: 4 }
+        DriveOptions { order: Order::Append, queues: 4, depth: 16, join: true, append_pieces: 2 }
     }
 }
 
