@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{check, churn, devices, drives, geometry, made, page, pages, power_cycle};
+use common::{check, churn, devices, drives, geometry, made, page, pages, power_cycle, reopened};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_log::{BlockAddr, read_blocks, record};
 use furrow_raid::{Config, Level, MemberState, Options, Volume, assemble, create, format};
@@ -19,6 +19,14 @@ fn bare(zones: u32, capacity: u64) -> Geometry {
 
 fn config(level: Level, geometry: &Geometry) -> Config {
     Config { large: 2, ..Config::new(level, geometry) }
+}
+
+/// An executor, drives on it and a volume of them.
+fn array(executor: RtConfig, level: Level, count: usize) -> (Rt, Vec<Rc<Emulator>>, Volume) {
+    let (rt, geometry) = (Rt::new(executor), bare(20, 190));
+    let all = drives(&rt, &geometry, count);
+    let volume = made(&rt, &all, &config(level, &geometry));
+    (rt, all, volume)
 }
 
 #[test]
@@ -76,9 +84,7 @@ fn a_late_answer_of_a_drive_says_nothing_of_the_one_after_it() {
     rt.block_on(async move {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 600).await;
-        volume.stop().await.unwrap();
-        drop(volume);
-        let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+        let volume = reopened(&rt2, &all, volume).await;
         let slow = FaultKind::Slow { polls: 0, nanoseconds: 10_000_000_000 };
         all[1].inject(Fault::new(slow)).unwrap();
         let late = all_read_at_once(&rt2, &volume);
@@ -102,18 +108,13 @@ fn a_late_answer_of_a_drive_says_nothing_of_the_one_after_it() {
 /// damage of what was read before.
 #[test]
 fn a_drive_that_goes_is_not_counted_as_damaged() {
-    let rt = Rt::new(RtConfig::shuffled(3));
-    let geometry = bare(20, 190);
-    let all = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let (rt, all, volume) = array(RtConfig::shuffled(3), Level::Raid5, 4);
     let rt2 = rt.clone();
     rt.block_on(async move {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 600).await;
         // So that nothing of what lists the blocks is in memory.
-        volume.stop().await.unwrap();
-        drop(volume);
-        let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+        let volume = reopened(&rt2, &all, volume).await;
         let disappear = FaultKind::Disappear { commands: None };
         all[1].inject(Fault::new(disappear).when(When::Nth(60))).unwrap();
         let reads = all_read_at_once(&rt2, &volume);
@@ -132,10 +133,7 @@ fn a_drive_that_goes_is_not_counted_as_damaged() {
 /// but for its address.
 #[test]
 fn parity_is_not_taken_for_a_metadata_block() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = bare(20, 190);
-    let all = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &all, &config(Level::Raid6, &geometry));
+    let (rt, all, volume) = array(RtConfig::simulated(3), Level::Raid6, 4);
     let rt2 = rt.clone();
     rt.block_on(async move {
         for version in 1..9 {
@@ -284,17 +282,12 @@ fn under_load_many_stripes_share_a_metadata_stripe() {
 
 #[test]
 fn a_damaged_metadata_block_costs_nothing_and_a_scrub_mends_it() {
-    let rt = Rt::new(RtConfig::simulated(3));
-    let geometry = bare(20, 190);
-    let all = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let (rt, all, volume) = array(RtConfig::simulated(3), Level::Raid5, 4);
     let rt2 = rt.clone();
     rt.block_on(async move {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 150).await;
-        volume.stop().await.unwrap();
-        drop(volume);
-        let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+        let volume = reopened(&rt2, &all, volume).await;
         let clean = volume.scrub(false, |_, _| {}).await.unwrap();
         assert!(clean.findings.is_empty() && clean.blocks > 300, "{clean:?}");
         drop(volume);

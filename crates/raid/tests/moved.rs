@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{check, devices, drives, geometry, made, pages};
+use common::{check, drives, geometry, made, pages, reopened};
 use furrow_emu::{Fault, FaultKind};
 use furrow_raid::{Config, Level};
 use furrow_rt::{Config as RtConfig, Rt};
@@ -54,10 +54,7 @@ fn what_is_mended_late_does_not_take_the_place_of_what_is_newer() {
             assert!(volume.counters().repaired > 0);
             noticed.await;
             check(&volume, &BTreeMap::from([(0, last - 1)])).await;
-            volume.stop().await.unwrap();
-            drop(volume);
-            let options = furrow_raid::Options::default();
-            let again = furrow_raid::assemble(&rt2, devices(&all), &options).await.unwrap();
+            let again = reopened(&rt2, &all, volume).await;
             check(&again, &BTreeMap::from([(0, last - 1)])).await;
         });
         rt.clear();

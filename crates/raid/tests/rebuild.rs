@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{check, churn, config, devices, drives, geometry, made, pages};
+use common::{check, churn, config, devices, drives, geometry, made, pages, reopened};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
@@ -230,9 +230,7 @@ fn a_scrub_finds_damage_names_it_and_mends_it() {
         check(&volume, &model).await;
         let mended = volume.scrub(false, |_, _| {}).await.unwrap();
         assert!(mended.findings.is_empty(), "what was damaged is not needed: {mended:?}");
-        volume.stop().await.unwrap();
-        drop(volume);
-        let again = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+        let again = reopened(&rt2, &all, volume).await;
         check(&again, &model).await;
     });
     rt.clear();

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use furrow_emu::{Emulator, Fates, Medium, Options as DriveOptions};
-use furrow_raid::{Config, Level, Options, Volume, create};
+use furrow_raid::{Config, Level, Options, Volume, assemble, create};
 use furrow_rt::{Page, Pages, Rng, Rt};
 use furrow_zone::{Geometry, ZonedDevice};
 use std::collections::BTreeMap;
@@ -81,6 +81,13 @@ pub async fn power_cycle(rt: &Rt, drives: &[Rc<Emulator>], volume: Volume) {
     drop(volume);
     rt.sleep(1_000_000_000).await;
     drives.iter().for_each(|drive| drive.power_on());
+}
+
+/// The volume after it was stopped and put together anew.
+pub async fn reopened(rt: &Rt, drives: &[Rc<Emulator>], volume: Volume) -> Volume {
+    volume.stop().await.unwrap();
+    drop(volume);
+    assemble(rt, devices(drives), &Options::default()).await.unwrap()
 }
 
 /// Reads every block, one by one: each holds the version of `model`.
