@@ -5,11 +5,12 @@ use crate::drive::{Drive, Found, newest_state, reports, ring_start};
 use crate::format::{ArrayBody, BARE, MAPPED, MemberEntry, NONE, SegmentEntry};
 use crate::level::{Level, Placement};
 use crate::map::Map;
+use crate::member::{Errors, Member, MemberState, Refusals};
 use crate::range::Ranges;
 use crate::shape::{Config, Shape, held, inside_chunk, is_bare};
 use crate::spare;
 use crate::stream::{Stream, Use};
-use crate::volume::{Errors, Inner, Member, MemberState, Options, Segment, Volume};
+use crate::volume::{Inner, Options, Segment, Volume};
 use furrow_log::Uuid;
 use furrow_log::record::crc32c;
 use furrow_rt::{Notify, Page, Pool, Rt, Semaphore};
@@ -289,7 +290,7 @@ pub(crate) fn member(uuid: Uuid, state: MemberState, events: u64, drive: Option<
         state: Cell::new(state),
         events: Cell::new(events),
         errors: Cell::new(Errors::default()),
-        failures: Cell::new(0),
+        refusals: Refusals::default(),
         drive: RefCell::new(drive.map(Rc::new)),
     }
 }

@@ -8,7 +8,8 @@
 //! The same record is written, with the last checkpoint's content, when a member fails.
 
 use crate::format::{ArrayBody, BARE, MemberEntry, SegmentEntry, kind, segment};
-use crate::volume::{MemberState, SegmentState, Volume};
+use crate::member::MemberState;
+use crate::volume::{SegmentState, Volume};
 use furrow_log::record::{RecordId, seal};
 use furrow_rt::{Permit, Semaphore};
 use furrow_zone::Result;

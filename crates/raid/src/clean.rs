@@ -8,8 +8,9 @@
 use crate::event::Event;
 use crate::format::block;
 use crate::map::Map;
+use crate::member::MemberState;
 use crate::shape::inside_chunk;
-use crate::volume::{MemberState, Segment, SegmentState, Volume};
+use crate::volume::{Segment, SegmentState, Volume};
 use crate::window;
 use furrow_log::pool::ReleaseProof;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};

@@ -7,7 +7,7 @@
 
 use crate::assemble::Examined;
 use crate::level::Placement;
-use crate::volume::MemberState;
+use crate::member::MemberState;
 
 /// Why an array should not be started from these of its drives without being asked for; `None` if
 /// they are certainly the newest, or too few anyway. What they must be besides,

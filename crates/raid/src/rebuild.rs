@@ -11,10 +11,11 @@ use crate::drive::Drive;
 use crate::event::Event;
 use crate::format::{BlockMeta, FooterEntry, NONE, kind};
 use crate::make::Made;
+use crate::member::{Member, MemberState};
 use crate::meta::{self, Identity};
 use crate::stream::Open;
 use crate::table::Groups;
-use crate::volume::{MemberState, Segment, SegmentState, Volume};
+use crate::volume::{Segment, SegmentState, Volume};
 use crate::window::{self, Listing};
 use furrow_log::Uuid;
 use furrow_log::address::oob_per_block;
@@ -133,7 +134,7 @@ impl Volume {
         *member.drive.borrow_mut() = Some(Rc::new(drive));
         member.state.set(MemberState::Rebuilding);
         member.errors.take();
-        member.failures.set(0);
+        member.refusals.forget();
         self.room_changed();
         self.leave_unfit();
         self.0.events.set(self.0.events.get() + 1);
@@ -195,7 +196,7 @@ impl Volume {
 
     /// Goes on with what there is to rebuild, if it is not being done already.
     pub fn start_rebuild(&self) {
-        let waits = |m: &&crate::volume::Member| m.state.get() == MemberState::Rebuilding;
+        let waits = |m: &&Member| m.state.get() == MemberState::Rebuilding;
         if !self.0.members.iter().any(|m| waits(&m)) || self.0.rebuild.running.replace(true) {
             return;
         }
@@ -322,6 +323,7 @@ impl Volume {
         let filled = self.rebuild_into(&drive, zone, slot, index, segment).await;
         drive.zones.mark_full(owner);
         if let Err(error) = filled {
+            self.note_write_error(index, None, &error);
             // What is in it is nothing; one that cannot be emptied is out of use.
             let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
             let _ = drive.zones.release(owner, proof).await;
@@ -331,6 +333,7 @@ impl Volume {
         if !member.drive().is_some_and(|now| Rc::ptr_eq(&now, &drive)) {
             return Err(gone());
         }
+        member.refusals.forget();
         let (rows, groups) = (self.ended_rows(segment), self.groups_of(segment));
         let now = &mut self.0.segments.borrow_mut()[slot as usize];
         if let Some(table) = &now.table {
@@ -369,16 +372,8 @@ impl Volume {
         let footer = self.rebuilt_footer(slot, index, segment, own).await;
         drop(drive.writer.fill(zone, self.0.shape.footer_start()));
         let written = drive.writer.write(zone, Kind::Summary, footer, Durability::Cached).1;
-        self.noted(index, written.await)?;
-        self.noted(index, drive.writer.flush().await)
-    }
-
-    /// A write of a member, whose failure is noted.
-    fn noted(&self, index: u32, done: Result<()>) -> Result<()> {
-        if let Err(error) = &done {
-            self.note_write_error(index, error);
-        }
-        done
+        written.await?;
+        drive.writer.flush().await
     }
 
     fn groups_of(&self, segment: &Segment) -> Groups {
@@ -424,7 +419,7 @@ impl Volume {
             if writes.len() > ahead
                 && let Some(written) = writes.pop_front()
             {
-                result = self.noted(index, written.await);
+                result = written.await;
             }
             if pause > 0 {
                 self.0.rt.sleep(pause).await;
@@ -434,7 +429,7 @@ impl Volume {
         for written in writes {
             let written = written.await;
             if result.is_ok() {
-                result = self.noted(index, written);
+                result = written;
             }
         }
         result.map(|()| entries)

@@ -22,13 +22,14 @@ use crate::format::{
     BlockMeta, CODED, FooterEntry, NONE, SegmentBody, TrimEntry, block, kind, segment,
 };
 use crate::map::Map;
+use crate::member::{Member, MemberState};
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
 use crate::scan::{Row, Rows, note_places, read_footers, scan_zone};
 use crate::settle::{Stage, Unsettled};
 use crate::stream::{Open, footer_entry};
 use crate::table::{Groups, StripeTable};
-use crate::volume::{Member, MemberState, Segment, SegmentState, Volume};
+use crate::volume::{Segment, SegmentState, Volume};
 use furrow_log::BlockAddr;
 use furrow_log::address::oob_per_block;
 use furrow_log::budget::Class;
@@ -665,7 +666,7 @@ impl Volume {
         let mut whole = true;
         for (index, done) in flights {
             if let Err(error) = done.await {
-                self.note_write_error(index, &error);
+                self.note_write_error(index, Some(open.sequence), &error);
                 whole = false;
             }
         }

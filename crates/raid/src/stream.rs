@@ -545,7 +545,7 @@ impl Volume {
         let mut result = Ok(());
         for (index, done) in flights {
             if let Err(error) = done.await {
-                self.note_write_error(index, &error);
+                self.note_write_error(index, Some(open.sequence), &error);
                 result = Err(error);
             }
         }
@@ -618,6 +618,10 @@ impl Volume {
             .zip(&self.0.members)
             .filter_map(|(zone, member)| Some(((*zone)?, member.drive()?)))
             .collect();
+        if whole {
+            let written = zones.iter().zip(&self.0.members).filter(|(zone, _)| zone.is_some());
+            written.for_each(|(_, member)| member.refusals.forget());
+        }
         for (zone, drive) in &drives {
             if !whole && drive.writer.is_open(*zone) {
                 // One that cannot be ended is of a drive that is gone.

@@ -9,10 +9,11 @@
 //!   repair and recovery move blocks with the number they have.
 
 use crate::counters::Counters;
-use crate::drive::{Drive, DriveOptions};
+use crate::drive::DriveOptions;
 use crate::event::Event;
 use crate::format::{self, NONE};
 use crate::map::Map;
+use crate::member::{Errors, Member, MemberState};
 use crate::range::Ranges;
 use crate::shape::{Config, Shape};
 use crate::stream::Stream;
@@ -95,70 +96,6 @@ impl Default for Options {
             rebuild_pause: 0,
             canary: None,
         }
-    }
-}
-
-/// What became of a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemberState {
-    /// In service.
-    Active,
-    /// Gone: what it holds is stale.
-    Failed,
-    /// In service for what is new; what was before is being rebuilt on it.
-    Rebuilding,
-}
-
-impl MemberState {
-    pub(crate) fn from_byte(byte: u8) -> Option<MemberState> {
-        use MemberState::{Active, Failed, Rebuilding};
-        [Active, Failed, Rebuilding].get(usize::from(byte)).copied()
-    }
-
-    pub(crate) fn byte(self) -> u8 {
-        match self {
-            MemberState::Active => format::member::ACTIVE,
-            MemberState::Failed => format::member::FAILED,
-            MemberState::Rebuilding => format::member::REBUILDING,
-        }
-    }
-}
-
-/// Errors of a member since the array was assembled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Errors {
-    /// Reads that failed.
-    pub read: u64,
-    /// Writes that failed.
-    pub write: u64,
-    /// Blocks that were not what was written.
-    pub checksum: u64,
-}
-
-pub(crate) struct Member {
-    pub(crate) uuid: Cell<Uuid>,
-    pub(crate) state: Cell<MemberState>,
-    /// `events` when it last was in service.
-    pub(crate) events: Cell<u64>,
-    pub(crate) errors: Cell<Errors>,
-    /// Writes that failed since one went well.
-    pub(crate) failures: Cell<u32>,
-    pub(crate) drive: RefCell<Option<Rc<Drive>>>,
-}
-
-impl Member {
-    /// The drive, if it is in service.
-    pub(crate) fn drive(&self) -> Option<Rc<Drive>> {
-        if self.state.get() == MemberState::Failed {
-            return None;
-        }
-        self.drive.borrow().clone()
-    }
-
-    pub(crate) fn count(&self, change: impl FnOnce(&mut Errors)) {
-        let mut errors = self.errors.get();
-        change(&mut errors);
-        self.errors.set(errors);
     }
 }
 

@@ -308,9 +308,11 @@ impl Volume {
             match done.await {
                 Ok(()) => {
                     there |= 1 << index;
-                    self.0.members[index as usize].failures.set(0);
+                    self.note_written(index);
                 }
-                Err(error) => broken |= !self.note_write_error(index, &error),
+                Err(error) => {
+                    broken |= !self.note_write_error(index, Some(open.sequence), &error);
+                }
             }
         }
         // To the footers it is rows that belong to nothing, as after a crash.

@@ -1,6 +1,5 @@
 //! Writes: from a call to stripes on the drives, and what happens when a drive fails meanwhile.
 
-use crate::event::Event;
 use crate::format::{BlockMeta, CODED, NONE, TrimEntry, block, kind};
 use crate::level::Level;
 use crate::map::Map;
@@ -8,20 +7,17 @@ use crate::meta::{Identity, seal};
 use crate::paging::Pinner;
 use crate::parity::{encode, sum_of_crcs};
 use crate::stream::{Call, Item, Open, Origin, Stream, Stripe, Use};
-use crate::volume::{Canary, MemberState, Volume};
+use crate::volume::{Canary, Volume};
 use crate::window::Cover;
 use furrow_log::address::oob_per_block;
 use furrow_log::record::{self, crc32c};
 use furrow_log::writer::{Kind, Party};
 use furrow_rt::{Page, Pages};
-use furrow_zone::{Error, ErrorKind, Result};
+use furrow_zone::Result;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
-
-/// Writes that fail one after the other until a member that answers counts as failed.
-const FAILURES: u32 = 32;
 
 /// What a block is (`None`: parity), and its CRC32C.
 pub(crate) type Block = (Option<Identity>, u32);
@@ -62,14 +58,14 @@ impl Party for Flight {
         match at {
             Ok(at) => {
                 self.there.set(self.there.get() | 1 << chunk);
-                volume.0.members[index as usize].failures.set(0);
+                volume.note_written(index);
                 let row = at - volume.0.shape.offset(0);
                 let stripe = self.stripe.borrow();
                 let blocks = self.blocks(&stripe, chunk);
                 volume.landed(&self.open, index, (row, self.number), blocks);
             }
             Err(error) => {
-                if !volume.note_write_error(index, &error) {
+                if !volume.note_write_error(index, Some(self.open.sequence), &error) {
                     self.broken.set(true);
                 }
             }
@@ -607,110 +603,5 @@ impl Volume {
         if old != NONE {
             self.0.checkpoint.replaced.borrow_mut().push((leaf, old));
         }
-    }
-
-    /// A write to a member failed. True if the member is gone, false if only a zone of it is.
-    pub(crate) fn note_write_error(&self, index: u32, error: &Error) -> bool {
-        let member = &self.0.members[index as usize];
-        member.count(|errors| errors.write += 1);
-        let Some(drive) = member.drive() else { return true };
-        member.failures.set(member.failures.get() + 1);
-        if drive.answers() && member.failures.get() < FAILURES {
-            return false;
-        }
-        self.member_failed(index, error.clone());
-        true
-    }
-
-    /// Takes a member out of service: from now on stripes do without it, and nothing is
-    /// acknowledged before the others know.
-    pub(crate) fn member_failed(&self, index: u32, error: Error) {
-        let member = &self.0.members[index as usize];
-        if member.state.get() == MemberState::Failed || self.failed().is_some() {
-            return;
-        }
-        let answers = member.drive().is_some_and(|drive| drive.answers());
-        if answers && self.survives() && !self.survives_without(&[index]) {
-            // What it holds can be read: that is more than would be left.
-            let message = format!(
-                "member {index} cannot be written any more ({error}), and without it data is \
-                 missing: only reads are answered"
-            );
-            return self.die(Error::new(ErrorKind::Io, message));
-        }
-        member.state.set(MemberState::Failed);
-        member.events.set(self.0.events.get());
-        // Closed when the last command to it is over.
-        member.drive.take();
-        self.tell(Event::MemberFailed { member: index, why: error.to_string() });
-        // Its zones are not written any more: segments end, so that new ones do without it.
-        for stream in &self.0.streams {
-            if let Some(open) = &*stream.open.borrow() {
-                open.broken.set(true);
-            }
-        }
-        if !self.survives() {
-            let message = format!(
-                "member {index} failed ({error}), and without it data is missing: {} of {} drives \
-                 are left",
-                self.0.members.iter().filter(|m| m.drive().is_some()).count(),
-                self.0.members.len()
-            );
-            return self.die(Error::new(ErrorKind::Io, message));
-        }
-        self.0.events.set(self.0.events.get() + 1);
-        // Its zones count no more.
-        self.room_changed();
-        if !self.0.noting.replace(true) {
-            self.0.rt.spawn_detached(note_failure(self.clone()));
-        }
-    }
-
-    /// Whether all data can be had from the members that are in service.
-    pub(crate) fn survives(&self) -> bool {
-        self.survives_without(&[])
-    }
-
-    /// The same, without some of them.
-    pub(crate) fn survives_without(&self, lost: &[u32]) -> bool {
-        let placement = &self.0.shape.placement;
-        let up = |index: u32| {
-            let state = self.0.members[index as usize].state.get();
-            state == MemberState::Active && !lost.contains(&index)
-        };
-        // Rotation brings every drive into every role, so stripe 0 stands for all.
-        placement.recoverable(|chunk| up(placement.drive(0, chunk)))
-    }
-
-    /// Waits until every failure so far is known to the members that are left.
-    ///
-    /// # Errors
-    /// If too few are.
-    pub(crate) async fn settled(&self) -> Result<()> {
-        while self.0.noting.get() && self.failed().is_none() {
-            self.0.noted.wait().await;
-        }
-        self.failed().map_or(Ok(()), Err)
-    }
-}
-
-/// Notes on the members that are left that others have failed.
-async fn note_failure(volume: Volume) {
-    if volume.has(Canary::EarlyDegradedAck) {
-        // So that there is a while in which it shows.
-        volume.0.rt.sleep(1_000_000).await;
-    }
-    loop {
-        let events = volume.0.events.get();
-        volume.write_state(false).await;
-        if volume.failed().is_some() || volume.0.events.get() == events {
-            break;
-        }
-    }
-    volume.0.noting.set(false);
-    volume.0.noted.notify_all();
-    volume.0.wanted.notify_all();
-    for stream in &volume.0.streams {
-        volume.pump(stream);
     }
 }

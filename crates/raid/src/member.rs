@@ -1,0 +1,239 @@
+//! Members: the drives of a volume, and what becomes of one that fails.
+//!
+//! A member that does not answer is out of service at once. One that answers but refuses writes
+//! only costs the segments they were for, since a zone may fail alone; but segments are room, so a
+//! member that refuses again and again is taken out before it has used that up, if the level
+//! tolerates it.
+
+use crate::drive::Drive;
+use crate::event::Event;
+use crate::format;
+use crate::volume::{Canary, Volume};
+use furrow_log::Uuid;
+use furrow_zone::{Error, ErrorKind, Result};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// What became of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// In service.
+    Active,
+    /// Gone: what it holds is stale.
+    Failed,
+    /// In service for what is new; what was before is being rebuilt on it.
+    Rebuilding,
+}
+
+impl MemberState {
+    pub(crate) fn from_byte(byte: u8) -> Option<MemberState> {
+        use MemberState::{Active, Failed, Rebuilding};
+        [Active, Failed, Rebuilding].get(usize::from(byte)).copied()
+    }
+
+    pub(crate) fn byte(self) -> u8 {
+        match self {
+            MemberState::Active => format::member::ACTIVE,
+            MemberState::Failed => format::member::FAILED,
+            MemberState::Rebuilding => format::member::REBUILDING,
+        }
+    }
+}
+
+/// Errors of a member since the array was assembled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// Reads that failed.
+    pub read: u64,
+    /// Writes that failed.
+    pub write: u64,
+    /// Blocks that were not what was written.
+    pub checksum: u64,
+}
+
+/// Zones in a row in which a member refused a write, with none between that was written to its end.
+#[derive(Default)]
+pub(crate) struct Refusals {
+    zones: Cell<u32>,
+    /// Sequence number of the segment that the last was of.
+    last: Cell<Option<u64>>,
+}
+
+impl Refusals {
+    /// A write was refused. Many are in flight for a segment's zone, and one that fails fails all;
+    /// with `None` it counts whatever was before.
+    fn note(&self, segment: Option<u64>) -> u32 {
+        if self.last.replace(segment) != segment || segment.is_none() {
+            self.zones.set(self.zones.get() + 1);
+        }
+        self.zones.get()
+    }
+
+    /// A zone is written to its end, or another drive took the place.
+    pub(crate) fn forget(&self) {
+        self.zones.set(0);
+        self.last.set(None);
+    }
+}
+
+pub(crate) struct Member {
+    pub(crate) uuid: Cell<Uuid>,
+    pub(crate) state: Cell<MemberState>,
+    /// `events` when it last was in service.
+    pub(crate) events: Cell<u64>,
+    pub(crate) errors: Cell<Errors>,
+    pub(crate) refusals: Refusals,
+    pub(crate) drive: RefCell<Option<Rc<Drive>>>,
+}
+
+impl Member {
+    /// The drive, if it is in service.
+    pub(crate) fn drive(&self) -> Option<Rc<Drive>> {
+        if self.state.get() == MemberState::Failed {
+            return None;
+        }
+        self.drive.borrow().clone()
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Errors)) {
+        let mut errors = self.errors.get();
+        change(&mut errors);
+        self.errors.set(errors);
+    }
+}
+
+/// Zones in a row in which a member that answers may refuse writes.
+const REFUSALS: u32 = 10;
+
+/// The same, when only this many segments are free: the next to fail are those that cleaning needs
+/// to make any free again.
+const REFUSALS_LAST: u32 = 2;
+const LAST_SEGMENTS: u32 = 1;
+
+impl Volume {
+    /// A write to a member failed, in its zone of the segment of that sequence number, or in one
+    /// that is part of none yet. True if the member is gone, false if only the zone is.
+    pub(crate) fn note_write_error(&self, index: u32, segment: Option<u64>, error: &Error) -> bool {
+        let member = &self.0.members[index as usize];
+        member.count(|errors| errors.write += 1);
+        let Some(drive) = member.drive() else { return true };
+        let zones = member.refusals.note(segment);
+        if !drive.answers() {
+            self.member_failed(index, error.clone());
+            return true;
+        }
+        let most = match self.survives_without(&[index]) {
+            // Only when it refused as many as it has.
+            false => self.0.shape.slots,
+            true if self.free_segments() <= LAST_SEGMENTS => REFUSALS_LAST,
+            true => REFUSALS,
+        };
+        if zones < most {
+            return false;
+        }
+        let what = format!("it refused writes in {zones} zones in a row, at last: {error}");
+        self.member_failed(index, Error::new(ErrorKind::Io, what));
+        true
+    }
+
+    /// A write to a member went well.
+    pub(crate) fn note_written(&self, index: u32) {
+        let refusals = &self.0.members[index as usize].refusals;
+        // Of one that cannot be done without, every zone that takes something is worth it.
+        if refusals.zones.get() > 0 && !self.survives_without(&[index]) {
+            refusals.forget();
+        }
+    }
+
+    /// Takes a member out of service: from now on stripes do without it, and nothing is
+    /// acknowledged before the others know.
+    pub(crate) fn member_failed(&self, index: u32, error: Error) {
+        let member = &self.0.members[index as usize];
+        if member.state.get() == MemberState::Failed || self.failed().is_some() {
+            return;
+        }
+        let answers = member.drive().is_some_and(|drive| drive.answers());
+        if answers && self.survives() && !self.survives_without(&[index]) {
+            // What it holds can be read: that is more than would be left.
+            let message = format!(
+                "member {index} cannot be written any more ({error}), and without it data is \
+                 missing: only reads are answered"
+            );
+            return self.die(Error::new(ErrorKind::Io, message));
+        }
+        member.state.set(MemberState::Failed);
+        member.events.set(self.0.events.get());
+        // Closed when the last command to it is over.
+        member.drive.take();
+        self.tell(Event::MemberFailed { member: index, why: error.to_string() });
+        // Its zones are not written any more: segments end, so that new ones do without it.
+        for stream in &self.0.streams {
+            if let Some(open) = &*stream.open.borrow() {
+                open.broken.set(true);
+            }
+        }
+        if !self.survives() {
+            let message = format!(
+                "member {index} failed ({error}), and without it data is missing: {} of {} drives \
+                 are left",
+                self.0.members.iter().filter(|m| m.drive().is_some()).count(),
+                self.0.members.len()
+            );
+            return self.die(Error::new(ErrorKind::Io, message));
+        }
+        self.0.events.set(self.0.events.get() + 1);
+        // Its zones count no more.
+        self.room_changed();
+        if !self.0.noting.replace(true) {
+            self.0.rt.spawn_detached(note_failure(self.clone()));
+        }
+    }
+
+    /// Whether all data can be had from the members that are in service.
+    pub(crate) fn survives(&self) -> bool {
+        self.survives_without(&[])
+    }
+
+    /// The same, without some of them.
+    pub(crate) fn survives_without(&self, lost: &[u32]) -> bool {
+        let placement = &self.0.shape.placement;
+        let up = |index: u32| {
+            let state = self.0.members[index as usize].state.get();
+            state == MemberState::Active && !lost.contains(&index)
+        };
+        // Rotation brings every drive into every role, so stripe 0 stands for all.
+        placement.recoverable(|chunk| up(placement.drive(0, chunk)))
+    }
+
+    /// Waits until every failure so far is known to the members that are left.
+    ///
+    /// # Errors
+    /// If too few are.
+    pub(crate) async fn settled(&self) -> Result<()> {
+        while self.0.noting.get() && self.failed().is_none() {
+            self.0.noted.wait().await;
+        }
+        self.failed().map_or(Ok(()), Err)
+    }
+}
+
+/// Notes on the members that are left that others have failed.
+async fn note_failure(volume: Volume) {
+    if volume.has(Canary::EarlyDegradedAck) {
+        // So that there is a while in which it shows.
+        volume.0.rt.sleep(1_000_000).await;
+    }
+    loop {
+        let events = volume.0.events.get();
+        volume.write_state(false).await;
+        if volume.failed().is_some() || volume.0.events.get() == events {
+            break;
+        }
+    }
+    volume.0.noting.set(false);
+    volume.0.noted.notify_all();
+    volume.0.wanted.notify_all();
+    for stream in &volume.0.streams {
+        volume.pump(stream);
+    }
+}
