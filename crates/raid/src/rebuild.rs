@@ -70,6 +70,9 @@ impl Progress {
 #[derive(Default)]
 pub(crate) struct State {
     running: Cell<bool>,
+    /// It fills a zone. Else it waits: for a segment to end or to be cleaned, or for its checkpoint
+    /// to be written.
+    pub(crate) filling: Cell<bool>,
     began: Cell<Nanos>,
     total: Cell<u32>,
     done: Cell<u32>,
@@ -272,12 +275,15 @@ impl Volume {
                     }
                 }
                 None if left > 0 => {
+                    // Who has it may wait for room, and was told that there was a rebuild.
+                    self.0.wanted.notify_all();
                     // What is left is still open without it: it ends soon.
                     self.0.rt.sleep(1_000_000).await;
                 }
                 None => break,
             }
         }
+        self.0.wanted.notify_all();
         let mut whole = false;
         for member in &self.0.members {
             if member.state.get() == MemberState::Rebuilding {
@@ -300,7 +306,9 @@ impl Volume {
             segment.pinned = true;
             segment.clone()
         };
+        self.0.rebuild.filling.set(true);
         let result = self.rebuild_zone(slot, index, &segment).await;
+        self.0.rebuild.filling.set(false);
         self.0.segments.borrow_mut()[slot as usize].pinned = false;
         self.0.wanted.notify_all();
         result

@@ -152,7 +152,7 @@ impl Volume {
             && self.0.ending.get() == 0
             && self.0.held.get() == 0
             && !self.0.noting.get()
-            && self.rebuilding().is_none()
+            && !self.0.rebuild.filling.get()
             && !self.0.streams.iter().any(filling)
             && !self.0.segments.borrow().iter().any(releasing)
     }
