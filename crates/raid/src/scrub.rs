@@ -62,14 +62,16 @@ impl Scrubbed {
 /// Findings among which one of the same block is looked for: more than a window's rows have.
 const SEEN: usize = 4096;
 
-/// A row of which too few blocks are left to make the others: a stripe that a crash tore and that
-/// never counted, unless the map names what is missing.
+/// A row with blocks that cannot be had. Nothing is lost unless the map names them: the stripe may
+/// be one that a crash tore and that never counted, or what was in them may be elsewhere by now.
 struct Short {
     /// The segment, and its sequence number.
     segment: (u32, u64),
     findings: Vec<Finding>,
     /// Numbers of the data blocks that cannot be had.
     missing: Vec<u32>,
+    /// Those that could, and count, were written anew.
+    renewed: bool,
 }
 
 /// What a scrub has found so far.
@@ -82,7 +84,6 @@ struct Found {
 impl Found {
     fn add(&mut self, row: Found) {
         self.result.blocks += row.result.blocks;
-        self.result.lost += row.result.lost;
         for finding in row.result.findings {
             self.result.find(finding);
         }
@@ -143,9 +144,11 @@ impl Volume {
             // One that was released meanwhile had nothing that counts.
             let there = self.stays(row.segment);
             let gone = row.missing.iter().filter(|number| named.contains(number)).count();
-            if there && gone > 0 {
+            if there && (gone > 0 || row.renewed) {
                 result.lost += gone as u64;
-                row.findings.into_iter().for_each(|finding| result.find(finding));
+                for finding in row.findings {
+                    result.find(Finding { repaired: gone == 0, ..finding });
+                }
             }
         }
         Ok(())
@@ -268,22 +271,29 @@ impl Volume {
         if left && !self.is_needed(slot, row).await? {
             return Ok(());
         }
-        let repaired = left && repair && self.renew((slot, sequence), row, &mut all.result).await?;
+        let segment = (slot, sequence);
+        let (missing, renewed) = match left {
+            true if repair => self.renew(segment, row).await?,
+            true => (Vec::new(), false),
+            false => {
+                let missing = (0..placement.k).filter(|chunk| found[*chunk as usize].is_none());
+                let number = |chunk| self.0.shape.number(slot, row, chunk);
+                (missing.map(number).collect(), false)
+            }
+        };
+        let whole = left && missing.is_empty();
         let findings = damaged.into_iter().map(|(place, what)| Finding {
             member: place.index,
             zone: place.zone,
             block: place.offset,
             what,
-            repaired,
+            repaired: whole && repair,
         });
-        if left {
+        if whole {
             all.result.findings.extend(findings);
-            return Ok(());
+        } else {
+            all.short.push(Short { segment, findings: findings.collect(), missing, renewed });
         }
-        let missing = (0..placement.k).filter(|chunk| found[*chunk as usize].is_none());
-        let missing = missing.map(|chunk| self.0.shape.number(slot, row, chunk)).collect();
-        let segment = (slot, sequence);
-        all.short.push(Short { segment, findings: findings.collect(), missing });
         Ok(())
     }
 
@@ -308,14 +318,10 @@ impl Volume {
         Ok(false)
     }
 
-    /// Writes anew the blocks of a row that count. True if they all could be had.
-    async fn renew(
-        &self,
-        (slot, segment): (u32, u64),
-        row: u32,
-        result: &mut Scrubbed,
-    ) -> Result<bool> {
-        let (mut blocks, mut whole) = (Vec::new(), true);
+    /// Writes anew the blocks of a row that count. Numbers of those that cannot be had by now, and
+    /// whether there were others.
+    async fn renew(&self, (slot, segment): (u32, u64), row: u32) -> Result<(Vec<u32>, bool)> {
+        let (mut blocks, mut missing) = (Vec::new(), Vec::new());
         for chunk in 0..self.0.shape.placement.k {
             let number = self.0.shape.number(slot, row, chunk);
             match self.block_or_made(slot, row, chunk).await {
@@ -323,15 +329,13 @@ impl Volume {
                     blocks.push((identity, page, Origin { number, segment }));
                 }
                 Ok(_) => {}
-                Err(_) => {
-                    whole = false;
-                    result.lost += 1;
-                }
+                Err(_) => missing.push(number),
             }
         }
-        self.count(|counters| counters.repaired += blocks.len() as u64);
+        let renewed = blocks.len() as u64;
+        self.count(|counters| counters.repaired += renewed);
         self.move_blocks(blocks).await?;
-        Ok(whole)
+        Ok((missing, renewed > 0))
     }
 
     /// Whether the block of `number` is what its address is mapped to.
