@@ -372,7 +372,8 @@ impl Life {
         for (member, (_, state, _)) in (0u32..).zip(volume.members()) {
             let struck = self.plan.early && self.plan.struck.contains(&member);
             let worn = seats[member as usize].is_some_and(|seat| self.lost_zones(seat) > 0);
-            if whole.contains(&member) && state != MemberState::Active && !struck && !worn {
+            let ailed = struck || worn || self.is_off();
+            if whole.contains(&member) && state != MemberState::Active && !ailed {
                 return Err(format!("member {member} is {state:?}, and nothing ailed it"));
             }
         }
