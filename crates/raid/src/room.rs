@@ -131,7 +131,9 @@ impl Volume {
                     return;
                 }
                 let wait = volume.0.wanted.wait();
-                let did = volume.release_empty().await || volume.relieve_inside();
+                let did = volume.release_empty().await
+                    || volume.relieve_stranded()
+                    || volume.relieve_inside();
                 drop(volume);
                 if !did {
                     wait.await;
@@ -200,6 +202,17 @@ impl Volume {
         }
         self.give_up_room(0);
         true
+    }
+
+    /// What the volume was to move was handed over to users' streams and waits with them for room,
+    /// and by now it has a segment of its own: it goes there. True if there was any.
+    fn relieve_stranded(&self) -> bool {
+        let inside = self.route(Use::Inside);
+        let waits = |s: &&Rc<Stream>| {
+            s.purpose != Use::Inside && s.open.borrow().is_none() && s.has_line_of_inside()
+        };
+        let stranded = self.0.streams.iter().filter(waits).filter(|_| inside.takes_more());
+        stranded.map(|stream| self.take_back(stream, &inside)).count() > 0
     }
 
     /// What the volume was to move was handed over to users' streams, and waits with them for room.

@@ -125,6 +125,12 @@ pub(crate) struct Stripe {
 }
 
 impl Stripe {
+    /// Whether it is what the volume moves or writes for itself.
+    fn is_of_inside(&self) -> bool {
+        let own = |item: &Item| item.from.is_some() || item.identity.kind == block::MAPPING;
+        self.items.first().is_some_and(own)
+    }
+
     pub(crate) fn over(&self, error: Option<&Error>) {
         self.calls.iter().for_each(|call| call.over(error));
     }
@@ -201,6 +207,11 @@ impl Stream {
         !self.ready.borrow().is_empty()
     }
 
+    /// Whether some of them are what the volume moves or writes for itself.
+    pub(crate) fn has_line_of_inside(&self) -> bool {
+        self.ready.borrow().iter().any(Stripe::is_of_inside)
+    }
+
     /// Whether its segment takes more stripes.
     pub(crate) fn takes_more(&self) -> bool {
         let open = self.open.borrow();
@@ -272,11 +283,7 @@ impl Volume {
 
     /// Lets the `inside` stream have back what of its own is in line for a stream of users.
     pub(crate) fn take_back(&self, stream: &Stream, inside: &Rc<Stream>) {
-        let moved = |stripe: &Stripe| {
-            let own = |item: &Item| item.from.is_some() || item.identity.kind == block::MAPPING;
-            stripe.items.first().is_some_and(own)
-        };
-        let (back, stay) = stream.ready.take().into_iter().partition(moved);
+        let (back, stay) = stream.ready.take().into_iter().partition(Stripe::is_of_inside);
         *stream.ready.borrow_mut() = back;
         self.hand_over(stream, inside);
         *stream.ready.borrow_mut() = stay;
@@ -593,6 +600,9 @@ async fn open_next(volume: Volume, stream: Rc<Stream>) {
     }
     stream.opening.set(false);
     volume.pump(&stream);
+    if stream.purpose == Use::Inside {
+        volume.0.wanted.notify_all();
+    }
 }
 
 /// Ends a segment that gets no more stripes.
