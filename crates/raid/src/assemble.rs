@@ -432,8 +432,7 @@ async fn put_together(
         let parsed = parse(&given.found, &given.device.name())?;
         candidates.push(Candidate { given, parsed });
     }
-    let rank = |c: &Candidate| (c.parsed.body.events.get(), c.given.found.header.sequence.get());
-    let Some(best) = (0..candidates.len()).max_by_key(|i| rank(&candidates[*i])) else {
+    let Some(best) = newest(&candidates) else {
         let what = if spares.is_empty() { "no drives" } else { "only spares" };
         let none = Error::new(ErrorKind::Invalid, format!("{what} are given"));
         return Err(unread.unwrap_or(none));
@@ -542,6 +541,23 @@ fn check_device(device: &dyn ZonedDevice, shape: &Shape) -> Result<()> {
             shape.capacity
         ),
     ))
+}
+
+/// Which of the drives knows best what became of the array: the one with the most events, and the
+/// newest record. But one that counts another among its members is behind it, whatever it has seen,
+/// if the other went on without it: nothing was acknowledged that the other did not know of.
+fn newest(candidates: &[Candidate]) -> Option<usize> {
+    let says = |one: &Candidate, other: &Candidate| {
+        let uuid = other.given.found.header.device;
+        let of = one.parsed.members.iter().find(|member| member.uuid == uuid);
+        of.map(|member| member.state == crate::format::member::FAILED)
+    };
+    let is_behind = |one: &Candidate| {
+        let ahead = |o: &Candidate| says(o, one) == Some(true) && says(one, o) == Some(false);
+        candidates.iter().any(ahead)
+    };
+    let rank = |c: &Candidate| (c.parsed.body.events.get(), c.given.found.header.sequence.get());
+    (0..candidates.len()).max_by_key(|i| (!is_behind(&candidates[*i]), rank(&candidates[*i])))
 }
 
 /// Which member each drive is; refuses what does not belong together.

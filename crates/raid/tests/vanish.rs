@@ -1,13 +1,14 @@
-//! Drives that are gone for a moment while an array is put together.
+//! Drives that are gone for a moment: while an array is put together, or while another is taken out.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
 
-use common::{check, churn, config, devices, drives, geometry, made, power_cycle};
-use furrow_emu::{Fault, FaultKind, When};
-use furrow_raid::{Level, Options, assemble};
+use common::{check, churn, config, devices, drives, geometry, made, power_cycle, without_stale};
+use furrow_emu::{Fates, Fault, FaultKind, When};
+use furrow_raid::{Level, MemberState, Options, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
+use furrow_zone::ErrorKind;
 use std::collections::BTreeMap;
 
 /// The drives of `gone` vanish at their command `at` and are there again `commands` later. Whether
@@ -41,19 +42,7 @@ fn live(seed: u64, gone: &[usize], at: u64, commands: u64) -> bool {
             drive.clear_faults(None).unwrap();
             drive.power_on();
         });
-        let mut given = devices(&all);
-        let volume = loop {
-            match assemble(&rt2, given.clone(), &Options::default()).await {
-                Ok(volume) => break volume,
-                Err(error) => {
-                    let text = error.to_string();
-                    let stale = given
-                        .iter()
-                        .position(|d| text.starts_with(&format!("{} is stale", d.name())));
-                    given.remove(stale.unwrap_or_else(|| panic!("{told}: {text}")));
-                }
-            }
-        };
+        let volume = without_stale(&rt2, &all).await.unwrap_or_else(|why| panic!("{told}: {why}"));
         check(&volume, &model).await;
         done
     });
@@ -76,4 +65,47 @@ fn drives_that_are_gone_for_a_moment_cost_nothing() {
         }
     }
     assert!(opened > 20 && refused > 5, "{opened} {refused}");
+}
+
+/// Of four drives one is taken out, then another, and of that only one of the two that are left is
+/// told. Without it the other three are put together, but lose their power at their command `at`.
+/// Who was told last knows less than who went on without it. Whether they went on.
+fn told_alone(at: u64) -> bool {
+    let rt = Rt::new(RtConfig::shuffled(at));
+    let geometry = geometry(16, 80);
+    let all = drives(&rt, &geometry, 4);
+    let volume = made(&rt, &all, &config(Level::Raid6, &geometry));
+    let rt2 = rt.clone();
+    let went_on = rt.block_on(async move {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(at));
+        churn(&volume, &mut model, &mut rng, 20).await;
+        volume.fail(2).await.unwrap();
+        all[1].power_cut(&Fates::nothing(1));
+        let failed = volume.fail(0).await.unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::Io, "{failed}");
+        power_cycle(&rt2, &all, volume).await;
+        let kind = FaultKind::Disappear { commands: None };
+        for drive in &all[..2] {
+            drive.inject(Fault::new(kind).when(When::Nth(at)).times(1)).unwrap();
+        }
+        let opened = assemble(&rt2, devices(&all[..2]), &Options::default()).await;
+        drop(opened);
+        rt2.sleep(1_000_000_000).await;
+        for drive in &all {
+            drive.clear_faults(None).unwrap();
+            drive.power_on();
+        }
+        let opened = without_stale(&rt2, &all).await;
+        let volume = opened.unwrap_or_else(|why| panic!("gone at {at}: {why}"));
+        check(&volume, &model).await;
+        volume.members()[0].1 == MemberState::Active
+    });
+    rt.clear();
+    went_on
+}
+
+#[test]
+fn who_was_told_of_a_failure_alone_does_not_stand_in_the_way() {
+    let went_on = (1..80).filter(|at| told_alone(*at)).count();
+    assert!((10..79).contains(&went_on), "{went_on}");
 }

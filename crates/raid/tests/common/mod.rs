@@ -90,6 +90,21 @@ pub async fn reopened(rt: &Rt, drives: &[Rc<Emulator>], volume: Volume) -> Volum
     assemble(rt, devices(drives), &Options::default()).await.unwrap()
 }
 
+/// The volume put together from all of its drives but those that are refused as stale.
+pub async fn without_stale(rt: &Rt, drives: &[Rc<Emulator>]) -> Result<Volume, String> {
+    let mut given = devices(drives);
+    loop {
+        let error = match assemble(rt, given.clone(), &Options::default()).await {
+            Ok(volume) => return Ok(volume),
+            Err(error) => error.to_string(),
+        };
+        let is_stale =
+            |d: &Rc<dyn ZonedDevice>| error.starts_with(&format!("{} is stale", d.name()));
+        let Some(stale) = given.iter().position(is_stale) else { return Err(error) };
+        given.remove(stale);
+    }
+}
+
 /// Reads every block, one by one: each holds the version of `model`.
 pub async fn check(volume: &Volume, model: &BTreeMap<u64, u64>) {
     check_runs(volume, model, 1).await;
