@@ -37,12 +37,25 @@ impl Doorbell {
     /// ready, and returns the keys of those that are.
     pub(crate) fn sleep(&self, timeout: Option<u64>, interests: &[Interest]) -> Vec<u64> {
         let (rang, ready) = poll_all(Some(&self.event), interests, timeout);
+        self.awake(rang);
+        ready
+    }
+
+    /// The same without sleeping; `None` if it would.
+    fn look(&self, interests: &[Interest]) -> Option<Vec<u64>> {
+        let (rang, ready) = poll_all(Some(&self.event), interests, Some(0));
+        (rang || !ready.is_empty()).then(|| {
+            self.awake(rang);
+            ready
+        })
+    }
+
+    fn awake(&self, rang: bool) {
         self.sleeper.awake();
         if rang {
             // Empties the counter.
             let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
         }
-        ready
     }
 }
 
@@ -94,10 +107,39 @@ pub(crate) struct Driver {
     changed: Cell<bool>,
     /// When descriptors were last looked at.
     looked: Cell<Nanos>,
+    patience: Patience,
 }
 
 /// Nanoseconds of work after which descriptors are looked at though there is more to do.
 const LOOK_EVERY: u64 = 100 * Nanos::MICRO;
+
+/// Nanoseconds for which a thread looks for what it waits for, at most, before it sleeps. Linux
+/// lets a virtual processor poll for 200 us before it is halted, for the same reason: being woken
+/// takes some microseconds on a machine of one's own, some twenty on a virtual one, and costs who
+/// wakes as much.
+const LOOK_FOR: u64 = 100 * Nanos::MICRO;
+
+/// For how long it is worth looking.
+struct Patience {
+    now: Cell<u64>,
+    most: u64,
+}
+
+impl Patience {
+    /// None: until it has been worth it. Never where who is waited for needs this processor.
+    fn new(processors: usize) -> Patience {
+        Patience { now: Cell::new(0), most: if processors > 1 { LOOK_FOR } else { 0 } }
+    }
+
+    /// It had to sleep, and waited so many nanoseconds in all: less than it is ready to look for,
+    /// and the next time it looks for longer.
+    fn learn(&self, waited: u64) {
+        self.now.set(match waited > self.most {
+            true => 0,
+            false => (self.now.get() * 2).clamp(self.most / 8, self.most),
+        });
+    }
+}
 
 impl Driver {
     pub(crate) fn start(bell: Arc<Doorbell>) -> Driver {
@@ -108,6 +150,7 @@ impl Driver {
             interests: RefCell::new(BTreeMap::new()),
             changed: Cell::new(false),
             looked: Cell::new(Nanos(0)),
+            patience: Patience::new(std::thread::available_parallelism().map_or(1, usize::from)),
         }
     }
 
@@ -187,6 +230,22 @@ impl Driver {
         self.ready(&poll_all(None, &interests, Some(0)).1);
     }
 
+    /// Waits until `next`, the bell, or one of `interests`, whose wakers it wakes: looks for a
+    /// while, then sleeps. The sleep is announced.
+    pub(crate) fn wait(&self, next: Option<Nanos>, interests: &[Interest]) {
+        let began = self.now();
+        let until = began.after(self.patience.now.get());
+        while self.now() < next.map_or(until, |at| at.min(until)) {
+            if let Some(ready) = self.bell.look(interests) {
+                return self.ready(&ready);
+            }
+        }
+        let timeout = next.map(|at| at.since(self.now()));
+        let ready = self.bell.sleep(timeout, interests);
+        self.patience.learn(self.now().since(began));
+        self.ready(&ready);
+    }
+
     /// Wakes who waits for the descriptors of `keys`, which were looked at just now.
     pub(crate) fn ready(&self, keys: &[u64]) {
         self.looked.set(self.now());
@@ -196,5 +255,30 @@ impl Driver {
                 waker.wake();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looking_goes_on_for_as_long_as_it_is_worth() {
+        let patience = Patience::new(2);
+        let now = || patience.now.get();
+        assert_eq!(now(), 0);
+        let mut last = 0;
+        while now() < LOOK_FOR {
+            patience.learn(LOOK_FOR);
+            assert!(now() > last && now() <= LOOK_FOR, "{}", now());
+            last = now();
+        }
+        patience.learn(LOOK_FOR);
+        assert_eq!(now(), LOOK_FOR);
+        patience.learn(LOOK_FOR + 1);
+        assert_eq!(now(), 0, "what takes longer is slept for");
+        let alone = Patience::new(1);
+        alone.learn(0);
+        assert_eq!(alone.now.get(), 0, "who is waited for needs the processor");
     }
 }

@@ -486,8 +486,7 @@ impl Rt {
             real.bell().sleeper.awake();
             return;
         }
-        let timeout = next.map(|at| at.since(real.now()));
-        real.ready(&real.bell().sleep(timeout, &interests));
+        real.wait(next, &interests);
     }
 
     /// Runs until `future` is done. On the real clock it waits as long as it takes: another thread
