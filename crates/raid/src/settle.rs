@@ -136,8 +136,11 @@ impl Volume {
             let (slot, row, chunk) =
                 self.0.shape.locate(*number).expect("invariant: it was found there");
             let from = self.origin(*number);
-            let Ok((Some(identity), page)) = self.block_or_made(slot, row, chunk).await else {
-                continue;
+            let (identity, page) = match self.block_or_made(slot, row, chunk).await {
+                Ok((Some(identity), page)) => (identity, page),
+                // The drives are there again perhaps: it is to be tried anew then.
+                Err(error) if error.is_gone() => return Err(error),
+                Ok(_) | Err(_) => continue,
             };
             // What a trim took away is shown by its record alone until there is a checkpoint.
             if identity.kind == block::TRIM || self.counts(*number, &identity).await? {
