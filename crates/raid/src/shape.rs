@@ -16,8 +16,9 @@ use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice};
 /// cleaning, and one that is being ended while the next is begun.
 pub const PERMITS_BESIDE: u32 = 3;
 
-/// Segments kept for cleaning: one it writes to, and one that comes next.
-pub(crate) const KEPT: u32 = 2;
+/// Segments kept for cleaning: one it writes to, one that comes next, and one because a member may
+/// refuse a write to either.
+pub(crate) const KEPT: u32 = 3;
 
 /// How an array is made.
 #[derive(Clone, Debug)]
