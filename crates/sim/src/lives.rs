@@ -13,7 +13,7 @@
 use crate::array::{Array, seats};
 use crate::blocks::{Blocks, TRIM, page};
 use crate::crash::Case;
-use crate::part::Part;
+use crate::part::{Absence, Part};
 use crate::simulate::{Sink, Summary, on_executor};
 use crate::volume::{met, worked};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
@@ -63,6 +63,8 @@ struct Plan {
     spoils: Option<u32>,
     /// Members that something ails.
     struck: Vec<u32>,
+    /// Their drives that are gone for a while, as a rule while the array is put together.
+    absent: Vec<(u32, Absence)>,
 }
 
 /// Runs the simulation of `seed`.
@@ -79,9 +81,14 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let lives = 2 + rng.below(6);
     // Drawn apart: seeds that failed once stay what they were.
     let mut more = Rng::new(seed ^ 0x3_09e5);
+    let mut absences = Rng::new(seed ^ 0x7_ab5e);
+    let flickers = absences.one_in(4);
     for life in 0..=lives {
         // The last one shows that all is well.
-        let plan = if life == lives { quiet() } else { draw(&world, &mut rng, &mut more) };
+        let mut plan = if life == lives { quiet() } else { draw(&world, &mut rng, &mut more) };
+        if flickers {
+            plan.draw_absences(&world, &mut absences);
+        }
         sink(&format!("life {life}: {plan:?}"));
         live(&mut world, seed.rotate_left(20) ^ life, &plan, &mut summary)
             .map_err(|why| format!("life {life} ({plan:?}): {why}"))?;
@@ -226,6 +233,21 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
     plan
 }
 
+impl Plan {
+    /// Lets drives of the members that something ails be gone for a while from early on.
+    fn draw_absences(&mut self, world: &World, rng: &mut Rng) {
+        for member in &self.struck {
+            let Some(seat) = world.seats[*member as usize] else { continue };
+            if rng.one_in(2) {
+                let within = [30, 300][rng.below(2) as usize];
+                let at = rng.below(within);
+                self.absent.push((seat, Absence { at, commands: 1 + rng.below(40) }));
+                self.early = true;
+            }
+        }
+    }
+}
+
 /// How a life ended.
 struct Lived {
     blocks: Blocks,
@@ -338,6 +360,9 @@ impl Life {
     ) -> Result<Lived, String> {
         let device: Rc<dyn ZonedDevice> = Rc::new(self.emulator.clone());
         let parts = Part::split(&self.rt, &device, self.array.parts());
+        for (seat, absence) in &self.plan.absent {
+            parts[*seat as usize].leave(*absence);
+        }
         if self.plan.early {
             self.inject()?;
         }

@@ -12,6 +12,15 @@ use furrow_zone::{
 use std::cell::Cell;
 use std::rc::Rc;
 
+/// A while that a drive is gone for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absence {
+    /// The first command that it does not answer, counted from 0.
+    pub at: u64,
+    /// How many.
+    pub commands: u64,
+}
+
 /// A part.
 pub struct Part {
     rt: Rt,
@@ -20,6 +29,10 @@ pub struct Part {
     first: u32,
     name: String,
     gone: Cell<bool>,
+    /// Commands it was asked for so far.
+    asked: Cell<u64>,
+    /// Commands that it is gone for.
+    absence: Cell<Option<Absence>>,
     table: Rc<CompletionTable<Outcome>>,
 }
 
@@ -41,15 +54,31 @@ impl Part {
                 geometry: geometry.clone(),
                 name: format!("part {index}"),
                 gone: Cell::new(false),
+                asked: Cell::new(0),
+                absence: Cell::new(None),
                 table: Rc::new(CompletionTable::new()),
             })
         };
         (0..count).map(part).collect()
     }
 
-    /// Pulls the drive, or puts it back.
+    /// Pulls the drive, or puts it back for good.
     pub fn set_gone(&self, gone: bool) {
         self.gone.set(gone);
+        self.absence.set(None);
+    }
+
+    /// Lets it be gone for a while.
+    pub fn leave(&self, absence: Absence) {
+        self.absence.set(Some(absence));
+    }
+
+    fn is_gone(&self) -> bool {
+        let asked = self.asked.get();
+        let away = |absence: Absence| {
+            (absence.at..absence.at.saturating_add(absence.commands)).contains(&asked)
+        };
+        self.gone.get() || self.absence.get().is_some_and(away)
     }
 
     fn shift(&self, lba: Lba) -> Lba {
@@ -70,7 +99,9 @@ impl ZonedDevice for Part {
     }
 
     fn submit(&self, queue: QueueId, mut request: Request) -> Completion<Outcome> {
-        if self.gone.get() {
+        let gone = self.is_gone();
+        self.asked.set(self.asked.get() + 1);
+        if gone {
             return self.refuse(Status::InternalError);
         }
         match &mut request.command {
@@ -106,7 +137,7 @@ impl ZonedDevice for Part {
     }
 
     fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
-        if self.gone.get() {
+        if self.is_gone() {
             return Err(Status::InternalError);
         }
         let count = count.min(self.geometry.zones.saturating_sub(first.0));
