@@ -598,6 +598,10 @@ impl Shared {
             self.parts[part as usize].set_gone(false);
             let device = self.parts[part as usize].clone();
             let done = self.volume.replace(member, device, true).await;
+            if done.is_err() && self.life.lost_zones(part) > 0 {
+                // A zone of it could not be emptied: it is of no use.
+                continue;
+            }
             if self.excused(&format!("replace {member}"), done).await?.is_none() {
                 return Ok(());
             }
