@@ -175,6 +175,10 @@ fn a_drive_that_is_pulled_under_load_is_survived_and_can_come_back() {
     place.refused(&["raid", "replace", "a", "1", &place.at("d3.zns")], &["member of this array"]);
     place.refused(&["raid", "replace", "a", "1", &place.at("none.zns")], &["none.zns"]);
     place.refused(&["raid", "replace", "a", "9", &d1], &["members are 0 to 3"]);
+    place.drive("few.zns", "zones=24,zone-size=2MiB,oob=64,max-active=3,max-open=3");
+    let few = place.at("few.zns");
+    place.refused(&["raid", "replace", "a", "1", &few], &["few.zns has 3 active zones"]);
+    place.refused(&["raid", "add-spare", "a", &few], &["few.zns has 3 active zones"]);
     // Plugged in again, its content is stale: it comes back as a new drive.
     place.ok(&["raid", "fault", "a", "1", "clear"]);
     place.refused(&["raid", "replace", "a", "1", &d1], &["not empty", "--force"]);
@@ -318,13 +322,26 @@ fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
     create("6", &[], &[&d[0], &d[1]], &["needs 3 to 32"]);
     create("01", &[], &[&d[0], &d[1], &d[2], &d[3], &d[4]], &["pairs", "use 4 or 6"]);
     create("5", &[], &[&d[0], &d[1], &d[0]], &["d0.zns is named twice"]);
-    create("5", &[], &[&d[0], &d[1], &other], &["other.zns has zone capacity", "alike"]);
+    create(
+        "5",
+        &[],
+        &[&d[0], &d[1], &other],
+        &["other.zns has a zone capacity in blocks of 1024", "alike"],
+    );
     create("5", &[], &[&bare, &bare.replace("bare", "./bare")], &["twice"]);
     create("5", &[], &[&d[0], &bare], &["out-of-band bytes"]);
     place.drive("plain.zns", "zones=24,zone-size=2MiB,max-active=14,max-open=14");
     let plain = place.at("plain.zns");
     create("5", &["--group", "8"], &[&bare, &plain], &["groups of 1 (Zone Write only)"]);
-    create("5", &[], &[&few, &d[0]], &["fewer segments"]);
+    for drives in [[&few, &d[0]], [&d[0], &few]] {
+        create(
+            "5",
+            &[],
+            &drives.map(|drive| &drive[..]),
+            &["few.zns has 3 active", "fewer segments"],
+        );
+    }
+    create("5", &["--spare", &few], &[&d[0], &d[1]], &["few.zns has 3 active"]);
     create("5", &["--reserve", "3"], &[&d[0], &d[1]], &["7 to 100"]);
     create("5", &["--chunk-large", "6KiB"], &[&d[0], &d[1]], &["multiple of 4KiB"]);
     create("5", &[], &[&d[0], &place.at("none.zns")], &["none.zns"]);

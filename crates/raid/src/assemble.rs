@@ -461,7 +461,7 @@ async fn put_together(
         match spare::seat_of(&given, (&name, header.object), &entries)? {
             Some(index) if slots[index].is_none() => slots[index] = Some(given),
             None if !waiting.contains(&given.found.header.device) => {
-                check_device(&*given.device, &shape)?;
+                check_device(&*given.device, &shape, &config)?;
                 waiting.push(given.found.header.device);
             }
             _ => {
@@ -484,7 +484,7 @@ async fn put_together(
             continue;
         };
         let Given { device, found, zones: reports } = candidate;
-        check_device(&*device, &shape)?;
+        check_device(&*device, &shape, &config)?;
         let drive = Drive::open(rt, device, &reports, found.ring, &options.drive)?;
         members.push(member(entry.uuid, state, events, Some(drive)));
         zones.push(reports);
@@ -512,8 +512,9 @@ async fn put_together(
     Ok(Some(volume))
 }
 
-fn check_device(device: &dyn ZonedDevice, shape: &Shape) -> Result<()> {
+fn check_device(device: &dyn ZonedDevice, shape: &Shape, config: &Config) -> Result<()> {
     let geometry = device.geometry();
+    config.check_permits(&format!("{} has", device.name()), geometry)?;
     let capacity = furrow_log::address::blocks_per_zone(geometry);
     if is_bare(geometry) != shape.bare {
         let than = if shape.bare { "without" } else { "with" };

@@ -154,7 +154,7 @@ impl Volume {
 
     /// Refuses a drive that cannot take the place of a member.
     pub(crate) fn check_replacement(&self, device: &dyn ZonedDevice) -> Result<()> {
-        self.0.shape.check_replacement(device)
+        self.0.shape.check_replacement(&self.0.config, device)
     }
 
     /// Takes a member out of service, as if it had failed.

@@ -48,6 +48,8 @@ impl Config {
     /// The paper's settings (ZapRAID, section 5.1): one small-chunk segment with Zone Append, three
     /// large-chunk ones, chunks of 4 and 16 KiB, groups of 256 stripes; fewer segments where
     /// active zones are few, no groups where drives have no out-of-band area.
+    ///
+    /// `geometry` is that of the drive with the fewest active zones.
     pub fn new(level: Level, geometry: &Geometry) -> Config {
         let permits = geometry.max_active.unwrap_or(u32::MAX);
         let large = permits.saturating_sub(PERMITS_BESIDE + 1).min(3);
@@ -61,6 +63,25 @@ impl Config {
             group: if is_bare(geometry) { 1 } else { 256 },
             reserve: 25,
         }
+    }
+
+    /// Refuses a drive on which not so many zones may be active as there are segments open at once:
+    /// each has one on every drive.
+    ///
+    /// # Errors
+    /// `Invalid`; the message begins with `who`, which ends in a verb: "drive 3 has".
+    pub(crate) fn check_permits(&self, who: &str, geometry: &Geometry) -> Result<()> {
+        let permits = geometry.max_active.unwrap_or(u32::MAX);
+        let needed = self.small + self.large + PERMITS_BESIDE;
+        if needed <= permits {
+            return Ok(());
+        }
+        invalid(format!(
+            "{who} {permits} active zones, {needed} are needed: {} small-chunk and {} large-chunk \
+             segments, and {PERMITS_BESIDE} for the state ring, cleaning and the segment that \
+             comes next: have fewer segments, or drives with more active zones",
+            self.small, self.large
+        ))
     }
 }
 
@@ -125,15 +146,8 @@ impl Shape {
                 BlockMeta::SIZE
             ));
         }
-        let permits = first.max_active.unwrap_or(u32::MAX);
-        let needed = config.small + config.large + PERMITS_BESIDE;
-        if needed > permits {
-            return invalid(format!(
-                "the drives allow {permits} active zones, {needed} are needed: {} small-chunk and \
-                 {} large-chunk segments, and {PERMITS_BESIDE} for the state ring, cleaning and \
-                 the segment that comes next: have fewer segments",
-                config.small, config.large
-            ));
+        for (index, geometry) in geometries.iter().enumerate() {
+            config.check_permits(&format!("drive {index} has"), geometry)?;
         }
         let zones = geometries.iter().map(|g| g.zones).min().unwrap_or(0);
         let capacity = blocks_per_zone(first);
@@ -194,8 +208,9 @@ impl Shape {
     ///
     /// # Errors
     /// `Invalid` if it does not fit.
-    pub fn check_replacement(&self, device: &dyn ZonedDevice) -> Result<()> {
+    pub fn check_replacement(&self, config: &Config, device: &dyn ZonedDevice) -> Result<()> {
         let geometry = device.geometry();
+        config.check_permits(&format!("{} has", device.name()), geometry)?;
         let capacity = blocks_per_zone(geometry);
         let beside = oob_per_block(geometry);
         if geometry.zones >= self.zones
@@ -335,11 +350,12 @@ fn check_alike(geometries: &[&Geometry]) -> Result<()> {
     let first = geometries[0];
     for (index, other) in geometries.iter().enumerate() {
         let differs = [
-            ("zone capacity", first.zone_capacity.0, other.zone_capacity.0),
-            ("block size", first.block_size.0, other.block_size.0),
-            ("out-of-band bytes", first.oob_bytes.into(), other.oob_bytes.into()),
+            // First: the capacity is in blocks.
+            ("a block size in bytes of", first.block_size.0, other.block_size.0),
+            ("a zone capacity in blocks of", first.zone_capacity.0, other.zone_capacity.0),
+            ("out-of-band bytes for each block:", first.oob_bytes.into(), other.oob_bytes.into()),
             (
-                "conventional zones",
+                "conventional zones:",
                 first.conventional_zones.into(),
                 other.conventional_zones.into(),
             ),
@@ -347,7 +363,7 @@ fn check_alike(geometries: &[&Geometry]) -> Result<()> {
         if let Some((what, expected, found)) = differs.iter().find(|(_, a, b)| a != b) {
             return invalid(format!(
                 "drive {index} has {what} {found}, drive 0 has {expected}: an array needs drives \
-                 alike in that; only the number of zones may differ"
+                 alike in that; how many zones they have may differ"
             ));
         }
     }
@@ -416,12 +432,18 @@ mod tests {
         let tiny = geometry(4, 64);
         assert!(refused(&config, &[&tiny; 4]).contains("too small"));
         let other = geometry(16, 65);
-        assert!(refused(&config, &[&small, &small, &other]).contains("drive 2 has zone capacity"));
+        assert!(
+            refused(&config, &[&small, &small, &other]).contains("drive 2 has a zone capacity")
+        );
         let bare = Geometry { oob_bytes: 0, ..small.clone() };
         assert!(refused(&config, &[&bare; 4]).contains("groups of 1 (Zone Write only)"));
-        assert!(refused(&config, &[&small, &bare]).contains("drive 1 has out-of-band bytes 0"));
+        assert!(
+            refused(&config, &[&small, &bare])
+                .contains("drive 1 has out-of-band bytes for each block: 0")
+        );
         let few = Geometry { max_active: Some(4), max_open: Some(4), ..small.clone() };
-        assert!(refused(&config, &[&few; 4]).contains("fewer segments"));
+        let why = refused(&config, &[&small, &few, &small]);
+        assert!(why.starts_with("drive 1 has 4 active zones") && why.contains("fewer segments"));
         for (change, word) in [
             (Config { reserve: 5, ..config.clone() }, "7 to 100"),
             (Config { group: 0, ..config.clone() }, "Zone Write"),

@@ -106,25 +106,15 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         );
     }
     let rt = Rt::new(config()?);
+    let all: Result<Vec<_>, _> = specs.iter().map(|spec| devices::open(&rt, spec)).collect();
+    let all = all?;
     let mut drives: Vec<Rc<dyn ZonedDevice>> = Vec::new();
-    for (spec, argument) in specs.iter().zip(&arguments) {
-        let drive = devices::open(&rt, spec)?;
-        if let (Says::Member(member), false) = (devices::says(&rt, drive.clone()), args.force) {
-            let role = match member.member {
-                Some(number) => format!("member {number}"),
-                None => "a spare".to_owned(),
-            };
-            bail!(
-                "{argument}: {role} of the array {} ({}): --force makes it lose that",
-                member.label,
-                member.array
-            );
-        }
-        drives.push(drive);
-    }
+    drives.extend(all.iter().map(|drive| drive.clone() as Rc<dyn ZonedDevice>));
     let spares = drives.split_off(args.devices.len());
-    let geometry = drives[0].geometry();
-    let defaults = Config::new(args.level, geometry);
+    // All are alike, or refused, but for their zones.
+    let fewest = drives.iter().map(|drive| drive.geometry());
+    let fewest = fewest.min_by_key(|geometry| geometry.max_active.unwrap_or(u32::MAX));
+    let defaults = Config::new(args.level, fewest.expect("invariant: a level has drives"));
     let config = Config {
         label: args.name.clone(),
         small: args.small_streams,
@@ -138,8 +128,22 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let geometries: Vec<_> = drives.iter().map(|drive| drive.geometry()).collect();
     let shape = Shape::new(&config, &geometries)
         .map_err(|error| anyhow!(named_drives(&error.to_string(), &args.devices)))?;
+    for (drive, argument) in all.iter().zip(&arguments) {
+        if let (Says::Member(member), false) = (devices::says(&rt, drive.clone()), args.force) {
+            let role = match member.member {
+                Some(number) => format!("member {number}"),
+                None => "a spare".to_owned(),
+            };
+            bail!(
+                "{argument}: {role} of the array {} ({}): --force makes it lose that",
+                member.label,
+                member.array
+            );
+        }
+    }
+    drop(all);
     for spare in &spares {
-        shape.check_replacement(&**spare)?;
+        shape.check_replacement(&config, &**spare)?;
         if !args.force {
             furrow_raid::check_empty(&**spare)?;
         }
