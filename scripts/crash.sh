@@ -61,7 +61,8 @@ for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLive
     canary "fs:$defect"
 done
 for defect in DroppedCrc RecomputedCrc; do canary "rot:$defect"; done
-for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord Unlisted EarlyDegradedAck; do
+for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord Unlisted EarlyDegradedAck \
+    SkippedFlush; do
     canary "raid:$defect" --cuts 40
 done
 for defect in SkipFlush EarlyAck IgnoreExtent EarlyRelease; do canary "ledger:$defect"; done

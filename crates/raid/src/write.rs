@@ -164,7 +164,7 @@ impl Volume {
         self.check_range(block, data.len() as u64)?;
         let count = data.len() as u64;
         if count == 0 {
-            return if fua { self.flush().await } else { Ok(()) };
+            return if fua { self.flush_drives().await } else { Ok(()) };
         }
         let _held = self.0.ranges.hold(block..block + count).await;
         let (mut at, mut data) = (block, data.into_iter());
@@ -174,7 +174,7 @@ impl Volume {
             at += piece;
         }
         if fua {
-            self.flush().await?;
+            self.flush_drives().await?;
         }
         Ok(())
     }
@@ -301,7 +301,7 @@ impl Volume {
             at += piece;
         }
         if fua {
-            self.flush().await?;
+            self.flush_drives().await?;
         }
         Ok(())
     }
