@@ -8,8 +8,10 @@ mod array;
 
 use array::{DRIVE, Nbd, Place, block, check, fill, said, states, version};
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -465,22 +467,11 @@ fn whatever_comes_over_the_control_socket_the_array_goes_on() {
     place.ok(&["raid", "stop", "a", "--force"]);
 }
 
-#[test]
-fn metrics_are_given_over_http_and_every_line_parses() {
-    let place = Place::new("metrics", 3);
-    place.create("5", &[0, 1, 2]);
-    place.assemble(&[0, 1, 2], &["--metrics", "127.0.0.1:0", "--listen", "tcp:127.0.0.1:0"]);
-    // The port is the system's choice: the socket's own text is the same.
-    let status = place.status();
-    let listening = status["listening"][0].as_str().unwrap();
-    assert!(listening.starts_with("tcp:127.0.0.1:") && !listening.ends_with(":0"), "{listening}");
-    let mut stream = UnixStream::connect(place.control()).unwrap();
-    stream.write_all(b"{\"request\":\"metrics\"}\n").unwrap();
-    let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line).unwrap();
-    let text = serde_json::from_str::<Value>(&line).unwrap()["ok"].as_str().unwrap().to_owned();
-    let mut samples = 0;
-    let mut families = std::collections::BTreeSet::new();
+/// The samples of a page of metrics, all of whose lines must parse: those of each family stand
+/// behind its type.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let mut families = BTreeSet::new();
+    let mut samples = BTreeMap::new();
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# ") {
             let mut words = rest.split(' ');
@@ -490,17 +481,97 @@ fn metrics_are_given_over_http_and_every_line_parses() {
             continue;
         }
         let (name, value) = line.rsplit_once(' ').unwrap();
-        assert!(value.parse::<f64>().is_ok(), "{line}");
-        let name = name.split('{').next().unwrap();
-        assert!(families.contains(name), "{name} has no type");
-        samples += 1;
+        let family = name.split('{').next().unwrap();
+        assert!(families.contains(family), "{family} has no type");
+        let value = value.parse().unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert_eq!(samples.insert(name.to_owned(), value), None, "twice: {line}");
     }
-    assert!(samples > 40, "{samples}: {text}");
-    let label = "furrow_raid_member_online{array=\"a\",member=\"2\"";
-    for wanted in ["furrow_raid_state{array=\"a\",state=\"online\"} 1", label] {
-        assert!(text.lines().any(|line| line.starts_with(wanted)), "no {wanted} in:\n{text}");
-    }
+    samples
+}
+
+/// What the page must say of the array, into which `written` blocks were written.
+fn check_metrics(text: &str, written: u64) {
+    let found = samples(text);
+    assert!(found.len() > 40, "{}: {text}", found.len());
+    let wanted = |start: &str| {
+        let sample = found.iter().find(|(name, _)| name.starts_with(start));
+        *sample.unwrap_or_else(|| panic!("no {start} in:\n{text}")).1
+    };
+    assert_eq!(wanted("furrow_raid_state{array=\"a\",state=\"online\"}"), 1.0);
+    assert_eq!(wanted("furrow_raid_member_online{array=\"a\",member=\"2\""), 1.0);
+    assert_eq!(wanted("furrow_raid_written_total{array=\"a\"}"), written as f64);
+    assert!(wanted("furrow_raid_stripes_total{array=\"a\"}") > 0.0, "{text}");
+    assert!(wanted("furrow_nbd_accepted_total") > 0.0, "{text}");
+}
+
+/// The TCP ports of 127.0.0.1 a process listens at, as `ss -ltnp` finds them.
+fn ports(pid: u64) -> Vec<u16> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let links: BTreeSet<String> = files
+        .filter_map(|file| Some(fs::read_link(file.ok()?.path()).ok()?.to_str()?.to_owned()))
+        .collect();
+    let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
+    let port = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (address, listens) = (words[1].strip_prefix("0100007F:")?, words[3] == "0A");
+        let its = listens && links.contains(&format!("socket:[{}]", words[9]));
+        its.then(|| u16::from_str_radix(address, 16).unwrap())
+    };
+    table.lines().skip(1).filter_map(port).collect()
+}
+
+#[test]
+fn metrics_are_given_over_http_and_every_line_parses() {
+    let place = Place::new("metrics", 3);
+    place.create("5", &[0, 1, 2]);
+    place.assemble(&[0, 1, 2], &["--metrics", "127.0.0.1:0", "--listen", "tcp:127.0.0.1:0"]);
+    let status = place.status();
+    let listening = status["listening"][0].as_str().unwrap();
+    let nbd: u16 = listening.strip_prefix("tcp:127.0.0.1:").unwrap().parse().unwrap();
+    assert_ne!(nbd, 0, "the port is the system's choice");
+    let mut client = Nbd::connect(TcpStream::connect(("127.0.0.1", nbd)).unwrap(), "a").unwrap();
+    (0..30).for_each(|number| client.write(number * 4096, &block(number, 1)).unwrap());
+
+    let all = ports(status["pid"].as_u64().unwrap());
+    let other: Vec<u16> = all.iter().copied().filter(|port| *port != nbd).collect();
+    assert_eq!((all.len(), other.len()), (2, 1), "{all:?}");
+    let mut http = TcpStream::connect(("127.0.0.1", other[0])).unwrap();
+    http.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    http.read_to_string(&mut answer).unwrap();
+    let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains("\r\nContent-Type: text/plain; version=0.0.4"), "{head}");
+    assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", text.len())), "{head}");
+    check_metrics(text, 30);
+
+    // The control socket gives the same.
+    let mut stream = UnixStream::connect(place.control()).unwrap();
+    stream.write_all(b"{\"request\":\"metrics\"}\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line).unwrap();
+    let asked = serde_json::from_str::<Value>(&line).unwrap()["ok"].as_str().unwrap().to_owned();
+    check_metrics(&asked, 30);
+    assert!(samples(text).keys().eq(samples(&asked).keys()), "{text}\n{asked}");
+    drop(client);
     place.ok(&["raid", "stop", "a", "--force"]);
+}
+
+#[test]
+fn a_file_of_metrics_is_there_while_the_array_is() {
+    let place = Place::new("collected", 3);
+    place.create("5", &[0, 1, 2]);
+    let file = place.at("a.prom");
+    place.assemble(&[0, 1, 2], &["--metrics", &file]);
+    // Empty until there is something to say: that it can be written is known from the start.
+    place.until("written", |_| !fs::read_to_string(&file).unwrap().is_empty());
+    assert_eq!(samples(&place.read("a.prom"))["furrow_raid_written_total{array=\"a\"}"], 0.0);
+    fill(&place, 0, 20, 1);
+    let told = "furrow_raid_written_total{array=\"a\"} 20\n";
+    place.until("written anew", |_| fs::read_to_string(&file).unwrap().contains(told));
+    check_metrics(&place.read("a.prom"), 20);
+    place.ok(&["raid", "stop", "a", "--force"]);
+    assert!(!fs::exists(&file).unwrap(), "it says what is no more");
 }
 
 #[test]

@@ -174,9 +174,9 @@ pub fn said(output: &Output) -> String {
     format!("{}: {}", output.status, String::from_utf8_lossy(&text))
 }
 
-/// A client of NBD, with plain replies.
-pub struct Nbd {
-    stream: UnixStream,
+/// A client of NBD, with plain replies; over a Unix socket unless it is said.
+pub struct Nbd<S = UnixStream> {
+    stream: S,
     pub size: u64,
     cookie: u64,
 }
@@ -185,8 +185,8 @@ const READ: u16 = 0;
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
 
-impl Nbd {
-    pub fn connect(mut stream: UnixStream, export: &str) -> io::Result<Nbd> {
+impl<S: Read + Write> Nbd<S> {
+    pub fn connect(mut stream: S, export: &str) -> io::Result<Nbd<S>> {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
