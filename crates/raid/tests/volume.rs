@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::{check_runs, config, devices, drives, geometry, made, pages};
+use common::{check_runs, config, devices, drives, geometry, made, pages, reopened};
 use furrow_emu::{Emulator, Fault, FaultKind, When};
-use furrow_raid::{Level, MemberState, Options, Volume, assemble};
+use furrow_raid::{Config, Level, MemberState, Options, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
 use furrow_zone::{BlockCount, ErrorKind, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
@@ -61,25 +61,40 @@ fn what_was_written_is_read_also_after_a_restart() {
     }
 }
 
+/// The least reserve, the usual and the most: the less there is, the more cleaning has to move.
 #[test]
 fn a_full_volume_is_overwritten_many_times() {
-    let rt = Rt::new(RtConfig::simulated(1));
-    let geometry = geometry(16, 80);
-    let drives = drives(&rt, &geometry, 4);
-    let volume = made(&rt, &drives, &config(Level::Raid5, &geometry));
-    rt.block_on(async move {
-        let (mut model, mut rng, mut next) = (Model::new(), Rng::new(3), 0);
-        let blocks = volume.blocks();
-        for block in 0..blocks {
-            volume.write(block, pages(block, 1, 0), false).await.unwrap();
-            model.insert(block, 0);
-        }
-        churn(&volume, &mut model, &mut rng, 4 * blocks, &mut next).await;
-        check_runs(&volume, &model, 61).await;
-        let counters = volume.counters();
-        assert!(counters.cleaned > 10, "{counters:?}");
-    });
-    rt.clear();
+    let (mut sizes, mut moved) = (Vec::new(), Vec::new());
+    for reserve in [7, 25, 100] {
+        let rt = Rt::new(RtConfig::simulated(1));
+        let geometry = geometry(24, 80);
+        let drives = drives(&rt, &geometry, 4);
+        let config = Config { reserve, ..config(Level::Raid5, &geometry) };
+        let volume = made(&rt, &drives, &config);
+        let rt2 = rt.clone();
+        let (blocks, counters) = rt.block_on(async move {
+            let (mut model, mut rng, mut next) = (Model::new(), Rng::new(3), 0);
+            let blocks = volume.blocks();
+            for block in 0..blocks {
+                volume.write(block, pages(block, 1, 0), false).await.unwrap();
+                model.insert(block, 0);
+            }
+            churn(&volume, &mut model, &mut rng, 4 * blocks, &mut next).await;
+            check_runs(&volume, &model, 61).await;
+            let counters = volume.counters();
+            let volume = reopened(&rt2, &drives, volume).await;
+            assert_eq!((volume.config().reserve, volume.blocks()), (reserve, blocks));
+            check_runs(&volume, &model, 61).await;
+            (blocks, counters)
+        });
+        assert!(counters.cleaned > 10, "{reserve} %: {counters:?}");
+        sizes.push(blocks * u64::from(100 + reserve) / 100);
+        moved.push(counters.moved as f64 / counters.written as f64);
+        rt.clear();
+    }
+    // Each is smaller by its reserve.
+    assert!(sizes.iter().all(|size| size.abs_diff(sizes[0]) < 20), "{sizes:?}");
+    assert!(moved.is_sorted_by(|more, less| more > less), "{moved:?}");
 }
 
 #[test]
