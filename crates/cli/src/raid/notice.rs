@@ -64,10 +64,20 @@ impl Notices {
             }
         })?;
         if let Some(program) = hook {
-            let (program, name, uuid) = (program.to_owned(), name.to_owned(), uuid.to_owned());
-            notices.add("hook", move |notice| run_hook(&program, (&name, &uuid), notice))?;
+            notices.add_hook(program, (name, uuid), HOOK_PATIENCE)?;
         }
         Ok(notices)
+    }
+
+    /// Tells of the array also `program`, which is killed when it has run for `patience`.
+    fn add_hook(
+        &mut self,
+        program: &Path,
+        (name, uuid): (&str, &str),
+        patience: Duration,
+    ) -> Result<()> {
+        let (program, name, uuid) = (program.to_owned(), name.to_owned(), uuid.to_owned());
+        self.add("hook", move |notice| run_hook(&program, (&name, &uuid), notice, patience))
     }
 
     fn add(&mut self, name: &str, tell: impl Fn(&Notice) + Send + 'static) -> Result<()> {
@@ -112,7 +122,7 @@ fn append_to(path: &Path, name: &str) -> Result<impl Fn(&Notice) + Send + 'stati
     })
 }
 
-fn run_hook(program: &Path, (name, uuid): (&str, &str), notice: &Notice) {
+fn run_hook(program: &Path, (name, uuid): (&str, &str), notice: &Notice, patience: Duration) {
     let member = notice.member.map_or(String::new(), |member| member.to_string());
     let child = Command::new(program)
         .args([&notice.event, name, &member, &notice.text])
@@ -134,7 +144,7 @@ fn run_hook(program: &Path, (name, uuid): (&str, &str), notice: &Notice) {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return,
             Ok(Some(status)) => return log(&format!("hook {}: {status}", program.display())),
-            Ok(None) if begun.elapsed() < HOOK_PATIENCE => {
+            Ok(None) if begun.elapsed() < patience => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             _ => {
@@ -144,5 +154,88 @@ fn run_hook(program: &Path, (name, uuid): (&str, &str), notice: &Notice) {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+    use std::fs;
+
+    /// Notices to the file `events` and a hook, in a folder for the test `test`. The hook never
+    /// ends if the event is `hangs`, but writes its process to `hanging`; of others it keeps the
+    /// names in `told`.
+    fn told_to_a_hook(test: &str, patience: Duration) -> (PathBuf, Notices) {
+        let folder = std::env::temp_dir().join(format!("furrow-{test}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let hook = folder.join("hook");
+        let script = "#!/bin/sh\ncd \"${0%/*}\"\n\
+                      [ \"$1\" = hangs ] || { echo \"$1 $2 $FURROW_UUID\" >>told; exit; }\n\
+                      echo $$ >pid; mv pid hanging\nexec sleep 100000\n";
+        let source = folder.join("script");
+        fs::write(&source, script).unwrap();
+        // By another process: what is still open for writing in one just forked cannot be run.
+        let copied = Command::new("install").args(["-m", "755"]).args([&source, &hook]).status();
+        assert!(copied.unwrap().success());
+        let events = folder.join("events");
+        let mut notices = Notices::start(("a", "u"), Some(&events), None).unwrap();
+        notices.add_hook(&hook, ("a", "u"), patience).unwrap();
+        (folder, notices)
+    }
+
+    /// The process of the hook that hangs, when it runs.
+    fn hanging(folder: &Path) -> Pid {
+        let text = wait_for(&folder.join("hanging"), 1);
+        Pid::from_raw(text.trim().parse().unwrap()).unwrap()
+    }
+
+    /// What a file holds that has so many lines.
+    fn wait_for(path: &Path, lines: usize) -> String {
+        let begun = Instant::now();
+        loop {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            assert!(begun.elapsed() < Duration::from_secs(60), "{}: {text}", path.display());
+            if text.lines().count() == lines && text.ends_with('\n') {
+                return text;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn tell(notices: &Notices, event: &str) {
+        notices.tell(&Notice::new(event, None, event.to_owned()));
+    }
+
+    #[test]
+    fn a_hook_that_hangs_is_killed_and_the_next_event_has_its_own() {
+        // Long enough for a hook that does not hang, also where much else runs.
+        let (folder, notices) = told_to_a_hook("hook-killed", Duration::from_secs(3));
+        ["hangs", "next"].iter().for_each(|event| tell(&notices, event));
+        let process = hanging(&folder);
+        notices.end();
+        assert!(test_kill_process(process).is_err(), "it is still there");
+        assert_eq!(fs::read_to_string(folder.join("told")).unwrap(), "next a u\n");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_hook_that_runs_delays_the_next_and_nothing_else() {
+        let (folder, notices) = told_to_a_hook("hook-runs", Duration::from_secs(100_000));
+        tell(&notices, "hangs");
+        let process = hanging(&folder);
+        // More than can wait for it: who tells is not held up, and the file has all of them.
+        for number in 0..2 * WAITING {
+            tell(&notices, &number.to_string());
+            wait_for(&folder.join("events"), number + 2);
+        }
+        assert!(!folder.join("told").exists() && test_kill_process(process).is_ok());
+        kill_process(process, Signal::KILL).unwrap();
+        notices.end();
+        let told = fs::read_to_string(folder.join("told")).unwrap();
+        let told: Vec<&str> = told.lines().collect();
+        assert_eq!((told.len(), told[0]), (WAITING, "0 a u"), "the latest are not told");
+        assert_eq!(told[WAITING - 1], format!("{} a u", WAITING - 1));
+        fs::remove_dir_all(&folder).unwrap();
     }
 }
