@@ -322,6 +322,12 @@ fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
     create("7", &[], &[&d[0], &d[1]], &["\"7\" is no RAID level", "0, 01, 4, 5 or 6"]);
     create("5", &[], &[&d[0]], &["needs 2 to 32 drives, 1 are given"]);
     create("6", &[], &[&d[0], &d[1]], &["needs 3 to 32"]);
+    let memory = format!("mem:{DRIVE}");
+    let many = [memory.as_str(); 33];
+    create("6", &[], &many, &["needs 3 to 32 drives, 33 are given"]);
+    create("01", &[], &many, &["needs 4 to 32 drives, 33 are given"]);
+    let words = ["raid", "create", "--level", "6", "--name", "a"];
+    place.ok(&[&words[..], &many[..32]].concat());
     create("01", &[], &[&d[0], &d[1], &d[2], &d[3], &d[4]], &["pairs", "use 4 or 6"]);
     create("5", &[], &[&d[0], &d[1], &d[0]], &["d0.zns is named twice"]);
     create(

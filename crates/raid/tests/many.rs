@@ -1,0 +1,145 @@
+//! Arrays of as many drives as there may be.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::{check_runs, config, devices, drives, geometry, made, pages, reopened};
+use furrow_emu::{Emulator, Fates};
+use furrow_raid::{Level, MemberState, Options, Volume, create};
+use furrow_rt::{Config as RtConfig, Rng, Rt};
+use furrow_zone::ErrorKind;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const MOST: usize = 32;
+
+type Model = BTreeMap<u64, u64>;
+
+/// Writes the first `blocks` blocks, in pieces that fill no stripe, and some anywhere.
+async fn fill(volume: &Volume, blocks: u64, model: &mut Model) {
+    for first in (0..blocks).step_by(7) {
+        let count = 7.min(blocks - first);
+        volume.write(first, pages(first, count, 1), false).await.unwrap();
+        model.extend((first..first + count).map(|block| (block, 1)));
+    }
+    common::churn(volume, model, &mut Rng::new(5), 200).await;
+}
+
+/// Every member that failed has a new drive on which everything is.
+async fn replaced(rt: &Rt, volume: &Volume, all: &mut [Rc<Emulator>], lost: &[usize]) {
+    let geometry = geometry(16, 40);
+    for (index, fresh) in lost.iter().zip(drives(rt, &geometry, lost.len())) {
+        volume.replace(*index as u32, fresh.clone(), false).await.unwrap();
+        all[*index] = fresh;
+    }
+    while volume.rebuilding().is_some() {
+        rt.sleep(1_000_000).await;
+    }
+    assert!(volume.members().iter().all(|(_, state, _)| *state == MemberState::Active));
+    let scrubbed = volume.scrub(false, |_, _| {}).await.unwrap();
+    assert!(scrubbed.findings.is_empty() && scrubbed.lost == 0, "{scrubbed:?}");
+    assert!(scrubbed.blocks > volume.used(), "{scrubbed:?}");
+}
+
+fn failed(volume: &Volume) -> Vec<usize> {
+    let members = volume.members();
+    let failed = members.iter().enumerate().filter(|(_, m)| m.1 == MemberState::Failed);
+    failed.map(|(index, _)| index).collect()
+}
+
+#[test]
+fn of_32_drives_of_raid_6_any_two_may_fail_and_be_replaced() {
+    let rt = Rt::new(RtConfig::shuffled(2));
+    let geometry = geometry(16, 40);
+    let mut all = drives(&rt, &geometry, MOST);
+    let volume = made(&rt, &all, &config(Level::Raid6, &geometry));
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let mut model = Model::new();
+        // Not all: this is about drives that fail, not about room.
+        fill(&volume, volume.blocks() / 2, &mut model).await;
+        // One is pulled, one taken out: the last, whose factor in Q is the largest, among them.
+        all[MOST - 1].power_cut(&Fates::nothing(1));
+        volume.fail(3).await.unwrap();
+        check_runs(&volume, &model, 61).await;
+        common::churn(&volume, &mut model, &mut Rng::new(6), 100).await;
+        check_runs(&volume, &model, 61).await;
+        assert_eq!(failed(&volume), [3, MOST - 1]);
+        assert!(volume.counters().reconstructed > 0);
+        let third = volume.fail(9).await.unwrap_err();
+        assert_eq!(third.kind(), ErrorKind::Invalid, "{third}");
+        replaced(&rt2, &volume, &mut all, &[3, MOST - 1]).await;
+        // What others held now comes from the new ones.
+        volume.fail(0).await.unwrap();
+        volume.fail(17).await.unwrap();
+        check_runs(&volume, &model, 61).await;
+        replaced(&rt2, &volume, &mut all, &[0, 17]).await;
+        let volume = reopened(&rt2, &all, volume).await;
+        check_runs(&volume, &model, 61).await;
+    });
+    rt.clear();
+}
+
+#[test]
+fn of_32_drives_of_raid_01_one_of_each_pair_may_fail_and_be_replaced() {
+    let rt = Rt::new(RtConfig::shuffled(3));
+    let geometry = geometry(16, 40);
+    let mut all = drives(&rt, &geometry, MOST);
+    let volume = made(&rt, &all, &config(Level::Raid01, &geometry));
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let mut model = Model::new();
+        fill(&volume, volume.blocks(), &mut model).await;
+        // Of some pairs the one, of some the other, in the end of all.
+        let lost: Vec<usize> = (0..MOST / 2).map(|pair| 2 * pair + pair / 3 % 2).collect();
+        for (done, index) in lost.iter().enumerate() {
+            volume.fail(*index as u32).await.unwrap();
+            let partner = volume.fail((index ^ 1) as u32).await.unwrap_err();
+            assert_eq!(partner.kind(), ErrorKind::Invalid, "{partner}");
+            if done == 4 {
+                check_runs(&volume, &model, 61).await;
+                common::churn(&volume, &mut model, &mut Rng::new(6), 50).await;
+            }
+        }
+        assert_eq!(failed(&volume), lost);
+        check_runs(&volume, &model, 61).await;
+        common::churn(&volume, &mut model, &mut Rng::new(7), 100).await;
+        replaced(&rt2, &volume, &mut all, &lost).await;
+        // What their partners held now comes from the new ones.
+        for index in &lost {
+            volume.fail((index ^ 1) as u32).await.unwrap();
+        }
+        check_runs(&volume, &model, 61).await;
+        let partners: Vec<usize> = lost.iter().map(|index| index ^ 1).collect();
+        replaced(&rt2, &volume, &mut all, &partners).await;
+        let volume = reopened(&rt2, &all, volume).await;
+        check_runs(&volume, &model, 61).await;
+    });
+    rt.clear();
+}
+
+#[test]
+fn more_drives_are_refused_with_what_would_do() {
+    let rt = Rt::new(RtConfig::simulated(1));
+    let geometry = geometry(16, 40);
+    let all = drives(&rt, &geometry, MOST + 2);
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        for level in Level::ALL {
+            let (config, options) = (config(level, &geometry), Options::default());
+            for given in [MOST + 1, MOST + 2] {
+                let devices = devices(&all[..given]);
+                let error = create(&rt2, devices, &config, &options, false).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+                let least = level.drives_min();
+                let said = format!("{level} needs {least} to 32 drives, {given} are given");
+                assert!(error.to_string().contains(&said), "{error}");
+            }
+        }
+        // Nothing was written: an array can be made of as many as there may be.
+        let (config, options) = (config(Level::Raid5, &geometry), Options::default());
+        create(&rt2, devices(&all[2..]), &config, &options, false).await.unwrap();
+    });
+    rt.clear();
+}
