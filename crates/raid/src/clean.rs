@@ -15,8 +15,8 @@ use crate::window;
 use furrow_log::pool::ReleaseProof;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 
-/// Blocks moved together.
-const BATCH: usize = 128;
+/// Blocks moved together, at most, if a stripe is not more.
+const BATCH: u32 = 128;
 
 impl Volume {
     /// Starts what the volume does by itself.
@@ -212,10 +212,11 @@ impl Volume {
         Ok(())
     }
 
-    /// Blocks moved together.
+    /// Blocks moved together: whole stripes, as the rest of the last is zeros.
     fn batch(&self) -> usize {
         let data = inside_chunk(&self.0.config) * self.0.shape.placement.k;
-        if self.0.shape.bare { (window::batch(data) * data) as usize } else { BATCH }
+        let stripes = if self.0.shape.bare { window::batch(data) } else { (BATCH / data).max(1) };
+        (stripes * data) as usize
     }
 
     async fn move_batch(

@@ -57,8 +57,8 @@ fn of_32_drives_of_raid_6_any_two_may_fail_and_be_replaced() {
     let rt2 = rt.clone();
     rt.block_on(async move {
         let mut model = Model::new();
-        // Not all: this is about drives that fail, not about room.
-        fill(&volume, volume.blocks() / 2, &mut model).await;
+        // Cleaning has to fill stripes of 120 blocks for that.
+        fill(&volume, volume.blocks(), &mut model).await;
         // One is pulled, one taken out: the last, whose factor in Q is the largest, among them.
         all[MOST - 1].power_cut(&Fates::nothing(1));
         volume.fail(3).await.unwrap();
