@@ -70,7 +70,7 @@ impl Metric {
             }
         };
         let scale = match (of, unit) {
-            (_, "%" | "x" | "zones" | "bytes") => 1.0,
+            (_, "%" | "x" | "zones" | "bytes" | "requests") => 1.0,
             (Of::Bytes | Of::Phase(_) | Of::Written, "GB/s") => 1e9,
             (Of::Bytes | Of::Phase(_) | Of::Written, "MB/s") => 1e6,
             (Of::Bytes | Of::Phase(_), "MiB/s") => 1_048_576.0,
