@@ -105,8 +105,8 @@ impl Member {
 /// Zones in a row in which a member that answers may refuse writes.
 const REFUSALS: u32 = 10;
 
-/// The same, when no more than [`LAST_SEGMENTS`] are free: should the last one be cut, too, cleaning
-/// has nowhere to write to, and nothing is ever written again.
+/// The same, when no more than [`LAST_SEGMENTS`] are free: should the last one be cut, too,
+/// cleaning has nowhere to write to, and nothing is ever written again.
 const REFUSALS_LAST: u32 = 2;
 const LAST_SEGMENTS: u32 = 1;
 

@@ -1,4 +1,4 @@
-//! Drives that are gone for a moment: while an array is put together, or while another is taken out.
+//! Drives that are gone for a moment: while an array is put together, or another is taken out.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
