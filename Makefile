@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build install deb test lint demo demo-raid crash crash-full bench realtime
+.PHONY: help build install uninstall deb test lint demo demo-raid crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -15,6 +15,9 @@ build: ## the furrow command, optimised: target/release/furrow
 
 install: ## what `make build` built, below PREFIX (/usr/local); see scripts/install.sh
 	@scripts/install.sh "$${CARGO_TARGET_DIR:-target}/release/furrow"
+
+uninstall: ## take away what `make install` put below PREFIX
+	@scripts/install.sh --uninstall
 
 deb: build ## a Debian package of it: target/furrow_VERSION_ARCHITECTURE.deb
 	@scripts/setup.sh deb

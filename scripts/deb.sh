@@ -19,16 +19,15 @@ umask 022
 stage="$(mktemp -d)"
 trap 'rm -rf "$stage"' EXIT
 tree="$stage/tree"
-strip -o "$stage/furrow" "$binary"
-chmod 755 "$stage/furrow"
-DESTDIR="$tree" PREFIX=/usr SBINDIR=/usr/sbin scripts/install.sh "$stage/furrow" >/dev/null
+DESTDIR="$tree" PREFIX=/usr SBINDIR=/usr/sbin scripts/install.sh "$binary" >/dev/null
+# dpkg has a list of its own.
+rm -r "$tree/usr/share/furrow"
 # Debian's place for them.
 mv "$tree/usr/share/zsh/site-functions" "$tree/usr/share/zsh/vendor-completions"
 find "$tree/usr/share/man" -type f -exec gzip -9n {} +
 
 doc="$tree/usr/share/doc/furrow"
-install -d "$doc" "$tree/DEBIAN" "$tree/etc/furrow"
-cp docs/mounting.md README.md "$doc/"
+install -d "$tree/DEBIAN" "$tree/etc/furrow/raid"
 cat >"$doc/copyright" <<END
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: furrow
@@ -43,6 +42,7 @@ License: Apache-2.0
 License: MIT
 $(sed -e 's/^$/./' -e 's/^/ /' LICENSE-MIT)
 END
+find "$doc" -name '*.md' -size +8k -exec gzip -9n {} +
 gzip -9n >"$doc/changelog.gz" <<END
 furrow ($version) unstable; urgency=medium
 
@@ -61,12 +61,17 @@ Depends: libc6 (>= $libc), libgcc-s1
 Recommends: kmod
 Section: admin
 Priority: optional
-Description: storage stack for zoned flash, in user space
+Description: file system and RAID volumes for zoned flash, in user space
  A POSIX file system, log-structured from the drive's write pointers up to
- fsync(2), on zoned drives (NVMe ZNS), mounted through FUSE. With it come the
- checker, tools that show what is on a drive, and an emulated zoned drive that
- obeys every rule of the standard, can fail in every way and takes the time that
- measured drives take.
+ fsync(2), on zoned drives (NVMe ZNS), mounted through FUSE; and RAID volumes
+ (levels 0, 01, 4, 5 and 6) over several of them, served over NBD (network
+ block device) to the kernel, virtual machines and anything that speaks the
+ protocol.
+ .
+ With them come the checker, tools that show what is on a drive, and an emulated
+ zoned drive that obeys every rule of the standard, can fail in every way and
+ takes the time that measured drives take. Real drives are not supported by this
+ version yet.
 END
 (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
 for script in postinst postrm; do

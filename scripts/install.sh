@@ -1,38 +1,99 @@
 #!/usr/bin/env bash
-# Installs what was built: scripts/install.sh BINARY. `make install` calls it.
+# Installs what was built, or takes it away again: scripts/install.sh BINARY | --uninstall.
+# `make install` and `make uninstall` call it.
 #
-# PREFIX (/usr/local) is where the command, manual pages, completions and the systemd unit go.
-# SBINDIR (/usr/sbin) is where mount(8), mkfs(8) and fsck(8) look for helpers, whatever PREFIX is.
-# UNITDIR (PREFIX/lib/systemd/system). DESTDIR is put before all of them, for packages.
+# Everything goes below PREFIX (/usr/local), unless told otherwise: SBINDIR (PREFIX/sbin) is where
+# the helpers go that mount(8), mkfs(8) and fsck(8) look for; mount(8) looks in /usr/sbin only.
+# UNITDIR (PREFIX/lib/systemd/system), DOCDIR (PREFIX/share/doc/furrow). DESTDIR is put before all of
+# them, for packages. What was installed is listed in PREFIX/share/furrow/installed, by which it is
+# taken away.
 . "$(dirname "$0")/lib.sh"
 
 binary="${1:?which binary?}"
 prefix="${PREFIX:-/usr/local}"
-sbindir="${SBINDIR:-/usr/sbin}"
+sbindir="${SBINDIR:-$prefix/sbin}"
 unitdir="${UNITDIR:-$prefix/lib/systemd/system}"
+docdir="${DOCDIR:-$prefix/share/doc/furrow}"
 dest="${DESTDIR:-}"
+list="$prefix/share/furrow/installed"
+
+if [ "$binary" = --uninstall ]; then
+    [ -f "$dest$list" ] ||
+        fail "$dest$list is not there: nothing was installed below PREFIX=$prefix"
+    mapfile -t installed <"$dest$list"
+    for file in "${installed[@]}" "$list"; do
+        [[ "$file" == */ ]] || rm -f "$dest$file"
+    done
+    # Directories that were made for it, the deepest first; one that still holds something stays.
+    for directory in "${installed[@]}"; do
+        [[ "$directory" != */ ]] || printf '%s\n' "$directory"
+    done | sort -r | while IFS= read -r directory; do
+        rmdir --ignore-fail-on-non-empty "$dest$directory" 2>/dev/null || true
+    done
+    say "uninstalled: everything that was listed in $dest$list"
+    exit
+fi
+
 [ -x "$binary" ] || fail "$binary is not there: run 'make build' first"
-
-install -d "$dest$prefix/bin" "$dest$sbindir" "$dest$unitdir" \
-    "$dest$prefix/share/man/man1" "$dest$prefix/share/man/man8" \
-    "$dest$prefix/share/bash-completion/completions" \
-    "$dest$prefix/share/zsh/site-functions" "$dest$prefix/share/fish/vendor_completions.d"
-install -m 755 "$binary" "$dest$prefix/bin/furrow"
-
 made="$(mktemp -d)"
 trap 'rm -rf "$made"' EXIT
+# Directories that an earlier install made are still its own.
+touch "$made/installed"
+[ ! -f "$dest$list" ] || grep '/$' "$dest$list" >"$made/installed" || true
+
+# Lists the directories that have to be made for $1: they end in a slash.
+directories() {
+    local directory
+    directory="$(dirname "$1")"
+    while [ "$directory" != / ] && [ ! -d "$dest$directory" ]; do
+        printf '%s/\n' "$directory" >>"$made/installed"
+        directory="$(dirname "$directory")"
+    done
+}
+
+# Installs a file, and lists it. $1: mode, $2: file, $3: where to
+put() {
+    directories "$3"
+    install -D -m "$1" "$2" "$dest$3"
+    printf '%s\n' "$3" >>"$made/installed"
+}
+
+# Without what only a debugger wants, nine tenths of it.
+cp "$binary" "$made/furrow"
+! have strip || strip "$made/furrow"
+put 755 "$made/furrow" "$prefix/bin/furrow"
+
 "$binary" docs man "$made/man"
 "$binary" docs completions "$made/completions"
-install -m 644 "$made"/man/*.1 "$dest$prefix/share/man/man1/"
-install -m 644 "$made"/man/*.8 "$dest$prefix/share/man/man8/"
-install -m 644 "$made/completions/furrow" "$dest$prefix/share/bash-completion/completions/"
-install -m 644 "$made/completions/_furrow" "$dest$prefix/share/zsh/site-functions/"
-install -m 644 "$made/completions/furrow.fish" "$dest$prefix/share/fish/vendor_completions.d/"
+for page in "$made"/man/*.[18]; do
+    put 644 "$page" "$prefix/share/man/man${page##*.}/$(basename "$page")"
+done
+put 644 "$made/completions/furrow" "$prefix/share/bash-completion/completions/furrow"
+put 644 "$made/completions/_furrow" "$prefix/share/zsh/site-functions/_furrow"
+put 644 "$made/completions/furrow.fish" "$prefix/share/fish/vendor_completions.d/furrow.fish"
+for document in README.md docs/*.md; do
+    put 644 "$document" "$docdir/${document#docs/}"
+done
 
 # The names are those of the manual pages.
+directories "$sbindir/helper"
+install -d "$dest$sbindir"
 for page in "$made"/man/*.8; do
-    ln -sfnr "$dest$prefix/bin/furrow" "$dest$sbindir/$(basename "$page" .8)"
+    name="$sbindir/$(basename "$page" .8)"
+    ln -sfnr "$dest$prefix/bin/furrow" "$dest$name"
+    printf '%s\n' "$name" >>"$made/installed"
 done
-sed "s|@BINDIR@|$prefix/bin|" scripts/systemd/furrow@.service >"$made/unit"
-install -m 644 "$made/unit" "$dest$unitdir/furrow@.service"
+for unit in scripts/systemd/*.service; do
+    sed "s|@BINDIR@|$prefix/bin|" "$unit" >"$made/unit"
+    put 644 "$made/unit" "$unitdir/$(basename "$unit")"
+done
+directories "$list"
+install -D -m 644 "$made/installed" "$dest$list"
 say "installed: $dest$prefix/bin/furrow, helpers in $dest$sbindir"
+case "$sbindir" in
+/sbin | /usr/sbin) ;;
+*)
+    say "mount(8) looks for helpers in /usr/sbin only: for 'mount -t fuse.furrow' and /etc/fstab run" \
+        "'make install SBINDIR=/usr/sbin'"
+    ;;
+esac

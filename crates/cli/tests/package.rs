@@ -38,42 +38,80 @@ fn has(program: &str) -> bool {
     found.is_ok_and(|out| out.status.success())
 }
 
+/// Every file, link and directory below `path`.
+fn below(path: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(path).unwrap() {
+        let entry = entry.unwrap().path();
+        if entry.is_dir() && !entry.is_symlink() {
+            all.extend(below(&entry));
+        }
+        all.push(entry);
+    }
+    all
+}
+
+/// Runs scripts/install.sh with `prefix` alone.
+fn install(what: &str, prefix: &Path) -> String {
+    let mut command = Command::new(root().join("scripts/install.sh"));
+    for unset in ["DESTDIR", "UNITDIR", "SBINDIR", "DOCDIR"] {
+        command.env_remove(unset);
+    }
+    let out = run(command.arg(what).env("PREFIX", prefix));
+    String::from_utf8(out.stdout).unwrap()
+}
+
 #[test]
-fn what_is_installed_works_from_where_it_is() {
-    let to = scratch("install");
+fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
+    let to = scratch("install").join("usr");
+    // Somebody else's, which stays.
+    fs::create_dir_all(to.join("share/man/man8")).unwrap();
+    fs::write(to.join("share/man/man8/other.8"), "x").unwrap();
     let binary = env!("CARGO_BIN_EXE_furrow");
-    run(Command::new(root().join("scripts/install.sh"))
-        .arg(binary)
-        .env("PREFIX", to.join("usr"))
-        .env("SBINDIR", to.join("sbin"))
-        .env_remove("DESTDIR")
-        .env_remove("UNITDIR"));
+    let helpers = |directory: &str| {
+        let names = fs::read_dir(directory).into_iter().flatten();
+        let names = names.map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().contains("furrow")).count()
+    };
+    let before = helpers("/usr/sbin");
+    let said = install(binary, &to);
+    assert_eq!(helpers("/usr/sbin"), before, "it keeps to its prefix");
+    assert!(said.contains("SBINDIR=/usr/sbin"), "{said}");
+    let size = |path: &Path| fs::metadata(path).unwrap().len();
+    assert!(size(&to.join("bin/furrow")) < size(Path::new(binary)), "it is stripped");
     // Each name is the command; its help is that of the subcommand, its page leads to one.
     for name in HELPERS {
         let out = run(Command::new(to.join("sbin").join(name)).arg("--help"));
         let help = String::from_utf8(out.stdout).unwrap();
         let subcommand = name.split('.').next().unwrap();
         assert!(help.contains(&format!("Usage: furrow {subcommand} ")), "{name}: {help}");
-        let page = to.join(format!("usr/share/man/man8/{name}.8"));
+        let page = to.join(format!("share/man/man8/{name}.8"));
         let page = fs::read_to_string(page).unwrap();
         let target = page.trim().strip_prefix(".so ").unwrap();
-        assert!(to.join("usr/share/man").join(target).exists(), "{target}");
+        assert!(to.join("share/man").join(target).exists(), "{target}");
     }
-    let share = to.join("usr/share");
+    let share = to.join("share");
     run(Command::new("bash").arg("-n").arg(share.join("bash-completion/completions/furrow")));
     for file in ["zsh/site-functions/_furrow", "fish/vendor_completions.d/furrow.fish"] {
         assert!(fs::read_to_string(share.join(file)).unwrap().contains("umount"), "{file}");
     }
-    let unit = to.join("usr/lib/systemd/system/furrow@.service");
-    let text = fs::read_to_string(&unit).unwrap();
-    let start = format!("ExecStart={}/furrow mount ", to.join("usr/bin").display());
-    assert!(text.contains(&start) && !text.contains("@BINDIR@"), "{text}");
-    if has("systemd-analyze") {
-        let out = run(Command::new("systemd-analyze").args(["--man=no", "verify"]).arg(&unit));
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        // It also reads the machine's own units, and may have something to say about those.
-        assert!(!said.contains("furrow@"), "{said}");
+    for (name, command) in [("furrow@", "mount "), ("furrow-raid@", "raid assemble ")] {
+        let unit = to.join(format!("lib/systemd/system/{name}.service"));
+        let text = fs::read_to_string(&unit).unwrap();
+        let start = format!("ExecStart={}/furrow {command}", to.join("bin").display());
+        assert!(text.contains(&start) && !text.contains("@BINDIR@"), "{text}");
+        if has("systemd-analyze") {
+            let out = run(Command::new("systemd-analyze").args(["--man=no", "verify"]).arg(&unit));
+            let said = String::from_utf8_lossy(&out.stderr).into_owned();
+            // It also reads the machine's own units, and may have something to say about those.
+            assert!(!said.contains(name), "{said}");
+        }
     }
+    install("--uninstall", &to);
+    let mut left = below(&to);
+    left.retain(|path| !path.is_dir());
+    assert_eq!(left, [to.join("share/man/man8/other.8")]);
+    assert!(!to.join("bin").exists() && !to.join("share/furrow").exists());
 }
 
 #[test]
@@ -103,7 +141,22 @@ fn the_debian_package_holds_the_same() {
         assert!(list.contains(&format!("./usr/sbin/{name} -> ../bin/furrow")), "{name}: {list}");
         assert!(list.contains(&format!("./usr/share/man/man8/{name}.8.gz")), "{name}");
     }
-    for file in ["lib/systemd/system/furrow@.service", "share/doc/furrow/copyright", "bin/furrow"] {
+    for file in [
+        "lib/systemd/system/furrow@.service",
+        "lib/systemd/system/furrow-raid@.service",
+        "share/doc/furrow/copyright",
+        "bin/furrow",
+    ] {
         assert!(list.contains(&format!("./usr/{file}\n")), "{file}: {list}");
+    }
+    // Every document, packed where it is large.
+    let documents = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap());
+    let names = documents.map(|entry| entry.file_name().into_string().unwrap());
+    for name in names.filter(|name| name.ends_with(".md")).chain(["README.md".to_owned()]) {
+        assert!(list.contains(&format!("./usr/share/doc/furrow/{name}")), "{name}: {list}");
+    }
+    let description = field("Description");
+    for word in ["RAID", "NBD", "file system"] {
+        assert!(description.contains(word), "{word}: {description}");
     }
 }
