@@ -24,6 +24,7 @@ mod hub;
 mod loom_tests;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "where threads meet")]
 pub mod port;
+pub mod ranges;
 #[allow(clippy::disallowed_types, reason = "where threads meet")]
 mod ring;
 pub mod rng;
@@ -39,5 +40,6 @@ pub use completion::{Completion, CompletionTable, Ticket};
 pub use exec::{Clock, Config, JoinHandle, Nanos, Rt, Source};
 pub use gate::{Notified, Notify, Permit, Semaphore};
 pub use port::{Port, Stopped};
+pub use ranges::{Held, Ranges};
 pub use rng::Rng;
 pub use wait::{either, within};

@@ -145,3 +145,23 @@ fn a_descriptor_is_looked_at_while_tasks_are_always_ready() {
         }
     });
 }
+
+/// Nor from getting the result of what they run.
+#[test]
+fn a_result_is_returned_while_tasks_are_always_ready() {
+    let rt = Rt::new(Config::real());
+    let (busy, turns) = (rt.clone(), Rc::new(Cell::new(0u64)));
+    let count = turns.clone();
+    rt.spawn_detached(async move {
+        loop {
+            // Without the mend nothing would end this test.
+            assert!(count.get() < 20_000_000, "nobody else came to run");
+            count.set(count.get() + 1);
+            busy.yield_now().await;
+        }
+    });
+    let worker = rt.clone();
+    rt.block_on(async move { worker.yield_now().await });
+    assert!(turns.get() > 0);
+    rt.clear();
+}

@@ -1,0 +1,331 @@
+//! Ranges that tasks of one executor hold: those that overlap go one after the other.
+//!
+//! Invariants:
+//! - Overlapping ranges are held in the order in which they were asked for; others do not wait.
+//! - Asking and giving up costs what the *neighbours* are, not what all who wait are: each who
+//!   waits is behind the last that came before it in each part of its range, and is woken once,
+//!   when the last of them has gone.
+//! - A wait that is dropped lets nobody pass who came behind it and has to wait for others.
+
+use slab::Slab;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Parts of ranges of which nobody is left that are kept before all are looked through.
+const STALE: usize = 64;
+
+/// One who holds a range or waits for it.
+struct Party {
+    ticket: u64,
+    range: Range<u64>,
+    /// Those it waits for that are still there.
+    ahead: u32,
+    /// Those that wait for it.
+    behind: SmallVec<[usize; 2]>,
+    waker: Option<Waker>,
+    /// It has given up, but those behind it must wait for those ahead.
+    given_up: bool,
+}
+
+/// A part of a range: its end, and who came last there.
+struct Last {
+    end: u64,
+    key: usize,
+    ticket: u64,
+}
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    parties: Slab<Party>,
+    /// By start; they do not overlap. Some are of parties that have gone.
+    last: BTreeMap<u64, Last>,
+}
+
+impl Table {
+    fn enter(&mut self, range: &Range<u64>) -> usize {
+        let ticket = self.next;
+        self.next += 1;
+        let range = range.clone();
+        let party = Party {
+            ticket,
+            range: range.clone(),
+            ahead: 0,
+            behind: SmallVec::new(),
+            waker: None,
+            given_up: false,
+        };
+        let key = self.parties.insert(party);
+        if range.is_empty() {
+            return key;
+        }
+        // A part that begins before the range keeps what is before it.
+        if let Some((_, part)) = self.last.range_mut(..range.start).next_back()
+            && part.end > range.start
+        {
+            let rest = Last { end: part.end, key: part.key, ticket: part.ticket };
+            part.end = range.start;
+            self.last.insert(range.start, rest);
+        }
+        while let Some((&start, _)) = self.last.range(range.clone()).next() {
+            let Some(part) = self.last.remove(&start) else { break };
+            if let Some(ahead) = self.parties.get_mut(part.key)
+                && ahead.ticket == part.ticket
+            {
+                ahead.behind.push(key);
+                self.parties[key].ahead += 1;
+            }
+            if part.end > range.end {
+                self.last.insert(range.end, part);
+            }
+        }
+        self.last.insert(range.start, Last { end: range.end, key, ticket });
+        key
+    }
+
+    /// One goes, and with it those that gave up and waited for it alone. Returns whom to wake.
+    fn leave(&mut self, key: usize) -> SmallVec<[Waker; 2]> {
+        let mut wake = SmallVec::new();
+        let mut going: SmallVec<[usize; 2]> = SmallVec::from_slice(&[key]);
+        while let Some(key) = going.pop() {
+            let party = self.parties.remove(key);
+            if let Some(part) = self.last.get(&party.range.start)
+                && (part.ticket, part.end) == (party.ticket, party.range.end)
+            {
+                self.last.remove(&party.range.start);
+            }
+            for key in party.behind {
+                let behind = &mut self.parties[key];
+                behind.ahead -= 1;
+                if behind.ahead == 0 {
+                    match behind.given_up {
+                        true => going.push(key),
+                        false => wake.extend(behind.waker.take()),
+                    }
+                }
+            }
+        }
+        // Each look costs less than what was added since the last.
+        if self.parties.is_empty() {
+            self.last.clear();
+        } else if self.last.len() > 3 * self.parties.len() + STALE {
+            let parties = &self.parties;
+            let is_here = |part: &Last| {
+                parties.get(part.key).is_some_and(|party| party.ticket == part.ticket)
+            };
+            self.last.retain(|_, part| is_here(part));
+        }
+        wake
+    }
+}
+
+/// Ranges that are held. Cloning shares them.
+#[derive(Clone, Default)]
+pub struct Ranges(Rc<RefCell<Table>>);
+
+/// A range that is held; dropping it gives it free.
+#[must_use = "the range is held only as long as this lives"]
+pub struct Held {
+    ranges: Ranges,
+    key: usize,
+}
+
+impl Ranges {
+    /// Waits until nothing of `range` is held by whoever asked before, and holds it. The place
+    /// among those that wait is taken now, not at the first poll.
+    pub fn hold(&self, range: Range<u64>) -> Hold {
+        let key = self.0.borrow_mut().enter(&range);
+        Hold { ranges: self.clone(), key: Some(key) }
+    }
+
+    /// How many hold a range or wait for one.
+    pub fn len(&self) -> usize {
+        self.0.borrow().parties.len()
+    }
+
+    /// True if nobody holds a range.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn leave(&self, key: usize) {
+        let wake = self.0.borrow_mut().leave(key);
+        wake.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.ranges.leave(self.key);
+    }
+}
+
+/// See [`Ranges::hold`].
+#[must_use = "waits only when awaited"]
+pub struct Hold {
+    ranges: Ranges,
+    /// `None` once it is held.
+    key: Option<usize>,
+}
+
+impl Future for Hold {
+    type Output = Held;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Held> {
+        let key = self.key.expect("invariant: a future is not polled after its end");
+        {
+            let mut table = self.ranges.0.borrow_mut();
+            let party = &mut table.parties[key];
+            if party.ahead > 0 {
+                if !party.waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+                    party.waker = Some(cx.waker().clone());
+                }
+                return Poll::Pending;
+            }
+        }
+        self.key = None;
+        Poll::Ready(Held { ranges: self.ranges.clone(), key })
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let Some(key) = self.key else { return };
+        {
+            let mut table = self.ranges.0.borrow_mut();
+            let party = &mut table.parties[key];
+            if party.ahead > 0 {
+                party.given_up = true;
+                party.waker = None;
+                return;
+            }
+        }
+        self.ranges.leave(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Rng, Rt, within};
+    use std::cell::Cell;
+
+    #[test]
+    fn overlapping_ranges_go_in_order_and_others_pass() {
+        let rt = Rt::new(Config::simulated(1));
+        let (ranges, log) = (Ranges::default(), Rc::new(RefCell::new(Vec::new())));
+        for (name, range) in [("a", 0..4), ("b", 2..6), ("c", 5..7), ("d", 8..9), ("e", 1..9)] {
+            let (ranges, log, rt2) = (ranges.clone(), log.clone(), rt.clone());
+            rt.spawn_detached(async move {
+                let _held = ranges.hold(range).await;
+                log.borrow_mut().push(name);
+                rt2.sleep(10).await;
+            });
+        }
+        rt.block_on(rt.sleep(1000));
+        assert_eq!(*log.borrow(), ["a", "d", "b", "c", "e"]);
+        assert!(ranges.is_empty() && ranges.0.borrow().last.is_empty());
+    }
+
+    /// Many who wait for one block: each is woken once, not whenever one of them has gone.
+    #[test]
+    fn who_waits_is_woken_once() {
+        const TASKS: u64 = 5000;
+        let rt = Rt::new(Config::simulated(1));
+        let (ranges, polls) = (Ranges::default(), Rc::new(Cell::new(0u64)));
+        for task in 0..TASKS {
+            let (ranges, polls, rt2) = (ranges.clone(), polls.clone(), rt.clone());
+            rt.spawn_detached(async move {
+                // A few more blocks, so that there are parts of many.
+                let mut hold = std::pin::pin!(ranges.hold(task % 3..5));
+                let held = std::future::poll_fn(|context| {
+                    polls.set(polls.get() + 1);
+                    hold.as_mut().poll(context)
+                });
+                let _held = held.await;
+                rt2.yield_now().await;
+            });
+        }
+        rt.block_on(rt.sleep(1000));
+        assert!(ranges.is_empty());
+        assert!(polls.get() <= 2 * TASKS, "{} polls of {TASKS} tasks", polls.get());
+    }
+
+    #[test]
+    fn parts_of_those_that_have_gone_are_forgotten() {
+        let rt = Rt::new(Config::simulated(1));
+        let ranges = Ranges::default();
+        rt.block_on(async move {
+            for round in 0..10_000u64 {
+                // A large one is cut to pieces by small ones that go after it.
+                let large = ranges.hold(0..1 << 40).await;
+                let small = ranges.hold(round * 7 % 1000 * 10..round * 7 % 1000 * 10 + 3);
+                drop(large);
+                drop(small.await);
+                assert!(ranges.0.borrow().last.len() <= STALE + 10);
+            }
+        });
+    }
+
+    /// Against a model: nobody holds what another does, and of two that overlap the first to come
+    /// is the first to go.
+    #[test]
+    fn whoever_overlaps_goes_in_order() {
+        for seed in 0..200 {
+            let rt = Rt::new(Config::shuffled(seed));
+            let (ranges, log) = (Ranges::default(), Rc::new(RefCell::new(Vec::new())));
+            let mut rng = Rng::new(seed);
+            let asked: Vec<Range<u64>> = (0..40)
+                .map(|_| {
+                    let (long, start) = (rng.below(8) == 0, rng.below(60));
+                    start..start + 1 + if long { 40 } else { rng.below(8) }
+                })
+                .collect();
+            let (all, rt2) = (asked.clone(), rt.clone());
+            let (told, ranges) = (log.clone(), ranges.clone());
+            let mut waits = Rng::new(rng.next());
+            rt.block_on(async move {
+                let mut tasks = Vec::new();
+                for (number, range) in all.into_iter().enumerate() {
+                    let (ranges, told, rt) = (ranges.clone(), told.clone(), rt2.clone());
+                    let (first, gives_up, work) =
+                        (waits.below(30), waits.below(8) == 0, waits.below(40));
+                    rt2.sleep(first).await;
+                    tasks.push(rt2.spawn(async move {
+                        told.borrow_mut().push((number, "came"));
+                        let hold = ranges.hold(range);
+                        let held = match gives_up {
+                            true => within(&rt, 5, hold).await,
+                            false => Some(hold.await),
+                        };
+                        if let Some(held) = held {
+                            told.borrow_mut().push((number, "has"));
+                            rt.sleep(work).await;
+                            told.borrow_mut().push((number, "gave"));
+                            drop(held);
+                        }
+                    }));
+                }
+                for task in tasks {
+                    task.await;
+                }
+                assert!(ranges.is_empty());
+            });
+            let log = log.borrow();
+            let at = |number, what| log.iter().position(|entry| *entry == (number, what));
+            for (a, b) in (0..40).flat_map(|a| (0..a).map(move |b| (b, a))) {
+                let (Some(has_a), Some(has_b)) = (at(a, "has"), at(b, "has")) else { continue };
+                if asked[a].start < asked[b].end && asked[b].start < asked[a].end {
+                    let (first, second) = if has_a < has_b { (a, b) } else { (b, a) };
+                    assert!(at(first, "gave") < at(second, "has"), "seed {seed}: {a} and {b}");
+                    assert!(at(first, "came") < at(second, "came"), "seed {seed}: {a} and {b}");
+                }
+            }
+        }
+    }
+}
