@@ -11,10 +11,11 @@ use crate::medium::{Medium, MediumError, Shape, Span, ZoneRecord};
 use crate::timing::{Opened, Work};
 use furrow_rt::Pages;
 use furrow_zone::{
-    Action, BlockCount, Command, Effect, Lba, Machine, Outcome, Request, Status, Zone, ZoneId,
-    ZoneState,
+    Action, BlockCount, Command, Effect, Error, ErrorKind, Lba, Machine, Outcome, Request, Status,
+    Zone, ZoneId, ZoneState,
 };
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Commands and blocks since the drive was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +80,26 @@ impl Core {
             work: Work::Nothing,
             watched: false,
         }
+    }
+
+    /// Makes some zones what they are in `image`, durably.
+    pub fn put_back(&mut self, image: &Core, zones: Range<u32>) -> Result<(), Error> {
+        let (Medium::Memory(now), Medium::Memory(then)) = (&mut self.medium, &image.medium) else {
+            return Err(Error::new(ErrorKind::Invalid, "only what is in memory can be put back"));
+        };
+        let zones = zones.map(ZoneId).filter_map(|zone| Some((zone, image.machine.zone(zone)?)));
+        for (zone, to) in zones.clone() {
+            let empty = Zone { state: ZoneState::Empty, write_pointer: BlockCount(0), ..to };
+            self.machine.restore(zone, empty)?;
+        }
+        for (zone, to) in zones {
+            self.machine.restore(zone, to)?;
+            now.put_back(zone.0 as usize, then);
+        }
+        if let Some(cache) = &mut self.cache {
+            cache.settle(&self.machine);
+        }
+        Ok(())
     }
 
     /// Blocks of `zone` that the medium is asked for.
@@ -217,8 +238,8 @@ impl Core {
         match self.machine.apply(&request.command) {
             Ok(Effect::Written { lba, zone, offset, .. }) => {
                 let span = Span { zone, offset: offset.0, blocks: blocks.0 };
-                if self.medium.write(span, &request.data, &request.oob).is_err() {
-                    return answer(Status::WriteFault, lba);
+                if let Err(error) = self.medium.write(span, &request.data, &request.oob) {
+                    return answer(error.of_write(), lba);
                 }
                 self.wrote(zone, offset.0 + blocks.0, request.fua);
                 self.counters.blocks_written += blocks.0;
@@ -249,8 +270,8 @@ impl Core {
         };
         let span = Span { zone, offset, blocks: blocks.0 };
         let lba = Lba(self.machine.geometry().start(zone).0 + offset);
-        if self.medium.write(span, &request.data, &request.oob).is_err() {
-            return answer(Status::WriteFault, lba);
+        if let Err(error) = self.medium.write(span, &request.data, &request.oob) {
+            return answer(error.of_write(), lba);
         }
         let mut changes = Changes::new();
         let applied = self.machine.apply_observed(&request.command, |zone, before, after| {
@@ -265,7 +286,7 @@ impl Core {
         self.counters.blocks_written += blocks.0;
         match kept.and(synced) {
             Ok(()) => answer(Status::Success, lba),
-            Err(MediumError) => answer(Status::WriteFault, lba),
+            Err(error) => answer(error.of_write(), lba),
         }
     }
 
@@ -310,7 +331,7 @@ impl Core {
                 }
                 match self.fetch(zone, offset.0, blocks.0, &mut outcome) {
                     Ok(()) => Status::Success,
-                    Err(MediumError) => Status::UnrecoveredRead,
+                    Err(_) => Status::UnrecoveredRead,
                 }
             }
             Ok(_) => Status::InternalError,
@@ -365,7 +386,7 @@ impl Core {
                 kept = kept.and(self.record(advanced.into_iter()));
             }
         }
-        if kept.is_ok() { Status::Success } else { Status::WriteFault }
+        kept.map_or_else(MediumError::of_write, |()| Status::Success)
     }
 
     fn manage(&mut self, command: &Command) -> Status {
@@ -392,7 +413,7 @@ impl Core {
                 self.medium.truncate(*zone, 0);
             }
         }
-        if kept.is_ok() { Status::Success } else { Status::WriteFault }
+        kept.map_or_else(MediumError::of_write, |()| Status::Success)
     }
 
     /// A write or append that stops after its first `done` blocks, in the middle of the drive's
@@ -434,6 +455,6 @@ impl Core {
         let changed: Vec<ZoneId> =
             zones.filter(|&zone| before.zone(zone) != self.machine.zone(zone)).collect();
         let kept = self.record(changed.into_iter());
-        (result, if kept.is_ok() { Status::Success } else { Status::WriteFault })
+        (result, kept.map_or_else(MediumError::of_write, |()| Status::Success))
     }
 }

@@ -24,8 +24,8 @@ use crate::timing::{Pace, TimingCounters, Work};
 use faults::Verdict;
 use furrow_rt::{Clock, Completion, CompletionTable, Nanos, Rng, Rt, Source, Ticket};
 use furrow_zone::{
-    Command, Geometry, Lba, Machine, Outcome, QueueId, Request, Result, Status, Target, ZoneId,
-    ZoneReport, ZonedDevice,
+    Command, Error, ErrorKind, Geometry, Lba, Machine, Outcome, QueueId, Request, Result, Status,
+    Target, ZoneId, ZoneReport, ZonedDevice,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -284,6 +284,19 @@ impl Emulator {
             faults: inner.faults.borrow().clone(),
             power: inner.power.get(),
         }
+    }
+
+    /// Makes some zones what they were when `image` was taken of a drive like this one: a backup is
+    /// restored, or the drive forgets what came after it. All that is there is durable then.
+    ///
+    /// # Errors
+    /// `Invalid` if commands are in flight on either, or what was written is not in memory;
+    /// `Corrupt` if more zones would be active than may be.
+    pub fn put_back(&self, image: &Snapshot, zones: std::ops::Range<u32>) -> Result<()> {
+        if self.in_flight_len() > 0 || !image.parcels.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "commands are in flight"));
+        }
+        self.0.core.borrow_mut().put_back(&image.core, zones)
     }
 
     /// A drive that goes on from `snapshot`, commands in flight included (nobody hears of their

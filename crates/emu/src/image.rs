@@ -392,7 +392,7 @@ impl Image {
     ) -> Result<(), MediumError> {
         let (data_at, oob_at) = self.place(span);
         let bytes = span.blocks as usize * self.shape.block_size;
-        self.write_pages(pages, bytes, data_at).map_err(|_| MediumError)?;
+        self.write_pages(pages, bytes, data_at)?;
         let length = span.blocks as usize * self.shape.oob_bytes;
         if length > 0 {
             // Left out means zeros, and the place may hold an older block's.
@@ -403,7 +403,7 @@ impl Image {
             } else {
                 &oob[..length]
             };
-            self.file.write_all_at(oob, oob_at).map_err(|_| MediumError)?;
+            self.file.write_all_at(oob, oob_at)?;
         }
         Ok(())
     }
@@ -439,13 +439,13 @@ impl Image {
         let (data_at, oob_at) = self.place(span);
         let start = into * self.shape.block_size;
         let end = start + span.blocks as usize * self.shape.block_size;
-        self.read_pages(pages, start, end, data_at).map_err(|_| MediumError)?;
+        self.read_pages(pages, start, end, data_at)?;
         let from = into * self.shape.oob_bytes;
         let length = span.blocks as usize * self.shape.oob_bytes;
         if let Some(oob) = oob.get_mut(from..from + length)
             && length > 0
         {
-            self.file.read_exact_at(oob, oob_at).map_err(|_| MediumError)?;
+            self.file.read_exact_at(oob, oob_at)?;
         }
         Ok(())
     }
@@ -499,32 +499,35 @@ impl Image {
         let (at, _) = self.place(Span { zone, offset, blocks: 1 });
         let at = at + (bit / 8) % self.shape.block_size as u64;
         let mut byte = [0];
-        self.file.read_exact_at(&mut byte, at).map_err(|_| MediumError)?;
+        self.file.read_exact_at(&mut byte, at)?;
         byte[0] ^= 1 << (bit % 8);
-        self.file.write_all_at(&byte, at).map_err(|_| MediumError)
+        Ok(self.file.write_all_at(&byte, at)?)
     }
 
     pub(crate) fn record(&mut self, zone: ZoneId, record: &ZoneRecord) -> Result<(), MediumError> {
         let generation = self.generations[zone.0 as usize] + 1;
         let slot = Slot::new(zone, generation, record);
         let at = self.layout.slot(zone, generation);
-        self.file.write_all_at(slot.as_bytes(), at).map_err(|_| MediumError)?;
+        self.file.write_all_at(slot.as_bytes(), at)?;
         self.generations[zone.0 as usize] = generation;
         Ok(())
     }
 
     pub(crate) fn flush(&mut self) -> Result<(), MediumError> {
-        if self.sync { self.file.sync_data().map_err(|_| MediumError) } else { Ok(()) }
+        if self.sync {
+            self.file.sync_data()?;
+        }
+        Ok(())
     }
 
     /// Keeps `faults` for the next time the image is opened, too.
     pub(crate) fn store_faults(&mut self, faults: &[Fault]) -> Result<(), MediumError> {
         if !self.writable {
-            return Err(MediumError);
+            return Err(MediumError::Failed);
         }
         let generation = self.faults_generation + 1;
         let list = format::fault_list(generation, faults);
-        self.file.write_all_at(&list, half(generation)).map_err(|_| MediumError)?;
+        self.file.write_all_at(&list, half(generation))?;
         self.faults_generation = generation;
         Ok(())
     }
@@ -539,7 +542,7 @@ impl Image {
                 let span = Span { zone, offset, blocks: 1 };
                 match self.read(span, &mut page, 0, &mut oob) {
                     Ok(()) => memory.write(span, &page, &oob),
-                    Err(MediumError) => memory.lose(zone.0 as usize, offset as usize),
+                    Err(_) => memory.lose(zone.0 as usize, offset as usize),
                 }
             }
         }

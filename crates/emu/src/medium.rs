@@ -14,15 +14,40 @@ use crate::beside::Beside;
 use crate::image::Image;
 use crate::memory::Memory;
 use furrow_rt::{PAGE_SIZE, Page};
-use furrow_zone::{Geometry, Zone, ZoneId};
+use furrow_zone::{Geometry, Status, Zone, ZoneId};
+use std::io::ErrorKind as IoKind;
 use std::sync::LazyLock;
 
 /// A block of nothing.
 static ZEROS: LazyLock<Page> = LazyLock::new(Page::zeroed);
 
-/// The medium did not do what it was asked: reads fail, or the host's file system refused.
+/// The medium did not do what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MediumError;
+pub(crate) enum MediumError {
+    /// Reads fail, or the host's file system refused.
+    Failed,
+    /// The host's file system, or what its user may have of it, is full.
+    Full,
+}
+
+impl MediumError {
+    /// What a drive answers to a write that could not be kept.
+    pub fn of_write(self) -> Status {
+        match self {
+            MediumError::Failed => Status::WriteFault,
+            MediumError::Full => Status::CapacityExceeded,
+        }
+    }
+}
+
+impl From<std::io::Error> for MediumError {
+    fn from(error: std::io::Error) -> MediumError {
+        match error.kind() {
+            IoKind::StorageFull | IoKind::QuotaExceeded => MediumError::Full,
+            _ => MediumError::Failed,
+        }
+    }
+}
 
 /// Consecutive blocks within one zone.
 #[derive(Clone, Copy, Debug)]

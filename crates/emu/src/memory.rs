@@ -119,7 +119,7 @@ impl Entry {
                 oob[..known].copy_from_slice(&stored[..known]);
                 oob[known..].fill(0);
             }
-            Entry::Unreadable => return Err(MediumError),
+            Entry::Unreadable => return Err(MediumError::Failed),
         }
         Ok(())
     }
@@ -217,6 +217,11 @@ impl Memory {
             }
         }
         Ok(())
+    }
+
+    /// Makes the blocks of `zone` those of another medium of this shape.
+    pub(crate) fn put_back(&mut self, zone: usize, then: &Memory) {
+        self.zones[zone] = then.zones[zone].clone();
     }
 
     /// Forgets the blocks of `zone` from `offset` on.

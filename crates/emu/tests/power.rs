@@ -32,6 +32,31 @@ fn a_snapshot_and_its_drive_do_not_see_each_others_writes() {
     assert_eq!(pointer(&again, 0), 4);
 }
 
+/// An older image of some zones comes back; the others are as they were, and the image is.
+#[test]
+fn zones_that_are_put_back_are_what_they_were() {
+    for volatile in [false, true] {
+        let geometry = Geometry { volatile_cache: volatile, ..geometry() };
+        let (rt, drive) = drive(&geometry);
+        assert!(put(&rt, &drive, 0, 4, 10).is_ok());
+        let image = drive.snapshot();
+        assert!(put(&rt, &drive, 4, 4, 20).is_ok() && put(&rt, &drive, 64, 4, 30).is_ok());
+        drive.put_back(&image, 0..1).expect("nothing is in flight");
+        assert_eq!((pointer(&drive, 0), pointer(&drive, 1)), (4, 4));
+        assert_eq!(get(&rt, &drive, 0, 4), Ok(image_of(&geometry, 10, 4)));
+        assert_eq!(get(&rt, &drive, 64, 4), Ok(image_of(&geometry, 30, 4)));
+        let after = drive.snapshot().power_cut(&Fates::nothing(1));
+        assert_eq!(after.report()[0].write_pointer.0, 4, "it is durable");
+        assert!(put(&rt, &drive, 4, 2, 40).is_ok());
+        drive.put_back(&image, 1..2).expect("nothing is in flight");
+        assert_eq!((pointer(&drive, 0), pointer(&drive, 1)), (6, 0));
+        let pending =
+            drive.submit(QueueId(0), Request::with_data(write(6, 1), payload(&geometry, 1, 1)));
+        assert!(drive.put_back(&image, 0..1).is_err(), "a command is in flight");
+        drop(pending);
+    }
+}
+
 /// Two writes to zone 0 by one queue and one to zone 1 by another, all in flight.
 fn three_in_flight(geometry: &Geometry) -> (Rt, Emulator) {
     let (rt, drive) = drive(geometry);

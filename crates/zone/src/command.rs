@@ -91,6 +91,8 @@ pub enum Status {
     InternalError,
     /// 080h LBA Out of Range.
     LbaOutOfRange,
+    /// 081h Capacity Exceeded: what holds the drive's blocks is full, though the drive is not.
+    CapacityExceeded,
     /// 1B8h Zone Boundary Error.
     ZoneBoundary,
     /// 1B9h Zone Is Full.
@@ -129,6 +131,7 @@ impl Status {
             Status::InvalidField => 0x002,
             Status::InternalError => 0x006,
             Status::LbaOutOfRange => 0x080,
+            Status::CapacityExceeded => 0x081,
             Status::ZoneBoundary => 0x1b8,
             Status::ZoneFull => 0x1b9,
             Status::ZoneReadOnly => 0x1ba,
@@ -151,6 +154,7 @@ impl std::fmt::Display for Status {
             Status::InvalidField => "Invalid Field in Command",
             Status::InternalError => "Internal Error",
             Status::LbaOutOfRange => "LBA Out of Range",
+            Status::CapacityExceeded => "Capacity Exceeded",
             Status::ZoneBoundary => "Zone Boundary Error",
             Status::ZoneFull => "Zone Is Full",
             Status::ZoneReadOnly => "Zone Is Read Only",

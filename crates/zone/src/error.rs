@@ -22,6 +22,8 @@ pub enum ErrorKind {
     NameTooLong,
     /// No space or no inode left.
     NoSpace,
+    /// As many files are open as can be.
+    TooManyOpen,
     /// The object has 65,535 links.
     TooManyLinks,
     /// Past the largest file offset.
@@ -56,6 +58,7 @@ impl ErrorKind {
             ErrorKind::NotDirectory => 20,
             ErrorKind::IsDirectory => 21,
             ErrorKind::Invalid => 22,
+            ErrorKind::TooManyOpen => 23,
             ErrorKind::TooLarge => 27,
             ErrorKind::NoSpace => 28,
             ErrorKind::ReadOnly => 30,
@@ -101,7 +104,14 @@ impl Error {
             _ => ErrorKind::Io,
         };
         let gone = status == Status::InternalError;
-        Error { gone, ..Error::new(kind, format!("{name}: {what}: {status}")) }
+        let advice = match status {
+            Status::CapacityExceeded => {
+                ": the storage that holds this drive is full: make room there, then mount (or \
+                 assemble) again"
+            }
+            _ => "",
+        };
+        Error { gone, ..Error::new(kind, format!("{name}: {what}: {status}{advice}")) }
     }
 
     /// Whether the device answered as one that is not there: what was asked may be had from it when
