@@ -1,7 +1,7 @@
 //! What goes on beside operations: ends of writes, write-back, the commit interval.
 
 use crate::cache::Key;
-use crate::core::{Core, Inner, Stop};
+use crate::core::{Core, Inner, NAMES_MAX, Stop};
 use crate::types::Ino;
 use furrow_zone::Result;
 use std::rc::Rc;
@@ -109,7 +109,7 @@ impl Inner {
                 self.rt.yield_now().await;
                 continue;
             }
-            if nodes > limit / 4 {
+            if nodes > limit / 4 || self.core.borrow().names.bytes() > NAMES_MAX {
                 return self.checkpoint(false).await;
             }
             // What is in flight must end before anybody who waits can go on.
@@ -123,6 +123,22 @@ impl Inner {
                 self.progress.wait().await;
             }
             return Ok(());
+        }
+    }
+
+    /// Dispatches most of the data that is dirty before a checkpoint's cut, which dispatches all in
+    /// one stretch: others have turns meanwhile. What fails here fails at the cut too.
+    pub(crate) async fn write_before_cut(self: &Rc<Self>) {
+        let data = |core: &Core| core.cache.dirty_pages() - core.cache.dirty_node_pages();
+        // As much as there is now: who goes on writing does not hold the checkpoint up.
+        let mut left = data(&self.core.borrow());
+        while left > BATCH {
+            let written = self.run(Core::write_some).await;
+            self.after_dispatch();
+            match written {
+                Ok(count) if count > 0 => left = left.saturating_sub(count),
+                _ => return,
+            }
         }
     }
 

@@ -20,6 +20,7 @@
 
 use crate::memory::{map_bytes, set_bytes};
 use furrow_rt::buf::{PAGE_SIZE, Page};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Range, RangeFrom};
@@ -219,6 +220,8 @@ pub struct Cache {
     /// See [`Cache::lend`].
     lent: usize,
     stats: Stats,
+    /// See [`Cache::look`].
+    looked: Cell<u64>,
 }
 
 impl Cache {
@@ -241,6 +244,7 @@ impl Cache {
             shared: 0,
             lent: 0,
             stats: Stats::default(),
+            looked: Cell::new(0),
         }
     }
 
@@ -279,6 +283,17 @@ impl Cache {
         self.stats
     }
 
+    /// Counts `units` of work: pages looked up count by themselves, what else is looked at is
+    /// counted by who does.
+    pub(crate) fn look(&self, units: u64) {
+        self.looked.set(self.looked.get() + units);
+    }
+
+    /// Units of work so far.
+    pub(crate) fn looked(&self) -> u64 {
+        self.looked.get()
+    }
+
     // ---- looking up ------------------------------------------------------------------------
 
     /// The page of `key`, which counts as used.
@@ -299,6 +314,7 @@ impl Cache {
 
     /// Where the page of `key` is, for [`Cache::at`]: one look-up where borrows need two.
     pub(crate) fn find(&self, key: &Key) -> Option<Place> {
+        self.look(1);
         self.index.get(key).copied().map(Place)
     }
 
@@ -312,17 +328,20 @@ impl Cache {
 
     /// The page of `key`, without counting as used.
     pub fn peek(&self, key: &Key) -> Option<&Entry> {
+        self.look(1);
         self.index.get(key).map(|&slot| &self.slot(slot).entry)
     }
 
     /// True if the page of `key` is here.
     pub fn contains(&self, key: &Key) -> bool {
+        self.look(1);
         self.index.contains_key(key)
     }
 
     /// The bytes of `key`'s page for changing: it becomes dirty, its CRC is forgotten, and it is
     /// copied first if it is frozen.
     pub fn get_mut(&mut self, key: &Key) -> Option<&mut [u8; PAGE_SIZE]> {
+        self.look(1);
         let at = *self.index.get(key)?;
         self.set_dirty(at, true);
         self.unshare(at);
@@ -338,6 +357,7 @@ impl Cache {
     /// dropped (what is here is at least as new) and a dirty one takes the place of the old
     /// content; tickets stay good.
     pub fn insert(&mut self, key: Key, entry: Entry) {
+        self.look(1);
         if let Some(&at) = self.index.get(&key) {
             if entry.dirty {
                 self.set_dirty(at, true);
@@ -400,6 +420,7 @@ impl Cache {
 
     /// Takes the page of `key` out, dirty or not.
     pub fn remove(&mut self, key: &Key) -> Option<Entry> {
+        self.look(1);
         let at = *self.index.get(key)?;
         self.set_dirty(at, false);
         self.unshare(at);
@@ -424,6 +445,7 @@ impl Cache {
         } else {
             let mut at = family.head;
             while at != NIL {
+                self.look(1);
                 let (key, next) = (self.slot(at).key, self.slot(at).after);
                 if matches!(key, Key::Data(_, block) if blocks.contains(&block)) {
                     self.remove(&key);
@@ -552,6 +574,11 @@ impl Cache {
     /// Dirty blocks of `ino`, ascending.
     pub fn dirty_of(&self, ino: u32) -> impl DoubleEndedIterator<Item = u32> + '_ {
         self.dirty_data.range((ino, 0)..=(ino, u32::MAX)).map(|&(_, block)| block)
+    }
+
+    /// Dirty data blocks of `ino` in `blocks`, ascending.
+    pub(crate) fn dirty_in(&self, ino: u32, blocks: RangeFrom<u32>) -> impl Iterator<Item = u32> {
+        self.dirty_data.range((ino, blocks.start)..=(ino, u32::MAX)).map(|&(_, block)| block)
     }
 
     /// Dirty nodes of `ino`, ascending by node id.

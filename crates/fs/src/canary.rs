@@ -30,6 +30,8 @@ pub enum Canary {
     SkippedRecord,
     /// What a zone that failed has lost is not written elsewhere.
     LostBlocks,
+    /// A sync record tells of a file that took another's place, and not of its content.
+    BareRename,
 }
 
 impl MountOptions {

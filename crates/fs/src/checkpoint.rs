@@ -9,7 +9,7 @@
 
 use crate::cache::Key;
 use crate::canary::Canary;
-use crate::core::{Core, Inner, Stop};
+use crate::core::{Core, Fetch, Inner, Stop};
 use crate::format::{
     CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
     table,
@@ -24,11 +24,15 @@ use furrow_log::record::{RecordId, blocks_for, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind};
 use furrow_rt::Nanos;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use smallvec::SmallVec;
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Checkpoints tried in a row while one zone after the other fails.
 const ATTEMPTS: u32 = 8;
+
+/// Index nodes that a cut asks for at once.
+const LOADED_AT_ONCE: usize = 256;
 
 /// Where checkpoints and tables are.
 #[derive(Clone, Default)]
@@ -94,10 +98,17 @@ impl Core {
     /// Loads what dispatching every dirty page needs: the index nodes above their holders.
     fn prepare_write_all(&mut self) -> Result<(), Stop> {
         let files: Vec<u32> = self.cache.dirty_files().collect();
+        let mut missing = SmallVec::new();
         for ino in files {
-            self.prepare_write_file(Ino(ino))?;
+            match self.prepare_write_file(Ino(ino)) {
+                Err(Stop::Load(fetches)) if missing.len() < LOADED_AT_ONCE => {
+                    missing.extend(fetches);
+                }
+                Err(Stop::Load(_)) => break,
+                done => done?,
+            }
         }
-        Ok(())
+        if missing.is_empty() { Ok(()) } else { Err(Stop::Load(missing)) }
     }
 
     /// The same for one file.
@@ -110,10 +121,22 @@ impl Core {
         if self.inode(ino)?.head.height < 2 {
             return Ok(());
         }
+        let mut missing: SmallVec<[Fetch; 4]> = SmallVec::new();
         for block in blocks {
-            self.holder(ino, block)?;
+            match self.holder(ino, block) {
+                Err(Stop::Load(fetches)) if missing.len() < LOADED_AT_ONCE => {
+                    // Neighbours lack the same node.
+                    let new = fetches.into_iter().filter(|new| {
+                        missing.last().is_none_or(|last| last.pointer.addr != new.pointer.addr)
+                    });
+                    let new: SmallVec<[Fetch; 4]> = new.collect();
+                    missing.extend(new);
+                }
+                Err(Stop::Load(_)) => break,
+                done => drop(done?),
+            }
         }
-        Ok(())
+        if missing.is_empty() { Ok(()) } else { Err(Stop::Load(missing)) }
     }
 
     /// True if a checkpoint would write anything new.
@@ -297,7 +320,20 @@ impl Core {
     }
 
     /// Writes a checkpoint record, in the other zone of the ring if this one has no room.
-    pub(crate) fn write_checkpoint(&mut self, id: u64, body: &[u8]) {
+    ///
+    /// # Errors
+    /// If it is longer than a zone, which holds a superblock too.
+    pub(crate) fn write_checkpoint(&mut self, id: u64, body: &[u8]) -> Result<()> {
+        let (blocks, most) = (blocks_for(body.len()), self.layout.capacity.saturating_sub(1));
+        if blocks > most {
+            let message = format!(
+                "{}: a checkpoint of {blocks} blocks, in a zone of the ring fit {most}: {} removed \
+                 files could not be freed",
+                self.device.name(),
+                self.orphans.len()
+            );
+            return Err(Error::new(ErrorKind::NoSpace, message));
+        }
         if self.ring_room() < blocks_for(body.len()) {
             let old = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
             self.fill_zone(old);
@@ -312,6 +348,7 @@ impl Core {
         self.checkpoint.blocks = record.len() as u32;
         self.dispatch(zone, record, WriteKind::Checkpoint, Durability::Fua);
         self.checkpoint.ring_used[usize::from(self.checkpoint.ring)] = true;
+        Ok(())
     }
 
     /// Writes a superblock copy, the first block of a ring zone.
@@ -421,6 +458,7 @@ impl Inner {
     /// One attempt; what failed, if it is to be tried again.
     async fn try_checkpoint(self: &Rc<Self>, clean: bool) -> Result<Option<Error>> {
         self.append_files(&[]).await?;
+        self.write_before_cut().await;
         let cut = {
             let _held = self.hold_appends().await;
             let cut = self.run(|core| {
@@ -484,7 +522,7 @@ impl Inner {
                 core.counters.longest_merge_stall = core.counters.longest_merge_stall.max(stall);
             }
             let body = core.encode_image(&cut.image, &cut.places);
-            core.write_checkpoint(id, &body);
+            core.write_checkpoint(id, &body)?;
         }
         self.drain().await?;
         let mut releasable = self.releasable(cut.releasable);

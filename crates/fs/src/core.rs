@@ -30,6 +30,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+/// Bytes that changes of names since the last checkpoint take before the next one comes: a name
+/// that is moved back and forth makes nothing dirty.
+pub(crate) const NAMES_MAX: u64 = 8 << 20;
+
 /// A block to be read into the cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetch {
@@ -88,6 +92,11 @@ impl ChangedNodes {
     pub(crate) fn bytes(&self) -> u64 {
         let sets = self.now.len() + self.cut.len();
         set_bytes(sets, 32) + set_bytes(self.count, 4).max(sets as u64 * 64)
+    }
+
+    /// True if nodes of `ino` changed.
+    pub(crate) fn has(&self, ino: u32) -> bool {
+        self.now.contains_key(&ino) || self.cut.contains_key(&ino)
     }
 
     /// Changed nodes of `ino`, in order.
@@ -187,8 +196,36 @@ pub(crate) struct Core {
     pub(crate) failed: Option<Error>,
     /// Recovery applies what was acknowledged: it is neither throttled nor refused for space.
     pub(crate) replaying: bool,
+    /// What a replay has removed and not freed yet.
+    pub(crate) removed: Vec<Ino>,
     /// Writes to the drive dispatched, not yet known to be complete, in pages.
     pub(crate) in_flight: usize,
+    pub(crate) stretch: crate::stretch::Stretch,
+    /// Who moves a directory far down the tree: one at a time, and nobody else moves any.
+    pub(crate) climbing: Semaphore,
+    /// Directories moved to another one.
+    pub(crate) directory_moves: u64,
+}
+
+/// Why an operation failed.
+pub(crate) enum Failed {
+    /// What it needs cannot be read.
+    Load(Error),
+    Other(Error),
+}
+
+impl Failed {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Failed::Load(error) | Failed::Other(error) => error,
+        }
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed::Other(error)
+    }
 }
 
 /// A mounted file system: the state, and what waits for it.
@@ -248,7 +285,8 @@ impl Core {
     fn write_back_is_due(&self) -> bool {
         let limit = self.dirty_limit();
         let begin = self.options.background_pages.unwrap_or(limit / 2).min(limit);
-        self.cache.dirty_pages() > begin && !self.replaying && self.writable().is_ok()
+        let due = self.cache.dirty_pages() > begin || self.names.bytes() > NAMES_MAX;
+        due && !self.replaying && self.writable().is_ok()
     }
 
     /// Stops a writer while too much is dirty.
@@ -328,16 +366,33 @@ impl Inner {
     /// Runs `operation` until it is applied or fails.
     pub(crate) async fn run<T>(
         self: &Rc<Self>,
-        mut operation: impl FnMut(&mut Core) -> Result<T, Stop>,
+        operation: impl FnMut(&mut Core) -> Result<T, Stop>,
     ) -> Result<T> {
+        let done = self.run_quietly(operation).await;
+        if let Err(Failed::Load(error)) = &done {
+            self.note_damage(error);
+        }
+        done.map_err(Failed::into_error)
+    }
+
+    /// The same for what nobody asked for: damage that it meets is no reason to write no more.
+    pub(crate) async fn run_quietly<T>(
+        self: &Rc<Self>,
+        mut operation: impl FnMut(&mut Core) -> Result<T, Stop>,
+    ) -> std::result::Result<T, Failed> {
         // Its place in the line of those who lack room, once it does, and what was done for it.
         let (mut turn, mut tried) = (None, Tried::default());
         // What was loaded for this operation stays until it is applied, or it might never be.
         let mut pins = Pins::new(self);
         loop {
             self.check_ended()?;
+            if self.core.borrow().is_long() {
+                self.rt.give_way().await;
+                continue;
+            }
             let (done, write_back) = {
                 let core = &mut *self.core.borrow_mut();
+                core.begin_step();
                 core.cache.hold();
                 core.space.first = turn.is_some();
                 let done = operation(core);
@@ -345,6 +400,7 @@ impl Inner {
                 core.space.first = false;
                 core.note_memory();
                 core.cache.unhold();
+                core.end_step();
                 (done, core.write_back_is_due())
             };
             let stop = match done {
@@ -357,12 +413,9 @@ impl Inner {
                 Err(stop) => stop,
             };
             match stop {
-                Stop::Fail(error) => return Err(error),
+                Stop::Fail(error) => return Err(Failed::Other(error)),
                 Stop::Load(fetches) => {
-                    if let Err(error) = self.load(fetches, &mut pins).await {
-                        self.note_damage(&error);
-                        return Err(error);
-                    }
+                    self.load(fetches, &mut pins).await.map_err(Failed::Load)?;
                 }
                 Stop::Throttle => {
                     self.start_write_back();
@@ -372,7 +425,7 @@ impl Inner {
                 Stop::Space(_) if turn.is_none() => turn = Some(self.wait_in_line().await),
                 Stop::Space(lack) => {
                     if !Box::pin(self.gain_space(lack, &mut tried)).await? {
-                        return Err(lack.error());
+                        return Err(Failed::Other(lack.error()));
                     }
                 }
             }

@@ -25,7 +25,9 @@
 //! K = 0x9E37_79B9_7F4A_7C15: start with `seed ^ (len × K)`; for each 8 bytes of the name, the
 //! last ones zero-padded and read little-endian, `state = fold(state ^ bytes, K) ^ K rotated left
 //! by 23`; the hash is the upper half of `fold(state ^ (state >> 32), 0xD6E8_FEB8_6659_FD93)`. The
-//! seed is drawn at mkfs, so that collisions cannot be prepared.
+//! seed is drawn at mkfs: names that collide on any file system cannot be prepared. They can be for
+//! one whose seed is known, by who reads its drive, or guessed from cookies, which tell the last
+//! bits of hashes. Such names cost a look-up [`MAX_LEVELS`] buckets, and nothing else.
 //!
 //! All functions are pure and take the block's bytes. Any function is safe on any bytes (no panic,
 //! no endless loop); [`check`] tells whether the bytes are a directory block, and the answers of

@@ -356,7 +356,7 @@ impl Core {
                 Some(before) if follows && self.writer.is_open(*before) => {
                     self.writer.open_zone_after(zone, *before);
                 }
-                _ => self.writer.open_zone(zone, 0),
+                _ => self.writer.open_empty(zone),
             }
         }
         let generation = self.zones.generation(id);

@@ -11,7 +11,7 @@
 use crate::cache::{Entry, Key};
 use crate::core::{Core, Stop};
 use crate::format::{HOLE, INODE_POINTERS, LEAF_POINTERS, NO_NODE, Pointer};
-use crate::node::{as_index, children, stamp};
+use crate::node::{as_index, as_leaf, children, stamp};
 use crate::tree::Shape;
 use crate::types::{Ino, Seek};
 use furrow_log::record::crc32c;
@@ -20,10 +20,12 @@ use furrow_zone::{Error, ErrorKind};
 use std::ops::Range;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Blocks of a step that takes blocks away: so many leaves fit the cache at once.
-const PUNCH_BLOCKS: u64 = 32 * LEAF_POINTERS as u64;
-/// Blocks of a step that fills, or looks.
+/// Blocks of a step that takes blocks away.
+const PUNCH_BLOCKS: u64 = 4 * LEAF_POINTERS as u64;
+/// Blocks of a step that fills, or looks for a hole.
 const STEP_BLOCKS: u64 = 512;
+/// Leaves that one search for data looks at.
+const LEAVES_LOOKED_AT: u32 = 8;
 
 /// Where a search is.
 pub(crate) enum Sought {
@@ -36,12 +38,58 @@ pub(crate) enum Sought {
 }
 
 impl Core {
+    /// The first block of `ino` from `from` on that is no hole, written or not. It looks at few
+    /// leaves: all of a long range may be holes by now.
+    pub(crate) fn next_block(&mut self, ino: Ino, from: u64) -> Result<Sought, Stop> {
+        let dirty = u32::try_from(from).ok();
+        let dirty = dirty.and_then(|from| self.cache.dirty_in(ino.0, from..).next());
+        let dirty = dirty.map_or(u64::MAX, u64::from);
+        let mut at = from;
+        for _ in 0..LEAVES_LOOKED_AT {
+            if at >= dirty {
+                return Ok(Sought::Found(dirty));
+            }
+            let inode = self.inode(ino)?;
+            let used = |slots: &[Pointer], first: u64| {
+                let slots = slots.iter().enumerate().skip(first as usize);
+                let mut used = slots.filter(|(_, pointer)| pointer.addr.get() != HOLE);
+                used.next().map(|(slot, _)| slot as u64)
+            };
+            if inode.head.height == 0 {
+                let found = used(&inode.slots, at).map_or(dirty, |slot| slot.min(dirty));
+                return Ok(if found == u64::MAX { Sought::None } else { Sought::Found(found) });
+            }
+            let Some((block, leaf)) = self.leaf_from(ino, at)? else {
+                return Ok(if dirty == u64::MAX { Sought::None } else { Sought::Found(dirty) });
+            };
+            let base = Shape::REAL.leaf_base(block);
+            // Slots of a leaf lie side by side: one unit for a line of the processor's cache.
+            self.cache.look((LEAF_POINTERS / 8) as u64);
+            let page = self.node(leaf)?;
+            if crate::node::header(page).level != 0 {
+                return Err(self.corrupt(format!("node {leaf}: not a leaf of inode {ino}")));
+            }
+            if let Some(slot) = used(&as_leaf(page).slots, block - base) {
+                return Ok(Sought::Found((base + slot).min(dirty)));
+            }
+            at = base + LEAF_POINTERS as u64;
+        }
+        Ok(if at >= dirty { Sought::Found(dirty) } else { Sought::More(at) })
+    }
+
     /// The first block from `from` on that a leaf, or the inode, has a slot for.
     fn slotted(&mut self, ino: Ino, from: u64) -> Result<Option<u64>, Stop> {
         let height = self.inode(ino)?.head.height;
         if height == 0 {
             return Ok((from < INODE_POINTERS as u64).then_some(from));
         }
+        Ok(self.leaf_from(ino, from)?.map(|(block, _)| block))
+    }
+
+    /// The first block from `from` on that a leaf has a slot for, and the leaf, of a file that has
+    /// leaves.
+    fn leaf_from(&mut self, ino: Ino, from: u64) -> Result<Option<(u64, u32)>, Stop> {
+        let height = self.inode(ino)?.head.height;
         let slots: Vec<u32> = children(self.inode(ino)?).iter().map(|child| child.get()).collect();
         self.slotted_below(height - 1, 0, &slots, from)
     }
@@ -52,7 +100,8 @@ impl Core {
         base: u64,
         slots: &[u32],
         from: u64,
-    ) -> Result<Option<u64>, Stop> {
+    ) -> Result<Option<(u64, u32)>, Stop> {
+        self.cache.look((slots.len() / 16) as u64);
         let span = Shape::REAL.span(level);
         let first = from.saturating_sub(base) / span;
         for (slot, nid) in slots.iter().enumerate().skip(first as usize) {
@@ -61,7 +110,7 @@ impl Core {
                 continue;
             }
             if level == 0 {
-                return Ok(Some(from.max(start)));
+                return Ok(Some((from.max(start), *nid)));
             }
             let page = self.node(*nid)?;
             if crate::node::header(page).level != level {
@@ -69,8 +118,8 @@ impl Core {
                 return Err(self.corrupt(format!("node {nid}: level {found}, expected {level}")));
             }
             let below: Vec<u32> = as_index(page).slots.iter().map(|child| child.get()).collect();
-            if let Some(block) = self.slotted_below(level - 1, start, &below, from.max(start))? {
-                return Ok(Some(block));
+            if let Some(found) = self.slotted_below(level - 1, start, &below, from.max(start))? {
+                return Ok(Some(found));
             }
         }
         Ok(None)
@@ -149,8 +198,10 @@ impl Core {
             let end = if height == 0 { INODE_POINTERS as u64 } else { leaf }.min(blocks.end);
             for block in first..end {
                 let block = block as u32;
-                if self.has_block(ino, block)?
-                    && let Some(holder) = self.holder(ino, block)?
+                let Some(holder) = self.holder(ino, block)? else { continue };
+                let dirty = |entry: &Entry| entry.is_dirty();
+                if self.slot(holder).addr.get() != HOLE
+                    || self.cache.peek(&Key::Data(ino.0, block)).is_some_and(dirty)
                 {
                     doomed.push((block, holder));
                 }
@@ -160,7 +211,11 @@ impl Core {
                 break;
             }
         }
-        self.reserve(0, doomed.len().div_ceil(LEAF_POINTERS) as u32 + 2, true)?;
+        // Each node that loses a pointer, and the inode: in a sparse file that may be one for each
+        // block.
+        let mut holders: Vec<u32> = doomed.iter().map(|(_, holder)| holder.nid).collect();
+        holders.dedup();
+        self.reserve(0, holders.len() as u32 + 1, true)?;
         // Apply.
         for (block, holder) in &doomed {
             self.cache.remove(&Key::Data(ino.0, *block));
@@ -240,22 +295,64 @@ impl Core {
         let mut block = from.max(offset / PAGE);
         let stop = end.min(block.saturating_add(STEP_BLOCKS));
         if what == Seek::Data {
-            match self.slotted(ino, block)?.filter(|first| *first < end) {
-                Some(first) if first >= stop => return Ok(Sought::More(first)),
-                Some(first) => block = first,
-                None => return Ok(Sought::None),
-            }
+            return Ok(match self.next_block(ino, block)? {
+                Sought::Found(first) if first < end => Sought::Found(offset.max(first * PAGE)),
+                Sought::More(first) if first < end => Sought::More(first),
+                _ => Sought::None,
+            });
         }
         while block < stop {
-            if self.has_block(ino, block as u32)? == (what == Seek::Data) {
+            if !self.has_block(ino, block as u32)? {
                 return Ok(Sought::Found(offset.max(block * PAGE)));
             }
             block += 1;
         }
-        Ok(match what {
-            _ if block < end => Sought::More(block),
-            Seek::Data => Sought::None,
-            Seek::Hole => Sought::Found(attr.size),
-        })
+        Ok(if block < end { Sought::More(block) } else { Sought::Found(attr.size) })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
+mod tests {
+    use super::*;
+    use crate::{Fs, MkfsOptions, MountOptions, NewNode, WriteData};
+    use furrow_emu::{Emulator, Medium, Options};
+    use furrow_rt::{Config, Rt};
+    use furrow_zone::Result;
+    use std::rc::Rc;
+
+    /// A sparse file has a node for each block: punching asks for room for all of these.
+    #[test]
+    fn punching_a_sparse_file_asks_for_every_node_it_changes() {
+        let rt = Rt::new(Config::simulated(1));
+        let spec = "zones=64,zone-size=1MiB,max-active=14,channels=1";
+        let geometry = furrow_zone::spec::parse_geometry(spec).unwrap();
+        let medium = Medium::memory(&geometry);
+        let drive = Rc::new(Emulator::new(&rt, geometry, medium, Options::fast()).unwrap());
+        let on = rt.clone();
+        let done: Result<()> = rt.block_on(async move {
+            Fs::format(&on, drive.clone(), &MkfsOptions::default()).await?;
+            let fs = Fs::mount(&on, drive.clone(), MountOptions::default()).await?;
+            let ino = fs.create(Ino::ROOT, b"sparse", &NewNode::file()).await?.ino;
+            for leaf in 0..32 {
+                let at = leaf * LEAF_POINTERS as u64 * PAGE;
+                fs.write(ino, WriteData::copy(fs.pool(), at, b"x")).await?;
+            }
+            fs.sync().await?;
+            let core = &mut *fs.0.core.borrow_mut();
+            assert_eq!(core.cache.dirty_pages(), 0);
+            // Beyond what must stay there is room for the leaves; then for the inode as well.
+            let beyond = (core.room() - core.recovery_needs()) as u32;
+            core.space.cleaning = beyond - 32;
+            let blocks = 32 * LEAF_POINTERS as u64;
+            let refused = core.drop_blocks(ino, 0..blocks);
+            assert!(matches!(refused, Err(Stop::Space(_))), "{refused:?}");
+            core.space.cleaning = beyond - 33;
+            assert!(core.drop_blocks(ino, 0..blocks).is_ok());
+            assert_eq!(core.cache.dirty_pages(), 33, "32 leaves and the inode");
+            Ok(())
+        });
+        done.unwrap();
+        rt.clear();
     }
 }

@@ -47,26 +47,51 @@ pub(crate) struct Known {
 #[derive(Default)]
 struct Index {
     names: Names,
-    /// Largest gap of each block, in bytes.
-    gaps: Vec<u16>,
+    gaps: Gaps,
 }
 
-impl Index {
-    fn set_gap(&mut self, block: u32, gap: u16) {
-        let at = block as usize;
-        if self.gaps.len() <= at {
-            self.gaps.resize(at + 1, UNKNOWN);
-        }
-        self.gaps[at] = gap;
+/// Blocks whose gaps lie together.
+const GAPS: usize = 512;
+
+/// Largest gap of each block, in bytes. A directory of many levels has few blocks, far apart.
+#[derive(Default)]
+struct Gaps {
+    of: Vec<Option<Box<[u16; GAPS]>>>,
+    /// How many are there.
+    count: usize,
+}
+
+impl Gaps {
+    fn get(&self, block: u32) -> u16 {
+        let together = self.of.get(block as usize / GAPS).and_then(Option::as_ref);
+        together.map_or(UNKNOWN, |gaps| gaps[block as usize % GAPS])
     }
 
-    fn knows(&self, block: u32) -> bool {
-        self.gaps.get(block as usize).is_some_and(|gap| *gap != UNKNOWN)
+    fn set(&mut self, block: u32, gap: u16) {
+        let at = block as usize / GAPS;
+        if self.of.len() <= at {
+            self.of.resize(at + 1, None);
+        }
+        let gaps = self.of[at].get_or_insert_with(|| {
+            self.count += 1;
+            Box::new([UNKNOWN; GAPS])
+        });
+        gaps[block as usize % GAPS] = gap;
     }
 
     fn bytes(&self) -> usize {
-        let gaps = self.gaps.capacity() * size_of::<u16>();
-        self.names.bytes() + gaps + size_of::<(u32, Index)>() + 2 * ALLOCATION
+        self.of.capacity() * size_of::<Option<Box<[u16; GAPS]>>>()
+            + self.count * (size_of::<[u16; GAPS]>() + ALLOCATION)
+    }
+}
+
+impl Index {
+    fn knows(&self, block: u32) -> bool {
+        self.gaps.get(block) != UNKNOWN
+    }
+
+    fn bytes(&self) -> usize {
+        self.names.bytes() + self.gaps.bytes() + size_of::<(u32, Index)>() + 2 * ALLOCATION
     }
 }
 
@@ -136,7 +161,7 @@ impl Indexes {
             for entry in page.into_iter().flat_map(dirent::iter) {
                 index.names.add(&entry, place(block, entry.offset));
             }
-            index.set_gap(block, page.map_or(BLOCK as u16, dirent::largest_gap));
+            index.gaps.set(block, page.map_or(BLOCK as u16, dirent::largest_gap));
         });
     }
 
@@ -156,7 +181,7 @@ impl Indexes {
         let gaps = &self.of.get(&ino)?.gaps;
         let need = dirent::space(length);
         let free = |block: &u32| {
-            let gap = gaps.get(*block as usize).copied().unwrap_or(UNKNOWN);
+            let gap = gaps.get(*block);
             gap != UNKNOWN && usize::from(gap) >= need
         };
         blocks.find(free)
@@ -172,7 +197,7 @@ impl Indexes {
     ) {
         self.change_known(ino, block, |index| {
             index.names.add(entry, place(block, entry.offset));
-            index.set_gap(block, dirent::largest_gap(page));
+            index.gaps.set(block, dirent::largest_gap(page));
         });
     }
 
@@ -186,7 +211,7 @@ impl Indexes {
     ) {
         self.change_known(ino, block, |index| {
             index.names.remove(hash, place(block, offset));
-            index.set_gap(block, dirent::largest_gap(page));
+            index.gaps.set(block, dirent::largest_gap(page));
         });
     }
 

@@ -1,10 +1,14 @@
 //! Where everything is on a drive: computed by mkfs from the geometry, afterwards read from the
 //! superblock.
 
-use crate::format::{BLOCK, NatEntry, SitEntry, SuperblockBody, WIDTH_MAX};
+use crate::format::{
+    BLOCK, CheckpointBody, HEADS_PER_STREAM, NatEntry, SitEntry, StreamState, SummaryEntry,
+    SuperblockBody, UnitRef, WIDTH_MAX,
+};
 use crate::stripe::Stripe;
 use crate::types::MkfsOptions;
 use furrow_log::address::blocks_per_zone;
+use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::record::{RecordHeader, Uuid};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
 
@@ -28,6 +32,11 @@ const FEW_NODES: u32 = 256;
 pub(crate) const PERMITS_MIN: u32 = 6;
 /// From this capacity on a zone is striped over all dies by the drive itself: width 1.
 const LARGE_ZONE: u64 = 512 << 20;
+
+/// Files that may be open at once, at least: `mkfs` sees to it that a checkpoint can list so many.
+pub(crate) const OPEN_MIN: usize = 2048;
+/// Extents of delta logs that a checkpoint may list: few, unless writes fail again and again.
+const EXTENTS: usize = 256;
 
 /// The superblock, digested.
 #[derive(Clone, Debug)]
@@ -253,9 +262,26 @@ impl Layout {
         Stripe { sub: 1, ..self.stripe(self.sync_zones) }
     }
 
-    /// Removed files that may be open at once: a checkpoint lists them.
-    pub(crate) fn orphans_max(&self) -> usize {
-        (self.capacity as usize * BLOCK / 256).max(2048)
+    /// Bytes of a checkpoint's record at most, but for the removed files that it lists.
+    fn checkpoint_bytes(&self) -> usize {
+        let heads = (self.streams * HEADS_PER_STREAM) as usize;
+        let summary = self.segment_blocks as usize * size_of::<SummaryEntry>();
+        let units = (self.nat_units() + self.sit_units()) as usize;
+        RecordHeader::SIZE
+            + CheckpointBody::SIZE
+            + SuperblockBody::SIZE
+            + heads * (StreamState::SIZE + summary)
+            + units * UnitRef::SIZE
+            + self.superzones as usize * Descriptor::SIZE
+            + EXTENTS * ExtentEntry::SIZE
+    }
+
+    /// Files that may be open at once. Each may be removed while it is, and a checkpoint, which is
+    /// one record in a zone of the ring, lists those. Half of the room is left for removed files
+    /// that cannot be freed because they are damaged.
+    pub(crate) fn open_max(&self) -> usize {
+        let zone = (self.capacity as usize).saturating_sub(1) * BLOCK;
+        (zone.saturating_sub(self.checkpoint_bytes()) / 2 / size_of::<u32>()).max(OPEN_MIN)
     }
 
     /// First zone of superzone `index`.

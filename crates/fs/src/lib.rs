@@ -5,9 +5,10 @@
 //!
 //! **What survives a crash.** Each fsynced file holds, block by block, the fsynced version or a
 //! later written one; its size likewise. A name is reachable if its file or its directory was
-//! fsynced after the change. A rename shows old or new, never both, never neither. Changes not
-//! fsynced may vanish, but nothing older than the commit interval. Nothing ever shows blocks of
-//! another file or stale data.
+//! fsynced after the change. A rename shows old or new, never both, never neither; over something
+//! that exists, it brings the content that the file moved had by then. Changes not fsynced may
+//! vanish, but nothing older than the commit interval. Nothing ever shows blocks of another file
+//! or stale data.
 //!
 //! # Example
 //! ```
@@ -47,7 +48,11 @@ pub mod cache;
 mod canary;
 mod checkpoint;
 mod clean;
+mod climb;
 mod core;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
+mod damaged;
 pub mod dirent;
 mod file;
 pub mod format;
@@ -57,6 +62,7 @@ mod holes;
 mod index;
 mod layout;
 mod lifetime;
+mod listing;
 mod load;
 mod memory;
 mod merge;
@@ -64,6 +70,7 @@ mod mkfs;
 mod names;
 mod namespace;
 mod node;
+mod open;
 mod pages;
 mod place;
 mod quota;
@@ -74,6 +81,7 @@ mod relocate;
 mod repair;
 mod space;
 mod state;
+mod stretch;
 pub mod stripe;
 mod sync;
 mod table;
@@ -91,6 +99,7 @@ use furrow_log::writer::Kind as WriteKind;
 use furrow_rt::{Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 pub use lifetime::{ATTRIBUTE as LIFETIME_ATTRIBUTE, Extensions, Lifetime};
+use listing::Listed;
 pub use memory::Memory;
 pub use quota::QuotaRules;
 pub use recover::STEPS as MOUNT_STEPS;
@@ -165,6 +174,11 @@ impl Fs {
         }
     }
 
+    /// The error after which nothing is written any more.
+    pub fn failure(&self) -> Option<Error> {
+        self.0.core.borrow().failed.clone()
+    }
+
     /// The executor.
     pub fn rt(&self) -> &Rt {
         &self.0.rt
@@ -221,7 +235,7 @@ impl Fs {
     /// a name. What is synced of it survives a crash if it gets a name that does.
     ///
     /// # Errors
-    /// As [`Fs::create`]; `NoSpace` also if there are too many.
+    /// As [`Fs::create`] and [`Fs::open`].
     pub async fn create_unnamed(&self, directory: Ino, node: &NewNode) -> Result<Attr> {
         if node.kind != Kind::File {
             let message = "only a regular file can be made without a name";
@@ -281,7 +295,7 @@ impl Fs {
         mode: RenameMode,
     ) -> Result<()> {
         let time = self.0.core.borrow().now();
-        let gone = self.0.run(|core| core.rename(from, to, mode, time)).await?;
+        let gone = self.0.rename(from, to, mode, time).await?;
         self.reap(gone).await;
         Ok(())
     }
@@ -369,13 +383,18 @@ impl Fs {
         }
     }
 
-    /// Up to `max` entries after `cookie` (0 = from the start), `.` and `..` not among them;
-    /// none at the end.
+    /// Up to `max` entries after `cookie` (0 = from the start), `.` and `..` not among them: those
+    /// of a few blocks at most; none at the end.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `Corrupt`, `Io`.
-    pub async fn readdir(&self, ino: Ino, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
-        self.0.run(|core| core.readdir(ino, cookie, max)).await
+    pub async fn readdir(&self, ino: Ino, mut cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
+        loop {
+            match self.0.run(|core| core.readdir(ino, cookie, max)).await? {
+                Listed::Entries(entries) => return Ok(entries),
+                Listed::NotBefore(later) => cookie = later,
+            }
+        }
     }
 
     /// The directory that holds directory `ino` (`..`).
@@ -405,15 +424,9 @@ impl Fs {
     /// Keeps `ino` alive, though its last name may go, until [`Fs::release`].
     ///
     /// # Errors
-    /// `NotFound`, `Corrupt`, `Io`.
+    /// `NotFound`, `Corrupt`, `Io`; `TooManyOpen` if as many are open as there may be.
     pub async fn open(&self, ino: Ino) -> Result<Attr> {
-        self.0
-            .run(|core| {
-                let attr = core.getattr(ino)?;
-                *core.open.entry(ino).or_default() += 1;
-                Ok(attr)
-            })
-            .await
+        self.0.run(|core| core.open_file(ino)).await
     }
 
     /// Undoes one [`Fs::open`].

@@ -388,7 +388,7 @@ impl Core {
             Some(previous) if self.writer.is_open(previous) => {
                 self.writer.open_zone_after(zone, previous);
             }
-            _ => self.writer.open_zone(zone, 0),
+            _ => self.writer.open_empty(zone),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::format::{
     CheckpointBody, HEADS_PER_STREAM, LEVEL_INODE, NatEntry, ROOT_NODE, SitEntry, StreamState,
     UnitRef, class, kind, table,
 };
-use crate::layout::Layout;
+use crate::layout::{Layout, OPEN_MIN};
 use crate::node::{as_inode_mut, new_node, stamp};
 use crate::recover::report;
 use crate::types::{Kind, MkfsOptions, MkfsReport, Time};
@@ -35,7 +35,8 @@ pub(crate) async fn format(
     let mut rng = rt.fork_rng();
     layout.uuid = options.uuid.unwrap_or_else(|| Uuid::random(&mut rng));
     layout.device = Uuid::random(&mut rng);
-    layout.hash_seed = rng.next();
+    let drawn = rng.next();
+    layout.hash_seed = options.hash_seed.unwrap_or(drawn);
     layout.created = rt.wall().0;
     let pages = Pool::new(256);
     refuse_used(&*device, &layout, options, &pages).await?;
@@ -152,7 +153,7 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
         return Err(Error::new(ErrorKind::Io, message));
     };
     let zone = ZoneId(layout.superzone_start(home as u32));
-    writer.open_zone(zone, 0);
+    writer.open_empty(zone);
     let pages_of = smallvec::smallvec![root];
     drop(writer.write(zone, WriteKind::Node, pages_of, Durability::Cached));
     let addr = BlockAddr::new(writer.geometry(), zone, 0).0;
@@ -191,7 +192,7 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
         + units * size_of::<UnitRef>()
         + layout.streams as usize * 8 * layout.segment_blocks as usize
         + (layout.streams * HEADS_PER_STREAM) as usize * size_of::<StreamState>()
-        + 4 * layout.orphans_max();
+        + 4 * OPEN_MIN;
     if blocks_for(most) > room {
         let message = format!(
             "zones of {} blocks are too small for checkpoints of {} blocks",
@@ -200,7 +201,7 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
         );
         return Err(Error::new(ErrorKind::Invalid, message));
     }
-    writer.open_zone(ring, 0);
+    writer.open_empty(ring);
     let superblock = RecordId { kind: kind::SUPERBLOCK, checkpoint: 0, ..id };
     let superblock = seal(&superblock, layout.encode().as_bytes(), pages);
     drop(writer.write(ring, WriteKind::Checkpoint, superblock, Durability::Fua));

@@ -4,9 +4,12 @@
 //! fsync logs all that no record tells of yet, so the names on the drive are always those after
 //! some prefix of the operations. Operations have numbers; a checkpoint says below which number
 //! it contains them, and replay skips those.
+//!
+//! A file that takes the place of another one by a rename is *carried*: the record that tells of
+//! the rename tells of the file's content too. So nobody finds an empty file where an old one was.
 
 use crate::format::item;
-use crate::types::{Kind, RenameMode, Time};
+use crate::types::{Ino, Kind, RenameMode, Time};
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -240,6 +243,10 @@ pub(crate) struct NameLog {
     /// Number of the first operation no sync record tells of.
     logged: u64,
     bytes: usize,
+    /// Bytes of what no record tells of.
+    unlogged: usize,
+    /// Files that took the place of others, each with the number of the rename.
+    carried: VecDeque<(u64, Ino)>,
 }
 
 impl NameLog {
@@ -258,12 +265,25 @@ impl NameLog {
         let mut item = Encoder::default();
         operation.encode(self.next(), &mut item);
         self.bytes += item.0.len();
+        self.unlogged += item.0.len();
         self.items.push_back(item.0);
+    }
+
+    /// The operation noted last gave `ino` the place of another file: the record that tells of it
+    /// is to tell of its content.
+    pub(crate) fn carry(&mut self, ino: Ino) {
+        self.carried.push_back((self.next().saturating_sub(1), ino));
+    }
+
+    /// Files whose content the next record is to tell of.
+    pub(crate) fn carried(&self) -> impl Iterator<Item = Ino> + '_ {
+        self.carried.iter().map(|(_, ino)| *ino)
     }
 
     /// Bytes of memory: items and what holds them.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.bytes + self.items.len() * size_of::<Vec<u8>>()) as u64
+        let carried = self.carried.capacity() * size_of::<(u64, Ino)>();
+        (self.bytes + self.items.len() * size_of::<Vec<u8>>() + carried) as u64
     }
 
     /// Passes over an operation that cannot be replayed; nothing may be logged afterwards.
@@ -273,8 +293,7 @@ impl NameLog {
 
     /// Bytes of what no record tells of.
     pub(crate) fn unlogged_bytes(&self) -> usize {
-        let skip = (self.logged - self.first) as usize;
-        self.items.iter().skip(skip).map(Vec::len).sum()
+        self.unlogged
     }
 
     /// Appends every item no record tells of to `out`; now one does.
@@ -284,6 +303,8 @@ impl NameLog {
             out.0.extend(item);
         }
         self.logged = self.next();
+        self.unlogged = 0;
+        self.carried.clear();
     }
 
     /// Operations below `number` are in a durable checkpoint.
@@ -291,10 +312,16 @@ impl NameLog {
         while self.first < number {
             let Some(item) = self.items.pop_front() else { break };
             self.bytes -= item.len();
+            if self.first >= self.logged {
+                self.unlogged -= item.len();
+            }
             self.first += 1;
         }
         self.first = self.first.max(number);
         self.logged = self.logged.max(self.first);
+        while self.carried.front().is_some_and(|(at, _)| *at < self.logged) {
+            self.carried.pop_front();
+        }
     }
 
     /// Operations kept.
@@ -386,6 +413,28 @@ mod tests {
         assert!(out.0.len() < both);
         log.durable(13);
         assert_eq!((log.len(), log.next()), (0, 13));
+    }
+
+    #[test]
+    fn a_file_is_carried_until_a_record_or_a_checkpoint_has_its_rename() {
+        let mut log = NameLog::starting_at(10);
+        let operations = samples();
+        log.push(&operations[4]);
+        log.carry(Ino(2));
+        log.push(&operations[4]);
+        log.carry(Ino(3));
+        // A checkpoint whose cut was between the two.
+        log.durable(11);
+        assert_eq!(log.carried().collect::<Vec<_>>(), [Ino(3)]);
+        let unlogged = log.unlogged_bytes();
+        let mut out = Encoder::default();
+        log.take_unlogged(&mut out);
+        assert_eq!((out.0.len(), log.unlogged_bytes()), (unlogged, 0));
+        assert_eq!(log.carried().count(), 0);
+        log.push(&operations[4]);
+        log.carry(Ino(2));
+        log.durable(13);
+        assert_eq!((log.carried().count(), log.unlogged_bytes()), (0, 0));
     }
 
     proptest! {

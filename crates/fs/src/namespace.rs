@@ -5,12 +5,14 @@
 //! log says, so it cannot differ from what happened.
 
 use crate::cache::Key;
+use crate::canary::Canary;
+use crate::climb::{Below, Climb, Renamed};
 use crate::core::{Core, Stop};
 use crate::dirent;
-use crate::format::{BLOCK, INCOMPAT_XATTRS, LINKS_MAX, NO_NODE, ROOT_NODE, TARGET_MAX, class};
+use crate::format::{BLOCK, INCOMPAT_XATTRS, LINKS_MAX, NO_NODE, TARGET_MAX, class};
 use crate::names::NameOp;
 use crate::node::{as_inode_mut, attr, new_node, stamp};
-use crate::types::{Attr, DirEntry, Ino, Kind, NewNode, RenameMode, Time};
+use crate::types::{Attr, Ino, Kind, NewNode, RenameMode, Time};
 use furrow_zone::{Error, ErrorKind};
 
 /// Levels from which on it is kept in memory where names are: smaller directories have at most
@@ -41,6 +43,10 @@ fn show(name: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(name)
 }
 
+fn below_itself<T>() -> Result<T, Stop> {
+    fail(ErrorKind::Invalid, "a directory cannot move below itself")
+}
+
 fn exists<T>(name: &[u8]) -> Result<T, Stop> {
     fail(ErrorKind::Exists, format!("`{}` exists", show(name)))
 }
@@ -56,7 +62,7 @@ fn check_name(name: &[u8]) -> Result<(), Stop> {
 }
 
 impl Core {
-    fn directory(&mut self, ino: Ino) -> Result<u8, Stop> {
+    pub(crate) fn directory(&mut self, ino: Ino) -> Result<u8, Stop> {
         let head = &self.inode(ino)?.head;
         if Kind::from_code(head.kind) != Some(Kind::Directory) {
             return fail(ErrorKind::NotDirectory, format!("inode {ino} is not a directory"));
@@ -380,9 +386,7 @@ impl Core {
             return fail(ErrorKind::Unsupported, message);
         }
         self.throttle()?;
-        if self.orphans.len() >= self.layout.orphans_max() {
-            return fail(ErrorKind::NoSpace, "as many files without a name as there can be");
-        }
+        self.check_open()?;
         self.reserve(0, 2 + crate::xattr::nodes_for(xattrs.len()) as u32, false)?;
         // Apply.
         let ino = self.take_ino(*ino)?;
@@ -476,7 +480,6 @@ impl Core {
         if !directory && is_directory {
             return fail(ErrorKind::IsDirectory, format!("inode {} is a directory", victim.ino));
         }
-        self.reserve_orphan(victim.ino)?;
         let entries = self.inode(victim.ino)?.head.entries.get();
         if is_directory && entries > 0 {
             let message = format!("directory {} has {entries} entries", victim.ino);
@@ -497,6 +500,7 @@ impl Core {
         let last = self.inode_mut(victim.ino).head.links.get() == 0;
         if last {
             self.orphans.insert(victim.ino);
+            self.removed.extend(self.replaying.then_some(victim.ino));
         }
         last
     }
@@ -524,30 +528,14 @@ impl Core {
         Ok(last.then_some(found.ino))
     }
 
-    /// True if `ino` is `ancestor` or below it.
-    fn is_below(&mut self, ino: Ino, ancestor: Ino) -> Result<bool, Stop> {
-        let mut at = ino;
-        // No tree is deeper than there are inodes: a cycle on the medium must not hang us.
-        for _ in 0..=self.inodes {
-            if at == ancestor {
-                return Ok(true);
-            }
-            if at.0 == ROOT_NODE || at.0 == 0 {
-                return Ok(false);
-            }
-            at = Ino(self.inode(at)?.head.parent.get());
-        }
-        Err(self.corrupt(format!("directory {ino} is in a cycle")))
-    }
-
-    /// Renames; the inode that lost its last name, if one did.
+    /// Renames; nothing yet, if it is not known yet whether a directory would move below itself.
     pub(crate) fn rename(
         &mut self,
         (from, old): (Ino, &[u8]),
         (to, new): (Ino, &[u8]),
-        mode: RenameMode,
-        time: Time,
-    ) -> Result<Option<Ino>, Stop> {
+        (mode, time): (RenameMode, Time),
+        climb: &mut Climb,
+    ) -> Result<Renamed, Stop> {
         self.writable()?;
         check_name(old)?;
         check_name(new)?;
@@ -559,11 +547,15 @@ impl Core {
         let target = self.find(to, new)?;
         let is_directory = source.kind == Kind::Directory;
         self.inode(source.ino)?;
-        if is_directory && from != to && self.is_below(to, source.ino)? {
-            return fail(ErrorKind::Invalid, "a directory cannot move below itself");
+        if is_directory && from != to {
+            match self.is_below(climb, to, source.ino)? {
+                Below::Yes => return below_itself(),
+                Below::No => {}
+                Below::NotYet => return Ok(Renamed::NotYet),
+            }
         }
         if is_directory && to == source.ino {
-            return fail(ErrorKind::Invalid, "a directory cannot move below itself");
+            return below_itself();
         }
         self.prepare_entry(from, source, old)?;
         match (mode, target) {
@@ -571,13 +563,12 @@ impl Core {
                 fail(ErrorKind::NotFound, format!("no entry `{}`", show(new)))
             }
             (RenameMode::Exchange, Some(target)) => {
-                self.exchange((from, old, source), (to, new, target), time)?;
-                Ok(None)
+                self.exchange((from, old, source), (to, new, target), time, climb)
             }
             (RenameMode::NoReplace, Some(_)) => {
                 fail(ErrorKind::Exists, format!("`{}` exists", show(new)))
             }
-            (_, Some(target)) if target.ino == source.ino => Ok(None),
+            (_, Some(target)) if target.ino == source.ino => Ok(Renamed::Done(None)),
             (_, target) => self.move_entry((from, old, source), (to, new, target), mode, time),
         }
     }
@@ -587,11 +578,16 @@ impl Core {
         (from, old, source): (Ino, &[u8], Found),
         (to, new, target): (Ino, &[u8], Found),
         time: Time,
-    ) -> Result<(), Stop> {
+        climb: &mut Climb,
+    ) -> Result<Renamed, Stop> {
         self.inode(target.ino)?;
         let (a, b) = (source.kind == Kind::Directory, target.kind == Kind::Directory);
-        if b && from != to && self.is_below(from, target.ino)? {
-            return fail(ErrorKind::Invalid, "a directory cannot move below itself");
+        if b && from != to {
+            match self.is_below(climb, from, target.ino)? {
+                Below::Yes => return below_itself(),
+                Below::No => {}
+                Below::NotYet => return Ok(Renamed::NotYet),
+            }
         }
         self.prepare_entry(to, target, new)?;
         self.reserve(2, 6, true)?;
@@ -599,6 +595,7 @@ impl Core {
         self.replace_entry(from, source.block, old, target.ino, target.kind);
         self.replace_entry(to, target.block, new, source.ino, source.kind);
         if from != to {
+            self.directory_moves += u64::from(a || b);
             let moved = i32::from(a) - i32::from(b);
             self.add_links(to, moved);
             self.add_links(from, -moved);
@@ -613,7 +610,9 @@ impl Core {
             self.touch(ino, time, false);
         }
         self.note_rename((from, old), (to, new), RenameMode::Exchange, time);
-        Ok(())
+        self.carry(source);
+        self.carry(target);
+        Ok(Renamed::Done(None))
     }
 
     fn move_entry(
@@ -622,7 +621,7 @@ impl Core {
         (to, new, target): (Ino, &[u8], Option<Found>),
         mode: RenameMode,
         time: Time,
-    ) -> Result<Option<Ino>, Stop> {
+    ) -> Result<Renamed, Stop> {
         let is_directory = source.kind == Kind::Directory;
         let mut room = None;
         let mut nodes = 0;
@@ -656,13 +655,26 @@ impl Core {
         }
         self.remove_entry(from, source.block, old);
         if is_directory {
+            self.directory_moves += u64::from(from != to);
             self.add_links(from, -1);
             self.add_links(to, 1);
             self.inode_mut(source.ino).head.parent = to.0.into();
         }
         self.touch(source.ino, time, false);
         self.note_rename((from, old), (to, new), mode, time);
-        Ok(gone)
+        if target.is_some() {
+            self.carry(source);
+        }
+        Ok(Renamed::Done(gone))
+    }
+
+    /// What was renamed last took the place of something else: whoever finds that it did is to
+    /// find its content.
+    fn carry(&mut self, moved: Found) {
+        let wanted = moved.kind == Kind::File && !self.options.has(Canary::BareRename);
+        if wanted && !self.replaying {
+            self.names.carry(moved.ino);
+        }
     }
 
     fn note_rename(
@@ -699,50 +711,6 @@ impl Core {
         self.reserve(1, room.nodes + 1, false)?;
         self.insert_entry(directory, room, name, ino, kind);
         Ok(())
-    }
-
-    /// See [`crate::Fs::readdir`].
-    pub(crate) fn readdir(
-        &mut self,
-        ino: Ino,
-        cookie: u64,
-        max: usize,
-    ) -> Result<Vec<DirEntry>, Stop> {
-        let entries = self.entries(ino, cookie, max)?;
-        self.note_access(ino);
-        Ok(entries)
-    }
-
-    fn entries(&mut self, ino: Ino, cookie: u64, max: usize) -> Result<Vec<DirEntry>, Stop> {
-        let levels = self.directory(ino)?;
-        let (first, mut from) = dirent::decode_cookie(cookie).unwrap_or((0, 0));
-        let end = dirent::blocks(levels);
-        // Read ahead: a listing goes on.
-        self.want(ino, first.min(end)..(first.saturating_add(16)).min(end))?;
-        let mut entries = Vec::new();
-        for block in first..end {
-            let page = match self.data(ino, block) {
-                Ok(page) => page,
-                // What there is, is an answer.
-                Err(Stop::Load(_)) if !entries.is_empty() => break,
-                Err(stop) => return Err(stop),
-            };
-            if let Some(page) = page {
-                for entry in dirent::iter_from(page.bytes(), from) {
-                    if entries.len() == max {
-                        return Ok(entries);
-                    }
-                    entries.push(DirEntry {
-                        ino: Ino(entry.ino),
-                        kind: entry.kind,
-                        name: entry.name.to_vec(),
-                        cookie: dirent::cookie_after(block, entry.offset),
-                    });
-                }
-            }
-            from = 0;
-        }
-        Ok(entries)
     }
 
     /// One step of freeing an inode without names: true when it is gone.

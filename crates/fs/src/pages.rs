@@ -132,7 +132,7 @@ impl Core {
                 self.data_mut(ino, block)[tail..].fill(0);
             }
         }
-        self.cut_blocks(ino, height, from, &doomed);
+        self.cut_blocks(ino, height, from..current.div_ceil(PAGE_SIZE as u64), &doomed);
         let inode = self.inode_mut(ino);
         inode.head.size = target.into();
         if target == 0 {
@@ -217,14 +217,22 @@ impl Core {
         if missing.is_empty() { Ok(found) } else { Err(Stop::Load(missing)) }
     }
 
-    /// Removes blocks `from..` of `ino` from cache and tree. `nodes` are those that reach them.
-    fn cut_blocks(&mut self, ino: Ino, height: u8, from: u64, nodes: &[(u32, u8, u64)]) {
+    /// Removes `blocks` of `ino`, the last of the file, from cache and tree. `nodes` are those that
+    /// reach them.
+    fn cut_blocks(
+        &mut self,
+        ino: Ino,
+        height: u8,
+        blocks: std::ops::Range<u64>,
+        nodes: &[(u32, u8, u64)],
+    ) {
+        let from = blocks.start;
         let mut gone: Vec<u32> = Vec::new();
         // Dirty blocks that never got an address are counted by the cache alone.
-        let first = from.min(u64::from(u32::MAX)) as u32;
-        let removed_dirty: Vec<u32> =
-            self.cache.dirty_of(ino.0).filter(|block| *block >= first).collect();
-        self.cache.remove_from(ino.0, first..);
+        let block = |at: u64| at.min(u64::from(u32::MAX)) as u32;
+        let first = block(from);
+        let removed_dirty: Vec<u32> = self.cache.dirty_in(ino.0, first..).collect();
+        self.cache.remove_range(ino.0, first..block(blocks.end));
         let mut blocks = 0;
         for block in removed_dirty {
             let holder = self.grow(ino, block);

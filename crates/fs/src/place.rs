@@ -82,6 +82,7 @@ impl Core {
 
     /// Marks the block at `addr` valid or not; no effect if it is so already.
     pub(crate) fn set_valid(&mut self, addr: u32, valid: bool, stream: u8) {
+        self.cache.look(1);
         let Some((superzone, segment, block)) = self.segment_of(addr) else { return };
         let (byte, bit) = ((block / 8) as usize, 1u8 << (block % 8));
         let entry = self.sit.get(segment);

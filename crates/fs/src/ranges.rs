@@ -33,9 +33,14 @@ impl Core {
     }
 
     /// Dispatches dirty blocks of `ino` from block `from` to before `end`; where it goes on.
-    fn write_range(&mut self, ino: Ino, from: u32, end: u32) -> std::result::Result<u32, Stop> {
+    pub(crate) fn write_range(
+        &mut self,
+        ino: Ino,
+        from: u32,
+        end: u32,
+    ) -> std::result::Result<u32, Stop> {
         self.writable()?;
-        let dirty = self.cache.dirty_of(ino.0).filter(|block| (from..end).contains(block));
+        let dirty = self.cache.dirty_in(ino.0, from..).take_while(|block| *block < end);
         let blocks: Vec<u32> = dirty.take(256).collect();
         for block in &blocks {
             self.holder(ino, *block)?;

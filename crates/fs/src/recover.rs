@@ -19,7 +19,7 @@ use crate::area::Area;
 use crate::cache::Cache;
 use crate::canary::Canary;
 use crate::checkpoint::{self};
-use crate::core::{ChangedNodes, Core, Inner};
+use crate::core::{ChangedNodes, Core, Failed, Inner};
 use crate::format::{NatEntry, SitEntry, SummaryEntry, kind};
 use crate::heads::{Head, Streams};
 use crate::layout::Layout;
@@ -28,7 +28,7 @@ use crate::names::NameLog;
 use crate::sync;
 use crate::table::{NodeIds, Table};
 use crate::types::{Counters, Ino, MountOptions};
-use furrow_log::address::BlockAddr;
+use furrow_log::address::{BlockAddr, blocks_begun};
 use furrow_log::delta::{DeltaLayout, DeltaLog};
 use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool};
 use furrow_log::record::{self};
@@ -205,11 +205,14 @@ pub(crate) fn assemble(
     let mut logs = Vec::new();
     let halves = [body.delta_half, body.sit_half].map(|half| half.get() as u8);
     for ((delta, half), extents) in deltas.into_iter().zip(halves).zip(&found.extents) {
-        let delta = DeltaLog::recover(&writer, delta, &pages, None, half)?;
+        let delta = match options.read_only {
+            true => DeltaLog::found(&writer, delta, &pages, half)?,
+            false => DeltaLog::recover(&writer, delta, &pages, None, half)?,
+        };
         logs.push(Log::new(delta, extents.clone()));
     }
     let area = Area::recover(&layout, &zones, &found.reports);
-    let end = |zone: ZoneId| written(&found.reports[zone.0 as usize], &geometry);
+    let end = |zone: ZoneId| blocks_begun(&found.reports[zone.0 as usize], &geometry);
     let used = |zones: Vec<ZoneId>| zones.into_iter().any(|zone| end(zone) > 0);
     let state = checkpoint::State {
         id: found.id.checkpoint,
@@ -279,11 +282,15 @@ pub(crate) fn assemble(
         tickets: Vec::new(),
         failed: None,
         in_flight: 0,
+        stretch: Default::default(),
+        climbing: Semaphore::new(1),
+        directory_moves: 0,
         zero: Page::zeroed(),
         geometry,
         layout,
         options,
         replaying: false,
+        removed: Vec::new(),
         pages: pages.clone(),
     };
     Ok(Rc::new(Inner {
@@ -330,7 +337,7 @@ pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, roll: &Roll)
         free_a_permit(inner, &writer, found, roll).await?;
     }
     let id = found.id.checkpoint + 1;
-    inner.core.borrow_mut().write_checkpoint(id, &body);
+    inner.core.borrow_mut().write_checkpoint(id, &body)?;
     writer.drain().await?;
     {
         let mut core = inner.core.borrow_mut();
@@ -376,46 +383,42 @@ async fn free_a_permit(inner: &Inner, writer: &Writer, found: &Found, roll: &Rol
     Ok(())
 }
 
-/// Takes the zones of ring, tables and sync log into use where they were left.
+/// Takes the zones of ring and tables into use where they were left. Where the sync log goes on is
+/// known then; its zones are written only behind the checkpoint that names the cut.
 fn open_logs(inner: &Rc<Inner>, found: &Found) {
     let core = &mut *inner.core.borrow_mut();
     let layout = core.layout.clone();
     core.open_table_area(&found.reports);
-    let mut zones = vec![ZoneId(layout.ring_start + u32::from(core.checkpoint.ring))];
-    zones.extend(layout.sync_half(core.sync.half));
-    for zone in zones {
-        let report = &found.reports[zone.0 as usize];
-        if report.state.is_active() {
-            core.writer.open_zone(zone, written(report, &core.geometry));
-        }
+    let ring = layout.ring_start + u32::from(core.checkpoint.ring);
+    let report = &found.reports[ring as usize];
+    if report.state.is_active() {
+        core.writer.open_reported(report);
     }
     // Records go on behind everything written, whatever a damaged checkpoint says.
-    let stripe = layout.sync_stripe();
-    let sync = layout.sync_half(core.sync.half);
-    let ends: Vec<u32> =
-        sync.iter().map(|z| written(&found.reports[z.0 as usize], &core.geometry)).collect();
-    core.sync.next = row_end(&stripe, &ends);
+    let end = |zone: &ZoneId| blocks_begun(&found.reports[zone.0 as usize], &core.geometry);
+    let ends: Vec<u32> = layout.sync_half(core.sync.half).iter().map(end).collect();
+    core.sync.next = row_end(&layout.sync_stripe(), &ends);
 }
 
-/// Makes the rows of the sync log even up to where it goes on. Zones of the half before that a
-/// power cut left begun give their permits back; what is in them stays.
+/// Goes on in the zones of the sync log, and makes their rows even up to there. Zones of the half
+/// before that a power cut left begun give their permits back; what is in them stays.
 async fn settle_sync(inner: &Rc<Inner>, found: &Found, roll: &Roll) -> Result<()> {
     let before = {
         let core = &mut *inner.core.borrow_mut();
-        let stripe = core.layout.sync_stripe();
-        let capacity = core.layout.capacity;
+        let (stripe, next) = (core.layout.sync_stripe(), core.sync.next);
         for (column, zone) in core.layout.sync_half(roll.half).into_iter().enumerate() {
             let report = &found.reports[zone.0 as usize];
-            let (end, goal) = (written(report, &core.geometry), core.sync.next);
-            let goal =
-                if goal < stripe.blocks() { stripe.fill(column as u32, goal) } else { capacity };
-            if end >= goal || !(report.state.is_active() || report.state == ZoneState::Empty) {
-                continue;
+            let goal = match next < stripe.blocks() {
+                true => stripe.fill(column as u32, next),
+                false => core.layout.capacity,
+            };
+            let empty = report.state == ZoneState::Empty;
+            if report.state.is_active() || empty && goal > 0 {
+                core.writer.open_reported(report);
+                drop(core.writer.fill(zone, goal));
+                // The checkpoint that ends recovery says that it goes on behind a torn block.
+                core.writer.level(zone);
             }
-            if !core.writer.is_open(zone) {
-                core.writer.open_zone(zone, end);
-            }
-            drop(core.writer.fill(zone, goal));
         }
         core.layout.sync_half(1 - roll.half)
     };
@@ -445,7 +448,7 @@ fn stale_zones(
     let core = &mut *inner.core.borrow_mut();
     let layout = core.layout.clone();
     let geometry = core.geometry.clone();
-    let end = |zone: ZoneId| written(&found.reports[zone.0 as usize], &geometry);
+    let end = |zone: ZoneId| blocks_begun(&found.reports[zone.0 as usize], &geometry);
     let mut superzones = Vec::new();
     for index in 0..layout.superzones {
         let id = SuperzoneId(index);
@@ -527,11 +530,14 @@ async fn settle(
         (zones, core.stripe(superzone), core.writer.clone(), core.geometry.clone())
     };
     let report = |zone: &ZoneId| found.reports[zone.0 as usize];
-    let ends: Vec<u32> = zones.iter().map(|zone| written(&report(zone), &geometry)).collect();
-    for (zone, end) in zones.iter().zip(&ends) {
+    // A block that a write was torn within counts as written, and is nobody's.
+    let ends: Vec<u32> = zones.iter().map(|zone| blocks_begun(&report(zone), &geometry)).collect();
+    for zone in &zones {
         let state = report(zone).state;
         if state.is_active() || state == ZoneState::Empty {
-            writer.open_zone(*zone, *end);
+            writer.open_reported(&report(zone));
+            // The checkpoint that ends recovery says that the zone holds so much.
+            writer.level(*zone);
         }
     }
     let broken =
@@ -587,19 +593,29 @@ async fn settle(
     Ok(())
 }
 
-/// Frees inodes that were unlinked while open. One whose nodes cannot be read stays for a later
-/// mount: other files do not need it.
+/// Frees inodes that were unlinked while open. What becomes of that is not written meanwhile: most
+/// of it is of nodes that are about to go.
 pub(crate) async fn reap_orphans(inner: &Rc<Inner>) -> Result<()> {
     let orphans: Vec<Ino> = inner.core.borrow().orphans.iter().copied().collect();
+    inner.core.borrow_mut().replaying = true;
     for ino in orphans {
-        loop {
-            match inner.run(|core| core.reap(ino)).await {
-                Ok(true) => break,
-                Ok(false) => {}
-                Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) => break,
-                Err(error) => return Err(error),
+        reap(inner, ino).await?;
+    }
+    inner.core.borrow_mut().replaying = false;
+    Ok(())
+}
+
+/// Frees an inode without names. One whose nodes cannot be read stays for a later mount: other
+/// files do not need it, and nobody asked for it.
+pub(crate) async fn reap(inner: &Rc<Inner>, ino: Ino) -> Result<()> {
+    loop {
+        match inner.run_quietly(|core| core.reap(ino)).await.map_err(Failed::into_error) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) => {
+                return Ok(());
             }
+            Err(error) => return Err(error),
         }
     }
-    Ok(())
 }

@@ -19,7 +19,6 @@
 
 use crate::clean::{Outcome, Urgency};
 use crate::core::{Core, Inner, Stop};
-use crate::types::Ino;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_rt::{Permit, Semaphore};
 use furrow_zone::{Error, ErrorKind, Result};
@@ -191,16 +190,6 @@ impl Core {
     pub(crate) fn may_open(&self) -> bool {
         let keep = if self.space.for_cleaning { 0 } else { RESERVE };
         self.zones.free_count() > keep
-    }
-
-    /// Refuses to keep another inode without names: a checkpoint has room for so many only.
-    pub(crate) fn reserve_orphan(&self, ino: Ino) -> Result<(), Stop> {
-        let most = self.layout.orphans_max();
-        if self.open.contains_key(&ino) && self.orphans.len() >= most {
-            let message = format!("{most} removed files are still open");
-            return Err(Stop::Fail(Error::new(ErrorKind::NoSpace, message)));
-        }
-        Ok(())
     }
 
     /// True if a checkpoint would give back what is lacking.

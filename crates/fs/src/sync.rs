@@ -8,6 +8,11 @@
 //! flight must have reached for the record to count. It never carries SIT entries: recovery
 //! derives them by comparing old and new nodes.
 //!
+//! A rename over an existing file is in the next record, whoever asked for that. The record then
+//! carries the content of the file that was moved as well, as if it had been fsynced: programs
+//! that replace a file so expect to find it old or new, and the old content is gone by then.
+//! Truncating a file is no name change and is in no record but the file's own.
+//!
 //! The log is a pair of halves, striped like data. Records are dead after the next checkpoint; a
 //! half is reset once a checkpoint is durable that starts in the other. When both are in use, a
 //! checkpoint comes first.
@@ -21,12 +26,20 @@ use crate::types::{Ino, Kind};
 use furrow_log::record::{RecordId, blocks_for, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind};
 use furrow_rt::Pages;
-use furrow_zone::{Result, ZoneId};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Records in flight above which further fsyncs share one. With 16 the lab's J5100 made 1.2 times
 /// as many fsyncs for 16 clients, its ZN540 two thirds: each command has its price there.
 const RECORDS_IN_FLIGHT: u32 = 4;
+
+/// Blocks of the longest record: what would take more is made durable by a checkpoint, which need
+/// not say it all again.
+const RECORD_BLOCKS_MAX: u32 = 1_024;
+/// Dirty blocks of a file that an fsync dispatches in the stretch that dispatches its record; those
+/// beyond are dispatched before, and others have turns meanwhile.
+const AHEAD: usize = 256;
 
 /// Where the sync log is.
 #[derive(Default)]
@@ -68,7 +81,7 @@ impl Core {
     /// first.
     fn sync_room(&mut self, blocks: u32) -> bool {
         let capacity = self.layout.sync_stripe().blocks();
-        if blocks > capacity / 2 {
+        if blocks > RECORD_BLOCKS_MAX.min(capacity / 2) {
             return false;
         }
         if self.sync.next + blocks <= capacity {
@@ -87,7 +100,7 @@ impl Core {
                 self.writer.open_zone_after(*zone, *previous);
             } else {
                 // Not begun, or found full by recovery: it holds no permit.
-                self.writer.open_zone(*zone, 0);
+                self.writer.open_empty(*zone);
             }
         }
         self.sync.half = other;
@@ -111,7 +124,7 @@ impl Core {
             let (column, offset) = stripe.place(self.sync.next);
             let zone = zones[column as usize];
             if !self.writer.is_open(zone) {
-                self.writer.open_zone(zone, 0);
+                self.writer.open_empty(zone);
             }
             let run = (stripe.run(self.sync.next) as usize).min(pages.len());
             let rest: Pages = pages.drain(run..).collect();
@@ -124,11 +137,35 @@ impl Core {
         self.sync.sequence += 1;
     }
 
+    /// Files of which the next record must tell, whoever asks for it, because it tells of a rename
+    /// that gave them the place of others: those with anything that no record tells of, but for
+    /// `asked`, ascending, which it tells of anyway.
+    fn carried(&self, asked: &[Ino]) -> Vec<Ino> {
+        let unsynced = |ino: Ino| {
+            let mut dirty = self.cache.dirty_of(ino.0).chain(self.cache.dirty_nodes_of(ino.0));
+            dirty.next().is_some() || self.changed_nodes.has(ino.0)
+        };
+        // One without a name, or that is gone, needs nothing. It is not looked at: it may not be in
+        // the cache.
+        let named =
+            |ino: Ino| self.nat.get(ino.0).ino.get() == ino.0 && !self.orphans.contains(&ino);
+        let wanted = |ino: &Ino| asked.binary_search(ino).is_err() && named(*ino) && unsynced(*ino);
+        let mut inos: Vec<Ino> = self.names.carried().filter(wanted).collect();
+        inos.sort_unstable();
+        inos.dedup();
+        inos
+    }
+
     /// Dispatches data, nodes and one record for `inos`; the stamp to wait for. `None`: a
     /// checkpoint must come first, and makes the record unnecessary.
     pub(crate) fn dispatch_sync(&mut self, inos: &[Ino]) -> Result<Option<u64>, Stop> {
         self.writable()?;
-        let bound = self.record_bound(inos);
+        let carried = self.carried(inos);
+        for ino in &carried {
+            self.prepare_write_file(*ino)?;
+        }
+        let all = [inos, &carried].concat();
+        let bound = self.record_bound(&all);
         if !self.sync_room(blocks_for(bound)) {
             return Ok(None);
         }
@@ -136,6 +173,9 @@ impl Core {
         let mut changed = false;
         for ino in inos {
             changed |= self.sync_file(*ino, &mut out)?;
+        }
+        for ino in carried {
+            changed |= self.log_content(ino, &mut out)?;
         }
         self.names.take_unlogged(&mut out);
         if !changed && out.0.is_empty() {
@@ -179,6 +219,11 @@ impl Core {
             }
             return Ok(true);
         }
+        self.log_content(ino, out)
+    }
+
+    /// Dispatches the data and nodes of a file and notes where its changed nodes are.
+    fn log_content(&mut self, ino: Ino, out: &mut Encoder) -> Result<bool, Stop> {
         let ranges = ranges(self.cache.dirty_of(ino.0));
         self.write_file(ino)?;
         let changed = self.changed_nodes.of(ino.0);
@@ -267,20 +312,37 @@ impl Inner {
             let mut inos = batch;
             inos.sort_unstable();
             inos.dedup();
-            let result = inner.sync_now(&inos).await;
-            round.finish(result);
+            let results = inner.sync_each(&inos).await;
+            round.finish(results);
             inner.record_done();
         });
     }
 
-    async fn share_record(self: &Rc<Self>, _ino: Ino) -> Result<()> {
+    async fn share_record(self: &Rc<Self>, ino: Ino) -> Result<()> {
         let round = self.core.borrow().sync_round.clone();
-        round.wait().await
+        round.wait(ino).await
+    }
+
+    /// One record for all, or, where what one of them needs is damaged, one for each: nobody is
+    /// refused because of another's file.
+    async fn sync_each(self: &Rc<Self>, inos: &[Ino]) -> BTreeMap<Ino, Result<()>> {
+        let result = self.sync_now(inos).await;
+        let damage = |error: &Error| matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
+        let apart = inos.len() > 1 && result.as_ref().is_err_and(damage);
+        let mut results = BTreeMap::new();
+        for ino in inos {
+            let own = if apart { self.sync_now(&[*ino]).await } else { result.clone() };
+            results.insert(*ino, own);
+        }
+        results
     }
 
     /// Dispatches and waits.
     async fn sync_now(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
-        self.append_files(inos).await?;
+        let carried = self.core.borrow().carried(inos);
+        let all = [inos, &carried].concat();
+        self.append_files(&all).await?;
+        self.write_ahead(&all).await?;
         let dispatched = self
             .run(|core| {
                 // An inode removed meanwhile needs nothing.
@@ -288,8 +350,7 @@ impl Inner {
                 for ino in inos {
                     match core.inode(*ino) {
                         Ok(_) => alive.push(*ino),
-                        Err(Stop::Fail(error))
-                            if error.kind() == furrow_zone::ErrorKind::NotFound => {}
+                        Err(Stop::Fail(error)) if error.kind() == ErrorKind::NotFound => {}
                         Err(stop) => return Err(stop),
                     }
                 }
@@ -309,6 +370,19 @@ impl Inner {
             Ok(None) => self.checkpoint(false).await,
             Err(error) => Err(error),
         }
+    }
+
+    /// Dispatches what is dirty of `inos` but for the last few blocks of each.
+    async fn write_ahead(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
+        for ino in inos {
+            let mut from = 0;
+            while self.core.borrow().cache.dirty_in(ino.0, from..).nth(AHEAD).is_some() {
+                let done = self.run(|core| core.write_range(*ino, from, u32::MAX)).await;
+                self.after_dispatch();
+                from = done?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits until everything before `mark` is on the drive and durable.
@@ -345,20 +419,21 @@ pub(crate) struct Round(Rc<RoundState>);
 
 #[derive(Default)]
 struct RoundState {
-    result: std::cell::RefCell<Option<Result<()>>>,
+    /// What each of them is answered.
+    results: std::cell::RefCell<Option<BTreeMap<Ino, Result<()>>>>,
     done: furrow_rt::Notify,
 }
 
 impl Round {
-    fn finish(&self, result: Result<()>) {
-        *self.0.result.borrow_mut() = Some(result);
+    fn finish(&self, results: BTreeMap<Ino, Result<()>>) {
+        *self.0.results.borrow_mut() = Some(results);
         self.0.done.notify_all();
     }
 
-    async fn wait(&self) -> Result<()> {
+    async fn wait(&self, ino: Ino) -> Result<()> {
         loop {
-            if let Some(result) = self.0.result.borrow().clone() {
-                return result;
+            if let Some(results) = &*self.0.results.borrow() {
+                return results.get(&ino).cloned().unwrap_or(Ok(()));
             }
             self.0.done.wait().await;
         }

@@ -363,6 +363,8 @@ pub struct MkfsOptions {
     pub label: String,
     /// UUID; drawn at random if absent.
     pub uuid: Option<furrow_log::record::Uuid>,
+    /// Key of the hash of names; drawn at random if absent.
+    pub hash_seed: Option<u64>,
     /// Zones per superzone; chosen from the drive's channels and permits if absent.
     pub width: Option<u32>,
     /// Blocks per segment; 512, or less on a drive of tiny zones, if absent.
@@ -609,6 +611,11 @@ pub struct Counters {
     pub clean_failed_blocks: u64,
     /// Times an operation had to wait for room.
     pub space_waits: u64,
+    /// The most blocks, nodes and names that were looked at before others had a turn; stretches of
+    /// fewer than 512 are not noted.
+    pub longest_stretch: u64,
+    /// Nanoseconds that the longest such stretch took.
+    pub longest_stretch_time: u64,
 }
 
 impl Counters {

@@ -54,7 +54,7 @@ fn null() -> Rc<Null> {
 fn through_writer(order: Order, spread: u32) -> (u64, u64) {
     let rt = Rt::new(Config::real());
     let writer = Writer::new(&rt, null(), order, 1);
-    (0..ZONES).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+    (0..ZONES).for_each(|zone| writer.open_empty(ZoneId(zone)));
     rt.run_ready();
     let page = Page::zeroed();
     let (mut calls, mut total) = (0, 0);

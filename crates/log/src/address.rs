@@ -8,7 +8,7 @@ use crate::format::BLOCK_SIZE;
 use furrow_rt::{Pages, Pool};
 use furrow_zone::{
     BlockCount, Command, Error, ErrorKind, Geometry, Lba, QueueId, Request, Result, ZoneId,
-    ZonedDevice,
+    ZoneReport, ZoneState, ZonedDevice,
 };
 use std::fmt;
 
@@ -30,6 +30,20 @@ pub fn oob_per_block(geometry: &Geometry) -> usize {
 pub fn blocks_per_zone(geometry: &Geometry) -> u32 {
     let blocks = geometry.zone_capacity.0 / sectors_per_block(geometry);
     u32::try_from(blocks).unwrap_or(u32::MAX)
+}
+
+/// Blocks of a zone that were begun: all that were written, and one of which a torn write left a
+/// part, where logical blocks are smaller. What goes on in a zone goes on behind them.
+pub fn blocks_begun(report: &ZoneReport, geometry: &Geometry) -> u32 {
+    let capacity = blocks_per_zone(geometry);
+    match report.state {
+        ZoneState::Offline | ZoneState::Empty => 0,
+        ZoneState::Full | ZoneState::ReadOnly => capacity,
+        _ => {
+            let blocks = report.write_pointer.0.div_ceil(sectors_per_block(geometry));
+            blocks.min(u64::from(capacity)) as u32
+        }
+    }
 }
 
 /// Largest command to use, in 4 KiB blocks: the drive's limit, at most 1 MiB.
@@ -240,7 +254,7 @@ mod tests {
             let toy = Toy::on(&rt, geometry(3, 13), seed);
             let writer = Writer::new(&rt, toy.clone(), Order::Queued, 3);
             for zone in 0..3u8 {
-                writer.open_zone(ZoneId(zone.into()), 0);
+                writer.open_empty(ZoneId(zone.into()));
                 let pages: Pages =
                     (0..13u8).map(|offset| Page::from_slice(&[zone, offset])).collect();
                 drop(writer.write(ZoneId(zone.into()), Kind::Data, pages, Durability::Cached));

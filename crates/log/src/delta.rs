@@ -16,7 +16,7 @@
 //!
 //! It does not know what the tables are, and does not store its extents.
 
-use crate::address::{BlockAddr, blocks_per_command, blocks_per_zone, read_blocks};
+use crate::address::{BlockAddr, blocks_begun, blocks_per_command, blocks_per_zone, read_blocks};
 use crate::budget::Permit;
 use crate::format::{BLOCK_BODY, BLOCK_SIZE, DeltaGroup, ExtentEntry};
 use crate::record::{self, Expect, RecordId, crc32c_append};
@@ -411,13 +411,37 @@ impl DeltaLog {
         permit: Option<Permit>,
     ) -> DeltaLog {
         let first = layout.half_zones(0)[0];
-        writer.open_zone(first, 0);
+        writer.open_empty(first);
         writer.keep_permit(first);
         if let Some(permit) = permit {
             writer.attach(first, permit);
         }
         let (writer, pages) = (writer.clone(), pages.clone());
         DeltaLog { layout, writer, pages, half: 0, block: 0, clean: [true; 2] }
+    }
+
+    /// The log as the drive has it, in `half`, to be read only: nothing is written.
+    ///
+    /// # Errors
+    /// `Io` if the drive does not report.
+    pub fn found(writer: &Writer, layout: DeltaLayout, pages: &Pool, half: u8) -> Result<DeltaLog> {
+        let (writer, pages) = (writer.clone(), pages.clone());
+        let report = |zone: &ZoneId| report_one(&**writer.device(), *zone);
+        let reports: Vec<ZoneReport> =
+            layout.half_zones(half).iter().map(report).collect::<Result<_>>()?;
+        let others: Vec<ZoneReport> =
+            layout.half_zones(1 - half).iter().map(report).collect::<Result<_>>()?;
+        let written = |report: &ZoneReport| report.state != ZoneState::Empty;
+        let current = reports.iter().rposition(written).unwrap_or(0);
+        let at = match reports[current].state {
+            ZoneState::Offline => layout.capacity,
+            _ => blocks_begun(&reports[current], writer.geometry()),
+        };
+        let block = current as u32 * layout.capacity + at;
+        let mut clean = [false; 2];
+        clean[usize::from(1 - half)] = !others.iter().any(written);
+        clean[usize::from(half)] = block == 0;
+        Ok(DeltaLog { layout, writer, pages, half, block, clean })
     }
 
     /// The log as the drive has it, to go on in `half` behind everything written there. Zones of
@@ -432,11 +456,11 @@ impl DeltaLog {
         permit: Option<Permit>,
         half: u8,
     ) -> Result<DeltaLog> {
+        let log = DeltaLog::found(writer, layout, pages, half)?;
+        let (writer, layout) = (&log.writer, &log.layout);
         let report = |zone: &ZoneId| report_one(&**writer.device(), *zone);
         let zones = layout.half_zones(half);
         let reports: Vec<ZoneReport> = zones.iter().map(report).collect::<Result<_>>()?;
-        let other = layout.half_zones(1 - half).iter().map(report);
-        let others: Vec<ZoneReport> = other.collect::<Result<_>>()?;
         let written = |report: &ZoneReport| report.state != ZoneState::Empty;
         let current = reports.iter().rposition(written).unwrap_or(0);
         let mut short = None;
@@ -445,7 +469,8 @@ impl DeltaLog {
             drop(writer.fill(report.zone, layout.capacity));
             short = Some(report.zone);
         }
-        let at = writer.open_reported(&reports[current]);
+        writer.open_reported(&reports[current]);
+        writer.level(reports[current].zone);
         if let Some(short) = short {
             // The next zone must not become active while one before is: a permit is for one.
             writer.follow(reports[current].zone, short);
@@ -454,12 +479,7 @@ impl DeltaLog {
         if let Some(permit) = permit {
             writer.attach(reports[current].zone, permit);
         }
-        let mut clean = [false; 2];
-        clean[usize::from(1 - half)] = !others.iter().any(written);
-        let block = current as u32 * layout.capacity + at;
-        clean[usize::from(half)] = block == 0;
-        let (writer, pages) = (writer.clone(), pages.clone());
-        Ok(DeltaLog { layout, writer, pages, half, block, clean })
+        Ok(log)
     }
 
     /// What the log is made of.

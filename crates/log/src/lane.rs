@@ -21,6 +21,7 @@
 
 use crate::address::{blocks_per_command, oob_per_block, sectors_per_block};
 use crate::budget::Permit;
+use crate::queues::{Bound, Queues};
 use crate::writer::{Failure, Party, Shared};
 use furrow_rt::{Completion, Page, Pages};
 use furrow_zone::{
@@ -30,6 +31,7 @@ use furrow_zone::{
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -94,35 +96,6 @@ struct Flight {
     again: Option<Request>,
 }
 
-/// How many zones are written through each hardware queue.
-pub(crate) struct Queues(Vec<Cell<u32>>);
-
-impl Queues {
-    pub(crate) fn new(queues: u16) -> Rc<Queues> {
-        Rc::new(Queues((0..queues.max(1)).map(|_| Cell::new(0)).collect()))
-    }
-
-    pub(crate) fn count(&self) -> u32 {
-        self.0.len() as u32
-    }
-
-    /// The one with the fewest zones.
-    pub(crate) fn least(&self) -> QueueId {
-        let queues = self.0.iter().enumerate();
-        queues.min_by_key(|(_, zones)| zones.get()).map_or(QueueId(0), |(i, _)| QueueId(i as u16))
-    }
-}
-
-/// That a zone is written through a queue, while it is.
-struct Bound(Rc<Queues>, QueueId);
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        let zones = &self.0.0[usize::from(self.1.0)];
-        zones.set(zones.get() - 1);
-    }
-}
-
 #[derive(Default)]
 struct State {
     position: u32,
@@ -153,8 +126,8 @@ struct State {
     heir: bool,
     /// Nothing is sent before this lane is full, or its zone reset.
     gate: Option<Rc<Lane>>,
-    /// Logical blocks to write before anything else, to stand at a whole block.
-    skew: u64,
+    /// Logical blocks of the zone to write before anything else, to stand at a whole block.
+    rest: Option<Range<u64>>,
     /// Forgotten by the writer: the pump ends.
     gone: bool,
     /// Counts as written through its queue, until it is full or ended otherwise.
@@ -200,10 +173,12 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// A lane whose zone's write pointer is `skew` logical blocks before block `at`.
-    pub(crate) fn new(zone: ZoneId, capacity: u32, at: u32, skew: u64) -> Lane {
+    /// A lane that goes on at block `at`, when the logical blocks in `rest` are written.
+    pub(crate) fn new(zone: ZoneId, capacity: u32, at: u32, rest: Option<Range<u64>>) -> Lane {
         assert!(at <= capacity, "zone {zone} opened at {at}, its capacity is {capacity}");
-        let state = State { position: at, sent: at, done: at, skew, ..State::default() };
+        // Full is what the drive has made full.
+        let done = if rest.is_some() { at - 1 } else { at };
+        let state = State { position: at, sent: at, done, rest, ..State::default() };
         Lane { zone, queue: QueueId(0), capacity, state: RefCell::new(state) }
     }
 
@@ -212,9 +187,7 @@ impl Lane {
         self.queue = queue;
         let state = self.state.get_mut();
         if state.done < self.capacity {
-            let zones = &queues.0[usize::from(queue.0)];
-            zones.set(zones.get() + 1);
-            state.bound = Some(Bound(queues.clone(), queue));
+            state.bound = Some(Bound::new(queues, queue));
         }
         self
     }
@@ -295,6 +268,28 @@ impl Lane {
             state.kick();
         }
         at
+    }
+
+    /// Has what is missing of a torn block written, if something is and no write is to come.
+    pub(crate) fn level(&self, shared: &Shared) {
+        let mut state = self.state.borrow_mut();
+        if state.rest.is_none() || state.failed.is_some() || !state.writes.is_empty() {
+            return;
+        }
+        let sequence = shared.window.borrow_mut().open(0);
+        let (what, tell, end) = (What::Here, Tell::Nobody, state.position);
+        let fua = false;
+        state.writes.push_back(Dispatched {
+            blocks: 0,
+            end,
+            sequence,
+            fua,
+            pages: 0,
+            oob: 0,
+            what,
+            tell,
+        });
+        state.kick();
     }
 
     /// Tells the content of the late block at `at`; of no effect if its lane has failed.
@@ -664,8 +659,10 @@ impl Pump {
         if behind && among != append {
             return None;
         }
-        if state.skew > 0 {
-            let request = self.level(state);
+        if let Some(rest) = state.rest.take() {
+            // One that is there for this alone is sent with it.
+            state.next += usize::from(write.blocks == 0);
+            let request = self.level(rest);
             return Some(Next { request, end: from, behind, append: false });
         }
         if append && !behind {
@@ -757,14 +754,15 @@ impl Pump {
         if missing == 1 { most } else { waiting.div_ceil(missing).max(PIECE_MIN).min(most) }
     }
 
-    /// Zeros that bring the write pointer to a whole block: a torn write left it within one.
-    fn level(&self, state: &mut State) -> Request {
+    /// Zeros for the rest of a block in which a torn write left the write pointer, and of the zone
+    /// behind its last block.
+    fn level(&self, rest: Range<u64>) -> Request {
         let geometry = self.shared.device.geometry();
-        let at = u64::from(state.sent) * sectors_per_block(geometry);
-        let skew = std::mem::take(&mut state.skew);
-        let lba = Lba(geometry.start(self.lane.zone).0 + at - skew);
-        let command = Command::Write { lba, blocks: BlockCount(skew) };
-        Request::with_data(command, Pages::from_iter([self.shared.zero.clone()]))
+        let blocks = BlockCount(rest.end - rest.start);
+        let lba = Lba(geometry.start(self.lane.zone).0 + rest.start);
+        let pages = blocks.0.div_ceil(sectors_per_block(geometry));
+        let zeros = (0..pages).map(|_| self.shared.zero.clone());
+        Request::with_data(Command::Write { lba, blocks }, zeros.collect::<Pages>())
     }
 }
 

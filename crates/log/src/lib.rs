@@ -16,6 +16,7 @@ pub mod format;
 mod lane;
 pub mod layout;
 pub mod pool;
+mod queues;
 pub mod record;
 #[cfg(test)]
 mod toy;

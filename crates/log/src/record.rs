@@ -248,6 +248,14 @@ pub fn open<'a>(bytes: &'a [u8], expect: &Expect) -> Result<(Header, &'a [u8])> 
     Ok((header, body))
 }
 
+/// True if `last`, the last block of a record, which holds `length` bytes of it, was torn: on a
+/// drive whose logical blocks, of `sector` bytes, are smaller, a power cut can leave a part of a
+/// block. What is missing reads as zeros, or recovery has filled it with them.
+pub fn is_torn(last: &[u8], length: usize, sector: usize) -> bool {
+    let written = last.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+    sector < BLOCK_SIZE && written.div_ceil(sector) < length.min(BLOCK_SIZE).div_ceil(sector)
+}
+
 fn check(header: &Header, expect: &Expect) -> Result<()> {
     let wrong = |what: String| Err(Error::new(ErrorKind::WrongFormat, what));
     let version = header.version.get();

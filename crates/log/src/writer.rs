@@ -21,11 +21,12 @@
 //! was opened behind a failed zone is held back until that is closed ([`Writer::close`]); every
 //! wait goes on to tell of it until it is forgiven ([`Writer::forgive`]).
 
-use crate::address::{blocks_per_zone, sectors_per_block};
+use crate::address::{blocks_begun, blocks_per_zone, sectors_per_block};
 use crate::budget::Permit;
 use crate::lane::{
-    Lane, Pump, Queues, Tell, What, largest_append, largest_command, not_open, tail_sectors,
+    Lane, Pump, Tell, What, largest_append, largest_command, not_open, tail_sectors,
 };
+use crate::queues::Queues;
 use crate::window::{Mark, Window};
 
 use furrow_rt::{Notify, Page, Pages, Rt};
@@ -35,6 +36,7 @@ use furrow_zone::{
 };
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -327,13 +329,13 @@ impl Writer {
         self.lane(zone).unwrap_or_else(|| panic!("{}", not_open(zone)))
     }
 
-    fn start(&self, zone: ZoneId, at: u32, skew: u64, gate: Option<Rc<Lane>>) {
+    fn start(&self, zone: ZoneId, at: u32, rest: Option<Range<u64>>, gate: Option<Rc<Lane>>) {
         // A zone that follows another goes on in its queue; others take the one with the fewest.
         let queue = match &gate {
             Some(gate) => gate.queue,
             None => self.0.queues.least(),
         };
-        let lane = Lane::new(zone, self.0.capacity, at, skew);
+        let lane = Lane::new(zone, self.0.capacity, at, rest);
         let lane = Rc::new(lane.bound_to(queue, &self.0.queues));
         if let Some(gate) = gate {
             lane.follow(gate);
@@ -346,33 +348,52 @@ impl Writer {
         self.0.rt.spawn_detached(Pump::new(lane, self.0.clone()));
     }
 
-    /// Takes `zone` into use, its write pointer being at block `at`.
+    /// Takes the empty `zone` into use.
     ///
     /// # Panics
-    /// If the drive has no such zone or block, or writes of the zone are in flight.
-    pub fn open_zone(&self, zone: ZoneId, at: u32) {
-        self.start(zone, at, 0, None);
+    /// If the drive has no such zone, or writes of the zone are in flight.
+    pub fn open_empty(&self, zone: ZoneId) {
+        self.start(zone, 0, None, None);
     }
 
-    /// Takes a zone into use where the drive's report says its write pointer is; answers the
-    /// block. If a torn write left the pointer within a block (of a drive with 512-byte logical
-    /// blocks), the next write is preceded by zeros up to a whole one. A zone that cannot be
-    /// written any more counts as full.
+    /// Takes a zone into use where the drive's report says its write pointer is: the only way to
+    /// go on in a zone that is not empty. Answers the block. A torn write may have left the pointer
+    /// within a block, where logical blocks are of 512 bytes: the zone goes on behind that block,
+    /// whose rest is filled with zeros before the next write, or by [`Writer::level`]. Where no
+    /// whole block is left there is no next write: up to the zone's capacity, behind its last whole
+    /// block too, it is written at once. A zone that cannot be written any more counts as full.
     ///
     /// # Panics
-    /// As [`Writer::open_zone`].
+    /// As [`Writer::open_empty`].
     pub fn open_reported(&self, report: &ZoneReport) -> u32 {
-        let per_block = sectors_per_block(self.geometry());
-        let pointer = report.write_pointer.0.min(u64::from(self.0.capacity) * per_block);
-        let (at, skew) = match report.state {
-            ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline => (self.0.capacity, 0),
-            _ => {
-                let at = pointer.div_ceil(per_block);
-                (at as u32, at * per_block - pointer)
-            }
+        let geometry = self.geometry();
+        let at = match report.state {
+            ZoneState::Offline => self.0.capacity,
+            _ => blocks_begun(report, geometry),
         };
-        self.start(report.zone, at, skew, None);
+        let closed =
+            matches!(report.state, ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline);
+        let last = at == self.0.capacity;
+        let end = match last {
+            true => geometry.zone_capacity.0,
+            false => u64::from(at) * sectors_per_block(geometry),
+        };
+        let rest = report.write_pointer.0..end;
+        let rest = (!closed && !rest.is_empty()).then_some(rest);
+        self.start(report.zone, at, rest, None);
+        if last {
+            self.level(report.zone);
+        }
         at
+    }
+
+    /// Writes what is missing of the block in which a torn write left the pointer of the open
+    /// `zone`, now rather than before the next write. A mark covers it.
+    ///
+    /// # Panics
+    /// If the zone is not open.
+    pub fn level(&self, zone: ZoneId) {
+        self.open_lane(zone).level(&self.0);
     }
 
     /// Takes the empty `zone` into use as the continuation of `previous`, which is not written
@@ -383,7 +404,7 @@ impl Writer {
     /// As [`Writer::open_zone`].
     pub fn open_zone_after(&self, zone: ZoneId, previous: ZoneId) {
         let gate = self.lane(previous).inspect(|lane| lane.seal());
-        self.start(zone, 0, 0, gate);
+        self.start(zone, 0, None, gate);
     }
 
     /// Holds back what is written to the open `zone` until `previous` is full.

@@ -7,14 +7,15 @@
 //! Invariants:
 //! - Nothing is read for which there is no memory: a charge comes first.
 //! - A client that stands still in the middle of a message, or takes no replies, is cut after
-//!   [`Limits::stall`]; between messages it may be silent for ever.
+//!   [`Limits::stall`]; between messages it may be silent for [`Limits::idle`].
 
 use crate::budget::Budget;
+use crate::listen::Peer;
 use crate::reply::{Outbox, Reply};
 use crate::server::Limits;
 use crate::status::{ConnectionStatus, Counters};
 use crate::stream::Stream;
-use furrow_rt::{Notify, PAGE_SIZE, Page, Pages, Pool, Rt, either, within};
+use furrow_rt::{Notify, PAGE_SIZE, Page, Pages, Permit, Pool, Rt, Semaphore, either, within};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -29,6 +30,11 @@ const PAGES_AT_ONCE: usize = 256;
 /// something, so that dribbling is no way to hold on to memory.
 const PROGRESS: u64 = 64 << 10;
 
+/// Of a connection's requests that have to wait for each other where they overlap (writes of parts
+/// of blocks), or that take long (trims and zeroes, by their length), as many are under way at
+/// once: whoever comes next through another connection waits for no more than these.
+const TURNS: u64 = 64;
+
 /// Why a connection's reading ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -36,16 +42,20 @@ pub(crate) enum End {
     Orderly,
     /// It broke the protocol, stood still or vanished in the middle of a message.
     Broken,
+    /// Nothing came for as long as a client may be silent.
+    Idle,
 }
 
 /// What the tasks of a connection share.
 pub(crate) struct Link {
     pub(crate) id: u64,
-    pub(crate) peer: String,
+    pub(crate) peer: Peer,
     pub(crate) rt: Rt,
     pub(crate) stream: Stream,
     pub(crate) outbox: Outbox,
     pub(crate) budget: Rc<Budget>,
+    /// See [`TURNS`].
+    turns: Semaphore,
     pub(crate) pool: Pool,
     pub(crate) counters: Counters,
     pub(crate) export: RefCell<Option<String>>,
@@ -55,6 +65,8 @@ pub(crate) struct Link {
     batching: Cell<bool>,
     draining: Cell<bool>,
     ended: Cell<bool>,
+    spoke: Cell<bool>,
+    was_cut: Cell<bool>,
     /// Told when draining begins, and then when there may be nothing left to do.
     changed: Notify,
 }
@@ -62,7 +74,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(
         id: u64,
-        peer: String,
+        peer: Peer,
         rt: Rt,
         stream: Stream,
         limits: Rc<Limits>,
@@ -76,6 +88,7 @@ impl Link {
             stream,
             outbox: Outbox::default(),
             budget: Rc::new(budget),
+            turns: Semaphore::new(TURNS),
             pool,
             counters: Counters::default(),
             export: RefCell::new(None),
@@ -84,6 +97,8 @@ impl Link {
             batching: Cell::new(false),
             draining: Cell::new(false),
             ended: Cell::new(false),
+            spoke: Cell::new(false),
+            was_cut: Cell::new(false),
             changed: Notify::new(),
         }
     }
@@ -101,8 +116,24 @@ impl Link {
 
     /// Ends it at once. What is under way in the volume goes on there.
     pub(crate) fn cut(&self) {
+        self.was_cut.set(true);
         self.outbox.close();
         self.stream.cut();
+    }
+
+    /// Nothing has come from the client yet.
+    pub(crate) fn is_silent(&self) -> bool {
+        !self.spoke.get()
+    }
+
+    /// It has been cut, and is about to end.
+    pub(crate) fn was_cut(&self) -> bool {
+        self.was_cut.get()
+    }
+
+    /// Waits for the turn of a request on `blocks` blocks of which only few may be under way.
+    pub(crate) async fn turn(&self, blocks: u64) -> Permit {
+        self.turns.acquire(blocks.div_ceil(4096).clamp(1, TURNS / 4)).await
     }
 
     /// The reading task begins to handle what it has read, and will flush before it waits.
@@ -205,7 +236,7 @@ impl Link {
     pub(crate) fn status(&self) -> ConnectionStatus {
         ConnectionStatus {
             id: self.id,
-            peer: self.peer.clone(),
+            peer: self.peer.name.clone(),
             export: self.export.borrow().clone(),
             tls: self.stream.is_tls(),
             in_flight: self.in_flight.get(),
@@ -286,6 +317,7 @@ impl Input {
         match self.link.stream.read(&mut buffers)? {
             0 => Err(Errno::PIPE),
             count => {
+                self.link.spoke.set(true);
                 // Under TLS there may be more that was read, but not given out.
                 self.dry = count < room && !self.link.stream.is_tls();
                 let landed = count.min(until - at);
@@ -325,7 +357,14 @@ impl Input {
                 within(&link.rt, link.limits.stall, readable).await.ok_or(End::Broken)?;
             } else {
                 // Either is reason to look again.
-                let _ = either(readable, link.changed.wait()).await;
+                let news = either(readable, link.changed.wait());
+                match link.limits.idle {
+                    0 => drop(news.await),
+                    idle if within(&link.rt, idle, news).await.is_none() && link.is_idle() => {
+                        return Err(End::Idle);
+                    }
+                    _ => {}
+                }
             }
         }
     }

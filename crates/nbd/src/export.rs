@@ -1,9 +1,9 @@
 //! Exports: volumes by name, and what a client is told about them.
 
-use crate::overlap::Overlaps;
 use crate::status::{Counters, ExportStatus};
 use crate::volume::{BLOCK, Volume};
 use crate::wire::{PAYLOAD_MAX, STRING_MAX, transmission};
+use furrow_rt::Ranges;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -40,9 +40,9 @@ impl<V: Volume> Export<V> {
 /// An export that is served.
 pub(crate) struct Served<V> {
     export: Export<V>,
-    /// Writes of parts of blocks take turns with all others, through whichever export of the
-    /// volume they come.
-    pub(crate) overlaps: Rc<Overlaps>,
+    /// Blocks that are being written: writes that overlap take turns, through whichever export of
+    /// the volume they come.
+    pub(crate) turns: Rc<Ranges>,
     pub(crate) counters: Counters,
     pub(crate) connections: Cell<u64>,
 }
@@ -50,9 +50,9 @@ pub(crate) struct Served<V> {
 impl<V: Volume> Served<V> {
     fn new(export: Export<V>, others: &[Rc<Served<V>>]) -> Served<V> {
         let same = |other: &&Rc<Served<V>>| Rc::ptr_eq(&other.export.volume, &export.volume);
-        let overlaps = others.iter().find(same).map(|other| other.overlaps.clone());
-        let overlaps = overlaps.unwrap_or_default();
-        Served { export, overlaps, counters: Counters::default(), connections: Cell::new(0) }
+        let turns = others.iter().find(same).map(|other| other.turns.clone());
+        let turns = turns.unwrap_or_default();
+        Served { export, turns, counters: Counters::default(), connections: Cell::new(0) }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -181,7 +181,7 @@ mod tests {
         let volume = Rc::new(Memory::new(8));
         let same = |name| Export::new(name, volume.clone());
         let exports = Exports::new(vec![export("a"), same("b"), same("c")]).unwrap();
-        let turns = |name: &[u8]| exports.find(name).unwrap().overlaps.clone();
+        let turns = |name: &[u8]| exports.find(name).unwrap().turns.clone();
         assert!(Rc::ptr_eq(&turns(b"b"), &turns(b"c")));
         assert!(!Rc::ptr_eq(&turns(b"a"), &turns(b"b")));
     }

@@ -37,7 +37,6 @@ mod export;
 mod handshake;
 mod listen;
 mod memory;
-mod overlap;
 mod raid;
 mod reply;
 mod request;
@@ -50,7 +49,7 @@ mod volume;
 mod wire;
 
 pub use export::Export;
-pub use listen::{Listen, Listener};
+pub use listen::{Listen, Listener, Peer};
 pub use memory::Memory;
 pub use server::{Limits, Options, Server};
 pub use status::{ConnectionStatus, Counts, ExportStatus, Status};

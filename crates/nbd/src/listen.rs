@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with, sockopt};
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -56,6 +56,38 @@ impl std::str::FromStr for Listen {
                 format!("cannot listen at '{text}'; expected unix:PATH or tcp:ADDRESS:PORT"),
             )),
         }
+    }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// For people.
+    pub name: String,
+    /// What all its connections have in common: the process of a Unix socket, the address of TCP,
+    /// of which IPv6 gives each host a network of 64 bits.
+    pub client: String,
+}
+
+impl From<&str> for Peer {
+    fn from(name: &str) -> Peer {
+        Peer { name: name.to_owned(), client: name.to_owned() }
+    }
+}
+
+impl From<SocketAddr> for Peer {
+    fn from(address: SocketAddr) -> Peer {
+        let client = match address.ip() {
+            IpAddr::V4(host) => host.to_string(),
+            IpAddr::V6(host) => match host.to_ipv4_mapped() {
+                Some(host) => host.to_string(),
+                None => {
+                    let [a, b, c, d, ..] = host.segments();
+                    format!("{a:x}:{b:x}:{c:x}:{d:x}::/64")
+                }
+            },
+        };
+        Peer { name: address.to_string(), client }
     }
 }
 
@@ -137,7 +169,7 @@ impl Listener {
     }
 
     /// The next client that waits, and who it is. [`Errno::AGAIN`]: none.
-    pub fn accept(&self) -> Result<(OwnedFd, String), Errno> {
+    pub fn accept(&self) -> Result<(OwnedFd, Peer), Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (socket, address) = acceptfrom_with(&self.socket, flags)?;
         let peer = match &self.at {
@@ -148,7 +180,7 @@ impl Listener {
             }
             Listen::Tcp(_) => {
                 tune_tcp(&socket);
-                address.and_then(internet).map_or_else(|| "tcp".to_owned(), |a| a.to_string())
+                address.and_then(internet).map_or_else(|| "tcp".into(), Peer::from)
             }
         };
         Ok((socket, peer))
@@ -167,11 +199,12 @@ impl Drop for Listener {
 }
 
 /// The process at the other end of a Unix socket.
-fn peer_process(socket: &OwnedFd) -> String {
-    match sockopt::socket_peercred(socket) {
+fn peer_process(socket: &OwnedFd) -> Peer {
+    let name = match sockopt::socket_peercred(socket) {
         Ok(who) => format!("process {} of user {}", who.pid.as_raw_nonzero(), who.uid.as_raw()),
         Err(_) => "unix".to_owned(),
-    }
+    };
+    Peer::from(&*name)
 }
 
 fn internet(address: SocketAddrAny) -> Option<SocketAddr> {
@@ -214,6 +247,16 @@ mod tests {
         assert_eq!(refused.kind(), ErrorKind::Exists, "{refused}");
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn connections_of_one_host_are_one_clients() {
+        let client = |address: &str| Peer::from(address.parse::<SocketAddr>().unwrap()).client;
+        assert_eq!(client("10.0.0.1:5"), client("10.0.0.1:6"));
+        assert_ne!(client("10.0.0.1:5"), client("10.0.0.2:5"));
+        assert_eq!(client("[::ffff:10.0.0.1]:5"), client("10.0.0.1:5"));
+        assert_eq!(client("[2001:db8::1]:5"), client("[2001:db8::2]:6"));
+        assert_ne!(client("[2001:db8::1]:5"), client("[2001:db8:0:1::1]:5"));
     }
 
     #[test]

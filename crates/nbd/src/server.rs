@@ -4,7 +4,7 @@ use crate::budget::Budget;
 use crate::connection::{End, Input, Link};
 use crate::export::{Export, Exports};
 use crate::handshake::{Agreed, shake_hands};
-use crate::listen::{Listen, Listener};
+use crate::listen::{Listen, Listener, Peer};
 use crate::session::Session;
 use crate::status::{Status, count};
 use crate::stream::Stream;
@@ -25,8 +25,14 @@ use std::rc::Rc;
 pub struct Limits {
     /// Connections; further ones are closed at once.
     pub connections: usize,
-    /// Connections in the handshake; the oldest makes room for the next.
+    /// Connections of one client: a process, or an address. One that has not said a word makes room
+    /// for the next; where there is none, further ones are closed at once.
+    pub per_client: usize,
+    /// Connections in the handshake. The client that has the most makes room for the next: with one
+    /// that has not said a word, else with its oldest.
     pub handshakes: usize,
+    /// Nanoseconds that a client may be silent between two requests; 0: for ever.
+    pub idle: u64,
     /// Nanoseconds for the whole handshake.
     pub handshake: u64,
     /// Nanoseconds that a client may stand still in the middle of a message, or with replies that
@@ -46,7 +52,9 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections: 128,
-            handshakes: 32,
+            per_client: 64,
+            handshakes: 64,
+            idle: 0,
             handshake: 10 * Nanos::SECOND,
             stall: 60 * Nanos::SECOND,
             grace: 10 * Nanos::SECOND,
@@ -60,7 +68,7 @@ impl Default for Limits {
 impl Limits {
     fn check(&self) -> Result<()> {
         let one = u64::from(PAYLOAD_MAX) + 4096;
-        let problem = if self.connections == 0 || self.handshakes == 0 {
+        let problem = if self.connections.min(self.per_client).min(self.handshakes) == 0 {
             "a server without connections serves nobody"
         } else if self.connection < u64::from(PAYLOAD_MAX) {
             "a connection needs 32 MiB in flight, the largest request"
@@ -98,6 +106,8 @@ struct Inner<V> {
     gone: Notify,
     refused: Cell<u64>,
     failed: Cell<u64>,
+    evicted: Cell<u64>,
+    idle: Cell<u64>,
     cut: Cell<u64>,
 }
 
@@ -141,6 +151,8 @@ impl<V: Volume> Server<V> {
             gone: Notify::new(),
             refused: Cell::new(0),
             failed: Cell::new(0),
+            evicted: Cell::new(0),
+            idle: Cell::new(0),
             cut: Cell::new(0),
         }));
         for listener in listeners {
@@ -155,32 +167,45 @@ impl<V: Volume> Server<V> {
     }
 
     /// Serves a client that is connected already. The socket must not block.
-    pub fn attach(&self, socket: OwnedFd, peer: impl Into<String>) {
+    pub fn attach(&self, socket: OwnedFd, peer: impl Into<Peer>) {
         let inner = &self.0;
         let id = inner.next.get();
         inner.next.set(id + 1);
-        if inner.stopping.get() || inner.links.borrow().len() >= inner.limits.connections {
+        let peer = peer.into();
+        if inner.stopping.get() || !self.make_room(&peer.client) {
             return count(&inner.refused, 1);
         }
-        self.make_room_for_handshake();
         let limits = inner.limits.clone();
         let budget = Budget::new(limits.reserve, limits.connection, inner.shared.clone());
         let (stream, pool) = (Stream::new(socket), inner.pool.clone());
-        let link = Link::new(id, peer.into(), inner.rt.clone(), stream, limits, budget, pool);
+        let link = Link::new(id, peer, inner.rt.clone(), stream, limits, budget, pool);
         let link = Rc::new(link);
         inner.links.borrow_mut().insert(id, (link.clone(), true));
         inner.rt.spawn_detached(self.clone().serve(link));
     }
 
-    /// Cuts the connection that has been in the handshake for longest, if there are too many.
-    fn make_room_for_handshake(&self) {
-        let links = self.0.links.borrow();
-        let mut shaking = links.values().filter(|(_, shaking)| *shaking);
-        if shaking.clone().count() >= self.0.limits.handshakes
-            && let Some((oldest, _)) = shaking.next()
-        {
-            oldest.cut();
+    /// Makes room for a connection of `client`. False if there is none: what others use, and what
+    /// the client itself uses, is not taken away.
+    fn make_room(&self, client: &str) -> bool {
+        let (links, limits) = (self.0.links.borrow(), &self.0.limits);
+        let here = || links.values().filter(|(link, _)| !link.was_cut());
+        let theirs = here().filter(|(link, _)| link.peer.client == client).count();
+        let shaking = || here().filter(|(_, shaking)| *shaking).map(|(link, _)| link);
+        let silent = || shaking().filter(|link| link.is_silent());
+        let (victim, must) = if theirs >= limits.per_client {
+            (silent().find(|link| link.peer.client == client), true)
+        } else if here().count() >= limits.connections {
+            (crowd(silent()).next(), true)
+        } else if shaking().count() >= limits.handshakes {
+            (crowd(silent()).next().or_else(|| crowd(shaking()).next()), false)
+        } else {
+            return true;
+        };
+        if let Some(link) = victim {
+            link.cut();
+            count(&self.0.evicted, 1);
         }
+        victim.is_some() || !must
     }
 
     async fn accept(self, listener: Listener) {
@@ -217,7 +242,7 @@ impl<V: Volume> Server<V> {
             }
             // Left in good order, or only looked whether somebody answers.
             Some(Ok(_) | Err(End::Orderly)) => {}
-            Some(Err(End::Broken)) | None => count(&inner.failed, 1),
+            Some(Err(End::Broken | End::Idle)) | None => count(&inner.failed, 1),
         }
         link.stream.close();
         inner.links.borrow_mut().remove(&link.id);
@@ -233,8 +258,10 @@ impl<V: Volume> Server<V> {
         count(&export.connections, 1);
         let sender = self.0.rt.spawn(link.clone().send());
         let session = Rc::new(Session::new(link.clone(), export.clone(), structured, allocation));
-        if session.run(&mut input).await == End::Broken {
-            count(&self.0.cut, 1);
+        match session.run(&mut input).await {
+            End::Broken => count(&self.0.cut, 1),
+            End::Idle => count(&self.0.idle, 1),
+            End::Orderly => {}
         }
         // Its buffer is not needed while the rest leaves.
         drop(input);
@@ -277,9 +304,18 @@ impl<V: Volume> Server<V> {
             accepted: inner.next.get() - inner.refused.get(),
             refused: inner.refused.get(),
             failed_handshakes: inner.failed.get(),
+            evicted: inner.evicted.get(),
+            idle: inner.idle.get(),
             cut: inner.cut.get(),
             exports: inner.exports.iter().map(|export| export.status()).collect(),
             connections: inner.links.borrow().values().map(|(link, _)| link.status()).collect(),
         }
     }
+}
+
+/// Of `links` those of the client that has the most of them, the oldest first.
+fn crowd<'a>(links: impl Iterator<Item = &'a Rc<Link>>) -> impl Iterator<Item = &'a Rc<Link>> {
+    let mut clients: BTreeMap<&str, Vec<&Rc<Link>>> = BTreeMap::new();
+    links.for_each(|link| clients.entry(&link.peer.client).or_default().push(link));
+    clients.into_values().max_by_key(Vec::len).into_iter().flatten()
 }

@@ -1,8 +1,10 @@
 //! What a connection does once it has agreed on an export: requests come, replies go.
 //!
 //! Each request runs as a task of its own, in the order in which they came until one has to wait.
-//! Requests with edges within a block are carried out as read, modify, write; they take turns with
-//! the writes that overlap them ([`crate::overlap`]).
+//! Requests with edges within a block are carried out as read, modify, write, and must not lose
+//! what another write puts into the same block meanwhile: writes that overlap take turns. What
+//! takes long, trims and zeroes, goes piece by piece, so that writes get their turns between two
+//! pieces.
 
 use crate::budget::Charge;
 use crate::connection::{End, Input, Link};
@@ -19,6 +21,10 @@ use std::rc::Rc;
 
 /// Extents that one BLOCK_STATUS tells at most.
 const EXTENTS_MAX: usize = 2048;
+/// Blocks that are freed in one piece: 256 MiB.
+const FREED: u64 = 1 << 16;
+/// Blocks that are zeroed in one piece where zeroes have to be written: 8 MiB.
+const ZEROED: u64 = 1 << 11;
 /// Bytes a request is charged for itself; the reply to one that fails is not larger.
 const REQUEST_COST: u64 = 4096;
 
@@ -175,11 +181,14 @@ impl<V: Volume> Session<V> {
 
     async fn write(&self, header: &Header, mut pages: Pages, fua: bool) -> Result<()> {
         let (blocks, whole) = (header.blocks(), header.is_whole());
-        let _turn = self.export.overlaps.enter(blocks.clone(), !whole).await;
-        if !whole {
-            self.tally(|counters| count(&counters.partial, 1));
-            self.fill_edges(header, &mut pages).await?;
+        if whole {
+            let _held = self.export.turns.hold(blocks.clone()).await;
+            return self.export.volume().write(blocks.start, pages, fua).await;
         }
+        let _turn = self.link.turn(1).await;
+        let _held = self.export.turns.hold(blocks.clone()).await;
+        self.tally(|counters| count(&counters.partial, 1));
+        self.fill_edges(header, &mut pages).await?;
         self.export.volume().write(blocks.start, pages, fua).await
     }
 
@@ -210,7 +219,7 @@ impl<V: Volume> Session<V> {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let (blocks, whole) = (header.blocks(), header.is_whole());
-        let _turn = self.export.overlaps.enter(blocks.clone(), !whole).await;
+        let _turn = self.link.turn(blocks.end - blocks.start).await;
         let mut inner = blocks.clone();
         if !whole {
             self.tally(|counters| count(&counters.partial, 1));
@@ -226,13 +235,15 @@ impl<V: Volume> Session<V> {
                 inner.end -= 1;
             }
         }
-        if inner.is_empty() {
-            return Ok(());
+        for piece in pieces(inner, if may_free { FREED } else { ZEROED }) {
+            let _held = self.export.turns.hold(piece.clone()).await;
+            volume.write_zeroes(piece.start, piece.end - piece.start, may_free, fua).await?;
         }
-        volume.write_zeroes(inner.start, inner.end - inner.start, may_free, fua).await
+        Ok(())
     }
 
     async fn zero_part(&self, block: u64, part: Range<usize>, fua: bool) -> Result<()> {
+        let _held = self.export.turns.hold(block..block + 1).await;
         let mut pages = self.load(block..block + 1).await?;
         pages[0].make_mut()[part].fill(0);
         self.export.volume().write(block, pages, fua).await
@@ -245,8 +256,12 @@ impl<V: Volume> Session<V> {
         if blocks.is_empty() {
             return Ok(());
         }
-        let _turn = self.export.overlaps.enter(blocks.clone(), false).await;
-        self.export.volume().trim(blocks.start, blocks.end - blocks.start, fua).await
+        let _turn = self.link.turn(blocks.end - blocks.start).await;
+        for piece in pieces(blocks, FREED) {
+            let _held = self.export.turns.hold(piece.clone()).await;
+            self.export.volume().trim(piece.start, piece.end - piece.start, fua).await?;
+        }
+        Ok(())
     }
 
     async fn extents(&self, header: &Header, one: bool) -> Result<Vec<(u32, bool)>> {
@@ -272,6 +287,12 @@ fn cost(header: &Header, command: Command) -> u64 {
         Command::BlockStatus { one: false } => REQUEST_COST + 24 * EXTENTS_MAX as u64,
         _ => REQUEST_COST,
     }
+}
+
+/// `blocks` in pieces of `size` blocks.
+fn pieces(blocks: Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> {
+    let end = blocks.end;
+    blocks.step_by(size as usize).map(move |start| start..end.min(start + size))
 }
 
 /// Where the request begins in its first block, and where it ends in its last.
@@ -342,6 +363,13 @@ mod tests {
         assert_eq!(clip(&found, 9, &header(5000, 4096)), [(4096, true)]);
         assert_eq!(clip(&found, 9, &header(4097, 3 * 4096)), [(3 * 4096 - 1, true), (1, false)]);
         assert_eq!(clip(&[hole(0, true)], 9, &header(0, 1)), []);
+    }
+
+    #[test]
+    fn long_requests_go_in_pieces() {
+        let found: Vec<_> = pieces(3..12, 4).collect();
+        assert_eq!(found, [3..7, 7..11, 11..12]);
+        assert_eq!(pieces(3..3, 4).count(), 0);
     }
 
     #[test]

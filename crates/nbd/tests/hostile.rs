@@ -10,6 +10,7 @@ use common::{Answer, Client, Fixture, SIZE};
 use furrow_nbd::Limits;
 use furrow_rt::Nanos;
 use std::io::Write;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -192,4 +193,116 @@ fn a_wrong_magic_ends_it_after_what_was_right() {
     assert_eq!(client.answer(), Answer::Simple(1, 0));
     assert!(client.at_end());
     fixture.until("cut", |status| status.cut == 1);
+}
+
+/// Sends `requests`, each with its number as cookie, and waits until all have come: none is done by
+/// then. From now on each takes 3 ms.
+fn pile(fixture: &mut Fixture, hog: &mut Client, count: u64, one: impl Fn(u64) -> Vec<u8>) {
+    fixture.mood.slow.store(3000, Ordering::Relaxed);
+    let all: Vec<u8> = (0..count).flat_map(one).collect();
+    hog.send(&all);
+    fixture.until("all have come", |status| status.connections[0].in_flight == count);
+    fixture.mood.slow.store(3, Ordering::Relaxed);
+}
+
+/// How many requests of the oldest connection are under way.
+fn waiting(fixture: &mut Fixture) -> u64 {
+    fixture.status().connections[0].in_flight
+}
+
+#[test]
+fn many_writes_of_a_byte_do_not_hold_others_off_their_block() {
+    let mut fixture = Fixture::limited(small());
+    let mut hog = fixture.disk(false);
+    let mut other = fixture.disk(true);
+    pile(&mut fixture, &mut hog, 2000, |n| bytes::write(0, n, n, &[n as u8]));
+    assert_eq!(other.write(0, &[9; 4096]), 0);
+    let left = waiting(&mut fixture);
+    assert!(left > 1500, "a write waited for all but {left} that had come before");
+    fixture.mood.slow.store(0, Ordering::Relaxed);
+    (0..2000).for_each(|_| assert!(matches!(hog.answer(), Answer::Simple(_, 0))));
+    let bytes = other.read(0, 4096);
+    assert!(bytes[1000..2000].iter().zip(1000u64..).all(|(byte, n)| *byte == n as u8));
+}
+
+#[test]
+fn long_trims_and_zeroes_let_writes_pass() {
+    let mut fixture = Fixture::limited(small());
+    for kind in [bytes::TRIM, bytes::ZEROES] {
+        let mut hog = fixture.disk(false);
+        let mut other = fixture.disk(true);
+        pile(&mut fixture, &mut hog, 1000, |n| request(kind, 0, n, 0, SIZE as u32));
+        assert_eq!(other.write(4096, &[9; 4096]), 0);
+        let left = waiting(&mut fixture);
+        assert!(left > 900, "a write waited for all but {left} that had come before");
+        drop(hog);
+        fixture.mood.slow.store(0, Ordering::Relaxed);
+        drop(other);
+        fixture.until("all gone", |status| status.connections.is_empty());
+    }
+}
+
+#[test]
+fn one_client_does_not_take_all_connections() {
+    let limits = Limits { connections: 8, per_client: 4, ..small() };
+    let mut fixture = Fixture::limited(limits);
+    // All of these are of one process.
+    let mut idle: Vec<Client> = (0..4).map(|_| fixture.disk(true)).collect();
+    for _ in 0..6 {
+        assert!(fixture.connect().at_end());
+    }
+    let mut stranger = over_tcp(&fixture);
+    stranger.greet(bytes::FIXED | bytes::NO_ZEROES);
+    stranger.go("disk", false);
+    assert_eq!(stranger.write(0, &[1; 512]), 0);
+    assert_eq!(fixture.status().refused, 6);
+    serves_others(&mut idle[3]);
+    idle.truncate(3);
+    fixture.until("room", |status| status.connections.len() == 4);
+    serves_others(&mut fixture.disk(true));
+}
+
+fn over_tcp(fixture: &Fixture) -> Client<TcpStream> {
+    let stream = TcpStream::connect(&fixture.tcp).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    Client { stream, structured: false }
+}
+
+#[test]
+fn a_storm_of_connections_does_not_cut_those_who_speak() {
+    let limits = Limits { connections: 12, per_client: 10, handshakes: 6, ..small() };
+    let mut fixture = Fixture::limited(limits);
+    let mut stranger = over_tcp(&fixture);
+    let mut own = fixture.connect();
+    // In the middle of their handshakes.
+    stranger.greet(bytes::FIXED | bytes::NO_ZEROES);
+    own.greet(bytes::FIXED | bytes::NO_ZEROES);
+    assert_eq!(own.ask(bytes::STRUCTURED, &[]), [(1, vec![])]);
+    assert_eq!(stranger.ask(bytes::STRUCTURED, &[]), [(1, vec![])]);
+    let mut storm: Vec<Client> = (0..50).map(|_| fixture.connect()).collect();
+    fixture.until("the storm has come", |status| status.accepted == 52);
+    assert!(storm[0].at_end_after(18), "the oldest that said nothing makes room");
+    let mut later = fixture.disk(false);
+    assert_eq!(later.read(0, 512), [0; 512]);
+    stranger.go("disk", false);
+    own.go("disk", false);
+    assert_eq!(stranger.write(0, &[1; 512]), 0);
+    assert_eq!(own.write(0, &[1; 512]), 0);
+    assert!(fixture.status().evicted >= 46);
+}
+
+#[test]
+fn who_is_silent_for_too_long_is_let_go() {
+    let limits = Limits { idle: 300 * Nanos::MILLI, ..small() };
+    let mut fixture = Fixture::limited(limits);
+    let mut silent = fixture.disk(true);
+    // Who waits for an answer is not idle.
+    let mut waits = fixture.disk(false);
+    fixture.mood.slow.store(1500, Ordering::Relaxed);
+    waits.send(&request(bytes::READ, 0, 1, 0, 512));
+    assert!(silent.at_end());
+    assert_eq!(fixture.status().idle, 1);
+    assert_eq!(waits.data(1, 0, 512), [0; 512]);
+    assert!(waits.at_end());
+    fixture.until("both", |status| status.idle == 2 && status.cut == 0);
 }

@@ -4,8 +4,12 @@
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
 
+mod common;
 #[path = "common/tools.rs"]
 mod tools;
+
+use common::bytes::{self, request};
+use common::{Answer, Client};
 
 use furrow_emu::{Emulator, Fault, FaultKind, Medium, Options as DriveOptions};
 use furrow_nbd::{Export, Listen, Options, Server};
@@ -86,21 +90,73 @@ fn serve(socket: PathBuf, ear: UnixStream, mut answer: UnixStream) {
     rt.clear();
 }
 
+/// Starts [`serve`]: the socket, its folder, who gives orders, who answers, and the thread.
+struct Served {
+    folder: PathBuf,
+    socket: PathBuf,
+    orders: UnixStream,
+    answers: UnixStream,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Served {
+    fn start(name: &str) -> Served {
+        let name = format!("furrow-nbd-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let socket = folder.join("socket");
+        let (orders, ear) = UnixStream::pair().unwrap();
+        let (answer, answers) = UnixStream::pair().unwrap();
+        let at = socket.clone();
+        let thread = std::thread::spawn(move || serve(at, ear, answer));
+        let mut served = Served { folder, socket, orders, answers, thread };
+        served.hears(b"s");
+        served
+    }
+
+    fn hears(&mut self, expected: &[u8; 1]) {
+        let mut said = [0];
+        self.answers.read_exact(&mut said).unwrap();
+        assert_eq!(&said, expected);
+    }
+
+    fn stop(mut self) {
+        self.orders.write_all(b"q").unwrap();
+        self.thread.join().unwrap();
+        std::fs::remove_dir_all(self.folder).unwrap();
+    }
+}
+
+/// Each trim of the whole volume is a record and a walk over the map: a write that comes after many
+/// of them does not wait for them, though it comes through the same connection.
+#[test]
+fn a_write_passes_trims_of_the_whole_volume() {
+    const TRIMS: u64 = 1000;
+    let served = Served::start("trims");
+    let mut client = Client::new(UnixStream::connect(&served.socket).unwrap());
+    client.greet(bytes::FIXED | bytes::NO_ZEROES);
+    client.go("array", false);
+    let mut all: Vec<u8> =
+        (0..TRIMS).flat_map(|n| request(bytes::TRIM, 0, n, 0, 256 << 20)).collect();
+    all.extend(bytes::write(0, TRIMS, 1 << 20, &[5; 8192]));
+    client.send(&all);
+    let mut before = None;
+    for answered in 0..=TRIMS {
+        match client.answer() {
+            Answer::Simple(TRIMS, 0) => before = Some(answered),
+            Answer::Simple(_, 0) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(before.is_some_and(|before| before < TRIMS / 2), "{before:?} of {TRIMS} trims first");
+    drop(client);
+    served.stop();
+}
+
 #[test]
 fn an_array_is_written_loses_a_drive_and_is_read_again() {
-    let folder = std::env::temp_dir().join(format!("furrow-nbd-raid-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let socket = folder.join("socket");
-    let (mut orders, ear) = UnixStream::pair().unwrap();
-    let (answer, mut answers) = UnixStream::pair().unwrap();
-    let at = socket.clone();
-    let thread = std::thread::spawn(move || serve(at, ear, answer));
-    let mut heard = |expected: &[u8; 1]| {
-        let mut said = [0];
-        answers.read_exact(&mut said).unwrap();
-        assert_eq!(&said, expected);
-    };
-    heard(b"s");
+    let mut served = Served::start("raid");
+    let (folder, socket) = (served.folder.clone(), served.socket.clone());
     let uri = format!("nbd+unix:///array?socket={}", socket.display());
     let (there, back) = (folder.join("there"), folder.join("back"));
     let data = tools::image(&there, 77_777_777);
@@ -137,15 +193,13 @@ fn an_array_is_written_loses_a_drive_and_is_read_again() {
             );
         };
         fio("--bs=4k", "--rw=randwrite");
-        orders.write_all(b"f").unwrap();
-        heard(b"f");
+        served.orders.write_all(b"f").unwrap();
+        served.hears(b"f");
         fio("--bsrange=512-100k", "--rw=randrw");
         read_back("with a drive less");
-        orders.write_all(b"a").unwrap();
-        heard(b"s");
+        served.orders.write_all(b"a").unwrap();
+        served.hears(b"s");
         read_back("assembled again");
     }
-    orders.write_all(b"q").unwrap();
-    thread.join().unwrap();
-    std::fs::remove_dir_all(folder).unwrap();
+    served.stop();
 }

@@ -6,14 +6,14 @@ use crate::format::{ArrayBody, BARE, MAPPED, MemberEntry, NONE, SegmentEntry};
 use crate::level::{Level, Placement};
 use crate::map::Map;
 use crate::member::{Errors, Member, MemberState, Refusals};
-use crate::range::Ranges;
 use crate::shape::{Config, Shape, held, inside_chunk, is_bare};
 use crate::spare;
+use crate::stale;
 use crate::stream::{Stream, Use};
 use crate::volume::{Inner, Options, Segment, Volume};
 use furrow_log::Uuid;
 use furrow_log::record::crc32c;
-use furrow_rt::{Notify, Page, Pool, Rt, Semaphore};
+use furrow_rt::{Notify, Page, Pool, Ranges, Rt, Semaphore};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -50,6 +50,10 @@ pub struct Examined {
     pub clean: bool,
     /// The members as this drive knows them; a spare knows none.
     pub members: Vec<(Uuid, MemberState)>,
+    /// Number of the newest state record on the drive.
+    pub record: u64,
+    /// Of each member, the state record that it has for certain, or a newer one; 0: not known.
+    pub known: Vec<u64>,
 }
 
 /// A parsed state record.
@@ -175,6 +179,8 @@ pub async fn examine(device: &dyn ZonedDevice) -> Result<Examined> {
         created: parsed.body.created.get(),
         clean: parsed.body.flags & 1 == 1,
         members: parsed.members.iter().map(|m| (m.uuid, state(m))).collect(),
+        record: found.header.sequence.get(),
+        known: parsed.members.iter().map(|m| stale::known(&found.header, m)).collect(),
     })
 }
 
@@ -225,7 +231,7 @@ pub async fn create(
     for device in &devices {
         let zones = erase(&**device).await?;
         let drive = Drive::open(rt, device.clone(), &zones, 0, &options.drive)?;
-        members.push(member(Uuid::random(&mut rng), MemberState::Active, 0, Some(drive)));
+        members.push(member(Uuid::random(&mut rng), MemberState::Active, (0, 0), Some(drive)));
     }
     let image = Image {
         root: vec![NONE; shape.mappings as usize],
@@ -284,11 +290,18 @@ pub(crate) async fn erase_but(
     reports(device)
 }
 
-pub(crate) fn member(uuid: Uuid, state: MemberState, events: u64, drive: Option<Drive>) -> Member {
+/// A member, by what it last knew of: events, and the newest state record on its drive.
+fn member(
+    uuid: Uuid,
+    state: MemberState,
+    (events, recorded): (u64, u64),
+    drive: Option<Drive>,
+) -> Member {
     Member {
         uuid: Cell::new(uuid),
         state: Cell::new(state),
         events: Cell::new(events),
+        recorded: Cell::new(recorded),
         errors: Cell::new(Errors::default()),
         refusals: Refusals::default(),
         drive: RefCell::new(drive.map(Rc::new)),
@@ -450,6 +463,7 @@ async fn put_together(
         .map_err(|error| error.at(authority.given.device.name()))?;
     let entries = authority.parsed.members.clone();
     let header = authority.given.found.header;
+    let records = candidates.iter().map(|c| c.given.found.header.sequence.get()).max();
     let (body, image) = (authority.parsed.body, authority.parsed.image.clone());
     let mut slots: Vec<Option<Given>> = entries.iter().map(|_| None).collect();
     let name = authority.given.device.name();
@@ -479,14 +493,15 @@ async fn put_together(
         let events = entry.events.get();
         let Some(candidate) = candidate else {
             lost |= state != MemberState::Failed;
-            members.push(member(entry.uuid, MemberState::Failed, events, None));
+            members.push(member(entry.uuid, MemberState::Failed, (events, 0), None));
             zones.push(Vec::new());
             continue;
         };
         let Given { device, found, zones: reports } = candidate;
         check_device(&*device, &shape, &config)?;
         let drive = Drive::open(rt, device, &reports, found.ring, &options.drive)?;
-        members.push(member(entry.uuid, state, events, Some(drive)));
+        let recorded = if found.is_spare() { 0 } else { found.header.sequence.get() };
+        members.push(member(entry.uuid, state, (events, recorded), Some(drive)));
         zones.push(reports);
     }
     let begin = Start {
@@ -494,7 +509,7 @@ async fn put_together(
         created: body.created.get(),
         events: body.events.get() + u64::from(lost),
         epoch: header.epoch.get() + 1,
-        records: header.sequence.get() + 1,
+        records: records.unwrap_or(0) + 1,
         checkpoint: header.checkpoint.get(),
     };
     let volume = start(rt, (config, shape), members, options, begin, image.clone());
@@ -567,7 +582,7 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
     let array = authority.given.found.header.object;
     let name = |c: &Candidate| c.given.device.name();
     let refuse = |kind, message| Err(Error::new(kind, message));
-    let mut order: Vec<usize> = Vec::new();
+    let (mut order, mut behind): (Vec<usize>, Vec<stale::Behind>) = Default::default();
     for candidate in candidates {
         let (uuid, object) =
             (candidate.given.found.header.device, candidate.given.found.header.object);
@@ -624,10 +639,52 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
                 ),
             );
         }
+        let (header, known) = (&candidate.given.found.header, &authority.given.found.header);
+        let (record, least) = (header.sequence.get(), stale::known(known, entry));
+        if record < least {
+            behind.push(stale::Behind { name: name(candidate), index, record, least });
+        } else if header.sequence == known.sequence && candidate.differs(authority) {
+            return refuse(
+                ErrorKind::Invalid,
+                format!(
+                    "{} and {} have each gone on without the other, one of them with older images \
+                     of drives: leave out those of one history",
+                    name(candidate),
+                    name(authority)
+                ),
+            );
+        }
         order.push(index);
+    }
+    if !behind.is_empty() {
+        let states: Vec<_> = authority.parsed.members.iter().map(|m| m.state).collect();
+        let up = |index: usize| {
+            states[index] == crate::format::member::ACTIVE
+                && order.contains(&index)
+                && !behind.iter().any(|b| b.index == index)
+        };
+        let level = Level::from_byte(authority.parsed.body.level);
+        let placement = Placement::new(
+            level.expect("invariant: checked when parsed"),
+            authority.parsed.body.drives.get(),
+        )?;
+        let enough = placement.recoverable(|chunk| up(placement.drive(0, chunk) as usize));
+        return Err(stale::refusal(&behind, &name(authority), enough));
     }
     check_missing(candidates, best, &order)?;
     Ok(order)
+}
+
+impl Candidate {
+    /// Whether a state record of the same number is another one.
+    fn differs(&self, other: &Candidate) -> bool {
+        let of = |candidate: &Candidate| {
+            let (header, body) = (candidate.given.found.header, candidate.parsed.body);
+            let next = (body.next_sequence, body.next_segment);
+            (header.epoch, header.checkpoint, body.events, next)
+        };
+        of(self) != of(other)
+    }
 }
 
 /// Refuses to start without so many members that data is missing.

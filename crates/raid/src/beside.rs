@@ -14,9 +14,9 @@ use crate::read::Place;
 use crate::scan::{Row, Rows, read_zone};
 use crate::volume::{Segment, SegmentState, Volume};
 use crate::window::{self, At, is_own};
-use furrow_log::record::crc32c;
-use furrow_log::{BlockAddr, read_blocks};
-use furrow_rt::Pages;
+use furrow_log::record::{self, crc32c};
+use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
+use furrow_rt::{Page, Pages};
 use furrow_zone::{ErrorKind, QueueId, Result, ZoneId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -169,10 +169,18 @@ impl Volume {
     }
 
     /// Whether what was read, and is no metadata block, was one. The last stripe of a window is of
-    /// metadata, unless a crash came before it: then it is zeros, or was never written.
+    /// metadata, unless a crash came before it: then it is zeros, was never written, or was torn
+    /// within a block.
     fn is_lost(&self, zone: &Listed, read: &Result<Pages>) -> bool {
+        let drive = self.0.members[zone.index as usize].drive();
+        let sector = drive.map_or(BLOCK_SIZE, |drive| drive.geometry().block_size.0 as usize);
+        let torn = |page: &Page| {
+            let header = record::peek(page.bytes());
+            header.is_some_and(|h| record::is_torn(page.bytes(), h.length.get() as usize, sector))
+        };
+        let was = |page: &Page| crc32c(page.bytes()) != self.0.zero_crc && !torn(page);
         let damaged = match read {
-            Ok(pages) => pages.iter().any(|page| crc32c(page.bytes()) != self.0.zero_crc),
+            Ok(pages) => pages.iter().any(was),
             Err(error) => error.kind() != ErrorKind::Corrupt,
         };
         damaged && !zone.cut

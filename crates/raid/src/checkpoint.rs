@@ -187,7 +187,7 @@ impl Volume {
             let Some(drive) = member.drive().filter(|_| but != Some(index as u32)) else {
                 continue;
             };
-            let body = self.state_body(index as u32, clean);
+            let body = self.state_body(index as u32, sequence, clean);
             let id = RecordId {
                 kind: kind::STATE,
                 epoch: self.0.epoch,
@@ -201,14 +201,18 @@ impl Volume {
             flights.push((index as u32, flight));
         }
         for (index, flight) in flights {
-            if let Err(error) = flight.await {
-                self.0.members[index as usize].count(|errors| errors.write += 1);
-                self.member_failed(index, error);
+            let member = &self.0.members[index as usize];
+            match flight.await {
+                Ok(()) => member.recorded.set(sequence),
+                Err(error) => {
+                    member.count(|errors| errors.write += 1);
+                    self.member_failed(index, error);
+                }
             }
         }
     }
 
-    fn state_body(&self, index: u32, clean: bool) -> Vec<u8> {
+    fn state_body(&self, index: u32, sequence: u64, clean: bool) -> Vec<u8> {
         let (shape, config) = (&self.0.shape, &self.0.config);
         let image = self.0.checkpoint.image.borrow();
         let mut body = ArrayBody::new_zeroed();
@@ -246,6 +250,11 @@ impl Volume {
                 _ => self.0.events.get(),
             }
             .into();
+            let recorded = member.recorded.get();
+            let known = recorded > 0 && member.state.get() != MemberState::Failed;
+            let behind =
+                known.then(|| u32::try_from(sequence.saturating_sub(recorded)).unwrap_or(0));
+            entry.behind = behind.unwrap_or(0).into();
             bytes.extend(entry.as_bytes());
         }
         image.entries.iter().for_each(|entry| bytes.extend(entry.as_bytes()));

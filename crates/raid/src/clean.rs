@@ -6,7 +6,7 @@
 //! place of its blocks is durable then.
 
 use crate::event::Event;
-use crate::format::block;
+use crate::format::{NONE, block};
 use crate::map::Map;
 use crate::member::MemberState;
 use crate::shape::inside_chunk;
@@ -172,44 +172,50 @@ impl Volume {
         identities.sort_by_key(|(_, identity)| identity.lba);
         let (mut batch, most) = (Vec::new(), self.batch());
         for (number, identity) in identities {
-            match identity.kind {
-                block::DATA if identity.lba < self.blocks() => {
-                    self.fetch(Map::leaf(identity.lba), false).await?;
-                    if self.0.map.borrow().get(identity.lba) == number {
-                        batch.push((number, (block::DATA, identity.lba), identity));
-                    }
+            if identity.kind == block::DATA && identity.lba < self.blocks() {
+                self.fetch(Map::leaf(identity.lba), false).await?;
+                if self.0.map.borrow().get(identity.lba) == number {
+                    batch.push((number, (block::DATA, identity.lba), identity));
                 }
-                block::MAPPING if identity.lba < u64::from(self.0.shape.mappings) => {
-                    // The next checkpoint writes it anew.
-                    let leaf = identity.lba as u32;
-                    if self.0.map.borrow().root_of(leaf) == number {
-                        self.fetch(leaf, false).await?;
-                        self.0.map.borrow_mut().mark_dirty(leaf);
-                    }
-                }
-                _ => {}
             }
             if batch.len() == most {
                 self.move_batch(std::mem::take(&mut batch)).await?;
             }
         }
         self.move_batch(batch).await?;
-        let left = {
-            let segments = self.0.segments.borrow();
-            let segment = &segments[slot as usize];
+        // Which mapping blocks are in it the root knows, whatever can still be identified.
+        for leaf in self.leaves_in(slot, sequence) {
+            self.fetch(leaf, false).await?;
+            // The next checkpoint writes it elsewhere.
+            self.0.map.borrow_mut().mark_dirty(leaf);
+        }
+        let left = || {
+            let segment = &self.0.segments.borrow()[slot as usize];
             if segment.sequence == sequence { (segment.valid, segment.leaves) } else { (0, 0) }
         };
-        if left.0 > 0 {
+        if left().0 == 0 && left().1 > 0 {
+            self.checkpoint(false).await?;
+        }
+        // Cleaned once more it would be no emptier, for ever.
+        if let (blocks @ 1.., _) | (0, blocks @ 1..) = left() {
             return Err(Error::new(
                 ErrorKind::Corrupt,
-                format!("segment {slot}: {} blocks that count were not found in it", left.0),
+                format!("segment {slot}: {blocks} blocks that count were not found in it"),
             ));
-        }
-        if left.1 > 0 {
-            self.checkpoint(false).await?;
         }
         self.count(|counters| counters.cleaned += 1);
         Ok(())
+    }
+
+    /// The mapping blocks whose newest version is in the segment, if the slot has no other by now.
+    fn leaves_in(&self, slot: u32, sequence: u64) -> Vec<u32> {
+        let segment = &self.0.segments.borrow()[slot as usize];
+        if segment.leaves == 0 || segment.sequence != sequence {
+            return Vec::new();
+        }
+        let map = self.0.map.borrow();
+        let named = (0u32..).zip(map.root()).filter(|(_, number)| **number != NONE);
+        named.filter(|(_, n)| self.0.shape.slot(**n) == slot).map(|(leaf, _)| leaf).collect()
     }
 
     /// Blocks moved together: whole stripes, as the rest of the last is zeros.
@@ -302,6 +308,8 @@ impl Volume {
         }
         self.0.wanted.notify_all();
         self.checkpoint(true).await?;
+        // Once more, so that each member is known to have one: an older image of it is behind that.
+        self.write_state(true).await;
         while self.0.ending.get() > 0 {
             self.0.quiet.wait().await;
         }

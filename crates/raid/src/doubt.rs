@@ -8,13 +8,13 @@
 use crate::assemble::Examined;
 use crate::level::Placement;
 use crate::member::MemberState;
+use crate::stale::newest;
 
 /// Why an array should not be started from these of its drives without being asked for; `None` if
 /// they are certainly the newest, or too few anyway. What they must be besides,
 /// [`assemble`](crate::assemble()) checks.
 pub fn doubt(drives: &[Examined]) -> Option<String> {
-    let members = drives.iter().filter(|drive| drive.member.is_some());
-    let newest = members.max_by_key(|drive| drive.events)?;
+    let newest = newest(drives)?;
     let placement = Placement::new(newest.level, newest.drives).ok()?;
     let here = |index: u32| drives.iter().any(|drive| drive.member == Some(index));
     // Those that had failed before are behind: they were told so by being left out.
@@ -65,6 +65,8 @@ mod tests {
             created: 0,
             clean: true,
             members: members.clone(),
+            record: 9,
+            known: vec![8; drives as usize],
         };
         here.iter().map(one).collect()
     }

@@ -6,7 +6,7 @@
 //! - One permit is kept for the ring, whatever segments want.
 
 use crate::format::{INCOMPAT_KNOWN, RING_ZONES, kind};
-use furrow_log::address::blocks_per_zone;
+use furrow_log::address::{blocks_begun, sectors_per_block};
 use furrow_log::budget::{Budget, Class};
 use furrow_log::pool::{ReleaseProof, ZonePool, describe};
 use furrow_log::record::{self, Expect, RecordHeader};
@@ -81,13 +81,12 @@ pub(crate) fn ring_start(geometry: &Geometry) -> u32 {
     geometry.conventional_zones
 }
 
-/// Blocks of a zone that hold something.
+/// Whole blocks of a zone that hold something.
 pub(crate) fn written(report: &ZoneReport, geometry: &Geometry) -> u32 {
-    let per_block = furrow_log::address::sectors_per_block(geometry);
+    let whole = report.write_pointer.0 / sectors_per_block(geometry);
     match report.state {
-        ZoneState::Full | ZoneState::ReadOnly => blocks_per_zone(geometry),
-        ZoneState::Offline | ZoneState::Empty => 0,
-        _ => (report.write_pointer.0 / per_block).min(blocks_per_zone(geometry).into()) as u32,
+        ZoneState::Full | ZoneState::ReadOnly => blocks_begun(report, geometry),
+        _ => blocks_begun(report, geometry).min(whole as u32),
     }
 }
 
@@ -115,7 +114,7 @@ pub(crate) async fn newest_state(
     for ring in 0..RING_ZONES {
         let zone = ring_start(device.geometry()) + ring;
         let Some(report) = reports.get(zone as usize) else { break };
-        let end = written(report, device.geometry());
+        let end = blocks_begun(report, device.geometry());
         let mut at = 0;
         while at < end {
             match state_at(device, ZoneId(zone), at, end, pages).await {
@@ -324,7 +323,7 @@ impl Drive {
         if self.other.replace(true) {
             self.reset(zone).await?;
         }
-        self.writer.open_zone(zone, 0);
+        self.writer.open_empty(zone);
         self.attach_ring();
         Ok(())
     }

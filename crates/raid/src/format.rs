@@ -172,7 +172,9 @@ layout! {
         /// 0 active, 1 failed, 2 rebuilding.
         pub state: u8,
         /// Zeros.
-        pub reserved: [u8; 7],
+        pub reserved: [u8; 3],
+        /// So many state records before this one is the last that it is known to have; 0: none.
+        pub behind: U32,
     }
 
     /// A segment that is not free, as of the checkpoint's cut.

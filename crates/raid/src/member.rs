@@ -81,6 +81,8 @@ pub(crate) struct Member {
     pub(crate) state: Cell<MemberState>,
     /// `events` when it last was in service.
     pub(crate) events: Cell<u64>,
+    /// Number of the newest state record that its drive is known to have; 0: none.
+    pub(crate) recorded: Cell<u64>,
     pub(crate) errors: Cell<Errors>,
     pub(crate) refusals: Refusals,
     pub(crate) drive: RefCell<Option<Rc<Drive>>>,

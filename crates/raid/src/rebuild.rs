@@ -136,6 +136,7 @@ impl Volume {
         member.uuid.set(uuid);
         *member.drive.borrow_mut() = Some(Rc::new(drive));
         member.state.set(MemberState::Rebuilding);
+        member.recorded.set(0);
         member.errors.take();
         member.refusals.forget();
         self.room_changed();
@@ -326,7 +327,7 @@ impl Volume {
             ));
         };
         let zone = drive.zones.zone(owner, 0);
-        drive.writer.open_zone(zone, 0);
+        drive.writer.open_empty(zone);
         drive.writer.attach(zone, permit);
         let filled = self.rebuild_into(&drive, zone, slot, index, segment).await;
         drive.zones.mark_full(owner);

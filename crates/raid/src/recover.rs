@@ -17,7 +17,7 @@
 //! lacks a chunk took the place of, before that stripe is written anew.
 
 use crate::checkpoint::Image;
-use crate::drive::written;
+use crate::event::Event;
 use crate::format::{
     BlockMeta, CODED, FooterEntry, NONE, SegmentBody, TrimEntry, block, kind, segment,
 };
@@ -31,7 +31,7 @@ use crate::stream::{Open, footer_entry};
 use crate::table::{Groups, StripeTable};
 use crate::volume::{Segment, SegmentState, Volume};
 use furrow_log::BlockAddr;
-use furrow_log::address::oob_per_block;
+use furrow_log::address::{blocks_begun, oob_per_block};
 use furrow_log::budget::Class;
 use furrow_log::record::{self, Expect};
 use furrow_log::writer::{Durability, Kind, Payload};
@@ -44,12 +44,12 @@ use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// A segment as the headers of its zones have it.
-struct Found {
+pub(crate) struct Found {
     sequence: u64,
     slot: u32,
     groups: Groups,
     missing: u32,
-    zones: Vec<Option<ZoneId>>,
+    pub(crate) zones: Vec<Option<ZoneId>>,
     /// Bit i: member i's zone was rebuilt, and counts only when it is whole.
     rebuilt: u32,
 }
@@ -125,9 +125,10 @@ impl Volume {
     /// Brings the volume to where it can be written, from the state record's image on.
     pub(crate) async fn recover(&self, zones: &[Vec<ZoneReport>], image: &Image) -> Result<()> {
         self.note_zones(zones);
-        let (found, mut strays) = self.find_segments(zones).await;
+        let (found, mut strays, blind) = self.find_segments(zones).await;
         let mut delta = Delta::default();
         let (mut open, mut unbuilt, mut unended) = (Vec::new(), Vec::new(), Vec::new());
+        let mut short = Vec::new();
         for mut segment in found {
             let of = |e: &&crate::format::SegmentEntry| {
                 e.slot.get() == segment.slot && e.sequence.get() == segment.sequence
@@ -150,6 +151,9 @@ impl Volume {
                 _ => SegmentState::Open,
             };
             unbuilt.extend(self.take_unbuilt(&mut segment, zones).await);
+            if let Some(entry) = entry.filter(|_| state == SegmentState::Sealed) {
+                short.extend(self.take_short(&mut segment, entry.missing.get(), zones));
+            }
             self.adopt(&segment, state);
             if let Some(entry) = entry {
                 let known = &mut self.0.segments.borrow_mut()[segment.slot as usize];
@@ -171,6 +175,10 @@ impl Volume {
             }
         }
         self.check_read()?;
+        for (member, zone) in &short {
+            self.tell(Event::ZoneLost { member: *member, zone: zone.0 });
+        }
+        strays.extend(short);
         self.note_recovered(|recovered| {
             recovered.unbuilt = unbuilt.len() as u64;
             recovered.torn_blocks = delta.torn.len() as u64;
@@ -186,6 +194,7 @@ impl Volume {
         *self.0.room.unsettled.borrow_mut() = Some(Unsettled::new(delta.torn.clone(), strays));
         self.serve_room();
         self.apply(&delta, image).await?;
+        self.check_held(image, zones, blind)?;
         self.enter(Stage::Healing);
         // What was written on the way may have found no room before it was known what is empty.
         self.room_changed();
@@ -216,19 +225,25 @@ impl Volume {
         self.check_read().is_err()
     }
 
-    /// The segments there are, oldest first, and zones that hold something and belong to none.
-    async fn find_segments(&self, zones: &[Vec<ZoneReport>]) -> (Vec<Found>, Vec<(u32, ZoneId)>) {
+    /// The segments there are, oldest first; zones that hold something and belong to none; and
+    /// which members have some of which it cannot be said what they are, as bits.
+    async fn find_segments(
+        &self,
+        zones: &[Vec<ZoneReport>],
+    ) -> (Vec<Found>, Vec<(u32, ZoneId)>, u32) {
         let mut found: BTreeMap<(u32, u64), Found> = BTreeMap::new();
+        let mut blind = 0;
         let mut strays = Vec::new();
         let drives = self.0.shape.placement.n;
         for (index, reports) in (0..).zip(zones) {
             let Some(drive) = self.0.members[index as usize].drive() else { continue };
             for report in reports.iter().skip(self.0.shape.first_zone as usize) {
-                if written(report, drive.geometry()) == 0 {
+                if blocks_begun(report, drive.geometry()) == 0 {
                     continue;
                 }
                 let Some((sequence, body)) = self.header(index, report.zone).await else {
                     strays.push((index, report.zone));
+                    blind |= 1 << index;
                     continue;
                 };
                 let (slot, chunk) = (body.slot.get(), body.chunk.get());
@@ -270,7 +285,7 @@ impl Volume {
         }
         let mut found: Vec<Found> = newest.into_values().collect();
         found.sort_by_key(|segment| segment.sequence);
-        (found, strays)
+        (found, strays, blind)
     }
 
     async fn header(&self, index: u32, zone: ZoneId) -> Option<(u64, SegmentBody)> {
@@ -319,7 +334,7 @@ impl Volume {
                 flights.push(None);
                 continue;
             };
-            let end = written(&zones[index][zone.0 as usize], drive.geometry());
+            let end = blocks_begun(&zones[index][zone.0 as usize], drive.geometry());
             let upto = end.saturating_sub(self.0.shape.offset(0)).min(self.0.shape.rows);
             let (volume, at) = (self.clone(), (*zone, segment.sequence));
             let of = (segment.slot, index as u32);
@@ -598,6 +613,7 @@ impl Volume {
             let report = &zones[index][zone.0 as usize];
             let full = report.state == ZoneState::Full;
             drive.writer.open_reported(report);
+            drive.writer.level(zone);
             if let Some(owner) = drive.zones.owner(zone) {
                 if drive.zones.state(owner) == furrow_log::SuperzoneState::Retired {
                     fit = false;

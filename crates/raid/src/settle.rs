@@ -21,6 +21,8 @@ pub struct Recovered {
     pub torn_blocks: u64,
     /// Zones that a rebuild had not come to the end of.
     pub unbuilt: u64,
+    /// Zones that members had at the checkpoint's cut, and do not have any more.
+    pub lacking: u64,
     /// Open segments that it went on with though a member that is being rebuilt has no zone there.
     pub narrow: u64,
     /// Segments that were reset before its checkpoint, to have room for what it writes.
@@ -85,6 +87,10 @@ impl Volume {
     /// `NoSpace` if there is no room for it: it is to be tried again.
     pub(crate) async fn settle(&self) -> Result<()> {
         self.checkpoint(false).await?;
+        // Once more: from now on every member is known to have a record of this run, so that no
+        // image of it from before is taken for it again.
+        self.write_state(false).await;
+        self.failed().map_or(Ok(()), Err)?;
         let settled = self.0.room.unsettled.take();
         let strays = settled.map(|unsettled| unsettled.strays).unwrap_or_default();
         self.release_strays(&strays).await;

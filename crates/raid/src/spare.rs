@@ -40,6 +40,8 @@ pub(crate) fn examined(found: &Found, name: &str) -> Result<Examined> {
         created: body.created.get(),
         clean: true,
         members: Vec::new(),
+        record: 0,
+        known: Vec::new(),
     })
 }
 

@@ -432,7 +432,7 @@ impl Volume {
             // A member that failed or came meanwhile has no permit or no drive: it is left out.
             let zone = member.drive().zip(permit).and_then(|(drive, permit)| {
                 let zone = drive.zones.zone(drive.zones.allocate(&[])?, 0);
-                drive.writer.open_zone(zone, 0);
+                drive.writer.open_empty(zone);
                 drive.writer.attach(zone, permit);
                 append &= drive.writer.append_limit() >= stream.chunk;
                 Some(zone)

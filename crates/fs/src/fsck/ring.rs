@@ -15,6 +15,12 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 const SUPERBLOCK: &str = "superblock";
 const CHECKPOINT: &str = "checkpoint";
 
+/// How new a checkpoint is. Recovery writes the one that it found again, with the number of one
+/// that was torn: filled with zeros, the block within which that was torn may make it whole.
+fn age(header: &RecordHeader) -> (u64, u64) {
+    (header.checkpoint.get(), header.epoch.get())
+}
+
 /// Reads superblock and checkpoint; `None` if damage found makes going on impossible.
 pub(super) async fn read(fsck: &mut Fsck) -> Result<Option<Volume>> {
     let Some(plan) = superblocks(fsck).await? else { return Ok(None) };
@@ -23,7 +29,7 @@ pub(super) async fn read(fsck: &mut Fsck) -> Result<Option<Volume>> {
     for ring in 0..RING_ZONES {
         let scanned = scan(fsck, &plan, ZoneId(plan.ring_start + ring)).await;
         if let Some(newest) = scanned.newest
-            && best.as_ref().is_none_or(|b| newest.0.checkpoint > b.0.checkpoint)
+            && best.as_ref().is_none_or(|b| age(&newest.0) > age(&b.0))
         {
             best = Some(newest);
         }
@@ -327,9 +333,9 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
         match judge(fsck, plan, zone, at, end).await {
             Found::Whole(header, body) => {
                 if let Some((older, _)) = &found.newest
-                    && header.checkpoint <= older.checkpoint
+                    && age(&header) < age(older)
                 {
-                    let expected = format!("a number above {}", older.checkpoint);
+                    let expected = format!("a number from {} on", older.checkpoint);
                     fsck.add(CHECKPOINT, place, expected, header.checkpoint);
                 }
                 at += header.blocks();
@@ -411,7 +417,24 @@ async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Fou
             return Found::Torn;
         }
     }
-    Found::Damaged(why)
+    match torn_within(fsck, &header, (zone, at), needed).await {
+        true => Found::Torn,
+        false => Found::Damaged(why),
+    }
+}
+
+/// True if a crash cut the record at `at` off within its last block, the rest of which recovery
+/// filled with zeros: where it should end, it has none but these.
+async fn torn_within(
+    fsck: &Fsck,
+    header: &RecordHeader,
+    (zone, at): (ZoneId, u32),
+    blocks: u32,
+) -> bool {
+    let before = blocks.max(1) - 1;
+    let Ok(last) = fsck.read_one(fsck.addr(zone, at + before)).await else { return false };
+    let length = (header.length.get() as usize).saturating_sub(before as usize * format::BLOCK);
+    record::is_torn(last.bytes(), length, fsck.geometry.block_size.0 as usize)
 }
 
 /// Blocks the checkpoint that begins with `block` takes by its own counts, as far as they are in

@@ -7,6 +7,9 @@
 //! slot and that of its record, both in one page of memory that the kernel maps together with its
 //! neighbours.
 //!
+//! Names whose hashes begin alike for longer than chance explains would split pages without end,
+//! and double the directory of pages each time. Such names are kept in a list beside, by hash.
+//!
 //! ```text
 //! slots    128 × u32: tag in the upper half, where the record begins in the lower half
 //! header   the depth, slots in use, where the next record goes, bytes of records removed: u16
@@ -16,6 +19,7 @@
 use crate::dirent::Entry;
 use crate::types::Kind;
 use furrow_rt::{OwnedPage, PAGE_SIZE};
+use std::collections::BTreeMap;
 
 /// Slots of a page.
 const SLOTS: usize = 128;
@@ -29,9 +33,12 @@ const HEADER: usize = SLOTS * 4;
 const RECORDS: usize = HEADER + 8;
 /// Bytes of a record before its name.
 const RECORD: usize = 14;
-/// Bits of a hash that choose a page at most. A page full of names that share so many is not split:
-/// what comes then is kept in a list.
+/// Bits of a hash that choose a page at most.
 const DEPTH_MOST: u32 = 24;
+/// Entries of the directory of pages for each page, at most, and beside that. A page that is full
+/// beyond is not split: what comes then is kept in a list.
+const ENTRIES_PER_PAGE: usize = 16;
+const ENTRIES_MIN: usize = 1_024;
 /// A full page with so many bytes of removed records, or an eighth of its slots, is cleaned instead
 /// of split.
 const STALE: u16 = 512;
@@ -185,10 +192,8 @@ enum Field {
     Removed,
 }
 
-/// A name that shares its hash with too many others.
+/// A name that shares the first bits of its hash with too many others.
 struct Crowded {
-    hash: u32,
-    place: u32,
     ino: u32,
     kind: u8,
     name: Box<[u8]>,
@@ -204,7 +209,8 @@ pub(super) struct Names {
     depth: u32,
     entries: Vec<u32>,
     leaves: Vec<Leaf>,
-    crowd: Vec<Crowded>,
+    /// By hash and place.
+    crowd: BTreeMap<(u32, u32), Crowded>,
     count: usize,
 }
 
@@ -220,7 +226,7 @@ impl Names {
         self.leaves.len() * PAGE_SIZE
             + self.leaves.capacity() * size_of::<Leaf>()
             + self.entries.capacity() * size_of::<u32>()
-            + self.crowd.capacity() * (size_of::<Crowded>() + 64)
+            + self.crowd.len() * (size_of::<((u32, u32), Crowded)>() + 64)
     }
 
     fn entry_of(&self, hash: u32) -> usize {
@@ -239,8 +245,9 @@ impl Names {
             let Record { place, ino, kind, .. } = leaf.record(at);
             return Some((place, ino, Kind::from_code(kind)?));
         }
-        let found = self.crowd.iter().find(|at| at.hash == hash && *at.name == *name)?;
-        Some((found.place, found.ino, Kind::from_code(found.kind)?))
+        let mut crowd = self.crowd.range((hash, 0)..=(hash, u32::MAX));
+        let ((_, place), found) = crowd.find(|(_, found)| *found.name == *name)?;
+        Some((*place, found.ino, Kind::from_code(found.kind)?))
     }
 
     /// Adds a name that is not there yet.
@@ -266,13 +273,20 @@ impl Names {
                 continue;
             }
             let differ = leaf.records().fold(0, |differ, other| differ | (other.hash ^ hash));
-            if differ.leading_zeros() >= DEPTH_MOST {
+            if differ.leading_zeros() >= DEPTH_MOST || !self.may_split(at) {
                 let (kind, name) = (record.kind, name.into());
-                self.crowd.push(Crowded { hash, place, ino, kind, name });
+                self.crowd.insert((hash, place), Crowded { ino, kind, name });
                 return;
             }
             self.split(hash, at);
         }
+    }
+
+    /// Whether page `at` may be split: not if the directory of pages would become too large.
+    fn may_split(&self, at: usize) -> bool {
+        let doubles = u32::from(self.leaves[at].get(Field::Depth)) == self.depth;
+        let most = ENTRIES_MIN.max(ENTRIES_PER_PAGE * self.leaves.len());
+        !doubles || self.entries.len() < most
     }
 
     /// Gives half of the names of page `at`, which are those that begin like `hash`, to a new one.
@@ -300,9 +314,7 @@ impl Names {
         let leaf = &mut self.leaves[at];
         if let Some(found) = leaf.seek(hash, |record| record.place == place) {
             leaf.remove(found);
-        } else if let Some(found) = self.crowded(hash, place) {
-            self.crowd.swap_remove(found);
-        } else {
+        } else if self.crowd.remove(&(hash, place)).is_none() {
             return;
         }
         self.count -= 1;
@@ -318,13 +330,8 @@ impl Names {
         if let Some((_, at)) = leaf.seek(hash, |record| record.place == place) {
             leaf.set_word(at + 8, ino);
             leaf.0[at + 12] = kind.code();
-        } else if let Some(found) = self.crowded(hash, place) {
-            let name = &mut self.crowd[found];
+        } else if let Some(name) = self.crowd.get_mut(&(hash, place)) {
             (name.ino, name.kind) = (ino, kind.code());
         }
-    }
-
-    fn crowded(&self, hash: u32, place: u32) -> Option<usize> {
-        self.crowd.iter().position(|at| at.hash == hash && at.place == place)
     }
 }

@@ -199,6 +199,13 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
     Ok(Found { layout, reports, id, ring, image, extents, units, alone, older: false })
 }
 
+/// How new a checkpoint is. Recovery writes the one it found again with the next number, in an
+/// epoch of its own: of two of one number that counts. The other was torn, and a block of it that
+/// recovery filled with zeros may have made it whole.
+pub(crate) fn age(header: &RecordHeader) -> (u64, u64) {
+    (header.checkpoint.get(), header.epoch.get())
+}
+
 /// The newest whole checkpoint, and which zone of the ring it is in.
 ///
 /// A block that cannot be read may be a newer one: to go on with an older would silently lose
@@ -210,17 +217,17 @@ async fn newest_of_ring(
     pages: &Pool,
 ) -> Result<(RecordHeader, Vec<u8>, u8)> {
     let mut best: Option<(RecordHeader, Vec<u8>, u8)> = None;
-    let mut unread: Option<(Error, u64)> = None;
+    let mut unread: Option<(Error, (u64, u64))> = None;
     for ring in 0..RING_ZONES {
         let zone = ZoneId(layout.ring_start + ring);
         let end = written(&reports[zone.0 as usize], device.geometry());
         let (newest, error) = newest_checkpoint(device, layout, zone, end, (u64::MAX, pages)).await;
-        let id = newest.as_ref().map_or(u64::MAX, |(header, _)| header.checkpoint.get());
+        let id = newest.as_ref().map_or((u64::MAX, 0), |(header, _)| age(header));
         if let Some(error) = error {
             unread = Some((error, id));
         }
         if let Some((header, body)) = newest
-            && best.as_ref().is_none_or(|b| id > b.0.checkpoint.get())
+            && best.as_ref().is_none_or(|best| id > age(&best.0))
         {
             best = Some((header, body, ring as u8));
         }
@@ -235,7 +242,7 @@ async fn newest_of_ring(
     }
     match (best, unread) {
         // The zone with the unreadable block is the older one: what it holds is older too.
-        (Some(best), Some((_, id))) if id < best.0.checkpoint.get() => Ok(best),
+        (Some(best), Some((_, id))) if id < age(&best.0) => Ok(best),
         (_, Some((error, _))) => Err(error.at("checkpoint ring")),
         (Some(best), None) => Ok(best),
         (None, None) => Err(corrupt(device, "no whole checkpoint in the ring; run furrow fsck")),

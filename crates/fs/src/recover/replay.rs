@@ -1,9 +1,10 @@
 //! Replaying sync records through the code that made them.
 
 use super::read::corrupt;
+use super::reap;
 use super::roll::Record;
 use crate::core::{Core, Inner};
-use crate::format::{HOLE, NatEntry, SummaryEntry};
+use crate::format::{HOLE, NO_NODE, NatEntry, SummaryEntry};
 use crate::names::NameOp;
 use crate::node;
 use crate::place::NODE_SLOT;
@@ -16,14 +17,42 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
+/// Nodes that are read before the records that tell of them are replayed.
+const AHEAD: usize = 512;
+/// Reads of nodes in flight.
+const READS: usize = 64;
+
+/// Blocks of nodes that were read before they are needed, by address.
+pub(crate) type Ahead = BTreeMap<u32, Page>;
+
 /// Replays records. `owners` collects who owns the blocks they bring in.
+///
+/// What a record removes is freed at once, as it was then: kept to the end, all of it would be
+/// dirty together, for which there is no room. A file that was made without a name and gets none
+/// is not kept either.
 pub(crate) async fn replay(
     inner: &Rc<Inner>,
-    records: Vec<Record>,
+    mut records: Vec<Record>,
     owners: &mut BTreeMap<u32, SummaryEntry>,
 ) -> Result<()> {
     let read_only = begin(inner, &records);
-    for record in records {
+    let linked: BTreeSet<u32> = records.iter().flat_map(|record| &record.names).fold(
+        BTreeSet::new(),
+        |mut linked, (_, op)| {
+            linked.extend(match op {
+                NameOp::Link { ino, .. } => Some(*ino),
+                _ => None,
+            });
+            linked
+        },
+    );
+    let (mut ahead, mut upto) = (Ahead::new(), 0);
+    let mut nameless = BTreeSet::new();
+    for at in 0..records.len() {
+        if at == upto {
+            (ahead, upto) = read_ahead(inner, &records, at).await;
+        }
+        let record = &mut records[at];
         for (number, op) in &record.names {
             let next = inner.core.borrow().names.next();
             if *number < next {
@@ -35,12 +64,62 @@ pub(crate) async fn replay(
                 return Err(corrupt(&*device, format!("sync log: {what}: run furrow fsck")));
             }
             replay_name(inner, op).await?;
+            match op {
+                NameOp::Create { parent: NO_NODE, ino, .. } if !linked.contains(ino) => {
+                    nameless.insert(*ino);
+                    reap(inner, Ino(*ino)).await?;
+                }
+                _ => reap_removed(inner).await?,
+            }
         }
-        replay_nodes(inner, &record, owners).await?;
-        replay_attributes(inner, &record).await?;
+        record.nodes.retain(|(_, entry)| !nameless.contains(&entry.ino.get()));
+        replay_nodes(inner, record, &ahead, owners).await?;
+        replay_attributes(inner, record).await?;
     }
     end(inner, read_only);
     Ok(())
+}
+
+/// Frees what the replay of a name change has removed.
+async fn reap_removed(inner: &Rc<Inner>) -> Result<()> {
+    loop {
+        let Some(ino) = inner.core.borrow_mut().removed.pop() else { return Ok(()) };
+        reap(inner, ino).await?;
+    }
+}
+
+/// Reads nodes that the records from `at` on take the place of, and put there: many at once. What
+/// cannot be read is left out, and met again by who needs it. Answers up to which record that is.
+async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead, usize) {
+    let (mut wanted, mut upto) = (BTreeSet::new(), at);
+    {
+        let core = inner.core.borrow();
+        for record in &records[at..] {
+            for nid in record.nodes.iter().map(|(nid, _)| nid).chain(&record.freed) {
+                let old = core.nat.get(*nid);
+                wanted.extend((old.ino.get() != 0).then_some(old.addr.get()));
+            }
+            wanted.extend(record.nodes.iter().map(|(_, entry)| entry.addr.get()));
+            upto += 1;
+            if wanted.len() >= AHEAD {
+                break;
+            }
+        }
+    }
+    wanted.remove(&HOLE);
+    let mut ahead = Ahead::new();
+    let wanted: Vec<u32> = wanted.into_iter().take(2 * AHEAD).collect();
+    for some in wanted.chunks(READS) {
+        let read = |addr: &u32| {
+            let (inner, addr) = (inner.clone(), *addr);
+            inner.rt.clone().spawn(async move { read_block(&inner, addr).await })
+        };
+        let flights: Vec<_> = some.iter().map(read).collect();
+        for (addr, flight) in some.iter().zip(flights) {
+            ahead.extend(flight.await.ok().map(|page| (*addr, page)));
+        }
+    }
+    (ahead, upto)
 }
 
 /// Before a replay: whether the mount is read-only, for [`end`].
@@ -64,6 +143,7 @@ pub(crate) fn end(inner: &Inner, read_only: bool) {
     let core = &mut *inner.core.borrow_mut();
     core.options.read_only = read_only;
     core.replaying = false;
+    core.removed.clear();
     core.ids.unhold();
 }
 
@@ -93,6 +173,10 @@ pub(crate) async fn replay_attributes(inner: &Rc<Inner>, record: &Record) -> Res
 
 pub(crate) async fn replay_name(inner: &Rc<Inner>, op: &NameOp) -> Result<()> {
     let what = || format!("sync log: replay of {op}");
+    if let NameOp::Rename { from, to, mode, time, old, new } = op {
+        let renamed = inner.rename((Ino(*from), old), (Ino(*to), new), *mode, *time).await;
+        return renamed.map(drop).map_err(|error| unexpected(error, what()));
+    }
     inner
         .run(|core| match op {
             NameOp::Create { .. } => core.create(op).map(|_| ()),
@@ -102,32 +186,53 @@ pub(crate) async fn replay_name(inner: &Rc<Inner>, op: &NameOp) -> Result<()> {
             NameOp::Remove { parent, time, name } => {
                 core.remove(Ino(*parent), name, None, *time).map(|_| ())
             }
-            NameOp::Rename { from, to, mode, time, old, new } => {
-                core.rename((Ino(*from), old), (Ino(*to), new), *mode, *time).map(|_| ())
-            }
+            NameOp::Rename { .. } => Ok(()),
         })
         .await
-        .map_err(|error| match error.kind() {
-            ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupt => error.at(what()),
-            // It succeeded when it was logged: what it is replayed on is not what it was.
-            _ => Error::new(ErrorKind::Corrupt, error.at(what()).to_string()),
-        })
+        .map_err(|error| unexpected(error, what()))
 }
 
-/// Reads a node block and checks it.
-pub(crate) async fn read_node(inner: &Rc<Inner>, nid: u32, entry: NatEntry) -> Result<Page> {
+/// Why a name change could not be replayed. It succeeded when it was logged: what it is replayed on
+/// is not what it was.
+fn unexpected(error: Error, what: String) -> Error {
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupt => error.at(what),
+        _ => Error::new(ErrorKind::Corrupt, error.at(what).to_string()),
+    }
+}
+
+async fn read_block(inner: &Inner, addr: u32) -> Result<Page> {
     let (device, pages) = {
         let core = inner.core.borrow();
         (core.device.clone(), core.pages.clone())
     };
-    let addr = BlockAddr(entry.addr.get());
-    let mut block = read_blocks(&*device, QueueId(0), addr, 1, &pages).await?;
-    let page = block.pop().ok_or_else(|| corrupt(&*device, "empty read"))?;
+    let mut block = read_blocks(&*device, QueueId(0), BlockAddr(addr), 1, &pages).await?;
+    block.pop().ok_or_else(|| corrupt(&*device, "empty read"))
+}
+
+/// Reads a node block and checks it.
+pub(crate) async fn read_node(inner: &Rc<Inner>, nid: u32, entry: NatEntry) -> Result<Page> {
+    read_node_ahead(inner, nid, entry, &Ahead::new()).await
+}
+
+/// The same, if it is not there already.
+async fn read_node_ahead(
+    inner: &Rc<Inner>,
+    nid: u32,
+    entry: NatEntry,
+    ahead: &Ahead,
+) -> Result<Page> {
+    let addr = entry.addr.get();
+    let page = match ahead.get(&addr) {
+        Some(page) => page.clone(),
+        None => read_block(inner, addr).await?,
+    };
     let (expected, found) = (entry.crc.get(), record::crc32c(page.bytes()));
     let checked = node::check(&page, nid, entry.ino.get());
     if expected != found || checked.is_err() {
         let why = checked.err().unwrap_or_else(|| format!("CRC {found:08x}"));
         let message = format!("node {nid} at block {addr}: expected CRC {expected:08x}, {why}");
+        let device = inner.core.borrow().device.clone();
         return Err(corrupt(&*device, message));
     }
     Ok(page)
@@ -144,10 +249,12 @@ fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
     }
 }
 
-/// Puts the nodes of a record in their new places, and derives the SIT from the difference.
+/// Puts the nodes of a record in their new places, and derives the SIT from the difference. Nodes
+/// that were read already are in `ahead`.
 pub(crate) async fn replay_nodes(
     inner: &Rc<Inner>,
     record: &Record,
+    ahead: &Ahead,
     owners: &mut BTreeMap<u32, SummaryEntry>,
 ) -> Result<()> {
     let mut gone: BTreeSet<u32> = BTreeSet::new();
@@ -155,14 +262,14 @@ pub(crate) async fn replay_nodes(
     for nid in changed {
         let old = inner.core.borrow().nat.get(nid);
         if old.ino.get() != 0 && old.addr.get() != HOLE {
-            let page = read_node(inner, nid, old).await?;
+            let page = read_node_ahead(inner, nid, old, ahead).await?;
             gone.insert(old.addr.get());
             gone.extend(node::pointers(&page).iter().map(|(_, p)| p.addr.get()));
         }
     }
     let mut fresh = Vec::new();
     for (nid, entry) in &record.nodes {
-        fresh.push((*nid, *entry, read_node(inner, *nid, *entry).await?));
+        fresh.push((*nid, *entry, read_node_ahead(inner, *nid, *entry, ahead).await?));
     }
     let core = &mut *inner.core.borrow_mut();
     // All that went before all that came: a block may have moved from one node to another.

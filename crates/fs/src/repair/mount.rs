@@ -14,9 +14,11 @@ use crate::heads::Head;
 use crate::layout::{Layout, RING_ZONES};
 use crate::merge::Units;
 use crate::recover::read::{
-    Found, check_image, corrupt, newest_checkpoint, superblock, superblock_of_checkpoints,
+    Found, age, check_image, corrupt, newest_checkpoint, superblock, superblock_of_checkpoints,
 };
-use crate::recover::replay::{begin, end, read_node, replay_attributes, replay_name, replay_nodes};
+use crate::recover::replay::{
+    Ahead, begin, end, read_node, replay_attributes, replay_name, replay_nodes,
+};
 use crate::recover::roll::{Record, roll};
 use crate::recover::{
     assemble, check_heads, delta_layouts, prepare_drive, report, settle_heads, written,
@@ -123,7 +125,7 @@ async fn find(
             let end = written(&reports[zone.0 as usize], geometry);
             let (newest, _) = newest_checkpoint(device, &layout, *zone, end, (below, pages)).await;
             if let Some((header, body)) = newest
-                && best.as_ref().is_none_or(|best| header.checkpoint > best.1.checkpoint)
+                && best.as_ref().is_none_or(|best| age(&header) > age(&best.1))
             {
                 best = Some((layout, header, body, index as u8));
             }
@@ -250,7 +252,7 @@ async fn replay(
             break;
         }
         let readable = keep_readable(inner, &record, log).await;
-        replay_nodes(inner, &readable, owners).await?;
+        replay_nodes(inner, &readable, &Ahead::new(), owners).await?;
         if let Err(error) = replay_attributes(inner, &record).await {
             log.lost("sync record", (0, "attributes".into()), error, "left as they were");
         }

@@ -40,7 +40,7 @@ impl Drive {
     fn open(&self) -> Result<ZoneId> {
         let zone = ZoneId(self.next.replace(self.next.get() + 1));
         ensure!(zone.0 < self.zones, "the drives are full: write less");
-        self.writer.open_zone(zone, 0);
+        self.writer.open_empty(zone);
         Ok(zone)
     }
 }

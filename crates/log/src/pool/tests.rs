@@ -29,7 +29,7 @@ impl Bench {
     fn write(&self, zone: u32, blocks: usize) {
         let zone = ZoneId(zone);
         if !self.writer.is_open(zone) {
-            self.writer.open_zone(zone, 0);
+            self.writer.open_empty(zone);
         }
         let pages: Pages = (0..blocks).map(|_| Page::zeroed()).collect();
         drop(self.writer.write(zone, Kind::Data, pages, Durability::Cached));

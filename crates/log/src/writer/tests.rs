@@ -44,7 +44,7 @@ fn open_zones_are_spread_evenly_over_the_queues() {
     };
     // By their numbers they would all be in one queue.
     let first: Vec<u32> = (0..12).map(|i| i * 4).collect();
-    first.iter().for_each(|zone| writer.open_zone(ZoneId(*zone), 0));
+    first.iter().for_each(|zone| writer.open_empty(ZoneId(*zone)));
     assert_eq!(spread(&first), [3; 4]);
     // Streams go on in zones of any number.
     for zone in &first {
@@ -61,7 +61,7 @@ fn open_zones_are_spread_evenly_over_the_queues() {
         });
     }
     let again: Vec<u32> = (46..54).collect();
-    again.iter().for_each(|zone| writer.open_zone(ZoneId(*zone), 0));
+    again.iter().for_each(|zone| writer.open_empty(ZoneId(*zone)));
     let left = first.iter().filter(|zone| !ended.contains(zone));
     let left: Vec<u32> = left.flat_map(|zone| [*zone, zone + 1]).collect();
     assert_eq!(spread(&[&left[..], &again[..]].concat()), [6; 4]);
@@ -136,7 +136,7 @@ proptest! {
         let order = if blocking { Order::Blocking } else { Order::Queued };
         let options = WriterOptions { pieces, ..options(order, 3, 4) };
         let writer = Writer::with_options(&rt, toy.clone(), options);
-        (0..5).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+        (0..5).for_each(|zone| writer.open_empty(ZoneId(zone)));
         let (rt2, toy2) = (rt.clone(), toy.clone());
         let full = rt.block_on(async move {
             let mut placed = Vec::new();
@@ -247,7 +247,7 @@ proptest! {
         let options = WriterOptions { append_pieces, ..options(Order::Append, 1, 5) };
         let writer = Writer::with_options(&rt, toy.clone(), options);
         let zone = ZoneId(0);
-        writer.open_zone(zone, 0);
+        writer.open_empty(zone);
         let (rt2, toy2, writer2) = (rt.clone(), toy.clone(), writer.clone());
         rt.block_on(async move {
             let (mut next, mut late, mut flights) = (0, Vec::new(), Vec::new());
@@ -311,7 +311,7 @@ fn what_depends_on_appends_waits_for_them() {
     let toy = Toy::on(&rt, geometry(1, 64), 1);
     let writer = Writer::with_options(&rt, toy.clone(), options(Order::Append, 1, 8));
     let zone = ZoneId(0);
-    writer.open_zone(zone, 0);
+    writer.open_empty(zone);
     let mut next = 0;
     for _ in 0..3 {
         drop(writer.append(zone, Kind::Data, Pages::from_iter(numbered(&mut next, 1))));
@@ -341,7 +341,7 @@ fn a_failed_append_fails_its_zone_and_what_waits_behind() {
         machine.apply(&Command::Manage { target, action: Action::Finish }).unwrap();
     });
     let writer = Writer::with_options(&rt, toy, options(Order::Append, 1, 8));
-    (0..2).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+    (0..2).for_each(|zone| writer.open_empty(ZoneId(zone)));
     let mut next = 0;
     let mut page = || numbered(&mut next, 1).into_iter().collect::<Pages>();
     let (_, good) = writer.append(ZoneId(0), Kind::Data, page());
@@ -368,7 +368,7 @@ fn adjacent_writes_become_one_command() {
     let rt = Rt::new(Config::simulated(1));
     let toy = Toy::on(&rt, geometry(2, 64), 1);
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
-    writer.open_zone(ZoneId(0), 0);
+    writer.open_empty(ZoneId(0));
     (0..16).for_each(|_| drop(write(&writer, 0, 1)));
     let writer2 = writer.clone();
     rt.block_on(async move { writer2.drain().await }).unwrap();
@@ -390,7 +390,7 @@ fn calls_are_not_joined_where_that_is_not_wanted() {
         let toy = Toy::on(&rt, geometry(1, 64), 1);
         let options = WriterOptions { join: false, ..options(order, 1, 8) };
         let writer = Writer::with_options(&rt, toy.clone(), options);
-        writer.open_zone(ZoneId(0), 0);
+        writer.open_empty(ZoneId(0));
         (0..5).for_each(|_| drop(write(&writer, 0, 2)));
         let writer2 = writer.clone();
         rt.block_on(async move { writer2.drain().await }).unwrap();
@@ -409,7 +409,7 @@ fn what_waits_goes_in_pieces_where_asked() {
         let toy = Toy::on(&rt, shape, 1);
         let options = WriterOptions { pieces, ..options(order, 1, 8) };
         let writer = Writer::with_options(&rt, toy.clone(), options);
-        writer.open_zone(ZoneId(0), 0);
+        writer.open_empty(ZoneId(0));
         (0..40).for_each(|_| drop(write(&writer, 0, 1)));
         rt.run_ready();
         assert!((0..40).all(|at| written(&toy, ZoneId(0), at, 1)));
@@ -433,7 +433,7 @@ fn overtaken_writes_are_sent_again() {
     let toy = Toy::on(&rt, geometry(1, 4096), 3);
     toy.wish(|wishes| wishes.overtake = 5);
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
-    writer.open_zone(ZoneId(0), 0);
+    writer.open_empty(ZoneId(0));
     (0..200).for_each(|_| drop(write(&writer, 0, 8)));
     let writer2 = writer.clone();
     rt.block_on(async move { writer2.drain().await }).unwrap();
@@ -449,7 +449,9 @@ fn a_wrong_write_pointer_is_a_failure() {
     let rt = Rt::new(Config::simulated(3));
     let toy = Toy::on(&rt, geometry(1, 64), 3);
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
-    writer.open_zone(ZoneId(0), 5);
+    let report = toy.report(ZoneId(0), 1).unwrap()[0];
+    let write_pointer = BlockCount(5);
+    writer.open_reported(&ZoneReport { state: ZoneState::Closed, write_pointer, ..report });
     let done = write(&writer, 0, 1);
     let error = rt.block_on(done).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
@@ -467,7 +469,7 @@ fn a_failure_stops_its_zone_only() {
         let toy = Toy::on(&rt, geometry(2, 512), 4);
         toy.wish(|wishes| wishes.fail.extend([(Lba(20), Status::WriteFault)]));
         let writer = Writer::with_options(&rt, toy.clone(), options(order, 2, 3));
-        (0..2).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+        (0..2).for_each(|zone| writer.open_empty(ZoneId(zone)));
         let good = write(&writer, 0, 16);
         let before = writer.mark();
         let bad = write(&writer, 0, 16);
@@ -502,7 +504,7 @@ fn later_writes_do_not_delay_a_drain() {
     let rt = Rt::new(Config::shuffled(5));
     let toy = Toy::on(&rt, geometry(3, 1024), 5);
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 3);
-    (0..3).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+    (0..3).for_each(|zone| writer.open_empty(ZoneId(zone)));
     toy.wish(|wishes| wishes.only = Some(BTreeSet::from([ZoneId(0)])));
     (0..500).for_each(|_| drop(write(&writer, 0, 1)));
     let early = writer.clone();
@@ -594,7 +596,7 @@ fn a_chain_of_zones_needs_one_permit() {
     let toy = Toy::on(&rt, shape, 8);
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 4);
     let budget = Budget::new(1, &[]);
-    writer.open_zone(ZoneId(0), 0);
+    writer.open_empty(ZoneId(0));
     writer.attach(ZoneId(0), budget.try_acquire(Class::User, 1).unwrap());
     drop(write(&writer, 0, 20));
     for zone in 1..4 {
@@ -616,7 +618,7 @@ fn finish_waits_for_writes_and_gives_the_permit_back() {
     let toy = Toy::on(&rt, geometry(1, 64), 9);
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
     let budget = Budget::new(1, &[]);
-    writer.open_zone(ZoneId(0), 0);
+    writer.open_empty(ZoneId(0));
     writer.attach(ZoneId(0), budget.try_acquire(Class::User, 1).unwrap());
     let done = write(&writer, 0, 30);
     let writer2 = writer.clone();
@@ -649,13 +651,54 @@ fn a_zone_torn_within_a_block_is_levelled() {
     rt.clear();
 }
 
+/// The same without a write: asked for, it is levelled now. In a zone that has no whole block left
+/// what is missing of the last one, and what is left behind it, is written at once, so that the
+/// drive holds nothing for the zone any more, and what follows it is written.
+#[test]
+fn a_torn_block_is_levelled_when_asked_and_a_torn_end_at_once() {
+    let rt = Rt::new(Config::simulated(10));
+    let mut shape = geometry(4, 64);
+    shape.block_size = ByteLen(512);
+    shape.zone_capacity = BlockCount(64 - 3);
+    shape.max_transfer = Some(BlockCount(64));
+    let toy = Toy::on(&rt, shape, 10);
+    for (lba, blocks) in [(0, 11), (64, 58), (128, 51)] {
+        let command = Command::Write { lba: Lba(lba), blocks: BlockCount(blocks) };
+        toy.machine(|machine| machine.apply(&command).unwrap());
+    }
+    let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
+    let reports = toy.report(ZoneId(0), 3).unwrap();
+    assert_eq!(writer.open_reported(&reports[0]), 2);
+    let budget = Budget::new(2, &[]);
+    for zone in [1, 2] {
+        assert_eq!(writer.open_reported(&reports[zone]), 7);
+        let zone = ZoneId(zone as u32);
+        writer.attach(zone, budget.try_acquire(Class::User, 1).unwrap());
+        assert_eq!(writer.room(zone), 0);
+    }
+    assert_eq!(writer.position(ZoneId(0)), 2);
+    let drained = writer.clone();
+    rt.block_on(async move { drained.drain().await }).unwrap();
+    let report = |zone| toy.report(ZoneId(zone), 1).unwrap()[0];
+    assert_eq!(report(0).write_pointer, BlockCount(11), "nothing was to be written there");
+    assert_eq!([report(1).state, report(2).state], [ZoneState::Full; 2]);
+    assert_eq!(budget.available(), 2, "a full zone gives its permit back");
+    writer.open_zone_after(ZoneId(3), ZoneId(2));
+    rt.block_on(write(&writer, 3, 1)).unwrap();
+    writer.level(ZoneId(0));
+    let drained = writer.clone();
+    rt.block_on(async move { drained.drain().await }).unwrap();
+    assert_eq!(report(0).write_pointer, BlockCount(16));
+    rt.clear();
+}
+
 #[test]
 fn one_seed_gives_one_order_of_commands() {
     let run = |seed| {
         let rt = Rt::new(Config::shuffled(seed));
         let toy = Toy::on(&rt, geometry(8, 256), seed);
         let writer = Writer::new(&rt, toy.clone(), Order::Queued, 4);
-        (0..8).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+        (0..8).for_each(|zone| writer.open_empty(ZoneId(zone)));
         let (rt2, writer2) = (rt.clone(), writer.clone());
         rt.block_on(async move {
             for step in 0..200 {
@@ -695,7 +738,7 @@ proptest! {
         }
         let toy = Toy::on(&rt, shape, seed);
         let writer = Writer::with_options(&rt, toy.clone(), options(Order::Append, 2, 4));
-        writer.open_zone(ZoneId(0), 0);
+        writer.open_empty(ZoneId(0));
         let expected = rt.block_on(async move {
             let (mut number, mut expected) = (0u8, Vec::new());
             for (blocks, beside, append) in writes {

@@ -107,7 +107,9 @@ impl Target {
         let rt = Rt::new(Config::real());
         let limits = Limits {
             connections: 4,
+            per_client: 4,
             handshakes: 2,
+            idle: 0,
             handshake: 200 * Nanos::MILLI,
             stall: 200 * Nanos::MILLI,
             grace: 200 * Nanos::MILLI,

@@ -389,6 +389,12 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
+    /// As [`Client::at_end`], after so many bytes that have not been read yet.
+    pub fn at_end_after(&mut self, count: usize) -> bool {
+        self.take(count);
+        self.at_end()
+    }
+
     /// True if the server has closed the connection and said nothing more.
     pub fn at_end(&mut self) -> bool {
         match self.stream.read(&mut [0; 64]) {

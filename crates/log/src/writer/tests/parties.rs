@@ -42,7 +42,7 @@ fn a_party_hears_of_each_write_where_it_is() {
         toy.wish(|wishes| wishes.overtake = 4);
         let options = WriterOptions { append_pieces, ..options(Order::Append, 2, 3) };
         let writer = Writer::with_options(&rt, toy.clone(), options);
-        writer.open_zone(ZoneId(0), 0);
+        writer.open_empty(ZoneId(0));
         let told = Told::new(&writer, 9);
         for part in 0..20 {
             told.send(0, part, part < 12);
@@ -65,7 +65,7 @@ fn appends_that_wait_go_in_one_command() {
     let toy = Toy::on(&rt, geometry(1, 64), 1);
     let options = WriterOptions { append_pieces: 1, ..options(Order::Append, 1, 8) };
     let writer = Writer::with_options(&rt, toy.clone(), options);
-    writer.open_zone(ZoneId(0), 0);
+    writer.open_empty(ZoneId(0));
     let told = Told::new(&writer, 0);
     (0..20).for_each(|part| told.send(0, part, true));
     let limit = writer.append_limit();
@@ -89,7 +89,7 @@ fn a_party_hears_of_a_failure_once() {
         toy.wish(|wishes| wishes.fail.extend([(Lba(20), Status::WriteFault)]));
         let options = WriterOptions { join: false, ..options(order, 2, 3) };
         let writer = Writer::with_options(&rt, toy.clone(), options);
-        (0..2).for_each(|zone| writer.open_zone(ZoneId(zone), 0));
+        (0..2).for_each(|zone| writer.open_empty(ZoneId(zone)));
         let told = Told::new(&writer, 0);
         (0..40).for_each(|part| told.send(0, part, false));
         told.send(1, 40, order == Order::Append);
@@ -115,7 +115,7 @@ fn a_party_goes_with_the_executor() {
     // Not a source: it never answers.
     let toy = Toy::new(geometry(1, 64), 1);
     let writer = Writer::with_options(&rt, toy, options(Order::Append, 1, 4));
-    writer.open_zone(ZoneId(0), 0);
+    writer.open_empty(ZoneId(0));
     let told = Told::new(&writer, 0);
     (0..9).for_each(|part| told.send(0, part, true));
     rt.run_ready();

@@ -1,0 +1,151 @@
+//! What a mount after a crash must be able to do whatever came before: to end, with the room there
+//! is, and in a time that the sync log bounds.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use common::{quiet, sound};
+use furrow_emu::{Emulator, Fates, Fault, FaultKind, Options, When};
+use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
+use furrow_rt::{Config, Nanos, Rt};
+use furrow_zone::{ErrorKind, Result};
+use std::future::Future;
+use std::rc::Rc;
+
+fn on_drive<F: Future<Output = Result<()>> + 'static>(
+    spec: &str,
+    test: impl FnOnce(Rt, Emulator) -> F,
+) {
+    let (rt, made) = (Rt::new(Config::simulated(7)), (Options::fast(), MkfsOptions::default()));
+    common::on_drive(rt, spec, made, test);
+}
+
+async fn write(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) -> Result<()> {
+    fs.write(ino, WriteData::copy(fs.pool(), offset, bytes)).await
+}
+
+async fn file(fs: &Fs, name: &str) -> Result<Ino> {
+    Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
+}
+
+/// What a power cut leaves now.
+fn cut(rt: &Rt, drive: &Emulator) -> Rc<Emulator> {
+    let left = drive.snapshot().power_cut(&Fates::nothing(1));
+    Rc::new(Emulator::from_snapshot(rt, &left, Options::fast()))
+}
+
+/// Removals are replayed one after the other, as they were done: what they remove is not kept
+/// dirty to the end of the replay, for which a full drive has no room.
+#[test]
+fn many_removals_are_replayed_on_a_full_drive() {
+    let spec = "zones=64,zone-size=1MiB,max-active=14,channels=1";
+    on_drive(spec, |rt, drive| async move {
+        let options = MountOptions { cache_pages: 1024, ..quiet() };
+        let fs = Fs::mount(&rt, Rc::new(drive.clone()), options.clone()).await?;
+        let other = file(&fs, "other").await?;
+        const FILES: u64 = 1500;
+        for n in 0..FILES {
+            // Beyond the pointers in its inode: a node more.
+            let far = file(&fs, &format!("far {n}")).await?;
+            write(&fs, far, 600 * 4096, b"far").await?;
+        }
+        let filler = file(&fs, "filler").await?;
+        let mut at = 0;
+        let refused = loop {
+            match write(&fs, filler, at, &[7; 16 * 4096]).await {
+                Ok(()) => at += 16 * 4096,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        fs.sync().await?;
+        for n in 0..FILES {
+            fs.unlink(Ino::ROOT, format!("far {n}").as_bytes()).await?;
+        }
+        fs.fsync(other, false).await?;
+        let left = cut(&rt, &drive);
+        drop(fs);
+        let fs = Fs::mount(&rt, left.clone(), options).await?;
+        let gone = fs.lookup(Ino::ROOT, b"far 0").await.unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::NotFound);
+        assert_eq!(fs.getattr(filler).await?.size, at);
+        fs.unmount().await?;
+        sound(left).await
+    });
+}
+
+/// Files that were made without a name and closed again leave only their creation in the sync log:
+/// a replay meets more of them than may be open at once.
+#[test]
+fn many_files_without_a_name_are_replayed() {
+    let spec = "zones=400,zone-size=256KiB,max-active=14,channels=1";
+    on_drive(spec, |rt, drive| async move {
+        let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
+        let other = file(&fs, "other").await?;
+        let before = fs.counters().checkpoints;
+        let mut kept = Ino::ROOT;
+        for n in 0..3089 {
+            let unnamed = fs.create_unnamed(Ino::ROOT, &NewNode::file()).await?.ino;
+            if n % 100 == 50 {
+                write(&fs, unnamed, 0, b"unnamed").await?;
+                fs.fsync(unnamed, false).await?;
+            }
+            if n == 2000 {
+                write(&fs, unnamed, 0, b"kept").await?;
+                fs.link(unnamed, Ino::ROOT, b"kept").await?;
+                kept = unnamed;
+            }
+            fs.release(unnamed).await?;
+        }
+        fs.fsync(kept, false).await?;
+        fs.fsync(other, false).await?;
+        assert_eq!(fs.counters().checkpoints, before, "all of it is in the sync log");
+        let left = cut(&rt, &drive);
+        drop(fs);
+        let fs = Fs::mount(&rt, left.clone(), quiet()).await?;
+        assert_eq!(fs.lookup(Ino::ROOT, b"kept").await?.ino, kept);
+        assert_eq!(fs.read(kept, 0, 10).await?.to_vec(), b"kept");
+        fs.unmount().await?;
+        sound(left).await
+    });
+}
+
+/// A mount reads the sync log and the nodes it tells of many at a time. On a drive that takes
+/// 100 µs for each command, one after the other would be 100 µs for each block of the log and for
+/// each node before and after.
+#[test]
+fn a_long_sync_log_is_replayed_in_little_time() {
+    let spec = "zones=96,zone-size=4MiB,max-active=14,channels=1";
+    on_drive(spec, |rt, drive| async move {
+        let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
+        let mut inos = Vec::new();
+        for n in 0..200 {
+            inos.push(file(&fs, &n.to_string()).await?);
+        }
+        fs.sync().await?;
+        let before = fs.counters().checkpoints;
+        for n in 0..1_600u64 {
+            let ino = inos[n as usize % inos.len()];
+            write(&fs, ino, n * 4096, &n.to_le_bytes()).await?;
+            fs.fsync(ino, false).await?;
+        }
+        assert_eq!(fs.counters().checkpoints, before, "all of it is in the sync log");
+        let left = cut(&rt, &drive);
+        drop(fs);
+        let slow = FaultKind::Slow { polls: 0, nanoseconds: 100 * Nanos::MICRO };
+        left.inject(Fault::new(slow).when(When::Always)).unwrap();
+        let (began, reads) = (rt.now(), left.counters().reads);
+        let fs = Fs::mount(&rt, left.clone(), quiet()).await?;
+        let took = rt.now().since(began);
+        let reads = left.counters().reads - reads;
+        println!("{} ms, {reads} reads", took / Nanos::MILLI);
+        // 1,600 records and 3,200 nodes: half a second one after the other.
+        assert!(took < 100 * Nanos::MILLI, "{} ms, {reads} reads", took / Nanos::MILLI);
+        for n in 1_400..1_600u64 {
+            let ino = inos[n as usize % inos.len()];
+            assert_eq!(fs.read(ino, n * 4096, 8).await?.to_vec(), n.to_le_bytes());
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,347 @@
+//! What a hostile user may have looked at before others have a turn.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use common::{SMALL, sound};
+use furrow_emu::{Emulator, Options};
+use furrow_fs::dump::{Part, Value, dump};
+use furrow_fs::{
+    Allocate, DirEntry, Fs, Ino, MkfsOptions, MountOptions, NewNode, RenameMode, Seek, SetAttr,
+    WriteData, dirent,
+};
+use furrow_rt::{Config, Nanos, PAGE_SIZE, Rt};
+use furrow_zone::{ErrorKind, Result};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::rc::Rc;
+
+/// Blocks, nodes and names that no stretch may go beyond, whatever a user does.
+const MOST: u64 = 40_000;
+/// The same for what lists, looks up, searches and copies.
+const MOST_LOOKING: u64 = 16_000;
+
+fn on_drive<F: Future<Output = Result<()>> + 'static>(
+    spec: &str,
+    test: impl FnOnce(Rt, Emulator) -> F,
+) {
+    let (rt, made) =
+        (Rt::new(Config::simulated(5)), (Options::simulated(), MkfsOptions::default()));
+    common::on_drive(rt, spec, made, test);
+}
+
+async fn mount(rt: &Rt, drive: &Emulator, cache_pages: usize) -> Result<Fs> {
+    let options = MountOptions { cache_pages, ..common::quiet() };
+    Fs::mount(rt, Rc::new(drive.clone()), options).await
+}
+
+/// The longest stretch so far is no longer than `most`.
+fn bounded(fs: &Fs, what: &str, most: u64) {
+    let counters = fs.counters();
+    println!("{what}: {} units in one stretch", counters.longest_stretch);
+    assert!(counters.longest_stretch <= most, "{what}: {} units", counters.longest_stretch);
+}
+
+async fn seed_of(drive: &Emulator) -> u64 {
+    let dumped = dump(Rc::new(drive.clone()), &Part::Superblock).await.unwrap();
+    seed_in(&dumped.value).expect("a superblock has a seed")
+}
+
+fn seed_in(value: &Value) -> Option<u64> {
+    match value {
+        Value::Fields(fields) => fields.iter().find_map(|(name, value)| match value {
+            Value::Text(text) if *name == "hash_seed" => {
+                u64::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+            }
+            other => seed_in(other),
+        }),
+        Value::List(values) => values.iter().find_map(seed_in),
+        _ => None,
+    }
+}
+
+/// Names of 248 bytes, 15 to a block, whose hashes have the same last 16 bits: all in one bucket of
+/// each level.
+fn colliding(seed: u64, count: usize) -> Vec<Vec<u8>> {
+    const K: u64 = 0x9E37_79B9_7F4A_7C15;
+    let fold = |a: u64, b: u64| {
+        let product = u128::from(a) * u128::from(b);
+        product as u64 ^ (product >> 64) as u64
+    };
+    let step = |state: u64, chunk: u64| fold(state ^ chunk, K) ^ K.rotate_left(23);
+    let last = |state: u64| (fold(state ^ (state >> 32), 0xD6E8_FEB8_6659_FD93) >> 32) as u32;
+    // All names begin alike, so only their ends are hashed.
+    let front = vec![b'n'; 240];
+    let begun = seed ^ 248u64.wrapping_mul(K);
+    let front_state = (0..30).fold(begun, |state, _| step(state, u64::from_le_bytes([b'n'; 8])));
+    let tail = |n: u64| {
+        [0, 1, 2, 3, 4, 5, 6, 7]
+            .map(|i| b"abcdefghijklmnopqrstuvwxyz234567"[(n >> (5 * i) & 31) as usize])
+    };
+    let mut names = Vec::new();
+    for n in 0.. {
+        let end = tail(n);
+        if last(step(front_state, u64::from_le_bytes(end))) & 0xffff == 0x1234 {
+            let name = [front.as_slice(), &end].concat();
+            assert_eq!(dirent::hash(seed, &name) & 0xffff, 0x1234);
+            names.push(name);
+            if names.len() == count {
+                break;
+            }
+        }
+    }
+    names
+}
+
+async fn listed(fs: &Fs, dir: Ino) -> Result<Vec<DirEntry>> {
+    let (mut all, mut cookie) = (Vec::new(), 0);
+    loop {
+        let some = fs.readdir(dir, cookie, 100).await?;
+        let Some(last) = some.last() else { return Ok(all) };
+        cookie = last.cookie;
+        all.extend(some);
+    }
+}
+
+/// Names chosen so that they are all in one bucket of each level make a directory of 32 levels,
+/// three million blocks of which sixty are there.
+#[test]
+fn a_directory_of_chosen_names_holds_nobody_up() {
+    on_drive(SMALL, |rt, drive| async move {
+        let names = colliding(seed_of(&drive).await, 961);
+        let fs = mount(&rt, &drive, 4_096).await?;
+        let dir = fs.create(Ino::ROOT, b"dir", &NewNode::directory()).await?.ino;
+        let one = fs.create(dir, &names[0], &NewNode::file()).await?.ino;
+        for name in &names[1..960] {
+            fs.link(one, dir, name).await?;
+        }
+        // It is full for such names, and for no other.
+        let refused = fs.link(one, dir, &names[960]).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        fs.link(one, dir, b"another").await?;
+        assert_eq!(fs.lookup(dir, &names[960]).await.unwrap_err().kind(), ErrorKind::NotFound);
+        let there: BTreeSet<Vec<u8>> =
+            listed(&fs, dir).await?.into_iter().map(|entry| entry.name).collect();
+        assert_eq!(there.len(), 961);
+        assert!(names[..960].iter().all(|name| there.contains(name)));
+        bounded(&fs, "960 chosen names", MOST_LOOKING);
+        assert!(fs.memory().0.directories < 2 << 20, "{:?}", fs.memory().0);
+        fs.unmount().await?;
+        // The same with nothing in the cache, which has room for little.
+        let fs = mount(&rt, &drive, 64).await?;
+        assert_eq!(listed(&fs, dir).await?.len(), 961);
+        for name in &names[..960] {
+            fs.lookup(dir, name).await?;
+        }
+        for name in &names[..960] {
+            fs.unlink(dir, name).await?;
+        }
+        assert_eq!(listed(&fs, dir).await?.len(), 1);
+        bounded(&fs, "the same from the drive", MOST_LOOKING);
+        fs.unmount().await?;
+        sound(Rc::new(drive)).await
+    });
+}
+
+/// A directory that moves must not come to be below itself: as many looks as the tree is deep.
+#[test]
+fn a_move_far_down_a_deep_tree_holds_nobody_up() {
+    const DEPTH: usize = 6_000;
+    on_drive("zones=96,zone-size=4MiB,max-active=14,channels=1", |rt, drive| async move {
+        let fs = mount(&rt, &drive, 65_536).await?;
+        let mut at = Ino::ROOT;
+        for _ in 0..DEPTH {
+            at = fs.create(at, b"d", &NewNode::directory()).await?.ino;
+        }
+        move_far_down(&fs, at, b"warm").await?;
+        fs.unmount().await?;
+        // With nothing in the cache, and little room in it.
+        let fs = mount(&rt, &drive, 64).await?;
+        let reads = drive.counters().reads;
+        move_far_down(&fs, at, b"cold").await?;
+        let reads = drive.counters().reads - reads;
+        assert!(reads < 8 * DEPTH as u64, "{reads} reads");
+        fs.unmount().await?;
+        sound(Rc::new(drive)).await
+    });
+}
+
+/// Moves a directory from the root to `at`, and what is above `at` not below it.
+async fn move_far_down(fs: &Fs, at: Ino, name: &[u8]) -> Result<()> {
+    let (root, replace) = (Ino::ROOT, RenameMode::Replace);
+    fs.create(root, name, &NewNode::directory()).await?;
+    let refused = fs.rename((root, b"d"), (at, b"top"), replace).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    fs.rename((root, name), (at, name), replace).await?;
+    let moved = fs.lookup(at, name).await?.ino;
+    assert_eq!(fs.parent(moved).await?, at);
+    // Two names change places: neither may be above the other.
+    for (from, to) in [((root, &b"d"[..]), (at, name)), ((at, name), (root, &b"d"[..]))] {
+        let wrong = fs.rename(from, to, RenameMode::Exchange).await.unwrap_err();
+        assert_eq!(wrong.kind(), ErrorKind::Invalid, "{wrong}");
+    }
+    bounded(fs, "moves far down a deep tree", MOST_LOOKING);
+    Ok(())
+}
+
+/// Moves far down that come in each other's way end one after the other, and no two of them make a
+/// ring of directories.
+#[test]
+fn two_moves_make_no_ring() {
+    on_drive(SMALL, |rt, drive| async move {
+        let fs = mount(&rt, &drive, 65_536).await?;
+        let mut ends = Vec::new();
+        for name in [b"a", b"b"] {
+            let mut at = fs.create(Ino::ROOT, name, &NewNode::directory()).await?.ino;
+            for _ in 0..1_000 {
+                at = fs.create(at, b"d", &NewNode::directory()).await?.ino;
+            }
+            ends.push(at);
+        }
+        let moves: Vec<_> = [(b"a", ends[1]), (b"b", ends[0])]
+            .map(|(name, to)| {
+                let fs = fs.clone();
+                rt.spawn(async move {
+                    fs.rename((Ino::ROOT, name), (to, name), RenameMode::Replace).await
+                })
+            })
+            .into();
+        let mut refused = 0;
+        for done in moves {
+            refused += usize::from(done.await.is_err_and(|e| e.kind() == ErrorKind::Invalid));
+        }
+        assert_eq!(refused, 1);
+        fs.unmount().await?;
+        sound(Rc::new(drive)).await
+    });
+}
+
+/// Block `n` of a file whose every leaf has one block: each is as much to look at as 504 blocks.
+fn far(n: u64) -> u64 {
+    n * 504 * PAGE_SIZE as u64
+}
+
+#[test]
+fn a_sparse_file_holds_nobody_up() {
+    const LEAVES: u64 = 4_000;
+    on_drive("zones=96,zone-size=4MiB,max-active=14,channels=1", |rt, drive| async move {
+        let fs = mount(&rt, &drive, 65_536).await?;
+        let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
+        let put = async |n: u64| {
+            fs.write(file, WriteData::copy(fs.pool(), far(n), &[n as u8; 100])).await
+        };
+        for n in 0..LEAVES {
+            put(n).await?;
+        }
+        bounded(&fs, "sparse writes", MOST_LOOKING);
+        assert_eq!(fs.seek(file, far(7) + 4096, Seek::Data).await?, Some(far(8)));
+        assert_eq!(fs.seek(file, far(7), Seek::Hole).await?, Some(far(7) + 4096));
+        // All but the last block: its leaves stay, and all is holes.
+        fs.fallocate(file, Allocate::Punch, 0, far(LEAVES - 1)).await?;
+        assert_eq!(fs.seek(file, 0, Seek::Data).await?, Some(far(LEAVES - 1)));
+        assert_eq!(fs.seek(file, 0, Seek::Hole).await?, Some(0));
+        let copy = fs.create(Ino::ROOT, b"copy", &NewNode::file()).await?.ino;
+        fs.copy_range((file, 0), (copy, 0), 64 << 20).await?;
+        bounded(&fs, "a file of holes", MOST_LOOKING);
+        for n in 0..LEAVES {
+            put(n).await?;
+        }
+        fs.fsync(file, false).await?;
+        let none = SetAttr { size: Some(0), ..SetAttr::default() };
+        fs.setattr(file, none).await?;
+        bounded(&fs, "a sparse file synced and truncated", 4 * MOST);
+        fs.unmount().await?;
+        sound(Rc::new(drive)).await
+    });
+}
+
+#[test]
+fn large_files_hold_nobody_up() {
+    const PART: usize = 1_000 * PAGE_SIZE;
+    on_drive("zones=96,zone-size=8MiB,max-active=14,channels=1", |rt, drive| async move {
+        let fs = mount(&rt, &drive, 65_536).await?;
+        let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
+        let fill = async |file: Ino| {
+            for part in 0..30 {
+                let at = (part * PART) as u64;
+                fs.write(file, WriteData::copy(fs.pool(), at, &vec![part as u8; PART])).await?;
+            }
+            Ok::<(), furrow_zone::Error>(())
+        };
+        fill(file).await?;
+        bounded(&fs, "writes of a thousand blocks", MOST);
+        fs.fsync(file, false).await?;
+        bounded(&fs, "an fsync of 30,000 blocks", MOST);
+        let other = fs.create(Ino::ROOT, b"other", &NewNode::file()).await?.ino;
+        fill(other).await?;
+        fs.sync().await?;
+        bounded(&fs, "a checkpoint of 30,000 blocks", MOST);
+        let copy = fs.create(Ino::ROOT, b"copy", &NewNode::file()).await?.ino;
+        assert_eq!(fs.copy_range((file, 0), (copy, 0), 64 << 20).await?, 64 << 20);
+        fs.fallocate(copy, Allocate::Extend, 64 << 20, 32 << 20).await?;
+        fs.fallocate(copy, Allocate::Zero, 0, 96 << 20).await?;
+        fs.fallocate(copy, Allocate::Punch, 0, 96 << 20).await?;
+        bounded(&fs, "copying, allocating and punching", MOST);
+        for name in ["file", "other", "copy"] {
+            fs.unlink(Ino::ROOT, name.as_bytes()).await?;
+        }
+        bounded(&fs, "removing them", 3 * MOST);
+        fs.unmount().await?;
+        sound(Rc::new(drive)).await
+    });
+}
+
+/// A name that is moved to and fro makes nothing dirty, but is noted each time.
+#[test]
+fn a_name_moved_to_and_fro_takes_no_memory_without_end() {
+    on_drive(SMALL, |rt, drive| async move {
+        let fs = mount(&rt, &drive, 4_096).await?;
+        let names = [vec![b'a'; 255], vec![b'b'; 255]];
+        fs.create(Ino::ROOT, &names[0], &NewNode::file()).await?;
+        let other = fs.create(Ino::ROOT, b"other", &NewNode::file()).await?.ino;
+        for n in 0..40_000 {
+            let (from, to) = (&names[n % 2], &names[1 - n % 2]);
+            fs.rename((Ino::ROOT, from), (Ino::ROOT, to), RenameMode::Replace).await?;
+            if n % 64 == 0 {
+                rt.sleep(10 * Nanos::MICRO).await;
+            }
+        }
+        let most = fs.memory().1.changes;
+        assert!(most < 12 << 20, "{most} bytes of changes");
+        fs.fsync(other, false).await?;
+        fs.unmount().await?;
+        sound(Rc::new(drive)).await
+    });
+}
+
+/// While one task takes long, others have their turns: as many as its stretches.
+#[test]
+fn others_have_turns_meanwhile() {
+    on_drive("zones=96,zone-size=4MiB,max-active=14,channels=1", |rt, drive| async move {
+        let fs = mount(&rt, &drive, 65_536).await?;
+        let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
+        for part in 0..20u64 {
+            let data = WriteData::copy(fs.pool(), part << 20, &vec![1; 1 << 20]);
+            fs.write(file, data).await?;
+        }
+        let (turns, over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let other = {
+            let (turns, over, rt) = (turns.clone(), over.clone(), rt.clone());
+            rt.clone().spawn(async move {
+                while !over.get() {
+                    turns.set(turns.get() + 1);
+                    rt.yield_now().await;
+                }
+            })
+        };
+        let before = turns.get();
+        assert_eq!(fs.seek(file, 0, Seek::Hole).await?, Some(20 << 20));
+        let during = turns.get() - before;
+        over.set(true);
+        other.await;
+        assert!(during >= 2, "{during} turns for a search through 5,120 blocks");
+        fs.unmount().await
+    });
+}

@@ -1,0 +1,151 @@
+//! Members that come back older than they were: a backup that was restored, or a drive that lost
+//! what it had answered for.
+//!
+//! Each state record says of each member which one it has for certain: the last that its drive
+//! answered for. Recovery and stop write the record twice, so that an image of a member from before
+//! that is behind what the others know of it. Nothing of the others' data can tell: what it held
+//! then is whole, and looks as if a crash had kept the rest from being written.
+//!
+//! What an image from between two records lacks is found zone by zone: a segment whose end the
+//! newest record knows was on all members then. A zone of it that is shorter or not there is one
+//! that is lost, as long as the level tolerates that; if not, the members that lack theirs are
+//! refused. Beyond that nothing can be told from a crash: what was written after the newest record
+//! is shown by the members alone, and a stripe of which too few have a chunk was perhaps never
+//! acknowledged.
+
+use crate::assemble::Examined;
+use crate::checkpoint::Image;
+use crate::drive::written;
+use crate::format::{MemberEntry, segment};
+use crate::member::MemberState;
+use crate::recover::Found;
+use crate::volume::Volume;
+use furrow_log::record::RecordHeader;
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState};
+
+/// The state record that a member has for certain, as another one says; 0: not known.
+pub(crate) fn known(header: &RecordHeader, entry: &MemberEntry) -> u64 {
+    match u64::from(entry.behind.get()) {
+        0 => 0,
+        behind => header.sequence.get().saturating_sub(behind),
+    }
+}
+
+/// Of drives of one array the member that has heard of most.
+pub fn newest(drives: &[Examined]) -> Option<&Examined> {
+    let members = drives.iter().filter(|drive| drive.member.is_some());
+    members.max_by_key(|drive| (drive.events, drive.record))
+}
+
+/// Whether a drive is older than the newest of the array's drives knows it: the array went on with
+/// it, or without it.
+pub fn is_stale(newest: &Examined, drive: &Examined) -> bool {
+    let Some(index) = newest.members.iter().position(|(uuid, _)| *uuid == drive.device) else {
+        return drive.member.is_some();
+    };
+    let known = newest.known.get(index).copied().unwrap_or(0);
+    newest.members[index].1 == MemberState::Failed
+        || (drive.member.is_some() && drive.record < known)
+}
+
+/// A member that is older than it was.
+pub(crate) struct Behind {
+    pub(crate) name: String,
+    pub(crate) index: usize,
+    /// Its newest state record.
+    pub(crate) record: u64,
+    /// The one that it had.
+    pub(crate) least: u64,
+}
+
+/// Why an array is not started with such members; `enough`: it could be without them.
+pub(crate) fn refusal(behind: &[Behind], newest: &str, enough: bool) -> Error {
+    let Behind { name, record, least, .. } = &behind[0];
+    let others: Vec<&str> = behind[1..].iter().map(|other| &*other.name).collect();
+    let also = match others.is_empty() {
+        true => String::new(),
+        false => format!(" (and so is {})", others.join(", ")),
+    };
+    let advice = match enough {
+        true => "leave it out, and give it back with `furrow raid replace`",
+        false => "the array cannot do without: give the drives as they were last",
+    };
+    let what = format!(
+        "{name} is stale{also}: its last state record is number {record}, and it had taken number \
+         {least}, as {newest} says: an older image of the drive, or it lost what it had answered \
+         for: {advice}"
+    );
+    Error::new(ErrorKind::Invalid, what)
+}
+
+impl Volume {
+    /// Takes from a segment, which had ended at the checkpoint's cut, the zones that do not hold
+    /// all of it any more.
+    pub(crate) fn take_short(
+        &self,
+        found: &mut Found,
+        missing: u32,
+        zones: &[Vec<ZoneReport>],
+    ) -> Vec<(u32, ZoneId)> {
+        let end = self.0.shape.offset(self.0.shape.rows - 1) + 1;
+        let mut short = Vec::new();
+        for (index, held) in (0u32..).zip(&mut found.zones) {
+            let (Some(zone), Some(drive)) = (*held, self.0.members[index as usize].drive()) else {
+                continue;
+            };
+            let report = &zones[index as usize][zone.0 as usize];
+            if missing >> index & 1 == 0 && written(report, drive.geometry()) < end {
+                *held = None;
+                short.push((index, zone));
+            }
+        }
+        short
+    }
+
+    /// Refuses to go on if blocks that count are lost because members lack zones that the newest
+    /// state record knows they had, and nothing explains it. `blind`: members with zones of which
+    /// it cannot be said what they are.
+    pub(crate) fn check_held(
+        &self,
+        image: &Image,
+        zones: &[Vec<ZoneReport>],
+        blind: u32,
+    ) -> Result<()> {
+        let placement = &self.0.shape.placement;
+        let segments = self.0.segments.borrow();
+        let gone = |index: usize| zones[index].iter().any(|z| z.state == ZoneState::Offline);
+        let mut lacking = 0u32;
+        for entry in image.entries.iter().filter(|entry| entry.state == segment::SEALED) {
+            let known = &segments[entry.slot.get() as usize];
+            if known.sequence != entry.sequence.get() || known.valid + known.leaves == 0 {
+                continue;
+            }
+            let has = |index: u32| {
+                let member = &self.0.members[index as usize];
+                known.zones[index as usize].is_some() && member.drive().is_some()
+            };
+            for index in (0..placement.n).filter(|index| !has(*index)) {
+                let active = self.0.members[index as usize].state.get() == MemberState::Active;
+                let had = active && entry.missing.get() >> index & 1 == 0;
+                self.note_recovered(|recovered| recovered.lacking += u64::from(had));
+                let lost = !placement.recoverable(|chunk| has(placement.drive(0, chunk)));
+                let unexplained = had && blind >> index & 1 == 0 && !gone(index as usize);
+                lacking |= u32::from(lost && unexplained) << index;
+            }
+        }
+        let members = (0u32..).zip(&self.0.members).filter(|(index, _)| lacking >> index & 1 == 1);
+        let names: Vec<String> =
+            members.filter_map(|(_, m)| Some(m.drive()?.device.name())).collect();
+        let Some((name, others)) = names.split_first() else { return Ok(()) };
+        let also = match others.is_empty() {
+            true => String::new(),
+            false => format!(" (and so is {})", others.join(", ")),
+        };
+        let what = format!(
+            "{name} is stale{also}: it lacks zones that it had when the newest state record was \
+             written, and blocks are lost with them: an older image of the drive, or it lost what \
+             it had answered for: give the drives as they were last"
+        );
+        Err(Error::new(ErrorKind::Invalid, what))
+    }
+}

@@ -1,0 +1,192 @@
+//! Members that come back older than they were, and mapping blocks that nobody can read.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::{check, churn, config, devices, drives, geometry, made, power_cycle, without_stale};
+use furrow_emu::{Emulator, Fault, FaultKind, Options as DriveOptions, Snapshot};
+use furrow_raid::{Level, MemberState, Options, assemble, examine, is_stale, newest};
+use furrow_rt::{Config as RtConfig, Rng, Rt};
+use furrow_zone::{BlockCount, ErrorKind, Lba, ZoneId, ZonedDevice};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The drive as it was then.
+fn restored(rt: &Rt, index: usize, image: &Snapshot) -> Rc<Emulator> {
+    let options = DriveOptions { name: format!("drive{index}"), ..DriveOptions::simulated() };
+    Rc::new(Emulator::from_snapshot(rt, image, options))
+}
+
+/// Backups of members are restored, taken while the array was stopped. It ran once since, to its
+/// end or until the power went. Nothing of what was acknowledged is lost, or the array does not
+/// start, and says which drives are to blame.
+#[test]
+fn backups_of_members_are_refused_by_name() {
+    for (level, count, back) in [
+        (Level::Raid5, 4, &[1][..]),
+        (Level::Raid5, 4, &[1, 2]),
+        (Level::Raid6, 5, &[0, 3]),
+        (Level::Raid6, 5, &[0, 2, 3]),
+        (Level::Raid01, 4, &[0, 2]),
+        (Level::Raid01, 4, &[2, 3]),
+        (Level::Raid0, 2, &[1]),
+    ] {
+        for (cut, writes) in [(false, 40), (true, 40), (true, 1)] {
+            let rt = Rt::new(RtConfig::shuffled(count as u64));
+            let geometry = geometry(16, 80);
+            let mut all = drives(&rt, &geometry, count);
+            let volume = made(&rt, &all, &config(level, &geometry));
+            let rt2 = rt.clone();
+            rt.block_on(async move {
+                let (mut model, mut rng) = (BTreeMap::new(), Rng::new(3));
+                churn(&volume, &mut model, &mut rng, 30).await;
+                volume.stop().await.unwrap();
+                drop(volume);
+                let images: Vec<_> = back.iter().map(|at| (*at, all[*at].snapshot())).collect();
+                let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+                churn(&volume, &mut model, &mut rng, writes).await;
+                if cut {
+                    power_cycle(&rt2, &all, volume).await;
+                } else {
+                    volume.stop().await.unwrap();
+                }
+                images.iter().for_each(|(at, image)| all[*at] = restored(&rt2, *at, image));
+                let told = format!("{level} of {count}, {back:?}, {cut} {writes}");
+                let error = assemble(&rt2, devices(&all), &Options::default()).await.unwrap_err();
+                let text = error.to_string();
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{told}: {text}");
+                assert!(text.starts_with(&format!("drive{} is stale", back[0])), "{told}: {text}");
+                let named = back.iter().all(|at| text.contains(&format!("drive{at}")));
+                assert!(named, "{told}: {text}");
+                let mut says = Vec::new();
+                for drive in &all {
+                    says.push(examine(&**drive).await.unwrap());
+                }
+                let newest = newest(&says).unwrap();
+                let stale: Vec<usize> =
+                    (0..count).filter(|at| is_stale(newest, &says[*at])).collect();
+                assert_eq!(stale, back, "{told}");
+                // Without them, if it can do so: as it was, and they come back as new drives.
+                match without_stale(&rt2, &all).await {
+                    Ok(volume) => {
+                        assert!(text.contains("furrow raid replace"), "{told}: {text}");
+                        check(&volume, &model).await;
+                        for at in back {
+                            assert_eq!(volume.members()[*at].1, MemberState::Failed, "{told}");
+                            let device = all[*at].clone();
+                            volume.replace(*at as u32, device, true).await.unwrap();
+                        }
+                        while volume.rebuilding().is_some() {
+                            rt2.sleep(100_000).await;
+                        }
+                        check(&volume, &model).await;
+                    }
+                    Err(why) => {
+                        assert!(text.contains("cannot do without"), "{told}: {text}");
+                        assert!(why.contains("cannot do without"), "{told}: {why}");
+                    }
+                }
+            });
+            rt.clear();
+        }
+    }
+}
+
+/// What a drive lost of the last that it was given, and of the records that it had answered for: an
+/// image of a running array is put back after a power cut. The member is refused, or what it lacks
+/// is made from the others, so that another one may go.
+#[test]
+fn a_member_that_lost_its_last_writes_costs_nothing() {
+    let (mut refused, mut taken, mut lacking) = (0, 0, 0);
+    for seed in 0..60 {
+        let rt = Rt::new(RtConfig::shuffled(seed));
+        let geometry = geometry(16, 80);
+        let mut all = drives(&rt, &geometry, 4);
+        let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+        let rt2 = rt.clone();
+        let (stale, lacked) = rt.block_on(async move {
+            let (mut model, mut rng) = (BTreeMap::new(), Rng::new(seed));
+            churn(&volume, &mut model, &mut rng, 50 + seed).await;
+            let (at, image) = (seed as usize % 4, all[seed as usize % 4].snapshot());
+            let later = rng.below(120);
+            churn(&volume, &mut model, &mut rng, later).await;
+            // Of a record that it took it lost the one before as well, or only that.
+            for _ in 0..seed % 3 {
+                volume.checkpoint(false).await.unwrap();
+                churn(&volume, &mut model, &mut rng, 20).await;
+            }
+            power_cycle(&rt2, &all, volume).await;
+            all[at] = restored(&rt2, at, &image);
+            let volume = without_stale(&rt2, &all).await.unwrap();
+            check(&volume, &model).await;
+            let stale = volume.members()[at].1 == MemberState::Failed;
+            let lacked = volume.recovered().lacking > 0;
+            churn(&volume, &mut model, &mut rng, 20).await;
+            rt2.sleep(1_000_000_000).await;
+            if !stale {
+                volume.stop().await.unwrap();
+                drop(volume);
+                let mut left = devices(&all);
+                left.remove((at + 1) % 4);
+                let volume = assemble(&rt2, left, &Options::default()).await.unwrap();
+                check(&volume, &model).await;
+            }
+            (stale, lacked)
+        });
+        rt.clear();
+        refused += u32::from(stale);
+        taken += u32::from(!stale);
+        lacking += u32::from(lacked);
+    }
+    println!("{refused} refused, {taken} taken, {lacking} lacked zones");
+    assert!(refused > 5 && taken > 5 && lacking > 3, "{refused} {taken} {lacking}");
+}
+
+/// Two members lose the zones of segments that hold mapping blocks: some of these can neither be
+/// read nor identified. Cleaning gives such a segment up, and nobody waits for it.
+#[test]
+fn a_mapping_block_that_is_lost_keeps_nobody_waiting() {
+    let rt = Rt::new(RtConfig::simulated(5));
+    let geometry = geometry(24, 80);
+    let all = drives(&rt, &geometry, 4);
+    let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let (mut model, mut rng) = (BTreeMap::new(), Rng::new(5));
+        for _ in 0..40 {
+            churn(&volume, &mut model, &mut rng, 4).await;
+            volume.checkpoint(false).await.unwrap();
+        }
+        volume.stop().await.unwrap();
+        drop(volume);
+        for drive in &all[1..3] {
+            for zone in 2..geometry.zones {
+                let first = Lba(u64::from(zone) * geometry.zone_size.0);
+                let header = Fault::new(FaultKind::BitFlip).at_blocks(first, BlockCount(1));
+                if drive.report(ZoneId(zone), 1).unwrap()[0].write_pointer.0 > 0 {
+                    drive.inject(header).unwrap();
+                }
+            }
+        }
+        // With a loop without an end the commands have none either.
+        let count = Rc::new(Cell::new(0u64));
+        let told = count.clone();
+        all[0].set_observer(Rc::new(move |_: &Emulator, _: &_| {
+            told.set(told.get() + 1);
+            assert!(told.get() < 20_000, "the volume tends itself, and comes to no end");
+        }));
+        let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
+        rt2.sleep(1_000_000_000).await;
+        let checkpoints = volume.counters().checkpoints;
+        let commands = count.get();
+        rt2.sleep(1_000_000_000).await;
+        assert_eq!(count.get(), commands, "nothing is left that could be done");
+        assert!(checkpoints < 20, "{checkpoints} checkpoints");
+        let error = volume.read(0, volume.blocks() as u32).await.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt), "{error}");
+        volume.stop().await.unwrap();
+    });
+    rt.clear();
+}
