@@ -58,12 +58,12 @@ pub fn utc(seconds: u64) -> String {
 /// # Errors
 /// If the parent is gone: whoever asked for it gave up.
 pub fn say_ready(message: &str) -> Result<()> {
+    // Before whoever waits goes on: not to keep the file system busy that the command was run from.
+    rustix::process::chdir("/").context("/")?;
     say(&format!("ready {}\n", message.replace('\n', " ")))
         .context("the command that started this daemon is gone")?;
     let null = OpenOptions::new().write(true).open("/dev/null").context("/dev/null")?;
-    rustix::stdio::dup2_stdout(null).context("standard output")?;
-    // Not to keep the file system busy that the command was run from.
-    rustix::process::chdir("/").context("/")
+    rustix::stdio::dup2_stdout(null).context("standard output")
 }
 
 /// Tells the parent why there is nothing to serve.

@@ -76,6 +76,7 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
         place.to_owned(),
     ]);
     show::print_table(out, &table)?;
+    print_failure(out, status)?;
     let (logs, summaries) = (space.blocks_logs, space.blocks_summaries);
     let whole = logs + summaries + space.blocks;
     writeln!(
@@ -88,6 +89,14 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
         show::bytes(summaries * block),
         summaries as f64 * 100.0 / whole.max(1) as f64,
     )
+}
+
+/// Prints why nothing is written any more, if so.
+pub fn print_failure(out: &mut dyn Write, status: &Status) -> std::io::Result<()> {
+    match &status.failure {
+        Some(why) => writeln!(out, "FAILED, nothing is written any more: {why}"),
+        None => Ok(()),
+    }
 }
 
 /// Prints what was written since a mount, by what it was for.

@@ -67,6 +67,7 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
     let changes = if status.info.read_only { ", read-only" } else { "" };
     let (device, place, up) = (&status.info.device, directory.display(), duration(stat.seconds));
     writeln!(out, "{device} on {place}, mounted for {up}{changes}")?;
+    df::print_failure(out, status)?;
     let permits = stat.permits;
     writeln!(out, "active zones: {} of {} permits\n", permits.held, permits.limit)?;
     print_streams(out, &stat.streams)?;

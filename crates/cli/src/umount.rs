@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// How long the daemon may take for its last checkpoint, in seconds.
 const PATIENCE: i64 = 300;
@@ -28,6 +29,10 @@ pub struct Args {
     lazy: bool,
 }
 
+/// How often a mount in use is tried again before that is said, and after what pauses.
+const BUSY_TRIES: u32 = 20;
+const TRY_EVERY: Duration = Duration::from_millis(25);
+
 /// Runs the command.
 pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     let directory = find(&args.target)?;
@@ -40,14 +45,18 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     if !args.lazy {
         synced.as_ref().map_err(|error| {
             anyhow!(
-                "{error:#}; still mounted, as not everything is durable: to give that up run: \
-                 furrow umount -l {}",
+                "{error:#}; still mounted, as not everything is durable: to unmount all the same \
+                 run: furrow umount -l {}",
                 directory.display()
             )
         })?;
     }
     let daemon = report::ask_status(&directory).ok().and_then(|status| watch(status.info.pid));
-    unmount(&directory, if args.lazy { Unmount::Lazy } else { Unmount::Plain })?;
+    if args.lazy {
+        unmount(&directory, Unmount::Lazy)?;
+    } else {
+        unmount_patiently(&directory)?;
+    }
     match daemon {
         Some(daemon) if !args.lazy => wait(&daemon, &directory)?,
         _ => {}
@@ -83,6 +92,17 @@ fn unmount(directory: &Path, how: Unmount) -> Result<()> {
         Errno::PERM => anyhow!("{}: unmounting needs root", directory.display()),
         _ => anyhow!("{}: {errno}", directory.display()),
     })
+}
+
+/// A program that has just ended may be seen to use the mount for a moment.
+fn unmount_patiently(directory: &Path) -> Result<()> {
+    for _ in 0..BUSY_TRIES {
+        if endpoint::unmount(directory, Unmount::Plain).is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(TRY_EVERY);
+    }
+    unmount(directory, Unmount::Plain)
 }
 
 fn watch(pid: u32) -> Option<OwnedFd> {

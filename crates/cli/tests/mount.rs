@@ -6,118 +6,12 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
 
-/// True if mounts cannot be tested and the tests were told so.
-fn skip(test: &str) -> bool {
-    let usable = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
-    if !usable && std::env::var("FURROW_WITHOUT_FUSE").is_ok_and(|v| v == "1") {
-        eprintln!("SKIPPED {test}: no /dev/fuse or not root, and FURROW_WITHOUT_FUSE=1");
-        return true;
-    }
-    assert!(usable, "{test} needs /dev/fuse and root; FURROW_WITHOUT_FUSE=1 skips it");
-    false
-}
+#[path = "common/place.rs"]
+mod place;
 
-/// An image with a file system on it, and a directory to mount it on.
-struct Place(PathBuf);
-
-impl Place {
-    fn empty(name: &str) -> Place {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let next = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path =
-            std::env::temp_dir().join(format!("furrow-cli-{name}-{}-{next}", std::process::id()));
-        fs::create_dir_all(path.join("mnt")).unwrap();
-        Place(path)
-    }
-
-    fn new(name: &str) -> Place {
-        let place = Place::empty(name);
-        // By the command: a lock taken in this process would live on in whatever other tests
-        // are starting at that moment.
-        let drive = ["device", "create", &place.image(), "-o", "capacity=256MiB,zone-size=4MiB"];
-        assert!(furrow(&drive).status.success());
-        let made = furrow(&["mkfs", "-L", "test", &place.image()]);
-        assert!(made.status.success(), "{}", said(&made));
-        place
-    }
-
-    fn image(&self) -> String {
-        self.0.join("disk.zns").to_str().unwrap().to_owned()
-    }
-
-    fn dir(&self) -> String {
-        self.0.join("mnt").to_str().unwrap().to_owned()
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join("mnt").join(name)
-    }
-
-    fn log(&self) -> String {
-        self.0.join("log").to_str().unwrap().to_owned()
-    }
-
-    fn mount(&self) {
-        let out = furrow(&["mount", &self.image(), &self.dir(), "--log", &self.log()]);
-        assert!(out.status.success(), "{}", said(&out));
-    }
-
-    fn pid(&self) -> u32 {
-        let out = furrow(&["df", "--json", &self.dir()]);
-        assert!(out.status.success(), "{}", said(&out));
-        let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-        assert_eq!(json["version"], 1);
-        json["pid"].as_u64().unwrap() as u32
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = furrow(&["umount", "-l", &self.dir()]);
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn furrow(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_furrow")).args(arguments).output().unwrap()
-}
-
-fn said(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stderr).into_owned()
-}
-
-/// Runs the command, which must fail with `status` and one line that contains `text`.
-fn refused(arguments: &[&str], status: i32, text: &str) {
-    let out = furrow(arguments);
-    let said = said(&out);
-    assert_eq!(out.status.code(), Some(status), "{arguments:?}: {said}");
-    assert!(said.contains(text), "{arguments:?}: {said}");
-    assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
-    assert!(said.starts_with("furrow: "), "{said}");
-}
-
-fn kill(pid: u32, signal: rustix::process::Signal) {
-    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
-    rustix::process::kill_process(pid, signal).unwrap();
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn is_mounted(directory: &str) -> bool {
-    fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&format!(" {directory} "))
-}
-
+use place::{Place, furrow, is_mounted, kill, refused, said, skip, wait_until};
 #[test]
 fn a_mount_works_when_the_command_returns_and_is_whole_when_unmounted() {
     if skip("a_mount_works_when_the_command_returns_and_is_whole_when_unmounted") {
@@ -139,6 +33,9 @@ fn a_mount_works_when_the_command_returns_and_is_whole_when_unmounted() {
     }
     // umount(8) does not wait for the daemon; the next mount does.
     place.mount();
+    // It keeps no directory busy that the command was run from.
+    let cwd = fs::read_link(format!("/proc/{}/cwd", place.pid())).unwrap();
+    assert_eq!(cwd.to_str(), Some("/"));
     assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
     place.mount();
     assert_eq!(fs::read_dir(place.dir()).unwrap().count(), 5);
@@ -594,9 +491,60 @@ fn it_serves_mount_8() {
     assert!(out.status.success(), "{}", said(&out));
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = table.lines().find(|line| line.contains(&place.dir())).expect("mounted");
-    assert!(line.contains("nosuid") && line.contains(" fuse.furrow "), "{line}");
+    assert!(line.contains("nosuid") && line.contains(" fuse.furrow.fs "), "{line}");
     assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
     let out = Command::new(&helper).args([&place.image(), &place.dir(), "-f"]).output().unwrap();
     assert!(out.status.success(), "fake: {}", said(&out));
     assert!(!is_mounted(&place.dir()));
+}
+
+/// mount(8) with the `mount.fuse` of Debian's fuse packages and without one, where our helpers are
+/// not installed and `furrow` is not in PATH.
+#[test]
+fn mount_8_remounts_with_and_without_the_fuse_package() {
+    if skip("mount_8_remounts_with_and_without_the_fuse_package") {
+        return;
+    }
+    // In a mount namespace of its own /usr/sbin holds what it did but for helpers, and then one
+    // that does as Debian's: it runs a command of the name after `fuse.`.
+    let script = r#"set -e
+        image=$2 dir=$3 log=$4 real=$5
+        furrow() { "$furrow" "$@"; }
+        furrow=$1
+        mkdir "$real"
+        sbin=$(readlink -f /sbin)
+        mount --bind "$sbin" "$real"
+        mount -t tmpfs none "$sbin"
+        ln -s "$real"/* "$sbin"/
+        rm -f "$sbin"/mount.f*
+        for round in without with; do
+            if [ $round = with ]; then
+                printf '#!/bin/sh\necho "$*" >&2\nexec sh -c furrow "$@"\n' >"$sbin/mount.fuse"
+                chmod 755 "$sbin/mount.fuse"
+            fi
+            furrow mount "$image" "$dir" --log "$log"
+            touch "$dir/$round"
+            mount -o remount,ro "$dir"
+            ! touch "$dir/refused" 2>/dev/null
+            mount -o remount,rw "$dir"
+            touch "$dir/$round-again"
+            furrow umount "$dir"
+        done
+        # With our helper in place it is ours that mount(8) runs, with all options of the mount.
+        ln -s "$furrow" "$sbin/mount.fuse.furrow"
+        furrow mount "$image" "$dir" --log "$log"
+        mount -o remount,ro "$dir"
+        ! touch "$dir/refused" 2>/dev/null
+        mount -o remount,rw "$dir"
+        touch "$dir/last"
+        furrow umount "$dir""#;
+    let place = Place::new("remount8");
+    let out = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_furrow")])
+        .args([place.image(), place.dir(), place.log()])
+        .arg(place.0.join("sbin"))
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", said(&out));
 }

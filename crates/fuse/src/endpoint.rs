@@ -18,8 +18,15 @@ use std::path::{Path, PathBuf};
 
 /// The device through which the kernel hands out requests.
 const DEVICE: &str = "/dev/fuse";
-/// Type of our mounts in the mount table; `mount -t fuse.furrow` finds them.
-pub const FS_TYPE: &str = "fuse.furrow";
+/// Type of our mounts in the mount table.
+///
+/// Two dots on purpose. mount(8) looks for a helper under the type's name and, if there is none,
+/// under the name up to the last dot: so it finds `mount.fuse.furrow` where our helpers are
+/// installed, and otherwise remounts without a helper. Of `fuse.furrow` it would try the
+/// `mount.fuse` of Debian's fuse packages, which looks for a command `furrow` in PATH.
+pub const FS_TYPE: &str = "fuse.furrow.fs";
+/// Type in fstab and of mounts that earlier versions made.
+const FS_TYPE_SHORT: &str = "fuse.furrow";
 /// Longest read the kernel may ask for, in bytes.
 const MAX_READ: u32 = 1 << 20;
 /// Longest write the kernel sends, in bytes.
@@ -203,7 +210,8 @@ pub fn mounted() -> Result<Vec<Mounted>> {
 fn parse_mountinfo(line: &[u8]) -> Option<Mounted> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let dash = fields.iter().position(|f| *f == b"-")?;
-    if *fields.get(dash + 1)? != FS_TYPE.as_bytes() {
+    let kind = *fields.get(dash + 1)?;
+    if kind != FS_TYPE.as_bytes() && kind != FS_TYPE_SHORT.as_bytes() {
         return None;
     }
     let directory = std::ffi::OsString::from_vec(unescape(fields.get(4)?));
@@ -239,11 +247,12 @@ mod tests {
 
     #[test]
     fn the_mount_table_is_read_as_the_kernel_writes_it() {
-        let line =
-            br"61 28 0:49 / /mnt/a\040b rw,noatime shared:3 - fuse.furrow /d/x\134y.zns rw,a=0";
-        let found = parse_mountinfo(line).expect("ours");
-        assert_eq!(found.directory, Path::new("/mnt/a b"));
-        assert_eq!(found.source, r"/d/x\y.zns");
+        for kind in [FS_TYPE, FS_TYPE_SHORT] {
+            let line = r"61 28 0:49 / /mnt/a\040b rw,noatime shared:3 - KIND /d/x\134y.zns rw,a=0";
+            let found = parse_mountinfo(line.replace("KIND", kind).as_bytes()).expect("ours");
+            assert_eq!(found.directory, Path::new("/mnt/a b"));
+            assert_eq!(found.source, r"/d/x\y.zns");
+        }
     }
 
     #[test]

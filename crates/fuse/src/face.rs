@@ -8,13 +8,13 @@
 //!
 //! What the kernel does, not this file: permission checks and the sticky bit
 //! (`default_permissions`), also by access lists, advisory locks, page cache, `O_APPEND`, `O_SYNC`
-//! (it sends an fsync after the write). What no mount can carry, and where it is instead, is in
-//! `docs/mounting.md`.
+//! and `O_DSYNC` (it sends an fsync after the write, but not with `async_dio`). What no mount can
+//! carry, and where it is instead, is in `docs/mounting.md`.
 
 use crate::convert::{attributes, errno, file_type, generation, ino, kind_of_mode, node, time_in};
 use crate::endpoint::MAX_WRITE;
 use crate::latency::Op;
-use crate::ops::Call;
+use crate::ops::{Call, Caller};
 use crate::report;
 use crate::serve::{Face, sized};
 use furrow_fs::{Allocate, Kind, NewNode, RenameMode, Seek, SetAttr, WriteData, XattrMode};
@@ -26,6 +26,7 @@ use fuser::{
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
+use rustix::fs::OFlags;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -56,6 +57,13 @@ const SEEK_HOLE: i32 = 4;
 /// Flags of setxattr(2).
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
+
+/// Whether a write with the `flags` of its file (or request: `RWF_DSYNC`) is direct and must be
+/// durable when it is answered. After an asynchronous one the kernel sends no fsync.
+fn is_durable_direct(flags: OpenFlags) -> bool {
+    let flags = OFlags::from_bits_retain(flags.0 as u32);
+    flags.contains(OFlags::DIRECT) && flags.intersects(OFlags::DSYNC | OFlags::SYNC)
+}
 
 /// Turns the kernel's inode number into ours, or answers ESTALE.
 macro_rules! known {
@@ -94,7 +102,6 @@ impl Filesystem for Face {
         // KILLPRIV_V2, without which the kernel clears set-id bits itself.
         for wish in [
             InitFlags::FUSE_ASYNC_READ,
-            InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_BIG_WRITES,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
@@ -102,12 +109,17 @@ impl Filesystem for Face {
             InitFlags::FUSE_CACHE_SYMLINKS,
             // Spares a getxattr(security.capability) per write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            // File handles: an inode the kernel has forgotten is looked up by its number.
+            InitFlags::FUSE_EXPORT_SUPPORT,
             // Access lists: the kernel decides by them, and leaves the umask to who knows whether
             // a directory has a default list.
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DONT_MASK,
         ] {
             let _ = config.add_capabilities(wish);
+        }
+        if self.shared.async_dio {
+            let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         }
         let _ = config.set_max_write(MAX_WRITE);
         let _ = config.set_max_background(MAX_BACKGROUND);
@@ -140,7 +152,7 @@ impl Filesystem for Face {
         self.run(
             reply,
             move |call| async move {
-                match call.fs.lookup(parent, &name).await {
+                match call.lookup(parent, &name).await {
                     Ok(attr) => Ok(Some(attr)),
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
                     Err(error) => Err(error),
@@ -188,7 +200,7 @@ impl Filesystem for Face {
     ) {
         self.begin(Op::Setattr);
         let ino = known!(ino, reply);
-        let privileged = req.uid() == 0;
+        let who = Caller::of(req);
         self.run(
             reply,
             move |call| async move {
@@ -204,7 +216,7 @@ impl Filesystem for Face {
                     atime: atime.map(time),
                     mtime: mtime.map(time),
                 };
-                call.setattr(ino, changes, privileged).await
+                call.setattr(ino, changes, who).await
             },
             |reply, attr, shared| reply.attr(&shared.ttl, &attributes(&attr)),
         );
@@ -398,18 +410,20 @@ impl Filesystem for Face {
     #[allow(clippy::too_many_arguments)]
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         self.begin(Op::Write);
         let ino = known!(ino, reply);
+        let sync = self.shared.async_dio && is_durable_direct(flags);
+        let who = Caller { privileged: false, ..Caller::of(req) };
         let strip = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let size = data.len() as u32;
         let data = WriteData::copy(&self.pool, offset, data);
@@ -417,9 +431,10 @@ impl Filesystem for Face {
             reply,
             move |call| async move {
                 if strip {
-                    call.strip_set_id(ino).await?;
+                    call.strip_set_id(ino, who).await?;
                 }
-                call.fs.write(ino, data).await
+                call.fs.write(ino, data).await?;
+                if sync { call.fsync(ino, true).await } else { Ok(()) }
             },
             move |reply, (), _| reply.written(size),
         );
@@ -463,7 +478,7 @@ impl Filesystem for Face {
     ) {
         self.begin(Op::Fsync);
         let ino = known!(ino, reply);
-        self.empty(reply, move |call| async move { call.fs.fsync(ino, datasync).await });
+        self.empty(reply, move |call| async move { call.fsync(ino, datasync).await });
     }
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -545,7 +560,7 @@ impl Filesystem for Face {
     ) {
         self.begin(Op::Fsync);
         let ino = known!(ino, reply);
-        self.empty(reply, move |call| async move { call.fs.fsync(ino, datasync).await });
+        self.empty(reply, move |call| async move { call.fsync(ino, datasync).await });
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
@@ -587,7 +602,7 @@ impl Filesystem for Face {
             _ => return reply.error(Errno::EINVAL),
         };
         let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
-        let who = (req.uid(), req.gid());
+        let who = Caller::of(req);
         self.empty(reply, move |call| async move {
             call.set_xattr(ino, &name, &value, mode, who).await
         });
@@ -663,10 +678,10 @@ impl Filesystem for Face {
             // Collapsing and inserting ranges, and what this version does not know.
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
-        let privileged = req.uid() == 0;
+        let who = Caller::of(req);
         self.empty(reply, move |call| async move {
-            if !privileged {
-                call.strip_set_id(ino).await?;
+            if !who.privileged {
+                call.strip_set_id(ino, who).await?;
             }
             call.fs.fallocate(ino, what, offset, length).await
         });
@@ -715,12 +730,12 @@ impl Filesystem for Face {
     ) {
         self.begin(Op::Copy);
         let (from, to) = (known!(ino_in, reply), known!(ino_out, reply));
-        let privileged = req.uid() == 0;
+        let who = Caller::of(req);
         self.run(
             reply,
             move |call| async move {
-                if !privileged {
-                    call.strip_set_id(to).await?;
+                if !who.privileged {
+                    call.strip_set_id(to, who).await?;
                 }
                 call.fs.copy_range((from, offset_in), (to, offset_out), len).await
             },

@@ -5,7 +5,8 @@ use crate::face::DOTS;
 use crate::serve::Shared;
 use furrow_fs::{Attr, Fs, Ino, Kind, NewNode, RenameMode, SetAttr, Time, XattrMode};
 use furrow_rt::Rt;
-use furrow_zone::{ErrorKind, Result};
+use furrow_zone::{Error, ErrorKind, Result};
+use fuser::Request;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -32,11 +33,40 @@ pub(crate) struct Listed<'a> {
     pub offset: u64,
 }
 
-/// `mode` after someone without privilege wrote the file or its owner changed. Set-group-id
-/// without group execution is the mark of mandatory locking, no privilege.
-fn stripped(mode: u16) -> u16 {
-    let lost = if mode & GROUP_EXEC != 0 { SET_UID | SET_GID } else { SET_UID };
-    mode & !lost
+/// Who asks for a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    /// His group; of which others he is, only /proc knows.
+    pub gid: u32,
+    /// His thread, by the number it has for this process; 0 if it has none.
+    pub thread: u32,
+    /// He may keep set-id bits (`CAP_FSETID`).
+    pub privileged: bool,
+}
+
+impl Caller {
+    pub fn of(req: &Request) -> Caller {
+        Caller { gid: req.gid(), thread: req.pid(), privileged: req.uid() == 0 }
+    }
+
+    /// Whether he is of `group`. One whom /proc does not show is of no other group than his own.
+    fn is_of(&self, group: u32) -> bool {
+        let listed = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", self.thread)).ok()?;
+            let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
+            Some(groups.split_whitespace().any(|listed| listed.parse() == Ok(group)))
+        };
+        self.gid == group || listed().unwrap_or(false)
+    }
+
+    /// The mode of a file with `attr` after this caller wrote it, or its owner changed. As on
+    /// ext4, set-group-id without group execution, which runs nothing, stays only for those who
+    /// could set it: the privileged and those of the file's group.
+    fn strips(&self, attr: &Attr) -> u16 {
+        let alone = attr.mode & (SET_GID | GROUP_EXEC) == SET_GID;
+        let keeps = alone && (self.privileged || self.is_of(attr.gid));
+        attr.mode & !if keeps { SET_UID } else { SET_UID | SET_GID }
+    }
 }
 
 impl Call {
@@ -60,33 +90,33 @@ impl Call {
     }
 
     /// Changes attributes. A change of owner takes set-id bits from everything but directories, a
-    /// change of size does unless the caller is `privileged`.
-    pub async fn setattr(&self, ino: Ino, mut changes: SetAttr, privileged: bool) -> Result<Attr> {
+    /// change of size does unless `who` is privileged.
+    pub async fn setattr(&self, ino: Ino, mut changes: SetAttr, who: Caller) -> Result<Attr> {
         // No change at all is chown(-1, -1): the kernel sends nothing else without a change.
         let owner = changes.uid.is_some() || changes.gid.is_some() || changes == SetAttr::default();
-        if changes.mode.is_none() && (owner || (changes.size.is_some() && !privileged)) {
+        if changes.mode.is_none() && (owner || (changes.size.is_some() && !who.privileged)) {
             let attr = self.fs.getattr(ino).await?;
-            if attr.kind != Kind::Directory && stripped(attr.mode) != attr.mode {
-                changes.mode = Some(stripped(attr.mode));
+            if attr.kind != Kind::Directory {
+                changes.mode = Some(who.strips(&attr)).filter(|mode| *mode != attr.mode);
             }
         }
         self.fs.setattr(ino, changes).await
     }
 
-    /// Sets an extended attribute for `who` (uid, gid). A new access list takes the set-group-id
-    /// bit if the file is of another group; the kernel does not say of which others `who` is.
+    /// Sets an extended attribute for `who`. A new access list takes the set-group-id bit unless
+    /// `who` is of the file's group.
     pub async fn set_xattr(
         &self,
         ino: Ino,
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-        who: (u32, u32),
+        who: Caller,
     ) -> Result<()> {
         self.fs.setxattr(ino, name, value, mode).await?;
-        if name == ACCESS_LIST && who.0 != 0 {
+        if name == ACCESS_LIST && !who.privileged {
             let attr = self.fs.getattr(ino).await?;
-            if attr.mode & SET_GID != 0 && attr.gid != who.1 {
+            if attr.mode & SET_GID != 0 && !who.is_of(attr.gid) {
                 let changes = SetAttr { mode: Some(attr.mode & !SET_GID), ..SetAttr::default() };
                 self.fs.setattr(ino, changes).await?;
             }
@@ -94,14 +124,39 @@ impl Call {
         Ok(())
     }
 
-    /// Takes the set-id bits from `ino` before someone without privilege writes it.
-    pub async fn strip_set_id(&self, ino: Ino) -> Result<()> {
-        let mode = self.fs.getattr(ino).await?.mode;
-        if stripped(mode) != mode {
-            let changes = SetAttr { mode: Some(stripped(mode)), ..SetAttr::default() };
-            self.fs.setattr(ino, changes).await?;
+    /// Takes the set-id bits from `ino` before `who`, without privilege, writes it.
+    pub async fn strip_set_id(&self, ino: Ino, who: Caller) -> Result<()> {
+        let attr = self.fs.getattr(ino).await?;
+        // Hardly a file has any: nobody looks into /proc for it.
+        if attr.mode & (SET_UID | SET_GID) == 0 {
+            return Ok(());
+        }
+        let mode = who.strips(&attr);
+        if mode != attr.mode {
+            self.fs.setattr(ino, SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
         }
         Ok(())
+    }
+
+    /// fsync(2). When the engine has failed, what was not durable is lost: an error of I/O, not
+    /// that the file system is read-only, which a program may take for nothing to do.
+    pub async fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+        match (self.fs.fsync(ino, data_only).await, self.fs.failure()) {
+            (Err(error), Some(_)) if error.kind() == ErrorKind::ReadOnly => {
+                Err(Error::new(ErrorKind::Io, error.to_string()))
+            }
+            (done, _) => done,
+        }
+    }
+
+    /// What `name` in directory `parent` names. `.` and `..` are asked for by who has only a file
+    /// handle: `.` of any inode, whatever its kind.
+    pub async fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
+        match name {
+            b"." => self.fs.getattr(parent).await,
+            b".." => self.fs.getattr(self.parent(parent).await?).await,
+            _ => self.fs.lookup(parent, name).await,
+        }
     }
 
     /// Opens what `name` names once more if it is about to lose its last name: the kernel knows
@@ -243,14 +298,42 @@ fn dot(ino: Ino, name: &'static str, offset: u64) -> Listed<'static> {
 
 #[cfg(test)]
 mod tests {
-    use super::stripped;
+    use super::Caller;
+    use furrow_fs::{Attr, Time};
+
+    fn stripped(mode: u16, gid: u32, privileged: bool) -> u16 {
+        // No thread has this number, so that the groups are the one.
+        let who = Caller { gid: 7, thread: u32::MAX, privileged };
+        let time = Time { seconds: 0, nanoseconds: 0 };
+        let kind = furrow_fs::Kind::File;
+        let attr = Attr {
+            ino: furrow_fs::Ino(3),
+            generation: 0,
+            kind,
+            mode,
+            links: 1,
+            uid: 1,
+            gid,
+            size: 0,
+            blocks: 0,
+            rdev: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+        };
+        who.strips(&attr)
+    }
 
     #[test]
-    fn set_id_bits_go_but_the_mark_of_mandatory_locking_stays() {
-        assert_eq!(stripped(0o6755), 0o755);
-        assert_eq!(stripped(0o4711), 0o711);
-        assert_eq!(stripped(0o2644), 0o2644);
-        assert_eq!(stripped(0o6644), 0o2644);
-        assert_eq!(stripped(0o1777), 0o1777);
+    fn set_id_bits_go_but_set_group_id_alone_stays_for_those_of_the_group() {
+        for (group, privileged) in [(7, false), (8, false), (8, true)] {
+            assert_eq!(stripped(0o6755, group, privileged), 0o755);
+            assert_eq!(stripped(0o4711, group, privileged), 0o711);
+            assert_eq!(stripped(0o1777, group, privileged), 0o1777);
+            let kept = if group == 7 || privileged { 0o2000 } else { 0 };
+            assert_eq!(stripped(0o2644, group, privileged), kept | 0o644);
+            assert_eq!(stripped(0o6644, group, privileged), kept | 0o644);
+        }
     }
 }

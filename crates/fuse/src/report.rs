@@ -51,7 +51,7 @@ pub struct Info {
     pub device: String,
     /// Process that serves the mount.
     pub pid: u32,
-    /// Refuses changes.
+    /// Refuses changes: mounted so, or after an error.
     pub read_only: bool,
     /// Blocks a zone holds.
     pub zone_blocks: u64,
@@ -65,6 +65,9 @@ pub struct Status {
     /// What does not change.
     #[serde(flatten)]
     pub info: Info,
+    /// Why nothing is written any more, if an error led to that.
+    #[serde(default)]
+    pub failure: Option<String>,
     /// Volume label, empty if there is none.
     pub label: String,
     /// UUID of the file system.
@@ -166,9 +169,12 @@ pub fn use_name(usage: ZoneUse) -> &'static str {
 /// The status of a mounted file system.
 pub fn status(fs: &Fs, info: &Info) -> Status {
     let (label, uuid) = fs.identity();
+    let failure = fs.failure().map(|error| error.to_string());
+    let read_only = info.read_only || failure.is_some();
     Status {
         version: VERSION,
-        info: info.clone(),
+        info: Info { read_only, ..info.clone() },
+        failure,
         label,
         uuid,
         space: fs.statfs().into(),
@@ -355,7 +361,15 @@ pub fn ask_clean(directory: &Path, superzones: u32) -> Result<Cleaned> {
 /// # Errors
 /// As [`ask_status`], and if the device fails.
 pub fn ask_sync(directory: &Path) -> Result<()> {
-    ask(directory, SYNC).map(drop)
+    ask(directory, SYNC).map(drop).map_err(|error| {
+        match ask_status(directory).ok().and_then(|status| status.failure) {
+            Some(why) => anyhow!(
+                "{}: nothing is written any more, what was not durable is lost: {why}",
+                directory.display()
+            ),
+            None => error,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -408,6 +422,7 @@ mod tests {
         let status = Status {
             version: VERSION,
             info: Info { device: "d.zns".into(), pid: 7, read_only: true, zone_blocks: 9 },
+            failure: Some("f".into()),
             label: "l".into(),
             uuid: "u".into(),
             space: Space { blocks: 3, ..Space::default() },

@@ -10,7 +10,7 @@ use crate::ops::Call;
 use crate::report::{self, Info, Stat};
 use furrow_fs::{Attr, Fs, Ino};
 use furrow_rt::{Pool, Port, Rt};
-use furrow_zone::ErrorKind;
+use furrow_zone::{Error, ErrorKind};
 use fuser::{
     Errno, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
@@ -35,10 +35,14 @@ pub(crate) struct Shared {
     pins: AtomicUsize,
     /// That the engine is no more has been said.
     ended: AtomicBool,
+    /// That nothing is written any more has been said.
+    failed: AtomicBool,
     /// Where messages for the operator go.
     pub log: Box<dyn Fn(&str) + Send + Sync>,
     /// How long requests take.
     pub latencies: Latencies,
+    /// Direct requests are to be asynchronous.
+    pub async_dio: bool,
     /// When it was made.
     since: Instant,
 }
@@ -48,6 +52,18 @@ impl Shared {
     pub(crate) fn stat(&self, fs: &Fs) -> Stat {
         let seconds = self.since.elapsed().as_secs_f64();
         report::stat(fs, &self.info, seconds, self.latencies.operations())
+    }
+
+    /// Says once that `fs` has failed, if it has; the error.
+    fn look_for_failure(&self, fs: &Fs) -> Option<Error> {
+        let error = fs.failure()?;
+        if !self.failed.swap(true, Ordering::Relaxed) {
+            (self.log)(&format!(
+                "{}: nothing is written any more, what was not durable is lost: {error}",
+                self.info.device
+            ));
+        }
+        Some(error)
     }
 
     fn pinned(&self) -> std::sync::MutexGuard<'_, BTreeSet<Ino>> {
@@ -135,11 +151,23 @@ impl Face {
         log: Box<dyn Fn(&str) + Send + Sync>,
     ) -> Face {
         let pins = AtomicUsize::new(0);
-        let ended = AtomicBool::new(false);
+        let (ended, failed) = (AtomicBool::new(false), AtomicBool::new(false));
         let (latencies, since) = (Latencies::default(), Instant::now());
         let pinned = Mutex::default();
-        let shared = Shared { ttl, info, pinned, pins, ended, log, latencies, since };
+        let async_dio = false;
+        let shared =
+            Shared { ttl, info, pinned, pins, ended, failed, log, latencies, async_dio, since };
         Face { port, pool, shared: Arc::new(shared) }
+    }
+
+    /// Lets the kernel have many direct requests of one program under way (`async_dio`): it then
+    /// leaves to the server what `O_DSYNC` asks, and its page cache is not made to agree.
+    #[must_use]
+    pub fn with_async_dio(mut self, wanted: bool) -> Face {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.async_dio = wanted;
+        }
+        self
     }
 
     /// Who can say from another thread what the file system does.
@@ -177,18 +205,29 @@ impl Face {
         let started = shared.latencies.start();
         self.submit(move |rt, fs| {
             let call = Call { rt: rt.clone(), fs: fs.clone(), shared: shared.clone() };
+            let fs = fs.clone();
             rt.run_now(async move {
+                let failed_before = fs.failure().is_some();
                 let done = operation(call).await;
                 // That something is not there is an answer.
                 let absent = [ErrorKind::NotFound, ErrorKind::NoAttribute];
                 let failed = done.as_ref().is_err_and(|error| !absent.contains(&error.kind()));
+                let failure = shared.look_for_failure(&fs);
                 match done {
                     Ok(value) => answer(reply, value, &shared),
                     Err(error) => {
-                        if matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) {
+                        let kind = error.kind();
+                        let known = failure.as_ref().map(ToString::to_string);
+                        let known = known.is_some_and(|known| error.to_string().ends_with(&known));
+                        if matches!(kind, ErrorKind::Io | ErrorKind::Corrupt) && !known {
                             (shared.log)(&error.to_string());
                         }
-                        reply.fail(errno(&error));
+                        // What was under way hears of the device's error, not of what came of it.
+                        let struck = failure.is_some() && !failed_before;
+                        reply.fail(match kind {
+                            ErrorKind::ReadOnly if struck => Errno::EIO,
+                            _ => errno(&error),
+                        });
                     }
                 }
                 shared.latencies.end(started, failed);

@@ -151,3 +151,52 @@ fn without_a_list_the_umask_counts() {
     let mode = |name: &str| fs::symlink_metadata(place.at(name)).unwrap().mode() & 0o777;
     assert_eq!(["file", "dir", "fifo", "link"].map(mode), [0o640, 0o750, 0o640, 0o777]);
 }
+
+#[test]
+fn set_group_id_goes_when_somebody_of_another_group_changes_a_file() {
+    if skip("set_group_id_goes_when_somebody_of_another_group_changes_a_file") {
+        return;
+    }
+    let mut place = Place::new("setgid");
+    // Of the group by his own, by a list, not of it, and root.
+    let callers = [("own", "500", "--clear-groups", true), ("listed", "7", "--groups=7,500", true)];
+    let others = [("foreign", "7", "--groups=7,501", false)];
+    let ways = [
+        ("write", "printf x >>"),
+        ("direct", "dd bs=4096 count=1 if=/dev/zero oflag=direct conv=notrunc status=none of="),
+        ("shrink", "truncate -s 1 "),
+        ("extend", "truncate -s 99999 "),
+        ("fallocate", "fallocate -l 8192 "),
+        ("trunc", ": >"),
+    ];
+    fs::set_permissions(place.at(""), fs::Permissions::from_mode(0o777)).unwrap();
+    let mut expected = Vec::new();
+    for (who, group, groups, stays) in callers.into_iter().chain(others) {
+        for (way, command) in ways {
+            for mode in [0o2666, 0o6666, 0o2676] {
+                let name = format!("{who}-{way}-{mode:o}");
+                let path = place.at(&name);
+                fs::write(&path, [1; 5000]).unwrap();
+                std::os::unix::fs::chown(&path, Some(0), Some(500)).unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+                let status = Command::new("setpriv")
+                    .args(["--reuid=12345", &format!("--regid={group}"), groups, "sh", "-c"])
+                    .arg(format!("{command}{}", path.display()))
+                    .status();
+                assert!(status.unwrap().success(), "{name}");
+                let stays = stays && mode & 0o010 == 0;
+                expected.push((name, mode & 0o777 | if stays { 0o2000 } else { 0 }));
+            }
+        }
+    }
+    let kept = place.at("root");
+    fs::write(&kept, "x").unwrap();
+    fs::set_permissions(&kept, fs::Permissions::from_mode(0o6666)).unwrap();
+    fs::write(&kept, "y").unwrap();
+    expected.push(("root".to_owned(), 0o6666));
+    place.remount();
+    for (name, mode) in expected {
+        let found = fs::metadata(place.at(&name)).unwrap().mode() & 0o7777;
+        assert_eq!(found, mode, "{name}: {found:o}, expected {mode:o}");
+    }
+}

@@ -43,7 +43,8 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     let (port, pool, info) = start_engine(&plan).inspect_err(|_| no_more_metrics())?;
     let mut endpoint = plan.options.endpoint.clone();
     endpoint.source.clone_from(&plan.source);
-    let face = Face::new(port.clone(), pool, plan.options.ttl, info, Box::new(log));
+    let face = Face::new(port.clone(), pool, plan.options.ttl, info, Box::new(log))
+        .with_async_dio(plan.options.async_dio);
     let reporter = face.reporter();
     let served = Session::mount(face, &endpoint, &plan.directory)
         .and_then(|session| {

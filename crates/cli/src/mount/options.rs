@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, \
                    errors=continue|remount-ro, \
-                   order=blocking|queued|append, gc=on|off, \
+                   async_dio, order=blocking|queued|append, gc=on|off, \
                    gc_policy=greedy|cost-benefit, gc_start=PERCENT, gc_urgent=PERCENT, \
                    metrics=WHERE, hot=ENDS, cold=ENDS, fsname=NAME, and \
                    the usual ones of mount(8)";
@@ -27,6 +27,8 @@ pub struct Options {
     pub ttl: Duration,
     /// What the mount table is to name as the source instead of the device.
     pub fsname: Option<String>,
+    /// Many direct requests of one program at once.
+    pub async_dio: bool,
     /// Only give an existing mount the flags of `endpoint`.
     pub remount: bool,
     /// Where to say what the mount does.
@@ -40,6 +42,7 @@ impl Default for Options {
             endpoint: Endpoint::default(),
             ttl: Duration::from_secs(1),
             fsname: None,
+            async_dio: false,
             remount: false,
             metrics: None,
         }
@@ -93,6 +96,8 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         }
         ("lazytime", None) => engine.lazy_time = true,
         ("nolazytime", None) => engine.lazy_time = false,
+        ("async_dio", None) => options.async_dio = true,
+        ("noasync_dio", None) => options.async_dio = false,
         ("diratime", None) => engine.directory_access_time = true,
         ("nodiratime", None) => engine.directory_access_time = false,
         // Always on, or for mount(8) and the tools that read fstab.
@@ -115,6 +120,8 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
             None,
         ) => {}
         ("subtype" | "comment", Some(_)) => {}
+        // What the mount table shows of a mount: mount(8) hands it back with a remount.
+        ("user_id" | "group_id" | "max_read" | "blksize", Some(_)) => {}
         (name, _) if name.starts_with("x-") || name.starts_with("X-") => {}
         ("fsname", Some(source)) if !source.is_empty() => options.fsname = Some(source.to_owned()),
         ("commit", Some(value)) => options.engine.commit_interval = nanoseconds(name, value, 1)?,

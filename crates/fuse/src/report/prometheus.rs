@@ -17,6 +17,8 @@ fn all(page: &mut Page, stat: &Stat) {
     page.one("up_seconds", "gauge", "Time since the mount", stat.seconds);
     let read_only = u8::from(status.info.read_only);
     page.one("read_only", "gauge", "1 if changes are refused", read_only);
+    let failed = u8::from(status.failure.is_some());
+    page.one("failed", "gauge", "1 if nothing is written any more after an error", failed);
     for (name, what, value) in status.counters.each() {
         page.one(&format!("{name}_total"), "counter", what, value);
     }
@@ -106,6 +108,7 @@ mod tests {
     fn stat() -> Stat {
         Stat {
             status: Status {
+                failure: None,
                 version: VERSION,
                 info: Info { device: "a\"b\\c".into(), ..Info::default() },
                 label: String::new(),
