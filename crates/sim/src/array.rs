@@ -1,6 +1,7 @@
 //! An array of parts of one drive: its shape by seed, who sits where, and how it is opened.
 
 use crate::crash::Case;
+use crate::files::in_sectors;
 use crate::part::Part;
 use furrow_raid::{Canary, Config, DriveOptions, Level, Options, Placement, Shape, Volume};
 use furrow_raid::{assemble, examine};
@@ -11,6 +12,9 @@ use std::rc::Rc;
 /// What the seed is mixed with to draw whether drives have an out-of-band area: so that seeds
 /// which failed before there were drives without are of drives with one.
 const BARE: u64 = 0xba7e_072c;
+
+/// The same for the size of logical blocks.
+const SECTORED: u64 = 0x512_4a1d;
 
 /// Drives beside the array's, for replacements.
 pub const SPARES: u32 = 2;
@@ -63,6 +67,9 @@ impl Array {
             volatile_cache: case.volatile,
             ..Geometry::unlimited(zones, size, capacity)
         };
+        // Drawn apart, for the same reason.
+        let sectored = Rng::new(case.seed ^ SECTORED).one_in(3);
+        let geometry = if sectored { in_sectors(&geometry, case.seed % 8) } else { geometry };
         let config = Config {
             small: 1 + rng.below(2) as u32,
             large: rng.below(2) as u32,
@@ -95,12 +102,13 @@ impl Array {
 
     /// Takes the drives' out-of-band area away, or leaves too little of it.
     fn lay_bare(&mut self, rng: &mut Rng) {
-        self.geometry.oob_bytes = 16 * u16::from(rng.one_in(4));
+        let sectors = 4096 / self.geometry.block_size.0;
+        self.geometry.oob_bytes = 16 / sectors as u16 * u16::from(rng.one_in(4));
         self.config.group = 1;
         // Segments of more than one window; or of few stripes, as many as cleaning needs.
         let more = if rng.one_in(2) { 80 } else { 16 };
-        self.geometry.zone_capacity.0 += more;
-        self.geometry.zone_size.0 += more;
+        self.geometry.zone_capacity.0 += more * sectors;
+        self.geometry.zone_size.0 += more * sectors;
     }
 
     /// Gives it another level, and any number of drives from 2 to 8 that this has.

@@ -12,14 +12,15 @@ use crate::faulty;
 use crate::generate::Generator;
 use crate::history::{Expected, History};
 use crate::model::Model;
-use crate::observe::{PROBE, Trouble, check, observe, told};
-use crate::op::{Ino, Object, Op};
+use crate::observe::{PROBE, Recovered, Trouble, check, observe, told};
+use crate::op::{HASH_SEED, Ino, Object, Op};
+use crate::silent;
 use furrow_emu::{Emulator, Fault, FaultKind, When};
 use furrow_fs::FsckOptions;
+use furrow_fs::{AccessTime, CleanOptions, GcOptions, OnDamage, VictimPolicy, WriteData};
 use furrow_fs::{Canary, Fs, Metadata, MkfsOptions, MountOptions, NewNode, Order, Placement};
-use furrow_fs::{CleanOptions, GcOptions, VictimPolicy, WriteData};
 use furrow_rt::{Nanos, Rng, Rt};
-use furrow_zone::{BlockCount, ErrorKind, Geometry, Lba, ZoneId, ZonedDevice};
+use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, Lba, ZoneId, ZonedDevice};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -57,6 +58,8 @@ pub struct Setup {
     pub cleanings: u32,
     /// Clients sync much: each time is a checkpoint.
     pub syncing: bool,
+    /// The first client begins with a flood of removals of so many files, if they fit.
+    pub flood: u16,
 }
 
 impl Setup {
@@ -83,6 +86,7 @@ impl Setup {
         let format = MkfsOptions {
             label: "simulated".to_owned(),
             uuid: None,
+            hash_seed: Some(HASH_SEED),
             width: if rng.one_in(4) { None } else { Some(width) },
             segment_blocks: if rng.one_in(2) { None } else { Some(5 + rng.below(30) as u32) },
             ..MkfsOptions::default()
@@ -96,7 +100,7 @@ impl Setup {
             order: order(case),
             gc: GcOptions::default(),
             canary,
-            ..MountOptions::default()
+            ..habits(case, canary)
         };
         Setup {
             geometry,
@@ -108,7 +112,26 @@ impl Setup {
             busy: false,
             cleanings: 0,
             syncing: false,
+            flood: 0,
         }
+    }
+}
+
+/// What the seed is mixed with to draw the size of logical blocks.
+const SECTORED: u64 = 0x512_b10c;
+
+/// A drive of 4 KiB blocks as one of 512 bytes, whose zones have `more` of them.
+pub(crate) fn in_sectors(geometry: &Geometry, more: u64) -> Geometry {
+    let capacity = geometry.zone_capacity.0 * 8 + more;
+    let sectors = |blocks: BlockCount| BlockCount(blocks.0 * 8 + more);
+    Geometry {
+        block_size: ByteLen(512),
+        oob_bytes: geometry.oob_bytes / 8,
+        zone_capacity: BlockCount(capacity),
+        zone_size: BlockCount(capacity.max(geometry.zone_size.0 * 8)),
+        max_transfer: geometry.max_transfer.map(sectors),
+        max_append: geometry.max_append.map(sectors),
+        ..geometry.clone()
     }
 }
 
@@ -116,6 +139,20 @@ impl Setup {
 fn placement(case: Case) -> Placement {
     let mut rng = Rng::new(case.seed ^ 0x41ea_d500);
     if rng.one_in(2) { Placement::Quota } else { Placement::Fixed(2 + rng.below(3) as u32) }
+}
+
+/// Times of access, and what damage leads to.
+fn habits(case: Case, canary: Option<Canary>) -> MountOptions {
+    let mut rng = Rng::new(case.seed ^ 0x4ab1_7500);
+    let access = [AccessTime::Relative, AccessTime::Always, AccessTime::Never];
+    let read_only = rng.one_in(4) && canary.is_none();
+    MountOptions {
+        access_time: access[rng.below(3) as usize],
+        directory_access_time: rng.one_in(2),
+        lazy_time: rng.one_in(3),
+        on_damage: if read_only { OnDamage::ReadOnly } else { OnDamage::Continue },
+        ..MountOptions::default()
+    }
 }
 
 /// How writes of a zone are ordered: each policy in a third of the cases.
@@ -174,7 +211,12 @@ impl Setup {
         let gc = GcOptions { background: !rng.one_in(4), policy, start: 100, urgent: 90 };
         let mount = MountOptions { gc, ..self.mount };
         let cleanings = rng.below(12) as u32;
-        Setup { geometry, format, mount, cleanings, operations: self.operations.max(40), ..self }
+        // Drawn apart: seeds that failed once stay what they were.
+        let mut rng = Rng::new(case.seed ^ 0xf100d);
+        let flood = if rng.one_in(4) { 40 + rng.below(200) as u16 } else { 0 };
+        // A file is made, written and removed.
+        let operations = self.operations.max(40) + 3 * u32::from(flood);
+        Setup { geometry, format, mount, cleanings, operations, flood, ..self }
     }
 
     /// The same on a drive of another shape, any there may be: 2 to 32 channels, 8 to 64 active
@@ -270,6 +312,18 @@ impl Setup {
         Setup { geometry, format, mount: MountOptions { large_zones, ..self.mount }, ..self }
     }
 
+    /// The same on a drive of logical blocks of 512 bytes in some cases, whose zones may end within
+    /// a block of the file system: a write is then torn within such a block too.
+    #[must_use]
+    pub fn in_sectors(self, case: Case) -> Setup {
+        // Drawn apart: seeds that failed once stay what they were.
+        let mut rng = Rng::new(case.seed ^ SECTORED);
+        if !rng.one_in(3) {
+            return self;
+        }
+        Setup { geometry: in_sectors(&self.geometry, [0, 0, 3, 7][rng.below(4) as usize]), ..self }
+    }
+
     /// Whether the drive of this case is to be as of large zones.
     pub fn is_large(case: Case) -> bool {
         matches!(case.seed % 13, 3 | 4 | 8)
@@ -329,7 +383,8 @@ pub fn fresh_clients(seed: u64, setup: &Setup) -> Idle {
         true => Generator::busy(seed, n),
         false => Generator::new(seed, n),
     };
-    (0..setup.clients).map(|n| (n, (generator(n), Model::default()))).collect()
+    let flooding = |n: u8| generator(n).flooding(if n == 0 { setup.flood } else { 0 });
+    (0..setup.clients).map(|n| (n, (flooding(n), Model::default()))).collect()
 }
 
 /// Cleans `times` times, at moments drawn. What a drive that fails or is full answers is not
@@ -488,18 +543,24 @@ pub(crate) async fn fsck(device: &Rc<dyn ZonedDevice>, when: &str) -> Result<(),
 
 async fn reopen(
     rt: Rt,
-    device: Rc<dyn ZonedDevice>,
+    emulator: Emulator,
     case: Case,
     setup: Setup,
     expected: Expected,
 ) -> Result<(), Trouble> {
+    let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
     let choice = rt.random();
+    let seen = match choice % 5 {
+        0 => Some(silent::look(&rt, &emulator, &setup.mount, &expected).await?),
+        _ => None,
+    };
     if choice.is_multiple_of(3) {
         // What a crash leaves is no damage.
         fsck(&device, "after the crash").await?;
     }
     let fs = Fs::mount(&rt, device.clone(), setup.mount.clone()).await.map_err(told("mount"))?;
     let recovered = check(&fs, &expected).await?;
+    same(seen, &recovered)?;
     probe(&fs, choice ^ case.seed).await?;
     match fs.unmount().await {
         Ok(()) => {}
@@ -514,6 +575,16 @@ async fn reopen(
         check(&fs, &history.cut(0)).await.map_err(|why| why.at("at the second mount"))?;
     }
     Ok(())
+}
+
+/// What a mount for reading showed must be what the next one, which may write, finds.
+pub(crate) fn same(seen: Option<Recovered>, found: &Recovered) -> Result<(), Trouble> {
+    match seen {
+        Some(seen) if seen != *found => {
+            Err(format!("mounted for reading {seen:?}, then {found:?}").into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Flips a bit in each of a few written blocks.
@@ -538,6 +609,7 @@ async fn reopen_rotten(
     setup: Setup,
     expected: Expected,
 ) -> Result<(), Trouble> {
+    let stops = setup.mount.on_damage == OnDamage::ReadOnly;
     let looked = async {
         let fs = Fs::mount(&rt, device.clone(), setup.mount).await.map_err(told("mount"))?;
         // What is damaged may be refused, by cleaning too, but must not come out of it whole.
@@ -554,6 +626,8 @@ async fn reopen_rotten(
     match looked.await {
         Ok(()) => Ok(()),
         Err(Trouble::Refused(_, ErrorKind::Corrupt | ErrorKind::WrongFormat)) => Ok(()),
+        // With errors=remount-ro whatever recovery still had to write.
+        Err(Trouble::Refused(_, ErrorKind::ReadOnly)) if stops => Ok(()),
         // No room for what recovery writes is an answer too.
         Err(Trouble::Refused(_, ErrorKind::NoSpace)) => Ok(()),
         Err(other) => Err(other),
@@ -571,7 +645,9 @@ impl Files {
             () if self.rot || case.seed.is_multiple_of(2) => setup,
             () => setup.busy(case),
         };
-        if Setup::is_large(case) && !self.rot { setup.large(case) } else { setup }
+        let setup = if Setup::is_large(case) && !self.rot { setup.large(case) } else { setup };
+        // Images are damaged by whole blocks.
+        if self.rot { setup } else { setup.in_sectors(case) }
     }
 
     /// True if the drive of this case has faults.
@@ -663,10 +739,11 @@ impl Subject for Files {
             let (rt, drive, expected) = (rt.clone(), drive.clone(), expected.clone());
             return Ok(rt.clone().block_on(faulty::reopen(rt, drive, case, setup, expected))?);
         }
-        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
         if self.rot {
+            let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
             return Ok(rt.block_on(reopen_rotten(rt.clone(), device, setup, expected.clone()))?);
         }
-        Ok(rt.block_on(reopen(rt.clone(), device, case, setup, expected.clone()))?)
+        let drive = drive.clone();
+        Ok(rt.block_on(reopen(rt.clone(), drive, case, setup, expected.clone()))?)
     }
 }

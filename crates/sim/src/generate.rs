@@ -3,8 +3,12 @@
 //! Most operations are legal; some are meant to fail (a name taken, a directory not empty), so
 //! that refusals are tested too. Everything is a function of the generator's seed and the model.
 
-use crate::model::{BLOCK, Model};
-use crate::op::{Choice, Make, Name, Object, Op, SECTOR, SECTORS_PER_BLOCK, Swarm, Value};
+use crate::attributes::{ACCESS, DEFAULT, LIFETIME};
+use crate::flood::Flood;
+use crate::model::{BLOCK, Model, Node};
+use crate::op::{
+    CHOSEN, Choice, How, Make, Name, Object, Op, SECTOR, SECTORS_PER_BLOCK, Swarm, Value,
+};
 use furrow_rt::{Nanos, Rng};
 
 /// Most objects a client keeps: small drives are full soon enough.
@@ -22,6 +26,10 @@ pub struct Generator {
     client: u8,
     objects: u32,
     versions: u32,
+    /// Comes before all else.
+    flood: Flood,
+    /// The rest of a sequence that was begun, last first.
+    planned: Vec<Op>,
 }
 
 impl Generator {
@@ -30,7 +38,8 @@ impl Generator {
         let mut rng = Rng::new(seed);
         let swarm = Swarm::draw(&mut rng);
         let rng = Rng::new(seed ^ (u64::from(client) + 1).wrapping_mul(0xa076_1d64_78bd_642f));
-        Generator { rng, swarm, client, objects: 0, versions: 0 }
+        let (flood, planned) = (Flood::of(0), Vec::new());
+        Generator { rng, swarm, client, objects: 0, versions: 0, flood, planned }
     }
 
     /// The same, but it writes more at once and syncs more often.
@@ -45,8 +54,33 @@ impl Generator {
         Generator { swarm: generator.swarm.syncing(), ..generator }
     }
 
+    /// The same, but it begins with a flood of removals of so many files.
+    #[must_use]
+    pub fn flooding(self, files: u16) -> Generator {
+        Generator { flood: Flood::of(files), ..self }
+    }
+
     /// The next operation.
     pub fn draw(&mut self, model: &Model) -> Op {
+        let (client, objects, versions) = (self.client, &mut self.objects, &mut self.versions);
+        let mut object = || {
+            *objects += 1;
+            Object::made_by(client, *objects - 1)
+        };
+        let mut version = || {
+            *versions += 1;
+            *versions
+        };
+        if let Some(op) = self.flood.next(model, client, (&mut object, &mut version)) {
+            return op;
+        }
+        if let Some(op) = self.planned.pop() {
+            // A drive that is full or fails may have refused what came before it.
+            if model.clone().apply(&op).is_ok() {
+                return op;
+            }
+            self.planned.clear();
+        }
         // A choice with nothing to choose from is drawn again; creating a file is always possible.
         for _ in 0..20 {
             let choice = self.swarm.choose(&mut self.rng);
@@ -58,7 +92,7 @@ impl Generator {
     }
 
     fn try_draw(&mut self, choice: Choice, model: &Model) -> Option<Op> {
-        let named = |node: &crate::model::Node| node.names > 0;
+        let named = |node: &Node| node.names > 0;
         match choice {
             Choice::CreateFile => self.create(model, Make::File),
             Choice::Mkdir => self.create(model, Make::Directory),
@@ -68,7 +102,8 @@ impl Generator {
                 self.create(model, Make::Symlink(length))
             }
             Choice::Link => {
-                let object = self.pick(model, |_, n| n.make != Make::Directory && named(n))?;
+                let linkable = |n: &Node| named(n) || n.nameless;
+                let object = self.pick(model, |_, n| n.make != Make::Directory && linkable(n))?;
                 let (dir, name) = self.vacant(model)?;
                 Some(Op::Link { object, dir, name })
             }
@@ -81,13 +116,16 @@ impl Generator {
                 Some(Op::Rmdir { dir, name })
             }
             Choice::Rename | Choice::Exchange => self.rename(model, choice == Choice::Exchange),
+            Choice::Replace => self.replace(model),
             Choice::Open => {
                 self.pick(model, |_, n| n.make == Make::File && n.opens < 3).map(Op::Open)
             }
             Choice::Release => self.pick(model, |_, n| n.opens > 0).map(Op::Release),
             Choice::Write | Choice::Overwrite | Choice::FarWrite => self.write(model, choice),
             Choice::Truncate => self.truncate(model),
-            Choice::Punch | Choice::Allocate => self.fallocate(model, choice),
+            Choice::Punch | Choice::Allocate | Choice::Zero => self.fallocate(model, choice),
+            Choice::Copy => self.copy(model),
+            Choice::Nameless => self.nameless(model),
             Choice::SetXattr => {
                 let object = self.pick(model, |_, _| true)?;
                 let slot = self.rng.below(4) as u8;
@@ -98,19 +136,31 @@ impl Generator {
                 let value = if self.rng.one_in(5) { None } else { Some(value) };
                 Some(Op::SetXattr { object, slot, value })
             }
+            Choice::SetSpecial => self.set_special(model),
+            Choice::Chown => {
+                let object = self.pick(model, |_, _| true)?;
+                let mut id = || self.rng.below(4).checked_sub(1).map(|id| id as u32 * 0x7fff_ffff);
+                let (uid, gid) = (id(), id());
+                Some(Op::Chown { object, uid, gid })
+            }
             Choice::Chmod => {
                 let object = self.pick(model, |_, n| !matches!(n.make, Make::Symlink(_)))?;
                 Some(Op::Chmod { object, mode: self.rng.below(0o10000) as u16 })
             }
             Choice::Utimens => {
                 let object = self.pick(model, |_, _| true)?;
-                let seconds = self.rng.below(1 << 34) as i64 - (1 << 32);
-                Some(Op::Utimens { object, seconds })
+                let mut time = || {
+                    let seconds = self.rng.below(1 << 34) as i64 - (1 << 32);
+                    (!self.rng.one_in(3)).then_some(seconds)
+                };
+                let (mtime, atime) = (time(), time());
+                Some(Op::Utimens { object, mtime, atime })
             }
             Choice::Read => {
-                let object = self.pick(model, |_, n| n.make == Make::File)?;
+                let object = self.content_of(model)?;
                 let (sector, sectors) = self.range(model, object, 64);
-                Some(Op::Read { object, sector, sectors })
+                let (offset, length) = self.bytes(sector, sectors);
+                Some(Op::Read { object, offset, length })
             }
             Choice::List => self.directory(model).map(Op::List),
             Choice::FsyncFile | Choice::BackgroundFsync => {
@@ -134,14 +184,12 @@ impl Generator {
     }
 
     fn name(&mut self) -> Name {
-        Name { client: self.client, index: self.rng.below(u64::from(self.swarm.names)) as u16 }
+        let first = if self.swarm.chosen { CHOSEN } else { 0 };
+        let index = first + self.rng.below(u64::from(self.swarm.names)) as u16;
+        Name { client: self.client, index }
     }
 
-    fn pick(
-        &mut self,
-        model: &Model,
-        wanted: impl Fn(Object, &crate::model::Node) -> bool,
-    ) -> Option<Object> {
+    fn pick(&mut self, model: &Model, wanted: impl Fn(Object, &Node) -> bool) -> Option<Object> {
         let found: Vec<Object> = model
             .names
             .objects()
@@ -234,6 +282,91 @@ impl Generator {
         Some(Op::Rename { from: (dir, name), to, exchange })
     }
 
+    /// A regular file of which it is known what it holds.
+    fn content_of(&mut self, model: &Model) -> Option<Object> {
+        self.pick(model, |object, node| node.make == Make::File && !model.unknown.contains(&object))
+    }
+
+    /// Sectors as bytes: in a third of the cases with odd ends.
+    fn bytes(&mut self, sector: u64, sectors: u32) -> (u64, u32) {
+        let (offset, length) = (sector * SECTOR as u64, sectors * SECTOR as u32);
+        if !self.rng.one_in(3) {
+            return (offset, length);
+        }
+        let less = self.rng.below(SECTOR as u64) as u32;
+        (offset + self.rng.below(SECTOR as u64), length - less)
+    }
+
+    /// A file without a name, or a name for one.
+    fn nameless(&mut self, model: &Model) -> Option<Op> {
+        let made = self.pick(model, |_, node| node.nameless).filter(|_| self.rng.one_in(2));
+        if let Some(object) = made {
+            let (dir, name) = self.vacant(model)?;
+            return Some(Op::Link { object, dir, name });
+        }
+        if model.names.objects().count() > OBJECTS_MAX {
+            return None;
+        }
+        let dir = self.directory(model)?;
+        let object = Object::made_by(self.client, self.objects);
+        self.objects += 1;
+        Some(Op::Nameless { object, dir, mode: self.rng.below(0o1000) as u16 })
+    }
+
+    /// A lifetime, or an access list: of a directory, what is made in it gets it.
+    fn set_special(&mut self, model: &Model) -> Option<Op> {
+        let directory = self.rng.one_in(2);
+        let object = self.pick(model, |_, n| !directory || n.make == Make::Directory)?;
+        let slot = [LIFETIME, ACCESS, DEFAULT][self.rng.below(3) as usize];
+        let value = Value { version: self.rng.below(1 << 16) as u32, size: 0 };
+        let value = if self.rng.one_in(5) { None } else { Some(value) };
+        Some(Op::SetXattr { object, slot, value })
+    }
+
+    fn copy(&mut self, model: &Model) -> Option<Op> {
+        let (from, to) = (self.content_of(model)?, self.content_of(model)?);
+        let limit = self.swarm.file_blocks * BLOCK;
+        let size = model.content(from).size;
+        // Sometimes from behind the end, from where there is nothing.
+        let mut source = self.rng.below(size.min(limit) + 100);
+        let mut target = self.rng.below(limit);
+        let mut length = 1 + self.rng.below(2 * self.swarm.write_sectors * SECTOR as u64);
+        if self.rng.one_in(2) {
+            // Lying alike in their blocks: pages are shared.
+            (source, target) = (source - source % BLOCK, target - target % BLOCK);
+        }
+        if self.rng.one_in(2) {
+            length = length.next_multiple_of(BLOCK);
+        }
+        Some(Op::Copy { from: (from, source), to: (to, target), length })
+    }
+
+    /// Replaces a file as programs do: a new one is written and renamed over it. Something else is
+    /// synced in between or after it, if not the new file.
+    fn replace(&mut self, model: &Model) -> Option<Op> {
+        if model.names.objects().count() > OBJECTS_MAX {
+            return None;
+        }
+        let to = self.name_of(model, |make| make == Make::File)?;
+        let synced = self.pick(model, |_, node| node.make == Make::File)?;
+        let from = self.vacant(model)?;
+        let create = self.create_at(Make::File, from.0, from.1);
+        let Op::Create { object, .. } = create else { return None };
+        self.versions += 1;
+        let sectors = 1 + self.rng.below(self.swarm.write_sectors) as u32;
+        let (offset, length) = self.bytes(0, sectors);
+        let write = Op::Write { object, offset, length, version: self.versions };
+        let rename = Op::Rename { from, to: (to.0, to.1), exchange: self.rng.one_in(6) };
+        let sync = |object| Op::Fsync { object, data_only: false, background: false };
+        self.planned = match self.rng.below(4) {
+            0 => vec![rename, write],
+            1 => vec![rename, sync(object), write],
+            2 => vec![sync(synced), rename, write],
+            _ => vec![sync(synced), rename, write, sync(to.2)],
+        };
+        Some(create)
+    }
+
     fn range(&mut self, model: &Model, object: Object, most: u64) -> (u64, u32) {
         let size = model.content(object).size.div_ceil(SECTOR as u64);
         let sector = self.rng.below(size.min(1 << 20) + 8);
@@ -241,7 +374,7 @@ impl Generator {
     }
 
     fn write(&mut self, model: &Model, choice: Choice) -> Option<Op> {
-        let object = self.pick(model, |_, n| n.make == Make::File)?;
+        let object = self.content_of(model)?;
         let size = model.content(object).size.div_ceil(SECTOR as u64);
         let limit = self.swarm.file_blocks * SECTORS_PER_BLOCK;
         let mut sectors = 1 + self.rng.below(self.swarm.write_sectors);
@@ -254,17 +387,20 @@ impl Generator {
             }
             _ => self.rng.below(size.min(limit) + 1),
         };
+        self.versions += 1;
+        let version = self.versions;
         if self.rng.one_in(2) {
             // Whole blocks: the path without a read of the old content.
             sector -= sector % SECTORS_PER_BLOCK;
-            sectors = sectors.next_multiple_of(SECTORS_PER_BLOCK);
+            let length = sectors.next_multiple_of(SECTORS_PER_BLOCK) as u32 * SECTOR as u32;
+            return Some(Op::Write { object, offset: sector * SECTOR as u64, length, version });
         }
-        self.versions += 1;
-        Some(Op::Write { object, sector, sectors: sectors as u32, version: self.versions })
+        let (offset, length) = self.bytes(sector, sectors as u32);
+        Some(Op::Write { object, offset, length, version })
     }
 
     fn truncate(&mut self, model: &Model) -> Option<Op> {
-        let object = self.pick(model, |_, n| n.make == Make::File)?;
+        let object = self.content_of(model)?;
         let size = model.content(object).size;
         let limit = self.swarm.file_blocks * BLOCK;
         let size = match self.rng.below(4) {
@@ -276,10 +412,9 @@ impl Generator {
         Some(Op::Truncate { object, size })
     }
 
-    /// A range that is one step for the engine, so that it is done or not: part of a block, or
-    /// whole blocks.
+    /// A part of a block, whole blocks, or any bytes.
     fn fallocate(&mut self, model: &Model, choice: Choice) -> Option<Op> {
-        let object = self.pick(model, |_, n| n.make == Make::File)?;
+        let object = self.content_of(model)?;
         let (at, _) = self.range(model, object, 1);
         let block = at / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
         let (sector, sectors) = match self.rng.below(3) {
@@ -289,11 +424,16 @@ impl Generator {
             }
             _ => (block, (1 + self.rng.below(20)) * SECTORS_PER_BLOCK),
         };
-        let sectors = sectors as u32;
-        Some(match choice {
-            Choice::Punch => Op::Punch { object, sector, sectors },
-            _ => Op::Allocate { object, sector, sectors },
-        })
+        let (offset, length) = self.bytes(sector, sectors as u32);
+        let keep = self.rng.one_in(2);
+        let how = match choice {
+            Choice::Punch => How::Punch,
+            Choice::Zero if keep => How::ZeroKeepSize,
+            Choice::Zero => How::Zero,
+            _ if keep => How::KeepSize,
+            _ => How::Extend,
+        };
+        Some(Op::Fallocate { object, how, offset, length: length.into() })
     }
 
     /// Something that must be refused, or must change nothing.
@@ -343,7 +483,7 @@ mod tests {
                 refused += u32::from(model.apply(&op).is_err());
             }
         }
-        assert_eq!(verbs.len(), 24, "{verbs:?}");
+        assert_eq!(verbs.len(), 30, "{verbs:?}");
         assert!(refused > 20 && refused < 40 * 300 / 5, "{refused} refused");
     }
 

@@ -11,18 +11,21 @@
 //! prefix of its own operations, and if operation B of one client began after operation A of
 //! another had been answered, B never survives without A. The oracle checks exactly this.
 
-use crate::model::{Content, Model, Namespace, Xattrs};
-use crate::op::{Ino, Object, Op, SECTORS_PER_BLOCK};
+use crate::attributes::{Allowed, Moment, Times, moment};
+use crate::model::{Attributes, BLOCK, Change, Content, Effect, Model, Namespace};
+use crate::op::{Ino, Object, Op};
 use furrow_rt::Nanos;
 use furrow_zone::{ErrorKind, ZoneId};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug)]
 struct Entry {
     client: u8,
     op: Op,
+    effect: Effect,
     begin: usize,
-    /// Event index and answer.
+    /// Event index and answer. None also of what failed in the middle, and did a part.
     end: Option<(usize, Result<(), ErrorKind>)>,
 }
 
@@ -66,9 +69,15 @@ impl History {
     /// An operation is submitted.
     pub fn begin(&mut self, now: Nanos, client: u8, op: Op) -> OpId {
         let id = self.entries.len();
-        self.entries.push(Entry { client, op, begin: self.times.len(), end: None });
+        let begin = self.times.len();
+        self.entries.push(Entry { client, op, effect: Effect::default(), begin, end: None });
         self.times.push(now);
         OpId(id)
+    }
+
+    /// What it does beyond what it says.
+    pub fn does(&mut self, id: OpId, effect: Effect) {
+        self.entries[id.0].effect = effect;
     }
 
     /// It is answered.
@@ -129,16 +138,18 @@ impl History {
             objects: BTreeMap::new(),
             inos: self.inos.clone(),
             metadata: self.metadata.clone(),
+            promised: true,
         };
         for (&client, model) in &self.base {
             let steps = ClientSteps { base: model.names.clone(), ..ClientSteps::default() };
             expected.clients.insert(client, steps);
-            for (&object, &mode) in &model.modes {
+            for (&object, attributes) in &model.attributes {
                 let steps = ObjectSteps {
                     base: model.content(object),
                     later: Vec::new(),
-                    modes: vec![mode],
-                    xattrs: vec![model.xattrs.get(&object).cloned().unwrap_or_default()],
+                    begins: Vec::new(),
+                    attributes: vec![attributes.clone()],
+                    times: model.times.get(&object).map(TimeSteps::known).unwrap_or_default(),
                     punched: BTreeSet::new(),
                 };
                 expected.objects.insert(object, steps);
@@ -165,7 +176,7 @@ impl History {
         let ended = |entry: &Entry| matches!(entry.end, Some((at, _)) if at < mark);
         let failed = |entry: &Entry| matches!(entry.end, Some((_, Err(_))));
 
-        let mut expected = self.expected_base();
+        let mut expected = Expected { promised, ..self.expected_base() };
         // Up to which event an answered fsync or sync covers name changes; per object for content.
         let (mut names_floor, mut all_floor) = (0, 0);
         if promised {
@@ -208,7 +219,7 @@ impl History {
                 });
             }
             let object = match entry.op {
-                Op::Create { object, .. } => Some(object),
+                Op::Create { object, .. } | Op::Nameless { object, .. } => Some(object),
                 ref op => op.changes_object(),
             };
             if let Some(object) = object {
@@ -216,12 +227,28 @@ impl History {
                     floors.get(&object).copied().unwrap_or(0).max(all_floor)
                 };
                 let (content, mode) = (floor(&content_floors), floor(&mode_floors));
+                let (torn, copied) = (!ended(entry), entry.effect.copied.clone());
+                let change = Change { op: entry.op, copied, torn };
                 expected.objects.entry(object).or_default().push(
-                    &entry.op,
+                    (change, entry.begin),
+                    entry.effect.attributes.as_deref(),
                     covered(entry, content),
                     covered(entry, mode),
                 );
             }
+            let end = entry.end.filter(|end| end.0 < mark).map(|end| moment(self.times[end.0]));
+            let when = (moment(self.times[entry.begin]), end.unwrap_or((i64::MAX, 0)));
+            touches(&entry.op, &entry.effect, |object, touch| {
+                let floor = if entry.op.changes_names() {
+                    names_floor
+                } else {
+                    mode_floors.get(&object).copied().unwrap_or(0).max(all_floor)
+                };
+                if !object.is_shared() {
+                    let steps = expected.objects.entry(object).or_default();
+                    steps.times.touch(touch, when, covered(entry, floor));
+                }
+            });
         }
         expected
     }
@@ -277,45 +304,154 @@ pub(crate) struct ObjectSteps {
     /// Content that is durable.
     pub base: Content,
     /// Changes since, in order.
-    pub later: Vec<Op>,
-    /// Permission bits that may be found.
-    pub modes: Vec<u16>,
-    /// Extended attributes that may be found.
-    pub xattrs: Vec<Xattrs>,
-    /// Blocks that were made holes: to be looked at, though nothing may be in them.
+    pub later: Vec<Change>,
+    /// Events at which these began.
+    pub begins: Vec<usize>,
+    /// Attributes that may be found.
+    pub attributes: Vec<Attributes>,
+    /// Times that may be found.
+    pub times: TimeSteps,
+    /// Blocks that may be holes now: to be looked at, though nothing may be in them.
     pub punched: BTreeSet<u64>,
 }
 
 impl ObjectSteps {
-    fn push(&mut self, op: &Op, content_durable: bool, mode_durable: bool) {
-        if let Op::Punch { sector, sectors, .. } = op {
-            let end = (sector + u64::from(*sectors)).div_ceil(SECTORS_PER_BLOCK);
-            self.punched.extend(sector / SECTORS_PER_BLOCK..end);
+    fn push(
+        &mut self,
+        (change, begin): (Change, usize),
+        attributes: Option<&Attributes>,
+        content_durable: bool,
+        attributes_durable: bool,
+    ) {
+        match change.op {
+            Op::Fallocate { offset, length, .. } | Op::Copy { to: (_, offset), length, .. } => {
+                self.punched.extend(offset / BLOCK..(offset + length).div_ceil(BLOCK));
+            }
+            _ => {}
         }
-        match op {
-            Op::Create { mode, .. } => {
-                self.modes = vec![*mode];
-                self.xattrs = vec![Xattrs::new()];
-            }
-            Op::SetXattr { slot, value, .. } => {
-                let mut next = self.xattrs.last().cloned().unwrap_or_default();
-                match value {
-                    Some(value) => next.insert(*slot, *value),
-                    None => next.remove(slot),
-                };
-                if mode_durable {
-                    self.xattrs.clear();
+        match &change.op {
+            Op::Create { .. }
+            | Op::Nameless { .. }
+            | Op::SetXattr { .. }
+            | Op::Chmod { .. }
+            | Op::Chown { .. } => {
+                // What is made has all of them from the start.
+                if attributes_durable || !change.op.is_attribute() {
+                    self.attributes.clear();
                 }
-                self.xattrs.push(next);
+                self.attributes.extend(attributes.cloned());
             }
-            Op::Chmod { mode, .. } => {
-                if mode_durable {
-                    self.modes.clear();
+            _ if content_durable => change.apply(&mut self.base, |_| {}),
+            _ => {
+                self.later.push(change);
+                self.begins.push(begin);
+            }
+        }
+    }
+
+    /// Everything that began before event `floor` is durable, but for what failed in the middle: of
+    /// that, nobody knows how much is done.
+    fn raise(&mut self, floor: usize) {
+        let later = std::mem::take(&mut self.later).into_iter();
+        for (change, begin) in later.zip(std::mem::take(&mut self.begins)) {
+            if begin < floor && !change.torn {
+                change.apply(&mut self.base, |_| {});
+            } else {
+                self.later.push(change);
+                self.begins.push(begin);
+            }
+        }
+    }
+}
+
+/// What an operation does to a time.
+#[derive(Clone, Copy)]
+enum Touch {
+    /// All times of what is made.
+    Made,
+    /// Content and inode change.
+    Content,
+    /// They may.
+    MayContent,
+    /// The inode changes.
+    Inode,
+    /// Times are given, in seconds: of the content, of the access.
+    Given(Option<i64>, Option<i64>),
+}
+
+/// Whose times an operation changes.
+fn touches(op: &Op, effect: &Effect, mut touch: impl FnMut(Object, Touch)) {
+    match *op {
+        Op::Create { object, dir, .. } => {
+            touch(object, Touch::Made);
+            touch(dir, Touch::Content);
+        }
+        Op::Nameless { object, .. } => touch(object, Touch::Made),
+        Op::Link { dir, .. } | Op::Unlink { dir, .. } | Op::Rmdir { dir, .. } => {
+            touch(dir, Touch::Content);
+        }
+        // Two names of one file: nothing happens.
+        Op::Rename { from, to, .. } if !effect.renamed.is_empty() => {
+            touch(from.0, Touch::Content);
+            touch(to.0, Touch::Content);
+        }
+        Op::Write { object, .. } | Op::Truncate { object, .. } => touch(object, Touch::Content),
+        Op::Fallocate { object, .. } | Op::Copy { to: (object, _), .. } => {
+            touch(object, Touch::MayContent);
+        }
+        Op::SetXattr { object, .. } | Op::Chmod { object, .. } | Op::Chown { object, .. } => {
+            touch(object, Touch::Inode);
+        }
+        Op::Utimens { object, mtime, atime } => touch(object, Touch::Given(mtime, atime)),
+        _ => {}
+    }
+    effect.renamed.iter().for_each(|&object| touch(object, Touch::Inode));
+}
+
+/// Times of an object that may be found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TimeSteps {
+    pub atime: Allowed,
+    pub mtime: Allowed,
+    pub ctime: Allowed,
+}
+
+impl TimeSteps {
+    /// Times that are known.
+    fn known(times: &Times) -> TimeSteps {
+        let mut steps = TimeSteps::default();
+        steps.atime.set((times.atime, times.atime), true);
+        steps.mtime.set((times.mtime, times.mtime), true);
+        steps.ctime.set((times.ctime, times.ctime), true);
+        steps
+    }
+
+    fn touch(&mut self, touch: Touch, when: (Moment, Moment), durable: bool) {
+        match touch {
+            Touch::Made => {
+                self.atime.set(when, true);
+                self.mtime.set(when, true);
+                self.ctime.set(when, true);
+            }
+            Touch::Content => {
+                self.mtime.set(when, durable);
+                self.ctime.set(when, durable);
+            }
+            Touch::MayContent => {
+                self.mtime.may_be(when);
+                self.ctime.may_be(when);
+            }
+            Touch::Inode => self.ctime.set(when, durable),
+            Touch::Given(mtime, atime) => {
+                let given = |seconds| ((seconds, 999_999_999), (seconds, 999_999_999));
+                if let Some(mtime) = mtime {
+                    self.mtime.set(given(mtime), durable);
                 }
-                self.modes.push(*mode);
+                if let Some(atime) = atime {
+                    self.atime.set(given(atime), durable);
+                }
+                self.ctime.set(when, durable);
             }
-            _ if content_durable => self.base.apply(op),
-            _ => self.later.push(*op),
         }
     }
 }
@@ -328,6 +464,8 @@ pub struct Expected {
     pub(crate) inos: BTreeMap<Object, Ino>,
     /// Zones of the drive that hold no files, if it is known which.
     pub(crate) metadata: BTreeSet<ZoneId>,
+    /// False where any state there ever was may be found.
+    pub(crate) promised: bool,
 }
 
 impl Expected {
@@ -338,15 +476,38 @@ impl Expected {
             client.durable = client.steps.len();
         }
         for object in self.objects.values_mut() {
-            for op in object.later.drain(..) {
-                object.base.apply(&op);
-            }
-            let last = object.modes.len().saturating_sub(1);
-            object.modes.drain(..last);
-            let last = object.xattrs.len().saturating_sub(1);
-            object.xattrs.drain(..last);
+            object.raise(usize::MAX);
+            let last = object.attributes.len().saturating_sub(1);
+            object.attributes.drain(..last);
+            object.times.atime.all_durable();
+            object.times.mtime.all_durable();
+            object.times.ctime.all_durable();
         }
         self
+    }
+
+    /// The same, now that it is known how many name changes of each client are there: a file that
+    /// took the place of another one by a rename is there with the content it had by then.
+    #[must_use]
+    pub fn carried(&self, prefixes: &BTreeMap<u8, usize>) -> Cow<'_, Expected> {
+        let mut expected = Cow::Borrowed(self);
+        for (client, count) in prefixes.iter().filter(|_| self.promised) {
+            let Some(steps) = self.clients.get(client) else { continue };
+            let mut names = steps.base.clone();
+            for step in &steps.steps[..(*count).min(steps.steps.len())] {
+                for object in names.replacing(&step.op) {
+                    let later = self.objects.get(&object).map_or(&[][..], |steps| &steps.begins);
+                    if later.first().is_some_and(|begin| *begin < step.begin)
+                        && let Some(steps) = expected.to_mut().objects.get_mut(&object)
+                    {
+                        steps.raise(step.begin);
+                    }
+                }
+                let applied = names.apply(&step.op);
+                debug_assert!(applied.is_ok(), "a successful step replays: {}", step.op);
+            }
+        }
+        expected
     }
 
     /// The names after the first `count` name changes of `client`.

@@ -283,7 +283,7 @@ async fn make(rt: Rt, device: Rc<dyn ZonedDevice>) -> Result<(), String> {
         base: vec![Entry::NONE; ACCOUNTS as usize],
     };
     let pages = record::seal(&id(1, 1), &checkpoint.encode(), &Pool::new(4));
-    writer.open_zone(RING[0], 0);
+    writer.open_empty(RING[0]);
     let (_, written) = writer.write(RING[0], Kind::Checkpoint, pages, Durability::Fua);
     written.await.map_err(text)
 }
@@ -443,7 +443,7 @@ impl Ledger {
                     Some(previous) => {
                         self.writer.open_zone_after(zone, self.pool.zone(previous, column));
                     }
-                    None => self.writer.open_zone(zone, 0),
+                    None => self.writer.open_empty(zone),
                 }
                 self.writer.keep_permit(zone);
             }

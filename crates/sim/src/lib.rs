@@ -1,13 +1,16 @@
 //! Whole-stack simulation: crash sweeps, models, canaries.
 
 pub mod array;
+pub mod attributes;
 pub mod blocks;
 pub mod client;
+pub mod content;
 pub mod crash;
 pub mod damage;
 pub mod fates;
 pub mod faulty;
 pub mod files;
+mod flood;
 pub mod generate;
 pub mod history;
 pub mod ledger;
@@ -17,6 +20,7 @@ pub mod observe;
 pub mod op;
 pub mod oracle;
 pub mod part;
+pub mod silent;
 pub mod simulate;
 pub mod sweep;
 pub mod toy;

@@ -145,7 +145,7 @@ enum Chosen {
     Volume(VolumeSubject),
 }
 
-const FS_CANARIES: [Canary; 11] = [
+const FS_CANARIES: [Canary; 12] = [
     Canary::SkippedFlush,
     Canary::EarlyAck,
     Canary::DroppedCrc,
@@ -157,6 +157,7 @@ const FS_CANARIES: [Canary; 11] = [
     Canary::NoWritePointers,
     Canary::SkippedRecord,
     Canary::LostBlocks,
+    Canary::BareRename,
 ];
 
 impl Chosen {

@@ -6,12 +6,12 @@
 //! Each client has a model of its own: it owns its objects, and its own names in the shared
 //! directories. What clients may not do to each other is therefore outside this model.
 
-use crate::op::{Make, Name, Object, Op, SECTOR, SECTORS_PER_BLOCK, Value, fill};
+pub use crate::attributes::{Attributes, Times, Xattrs};
+pub use crate::content::{BLOCK, Change, Content, Copied};
+use crate::op::{Make, Name, Object, Op};
 use furrow_zone::ErrorKind;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Bytes per block: durability is per block.
-pub const BLOCK: u64 = SECTOR as u64 * SECTORS_PER_BLOCK;
+use std::rc::Rc;
 
 /// An object as the model sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,15 @@ pub struct Node {
     pub parent: Object,
     /// How often it is open.
     pub opens: u32,
+    /// It never had a name: a link may give it one.
+    pub nameless: bool,
+}
+
+impl Node {
+    fn new(make: Make, parent: Object) -> Node {
+        let entries = BTreeMap::new();
+        Node { make, entries, names: 0, parent, opens: 0, nameless: false }
+    }
 }
 
 /// Names and objects of one client.
@@ -43,13 +52,7 @@ impl Default for Namespace {
 impl Namespace {
     /// The shared directories, empty.
     pub fn new() -> Namespace {
-        let node = |_| Node {
-            make: Make::Directory,
-            entries: BTreeMap::new(),
-            names: 1,
-            parent: Object::ROOT,
-            opens: 0,
-        };
+        let node = |_| Node { names: 1, ..Node::new(Make::Directory, Object::ROOT) };
         Namespace { nodes: Object::SHARED.iter().map(|&o| (o, node(o))).collect() }
     }
 
@@ -87,6 +90,7 @@ impl Namespace {
         self.node_mut(dir).entries.insert(name, object);
         let node = self.node_mut(object);
         node.names += 1;
+        node.nameless = false;
         node.parent = dir;
     }
 
@@ -105,7 +109,8 @@ impl Namespace {
         }
     }
 
-    fn close_all(&mut self) {
+    /// Ends all opens: what has no name is gone.
+    pub fn close_all(&mut self) {
         self.nodes.retain(|_, node| {
             node.opens = 0;
             node.names > 0
@@ -148,10 +153,14 @@ impl Namespace {
         match *op {
             Op::Create { make, object, dir, name, .. } => {
                 self.vacant(dir, name)?;
-                let entries = BTreeMap::new();
-                let node = Node { make, entries, names: 0, parent: dir, opens: 0 };
-                self.nodes.insert(object, node);
+                self.nodes.insert(object, Node::new(make, dir));
                 self.set(dir, name, object);
+                Ok(())
+            }
+            Op::Nameless { object, dir, .. } => {
+                self.directory(dir)?;
+                let node = Node { opens: 1, nameless: true, ..Node::new(Make::File, dir) };
+                self.nodes.insert(object, node);
                 Ok(())
             }
             Op::Link { object, dir, name } => self.link(object, dir, name),
@@ -186,12 +195,31 @@ impl Namespace {
         }
     }
 
+    /// The objects whose names an operation changes that makes none.
+    fn renamed(&self, op: &Op) -> Vec<Object> {
+        match *op {
+            Op::Link { object, .. } => vec![object],
+            Op::Unlink { dir, name } | Op::Rmdir { dir, name } => {
+                self.entry(dir, name).into_iter().collect()
+            }
+            Op::Rename { from, to, exchange } => {
+                let (one, two) = (self.entry(from.0, from.1), self.entry(to.0, to.1));
+                // Two names of one file: nothing happens, unless they are exchanged.
+                if one == two && !exchange {
+                    return Vec::new();
+                }
+                one.into_iter().chain(two.ok().filter(|two| Ok(*two) != one)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     fn link(&mut self, object: Object, dir: Object, name: Name) -> Result<(), ErrorKind> {
         let node = self.nodes.get(&object).ok_or(ErrorKind::NotFound)?;
         if node.make == Make::Directory {
             return Err(ErrorKind::Denied);
         }
-        if node.names == 0 {
+        if node.names == 0 && !node.nameless {
             return Err(ErrorKind::NotFound);
         }
         self.vacant(dir, name)?;
@@ -224,6 +252,17 @@ impl Namespace {
         Ok(())
     }
 
+    /// The files that a rename would put into the place of something else.
+    pub fn replacing(&self, op: &Op) -> Vec<Object> {
+        let Op::Rename { from, to, exchange } = *op else { return Vec::new() };
+        let (Ok(one), Ok(two)) = (self.entry(from.0, from.1), self.entry(to.0, to.1)) else {
+            return Vec::new();
+        };
+        let moved = if exchange { vec![one, two] } else { vec![one] };
+        let file = |object: &Object| self.nodes[object].make == Make::File;
+        moved.into_iter().filter(|object| one != two && file(object)).collect()
+    }
+
     fn exchange(&mut self, from: (Object, Name), to: (Object, Name)) -> Result<(), ErrorKind> {
         let (one, two) = (self.entry(from.0, from.1)?, self.entry(to.0, to.1)?);
         let directory = |o: Object| self.nodes[&o].make == Make::Directory;
@@ -240,117 +279,31 @@ impl Namespace {
     }
 }
 
-/// What a sector holds: the first `keep` bytes of a version's payload, then zeros.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sector {
-    /// Version of the payload.
-    pub version: u32,
-    /// Bytes left of it by truncation.
-    pub keep: u16,
-}
-
-/// Content of a file: its size and the sectors that are no holes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Content {
-    /// Bytes.
-    pub size: u64,
-    sectors: BTreeMap<u64, Sector>,
-}
-
-impl Content {
-    /// No content yet, and no end of it.
-    pub(crate) fn endless() -> Content {
-        Content { size: u64::MAX, sectors: BTreeMap::new() }
-    }
-
-    /// Writes `count` sectors.
-    pub fn write(&mut self, first: u64, count: u32, version: u32) {
-        for sector in first..first + u64::from(count) {
-            self.sectors.insert(sector, Sector { version, keep: SECTOR as u16 });
-        }
-        self.size = self.size.max((first + u64::from(count)) * SECTOR as u64);
-    }
-
-    /// Sets the size; what is cut off reads as zeros if the file grows again.
-    pub fn truncate(&mut self, size: u64) {
-        if size < self.size {
-            let cut = size / SECTOR as u64;
-            let keep = (size % SECTOR as u64) as u16;
-            let mut gone = self.sectors.split_off(&cut);
-            if let (Some(first), true) = (gone.remove(&cut), keep > 0) {
-                self.sectors.insert(cut, Sector { keep: first.keep.min(keep), ..first });
-            }
-        }
-        self.size = size;
-    }
-
-    /// Applies the operation if it changes content.
-    pub fn apply(&mut self, op: &Op) {
-        match *op {
-            Op::Write { sector, sectors, version, .. } => self.write(sector, sectors, version),
-            Op::Truncate { size, .. } => self.truncate(size),
-            Op::Punch { sector, sectors, .. } => {
-                for at in sector..sector + u64::from(sectors) {
-                    self.sectors.remove(&at);
-                }
-            }
-            Op::Allocate { sector, sectors, .. } => {
-                self.size = self.size.max((sector + u64::from(sectors)) * SECTOR as u64);
-            }
-            _ => {}
-        }
-    }
-
-    /// Fills `out` with what the file `object` holds from `offset` (a multiple of 512); past the
-    /// end of the file, zeros.
-    pub fn read(&self, object: Object, offset: u64, out: &mut [u8]) {
-        for (index, bytes) in out.chunks_mut(SECTOR).enumerate() {
-            let sector = offset / SECTOR as u64 + index as u64;
-            bytes.fill(0);
-            if let Some(at) = self.sectors.get(&sector) {
-                let keep = bytes.len().min(usize::from(at.keep));
-                fill(&mut bytes[..keep], object, sector, at.version);
-            }
-        }
-    }
-
-    /// The sectors of block `block`.
-    pub fn block(&self, block: u64) -> [Option<Sector>; SECTORS_PER_BLOCK as usize] {
-        let first = block * SECTORS_PER_BLOCK;
-        std::array::from_fn(|index| self.sectors.get(&(first + index as u64)).copied())
-    }
-
-    /// Takes block `block` over from `other`.
-    pub fn adopt_block(&mut self, other: &Content, block: u64) {
-        for (sector, held) in (block * SECTORS_PER_BLOCK..).zip(other.block(block)) {
-            match held {
-                Some(held) => drop(self.sectors.insert(sector, held)),
-                None => drop(self.sectors.remove(&sector)),
-            }
-        }
-    }
-
-    /// The blocks that are no holes.
-    pub fn blocks(&self) -> BTreeSet<u64> {
-        self.sectors.keys().map(|sector| sector / SECTORS_PER_BLOCK).collect()
-    }
-}
-
 /// Everything one client has made: names, contents, modes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     /// Names and objects.
     pub names: Namespace,
     /// Contents of files.
     pub contents: BTreeMap<Object, Content>,
-    /// Permission bits.
-    pub modes: BTreeMap<Object, u16>,
-    /// Extended attributes.
-    pub xattrs: BTreeMap<Object, Xattrs>,
+    /// Permission bits, owners, extended attributes.
+    pub attributes: BTreeMap<Object, Attributes>,
+    /// Times as a recovery found them; not kept up to date, for nobody knows them exactly.
+    pub times: BTreeMap<Object, Times>,
+    /// Files of which only a part of a change may be done: nobody knows which.
+    pub unknown: BTreeSet<Object>,
 }
 
-/// Extended attributes of an object: by slot.
-pub type Xattrs = BTreeMap<u8, Value>;
+/// What an operation does beyond what it says, as its client knows when it submits it.
+#[derive(Clone, Debug, Default)]
+pub struct Effect {
+    /// Of a copy: what it puts into its target.
+    pub copied: Option<Rc<Copied>>,
+    /// If it changes the attributes of an object: what they are then.
+    pub attributes: Option<Rc<Attributes>>,
+    /// Objects whose names it changes.
+    pub renamed: Vec<Object>,
+}
 
 impl Model {
     /// Applies an operation.
@@ -361,37 +314,81 @@ impl Model {
         match *op {
             Op::Write { object, .. }
             | Op::Truncate { object, .. }
-            | Op::Punch { object, .. }
-            | Op::Allocate { object, .. } => {
-                let node = self.names.node(object).ok_or(ErrorKind::NotFound)?;
-                match node.make {
-                    Make::File => self.contents.entry(object).or_default().apply(op),
-                    Make::Directory => return Err(ErrorKind::IsDirectory),
-                    _ => return Err(ErrorKind::Invalid),
+            | Op::Fallocate { object, .. } => {
+                self.regular(object)?;
+                self.contents.entry(object).or_default().apply(op);
+            }
+            Op::Copy { from, to, length } => {
+                self.regular(from.0)?;
+                self.regular(to.0)?;
+                let length = length.min(self.content(from.0).size.saturating_sub(from.1));
+                if from.0 == to.0 && from.1 < to.1 + length && to.1 < from.1 + length {
+                    return Err(ErrorKind::Invalid);
+                }
+                if let Some(copied) = self.copied(op) {
+                    self.contents.entry(to.0).or_default().paste(&copied, |_| {});
                 }
             }
             Op::Chmod { object, mode } => {
                 self.names.node(object).ok_or(ErrorKind::NotFound)?;
-                self.modes.insert(object, mode);
+                self.attributes.entry(object).or_default().chmod(mode);
+            }
+            Op::Chown { object, uid, gid } => {
+                self.names.node(object).ok_or(ErrorKind::NotFound)?;
+                let attributes = self.attributes.entry(object).or_default();
+                attributes.uid = uid.unwrap_or(attributes.uid);
+                attributes.gid = gid.unwrap_or(attributes.gid);
             }
             Op::SetXattr { object, slot, value } => {
-                self.names.node(object).ok_or(ErrorKind::NotFound)?;
-                let xattrs = self.xattrs.entry(object).or_default();
-                match value {
-                    Some(value) => drop(xattrs.insert(slot, value)),
-                    None => drop(xattrs.remove(&slot).ok_or(ErrorKind::NoAttribute)?),
-                }
+                let make = self.names.node(object).ok_or(ErrorKind::NotFound)?.make;
+                self.attributes.entry(object).or_default().set(slot, value, make)?;
             }
             Op::Utimens { object, .. } | Op::Fsync { object, .. } => {
                 self.names.node(object).ok_or(ErrorKind::NotFound)?;
             }
-            Op::Create { object, mode, .. } => {
+            Op::Create { object, mode, dir, make, .. } => {
                 self.names.apply(op)?;
-                self.modes.insert(object, mode);
+                let made = Attributes::made(object, make, mode, self.attributes.get(&dir));
+                self.attributes.insert(object, made);
+            }
+            Op::Nameless { object, mode, dir } => {
+                self.names.apply(op)?;
+                let made = Attributes::made(object, Make::File, mode, self.attributes.get(&dir));
+                self.attributes.insert(object, made);
             }
             _ => self.names.apply(op)?,
         }
         Ok(())
+    }
+
+    fn regular(&self, object: Object) -> Result<(), ErrorKind> {
+        match self.names.node(object).ok_or(ErrorKind::NotFound)?.make {
+            Make::File => Ok(()),
+            Make::Directory => Err(ErrorKind::IsDirectory),
+            _ => Err(ErrorKind::Invalid),
+        }
+    }
+
+    /// What a copy puts into its target now; nothing for other operations.
+    pub fn copied(&self, op: &Op) -> Option<Rc<Copied>> {
+        let Op::Copy { from, to, length } = *op else { return None };
+        Some(Rc::new(self.contents.get(&from.0)?.copy(from.1, to.1, length)))
+    }
+
+    /// What an operation answers, what is there after it, and what it does beyond what it says.
+    pub fn foresee(&self, op: &Op) -> (Result<(), ErrorKind>, Model, Effect) {
+        let mut after = self.clone();
+        let expected = after.apply(op);
+        let attributes = match *op {
+            Op::Create { object, .. }
+            | Op::Nameless { object, .. }
+            | Op::Chmod { object, .. }
+            | Op::Chown { object, .. }
+            | Op::SetXattr { object, .. } => after.attributes.get(&object).cloned().map(Rc::new),
+            _ => None,
+        };
+        let renamed = if expected.is_ok() { self.names.renamed(op) } else { Vec::new() };
+        (expected, after, Effect { copied: self.copied(op), attributes, renamed })
     }
 
     /// Ends all opens, as an unmount or a crash does: what has no name is gone.
@@ -421,23 +418,6 @@ mod tests {
         let op =
             Op::Create { make, object: object(index), dir, name: name(index as u16), mode: 0o644 };
         model.apply(&op).unwrap();
-    }
-
-    #[test]
-    fn truncation_leaves_zeros_when_the_file_grows_again() {
-        let mut content = Content::default();
-        content.write(0, 16, 1);
-        content.truncate(700);
-        content.truncate(8192);
-        let mut bytes = vec![0xff; 8192];
-        content.read(object(0), 0, &mut bytes);
-        let mut payload = [0; SECTOR];
-        fill(&mut payload, object(0), 1, 1);
-        assert_eq!(bytes[512..700], payload[..188]);
-        assert!(bytes[700..].iter().all(|&b| b == 0));
-        assert_eq!(content.blocks().into_iter().collect::<Vec<_>>(), [0]);
-        content.truncate(0);
-        assert_eq!(content, Content::default());
     }
 
     #[test]
@@ -472,6 +452,24 @@ mod tests {
         assert_eq!(model.apply(&link), Err(ErrorKind::NotFound));
         model.apply(&Op::Release(object(0))).unwrap();
         assert!(model.names.node(object(0)).is_none());
+    }
+
+    #[test]
+    fn a_file_without_a_name_can_be_given_one_until_it_is_let_go() {
+        let mut model = Model::default();
+        let made = |index| Op::Nameless { object: object(index), dir: Object(1), mode: 0o600 };
+        model.apply(&made(0)).unwrap();
+        model.apply(&made(1)).unwrap();
+        let link = |index| {
+            let name = name(index as u16);
+            Op::Link { object: object(index), dir: Object(1), name }
+        };
+        model.apply(&link(0)).unwrap();
+        model.apply(&Op::Unlink { dir: Object(1), name: name(0) }).unwrap();
+        // It is open still, but had a name.
+        assert_eq!(model.apply(&link(0)), Err(ErrorKind::NotFound));
+        model.apply(&Op::Release(object(1))).unwrap();
+        assert_eq!(model.apply(&link(1)), Err(ErrorKind::NotFound));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Looks at a mounted file system through its interface, and has the oracle judge what it sees.
 
 use crate::history::Expected;
-use crate::model::{BLOCK, Model};
+use crate::model::{BLOCK, Model, Times};
 use crate::op::{Ino, Kind, Object, SECTOR};
 use crate::oracle::{Found, Names, Observed};
 use furrow_fs::Fs;
@@ -132,7 +132,10 @@ async fn look_at(fs: &Fs, ino: Ino, expected: Kind) -> Result<Found, Trouble> {
     let entries = BTreeMap::new();
     let xattrs = xattrs(fs, ino).await?;
     let (mode, links, size) = (attr.mode, attr.links, attr.size);
-    Ok(Found { kind, mode, links, size, target, entries, xattrs })
+    let moment = |time: furrow_fs::Time| (time.seconds, time.nanoseconds);
+    let (atime, mtime, ctime) = (moment(attr.atime), moment(attr.mtime), moment(attr.ctime));
+    let (owners, times) = ((attr.uid, attr.gid), Times { atime, mtime, ctime });
+    Ok(Found { kind, mode, owners, times, links, size, target, entries, xattrs })
 }
 
 /// The whole tree, without [`PROBE`].
@@ -186,7 +189,7 @@ async fn read_block(fs: &Fs, ino: Ino, block: u64, size: u64) -> Result<Vec<u8>,
 }
 
 /// What a recovery found, in terms of the models of the clients.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Recovered {
     /// Each client's names and contents.
     pub models: BTreeMap<u8, Model>,
@@ -194,17 +197,19 @@ pub struct Recovered {
     pub inos: BTreeMap<Object, Ino>,
 }
 
-/// Checks names, permission bits and contents of everything there is.
+/// Checks names, attributes, times and contents of everything there is.
 ///
 /// # Errors
 /// Says what the contract does not allow.
 pub async fn check(fs: &Fs, expected: &Expected) -> Result<Recovered, Trouble> {
     let observed = observe(fs).await?;
     let Names { matching, prefixes } = expected.check_names(&observed)?;
+    let expected = &*expected.carried(&prefixes);
     let mut models: BTreeMap<u8, Model> = prefixes
         .iter()
         .map(|(&client, &count)| {
-            let names = expected.names_after(client, count);
+            let mut names = expected.names_after(client, count);
+            names.close_all();
             (client, Model { names, ..Model::default() })
         })
         .collect();
@@ -219,11 +224,13 @@ pub async fn check(fs: &Fs, expected: &Expected) -> Result<Recovered, Trouble> {
         let content = expected
             .check_content(object, found, &blocks)
             .map_err(|why| format!("{why} (inode {ino})"))?;
-        let attributes =
-            expected.check_xattrs(object, found).map_err(|why| format!("{why} (inode {ino})"))?;
+        let attributes = expected
+            .check_attributes(object, found)
+            .and_then(|attributes| expected.check_times(object, found).map(|()| attributes))
+            .map_err(|why| format!("{why} (inode {ino})"))?;
         if let Some(model) = object.client().and_then(|client| models.get_mut(&client)) {
-            model.modes.insert(object, found.mode);
-            model.xattrs.insert(object, attributes);
+            model.attributes.insert(object, attributes);
+            model.times.insert(object, found.times);
             model.contents.insert(object, content);
         }
     }
@@ -271,24 +278,34 @@ pub async fn check_damaged(fs: &Fs, expected: &Expected) -> Result<(), Trouble> 
 async fn check_readable(fs: &Fs, ino: Ino, expected: &Expected) -> Result<(), Trouble> {
     let found = look_at(fs, ino, Kind::File).await?;
     let mut blocks = BTreeMap::new();
-    let mut owner = None;
+    let mut owners = BTreeSet::new();
     for block in (0..found.size.div_ceil(BLOCK).min(128)).chain([found.size / BLOCK]) {
         match read_block(fs, ino, block, found.size).await {
             Err(trouble) if unreadable(&trouble) => {}
             Err(trouble) => return Err(trouble),
             Ok(bytes) => {
                 let sectors = (block * BLOCK / SECTOR as u64..).zip(bytes.chunks(SECTOR));
-                let mut owners = sectors.filter_map(|(at, sector)| crate::op::owner(sector, at));
-                owner = owner.or_else(|| owners.next());
+                owners.extend(sectors.filter_map(|(at, sector)| crate::op::owner(sector, at)));
                 blocks.insert(block, bytes);
             }
         }
     }
     // A file of holes says nothing.
-    let Some(object) = owner else { return Ok(()) };
-    if expected.inos.get(&object).is_some_and(|known| *known != ino) {
-        return Err(format!("inode {ino} shows blocks of {object}").into());
+    let Some(&owner) = owners.first() else { return Ok(()) };
+    // The number may have been another file's before, and what is shown may be a copy.
+    let known = expected.inos.iter().filter(|(_, known)| **known == ino);
+    let mut wrong = None;
+    for object in known.map(|(&object, _)| object) {
+        let checked = expected
+            .check_content(object, &found, &blocks)
+            .and_then(|_| expected.check_attributes(object, &found))
+            .and_then(|_| expected.check_times(object, &found));
+        match checked {
+            Ok(()) => return Ok(()),
+            Err(why) if owners.contains(&object) || wrong.is_none() => wrong = Some(why),
+            Err(_) => {}
+        }
     }
-    let checked = expected.check_content(object, &found, &blocks);
-    checked.map(|_| ()).map_err(|why| format!("{why} (inode {ino})").into())
+    let why = wrong.unwrap_or_else(|| format!("blocks of {owner}"));
+    Err(format!("inode {ino} shows {why}").into())
 }

@@ -2,16 +2,23 @@
 //!
 //! One [`Op`] enum serves property tests, the crash sweep, fuzzing and simulation. Operations
 //! name objects by [`Object`], the order of their creation in the run, never by inode number: so
-//! an operation means the same in the model and in any engine. Payload says what it is: every
-//! 512-byte sector encodes (object, sector, version), so a block in the wrong place, of the wrong
-//! file or of the wrong time shows.
+//! an operation means the same in the model and in any engine. Payload says what it is: each byte
+//! is a function of (object, offset, version), and whole sectors of 512 bytes name the three, so a
+//! block in the wrong place, of the wrong file or of the wrong time shows.
 
+use crate::attributes::{special_name, special_value};
 use furrow_rt::Rng;
 
-/// Bytes per sector, the unit of writes and payload tags.
+/// Bytes per sector, the unit of payload tags.
 pub const SECTOR: usize = 512;
 /// Sectors per file system block.
 pub const SECTORS_PER_BLOCK: u64 = 8;
+
+/// Key of the hash of names on simulated drives: who knows it can choose names that collide.
+pub const HASH_SEED: u64 = 0x5eed_0f4a_5eed_0001;
+
+/// From this one on a client's names are chosen to collide.
+pub const CHOSEN: u16 = 1_000;
 
 /// A file, directory or other object of a run. The client that made it is in the high byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,11 +89,29 @@ pub struct Name {
 }
 
 impl Name {
-    /// The name's bytes: a letter, a number, and in every fifth name a tail that makes it long.
+    /// The name's bytes: a letter, a number, and in every fifth name a tail that makes it long, in
+    /// every seventh one that is no text. Chosen names are long, and all belong into one bucket of
+    /// each of the first four levels of a directory, of which each has room for thirty.
     pub fn bytes(self) -> Vec<u8> {
         let mut name = format!("{}{}", char::from(b'a' + self.client), self.index).into_bytes();
+        if self.index >= CHOSEN {
+            name.resize(248, b'-');
+            for tail in 0u16.. {
+                name[244..]
+                    .copy_from_slice(&[0, 4, 8, 12].map(|at| b'A' + (tail >> at & 15) as u8));
+                if furrow_fs::dirent::hash(HASH_SEED, &name) % 64 == 7 {
+                    break;
+                }
+            }
+            return name;
+        }
         if self.index % 5 == 4 {
             name.resize(40 + usize::from(self.index) * 37 % 216, b'~');
+        }
+        if self.index % 7 == 3 {
+            // No UTF-8, a line feed, what shells and terminals take for theirs, up to the limit.
+            name.extend(b"\xff\xc3(\n\x1b[\\ \"$%\xed\xa0\x80");
+            name.resize(if self.index % 2 == 1 { 255 } else { name.len() }, 0x80);
         }
         name
     }
@@ -161,6 +186,15 @@ pub enum Op {
         /// Permission bits.
         mode: u16,
     },
+    /// Make a regular file without a name (O_TMPFILE): it is open, and a link may name it.
+    Nameless {
+        /// Its identity.
+        object: Object,
+        /// Directory whose attributes it inherits.
+        dir: Object,
+        /// Permission bits.
+        mode: u16,
+    },
     /// Another name.
     Link {
         /// Of what.
@@ -197,14 +231,14 @@ pub enum Op {
     Open(Object),
     /// Undo one `Open`.
     Release(Object),
-    /// Write whole sectors.
+    /// Write.
     Write {
         /// File.
         object: Object,
-        /// First sector.
-        sector: u64,
-        /// How many.
-        sectors: u32,
+        /// First byte.
+        offset: u64,
+        /// How many, at least one.
+        length: u32,
         /// Version of the payload: unique in the file.
         version: u32,
     },
@@ -215,23 +249,25 @@ pub enum Op {
         /// New size.
         size: u64,
     },
-    /// Make holes of whole sectors.
-    Punch {
+    /// Change what blocks a range has.
+    Fallocate {
         /// File.
         object: Object,
-        /// First sector.
-        sector: u64,
-        /// How many.
-        sectors: u32,
+        /// What to do.
+        how: How,
+        /// First byte.
+        offset: u64,
+        /// How many, at least one.
+        length: u64,
     },
-    /// Fill holes, and make the file at least so long.
-    Allocate {
-        /// File.
-        object: Object,
-        /// First sector.
-        sector: u64,
-        /// How many.
-        sectors: u32,
+    /// Copy a range of a file into another, or to another place (copy_file_range).
+    Copy {
+        /// File and first byte.
+        from: (Object, u64),
+        /// File and first byte there.
+        to: (Object, u64),
+        /// How many bytes.
+        length: u64,
     },
     /// Set or remove an extended attribute.
     SetXattr {
@@ -249,21 +285,32 @@ pub enum Op {
         /// To what.
         mode: u16,
     },
-    /// Set the modification time.
+    /// Change owners.
+    Chown {
+        /// Of what.
+        object: Object,
+        /// New owner.
+        uid: Option<u32>,
+        /// New group.
+        gid: Option<u32>,
+    },
+    /// Set times, in seconds since 1970.
     Utimens {
         /// Of what.
         object: Object,
-        /// To how many seconds since 1970.
-        seconds: i64,
+        /// Of the last change.
+        mtime: Option<i64>,
+        /// Of the last access.
+        atime: Option<i64>,
     },
     /// Read and compare with the model.
     Read {
         /// File.
         object: Object,
-        /// First sector.
-        sector: u64,
+        /// First byte.
+        offset: u64,
         /// How many.
-        sectors: u32,
+        length: u32,
     },
     /// List a directory and compare with the model.
     List(Object),
@@ -288,6 +335,7 @@ impl Op {
         matches!(
             self,
             Op::Create { .. }
+                | Op::Nameless { .. }
                 | Op::Link { .. }
                 | Op::Unlink { .. }
                 | Op::Rmdir { .. }
@@ -300,11 +348,32 @@ impl Op {
         match self {
             Op::Write { object, .. }
             | Op::Truncate { object, .. }
-            | Op::Punch { object, .. }
-            | Op::Allocate { object, .. }
+            | Op::Fallocate { object, .. }
+            | Op::Copy { to: (object, _), .. }
             | Op::SetXattr { object, .. }
-            | Op::Chmod { object, .. } => Some(*object),
+            | Op::Chmod { object, .. }
+            | Op::Chown { object, .. } => Some(*object),
             _ => None,
+        }
+    }
+
+    /// True if it changes attributes of what is there, and nothing else.
+    pub fn is_attribute(&self) -> bool {
+        matches!(self, Op::SetXattr { .. } | Op::Chmod { .. } | Op::Chown { .. })
+    }
+
+    /// True if the engine does it in steps: one that fails may have done a part.
+    pub fn goes_in_steps(&self) -> bool {
+        match *self {
+            Op::Copy { .. } => true,
+            // Parts of blocks at both ends, and what is between them.
+            Op::Fallocate { how: How::Punch, offset, length, .. } => {
+                let unit = SECTOR as u64 * SECTORS_PER_BLOCK;
+                let aligned = offset.is_multiple_of(unit) && length.is_multiple_of(unit);
+                !aligned && offset / unit != (offset + length - 1) / unit
+            }
+            Op::Fallocate { how, .. } => matches!(how, How::Zero | How::ZeroKeepSize),
+            _ => false,
         }
     }
 
@@ -315,6 +384,7 @@ impl Op {
             Op::Create { make: Make::Directory, .. } => "mkdir",
             Op::Create { make: Make::Fifo, .. } => "mkfifo",
             Op::Create { make: Make::Symlink(_), .. } => "symlink",
+            Op::Nameless { .. } => "tmpfile",
             Op::Link { .. } => "link",
             Op::Unlink { .. } => "unlink",
             Op::Rmdir { .. } => "rmdir",
@@ -324,11 +394,16 @@ impl Op {
             Op::Release(_) => "release",
             Op::Write { .. } => "write",
             Op::Truncate { .. } => "truncate",
-            Op::Punch { .. } => "punch",
-            Op::Allocate { .. } => "allocate",
+            Op::Fallocate { how: How::Punch, .. } => "punch",
+            Op::Fallocate { how: How::Extend, .. } => "allocate",
+            Op::Fallocate { how: How::KeepSize, .. } => "fill",
+            Op::Fallocate { how: How::Zero, .. } => "zero",
+            Op::Fallocate { how: How::ZeroKeepSize, .. } => "zero-keep",
+            Op::Copy { .. } => "copy",
             Op::SetXattr { value: Some(_), .. } => "setxattr",
             Op::SetXattr { value: None, .. } => "removexattr",
             Op::Chmod { .. } => "chmod",
+            Op::Chown { .. } => "chown",
             Op::Utimens { .. } => "utimens",
             Op::Read { .. } => "read",
             Op::List(_) => "list",
@@ -344,24 +419,29 @@ impl Op {
             Op::Create { object, dir, name, mode, .. } => {
                 format!("{object} at {dir}/{name} mode {mode:o}")
             }
+            Op::Nameless { object, dir, mode } => format!("{object} for {dir} mode {mode:o}"),
             Op::Link { object, dir, name } => format!("{object} at {dir}/{name}"),
             Op::Unlink { dir, name } | Op::Rmdir { dir, name } => format!("{dir}/{name}"),
             Op::Rename { from, to, .. } => format!("{}/{} {}/{}", from.0, from.1, to.0, to.1),
             Op::Open(object) | Op::Release(object) | Op::List(object) => object.to_string(),
-            Op::Write { object, sector, sectors, version } => {
-                format!("{object} sectors {sector}+{sectors} version {version}")
+            Op::Write { object, offset, length, version } => {
+                format!("{object} bytes {offset}+{length} version {version}")
             }
             Op::Truncate { object, size } => format!("{object} to {size} bytes"),
-            Op::Punch { object, sector, sectors } | Op::Allocate { object, sector, sectors } => {
-                format!("{object} sectors {sector}+{sectors}")
+            Op::Fallocate { object, offset, length, .. } => {
+                format!("{object} bytes {offset}+{length}")
+            }
+            Op::Copy { from, to, length } => {
+                format!("{} bytes {}+{length} to {} from {}", from.0, from.1, to.0, to.1)
             }
             Op::SetXattr { object, slot, value: Some(value) } => {
                 format!("{object} {slot} to {} bytes version {}", value.size, value.version)
             }
             Op::SetXattr { object, slot, value: None } => format!("{object} {slot}"),
             Op::Chmod { object, mode } => format!("{object} to {mode:o}"),
-            Op::Utimens { object, seconds } => format!("{object} to {seconds}"),
-            Op::Read { object, sector, sectors } => format!("{object} sectors {sector}+{sectors}"),
+            Op::Chown { object, uid, gid } => format!("{object} to {uid:?} {gid:?}"),
+            Op::Utimens { object, mtime, atime } => format!("{object} to {mtime:?} {atime:?}"),
+            Op::Read { object, offset, length } => format!("{object} bytes {offset}+{length}"),
             Op::Fsync { object, data_only, background } => format!(
                 "{object}{}{}",
                 if *data_only { " data only" } else { "" },
@@ -379,8 +459,41 @@ impl std::fmt::Display for Op {
     }
 }
 
-/// Fills `out` (one sector or less) with the payload of (object, sector, version).
-pub fn fill(out: &mut [u8], object: Object, sector: u64, version: u32) {
+/// What fallocate(2) is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Make a hole.
+    Punch,
+    /// Fill holes, and make the file at least so long.
+    Extend,
+    /// Fill holes up to the end of the file.
+    KeepSize,
+    /// Zeros, and make the file at least so long.
+    Zero,
+    /// Zeros up to the end of the file.
+    ZeroKeepSize,
+}
+
+/// Fills `out` with the payload of version `version` of `object` from its byte `at` on.
+pub fn fill(out: &mut [u8], object: Object, at: u64, version: u32) {
+    let (mut rest, mut at) = (out, at);
+    while !rest.is_empty() {
+        let (sector, skip) = (at / SECTOR as u64, (at % SECTOR as u64) as usize);
+        let (now, later) = rest.split_at_mut(rest.len().min(SECTOR - skip));
+        if skip == 0 {
+            fill_sector(now, object, sector, version);
+        } else {
+            let mut whole = [0; SECTOR];
+            fill_sector(&mut whole[..skip + now.len()], object, sector, version);
+            now.copy_from_slice(&whole[skip..skip + now.len()]);
+        }
+        at += now.len() as u64;
+        rest = later;
+    }
+}
+
+/// The payload of one sector, or of its beginning.
+fn fill_sector(out: &mut [u8], object: Object, sector: u64, version: u32) {
     let tag = u64::from(object.0) << 32 | u64::from(version);
     let seed = (tag ^ sector.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for (index, word) in out.chunks_mut(8).enumerate() {
@@ -391,6 +504,19 @@ pub fn fill(out: &mut [u8], object: Object, sector: u64, version: u32) {
         };
         word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
     }
+}
+
+/// Where what was found differs from what was wanted at `offset`, and what is there in its sector.
+pub fn difference(found: &[u8], want: &[u8], offset: u64) -> String {
+    let differs = found.iter().zip(want).position(|(a, b)| a != b);
+    let at = differs.unwrap_or(found.len().min(want.len()));
+    let within = ((offset + at as u64) % SECTOR as u64) as usize;
+    let sector = |bytes: &[u8]| {
+        let end = (at + SECTOR - within).min(bytes.len());
+        describe(&bytes[at.saturating_sub(within).min(end)..end])
+    };
+    let (at, was, wanted) = (offset + at as u64, sector(found), sector(want));
+    format!("{} bytes of {}, at byte {at}: {was}, not {wanted}", found.len(), want.len())
 }
 
 /// What a sector seems to hold, for messages.
@@ -407,7 +533,7 @@ pub fn describe(bytes: &[u8]) -> String {
     };
     let (object, version) = (Object((word(0) >> 32) as u32), word(0) as u32);
     let mut want = vec![0; bytes.len()];
-    fill(&mut want, object, word(8), version);
+    fill_sector(&mut want, object, word(8), version);
     match want.iter().zip(bytes).position(|(a, b)| a != b) {
         None => format!("{object} sector {} version {version}", word(8)),
         Some(at) if bytes[at..].iter().all(|&b| b == 0) => {
@@ -422,22 +548,26 @@ pub fn owner(bytes: &[u8], sector: u64) -> Option<Object> {
     let tag = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
     let (object, version) = (Object((tag >> 32) as u32), tag as u32);
     let mut want = vec![0; bytes.len()];
-    fill(&mut want, object, sector, version);
+    fill_sector(&mut want, object, sector, version);
     (want == bytes && tag != 0).then_some(object)
 }
 
 /// The name of attribute `slot`: of two prefixes, and of lengths that differ.
 pub fn xattr_name(slot: u8) -> Vec<u8> {
+    if let Some(name) = special_name(slot) {
+        return name.into();
+    }
     let prefix = if slot.is_multiple_of(2) { "user" } else { "trusted" };
     format!("{prefix}.{slot}{}", "~".repeat(usize::from(slot) * 7)).into_bytes()
 }
 
 /// The bytes of attribute `slot` of `object`.
 pub fn value_bytes(object: Object, slot: u8, value: Value) -> Vec<u8> {
-    let mut bytes = vec![0; usize::from(value.size)];
-    for (sector, out) in (u64::from(slot) << 32..).zip(bytes.chunks_mut(SECTOR)) {
-        fill(out, object, sector, value.version);
+    if let Some(bytes) = special_value(slot, value) {
+        return bytes;
     }
+    let mut bytes = vec![0; usize::from(value.size)];
+    fill(&mut bytes, object, u64::from(slot) << 32, value.version);
     bytes
 }
 
@@ -460,6 +590,7 @@ pub(crate) enum Choice {
     Rmdir,
     Rename,
     Exchange,
+    Replace,
     Open,
     Release,
     Write,
@@ -468,8 +599,13 @@ pub(crate) enum Choice {
     Truncate,
     Punch,
     Allocate,
+    Zero,
+    Copy,
+    Nameless,
     SetXattr,
+    SetSpecial,
     Chmod,
+    Chown,
     Utimens,
     Read,
     List,
@@ -481,7 +617,7 @@ pub(crate) enum Choice {
     Wrong,
 }
 
-pub(crate) const CHOICES: [(Choice, u32); 28] = [
+pub(crate) const CHOICES: [(Choice, u32); 34] = [
     (Choice::CreateFile, 12),
     (Choice::Mkdir, 5),
     (Choice::Mkfifo, 1),
@@ -491,6 +627,7 @@ pub(crate) const CHOICES: [(Choice, u32); 28] = [
     (Choice::Rmdir, 3),
     (Choice::Rename, 8),
     (Choice::Exchange, 2),
+    (Choice::Replace, 3),
     (Choice::Open, 2),
     (Choice::Release, 2),
     (Choice::Write, 18),
@@ -498,9 +635,14 @@ pub(crate) const CHOICES: [(Choice, u32); 28] = [
     (Choice::FarWrite, 1),
     (Choice::Truncate, 4),
     (Choice::Punch, 3),
-    (Choice::Allocate, 1),
+    (Choice::Allocate, 2),
+    (Choice::Zero, 2),
+    (Choice::Copy, 3),
+    (Choice::Nameless, 3),
     (Choice::SetXattr, 4),
+    (Choice::SetSpecial, 3),
     (Choice::Chmod, 2),
+    (Choice::Chown, 1),
     (Choice::Utimens, 1),
     (Choice::Read, 5),
     (Choice::List, 2),
@@ -520,6 +662,8 @@ pub struct Swarm {
     total: u64,
     /// Most names a client uses: few names collide often.
     pub names: u16,
+    /// Names are chosen so that their hashes collide.
+    pub chosen: bool,
     /// Blocks a file grows to.
     pub file_blocks: u64,
     /// Most sectors of one write.
@@ -549,6 +693,7 @@ impl Swarm {
             names: [4, 12, 40][rng.below(3) as usize],
             file_blocks: [3, 12, 40][rng.below(3) as usize],
             write_sectors: [1, 8, 24, 120][rng.below(4) as usize],
+            chosen: rng.one_in(6),
         }
     }
 
@@ -605,6 +750,12 @@ mod tests {
                 assert_eq!(Name::parse(&bytes), Some(name));
             }
         }
+        let chosen = |index| Name { client: 2, index: CHOSEN + index };
+        for name in (0..200).map(chosen) {
+            let bytes = name.bytes();
+            assert_eq!((bytes.len(), Name::parse(&bytes)), (248, Some(name)));
+            assert_eq!(furrow_fs::dirent::hash(HASH_SEED, &bytes) % 64, 7);
+        }
         assert_eq!(Name::parse(b"shared-1"), None);
         assert_eq!(Name::parse(b""), None);
         assert_eq!(Name::parse(b"a01"), None);
@@ -613,7 +764,7 @@ mod tests {
     #[test]
     fn payload_tells_what_it_is() {
         let mut sector = [0; SECTOR];
-        fill(&mut sector, Object::made_by(1, 3), 7, 9);
+        fill(&mut sector, Object::made_by(1, 3), 7 * 512, 9);
         assert_eq!(describe(&sector), "b3 sector 7 version 9");
         sector[100..].fill(0);
         assert_eq!(describe(&sector), "b3 sector 7 version 9, zeros from byte 100");
@@ -621,7 +772,12 @@ mod tests {
         assert!(describe(&sector).contains("not a payload"));
         assert_eq!(describe(&[0; SECTOR]), "zeros");
         let mut other = [0; SECTOR];
-        fill(&mut other, Object::made_by(1, 3), 8, 9);
+        fill(&mut other, Object::made_by(1, 3), 8 * 512, 9);
         assert_ne!(sector, other);
+        // Each byte depends on where it is alone.
+        let (mut long, mut part) = ([0; 2000], [0; 700]);
+        fill(&mut long, Object::made_by(1, 3), 333, 9);
+        fill(&mut part, Object::made_by(1, 3), 1000, 9);
+        assert_eq!(long[667..1367], part);
     }
 }

@@ -9,10 +9,12 @@
 //! [`crate::history`] for what order means among clients).
 //!
 //! The oracle knows nothing of the engine: it compares an [`Observed`] tree with an [`Expected`].
-//! Not checked after a crash: times (the harness does not know when the engine took them).
+//! Times are compared as far as the harness knows when the engine took them: between submission and
+//! answer. Times of access are promised by nobody: what was read may have any by the clock.
 
-use crate::history::Expected;
-use crate::model::{BLOCK, Content, Namespace, Xattrs};
+use crate::attributes::{Allowed, Attributes, Moment, Times};
+use crate::history::{Expected, ObjectSteps};
+use crate::model::{BLOCK, Content, Namespace};
 use crate::op::{
     Ino, Kind, Make, Name, Object, SECTOR, describe, symlink_target, value_bytes, xattr_name,
 };
@@ -29,6 +31,10 @@ pub struct Found {
     pub kind: Kind,
     /// Permission bits.
     pub mode: u16,
+    /// Owner and group.
+    pub owners: (u32, u32),
+    /// Times.
+    pub times: Times,
     /// Link count.
     pub links: u32,
     /// Bytes.
@@ -84,6 +90,13 @@ impl Observed {
         }
         Ok(())
     }
+}
+
+/// Whether permission bits and owners are these.
+fn inode_fits(attributes: &Attributes, found: &Found) -> bool {
+    // Those of a symbolic link say nothing.
+    let mode = found.kind == Kind::Symlink || attributes.mode == found.mode;
+    mode && (attributes.uid, attributes.gid) == found.owners
 }
 
 fn kind_of(make: Make) -> Kind {
@@ -204,22 +217,22 @@ impl Expected {
                 Err(_) => {}
             }
         }
-        // A name may come back, and the inode number with it: its mode tells whose it is then.
-        if matches.iter().any(|(_, matching)| self.modes_fit(observed, matching)) {
-            matches.retain(|(_, matching)| self.modes_fit(observed, matching));
+        // A name may come back, and the inode number with it: its mode and its times tell whose it
+        // is then.
+        if matches.iter().any(|(_, matching)| self.inodes_fit(observed, matching)) {
+            matches.retain(|(_, matching)| self.inodes_fit(observed, matching));
         }
         Candidates { client, matches, differences }
     }
 
-    /// Whether each object has permission bits that it may have.
-    fn modes_fit(&self, observed: &Observed, matching: &Matching) -> bool {
+    /// Whether each object has permission bits, owners and times that it may have.
+    fn inodes_fit(&self, observed: &Observed, matching: &Matching) -> bool {
         matching.iter().all(|(object, ino)| {
-            let steps = self.objects.get(object).filter(|steps| !steps.modes.is_empty());
-            let found = observed.nodes.get(ino).filter(|found| found.kind != Kind::Symlink);
-            match (steps, found) {
-                (Some(steps), Some(found)) => steps.modes.contains(&found.mode),
-                _ => true,
-            }
+            let Some(steps) = self.objects.get(object) else { return true };
+            let Some(found) = observed.nodes.get(ino) else { return true };
+            let mut attributes = steps.attributes.iter();
+            let fits = attributes.any(|attributes| inode_fits(attributes, found));
+            (fits || steps.attributes.is_empty()) && self.check_times(*object, found).is_ok()
         })
     }
 
@@ -317,9 +330,8 @@ impl Expected {
         let mut content = steps.base.clone();
         let mut blocks = content.blocks();
         blocks.extend(&steps.punched);
-        for op in &steps.later {
-            content.apply(op);
-            blocks.extend(content.blocks());
+        for change in &steps.later {
+            change.apply(&mut content, |content| blocks.extend(content.blocks()));
         }
         let end = size.div_ceil(BLOCK);
         blocks.extend([0, 1, end / 2, end.saturating_sub(1)]);
@@ -327,7 +339,7 @@ impl Expected {
         blocks
     }
 
-    /// Checks a file's size, permission bits and the blocks of
+    /// Checks a file's size and the blocks of
     /// [`blocks_of_interest`](Expected::blocks_of_interest) (each cut off at the size). Returns
     /// the content found, in terms of the model.
     ///
@@ -341,10 +353,6 @@ impl Expected {
     ) -> Result<Content, String> {
         let mut adopted = Content::endless();
         let Some(steps) = self.objects.get(&object) else { return Ok(Content::default()) };
-        if found.kind != Kind::Symlink && !steps.modes.contains(&found.mode) {
-            let modes: Vec<String> = steps.modes.iter().map(|m| format!("{m:o}")).collect();
-            return Err(format!("{object} has mode {:o}, not {}", found.mode, modes.join(" or ")));
-        }
         if found.kind != Kind::File {
             return Ok(Content::default());
         }
@@ -355,7 +363,7 @@ impl Expected {
         let mut strike = |content: &Content, wrong: &mut BTreeMap<u64, &Vec<u8>>| {
             wrong.retain(|&block, bytes| {
                 let want = &mut want[..bytes.len()];
-                content.read(object, block * BLOCK, want);
+                content.read(block * BLOCK, want);
                 let differs = want != bytes.as_slice();
                 if !differs {
                     adopted.adopt_block(content, block);
@@ -365,13 +373,14 @@ impl Expected {
         };
         strike(&content, &mut wrong);
         let mut between = false;
-        for op in &steps.later {
+        for change in &steps.later {
             let before = content.size;
-            content.apply(op);
-            sizes.insert(content.size);
+            change.apply(&mut content, |content| {
+                sizes.insert(content.size);
+                strike(content, &mut wrong);
+            });
             between |= before.saturating_sub(content.size) > CUT_MAX
                 && (content.size..before).contains(&found.size);
-            strike(&content, &mut wrong);
         }
         if !sizes.contains(&found.size) && !between {
             return Err(format!("{object} has {} bytes, not one of {sizes:?}", found.size));
@@ -386,26 +395,51 @@ impl Expected {
         }
     }
 
-    /// Checks the extended attributes found, and says which they are in terms of the model.
+    /// Checks permission bits, owners and extended attributes, which change together, and says what
+    /// they are in terms of the model.
     ///
     /// # Errors
     /// Says which are there and which may be.
-    pub fn check_xattrs(&self, object: Object, found: &Found) -> Result<Xattrs, String> {
-        let Some(steps) = self.objects.get(&object) else { return Ok(Xattrs::default()) };
-        let bytes = |state: &Xattrs| -> BTreeMap<Vec<u8>, Vec<u8>> {
-            let pairs = state.iter();
+    pub fn check_attributes(&self, object: Object, found: &Found) -> Result<Attributes, String> {
+        let Some(steps) = self.objects.get(&object) else { return Ok(Attributes::default()) };
+        if steps.attributes.is_empty() {
+            return Ok(Attributes::default());
+        }
+        let bytes = |state: &Attributes| -> BTreeMap<Vec<u8>, Vec<u8>> {
+            let pairs = state.xattrs.iter();
             pairs.map(|(&s, &value)| (xattr_name(s), value_bytes(object, s, value))).collect()
         };
-        match steps.xattrs.iter().rev().find(|state| bytes(state) == found.xattrs) {
-            Some(state) => Ok(state.clone()),
-            None => {
-                let show = |(name, value): (&Vec<u8>, &Vec<u8>)| {
-                    let name = String::from_utf8_lossy(name).into_owned();
-                    format!("{name}: {} bytes, {}", value.len(), describe(value))
-                };
-                let there: Vec<String> = found.xattrs.iter().map(show).collect();
-                Err(format!("{object} has attributes {there:?}, not one of {:?}", steps.xattrs))
-            }
+        let mut states = steps.attributes.iter().rev();
+        if let Some(state) = states.find(|s| inode_fits(s, found) && bytes(s) == found.xattrs) {
+            return Ok(state.clone());
+        }
+        let show = |(name, value): (&Vec<u8>, &Vec<u8>)| {
+            let name = String::from_utf8_lossy(name).into_owned();
+            format!("{name}: {} bytes, {}", value.len(), describe(value))
+        };
+        let there: Vec<String> = found.xattrs.iter().map(show).collect();
+        let (mode, owners, may) = (found.mode, found.owners, &steps.attributes);
+        Err(format!(
+            "{object} has mode {mode} (0o{mode:o}), owners {owners:?}, attributes {there:?}, not \
+             one of {may:?}"
+        ))
+    }
+
+    /// Checks times.
+    ///
+    /// # Errors
+    /// Says which is there and which may be.
+    pub fn check_times(&self, object: Object, found: &Found) -> Result<(), String> {
+        let Some(ObjectSteps { times, .. }) = self.objects.get(&object) else { return Ok(()) };
+        let Times { atime, mtime, ctime } = found.times;
+        let wrong = |sort: &str, is: Moment, may: &Allowed| {
+            Err(format!("{object} has {sort} {is:?}, not {may}"))
+        };
+        match () {
+            () if !times.mtime.allows(mtime) => wrong("mtime", mtime, &times.mtime),
+            () if !times.ctime.allows(ctime) => wrong("ctime", ctime, &times.ctime),
+            () if !times.atime.allows_access(atime) => wrong("atime", atime, &times.atime),
+            () => Ok(()),
         }
     }
 
@@ -413,14 +447,15 @@ impl Expected {
         let steps = &self.objects[&object];
         let mut content = steps.base.clone();
         let mut want = vec![0; bytes.len()];
-        content.read(object, block * BLOCK, &mut want);
+        content.read(block * BLOCK, &mut want);
         let at = want.iter().zip(bytes).position(|(a, b)| a != b).unwrap_or(0) / SECTOR;
         let sector = |bytes: &[u8]| describe(bytes.chunks(SECTOR).nth(at).unwrap_or_default());
         let mut allowed = vec![sector(&want)];
-        for op in &steps.later {
-            content.apply(op);
-            content.read(object, block * BLOCK, &mut want);
-            allowed.push(sector(&want));
+        for change in &steps.later {
+            change.apply(&mut content, |content| {
+                content.read(block * BLOCK, &mut want);
+                allowed.push(sector(&want));
+            });
         }
         allowed.dedup();
         format!(

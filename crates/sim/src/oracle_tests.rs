@@ -1,9 +1,10 @@
 //! The oracle accepts what the contract allows and rejects what it forbids.
 
 use super::*;
+use crate::attributes::{DEFAULT, LIFETIME};
 use crate::history::History;
 use crate::model::Model;
-use crate::op::{Op, Value, fill};
+use crate::op::{How, Op, Value, fill};
 use furrow_rt::Nanos;
 use furrow_zone::ErrorKind;
 
@@ -25,8 +26,13 @@ impl Run {
 
     fn op(&mut self, client: u8, op: Op) {
         let id = self.history.begin(Nanos(0), client, op);
-        let result = self.models.entry(client).or_default().apply(&op);
-        if let (Op::Create { object, .. }, Ok(())) = (op, result) {
+        let model = self.models.entry(client).or_default();
+        let (result, after, effect) = model.foresee(&op);
+        self.history.does(id, effect);
+        if result.is_ok() {
+            *model = after;
+        }
+        if let (Op::Create { object, .. } | Op::Nameless { object, .. }, Ok(())) = (op, result) {
             self.inos += 1;
             self.history.know(object, Ino(self.inos));
         }
@@ -45,7 +51,8 @@ impl Run {
     }
 
     fn write(&mut self, object: Object, sector: u64, sectors: u32, version: u32) {
-        self.op((object.0 >> 24) as u8 - 1, Op::Write { object, sector, sectors, version });
+        let (offset, length) = (sector * SECTOR as u64, sectors * SECTOR as u32);
+        self.op((object.0 >> 24) as u8 - 1, Op::Write { object, offset, length, version });
     }
 
     /// The tree an engine shows that has applied the first `counts` name changes of each client.
@@ -54,6 +61,8 @@ impl Run {
         let directory = || Found {
             kind: Kind::Directory,
             mode: 0o644,
+            owners: (1000, 2000),
+            times: Times::default(),
             links: 0,
             size: 0,
             target: Vec::new(),
@@ -101,10 +110,16 @@ impl Run {
     }
 }
 
+/// When everything happens here, unless a test says otherwise.
+const NOW: Times =
+    Times { atime: (1_577_836_800, 0), mtime: (1_577_836_800, 0), ctime: (1_577_836_800, 0) };
+
 fn file(size: u64) -> Found {
     Found {
         kind: Kind::File,
         mode: 0o644,
+        owners: (1000, 2000),
+        times: NOW,
         links: 1,
         size,
         target: Vec::new(),
@@ -117,7 +132,7 @@ fn payload(object: Object, first: u64, versions: &[u32]) -> Vec<u8> {
     let mut bytes = vec![0; versions.len() * SECTOR];
     for (at, (out, &version)) in bytes.chunks_mut(SECTOR).zip(versions).enumerate() {
         if version > 0 {
-            fill(out, object, first + at as u64, version);
+            fill(out, object, (first + at as u64) * SECTOR as u64, version);
         }
     }
     bytes
@@ -261,6 +276,35 @@ fn blocks_are_the_fsynced_version_or_a_later_one() {
 }
 
 #[test]
+fn a_file_renamed_over_another_is_there_with_what_it_had_by_then() {
+    let mut run = Run::new();
+    let old = run.create(0, 0, Object::ROOT, Make::File);
+    run.write(old, 0, 8, 1);
+    run.fsync(0, old);
+    let new = run.create(0, 1, Object::ROOT, Make::File);
+    run.write(new, 0, 8, 2);
+    let at = |index| (Object::ROOT, Name { client: 0, index });
+    run.op(0, Op::Rename { from: at(1), to: at(0), exchange: false });
+    run.write(new, 0, 8, 3);
+    let expected = run.history.cut(run.history.mark());
+    let check = |count, size: u64, versions: &[u32]| {
+        let expected = expected.carried(&BTreeMap::from([(0, count)]));
+        let blocks = BTreeMap::from([(0, payload(new, 0, versions))]);
+        expected.check_content(new, &file(size), &blocks)
+    };
+    // Before the rename it may be empty, and then no longer.
+    check(2, 0, &[]).unwrap();
+    check(3, 0, &[]).unwrap_err();
+    check(3, 4096, &[0; 8]).unwrap_err();
+    check(3, 4096, &[2; 8]).unwrap();
+    check(3, 4096, &[3; 8]).unwrap();
+    // A drive that keeps no promise.
+    let any = run.history.cut_unpromised(run.history.mark());
+    let any = any.carried(&BTreeMap::from([(0, 3)]));
+    any.check_content(new, &file(0), &BTreeMap::new()).unwrap();
+}
+
+#[test]
 fn unsynced_files_may_be_empty_but_never_show_anything_else() {
     let mut run = Run::new();
     let one = run.create(0, 0, Object::ROOT, Make::File);
@@ -307,7 +351,7 @@ fn permission_bits_follow_fsync_but_not_fdatasync() {
     run.op(0, Op::Fsync { object: one, data_only: true, background: false });
     let check = |run: &Run, mode| {
         let found = Found { mode, ..file(0) };
-        run.history.cut(run.history.mark()).check_content(one, &found, &BTreeMap::new())
+        run.history.cut(run.history.mark()).check_attributes(one, &found)
     };
     check(&run, 0o644).unwrap();
     check(&run, 0o600).unwrap();
@@ -330,7 +374,7 @@ fn attributes_are_those_synced_or_later_ones_never_a_mix() {
     let check = |run: &Run, there: &[(u8, u32)]| {
         let bytes = |&(s, v)| (xattr_name(s), value_bytes(one, s, value(v)));
         let found = Found { xattrs: there.iter().map(bytes).collect(), ..file(0) };
-        run.history.cut(run.history.mark()).check_xattrs(one, &found)
+        run.history.cut(run.history.mark()).check_attributes(one, &found).map(|found| found.xattrs)
     };
     check(&run, &[]).unwrap_err();
     check(&run, &[(0, 1)]).unwrap();
@@ -343,12 +387,82 @@ fn attributes_are_those_synced_or_later_ones_never_a_mix() {
 }
 
 #[test]
+fn what_is_made_has_what_its_directory_said_and_owners_change_with_the_rest() {
+    let mut run = Run::new();
+    let dir = run.create(0, 0, Object::ROOT, Make::Directory);
+    let lifetime = Some(Value { version: 1, size: 0 });
+    run.op(0, Op::SetXattr { object: dir, slot: LIFETIME, value: lifetime });
+    // Owner 7, a user 6, the group 5, the mask 4, others 1.
+    let list = Some(Value { version: 0o176541, size: 0 });
+    run.op(0, Op::SetXattr { object: dir, slot: DEFAULT, value: list });
+    let one = run.create(0, 1, dir, Make::File);
+    run.op(0, Op::Chown { object: one, uid: Some(7), gid: None });
+    run.op(0, Op::Chmod { object: one, mode: 0o600 });
+    let states = run.history.cut(run.history.mark()).objects[&one].attributes.clone();
+    let seen: Vec<_> = states.iter().map(|a| (a.mode, a.uid, a.gid, a.xattrs.len())).collect();
+    let want = [(0o640, 1000, 2000, 2), (0o640, 7, 2000, 2), (0o600, 7, 2000, 2)];
+    assert_eq!(seen, want);
+    let check = |owners, mode, of: usize| {
+        let bytes = |(&s, &v)| (xattr_name(s), value_bytes(one, s, v));
+        let xattrs = states[of].xattrs.iter().map(bytes).collect();
+        let found = Found { owners, mode, xattrs, ..file(0) };
+        run.history.cut(run.history.mark()).check_attributes(one, &found).map(drop)
+    };
+    check((1000, 2000), 0o640, 0).unwrap();
+    check((7, 2000), 0o640, 1).unwrap();
+    check((7, 2000), 0o600, 2).unwrap();
+    check((1000, 2000), 0o600, 2).unwrap_err();
+    check((7, 2000), 0o600, 0).unwrap_err();
+}
+
+#[test]
+fn times_are_those_of_an_operation_that_may_be_found() {
+    let mut run = Run::new();
+    let one = run.create(0, 0, Object::ROOT, Make::File);
+    let at = |run: &mut Run, begin: u64, end: u64, op: Op| {
+        let (_, after, effect) = run.models[&0].foresee(&op);
+        let id = run.history.begin(Nanos(begin), 0, op);
+        run.history.does(id, effect);
+        run.history.end(Nanos(end), id, Ok(()));
+        run.models.insert(0, after);
+    };
+    let write = |version| Op::Write { object: one, offset: 0, length: 1, version };
+    at(&mut run, 100, 110, write(1));
+    at(&mut run, 120, 120, Op::Fsync { object: one, data_only: false, background: false });
+    at(&mut run, 200, 210, write(2));
+    at(&mut run, 300, 310, Op::Utimens { object: one, mtime: Some(5), atime: None });
+    let moment = |nanos| (NOW.mtime.0, nanos);
+    let check = |run: &Run, mtime, ctime| {
+        let found = Found { times: Times { mtime, ctime, ..NOW }, ..file(1) };
+        run.history.cut(run.history.mark()).check_times(one, &found)
+    };
+    check(&run, moment(105), moment(105)).unwrap();
+    check(&run, moment(210), moment(200)).unwrap();
+    check(&run, (5, 999_999_999), moment(305)).unwrap();
+    check(&run, moment(0), moment(105)).unwrap_err();
+    check(&run, moment(105), moment(111)).unwrap_err();
+    at(&mut run, 400, 400, Op::Fsync { object: one, data_only: false, background: false });
+    check(&run, (5, 999_999_999), moment(305)).unwrap();
+    check(&run, (5, 999_999_999), moment(210)).unwrap_err();
+    check(&run, moment(210), moment(305)).unwrap_err();
+    // A name made durable by another file's fsync brings its time with it.
+    let two = run.create(0, 1, Object::ROOT, Make::File);
+    at(&mut run, 500, 510, Op::Link { object: one, dir: Object::ROOT, name: NAME });
+    at(&mut run, 520, 520, Op::Fsync { object: two, data_only: true, background: false });
+    check(&run, (5, 999_999_999), moment(505)).unwrap();
+    check(&run, (5, 999_999_999), moment(305)).unwrap_err();
+}
+
+const NAME: Name = Name { client: 0, index: 9 };
+
+#[test]
 fn what_was_punched_reads_as_zeros_and_stays_so() {
     let mut run = Run::new();
     let one = run.create(0, 0, Object::ROOT, Make::File);
     run.write(one, 0, 24, 1);
     run.fsync(0, one);
-    run.op(0, Op::Punch { object: one, sector: 8, sectors: 8 });
+    let punch = |how, offset, length| Op::Fallocate { object: one, how, offset, length };
+    run.op(0, punch(How::Punch, 4096, 4096));
     let check = |run: &Run, bytes: &[u8]| {
         let expected = run.history.cut(run.history.mark());
         assert!(expected.blocks_of_interest(one, 3 * 4096).contains(&1));
@@ -361,13 +475,61 @@ fn what_was_punched_reads_as_zeros_and_stays_so() {
     run.fsync(0, one);
     check(&run, &old).unwrap_err();
     check(&run, &zeros).unwrap();
-    run.op(0, Op::Allocate { object: one, sector: 0, sectors: 80 });
+    run.op(0, punch(How::Extend, 0, 80 * 512));
     let longer = run.history.cut(run.history.mark()).check_content(
         one,
         &file(80 * 512),
         &BTreeMap::from([(1, zeros)]),
     );
     assert_eq!(longer.unwrap().size, 80 * 512);
+}
+
+#[test]
+fn a_copy_is_found_block_by_block_and_as_its_source_was_then() {
+    let mut run = Run::new();
+    let one = run.create(0, 0, Object::ROOT, Make::File);
+    let two = run.create(0, 1, Object::ROOT, Make::File);
+    run.write(one, 8, 16, 1);
+    run.write(two, 0, 24, 2);
+    run.fsync(0, two);
+    // A hole of a block, then data: the engine makes the hole first.
+    run.op(0, Op::Copy { from: (one, 0), to: (two, 4096), length: 8192 });
+    run.write(one, 8, 8, 3);
+    let check = |run: &Run, blocks: &[&[u8]]| {
+        let blocks = blocks.iter().enumerate().map(|(at, b)| (at as u64, b.to_vec())).collect();
+        run.history.cut(run.history.mark()).check_content(two, &file(3 * 4096), &blocks)
+    };
+    let old = |at: u64| payload(two, at * 8, &[2; 8]);
+    let (copy, zeros) = (payload(one, 8, &[1; 8]), vec![0; 4096]);
+    check(&run, &[&old(0), &old(1), &old(2)]).unwrap();
+    check(&run, &[&old(0), &zeros, &old(2)]).unwrap();
+    check(&run, &[&old(0), &zeros, &copy]).unwrap();
+    check(&run, &[&old(0), &zeros, &payload(one, 8, &[3; 8])]).unwrap_err();
+    run.fsync(0, two);
+    check(&run, &[&old(0), &zeros, &copy]).unwrap();
+    check(&run, &[&old(0), &old(1), &copy]).unwrap_err();
+}
+
+#[test]
+fn what_failed_in_the_middle_may_be_done_in_part() {
+    let mut run = Run::new();
+    let one = run.create(0, 0, Object::ROOT, Make::File);
+    run.write(one, 0, 16, 1);
+    let zero = Op::Fallocate { object: one, how: How::Zero, offset: 100, length: 8000 };
+    run.history.begin(Nanos(0), 0, zero);
+    run.fsync(0, one);
+    let expected = run.history.cut(run.history.mark()).all_durable();
+    let mut first = payload(one, 0, &[1; 8]);
+    let second = payload(one, 8, &[1; 8]);
+    let check = |first: &[u8]| {
+        let blocks = BTreeMap::from([(0, first.to_vec()), (1, second.clone())]);
+        expected.check_content(one, &file(8192), &blocks)
+    };
+    check(&first).unwrap();
+    first[100..].fill(0);
+    check(&first).unwrap();
+    first[99] = 0;
+    check(&first).unwrap_err();
 }
 
 #[test]
@@ -396,7 +558,7 @@ fn a_history_goes_on_where_a_recovery_ended() {
     let model = Model {
         names: expected.names_after(0, names.prefixes[&0]),
         contents: BTreeMap::from([(one, content)]),
-        modes: BTreeMap::from([(one, 0o644)]),
+        attributes: run.models[&0].attributes.clone(),
         ..Model::default()
     };
     let mut inos = run.history.inos().clone();

@@ -9,10 +9,11 @@
 
 use crate::crash::Case;
 use crate::faulty::metadata_zones;
-use crate::files::{Idle, Setup, durably, fresh_clients, fsck, learn_shared, prepare, work};
+use crate::files::{Idle, Setup, durably, fresh_clients, fsck, learn_shared, prepare, same, work};
 use crate::history::{History, Line};
 use crate::observe::{Recovered, Trouble, check, told};
 use crate::op::Object;
+use crate::silent;
 use furrow_emu::{Counters, Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
 use furrow_fs::Fs;
 use furrow_rt::{Config, Nanos, Rng, Rt};
@@ -162,6 +163,7 @@ fn begin(seed: u64, case: Case) -> Result<World, String> {
         () => setup,
     };
     let setup = if Setup::is_large(case) { setup.large(case) } else { setup };
+    let setup = setup.in_sectors(case);
     let drive = on_executor(seed, &mut Summary::default(), |rt| {
         let medium = Medium::memory(&setup.geometry);
         let emulator = Emulator::new(rt, setup.geometry.clone(), medium, Options::simulated())
@@ -331,6 +333,20 @@ async fn one_life(
     if plan.early {
         inject()?;
     }
+    let seen = if plan.seed % 4 == 1 && !plan.early {
+        let expected = {
+            let history = history.borrow();
+            history.cut(history.mark())
+        };
+        // Before the first mount nobody knows the numbers of the directories that all share.
+        let known = expected.inos.len() > 1;
+        match known {
+            true => Some(silent::look(&rt, &emulator, &setup.mount, &expected).await?),
+            false => None,
+        }
+    } else {
+        None
+    };
     let may_fail = plan.early && plan.may_fail();
     let io = |trouble: &Trouble| matches!(trouble, Trouble::Refused(_, k) if is_device(*k));
     let started = async {
@@ -346,7 +362,7 @@ async fn one_life(
         let recovered = check(&fs, &expected).await?;
         Ok((fs, recovered))
     };
-    let (fs, recovered) = match started.await {
+    let (fs, recovered): (Fs, Recovered) = match started.await {
         Ok(started) => started,
         Err(trouble) if may_fail && io(&trouble) => {
             // The clients wait for a better day.
@@ -354,6 +370,7 @@ async fn one_life(
         }
         Err(trouble) => return Err(trouble.to_string()),
     };
+    same(seen, &recovered)?;
     if !plan.early {
         inject()?;
     }
@@ -371,8 +388,12 @@ async fn one_life(
     if plan.faults.is_empty() && plan.zone.is_none() {
         history.borrow_mut().promise_commits(setup.mount.commit_interval);
     }
-    let load = (plan.operations, setup.cleanings);
+    let operations = plan.operations + 3 * u32::from(setup.flood);
+    let load = (operations, setup.cleanings);
     let mut clients = work(&rt, &fs, clients, load, &history, plan.may_fail()).await?;
+    if plan.may_fail() {
+        silent::stays_silent(&rt, &fs, &emulator).await?;
+    }
     if plan.end == End::Unmount {
         match durably(&rt, &history, fs.unmount()).await {
             Ok(()) => {

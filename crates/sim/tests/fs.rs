@@ -136,6 +136,12 @@ fn blocks_that_stay_lost_are_caught() {
     is_caught(Canary::LostBlocks, false);
 }
 
+/// A rename over a file survives, what was written into the new file before it does not.
+#[test]
+fn a_replacement_without_its_content_is_caught() {
+    is_caught(Canary::BareRename, false);
+}
+
 #[test]
 fn an_ignored_extent_is_caught() {
     is_caught(Canary::IgnoredExtent, false);

@@ -49,6 +49,10 @@ fn what_failed_once_holds() {
     run(14292);
     // Replay gave a directory's attributes a node that a later record freed.
     run(39465);
+    // A zone torn within its last block, on a drive of 512-byte blocks, stayed active after the
+    // mount, and one that was opened behind such a zone waited for ever.
+    run(168);
+    run(519);
 }
 
 /// Even seeds wake tasks in a drawn order, odd ones in the order of waking: both must hold, and
