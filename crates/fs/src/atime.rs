@@ -6,6 +6,7 @@
 
 use crate::core::{Core, Stop};
 use crate::node::{attr, stamp, time};
+use crate::space::Claim;
 use crate::types::{AccessTime, Attr, Ino, Kind, Time};
 
 /// Seconds after which a relative time of access is renewed in any case.
@@ -55,7 +56,7 @@ impl Core {
             }
         }
         // A drive without room, or a cache full of changes, goes without.
-        if self.throttle().is_err() || self.reserve(0, 1, false).is_err() {
+        if self.throttle().is_err() || self.reserve(0, 1, Claim::SAME).is_err() {
             return;
         }
         if self.options.lazy_time {
@@ -94,7 +95,7 @@ impl Core {
         self.throttle()?;
         match self.inode(ino) {
             Ok(_) => {
-                self.reserve(0, 1, false)?;
+                self.reserve(0, 1, Claim::SAME)?;
                 self.set_access(ino, time);
             }
             // Gone meanwhile.

@@ -230,6 +230,31 @@ impl Core {
         Some(SuperzoneId(candidates[chosen].id))
     }
 
+    /// An open superzone that has more garbage, for what is valid in it, than `others`, the most
+    /// that one written to its end has: closed and cleaned it gives more. What is left of it is
+    /// lost until then, so there must be room without that.
+    fn choose_open(&self, urgency: Urgency, others: u32, tried: &BTreeSet<u32>) -> Option<u32> {
+        let mut best: Option<(u32, u32)> = None;
+        for (superzone, left) in self.open_superzones() {
+            let id = SuperzoneId(superzone);
+            let valid = self.superzone_valid[superzone as usize];
+            let whole = self.payload_of(id);
+            let garbage = whole.saturating_sub(left + valid);
+            let worth = u64::from(garbage) * 1000
+                >= u64::from(whole) * u64::from(urgency.garbage_permille());
+            let needs = u64::from(left) + 2 * u64::from(valid) + self.recovery_needs();
+            if garbage > others.max(valid)
+                && worth
+                && needs <= self.spare()
+                && !tried.contains(&superzone)
+                && best.is_none_or(|(most, _)| garbage > most)
+            {
+                best = Some((garbage, superzone));
+            }
+        }
+        best.map(|(_, superzone)| superzone)
+    }
+
     /// At mount: superzones of which the drive reports zones read-only or offline are emptied, so
     /// that those zones leave them. What is in an offline zone is lost, what is in its neighbours
     /// moves too: the next to fail may be one of them.
@@ -338,7 +363,7 @@ impl Inner {
         let mut tried = BTreeSet::new();
         let mut best: Option<Plan> = None;
         while !self.closing.get() && emptied < most {
-            let victim = self.core.borrow().choose_victim(urgency, &tried);
+            let victim = self.choose(urgency, &mut tried).await?;
             let plan = match victim.filter(|_| tried.len() < LOOKS_MAX) {
                 Some(victim) => {
                     tried.insert(victim.0);
@@ -377,6 +402,34 @@ impl Inner {
             (_, 1..) => Outcome::Gained,
             _ => Outcome::Moved,
         })
+    }
+
+    /// The next victim. One that a stream writes to is closed for it, if somebody waits.
+    async fn choose(
+        self: &Rc<Self>,
+        urgency: Urgency,
+        tried: &mut BTreeSet<u32>,
+    ) -> Result<Option<SuperzoneId>> {
+        let (victim, open) = {
+            let core = self.core.borrow();
+            let victim = core.choose_victim(urgency, tried);
+            let garbage = |id: SuperzoneId| {
+                core.payload_of(id).saturating_sub(core.superzone_valid[id.0 as usize])
+            };
+            let waiting = !matches!(urgency, Urgency::Background(..));
+            let others = victim.map_or(0, garbage);
+            (victim, core.choose_open(urgency, others, tried).filter(|_| waiting))
+        };
+        let Some(open) = open.filter(|_| tried.len() < LOOKS_MAX).map(SuperzoneId) else {
+            return Ok(victim);
+        };
+        self.leave_head(open).await?;
+        let core = self.core.borrow();
+        if core.zones.state(open) == SuperzoneState::Full {
+            return Ok(Some(open));
+        }
+        tried.insert(open.0);
+        Ok(victim)
     }
 
     /// Looks what cleaning `victim` takes and gains.

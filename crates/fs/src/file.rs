@@ -2,6 +2,7 @@
 
 use crate::core::{Core, Stop};
 use crate::node::{attr, stamp};
+use crate::space::Claim;
 use crate::types::{Attr, Ino, Kind, ReadData, SetAttr, WriteData};
 use furrow_rt::{PAGE_SIZE, Page, Pages};
 use furrow_zone::{Error, ErrorKind};
@@ -32,7 +33,7 @@ impl Core {
             Some(mode) => self.chmod_xattrs(ino, mode)?,
             None => None,
         };
-        self.reserve(1, 4, true)?;
+        self.reserve(1, 4, Claim::Removal)?;
         if let Some(size) = changes.size
             && !self.shrink(ino, size)?
         {
@@ -116,6 +117,20 @@ impl Core {
         self.zero.clone()
     }
 
+    /// Blocks that writing `blocks` from `first` on with `nodes` new nodes adds to what is in use.
+    /// Each is looked at only where few are left.
+    fn added_by(&mut self, ino: Ino, first: u32, blocks: u32, nodes: u32) -> Result<u64, Stop> {
+        let most = u64::from(blocks) + u64::from(nodes);
+        if self.has_blocks(most) {
+            return Ok(most);
+        }
+        let mut added = u64::from(nodes);
+        for block in first..first + blocks {
+            added += u64::from(!self.has_block(ino, block)?);
+        }
+        Ok(added)
+    }
+
     /// See [`crate::Fs::write`].
     pub(crate) fn write(&mut self, ino: Ino, data: &WriteData) -> Result<(), Stop> {
         self.writable()?;
@@ -138,7 +153,9 @@ impl Core {
         }
         // Every block of a new leaf counted it: at most one leaf per block range of a leaf.
         let leaves = data.pages.len() as u32 / crate::format::LEAF_POINTERS as u32 + 2;
-        self.reserve(data.pages.len() as u32, nodes.min(leaves + 6) + 1, false)?;
+        let (blocks, nodes) = (data.pages.len() as u32, nodes.min(leaves + 6));
+        let added = self.added_by(ino, first, blocks, nodes)?;
+        self.reserve(blocks, nodes + 1, Claim::User(added))?;
         // Apply.
         let mut from = (data.offset % PAGE_SIZE as u64) as usize;
         let mut left = data.len;

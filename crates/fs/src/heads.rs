@@ -221,6 +221,12 @@ impl Core {
         self.heads_of(stream).filter(open).map(|head| self.room_of(head)).sum()
     }
 
+    /// Superzones that are written to, and the payload blocks left of each.
+    pub(crate) fn open_superzones(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let open = (0..self.heads.len()).filter(|head| !self.streams.turns[*head].closing);
+        open.filter_map(|head| Some((self.heads[head].superzone?, self.room_of(head))))
+    }
+
     fn room_of(&self, head: usize) -> u32 {
         let head = &self.heads[head];
         let Some(superzone) = head.superzone else { return 0 };

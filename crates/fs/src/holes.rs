@@ -12,6 +12,7 @@ use crate::cache::{Entry, Key};
 use crate::core::{Core, Stop};
 use crate::format::{HOLE, INODE_POINTERS, LEAF_POINTERS, NO_NODE, Pointer};
 use crate::node::{as_index, as_leaf, children, stamp};
+use crate::space::{Claim, Lack};
 use crate::tree::Shape;
 use crate::types::{Ino, Seek};
 use furrow_log::record::crc32c;
@@ -126,7 +127,7 @@ impl Core {
     }
 
     /// True if `block` of `ino` is no hole.
-    fn has_block(&mut self, ino: Ino, block: u32) -> Result<bool, Stop> {
+    pub(crate) fn has_block(&mut self, ino: Ino, block: u32) -> Result<bool, Stop> {
         if self.cache.peek(&Key::Data(ino.0, block)).is_some_and(Entry::is_dirty) {
             return Ok(true);
         }
@@ -165,7 +166,7 @@ impl Core {
         let last = end / PAGE;
         let Some(first) = self.slotted(ino, block)?.filter(|first| *first < last) else {
             self.inode(ino)?;
-            self.reserve(0, 1, true)?;
+            self.reserve(0, 1, Claim::Removal)?;
             self.touch_content(ino);
             return Ok(if last * PAGE == end { range.end } else { last * PAGE });
         };
@@ -179,7 +180,7 @@ impl Core {
         if present {
             self.prepare_path(ino, block)?;
         }
-        self.reserve(1, 4, true)?;
+        self.reserve(1, 4, Claim::Removal)?;
         // Apply.
         if present {
             self.data_mut(ino, block)[part].fill(0);
@@ -215,7 +216,7 @@ impl Core {
         // block.
         let mut holders: Vec<u32> = doomed.iter().map(|(_, holder)| holder.nid).collect();
         holders.dedup();
-        self.reserve(0, holders.len() as u32 + 1, true)?;
+        self.reserve(0, holders.len() as u32 + 1, Claim::Removal)?;
         // Apply.
         for (block, holder) in &doomed {
             self.cache.remove(&Key::Data(ino.0, *block));
@@ -251,7 +252,9 @@ impl Core {
             }
         }
         let leaves = holes.len() as u32 / LEAF_POINTERS as u32 + 2;
-        self.reserve(holes.len() as u32, nodes.min(leaves + 6) + 1, false)?;
+        let nodes = nodes.min(leaves + 6);
+        let added = holes.len() as u64 + u64::from(nodes);
+        self.reserve(holes.len() as u32, nodes + 1, Claim::User(added))?;
         // Apply.
         let (zero, crc) = (self.zero.clone(), crc32c(self.zero.bytes()));
         for block in &holes {
@@ -272,6 +275,10 @@ impl Core {
     pub(crate) fn check_fill(&mut self, ino: Ino, bytes: u64) -> Result<(), Stop> {
         let has = self.getattr(ino)?.blocks;
         if bytes / PAGE > self.statfs().blocks_available.saturating_add(has) {
+            if self.cache.dirty_pages() > 0 {
+                // What is dirty is counted beside what it replaces.
+                return Err(Stop::Space(Lack::Blocks));
+            }
             let message = format!("no space left on the drive for {bytes} bytes");
             return Err(Stop::Fail(Error::new(ErrorKind::NoSpace, message)));
         }

@@ -12,6 +12,7 @@ use crate::dirent;
 use crate::format::{BLOCK, INCOMPAT_XATTRS, LINKS_MAX, NO_NODE, TARGET_MAX, class};
 use crate::names::NameOp;
 use crate::node::{as_inode_mut, attr, new_node, stamp};
+use crate::space::Claim;
 use crate::types::{Attr, Ino, Kind, NewNode, RenameMode, Time};
 use furrow_zone::{Error, ErrorKind};
 
@@ -338,7 +339,8 @@ impl Core {
         }
         let room = self.find_room(parent, name)?;
         let nodes = room.nodes + 3 + crate::xattr::nodes_for(xattrs.len()) as u32;
-        self.reserve(2, nodes, false)?;
+        let added = u64::from(nodes) + u64::from(!target.is_empty());
+        self.reserve(2, nodes, Claim::User(added))?;
         // Apply.
         let ino = self.take_ino(*ino)?;
         self.insert_inode(ino, op, if kind == Kind::Directory { parent.0 } else { 0 });
@@ -387,7 +389,8 @@ impl Core {
         }
         self.throttle()?;
         self.check_open()?;
-        self.reserve(0, 2 + crate::xattr::nodes_for(xattrs.len()) as u32, false)?;
+        let nodes = 1 + crate::xattr::nodes_for(xattrs.len()) as u32;
+        self.reserve(0, nodes + 1, Claim::User(u64::from(nodes)))?;
         // Apply.
         let ino = self.take_ino(*ino)?;
         self.insert_inode(ino, op, 0);
@@ -456,7 +459,7 @@ impl Core {
             return fail(ErrorKind::NotFound, format!("directory {parent} was removed"));
         }
         let room = self.find_room(parent, name)?;
-        self.reserve(1, room.nodes + 2, false)?;
+        self.reserve(1, room.nodes + 2, Claim::User(u64::from(room.nodes) + 1))?;
         // Apply.
         self.insert_entry(parent, room, name, ino, kind.unwrap_or(Kind::File));
         self.touch(parent, time, true);
@@ -519,7 +522,7 @@ impl Core {
         let found = self.find_existing(parent, name)?;
         self.check_removal(found, directory.unwrap_or(found.kind == Kind::Directory))?;
         let nodes = self.prepare_entry(parent, found, name)?;
-        self.reserve(1, nodes + 2, true)?;
+        self.reserve(1, nodes + 2, Claim::Removal)?;
         // Apply.
         self.remove_entry(parent, found.block, name);
         self.touch(parent, time, true);
@@ -590,7 +593,7 @@ impl Core {
             }
         }
         self.prepare_entry(to, target, new)?;
-        self.reserve(2, 6, true)?;
+        self.reserve(2, 6, Claim::Removal)?;
         // Apply.
         self.replace_entry(from, source.block, old, target.ino, target.kind);
         self.replace_entry(to, target.block, new, source.ino, source.kind);
@@ -640,7 +643,11 @@ impl Core {
         if gains_link && self.inode(to)?.head.links.get() >= LINKS_MAX {
             return fail(ErrorKind::TooManyLinks, format!("directory {to} has 65,535 links"));
         }
-        self.reserve(2, nodes + 4, target.is_some())?;
+        let claim = match target {
+            Some(_) => Claim::Removal,
+            None => Claim::Upkeep(u64::from(nodes) + 1),
+        };
+        self.reserve(2, nodes + 4, claim)?;
         // Apply.
         let mut gone = None;
         match (target, room) {
@@ -708,7 +715,7 @@ impl Core {
         check_name(name)?;
         self.throttle()?;
         let room = self.find_room(directory, name)?;
-        self.reserve(1, room.nodes + 1, false)?;
+        self.reserve(1, room.nodes + 1, Claim::Upkeep(u64::from(room.nodes) + 1))?;
         self.insert_entry(directory, room, name, ino, kind);
         Ok(())
     }

@@ -101,6 +101,8 @@ impl Core {
         });
         let count = &mut self.superzone_valid[superzone as usize];
         *count = if valid { *count + 1 } else { *count - 1 };
+        let total = &mut self.space.valid;
+        *total = if valid { *total + 1 } else { *total - 1 };
     }
 
     /// Writes one block through its stream: its address. The page is frozen by this.

@@ -230,6 +230,7 @@ pub(crate) fn assemble(
         let valid = u32::from(sit.get(segment).valid.get());
         superzone_valid[(segment / layout.segments) as usize] += valid;
     }
+    let valid = superzone_valid.iter().map(|valid: &u32| u64::from(*valid)).sum();
     let used_ids = nat.iter().filter(|(_, entry)| entry.ino.get() != 0);
     let ids = NodeIds::new(layout.nodes, used_ids.map(|(nid, _)| nid));
     let streams = Streams::new(&geometry, options.placement, &layout, groups, rt.now())?;
@@ -272,7 +273,7 @@ pub(crate) fn assemble(
         },
         appends: Default::default(),
         relocation: Default::default(),
-        space: Default::default(),
+        space: crate::space::State { valid, ..Default::default() },
         clean: Default::default(),
         sync_waiters: Vec::new(),
         sync_round: sync::Round::default(),

@@ -14,11 +14,19 @@
 //! may be garbage after a crash, and has to be written again, so as much room again stays beyond
 //! all that.
 //!
+//! Whether users may have a block at all is another question, which a *count* answers: blocks
+//! *in use* are those that are valid and those that are dirty. Users may have up to the
+//! *capacity* in use: the main area without what cleaning needs to go on ([`Core::capacity`]).
+//! Only an operation that adds to what is in use is ever refused for good, and the refusal does not
+//! depend on where garbage lies. Overwriting, renaming and removing add nothing: they wait for
+//! room, which cleaning makes.
+//!
 //! Who lacks room stands in line, first come, first served; the first one cleans until there is
-//! enough ([`Inner::gain_space`]). `NoSpace` is the answer only when nothing more can be reclaimed.
+//! enough ([`Inner::gain_space`]).
 
 use crate::clean::{Outcome, Urgency};
 use crate::core::{Core, Inner, Stop};
+use crate::file::WRITE_BLOCKS_MAX;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_rt::{Permit, Semaphore};
 use furrow_zone::{Error, ErrorKind, Result};
@@ -29,24 +37,49 @@ use std::rc::Rc;
 pub(crate) const RESERVE: u32 = 2;
 /// Blocks that recovery may write beside what it replays: for files removed while open.
 const RECOVERY_MIN: u64 = 8;
-/// Checkpoints that gave nothing back after which it is said that there is no room.
+/// Blocks beyond the capacity that names and attributes of what exists already may take.
+const UPKEEP: u64 = 64;
+/// Share of the main area that users cannot have, so that cleaning finds garbage: a part in 32.
+const SLACK: u64 = 32;
+/// Checkpoints for an operation that adds blocks, after which it is said that none are left.
 const CHECKPOINTS_MAX: u32 = 4;
-/// The same for superzones that were cleaned without gain.
-const MOVES_MAX: u32 = 16;
+/// Steps for an operation that lacks room, beside two for each superzone, after which it is said
+/// that there is none, if no step gave more than there had been.
+const STEPS_MIN: u32 = 32;
 
 /// What was done for an operation that lacks room, since there was last more than ever.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tried {
     most: u64,
     checkpoints: u32,
-    moves: u32,
+    steps: u32,
+}
+
+/// What an operation does to the number of blocks in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// It adds up to so many.
+    User(u64),
+    /// The same, to names and attributes of what exists: a little more is kept for that. Nothing is
+    /// added by what only replaces blocks.
+    Upkeep(u64),
+    /// It makes room, at once or when it is followed up. It may use part of the reserve, and stands
+    /// in no line.
+    Removal,
+}
+
+impl Claim {
+    /// It only replaces blocks.
+    pub(crate) const SAME: Claim = Claim::Upkeep(0);
 }
 
 /// What an operation lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
-    /// Blocks.
+    /// Blocks that can be written before anything is reset.
     Room,
+    /// Blocks that users may have in use.
+    Blocks,
     /// Node ids.
     Nodes,
 }
@@ -54,7 +87,7 @@ pub(crate) enum Lack {
 impl Lack {
     pub(crate) fn error(self) -> Error {
         let message = match self {
-            Lack::Room => "no space left on the drive",
+            Lack::Room | Lack::Blocks => "no space left on the drive",
             Lack::Nodes => "no inode left",
         };
         Error::new(ErrorKind::NoSpace, message)
@@ -79,6 +112,8 @@ pub(crate) struct State {
     /// Nodes that are dirty only because cleaning moved what they point to: after a crash they
     /// are as they were.
     pub(crate) moved_below: u64,
+    /// Valid blocks of the main area: the sum over its superzones.
+    pub(crate) valid: u64,
 }
 
 impl Default for State {
@@ -91,6 +126,7 @@ impl Default for State {
             at_risk: 0,
             at_risk_cut: 0,
             moved_below: 0,
+            valid: 0,
         }
     }
 }
@@ -120,6 +156,39 @@ impl Core {
             u64::from(self.zones.free_count()) * u64::from(self.superzone_blocks())
         };
         open + free
+    }
+
+    /// Payload blocks of the main area.
+    pub(crate) fn main_blocks(&self) -> u64 {
+        let tables = SuperzoneState::Tables;
+        if self.zones.is_narrow() {
+            let all = (0..self.zones.total()).map(SuperzoneId);
+            let all = all.filter(|id| self.zones.state(*id) != tables);
+            return all.map(|id| u64::from(self.payload_of(id))).sum();
+        }
+        let superzones = self.zones.total() - self.zones.count(tables);
+        u64::from(superzones) * u64::from(self.superzone_blocks())
+    }
+
+    /// Blocks that users may have in use. The rest is garbage or free: what cleaning needs at
+    /// once, and what keeps victims worth cleaning; at least the largest write, as far as a small
+    /// drive allows.
+    pub(crate) fn capacity(&self) -> u64 {
+        let blocks = self.main_blocks();
+        let write = (WRITE_BLOCKS_MAX as u64 + 8).min(blocks / 16);
+        let slack = (blocks / SLACK).max(u64::from(self.superzone_blocks())).max(write);
+        blocks.saturating_sub(self.kept_from_users() + UPKEEP + slack)
+    }
+
+    /// Blocks in use: valid, or dirty. What is dirty may replace something valid; then this is too
+    /// much until the dirty block is written.
+    pub(crate) fn in_use(&self) -> u64 {
+        self.space.valid + self.cache.dirty_pages() as u64
+    }
+
+    /// True if `added` blocks more may be in use.
+    pub(crate) fn has_blocks(&self, added: u64) -> bool {
+        self.in_use() + added <= self.capacity()
     }
 
     /// Room beyond what is promised.
@@ -165,15 +234,29 @@ impl Core {
 
     /// The checkpoint is durable.
     pub(crate) fn space_durable(&mut self) {
+        debug_assert_eq!(
+            self.space.valid,
+            self.superzone_valid.iter().map(|valid| u64::from(*valid)).sum::<u64>(),
+            "valid blocks of the main area"
+        );
         self.space.at_risk -= std::mem::take(&mut self.space.at_risk_cut);
     }
 
     /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if there is no
-    /// room for them, or if others have waited for longer. Removals may use part of the reserve
-    /// and stand in no line: they make room.
-    pub(crate) fn reserve(&mut self, data: u32, nodes: u32, removal: bool) -> Result<(), Stop> {
+    /// room for them, if it adds blocks that are not there to be had, or if others have waited for
+    /// longer.
+    pub(crate) fn reserve(&mut self, data: u32, nodes: u32, claim: Claim) -> Result<(), Stop> {
         if self.replaying {
             return Ok(());
+        }
+        let removal = claim == Claim::Removal;
+        let (added, beyond) = match claim {
+            Claim::User(added) => (added, 0),
+            Claim::Upkeep(added) => (added, UPKEEP),
+            Claim::Removal => (0, 0),
+        };
+        if added > 0 && self.in_use() + added > self.capacity() + beyond {
+            return Err(Stop::Space(Lack::Blocks));
         }
         if nodes + 8 > self.ids.free_count() && !removal {
             return Err(Stop::Space(Lack::Nodes));
@@ -197,7 +280,28 @@ impl Core {
         match lack {
             Lack::Room => self.empty_superzones().next().is_some(),
             Lack::Nodes => self.ids.waiting_count() > 0,
+            // What is dirty is counted beside what it replaces, until it is written.
+            Lack::Blocks => self.cache.dirty_pages() > 0,
         }
+    }
+
+    /// Counts a step of making room; false if there were so many without gain that more will not
+    /// help.
+    fn may_try(&mut self, lack: Lack, tried: &mut Tried) -> bool {
+        let spare = self.spare();
+        match lack {
+            Lack::Blocks => {
+                tried.checkpoints += 1;
+                return tried.checkpoints <= CHECKPOINTS_MAX;
+            }
+            Lack::Room => self.counters.space_waits += 1,
+            Lack::Nodes => {}
+        }
+        if spare > tried.most {
+            *tried = Tried { most: spare, ..Tried::default() };
+        }
+        tried.steps += 1;
+        tried.steps <= STEPS_MIN + 2 * self.zones.total()
     }
 
     /// Superzones written to their end that hold nothing valid.
@@ -218,9 +322,15 @@ impl Inner {
 
     /// Makes room by one step, for the first in line; false if there is nothing to reclaim.
     pub(crate) async fn gain_space(self: &Rc<Self>, lack: Lack, tried: &mut Tried) -> Result<bool> {
+        if !self.core.borrow_mut().may_try(lack, tried) {
+            return Ok(false);
+        }
         if self.core.borrow().checkpoint_gains(lack) {
             self.checkpoint(false).await?;
             return Ok(true);
+        }
+        if lack == Lack::Blocks {
+            return Ok(false);
         }
         if lack == Lack::Nodes {
             if self.core.borrow_mut().grow_tables() {
@@ -232,23 +342,18 @@ impl Inner {
                 return Ok(false);
             }
         }
-        {
-            let mut core = self.core.borrow_mut();
-            core.counters.space_waits += 1;
-            let spare = core.spare();
-            if spare > tried.most {
-                *tried = Tried { most: spare, ..Tried::default() };
-            }
+        // What was written since the last checkpoint keeps room from everybody: no victim gives
+        // that back.
+        let unsafe_most = |core: &Core| core.recovery_needs() > core.kept_from_users();
+        if unsafe_most(&self.core.borrow()) {
+            self.checkpoint(false).await?;
+            return Ok(true);
         }
         // Cleaning comes cheap where much is garbage. Else what is dirty is written first: what
         // it replaces is garbage only then. At last, anything.
         for urgency in [Urgency::Waiting, Urgency::Last] {
             match self.clean_some(urgency).await? {
-                Outcome::Gained => return Ok(true),
-                Outcome::Moved => {
-                    tried.moves += 1;
-                    return Ok(tried.moves < MOVES_MAX);
-                }
+                Outcome::Gained | Outcome::Moved => return Ok(true),
                 Outcome::Nothing => {}
             }
             let unsafe_yet = self.core.borrow().recovery_needs() > RECOVERY_MIN;

@@ -1,7 +1,7 @@
 //! What the file system shows of itself: space, zones.
 
 use crate::core::{Core, Stop};
-use crate::format::{BLOCK, NAME_MAX};
+use crate::format::{BLOCK, LEAF_POINTERS, NAME_MAX};
 use crate::types::{Ino, Kind, StatFs, ZoneInfo, ZoneUse};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
@@ -9,24 +9,17 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 impl Core {
     /// See [`crate::Fs::statfs`].
     pub(crate) fn statfs(&self) -> StatFs {
-        let per = u64::from(self.superzone_blocks());
-        let tables = self.zones.count(SuperzoneState::Tables);
-        let all = (0..self.zones.total()).map(SuperzoneId);
-        let all = all.filter(|id| self.zones.state(*id) != SuperzoneState::Tables);
-        let blocks: u64 = match self.zones.is_narrow() {
-            true => all.map(|id| u64::from(self.payload_of(id))).sum(),
-            false => u64::from(self.zones.total() - tables) * per,
-        };
+        let blocks = self.main_blocks();
         let logs = u64::from(self.layout.main_start - self.layout.ring_start);
-        let valid: u64 = self.superzone_valid.iter().map(|v| u64::from(*v)).sum();
-        let dirty = self.cache.dirty_pages() as u64;
+        let valid = self.space.valid;
         let kept = self.kept_from_users();
-        let free = blocks.saturating_sub(valid + dirty);
-        let available = free.saturating_sub(kept);
+        let left = self.capacity().saturating_sub(self.in_use());
+        // The nodes of large files, and those of one that is new, are users' blocks as well.
+        let available = left.saturating_sub(left.div_ceil(LEAF_POINTERS as u64 / 2) + 4);
         StatFs {
             block_size: BLOCK as u32,
             blocks,
-            blocks_free: free,
+            blocks_free: blocks.saturating_sub(self.in_use()),
             blocks_available: available,
             blocks_now: self.spare().saturating_sub(kept).min(available),
             blocks_stale: blocks.saturating_sub(self.room() + valid),
@@ -34,7 +27,8 @@ impl Core {
             blocks_logs_used: self.logs_used(),
             blocks_summaries: u64::from(self.layout.segment_count()),
             inodes: u64::from(self.layout.nodes - 1),
-            inodes_free: u64::from(self.ids.unused_count()),
+            // A file takes a block for its inode, 1 in 64 more for the tables and directories.
+            inodes_free: u64::from(self.ids.unused_count()).min(available - available.div_ceil(64)),
             name_max: NAME_MAX as u32,
         }
     }

@@ -19,6 +19,7 @@ use crate::format::{
 };
 use crate::lifetime;
 use crate::node::{as_inode, header, new_node, stamp};
+use crate::space::Claim;
 use crate::types::{Ino, Kind, XattrMode};
 use furrow_rt::Page;
 use furrow_zone::{Error, ErrorKind};
@@ -262,7 +263,10 @@ impl Core {
         }
         let packed = xattrs.pack();
         xattrs.check(&packed)?;
-        self.reserve(0, nodes_for(packed.len()) as u32 + 1, removal)?;
+        let nodes = nodes_for(packed.len());
+        let added = nodes.saturating_sub(self.xattr_nids(ino)?.0.len()) as u64;
+        let claim = if removal { Claim::Removal } else { Claim::User(added) };
+        self.reserve(0, nodes as u32 + 1, claim)?;
         // Apply.
         if let Some(before) = before {
             self.apply_lifetime(ino, &before, &xattrs);

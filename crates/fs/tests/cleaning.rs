@@ -202,10 +202,10 @@ fn overwrites_of_files_of_one_block() {
 fn cleaning_on_request_moves_what_is_valid_and_nothing_else() {
     on_drive(SMALL, None, 3, |rt, drive| async move {
         let fs = mount(&rt, &drive, quiet()).await?;
-        let (ino, _) = fill(&fs, "f", 0, 600).await?;
+        let (ino, _) = fill(&fs, "f", 0, 1500).await?;
         fs.sync().await?;
-        let mut versions = vec![0; 600];
-        for number in (0..600).step_by(3) {
+        let mut versions = vec![0; 1500];
+        for number in (0..1500).step_by(3) {
             versions[number] = 1;
             write(&fs, ino, number as u64, &block(0, number as u64, 1)).await?;
         }
@@ -214,7 +214,7 @@ fn cleaning_on_request_moves_what_is_valid_and_nothing_else() {
         let report = fs.clean(CleanOptions::default()).await?;
         let after = fs.statfs();
         println!("{report:?}\n{before:?}\n{after:?}");
-        assert!(report.superzones > 5 && report.data_blocks >= 300, "{report:?}");
+        assert!(report.superzones > 5 && report.data_blocks >= 750, "{report:?}");
         assert_eq!((report.failed_blocks, after.blocks_free), (0, before.blocks_free));
         assert!(after.blocks_now > before.blocks_now && after.blocks_stale < before.blocks_stale);
         holds(&fs, ino, 0, &versions).await?;

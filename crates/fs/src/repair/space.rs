@@ -48,6 +48,7 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
             *count += valid;
         }
     }
+    core.space.valid = core.superzone_valid.iter().map(|valid| u64::from(*valid)).sum();
     core.checkpoint.forced = true;
     Ok(())
 }

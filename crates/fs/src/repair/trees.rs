@@ -18,6 +18,7 @@ use crate::node::{
 };
 use crate::place::NODE_SLOT;
 use crate::recover::{report, written};
+use crate::space::Claim;
 use crate::tree::{NodePos, Shape};
 use crate::types::{Ino, Kind};
 use crate::xattr::{Xattrs, nodes_for};
@@ -126,7 +127,7 @@ pub(super) async fn edit(
     let edit = |core: &mut Core| {
         core.node(nid)?;
         core.throttle()?;
-        core.reserve(0, 1, true)?;
+        core.reserve(0, 1, Claim::Removal)?;
         change(core.node_mut(nid));
         Ok(())
     };
@@ -367,7 +368,7 @@ impl Walker<'_> {
                 core.throttle()?;
                 core.prepare_path(ino, at)?;
                 core.node(holder)?;
-                core.reserve(1, 2, true)?;
+                core.reserve(1, 2, Claim::Removal)?;
                 // Or the block would be let go, which the other needs.
                 core.node_mut(holder);
                 core.set_slot(Holder { nid: holder, slot }, Pointer::HOLE);
@@ -419,7 +420,7 @@ impl Walker<'_> {
         let packed = kept.pack();
         let store = |core: &mut Core| {
             core.inode(Ino(ino))?;
-            core.reserve(0, 1 + nodes_for(packed.len()) as u32, false)?;
+            core.reserve(0, 1 + nodes_for(packed.len()) as u32, Claim::SAME)?;
             core.store_xattrs(Ino(ino), &packed)
         };
         self.inner.run(store).await?;
@@ -532,7 +533,7 @@ pub(super) async fn drop_block(inner: &Rc<Inner>, ino: u32, block: u32) -> Resul
         let holder = core.holder(Ino(ino), block)?;
         core.inode(Ino(ino))?;
         core.throttle()?;
-        core.reserve(0, 2, true)?;
+        core.reserve(0, 2, Claim::Removal)?;
         let Some(holder) = holder else { return Ok(()) };
         let old = core.slot(holder);
         if old.addr.get() == HOLE {
