@@ -19,10 +19,7 @@ const FEW: &str = "zones=64,zone-size=2MiB,zone-capacity=2MiB,max-active=14,chan
 /// Many small ones.
 const MANY: &str = "zones=323,zone-size=512KiB,zone-capacity=512KiB,max-active=14,channels=1";
 
-fn run<F: Future<Output = Result<()>> + 'static>(
-    spec: &str,
-    test: impl FnOnce(Rt, Emulator) -> F,
-) {
+fn run<F: Future<Output = Result<()>> + 'static>(spec: &str, test: impl FnOnce(Rt, Emulator) -> F) {
     let options = (Options::simulated(), MkfsOptions::default());
     on_drive(Rt::new(Config::simulated(1)), spec, options, test);
 }

@@ -540,9 +540,9 @@ impl Pump {
             if flight.append {
                 at = match self.landed(&state, flight.end, outcome.lba) {
                     Ok(at) => at,
-                    Err(error) => {
+                    Err((error, of_zone)) => {
                         drop(state);
-                        return self.fail(error, false);
+                        return self.fail(error, of_zone);
                     }
                 };
             }
@@ -581,8 +581,10 @@ impl Pump {
         self.fail(Error::device(&self.shared.device.name(), what, outcome.status), of_zone);
     }
 
-    /// Where an append landed: among the blocks set aside for those in flight with it.
-    fn landed(&self, state: &State, end: u32, lba: Lba) -> Result<u32> {
+    /// Where an append landed: among the blocks set aside for those in flight with it. If not, the
+    /// error, and whether it is only the zone's: where logical blocks are smaller than ours, an
+    /// append that was torn within one of ours shifts those behind it, and may be answered later.
+    fn landed(&self, state: &State, end: u32, lba: Lba) -> std::result::Result<u32, (Error, bool)> {
         let geometry = self.shared.device.geometry();
         let per_block = sectors_per_block(geometry);
         let blocks = u64::from(end - state.done);
@@ -597,7 +599,9 @@ impl Pump {
                  offset {} to {}",
                 state.append_from, state.sent
             );
-            return Err(Error::new(ErrorKind::Io, message));
+            let shifted = !sectors.is_multiple_of(per_block)
+                && (u64::from(state.append_from)..u64::from(state.sent)).contains(&at);
+            return Err((Error::new(ErrorKind::Io, message), shifted));
         }
         Ok(at as u32)
     }

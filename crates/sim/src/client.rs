@@ -113,7 +113,12 @@ impl Client {
                 self.model = after;
                 Ok(true)
             }
-            // A full drive refuses what the model, which has no end, allows.
+            // A full drive refuses what the model, which has no end, allows: but only what needs
+            // a block that it does not have yet. A drive that loses zones has promised too much.
+            (Err(ErrorKind::NoSpace), Ok(())) if !self.tolerant && self.model.replaces(&op) => {
+                let why = answer.err().map(Refusal::into_text).unwrap_or_default();
+                Err(format!("{op}: it adds no block, and the engine has no room: {why}"))
+            }
             (Err(ErrorKind::NoSpace), _) => Ok(true),
             (Err(ErrorKind::Io | ErrorKind::ReadOnly), _) if self.tolerant => {
                 self.errors += 1;
@@ -139,9 +144,7 @@ impl Client {
             match result {
                 Ok(()) => Ok(()),
                 // The file may be gone by the time it is its turn.
-                Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::NotFound) => {
-                    Ok(())
-                }
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 Err(_) if tolerant => Ok(()),
                 Err(error) => Err(format!("fsync of {object} in background: {error}")),
             }

@@ -8,7 +8,7 @@
 
 pub use crate::attributes::{Attributes, Times, Xattrs};
 pub use crate::content::{BLOCK, Change, Content, Copied};
-use crate::op::{Make, Name, Object, Op};
+use crate::op::{How, Make, Name, Object, Op};
 use furrow_zone::ErrorKind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -389,6 +389,30 @@ impl Model {
         };
         let renamed = if expected.is_ok() { self.names.renamed(op) } else { Vec::new() };
         (expected, after, Effect { copied: self.copied(op), attributes, renamed })
+    }
+
+    /// True if `op` surely adds no block to what the file system has: it removes something, or
+    /// replaces what is there.
+    pub fn replaces(&self, op: &Op) -> bool {
+        match *op {
+            Op::Unlink { .. }
+            | Op::Rmdir { .. }
+            | Op::Open(_)
+            | Op::Release(_)
+            | Op::Truncate { .. }
+            | Op::Fallocate { how: How::Punch, .. }
+            | Op::Chown { .. }
+            | Op::Utimens { .. }
+            | Op::Fsync { .. }
+            | Op::Sync => true,
+            Op::Rename { exchange, .. } => exchange || !self.names.replacing(op).is_empty(),
+            Op::Write { object, offset, length, .. } if !self.unknown.contains(&object) => {
+                let has = self.content(object).blocks();
+                let last = offset + u64::from(length.max(1)) - 1;
+                (offset / BLOCK..=last / BLOCK).all(|block| has.contains(&block))
+            }
+            _ => false,
+        }
     }
 
     /// Ends all opens, as an unmount or a crash does: what has no name is gone.

@@ -62,6 +62,9 @@ fn a_record_cut_off_by_an_older_crash_is_no_damage() {
     let case = Case { seed: 3, volatile: false };
     let cuts = "27:NDDDN@L3474580365+55:DD@L1338480550+41:D@L2536242416";
     assert_eq!(replay(&busy, case, cuts, None), Ok(()));
+    // One cut off within a block of 4 KiB, on a drive of 512-byte blocks, in a zone that is full.
+    let case = Case { seed: 15, volatile: false };
+    assert_eq!(replay(&Files::default(), case, "172:T1DT1@L2293185332", None), Ok(()));
 }
 
 #[test]

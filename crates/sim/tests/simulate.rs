@@ -53,6 +53,8 @@ fn what_failed_once_holds() {
     // mount, and one that was opened behind such a zone waited for ever.
     run(168);
     run(519);
+    // Appends behind one that such a zone tore were taken for a drive that answers nonsense.
+    run(2117);
 }
 
 /// Even seeds wake tasks in a drawn order, odd ones in the order of waking: both must hold, and
