@@ -55,6 +55,8 @@ fn what_failed_once_holds() {
     run(519);
     // Appends behind one that such a zone tore were taken for a drive that answers nonsense.
     run(2117);
+    // fsck wanted to see written what is left of a half of the sync log of which a zone failed.
+    run(3912);
 }
 
 /// Even seeds wake tasks in a drawn order, odd ones in the order of waking: both must hold, and
