@@ -29,7 +29,9 @@ mod xattrs;
 
 use crate::format::{BLOCK, SuperblockBody};
 use crate::stripe::Stripe;
-use furrow_log::address::{BlockAddr, blocks_per_zone, read_blocks, sectors_per_block};
+use furrow_log::address::{
+    BlockAddr, blocks_begun, blocks_per_zone, read_blocks, sectors_per_block,
+};
 use furrow_log::record::{RecordHeader, Uuid};
 use furrow_rt::{Page, Pages, Pool};
 use furrow_zone::{Error, ErrorKind, Geometry, QueueId, Result};
@@ -240,6 +242,12 @@ impl Fsck {
         }
     }
 
+    /// The same with one that a crash cut off: what goes on in the zone goes on behind it.
+    fn begun(&self, zone: ZoneId) -> u32 {
+        let report = self.reports.get(zone.0 as usize);
+        report.map_or(0, |report| blocks_begun(report, &self.geometry))
+    }
+
     /// Reads `count` blocks from `addr` on.
     async fn read(&self, addr: u32, count: u32) -> Result<Pages> {
         read_blocks(&*self.device, QueueId(0), BlockAddr(addr), count, &self.pages).await
@@ -250,6 +258,14 @@ impl Fsck {
     fn is_doubtful(&self, zone: ZoneId) -> bool {
         let report = self.reports.get(zone.0 as usize);
         report.is_some_and(|r| matches!(r.state, ZoneState::Full | ZoneState::ReadOnly))
+    }
+
+    /// Whether a crash may have cut off `bytes`, of which `used` say something, within one of our
+    /// blocks, where the drive's are smaller: the last that should say something holds zeros.
+    fn is_cut_off(&self, bytes: &[u8], used: usize) -> bool {
+        let size = (BLOCK as u64 / sectors_per_block(&self.geometry)) as usize;
+        let last = used.clamp(1, bytes.len()) - 1;
+        size < BLOCK && bytes[last / size * size..].iter().all(|byte| *byte == 0)
     }
 
     /// Reads one block; zeros if the drive says that it was never written, in a zone of which the

@@ -57,6 +57,8 @@ fn what_failed_once_holds() {
     run(2117);
     // fsck wanted to see written what is left of a half of the sync log of which a zone failed.
     run(3912);
+    // The same for what such a zone of the delta log has behind a torn block.
+    run(4098);
 }
 
 /// Even seeds wake tasks in a drawn order, odd ones in the order of waking: both must hold, and

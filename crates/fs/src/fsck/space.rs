@@ -251,7 +251,14 @@ async fn check_summary(
     };
     let zone = superzone.zones[column as usize];
     let closed = fsck.is_doubtful(zone) || superzone.zones.iter().any(dead);
-    let empty = read.as_ref().is_ok_and(|page| page.bytes().iter().all(|byte| *byte == 0));
+    // The same within a block of ours, where the drive's are smaller.
+    let torn = |page: &Page| {
+        let used = size_of::<SummaryHeader>() + summary_entries(page).len() * SummaryEntry::SIZE;
+        let sound = summary_checksum(page).is_some_and(|(stored, found)| stored == found);
+        !sound && fsck.is_cut_off(page.bytes(), used)
+    };
+    let zeros = |page: &Page| page.bytes().iter().all(|byte| *byte == 0);
+    let empty = read.as_ref().is_ok_and(|page| zeros(page) || torn(page));
     if (empty && written) || (closed && (empty || read.is_err())) {
         if space.maps.contains_key(&segment) {
             let why = "no summary, lost when the power was cut or a zone failed";

@@ -5,7 +5,6 @@ use super::{Fsck, Plan, Volume, xattrs};
 use crate::dirent;
 use crate::format::{BLOCK, HEADS_PER_STREAM, HOLE, LEVEL_INODE, NatEntry, Pointer, item, kind};
 use crate::types::Kind;
-use furrow_log::address::sectors_per_block;
 use furrow_log::record::{self, Expect, RecordHeader, crc32c, crc32c_append};
 use furrow_rt::Page;
 use furrow_zone::{ZoneId, ZoneState};
@@ -150,19 +149,14 @@ async fn record_at(fsck: &Fsck, volume: &Volume, half: u32, at: u32) -> Found {
         {
             Found::End
         }
-        Err(_) if doubtful && header.is_some_and(|h| ends_within_block(fsck, &h, &bytes)) => {
+        Err(_)
+            if doubtful
+                && fsck.is_cut_off(&bytes, header.map_or(0, |h| h.length.get() as usize)) =>
+        {
             torn(header.as_ref(), &bytes)
         }
         Err(error) => Found::Damaged(error.to_string()),
     }
-}
-
-/// Whether the last of a record's logical blocks was never written, where these are smaller than
-/// ours: a crash cut the record off within one of ours.
-fn ends_within_block(fsck: &Fsck, header: &RecordHeader, bytes: &[u8]) -> bool {
-    let size = (BLOCK as u64 / sectors_per_block(&fsck.geometry)) as usize;
-    let end = (header.length.get() as usize).min(bytes.len());
-    size < BLOCK && bytes[end.saturating_sub(1) / size * size..].iter().all(|byte| *byte == 0)
 }
 
 /// Whether something else follows the first of a record's blocks: a crash cut the record off, and

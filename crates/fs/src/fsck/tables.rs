@@ -202,7 +202,7 @@ fn check_next(
     let capacity = fsck.capacity();
     let mut written = 0;
     for (index, zone) in half.enumerate() {
-        let blocks = fsck.written(ZoneId(zone));
+        let blocks = fsck.begun(ZoneId(zone));
         if blocks > 0 {
             written = index as u32 * capacity + blocks;
         }
