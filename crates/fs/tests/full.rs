@@ -5,7 +5,7 @@
 mod common;
 
 use common::{on_drive, sound};
-use furrow_emu::{Emulator, Options};
+use furrow_emu::{Emulator, Options, Pace};
 use furrow_fs::{
     Allocate, Fs, Ino, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr, WriteData,
 };
@@ -19,9 +19,11 @@ const FEW: &str = "zones=64,zone-size=2MiB,zone-capacity=2MiB,max-active=14,chan
 /// Many small ones.
 const MANY: &str = "zones=323,zone-size=512KiB,zone-capacity=512KiB,max-active=14,channels=1";
 
+/// The times printed are those of a large-zone drive.
 fn run<F: Future<Output = Result<()>> + 'static>(spec: &str, test: impl FnOnce(Rt, Emulator) -> F) {
-    let options = (Options::simulated(), MkfsOptions::default());
-    on_drive(Rt::new(Config::simulated(1)), spec, options, test);
+    let model = furrow_emu::timing::Preset::named("zn540-1t").unwrap().with(&[]).unwrap();
+    let drive = Options { seed: Some(1), ..Options::timed(Pace { model, scale: 1_000 }) };
+    on_drive(Rt::new(Config::simulated(1)), spec, (drive, MkfsOptions::default()), test);
 }
 
 fn options() -> MountOptions {
@@ -168,8 +170,8 @@ fn what_is_freed_in_steps_can_be_written_at_once() {
     });
 }
 
-/// Until not even a block goes in.
-async fn fill_up(fs: &Fs, kind: &str) -> Result<Vec<(String, Ino, u64)>> {
+/// Until not even a block goes in: files of up to 2^(`sizes` - 1) blocks.
+async fn fill_up(fs: &Fs, kind: &str, sizes: u64) -> Result<Vec<(String, Ino, u64)>> {
     let mut files = Vec::new();
     let mut rng = Rng::new(3);
     loop {
@@ -179,7 +181,7 @@ async fn fill_up(fs: &Fs, kind: &str) -> Result<Vec<(String, Ino, u64)>> {
             Err(error) if error.kind() == ErrorKind::NoSpace => break,
             Err(error) => return Err(error),
         };
-        let most = 1 << rng.below(11);
+        let most = 1 << rng.below(sizes);
         let mut blocks = 0;
         while blocks < most && took(write(fs, ino, blocks, 1, 1).await)? {
             blocks += 1;
@@ -190,14 +192,14 @@ async fn fill_up(fs: &Fs, kind: &str) -> Result<Vec<(String, Ino, u64)>> {
 }
 
 /// Everything but adding blocks goes on, for `times` what the drive holds.
-async fn change(rt: Rt, drive: Emulator, times: u64) -> Result<()> {
+async fn change(rt: Rt, drive: Emulator, sizes: u64, times: u64) -> Result<()> {
     let fs = mount(&rt, &drive).await?;
     // A promise: written to only when nothing else is left.
     let promised = file(&fs, "promised").await?;
     fs.fallocate(promised, Allocate::Extend, 0, 600 * 4096).await?;
-    let mut files = fill_up(&fs, "file").await?;
+    let mut files = fill_up(&fs, "file", sizes).await?;
     fs.sync().await?;
-    files.extend(fill_up(&fs, "late file").await?);
+    files.extend(fill_up(&fs, "late file", sizes).await?);
     for block in 0..600 {
         write(&fs, promised, block, 1, 2).await?;
         if block % 7 == 0 {
@@ -255,10 +257,16 @@ async fn change(rt: Rt, drive: Emulator, times: u64) -> Result<()> {
 
 #[test]
 fn a_full_drive_of_few_zones_takes_every_change() {
-    run(FEW, |rt, drive| change(rt, drive, 3));
+    run(FEW, |rt, drive| change(rt, drive, 11, 3));
 }
 
 #[test]
 fn a_full_drive_of_many_zones_takes_every_change() {
-    run(MANY, |rt, drive| change(rt, drive, 3));
+    run(MANY, |rt, drive| change(rt, drive, 11, 3));
+}
+
+/// Each block has a node of its own, which changes with it.
+#[test]
+fn a_full_drive_of_small_files_takes_every_change() {
+    run(FEW, |rt, drive| change(rt, drive, 1, 1));
 }
