@@ -245,6 +245,11 @@ impl Core {
             Some(chosen) => chosen,
             None => match self.borrow_head(stream) {
                 Some(borrowed) => return Ok(borrowed),
+                // Its permits are those of the superzone that is being closed.
+                None if self.streams.turns[stream].closing => {
+                    let streams = self.layout.streams as usize;
+                    return self.head_for((stream + 1) % streams);
+                }
                 None => {
                     self.open_superzone(stream)?;
                     stream
@@ -658,14 +663,16 @@ impl Core {
     /// At recovery, for a head beyond the first that may have been left in a superzone: brings it
     /// to the start of a segment and takes its permits. Zones to finish if there are none.
     fn adopt_head(&mut self, head: usize) -> Vec<ZoneId> {
-        self.pad_segment(head);
         if self.heads[head].superzone.is_none() {
-            self.heads[head].previous = None;
             return Vec::new();
         }
         let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
         self.streams.turns[head].permit = permit;
-        if self.streams.turns[head].permit.is_some() {
+        // If this fills the superzone, its zones stay active until that is written: the permits
+        // are kept so long.
+        self.pad_segment(head);
+        let ended = self.heads[head].superzone.is_none();
+        if ended || self.streams.turns[head].permit.is_some() {
             return Vec::new();
         }
         self.begin_closing(head)
