@@ -2,6 +2,7 @@
 //! with the model and write the history.
 
 use crate::attributes::owners;
+use crate::bystanders::{Damaged, is_damage};
 use crate::generate::Generator;
 use crate::history::History;
 use crate::model::Model;
@@ -32,6 +33,8 @@ pub struct Client {
     history: SharedHistory,
     /// Errors of the device are expected: faults are injected.
     tolerant: bool,
+    /// Files that are damaged: errors of them are expected, and of no other.
+    damaged: Rc<Damaged>,
     /// Device errors met so far.
     errors: u32,
     background: Vec<JoinHandle<Result<(), String>>>,
@@ -55,6 +58,7 @@ impl Client {
             model,
             history,
             tolerant: false,
+            damaged: Rc::default(),
             errors: 0,
             background: Vec::new(),
         }
@@ -64,6 +68,12 @@ impl Client {
     #[must_use]
     pub fn tolerant(self) -> Client {
         Client { tolerant: true, ..self }
+    }
+
+    /// Works beside files that are damaged.
+    #[must_use]
+    pub(crate) fn beside(self, damaged: Rc<Damaged>) -> Client {
+        Client { damaged, ..self }
     }
 
     /// Runs `count` operations; gives back generator and model.
@@ -110,16 +120,21 @@ impl Client {
         }
         match (result, expected) {
             (Ok(()), Ok(())) => {
+                self.damaged.note(&op, &self.model);
                 self.model = after;
                 Ok(true)
             }
             // A full drive refuses what the model, which has no end, allows: but only what needs
-            // a block that it does not have yet. A drive that loses zones has promised too much.
-            (Err(ErrorKind::NoSpace), Ok(())) if !self.tolerant && self.model.replaces(&op) => {
+            // a block that it does not have yet. A drive that loses zones has promised too much,
+            // and so has one on which damage keeps a superzone from being emptied.
+            (Err(ErrorKind::NoSpace), Ok(()))
+                if !self.tolerant && self.damaged.is_nothing() && self.model.replaces(&op) =>
+            {
                 let why = answer.err().map(Refusal::into_text).unwrap_or_default();
                 Err(format!("{op}: it adds no block, and the engine has no room: {why}"))
             }
             (Err(ErrorKind::NoSpace), _) => Ok(true),
+            (Err(kind), _) if is_damage(kind) && self.damaged.excuses(&op, &self.model) => Ok(true),
             (Err(ErrorKind::Io | ErrorKind::ReadOnly), _) if self.tolerant => {
                 self.errors += 1;
                 Ok(self.errors < ERRORS_MAX)
@@ -136,6 +151,11 @@ impl Client {
     fn spawn_fsync(&mut self, id: crate::history::OpId, object: Object, data_only: bool) {
         let (fs, rt, history) = (self.fs.clone(), self.rt.clone(), self.history.clone());
         let (ino, tolerant) = (self.ino(object), self.tolerant);
+        let (damaged, op, model) = (
+            self.damaged.clone(),
+            Op::Fsync { object, data_only, background: true },
+            Model::default(),
+        );
         let task = self.rt.spawn(async move {
             let ino = ino?;
             let result = fs.fsync(ino, data_only).await;
@@ -146,6 +166,7 @@ impl Client {
                 // The file may be gone by the time it is its turn.
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 Err(_) if tolerant => Ok(()),
+                Err(error) if is_damage(error.kind()) && damaged.excuses(&op, &model) => Ok(()),
                 Err(error) => Err(format!("fsync of {object} in background: {error}")),
             }
         });

@@ -6,6 +6,7 @@
 //! system is compared with what is expected, used a little, unmounted and checked by fsck; some
 //! are then mounted and compared once more.
 
+use crate::bystanders::Damaged;
 use crate::client::{Client, SharedHistory};
 use crate::crash::{Case, Subject};
 use crate::faulty;
@@ -405,8 +406,8 @@ async fn clean(rt: Rt, fs: Fs, times: u32) {
     }
 }
 
-/// Lets all clients work at once, `operations` each, while the drive is cleaned `cleanings` times;
-/// false if the drive gave up on a tolerant run.
+/// Lets all clients work at once, while the drive is cleaned: `load` says how many operations each
+/// does and how many times it is; false if the drive gave up on a tolerant run.
 ///
 /// # Errors
 /// With the first thing that is wrong.
@@ -414,17 +415,43 @@ pub async fn work(
     rt: &Rt,
     fs: &Fs,
     clients: Idle,
-    (operations, cleanings): (u32, u32),
+    load: (u32, u32),
     history: &SharedHistory,
     tolerant: bool,
+) -> Result<Idle, Trouble> {
+    let of = |client: Client| if tolerant { client.tolerant() } else { client };
+    work_as(rt, fs, clients, load, history, of).await
+}
+
+/// The same beside damaged files.
+///
+/// # Errors
+/// As [`work`].
+pub(crate) async fn work_beside(
+    rt: &Rt,
+    fs: &Fs,
+    clients: Idle,
+    load: (u32, u32),
+    history: &SharedHistory,
+    damaged: &Rc<Damaged>,
+) -> Result<Idle, Trouble> {
+    work_as(rt, fs, clients, load, history, |client| client.beside(damaged.clone())).await
+}
+
+async fn work_as(
+    rt: &Rt,
+    fs: &Fs,
+    clients: Idle,
+    (operations, cleanings): (u32, u32),
+    history: &SharedHistory,
+    of: impl Fn(Client) -> Client,
 ) -> Result<Idle, Trouble> {
     let cleaning = rt.spawn(clean(rt.clone(), fs.clone(), cleanings));
     let tasks: Vec<_> = clients
         .into_iter()
         .map(|(number, (generator, model))| {
             let client = Client::new(rt, fs, number, generator, model, history.clone());
-            let client = if tolerant { client.tolerant() } else { client };
-            (number, rt.spawn(client.run(operations)))
+            (number, rt.spawn(of(client).run(operations)))
         })
         .collect();
     let mut idle = Idle::new();

@@ -3,6 +3,7 @@
 pub mod array;
 pub mod attributes;
 pub mod blocks;
+mod bystanders;
 pub mod client;
 pub mod content;
 pub mod crash;

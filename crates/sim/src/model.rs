@@ -78,6 +78,11 @@ impl Namespace {
         if node.make == Make::Directory { Ok(node) } else { Err(ErrorKind::NotDirectory) }
     }
 
+    /// True if `object` is a directory.
+    pub fn is_directory(&self, object: Object) -> bool {
+        self.nodes.get(&object).is_some_and(|node| node.make == Make::Directory)
+    }
+
     fn entry(&self, dir: Object, name: Name) -> Result<Object, ErrorKind> {
         self.directory(dir)?.entries.get(&name).copied().ok_or(ErrorKind::NotFound)
     }
@@ -389,6 +394,35 @@ impl Model {
         };
         let renamed = if expected.is_ok() { self.names.renamed(op) } else { Vec::new() };
         (expected, after, Effect { copied: self.copied(op), attributes, renamed })
+    }
+
+    /// What `op` looks at or changes, but for directories that it only changes names in.
+    pub fn touched(&self, op: &Op) -> Vec<Object> {
+        let at = |(dir, name): (Object, Name)| self.names.entry(dir, name).ok();
+        match *op {
+            Op::Link { object, .. }
+            | Op::Open(object)
+            | Op::Release(object)
+            | Op::Write { object, .. }
+            | Op::Truncate { object, .. }
+            | Op::Fallocate { object, .. }
+            | Op::SetXattr { object, .. }
+            | Op::Chmod { object, .. }
+            | Op::Chown { object, .. }
+            | Op::Utimens { object, .. }
+            | Op::Read { object, .. }
+            | Op::Fsync { object, .. } => vec![object],
+            Op::Copy { from, to, .. } => vec![from.0, to.0],
+            Op::Unlink { dir, name } | Op::Rmdir { dir, name } => {
+                at((dir, name)).into_iter().collect()
+            }
+            Op::Rename { from, to, .. } => at(from).into_iter().chain(at(to)).collect(),
+            Op::List(dir) => {
+                let entries = self.names.directory(dir).map(|node| node.entries.values());
+                entries.into_iter().flatten().copied().collect()
+            }
+            Op::Create { .. } | Op::Nameless { .. } | Op::Sync | Op::Sleep(_) => Vec::new(),
+        }
     }
 
     /// True if `op` surely adds no block to what the file system has: it removes something, or

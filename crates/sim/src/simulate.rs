@@ -7,6 +7,7 @@
 //! torn writes, zones that cannot be written any more, a drive that is away for a while, power
 //! cuts at any command.
 
+use crate::bystanders;
 use crate::crash::Case;
 use crate::faulty::metadata_zones;
 use crate::files::{Idle, Setup, durably, fresh_clients, fsck, learn_shared, prepare, same, work};
@@ -105,6 +106,10 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
             // Few, or a small drive would have no room left.
             zones_may_fail = !rng.one_in(2);
             plan.zone = Some(draw_zone_fault(&mut rng));
+        }
+        if !last && Rng::new(seed ^ 0xb1_57 ^ u64::from(life) << 32).one_in(5) {
+            let beside = beside_damage(&world, seed, life, &mut summary);
+            beside.map_err(|why| format!("before life {life}: {why}"))?;
         }
         sink(&format!("life {life}: {plan}"));
         let lived = live(&mut world, seed, life, &plan, &mut summary);
@@ -264,7 +269,7 @@ fn is_device(kind: ErrorKind) -> bool {
 }
 
 /// The clients go on from what was found.
-fn adopt(clients: Idle, recovered: &Recovered) -> Idle {
+pub(crate) fn adopt(clients: Idle, recovered: &Recovered) -> Idle {
     clients
         .into_iter()
         .map(|(number, (generator, _))| {
@@ -310,6 +315,22 @@ fn live(
     world.drive = drive;
     world.clients = lived.clients;
     summary.crashes += u64::from(lived.stillborn || plan.end == End::PowerCut);
+    Ok(())
+}
+
+/// See [`bystanders::work_beside_damage`].
+fn beside_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> Result<(), String> {
+    let seed = seed.rotate_left(40) ^ u64::from(life) << 1 | u64::from(seed.is_multiple_of(2));
+    let met = on_executor(seed, summary, |rt| {
+        let drive = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
+        drive.clear_faults(None).map_err(|error| error.to_string())?;
+        let setup = world.setup.clone();
+        let history = world.history.borrow().clone();
+        let clients = world.clients.clone();
+        let work = bystanders::work_beside_damage(rt.clone(), drive, setup, clients, history, seed);
+        rt.block_on(work).map_err(String::from)
+    })?;
+    *summary.reached.entry("a damaged file").or_default() += u64::from(met);
     Ok(())
 }
 
