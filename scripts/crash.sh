@@ -9,10 +9,16 @@
 . "$(dirname "$0")/lib.sh"
 
 case "${1:-slice}" in
-# Many seeds, each cut at up to so many commands.
-slice) lives=1000 volumes=100 effort="--cuts 150 --seconds" fs=40 fsync=15 rot=10 raid=30 ledger=10 toy=5 ;;
+# Many seeds, each cut at up to so many commands. The tests' profile is optimised, has assertions,
+# and is built already.
+slice)
+    build=() profile=debug
+    lives=1500 volumes=100 effort="--cuts 150 --seconds"
+    fs=40 fsync=15 rot=10 raid=30 ledger=5 toy=5
+    ;;
 # Every command of every run.
 full)
+    build=(--release) profile=release
     lives=50000 volumes=1000 effort="--reopens"
     fs=300000 fsync=50000 rot=50000 raid=50000 ledger=50000 toy=20000
     ;;
@@ -21,8 +27,8 @@ esac
 threads="$(nproc)"
 
 say "building the simulator, optimised (a few minutes the first time)"
-cargo build --release --locked -p furrow-sim
-sim="$target_dir/release/furrow-sim"
+cargo build ${build[@]+"${build[@]}"} --locked -p furrow-sim
+sim="$target_dir/$profile/furrow-sim"
 failed=0
 
 # $1: subject, $2: seconds or reopens
