@@ -163,7 +163,7 @@ fn open(device: &str, mode: OpenMode) -> anyhow::Result<(Rt, Rc<Emulator>)> {
         _ => Config::real(),
     };
     let rt = Rt::new(config);
-    let drive = furrow_emu::open(&rt, &spec, mode)?;
+    let drive = crate::holds::open(&rt, &spec, mode)?;
     for warning in drive.warnings() {
         eprintln!("furrow: warning: {warning}");
     }

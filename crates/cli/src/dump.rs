@@ -1,5 +1,6 @@
 //! `furrow dump`: the structures of a file system, as they are on the device.
 
+use crate::holds;
 use crate::show;
 use crate::target::{Target, source_name};
 use anyhow::bail;
@@ -7,10 +8,12 @@ use clap::Subcommand;
 use furrow_emu::OpenMode;
 use furrow_fs::dump::{Dump, Part, Value, Which, dump};
 use furrow_rt::{Config, Rt};
+use furrow_zone::ZonedDevice;
 use furrow_zone::spec::DeviceSpec;
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
+use std::rc::Rc;
 
 /// Show the structures of a file system
 ///
@@ -124,8 +127,14 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(Config::real());
-    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadOnly)?;
-    let dumped = rt.block_on(async move { dump(drive, &part).await });
+    let drive = holds::open(&rt, &spec, OpenMode::ReadOnly)?;
+    let dumped = rt.block_on(async move {
+        let device: Rc<dyn ZonedDevice> = drive.clone();
+        match dump(device, &part).await {
+            Err(error) => Err(holds::explain(&*drive, error).await),
+            dumped => dumped,
+        }
+    });
     rt.clear();
     let dumped = dumped?;
     let device = source_name(&device);

@@ -2,6 +2,7 @@
 
 mod repair;
 
+use crate::holds;
 use crate::target::{Target, source_name};
 use anyhow::{anyhow, bail};
 use furrow_emu::OpenMode;
@@ -84,7 +85,12 @@ fn check(args: &Args) -> anyhow::Result<FsckReport> {
     let watched = open(args, &rt, OpenMode::ReadOnly)?;
     let device = watched.clone();
     let options = args.check();
-    let report = rt.block_on(async move { fsck(device, &options).await });
+    let report = rt.block_on(async move {
+        match fsck(device.clone(), &options).await {
+            Err(error) => Err(holds::explain(&*device, error).await),
+            report => report,
+        }
+    });
     watched.progress.end();
     rt.clear();
     report.map_err(|error: Error| anyhow!(error))
@@ -92,7 +98,7 @@ fn check(args: &Args) -> anyhow::Result<FsckReport> {
 
 fn open(args: &Args, rt: &Rt, mode: OpenMode) -> anyhow::Result<Rc<Watched>> {
     let spec: DeviceSpec = args.device.parse()?;
-    let drive: Rc<dyn ZonedDevice> = furrow_emu::open(rt, &spec, mode)?;
+    let drive: Rc<dyn ZonedDevice> = holds::open(rt, &spec, mode)?;
     let geometry = drive.geometry().clone();
     let drive = RefCell::new(Some(drive));
     Ok(Rc::new(Watched { geometry, drive, progress: Progress::new(args) }))
@@ -162,7 +168,7 @@ impl Watched {
         // The executor holds it too, and a drive is open once.
         rt.clear();
         self.drive.replace(None);
-        self.drive.replace(Some(furrow_emu::open(rt, &spec, OpenMode::ReadWrite)?));
+        self.drive.replace(Some(holds::open(rt, &spec, OpenMode::ReadWrite)?));
         Ok(())
     }
 

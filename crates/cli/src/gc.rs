@@ -34,7 +34,10 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let directory = match Target::find(&args.target)? {
         Target::Mounted(directory) => directory,
-        Target::Device(device) => bail!("{device}: not mounted: mount it first"),
+        Target::Device(device) => match crate::holds::of_unmounted(&device) {
+            Some(what) => bail!("{device}: no Furrow file system is mounted from it: {what}"),
+            None => bail!("{device}: not mounted: mount it first"),
+        },
     };
     let cleaned = clean(args, |superzones| report::ask_clean(&directory, superzones))?;
     if args.json {

@@ -37,7 +37,7 @@ pub fn open(
     let begun = Instant::now();
     let mut said = false;
     loop {
-        let error = match furrow_emu::open(rt, spec, mode) {
+        let error = match crate::holds::open(rt, spec, mode) {
             Err(error) if error.kind() == ErrorKind::Busy => error,
             done => return done,
         };

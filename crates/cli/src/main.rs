@@ -19,6 +19,7 @@ mod dump;
 mod fsck;
 mod gc;
 mod helper;
+mod holds;
 mod in_use;
 mod lab;
 mod map;

@@ -1,7 +1,9 @@
 //! `furrow mkfs`: a new file system.
 
+use crate::holds::{self, Holds};
 use crate::show;
 use crate::target::source_name;
+use anyhow::bail;
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MkfsOptions, MkfsReport};
 use furrow_log::record::Uuid;
@@ -76,14 +78,29 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         ..MkfsOptions::default()
     };
     let rt = Rt::new(crate::daemon::config()?);
-    let device = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite)?;
+    let device = holds::open(&rt, &spec, OpenMode::ReadWrite)?;
+    let geometry = device.geometry();
+    if geometry.conventional_zones >= geometry.zones {
+        bail!(
+            "{}: all of its {} zones are conventional, the drive has none for writing in sequence: \
+             Furrow needs a zoned drive",
+            device.name(),
+            geometry.zones
+        );
+    }
     let drive = Drive {
         name: source_name(&args.device),
         zones: u64::from(device.geometry().zones),
         zone_blocks: device.geometry().zone_capacity.0,
     };
     let engine = rt.clone();
-    let made = rt.block_on(async move { Fs::format(&engine, device, &options).await });
+    let name = drive.name.clone();
+    let made = rt.block_on(async move {
+        if !options.force {
+            Holds::of(&*device).await?.refuse_used(&name, "-f")?;
+        }
+        Fs::format(&engine, device, &options).await
+    });
     rt.clear();
     let made = made?;
     if args.json {

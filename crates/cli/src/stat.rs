@@ -35,9 +35,10 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let directory = match Target::find(&args.target)? {
         Target::Mounted(directory) => directory,
-        Target::Device(device) => {
-            bail!("{device}: not mounted: nothing runs (furrow df shows its space)")
-        }
+        Target::Device(device) => match crate::holds::of_unmounted(&device) {
+            Some(what) => bail!("{device}: no Furrow file system is mounted from it: {what}"),
+            None => bail!("{device}: not mounted: nothing runs (furrow df shows its space)"),
+        },
     };
     loop {
         let stat = report::ask_stat(&directory)?;

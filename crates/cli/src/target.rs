@@ -1,5 +1,6 @@
 //! What DIR or DEVICE means: a mounted file system, or a drive that is opened here.
 
+use crate::holds;
 use anyhow::{Result, anyhow};
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MountOptions};
@@ -117,7 +118,7 @@ fn inspect<T: 'static>(
 ) -> Result<T> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(Config::real());
-    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadOnly)?;
+    let drive = holds::open(&rt, &spec, OpenMode::ReadOnly)?;
     let info = Info {
         device: device.to_owned(),
         pid: std::process::id(),
@@ -127,7 +128,11 @@ fn inspect<T: 'static>(
     let options = MountOptions { read_only: true, ..MountOptions::default() };
     let engine = rt.clone();
     let found = rt.block_on(async move {
-        let fs = Fs::mount(&engine, drive, options).await?;
+        let fs = match Fs::mount(&engine, drive.clone(), options).await {
+            Err(error) => return Err(holds::explain(&*drive, error).await),
+            Ok(fs) => fs,
+        };
+        drop(drive);
         let found = look(&fs, &info);
         fs.unmount().await?;
         found

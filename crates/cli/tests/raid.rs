@@ -364,7 +364,7 @@ fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
     }
 
     place.create("5", &[0, 1, 2]);
-    create("5", &[], &[&d[3], &d[1]], &["d1.zns: member 1 of the array a", "--force"]);
+    create("5", &[], &[&d[3], &d[1]], &["d1.zns", "member 1 of the array a", "--force"]);
     let junk = place.at("junk");
     fs::write(&junk, "no drive").unwrap();
     create("5", &[], &[&d[3], &junk], &["not an emulated drive's image"]);

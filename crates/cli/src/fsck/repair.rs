@@ -38,7 +38,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         check: args.check(),
     };
     let (on, device) = (rt.clone(), watched.clone());
-    let planned = rt.block_on(async move { Repair::plan(&on, device, &options).await });
+    let planned = rt.block_on(async move {
+        match Repair::plan(&on, device.clone(), &options).await {
+            Err(error) => Err(crate::holds::explain(&*device, error).await),
+            planned => planned,
+        }
+    });
     watched.progress.end();
     let repair = Rc::new(planned.map_err(|error| anyhow!(error))?);
     let name = source_name(&args.device);

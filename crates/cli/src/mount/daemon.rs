@@ -2,6 +2,7 @@
 
 use super::options::Options;
 use crate::daemon::{config, log};
+use crate::holds;
 use crate::metrics;
 use anyhow::{Context as _, Result, anyhow};
 use furrow_emu::OpenMode;
@@ -84,7 +85,12 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
             zone_blocks: device.geometry().zone_capacity.0,
         };
         let engine = rt.clone();
-        let fs = rt.block_on(async move { Fs::mount(&engine, device, options).await })?;
+        let fs = rt.block_on(async move {
+            match Fs::mount(&engine, device.clone(), options).await {
+                Err(error) => Err(holds::explain(&*device, error).await),
+                mounted => mounted,
+            }
+        })?;
         // The other end waits for it below.
         let _ = sender.send((fs.pool().clone(), info));
         Ok::<Fs, Error>(fs)
@@ -102,7 +108,7 @@ fn open_device(
 ) -> Result<std::rc::Rc<dyn furrow_zone::ZonedDevice>, Error> {
     let mut waited = Duration::ZERO;
     loop {
-        match furrow_emu::open(rt, spec, mode) {
+        match holds::open(rt, spec, mode) {
             Err(error) if error.kind() == ErrorKind::Busy && waited < LOCK_PATIENCE => {
                 std::thread::sleep(TRY_EVERY);
                 waited += TRY_EVERY;

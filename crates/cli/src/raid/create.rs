@@ -1,8 +1,9 @@
 //! `furrow raid create`: an array on drives that hold nothing.
 
 use super::client;
-use super::devices::{self, Says};
+use super::devices;
 use crate::daemon::config;
+use crate::holds::Holds;
 use crate::show;
 use anyhow::{Result, anyhow, bail};
 use furrow_raid::{Config, Level, Options, Shape};
@@ -129,24 +130,15 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let shape = Shape::new(&config, &geometries)
         .map_err(|error| anyhow!(named_drives(&error.to_string(), &args.devices)))?;
     for (drive, argument) in all.iter().zip(&arguments) {
-        if let (Says::Member(member), false) = (devices::says(&rt, drive.clone()), args.force) {
-            let role = match member.member {
-                Some(number) => format!("member {number}"),
-                None => "a spare".to_owned(),
-            };
-            bail!(
-                "{argument}: {role} of the array {} ({}): --force makes it lose that",
-                member.label,
-                member.array
-            );
+        if !args.force {
+            let drive = drive.clone();
+            let holds = rt.block_on(async move { Holds::of(&*drive).await })?;
+            holds.refuse_used(argument, "--force")?;
         }
     }
     drop(all);
     for spare in &spares {
         shape.check_replacement(&config, &**spare)?;
-        if !args.force {
-            furrow_raid::check_empty(&**spare)?;
-        }
     }
     let (engine, force, group) = (rt.clone(), args.force, config.group);
     let made = rt.block_on(async move {

@@ -1,12 +1,13 @@
 //! The drives that arguments name, and what they say of the arrays they are of.
 
+use crate::holds::{self, Holds};
 use crate::in_use;
 use anyhow::{Context as _, Result, bail};
 use furrow_emu::{Emulator, OpenMode};
 use furrow_raid::{Examined, examine};
 use furrow_rt::Rt;
-use furrow_zone::Error;
 use furrow_zone::spec::{DeviceSpec, Image, Run};
+use furrow_zone::{Error, ErrorKind, ZonedDevice as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -24,7 +25,8 @@ pub enum Says {
     /// It is a member of an array.
     Member(Box<Examined>),
     /// It is not, or cannot be asked.
-    Nothing(Error),
+    /// Why, and what it holds instead, in one word.
+    Nothing(Error, Option<&'static str>),
 }
 
 /// The drives that `arguments` mean: device specs, directories of images, and patterns (`*`, `?`)
@@ -173,17 +175,27 @@ pub fn open(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<Emulator>, Error> {
 pub fn look(rt: &Rt, named: &Named) -> Result<Says, Error> {
     let drive = match named.by_name {
         true => in_use::open(rt, &named.spec, OpenMode::ReadOnly, crate::complain)?,
-        false => furrow_emu::open(rt, &named.spec, OpenMode::ReadOnly)?,
+        false => holds::open(rt, &named.spec, OpenMode::ReadOnly)?,
     };
     Ok(says(rt, drive))
 }
 
 /// What an open drive says.
 pub fn says(rt: &Rt, drive: Rc<Emulator>) -> Says {
-    match rt.block_on(async move { examine(&*drive).await }) {
-        Ok(examined) => Says::Member(Box::new(examined)),
-        Err(error) => Says::Nothing(error),
-    }
+    let name = drive.name();
+    rt.block_on(async move {
+        let error = match examine(&*drive).await {
+            Ok(examined) => return Says::Member(Box::new(examined)),
+            Err(error) => error,
+        };
+        match (error.kind(), Holds::of(&*drive).await) {
+            (ErrorKind::NotFound, Ok(holds)) => {
+                let error = holds::instead_of_member(&name, &holds);
+                Says::Nothing(error, Some(holds.word()))
+            }
+            _ => Says::Nothing(error, None),
+        }
+    })
 }
 
 #[cfg(test)]

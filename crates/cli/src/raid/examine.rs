@@ -73,6 +73,8 @@ struct Member {
 #[derive(Serialize)]
 struct Other {
     device: String,
+    /// In one word, as far as it can be seen: nothing, file-system, foreign, data, unreadable.
+    holds: Option<&'static str>,
     why: String,
 }
 
@@ -89,6 +91,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             DeviceSpec::Image(image) => client::user_of(Path::new(&image.path)),
             _ => None,
         };
+        let mut holds = None;
         let why = match (user, devices::look(&rt, &named)) {
             (Some(status), Err(_)) => {
                 format!("in use by the running array {}: see furrow raid status", status.array)
@@ -97,9 +100,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
                 found.push((device, *examined));
                 continue;
             }
-            (_, Ok(Says::Nothing(error)) | Err(error)) => error.to_string(),
+            (_, Ok(Says::Nothing(error, word))) => {
+                holds = word;
+                error.to_string()
+            }
+            (_, Err(error)) => error.to_string(),
         };
-        others.push(Other { device, why });
+        others.push(Other { device, holds, why });
     }
     let well = others.is_empty();
     let document = Document { version: super::status::VERSION, arrays: group(found), others };

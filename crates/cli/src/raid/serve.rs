@@ -11,6 +11,7 @@ use super::notice::{Notice, Notices};
 use super::request::Request;
 use super::status::{Damage, Member, Rebuild, Scrub, Status, VERSION};
 use crate::device::fault;
+use crate::holds;
 use furrow_emu::{Emulator, OpenMode};
 use furrow_nbd::Server;
 use furrow_raid::{Event, Level, MemberState, Volume};
@@ -303,21 +304,25 @@ impl Daemon {
             }
             return Ok(drive.clone());
         }
-        let device = furrow_emu::open(&self.rt, &spec, OpenMode::ReadWrite)?;
+        let device = holds::open(&self.rt, &spec, OpenMode::ReadWrite)?;
         Ok(Drive { spec, device })
     }
 
     async fn replace(&self, member: &str, device: &str, force: bool) -> Result<Value> {
         let index = self.member(member)?;
         let drive = self.open(device)?;
-        self.volume.replace(index, drive.device.clone(), force).await?;
+        if let Err(error) = self.volume.replace(index, drive.device.clone(), force).await {
+            return Err(holds::explain_used(&*drive.device, error).await);
+        }
         self.drives.borrow_mut()[index as usize] = Some(drive);
         Ok(json!({}))
     }
 
     async fn add_spare(&self, device: &str, force: bool) -> Result<Value> {
         let drive = self.open(device)?;
-        self.volume.add_spare(drive.device.clone(), force).await?;
+        if let Err(error) = self.volume.add_spare(drive.device.clone(), force).await {
+            return Err(holds::explain_used(&*drive.device, error).await);
+        }
         self.note("spare-added", None, format!("{} is a spare", drive.spec));
         self.spares.borrow_mut().push_back(drive);
         self.use_spares().await;

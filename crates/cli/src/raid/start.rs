@@ -7,6 +7,7 @@ use super::notice::Notices;
 use super::request::Request;
 use super::serve::{Daemon, Drive, Parts, open_drive};
 use crate::daemon;
+use crate::holds;
 use crate::metrics::{self, Metrics};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
@@ -246,7 +247,7 @@ fn choose(args: &Args, rt: &Rt, named: Vec<Named>) -> Result<Chosen> {
     for named in named {
         match devices::look(rt, &named) {
             Ok(Says::Member(examined)) => members.push((named, *examined)),
-            Ok(Says::Nothing(error)) => match error.kind() {
+            Ok(Says::Nothing(error, _)) => match error.kind() {
                 ErrorKind::NotFound | ErrorKind::WrongFormat if named.by_name => {
                     return Err(error.into());
                 }
@@ -357,7 +358,12 @@ fn start(
     let mut spares: Vec<Drive> = volume.spares().into_iter().filter_map(find).collect();
     for spare in new {
         let (volume, device) = (volume.clone(), spare.device.clone());
-        rt.block_on(async move { volume.add_spare(device, false).await })?;
+        rt.block_on(async move {
+            match volume.add_spare(device.clone(), false).await {
+                Err(error) => Err(holds::explain_used(&*device, error).await),
+                done => done,
+            }
+        })?;
         spares.push(spare);
     }
     let members = volume.members();

@@ -72,7 +72,7 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
             return Ok(None);
         }
         let message = format!(
-            "{}: no Furrow file system found: check the device, or make one with `furrow mkfs`",
+            "{}: no Furrow file system found: check that it is the device you mean",
             fsck.device.name()
         );
         return Err(Error::new(ErrorKind::WrongFormat, message));

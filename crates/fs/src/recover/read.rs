@@ -185,7 +185,7 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
             return Err(Error::new(ErrorKind::Io, message));
         }
         let message = format!(
-            "{}: no Furrow file system found: make one with `furrow mkfs`, or check the device",
+            "{}: no Furrow file system found: check that it is the device you mean",
             device.name()
         );
         return Err(Error::new(ErrorKind::WrongFormat, message));

@@ -1,0 +1,363 @@
+//! What a drive holds, and what each command says of it.
+//!
+//! One place recognises it: a file system, a member of an array or a spare, what another program
+//! made, or bytes of an unknown kind. A command that makes something refuses a drive that is not
+//! empty and says what would be lost; a command that reads a file system and finds none says what
+//! there is instead. No advice destroys anything: what destroys is named as such.
+
+use anyhow::Result as Anyhow;
+use furrow_emu::{Emulator, OpenMode};
+use furrow_log::address::blocks_per_zone;
+use furrow_log::record::{Uuid, peek};
+use furrow_log::{BlockAddr, read_blocks};
+use furrow_raid::{Examined, examine};
+use furrow_rt::{Pool, Rt};
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Error, ErrorKind, QueueId, ZoneId, ZoneState, ZonedDevice};
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::Path;
+use std::rc::Rc;
+
+/// Bytes at the front in which signatures of other programs are looked for.
+const FRONT: u64 = 68 << 10;
+const BLOCK: usize = 4096;
+/// Zones behind the conventional ones in which file systems and members have their first records.
+const RING_ZONES: u32 = 2;
+/// Kinds of records that file systems write.
+const OF_FILE_SYSTEMS: std::ops::Range<u16> = 0x10..0x20;
+
+/// What is on a drive.
+pub enum Holds {
+    /// All zones are empty.
+    Nothing,
+    /// A file system of Furrow's, with this UUID; it may be damaged.
+    FileSystem(Uuid),
+    /// A member of an array, or a spare.
+    Member(Box<Examined>),
+    /// Records of Furrow's that this program cannot read, and why.
+    Unreadable(Error),
+    /// What another program made.
+    Foreign(&'static str),
+    /// Something; this is the first zone that is not empty.
+    Data(ZoneId),
+}
+
+impl Holds {
+    /// What is on `device`. Nothing is written.
+    ///
+    /// # Errors
+    /// `Io` if the drive does not say how its zones are.
+    pub async fn of(device: &dyn ZonedDevice) -> Result<Holds, Error> {
+        let geometry = device.geometry();
+        let zones = device.report(ZoneId(0), geometry.zones);
+        let zones = zones.map_err(|status| Error::device(&device.name(), "zone report", status))?;
+        let broken = |state| matches!(state, ZoneState::Offline | ZoneState::ReadOnly);
+        let used = zones.iter().find(|zone| {
+            zone.state != ZoneState::Empty
+                && !broken(zone.state)
+                && !geometry.is_conventional(zone.zone)
+        });
+        let first = geometry.conventional_zones;
+        let mut unreadable = None;
+        for zone in (first..geometry.zones).take(RING_ZONES as usize).map(ZoneId) {
+            let Some(block) = block(device, zone, 0).await else { continue };
+            let Some(header) = peek(&block) else { continue };
+            if OF_FILE_SYSTEMS.contains(&header.kind.get()) {
+                return Ok(Holds::FileSystem(header.object));
+            }
+            unreadable = Some(Error::new(ErrorKind::Corrupt, "its records are damaged"));
+        }
+        match examine(device).await {
+            Ok(examined) => return Ok(Holds::Member(Box::new(examined))),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => unreadable = Some(error),
+        }
+        if let Some(error) = unreadable {
+            return Ok(Holds::Unreadable(error));
+        }
+        let mut front = Vec::new();
+        for number in 0..blocks_per_zone(geometry).min((FRONT / BLOCK as u64) as u32) {
+            match block(device, ZoneId(0), number).await {
+                Some(bytes) => front.extend_from_slice(&bytes),
+                None => break,
+            }
+        }
+        Ok(match (signature(&front), used) {
+            (Some(name), _) => Holds::Foreign(name),
+            (None, Some(zone)) => Holds::Data(zone.zone),
+            (None, None) => Holds::Nothing,
+        })
+    }
+
+    /// One word for programs.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Holds::Nothing => "nothing",
+            Holds::FileSystem(_) => "file-system",
+            Holds::Member(examined) if examined.member.is_none() => "spare",
+            Holds::Member(_) => "member",
+            Holds::Unreadable(_) => "unreadable",
+            Holds::Foreign(_) => "foreign",
+            Holds::Data(_) => "data",
+        }
+    }
+
+    /// For people, to follow "it holds".
+    pub fn describe(&self) -> String {
+        match self {
+            Holds::Nothing => "nothing".to_owned(),
+            Holds::FileSystem(uuid) => format!("a Furrow file system (UUID {uuid})"),
+            Holds::Member(examined) => describe_member(examined),
+            Holds::Unreadable(error) => {
+                format!("records of Furrow's that this program cannot read ({error})")
+            }
+            Holds::Foreign(name) => (*name).to_owned(),
+            Holds::Data(zone) => format!("data of an unknown kind (zone {zone} is not empty)"),
+        }
+    }
+
+    /// What can be done with it that destroys nothing.
+    fn advice(&self, name: &str) -> String {
+        match self {
+            Holds::FileSystem(_) => format!("mount it with furrow mount {name} DIR"),
+            Holds::Member(examined) if examined.member.is_some() => {
+                format!(
+                    "furrow raid examine {name} shows it, furrow raid assemble starts the array"
+                )
+            }
+            Holds::Member(_) => {
+                "give it to furrow raid assemble with the array's drives".to_owned()
+            }
+            Holds::Unreadable(_) => "try a newer furrow, or restore it from a copy".to_owned(),
+            Holds::Foreign(_) | Holds::Data(_) => "check that it is the drive you mean".to_owned(),
+            Holds::Nothing => format!("make a file system on it with furrow mkfs {name}"),
+        }
+    }
+
+    /// Why nothing is made on such a drive unless it is forced with `force`; `Ok` if it is empty.
+    ///
+    /// # Errors
+    /// `Exists` if the drive holds something.
+    pub fn refuse_used(&self, name: &str, force: &str) -> Result<(), Error> {
+        if matches!(self, Holds::Nothing) {
+            return Ok(());
+        }
+        let what = format!(
+            "{name}: not empty, it holds {}: {}, or choose another drive; {force} destroys what it \
+             holds",
+            self.describe(),
+            self.advice(name),
+        );
+        Err(Error::new(ErrorKind::Exists, what))
+    }
+
+    /// Why there is no file system to be used; `None` if there could be one.
+    fn instead_of_file_system(&self, name: &str) -> Option<Error> {
+        let what = match self {
+            Holds::FileSystem(_) => return None,
+            Holds::Nothing => {
+                format!("{name}: no Furrow file system, the drive is empty: {}", self.advice(name))
+            }
+            _ => format!(
+                "{name}: no Furrow file system: it holds {}: {}",
+                self.describe(),
+                self.advice(name)
+            ),
+        };
+        Some(Error::new(ErrorKind::WrongFormat, what))
+    }
+}
+
+/// Why such a drive is none of an array.
+pub fn instead_of_member(name: &str, holds: &Holds) -> Error {
+    let what = match holds {
+        Holds::Nothing => format!(
+            "{name}: no member of a Furrow array, the drive is empty: furrow raid create makes an \
+             array, furrow raid replace and add-spare take such a drive"
+        ),
+        _ => format!(
+            "{name}: no member of a Furrow array: it holds {}: {}",
+            holds.describe(),
+            holds.advice(name)
+        ),
+    };
+    Error::new(ErrorKind::NotFound, what)
+}
+
+/// Which member of which array.
+fn describe_member(examined: &Examined) -> String {
+    let (label, array) = (&examined.label, examined.array);
+    match examined.member {
+        Some(member) => format!("member {member} of the array {label} (UUID {array})"),
+        None => format!("a spare of the array {label} (UUID {array})"),
+    }
+}
+
+/// `error` of a command that wanted a file system, made to say what `device` holds if that is why.
+pub async fn explain(device: &dyn ZonedDevice, error: Error) -> Error {
+    if error.kind() != ErrorKind::WrongFormat {
+        return error;
+    }
+    let holds = Holds::of(device).await.ok();
+    holds.and_then(|holds| holds.instead_of_file_system(&device.name())).unwrap_or(error)
+}
+
+/// `error` of a command that wanted an empty drive, made to say what `device` holds.
+pub async fn explain_used(device: &dyn ZonedDevice, error: Error) -> Error {
+    if error.kind() != ErrorKind::Exists {
+        return error;
+    }
+    match Holds::of(device).await {
+        Ok(holds) => holds.refuse_used(&device.name(), "--force").err().unwrap_or(error),
+        Err(_) => error,
+    }
+}
+
+/// What the drive that `device` names holds: "it holds ...", for a command that only works on
+/// mounts. `None` if that cannot be seen.
+pub fn of_unmounted(device: &str) -> Option<String> {
+    let rt = Rt::new(crate::daemon::config().ok()?);
+    let drive = open(&rt, &device.parse().ok()?, OpenMode::ReadOnly).ok()?;
+    let holds = rt.block_on(async move { Holds::of(&*drive).await });
+    rt.clear();
+    match holds.ok()? {
+        Holds::FileSystem(_) => None,
+        holds => Some(format!("it holds {}: {}", holds.describe(), holds.advice(device))),
+    }
+}
+
+/// Opens a drive; what is no drive with zones is said to be what it is.
+///
+/// # Errors
+/// Those of [`furrow_emu::open`].
+pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulator>, Error> {
+    furrow_emu::open(rt, spec, mode).map_err(|error| match (spec, error.kind()) {
+        (DeviceSpec::Image(image), ErrorKind::WrongFormat) => {
+            without_zones(Path::new(&image.path)).unwrap_or(error)
+        }
+        (DeviceSpec::Node(path), _) => without_zones(Path::new(path)).unwrap_or(error),
+        _ => error,
+    })
+}
+
+/// Why what is at `path` is no drive of ours; `None` if it is an image after all, or has zones.
+fn without_zones(path: &Path) -> Option<Error> {
+    const NEEDS: &str = "Furrow needs a zoned drive: furrow device create FILE makes an emulated \
+                         one in a new file";
+    let name = path.display();
+    let meta = match std::fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(error) => {
+            return Some(Error::new(ErrorKind::NotFound, format!("{name}: {error}")));
+        }
+    };
+    let kind = meta.file_type();
+    let what = if kind.is_block_device() {
+        match zoned(meta.rdev()) {
+            Some(model) if model != "none" => return None,
+            _ => "a block device without zones".to_owned(),
+        }
+    } else if kind.is_file() {
+        let front = front(path).unwrap_or_default();
+        // One of a newer format says so.
+        if front.starts_with(b"FURROWZN") {
+            return None;
+        }
+        match (meta.len(), signature(&front)) {
+            (0, _) => "an empty file, not an emulated drive's image".to_owned(),
+            (_, Some(found)) => {
+                format!(
+                    "a plain file without zones, not an emulated drive's image: it holds {found}"
+                )
+            }
+            (_, None) => "a plain file without zones, not an emulated drive's image".to_owned(),
+        }
+    } else if kind.is_dir() {
+        "a directory".to_owned()
+    } else {
+        "no drive".to_owned()
+    };
+    Some(Error::new(ErrorKind::WrongFormat, format!("{name}: {what}: {NEEDS}")))
+}
+
+/// How the kernel says a block device is zoned: none, host-aware, host-managed.
+fn zoned(device: u64) -> Option<String> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let folder = format!("/sys/dev/block/{major}:{minor}");
+    // A partition has its queue one level up.
+    let read = |queue: &str| std::fs::read_to_string(format!("{folder}/{queue}/zoned")).ok();
+    Some(read("queue").or_else(|| read("../queue"))?.trim().to_owned())
+}
+
+fn front(path: &Path) -> Anyhow<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FRONT).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+async fn block(device: &dyn ZonedDevice, zone: ZoneId, number: u32) -> Option<Vec<u8>> {
+    let addr = BlockAddr::new(device.geometry(), zone, number);
+    let pages = read_blocks(device, QueueId(0), addr, 1, &Pool::new(4)).await.ok()?;
+    Some(pages.first()?.bytes().to_vec())
+}
+
+/// What the signature at the front of a drive says, if there is one that is known.
+fn signature(front: &[u8]) -> Option<&'static str> {
+    const KNOWN: [(usize, &[u8], &str); 20] = [
+        (0, b"XFSB", "an XFS file system"),
+        (0, b"LUKS\xba\xbe", "a LUKS volume"),
+        (0, b"hsqs", "a SquashFS file system"),
+        (0, b"BITMAP", "a bitmap of md"),
+        (0, b"QFI\xfb", "a qcow2 disk image"),
+        (3, b"NTFS    ", "an NTFS file system"),
+        (82, b"FAT32   ", "a FAT file system"),
+        (54, b"FAT16   ", "a FAT file system"),
+        (0, b"SFZB", "a zonefs file system"),
+        (1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
+        (1024, b"\x10\x20\xf5\xf2", "an F2FS file system"),
+        (512, b"LABELONE", "an LVM physical volume"),
+        (512, b"EFI PART", "a GPT partition table"),
+        (4096, b"EFI PART", "a GPT partition table"),
+        (4096, b"\xfc\x4e\x2b\xa9", "a member of an md array"),
+        (0, b"\xfc\x4e\x2b\xa9", "a member of an md array"),
+        (4086, b"SWAPSPACE2", "swap space"),
+        (32_769, b"CD001", "an ISO 9660 file system"),
+        (65_600, b"_BHRfS_M", "a Btrfs file system"),
+        (510, b"\x55\xaa", "a boot sector or an MBR partition table"),
+    ];
+    let at = |(offset, magic, _): &&(usize, &[u8], &str)| {
+        front.get(*offset..).is_some_and(|rest| rest.starts_with(magic))
+    };
+    KNOWN.iter().find(at).map(|(_, _, name)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_are_known_where_they_are() {
+        let mut front = vec![0; FRONT as usize];
+        assert_eq!(signature(&front), None);
+        front[510..512].copy_from_slice(b"\x55\xaa");
+        assert_eq!(signature(&front), Some("a boot sector or an MBR partition table"));
+        front[512..520].copy_from_slice(b"EFI PART");
+        assert_eq!(signature(&front), Some("a GPT partition table"));
+        let mut front = vec![0; FRONT as usize];
+        front[65_600..65_608].copy_from_slice(b"_BHRfS_M");
+        assert_eq!(signature(&front), Some("a Btrfs file system"));
+        assert_eq!(signature(b"XFS"), None);
+    }
+
+    #[test]
+    fn what_refuses_says_what_is_lost_and_an_empty_drive_is_not_refused() {
+        assert!(Holds::Nothing.refuse_used("d", "-f").is_ok());
+        let text = Holds::Data(ZoneId(3)).refuse_used("d", "-f").unwrap_err().to_string();
+        assert!(text.contains("zone 3") && text.contains("-f destroys"), "{text}");
+        let text = Holds::Foreign("swap space").instead_of_file_system("d").unwrap().to_string();
+        assert!(text.contains("swap space") && !text.contains("mkfs"), "{text}");
+        assert!(Holds::FileSystem(Uuid::NIL).instead_of_file_system("d").is_none());
+    }
+}
