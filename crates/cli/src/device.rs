@@ -66,6 +66,9 @@ struct Create {
     /// Replace a file that exists, and lose what is in it.
     #[arg(long)]
     force: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Say what a drive is like and how it is used.
@@ -143,6 +146,17 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     let identity = Identity::fresh(args.preset.as_deref().unwrap_or_default())?;
     furrow_emu::create_image_as(&args.image, &geometry, &identity, args.force)?;
     let Geometry { zones, zone_capacity, .. } = geometry;
+    if args.json {
+        let value = json!({
+            "version": JSON_VERSION,
+            "device": args.image.display().to_string(),
+            "uuid": uuid(identity.uuid),
+            "zones": zones,
+            "zone_capacity_bytes": geometry.bytes(zone_capacity).0,
+            "capacity_bytes": geometry.capacity().0,
+        });
+        return print_json(out, &value);
+    }
     writeln!(
         out,
         "{}: {} in {zones} zones of {}, UUID {}",
@@ -165,7 +179,7 @@ fn open(device: &str, mode: OpenMode) -> anyhow::Result<(Rt, Rc<Emulator>)> {
     let rt = Rt::new(config);
     let drive = crate::holds::open(&rt, &spec, mode)?;
     for warning in drive.warnings() {
-        eprintln!("furrow: warning: {warning}");
+        crate::complain(&format!("warning: {warning}"));
     }
     Ok((rt, drive))
 }

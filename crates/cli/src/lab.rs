@@ -74,6 +74,9 @@ struct Report {
     ids: Vec<String>,
     #[command(flatten)]
     common: Common,
+    /// Print JSON beside the report
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(clap::Args)]
@@ -202,8 +205,14 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             let html = furrow_lab::report::html(&catalogue, &outcome, &order, cache.build());
             std::fs::write(&report.output, &html)
                 .with_context(|| format!("cannot write {}", report.output.display()))?;
-            print::outcome(out, &outcome, &order, &cache)?;
-            writeln!(out, "written: {}", report.output.display())?;
+            if report.json {
+                let document = Document::new(&outcome, &order, cache.build());
+                serde_json::to_writer_pretty(&mut *out, &document)?;
+                writeln!(out)?;
+            } else {
+                print::outcome(out, &outcome, &order, &cache)?;
+                writeln!(out, "written: {}", report.output.display())?;
+            }
             Ok(status(&outcome))
         }
         Command::Table(table) => write_table(&catalogue, table, out),
@@ -276,7 +285,7 @@ fn execute<'a>(
     let outcome = runner::run(catalogue, claims, order, cache, &|progress| screen.show(progress))?;
     screen.end();
     if let Some(why) = &outcome.not_kept {
-        eprintln!("furrow: {why}");
+        crate::complain(why);
     }
     Ok(outcome)
 }

@@ -8,6 +8,8 @@
 //! A face, not the core: it may use files, processes and the wall clock.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
+// They panic where standard error or output is closed or full: `show::say` and `out` do not.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod bench;
 mod daemon;
@@ -34,7 +36,7 @@ mod target;
 mod umount;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -131,9 +133,9 @@ fn main() -> ExitCode {
         .find(|argument| !argument.starts_with('-'))
         .map(str::to_owned);
     let statuses = Statuses::of(subcommand.as_deref());
-    let status = match Cli::try_parse_from(arguments) {
+    let status = match Cli::try_parse_from(&arguments) {
         Ok(cli) => run(cli, statuses),
-        Err(error) => refuse(&error, subcommand.as_deref(), statuses),
+        Err(error) => refuse(&error, &help_of(&arguments), statuses),
     };
     ExitCode::from(status)
 }
@@ -158,11 +160,27 @@ fn run(cli: Cli, statuses: Statuses) -> u8 {
 
 /// Says, in one line, what went wrong.
 fn complain(message: &str) {
-    eprintln!("furrow: {}", one_line(message));
+    show::say(&format!("furrow: {}\n", one_line(message)));
+}
+
+/// The command that shows the help of the subcommand that `arguments` name, as deep as they do.
+fn help_of(arguments: &[OsString]) -> String {
+    let mut command = Cli::command();
+    let mut words = vec!["furrow".to_owned()];
+    for word in arguments.iter().skip(1).filter_map(|argument| argument.to_str()) {
+        if let Some(deeper) = command.find_subcommand(word).cloned() {
+            words.push(word.to_owned());
+            command = deeper;
+        } else if !word.starts_with('-') {
+            break;
+        }
+    }
+    words.push("--help".to_owned());
+    words.join(" ")
 }
 
 /// Answers a command line that does not parse, or that asks for help.
-fn refuse(error: &clap::Error, subcommand: Option<&str>, statuses: Statuses) -> u8 {
+fn refuse(error: &clap::Error, help: &str, statuses: Statuses) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // Nobody left to read the help is no failure.
@@ -174,13 +192,8 @@ fn refuse(error: &clap::Error, subcommand: Option<&str>, statuses: Statuses) -> 
             statuses.usage
         }
         _ => {
-            let help = match subcommand {
-                Some(name) if error.kind() != ErrorKind::InvalidSubcommand => {
-                    format!("furrow {name} --help")
-                }
-                _ => "furrow --help".to_owned(),
-            };
-            eprintln!("furrow: {}; see '{help}'", usage_message(&error.to_string()));
+            let why = usage_message(&error.to_string());
+            show::say(&format!("furrow: {why}; see '{help}'\n"));
             statuses.usage
         }
     }
@@ -199,15 +212,16 @@ fn one_line(text: &str) -> String {
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+        let of_io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        // It does not have the error it comes from as its source.
+        let of_json = || cause.downcast_ref::<serde_json::Error>()?.io_error_kind();
+        of_io.or_else(of_json) == Some(io::ErrorKind::BrokenPipe)
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
-
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
@@ -232,9 +246,20 @@ mod tests {
     }
 
     #[test]
+    fn help_is_that_of_the_deepest_command_that_is_named() {
+        let help = |line: &str| help_of(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(help("furrow raid create --nosuch"), "furrow raid create --help");
+        assert_eq!(help("furrow --nosuch"), "furrow --help");
+        assert_eq!(help("furrow raid nosuch"), "furrow raid --help");
+        assert_eq!(help("furrow dump --json nat x y"), "furrow dump nat --help");
+    }
+
+    #[test]
     fn a_closed_pipe_is_recognised_under_context() {
         let error = anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe)).context("map");
         assert!(is_broken_pipe(&error));
         assert!(!is_broken_pipe(&anyhow::anyhow!("no pipe")));
+        let json = serde_json::Error::io(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert!(is_broken_pipe(&anyhow::Error::from(json)));
     }
 }

@@ -46,16 +46,60 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Action {
     Create(create::Args),
-    Assemble(start::Args),
+    Assemble(Answered<start::Args>),
     Examine(examine::Args),
     Status(status::Args),
-    Fail(manage::Fail),
-    Replace(manage::Replace),
-    AddSpare(manage::AddSpare),
-    Rebuild(manage::Rebuild),
-    Scrub(manage::Scrub),
-    Stop(manage::Stop),
-    Fault(manage::Fault),
+    Fail(Answered<manage::Fail>),
+    Replace(Answered<manage::Replace>),
+    AddSpare(Answered<manage::AddSpare>),
+    Rebuild(Answered<manage::Rebuild>),
+    Scrub(Answered<manage::Scrub>),
+    Stop(Answered<manage::Stop>),
+    Fault(Answered<manage::Fault>),
+}
+
+/// A command that changes an array, and how its answer is wanted.
+#[derive(clap::Args)]
+struct Answered<T: clap::Args> {
+    #[command(flatten)]
+    args: T,
+    /// Print JSON: what was said, and how the array is then
+    #[arg(long)]
+    json: bool,
+}
+
+/// What such a command answers to a program.
+#[derive(serde::Serialize)]
+struct Answer<'a> {
+    version: u32,
+    /// What it says to people, a line each.
+    said: Vec<&'a str>,
+    /// How the array is now; none if it does not run.
+    array: Option<status::Status>,
+}
+
+impl<T: clap::Args> Answered<T> {
+    /// Runs `command`; for a program what it says becomes JSON.
+    fn run(
+        &self,
+        out: &mut dyn Write,
+        named: Option<&str>,
+        command: impl FnOnce(&T, &mut dyn Write) -> anyhow::Result<u8>,
+    ) -> anyhow::Result<u8> {
+        if !self.json {
+            return command(&self.args, out);
+        }
+        let mut text = Vec::new();
+        let status = command(&self.args, &mut text)?;
+        let text = String::from_utf8_lossy(&text);
+        // But for faults, each begins with the array's name.
+        let name = named.unwrap_or_else(|| text.split(':').next().unwrap_or_default());
+        let array = client::find(name).ok().map(|array| array.status);
+        let answer = Answer { version: status::VERSION, said: text.lines().collect(), array };
+        serde_json::to_writer_pretty(&mut *out, &answer)?;
+        writeln!(out)?;
+        Ok(status)
+    }
 }
 
 /// Runs the command.
@@ -65,15 +109,15 @@ enum Action {
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     match args.action {
         Action::Create(args) => create::run(&args, out),
-        Action::Assemble(args) => start::run(&args),
+        Action::Assemble(args) => args.run(out, None, start::run),
         Action::Examine(args) => examine::run(&args, out),
         Action::Status(args) => status::run(&args, out),
-        Action::Fail(args) => manage::fail(&args, out),
-        Action::Replace(args) => manage::replace(&args, out),
-        Action::AddSpare(args) => manage::add_spare(&args, out),
-        Action::Rebuild(args) => manage::rebuild(&args, out),
-        Action::Scrub(args) => manage::scrub(&args, out),
-        Action::Stop(args) => manage::stop(&args, out),
-        Action::Fault(args) => manage::fault(&args, out),
+        Action::Fail(args) => args.run(out, None, manage::fail),
+        Action::Replace(args) => args.run(out, None, manage::replace),
+        Action::AddSpare(args) => args.run(out, None, manage::add_spare),
+        Action::Rebuild(args) => args.run(out, None, manage::rebuild),
+        Action::Scrub(args) => args.run(out, None, manage::scrub),
+        Action::Stop(args) => args.run(out, None, manage::stop),
+        Action::Fault(args) => args.run(out, Some(&args.args.array), manage::fault),
     }
 }

@@ -51,14 +51,19 @@ pub fn print_table(out: &mut dyn Write, table: &Table) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Writes `text` to standard error. That nobody hears it, or that there is no room for it, is no
+/// reason to end: the exit status says the same.
+pub fn say(text: &str) {
+    let mut out = std::io::stderr().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
 /// Says on standard error how far something is: in place on a terminal, else as a line.
 pub fn redraw(line: &str, terminal: bool) {
     if terminal {
-        eprint!("\r{line}\x1b[K");
-        // A terminal that went away is no reason to stop.
-        let _ = std::io::stderr().flush();
+        say(&format!("\r{line}\x1b[K"));
     } else {
-        eprintln!("{line}");
+        say(&format!("{line}\n"));
     }
 }
 

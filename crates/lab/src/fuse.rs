@@ -140,7 +140,11 @@ impl Mount {
             Ok::<Fs, Error>(fs)
         })?;
         let pool = receiver.recv().context("the engine did not start")?;
-        let log = Box::new(|line: &str| eprintln!("{line}"));
+        let log = Box::new(|line: &str| {
+            use std::io::Write as _;
+            // Nobody has to hear it.
+            let _ = writeln!(std::io::stderr(), "{line}");
+        });
         let face = Face::new(port.clone(), pool, Duration::ZERO, Info::default(), log);
         let session = Session::mount(face, &endpoint("furrow-bench"), &directory)?;
         let mount = Mount { served: session.spawn()?, directory, port: Some(port) };

@@ -1,7 +1,7 @@
 //! One line that says how far a long step is: redrawn on a terminal, repeated now and then in a
 //! log.
 
-use crate::show::redraw;
+use crate::show::{redraw, say};
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ pub fn shown<T>(what: &str, of: (u64, &str), work: impl FnOnce(&Progress) -> T) 
     });
     redraw(&progress.line(what, of, since), terminal);
     if terminal {
-        eprintln!();
+        say("\n");
     }
     (result, since.elapsed().as_secs_f64())
 }

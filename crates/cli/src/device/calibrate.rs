@@ -1,7 +1,7 @@
 //! `furrow device calibrate`: the timing models beside what was measured on real drives.
 
 use super::{JSON_VERSION, print_json};
-use crate::show::{print_table, table as headed};
+use crate::show::{self, print_table, table as headed};
 use anyhow::{Context, bail};
 use clap::Args;
 use comfy_table::CellAlignment;
@@ -81,11 +81,11 @@ fn told<T>(
     let watched = std::io::stderr().is_terminal();
     let result = work(&|over, of| {
         if watched {
-            eprint!("\r{what} {over} of {of}");
+            show::say(&format!("\r{what} {over} of {of}"));
         }
     });
     if watched {
-        eprint!("\r\x1b[K");
+        show::say("\r\x1b[K");
     }
     result
 }

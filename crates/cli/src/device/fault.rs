@@ -45,6 +45,9 @@ enum Action {
     Clear {
         /// Number of the fault, as 'list' shows it; all without it.
         number: Option<usize>,
+        /// Print JSON: the faults that are left.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -81,6 +84,9 @@ struct Add {
     /// slow: how much later the answer comes.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 1000)]
     delay_us: u64,
+    /// Print JSON: the faults that wait then.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -230,27 +236,35 @@ fn apply(drive: &Emulator, name: &str, action: &Action, out: &mut dyn Write) -> 
             let before = drive.faults().len();
             drive.inject(fault)?;
             let place = format!("{}, {}", fault.kind, fault.place);
-            if drive.faults().len() == before {
+            if add.json {
+                list_json(drive, name, out)?;
+            } else if drive.faults().len() == before {
                 writeln!(out, "{}: {place}: done", name)?;
             } else {
                 writeln!(out, "{}: fault {before}: {place}, {}", name, fault.when)?;
             }
         }
         Action::List { json: true } => {
-            let faults: Vec<Value> =
-                drive.faults().iter().enumerate().map(|(n, fault)| as_json(n, fault)).collect();
-            let value = json!({ "version": JSON_VERSION, "device": name, "faults": faults });
-            print_json(out, &value)?;
+            list_json(drive, name, out)?;
         }
         Action::List { json: false } => list(&drive.faults(), name, out)?,
-        Action::Clear { number } => {
+        Action::Clear { number, json } => {
             let before = drive.faults().len();
             drive.clear_faults(*number)?;
             let left = drive.faults().len();
+            if *json {
+                return list_json(drive, name, out);
+            }
             writeln!(out, "{}: {} cleared, {left} left", name, before - left)?;
         }
     }
     Ok(())
+}
+
+fn list_json(drive: &Emulator, name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+    let faults: Vec<Value> =
+        drive.faults().iter().enumerate().map(|(n, fault)| as_json(n, fault)).collect();
+    print_json(out, &json!({ "version": JSON_VERSION, "device": name, "faults": faults }))
 }
 
 fn list(faults: &[Fault], image: &str, out: &mut dyn Write) -> anyhow::Result<()> {

@@ -149,20 +149,14 @@ impl Screen {
             return;
         }
         *last = Some(progress.elapsed);
-        if self.terminal {
-            eprint!("\r{}\x1b[K", line(progress));
-            // A terminal that went away is no reason to stop.
-            let _ = io::stderr().flush();
-        } else {
-            eprintln!("{}", line(progress));
-        }
+        show::redraw(&line(progress), self.terminal);
     }
 
     /// Leaves the line.
     pub fn end(&self) {
         let shown = self.last.lock().is_ok_and(|last| last.is_some());
         if self.terminal && shown {
-            eprint!("\r\x1b[K");
+            show::say("\r\x1b[K");
         }
     }
 }

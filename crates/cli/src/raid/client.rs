@@ -56,19 +56,54 @@ pub fn control_socket(uuid: &str) -> PathBuf {
     runtime_dir().join(format!("{uuid}{ENDING}"))
 }
 
-/// The arrays that run and answer, by name.
+/// The arrays that run and answer, by name; none if they may not be seen.
 pub fn running() -> Vec<Running> {
-    let Ok(entries) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
+    visible().unwrap_or_default()
+}
+
+/// The arrays that run and answer, by name.
+///
+/// # Errors
+/// If this user may not see which run, or not ask one of them.
+pub fn visible() -> Result<Vec<Running>> {
+    let folder = runtime_dir();
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(denied(&folder, &error)),
+    };
     let is_control = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(ENDING));
     let sockets = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_control);
     let mut found: Vec<Running> = sockets
-        .filter_map(|socket| {
-            let status = status(&socket).ok()?;
-            Some(Running { socket, status })
+        .filter_map(|socket| match UnixStream::connect(&socket) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                Some(Err(denied(&socket, &error)))
+            }
+            // A dead one's.
+            Err(_) => None,
+            Ok(_) => {
+                let status = status(&socket).ok()?;
+                Some(Ok(Running { socket, status }))
+            }
         })
-        .collect();
+        .collect::<Result<_>>()?;
     found.sort_by(|a, b| (&a.status.array, &a.status.uuid).cmp(&(&b.status.array, &b.status.uuid)));
-    found
+    Ok(found)
+}
+
+/// Why it cannot be said which arrays run.
+fn denied(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    let what = match error.kind() {
+        ErrorKind::PermissionDenied => "permission denied",
+        _ => return anyhow!("{}: {error}", path.display()),
+    };
+    let owner = std::fs::metadata(path).map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
+    let owner = owner.map_or_else(|_| "its owner".to_owned(), |uid| format!("user {uid}"));
+    anyhow!(
+        "{}: {what}: only {owner} and root can see and ask the arrays there: run this as one of \
+         them, or set FURROW_RUN to where your arrays are",
+        path.display()
+    )
 }
 
 /// The running array that `name` means: a name, a UUID or the start of one, or a control socket.
@@ -80,7 +115,7 @@ pub fn find(name: &str) -> Result<Running> {
         let socket = PathBuf::from(name);
         return Ok(Running { status: status(&socket)?, socket });
     }
-    let mut found = running();
+    let mut found = visible()?;
     if found.iter().any(|array| array.status.array == name) {
         found.retain(|array| array.status.array == name);
     } else {

@@ -28,8 +28,9 @@ pub struct Args {
     /// RAID level: 0 (no redundancy), 01 (mirrored pairs), 4, 5 (a parity), 6 (two)
     #[arg(short, long)]
     level: Level,
-    /// Name of the array, and of what it serves: letters, digits, '.', '_' and '-'
-    #[arg(short, long, value_parser = parse_name)]
+    /// Name of the array, and of what it serves: letters, digits, '.', '_' and '-', the first a
+    /// letter, a digit or '_'
+    #[arg(short, long, value_parser = parse_name, allow_hyphen_values = true)]
     name: String,
     /// Small chunks: small writes fill stripes of them
     #[arg(long, value_name = "SIZE", value_parser = parse_chunk, default_value = "4KiB")]
@@ -65,8 +66,11 @@ pub struct Args {
 
 fn parse_name(text: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if text.is_empty() || text.len() > 64 || !text.chars().all(fits) || text.starts_with('.') {
-        return Err("expected up to 64 letters, digits, '.', '_' and '-', no '.' first".to_owned());
+    if text.is_empty() || text.len() > 64 || !text.chars().all(fits) || text.starts_with(['.', '-'])
+    {
+        return Err(
+            "expected up to 64 letters, digits, '.', '_' and '-', no '.' or '-' first".to_owned()
+        );
     }
     Ok(text.to_owned())
 }
@@ -253,7 +257,7 @@ mod tests {
         assert_eq!(parse_group("all"), Ok(Config::UNGROUPED));
         assert!(parse_group("0").is_err() && parse_group("-1").is_err());
         assert_eq!(parse_name("a-1.b_c"), Ok("a-1.b_c".to_owned()));
-        for wrong in ["", "a b", "a/b", ".a", "ü", &"x".repeat(65)] {
+        for wrong in ["", "a b", "a/b", ".a", "-a", "ü", &"x".repeat(65)] {
             assert!(parse_name(wrong).is_err(), "{wrong}");
         }
     }

@@ -117,7 +117,7 @@ pub struct Stop {
 #[derive(clap::Args)]
 pub struct Fault {
     /// Name, UUID or control socket
-    array: String,
+    pub array: String,
     /// Number of the member, or its drive; all: each of them
     member: String,
     /// As after furrow device fault IMAGE
@@ -246,7 +246,7 @@ fn wait(array: &Running, done: impl Fn(&Status) -> Option<(f64, String)>) -> Res
         let status = client::status(&array.socket)?;
         let Some((percent, line)) = done(&status) else {
             if terminal && said.is_some() {
-                eprintln!();
+                show::say("\n");
             }
             return Ok(status);
         };

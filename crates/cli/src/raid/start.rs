@@ -120,11 +120,11 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 /// If the daemon cannot be started. Why an array cannot be served is said here.
-pub fn run(args: &Args) -> Result<u8> {
+pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
     if !args.foreground {
         let (status, message) = daemon::start(&again(), args.log.as_deref(), FAILURE)?;
         match status {
-            0 => writeln!(std::io::stdout(), "{message}")?,
+            0 => writeln!(out, "{message}")?,
             _ => crate::complain(&message),
         }
         return Ok(status);

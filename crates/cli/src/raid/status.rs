@@ -180,7 +180,7 @@ struct Document<'a> {
 /// If an array that is named does not run.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let found = match args.arrays.is_empty() {
-        true => client::running(),
+        true => client::visible()?,
         false => args.arrays.iter().map(|name| client::find(name)).collect::<Result<_>>()?,
     };
     let arrays: Vec<&Status> = found.iter().map(|array| &array.status).collect();
