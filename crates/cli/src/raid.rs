@@ -13,6 +13,7 @@ mod examine;
 mod manage;
 mod metrics;
 mod notice;
+mod old;
 mod request;
 mod serve;
 mod start;

@@ -142,7 +142,7 @@ fn an_array_lives_loses_a_drive_takes_a_spare_and_is_assembled_in_any_order() {
 
     // A directory: the drive that failed is left out, the one that holds nothing does not count.
     let said = place.ok(&["raid", "assemble", &place.at("d?.zns")]);
-    for part in ["a: served at unix:", "/a.nbd; ", "d2.zns is stale: left out", "status a)\n"] {
+    for part in ["a: served at unix:", "/a.nbd; ", "d2.zns is replaced: left out", "status a)\n"] {
         assert!(said.contains(part), "no '{part}' in: {said}");
     }
     assert_eq!(place.status()["state"], "online");

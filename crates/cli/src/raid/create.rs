@@ -159,6 +159,44 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     print(args, (&shape, group), &made?.to_string(), out)
 }
 
+/// Where the room of the drives goes, in bytes; together all that the drives have in the zones of
+/// the array.
+fn room(shape: &Shape, reserve: u32) -> Vec<(String, u64)> {
+    let placement = &shape.placement;
+    let (n, k) = (u64::from(placement.n), u64::from(placement.k));
+    let (slots, rows) = (u64::from(shape.slots), u64::from(shape.rows));
+    let zone = u64::from(shape.capacity);
+    let raw = u64::from(shape.zones) * zone * n;
+    let redundancy = slots * rows * (n - k);
+    let held = slots * rows * k;
+    // What cleaning needs in any case: of each segment what windows list, and whole segments.
+    let of_reserve = |blocks: u64| blocks * u64::from(reserve) / 100;
+    let map = 2 * u64::from(shape.mappings);
+    let kept = of_reserve(shape.blocks + map);
+    let logs = raw - slots * zone * n;
+    let frames = slots * n * (zone - rows);
+    let rest = held.saturating_sub(shape.blocks + kept + map);
+    let redundant = match placement.level {
+        Level::Raid0 => "redundancy: none at this level",
+        Level::Raid01 => "copies: every block is on two drives",
+        Level::Raid4 | Level::Raid5 if placement.n == 2 => {
+            "parity: of two drives it is a mirror, half of the segments"
+        }
+        Level::Raid4 | Level::Raid5 => "parity: one drive's share of the segments",
+        Level::Raid6 => "parity: two drives' share of the segments",
+    };
+    let all = [
+        ("the volume".to_owned(), shape.blocks),
+        (redundant.to_owned(), redundancy),
+        (format!("reserve, {reserve} % of the volume: keeps cleaning cheap (--reserve)"), kept),
+        ("segments that are open or that cleaning needs".to_owned(), rest),
+        ("the volume's map".to_owned(), map),
+        ("zones for the array's state".to_owned(), logs),
+        ("ends of zones: headers, footers, what chunks do not fill".to_owned(), frames),
+    ];
+    all.into_iter().map(|(what, blocks)| (what, blocks * BLOCK)).collect()
+}
+
 /// `message` with the drives' names where it has their numbers.
 fn named_drives(message: &str, names: &[String]) -> String {
     let mut message = message.to_owned();
@@ -190,6 +228,9 @@ fn print(
             "spares": args.spare,
             "size_bytes": size,
             "raw_bytes": raw,
+            "room": room(shape, args.reserve).iter().map(|(what, bytes)| {
+                json!({ "what": what, "bytes": bytes })
+            }).collect::<Vec<_>>(),
             "tolerates": tolerates,
             "segments": shape.slots,
             "rows": shape.rows,
@@ -217,6 +258,7 @@ fn print(
         }
         false => "beside each block, out of band",
     };
+    let room = room(shape, args.reserve);
     for (what, value) in [
         ("UUID", uuid.to_owned()),
         ("level", format!("{} of {drives} drives", args.level)),
@@ -235,6 +277,11 @@ fn print(
         ("metadata", metadata.to_owned()),
     ] {
         writeln!(out, "  {what:<9} {value}")?;
+    }
+    for (index, (what, bytes)) in room.iter().enumerate() {
+        let head = if index == 0 { "room" } else { "" };
+        let share = *bytes as f64 * 100.0 / raw as f64;
+        writeln!(out, "  {head:<9} {:>8} {share:>5.1} %  {what}", show::bytes(*bytes))?;
     }
     let all = [&args.devices[..], &args.spare[..]].concat();
     if !args.spare.is_empty() {

@@ -2,6 +2,7 @@
 
 use super::client;
 use super::devices::{self, Says};
+use super::old::{self, Old};
 use crate::daemon::{config, utc};
 use crate::show;
 use anyhow::Result;
@@ -64,9 +65,12 @@ struct Member {
     member: u32,
     uuid: String,
     device: Option<String>,
-    /// active, failed, rebuilding, missing, stale.
+    /// active, failed, rebuilding, missing; stale, replaced, old, copy: the array does not take
+    /// the drive.
     state: &'static str,
     events: Option<u64>,
+    /// Why the array does not take the drive.
+    why: Option<String>,
 }
 
 /// A drive that is of no array.
@@ -127,13 +131,18 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
         let (mine, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, e)| e.array == array);
         found = rest;
         let all: Vec<Examined> = mine.iter().map(|(_, examined)| examined.clone()).collect();
-        let newest = all.iter().max_by_key(|examined| (examined.member.is_some(), examined.events));
+        let newest = furrow_raid::newest(&all).or(all.first());
         let Some(newest) = newest else { continue };
+        let old = old::of(&all.iter().collect::<Vec<_>>());
         let mut members: Vec<Member> = (0..)
             .zip(&newest.members)
             .map(|(member, (uuid, state))| {
-                let here = mine.iter().find(|(_, examined)| examined.device == *uuid);
+                let of_it = mine.iter().zip(&old).filter(|((_, e), _)| e.device == *uuid);
+                let here = of_it.max_by_key(|((_, e), old)| (old.is_none(), e.record));
+                let why = here.and_then(|(_, old)| *old);
+                let here = here.map(|(drive, _)| drive);
                 let state = match (state, here) {
+                    (_, Some(_)) if why.is_some() => why.map_or("", Old::word),
                     (MemberState::Failed, Some(_)) => "stale",
                     (MemberState::Failed, None) => "failed",
                     (_, None) => "missing",
@@ -146,13 +155,15 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
                     device: here.map(|(device, _)| device.clone()),
                     state,
                     events: here.map(|(_, examined)| examined.events),
+                    why: why.map(Old::why),
                 }
             })
             .collect();
-        // Those that were replaced.
-        let known = |examined: &Examined| newest.members.iter().any(|m| m.0 == examined.device);
+        // Those that were replaced, and older images of those that are here.
+        let shown: Vec<String> = members.iter().filter_map(|m| m.device.clone()).collect();
         let mut spares = Vec::new();
-        for (device, examined) in mine.iter().filter(|(_, examined)| !known(examined)) {
+        let others = mine.iter().zip(&old).filter(|((device, _), _)| !shown.contains(device));
+        for ((device, examined), old) in others {
             let (uuid, device) = (examined.device.to_string(), device.clone());
             let Some(member) = examined.member else {
                 spares.push(Spare { uuid, device });
@@ -162,8 +173,9 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
                 member,
                 uuid,
                 device: Some(device),
-                state: "replaced",
+                state: old.map_or("copy", Old::word),
                 events: Some(examined.events),
+                why: old.map(Old::why),
             });
         }
         arrays.push(Array {
@@ -225,6 +237,10 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
             table.add_row(spare);
         }
         show::print_table(out, &table)?;
+        for (member, why) in array.members.iter().filter_map(|m| Some((m, m.why.as_ref()?))) {
+            let device = member.device.as_deref().unwrap_or("-");
+            writeln!(out, "{device} is {}: {why}", member.state)?;
+        }
         writeln!(out)?;
     }
     for other in &document.others {

@@ -4,6 +4,7 @@ use super::client;
 use super::control::Control;
 use super::devices::{self, Named, Says, same};
 use super::notice::Notices;
+use super::old;
 use super::request::Request;
 use super::serve::{Daemon, Drive, Parts, open_drive};
 use crate::daemon;
@@ -298,23 +299,15 @@ fn choose(args: &Args, rt: &Rt, named: Vec<Named>) -> Result<Chosen> {
         !foreign(examined)
     });
     // Of a directory, what the array has gone on without is left out. What was named is refused.
-    if let Some(newest) = members.iter().map(|(_, e)| e).max_by_key(|e| e.events).cloned() {
-        let behind = |examined: &Examined| match newest
-            .members
-            .iter()
-            .find(|(uuid, _)| *uuid == examined.device)
-        {
-            Some((_, state)) => *state == MemberState::Failed,
-            None => examined.member.is_some(),
-        };
-        members.retain(|(named, examined)| {
-            let keep = named.by_name || !behind(examined);
-            if !keep {
-                left_out.push(format!("{} is stale: left out", named.spec));
-            }
-            keep
-        });
-    }
+    let all: Vec<&Examined> = members.iter().map(|(_, examined)| examined).collect();
+    let mut old = old::of(&all).into_iter();
+    members.retain(|(named, _)| match old.next().flatten().filter(|_| !named.by_name) {
+        Some(old) => {
+            left_out.push(format!("{} is {}: left out: {}", named.spec, old.word(), old.why()));
+            false
+        }
+        None => true,
+    });
     let name = if name.is_empty() { uuid.clone() } else { name };
     Ok(Chosen { name, uuid, drives: members, left_out })
 }
