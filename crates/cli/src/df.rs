@@ -2,7 +2,8 @@
 
 use crate::show;
 use crate::target::Target;
-use furrow_fuse::report::{Status, Traffic};
+use furrow_fuse::endpoint;
+use furrow_fuse::report::{self, Status, Traffic};
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -14,9 +15,9 @@ use std::io::Write;
 /// the mount.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Mount point, or device
+    /// Mount point, or device; without it a line for each mount
     #[arg(value_name = "DIR|DEVICE")]
-    target: OsString,
+    target: Option<OsString>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -24,7 +25,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let target = Target::find(&args.target)?;
+    let Some(target) = &args.target else { return all(args, out) };
+    let target = Target::find(target)?;
     let status = target.status()?;
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &status)?;
@@ -38,6 +40,57 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
+/// What is printed for programs of all mounts.
+#[derive(serde::Serialize)]
+struct Document<'a> {
+    version: u32,
+    mounts: Vec<Mount<'a>>,
+    /// Why mounts do not answer.
+    dead: Vec<String>,
+}
+
+#[derive(serde::Serialize)]
+struct Mount<'a> {
+    directory: String,
+    #[serde(flatten)]
+    status: &'a Status,
+}
+
+/// A line for each mount. Exit status 1 if one does not answer.
+fn all(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let (mut found, mut dead) = (Vec::new(), Vec::new());
+    for directory in endpoint::mounted()?.into_iter().map(|mount| mount.directory) {
+        match report::ask_status(&directory) {
+            Ok(status) => found.push((directory.display().to_string(), status)),
+            Err(error) => dead.push(format!("{error:#}")),
+        }
+    }
+    let well = dead.is_empty();
+    if args.json {
+        let mounts =
+            found.iter().map(|(directory, status)| Mount { directory: directory.clone(), status });
+        let document = Document { version: report::VERSION, mounts: mounts.collect(), dead };
+        serde_json::to_writer_pretty(&mut *out, &document)?;
+        writeln!(out)?;
+        return Ok(u8::from(!well));
+    }
+    if found.is_empty() {
+        writeln!(out, "no Furrow file system is mounted")?;
+    } else {
+        let mut table = show::table(&HEAD);
+        for (directory, status) in &found {
+            table.add_row(row(status, directory));
+        }
+        show::print_table(out, &table)?;
+        for (_, status) in &found {
+            print_failure(out, status)?;
+        }
+    }
+    out.flush()?;
+    dead.iter().for_each(|why| crate::complain(why));
+    Ok(u8::from(!well))
+}
+
 /// Prints space, traffic and cleaning of a file system that is used at `place`.
 pub fn print(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Result<()> {
     print_space(out, status, place)?;
@@ -46,24 +99,26 @@ pub fn print(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Resu
     print_summary(out, &status.counters)
 }
 
-fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Result<()> {
+const HEAD: [&str; 10] = [
+    "device",
+    "size",
+    "used",
+    "use",
+    "free now",
+    "after cleaning",
+    "inodes",
+    "iused",
+    "iuse",
+    "on",
+];
+
+/// A line of the table: the file system that is used at `place`.
+fn row(status: &Status, place: &str) -> [String; 10] {
     let space = &status.space;
     let block = u64::from(space.block_size);
     let used = space.blocks.saturating_sub(space.blocks_free);
-    let mut table = show::table(&[
-        "device",
-        "size",
-        "used",
-        "use",
-        "free now",
-        "after cleaning",
-        "inodes",
-        "iused",
-        "iuse",
-        "on",
-    ]);
     let inodes = space.inodes.saturating_sub(space.inodes_free);
-    table.add_row([
+    [
         status.info.device.clone(),
         show::bytes(space.blocks * block),
         show::bytes(used * block),
@@ -74,7 +129,14 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
         inodes.to_string(),
         show::percent(inodes, space.inodes),
         place.to_owned(),
-    ]);
+    ]
+}
+
+fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Result<()> {
+    let space = &status.space;
+    let block = u64::from(space.block_size);
+    let mut table = show::table(&HEAD);
+    table.add_row(row(status, place));
     show::print_table(out, &table)?;
     print_failure(out, status)?;
     let (logs, summaries) = (space.blocks_logs, space.blocks_summaries);

@@ -5,6 +5,7 @@
 
 mod print;
 
+use crate::show;
 use anyhow::{Context as _, bail};
 use furrow_lab::cache::{Build, Cache};
 use furrow_lab::catalogue::{Catalogue, Claim, Size};
@@ -188,6 +189,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         Command::Run(run) => {
             let claims = chosen(&catalogue, &run.ids)?;
             let (order, cache) = (run.common.order(&catalogue), run.common.cache());
+            if run.all {
+                announce(&catalogue, &claims, &order, &cache)?;
+            }
             let outcome = execute(&catalogue, &claims, &order, &cache)?;
             if run.json {
                 let document = Document::new(&outcome, &order, cache.build());
@@ -201,6 +205,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         Command::Report(report) => {
             let claims = chosen(&catalogue, &report.ids)?;
             let (order, cache) = (report.common.order(&catalogue), report.common.cache());
+            if report.ids.is_empty() {
+                announce(&catalogue, &claims, &order, &cache)?;
+            }
             let outcome = execute(&catalogue, &claims, &order, &cache)?;
             let html = furrow_lab::report::html(&catalogue, &outcome, &order, cache.build());
             std::fs::write(&report.output, &html)
@@ -273,6 +280,33 @@ fn chosen<'a>(catalogue: &'a Catalogue, ids: &[String]) -> anyhow::Result<Vec<&'
         }
     }
     Ok(claims)
+}
+
+/// Says what is about to be run, and how long that takes, before it is.
+fn announce(
+    catalogue: &Catalogue,
+    claims: &[&Claim],
+    order: &Order,
+    cache: &Cache,
+) -> anyhow::Result<()> {
+    let plan = runner::plan(catalogue, claims, order, cache)?;
+    let to_do = plan.runs - plan.cached;
+    let takes = match plan.takes.as_secs() {
+        _ if to_do == 0 => "nothing is to be run".to_owned(),
+        seconds if seconds < 90 => format!("about {} s", seconds.max(1)),
+        seconds => format!("about {} min", seconds.div_ceil(60)),
+    };
+    let text = format!(
+        "{} claims of size {}, {} runs, {} of them in the cache: {takes} on {} processors; \
+         names of claims (furrow lab list) or fewer --seeds make it shorter",
+        claims.len(),
+        order.size,
+        plan.runs,
+        plan.cached,
+        order.threads
+    );
+    show::say(&format!("{text}\n"));
+    Ok(())
 }
 
 fn execute<'a>(

@@ -33,6 +33,7 @@ mod show;
 mod stat;
 mod sync;
 mod target;
+mod top;
 mod umount;
 
 use clap::error::ErrorKind;
@@ -70,6 +71,7 @@ enum Command {
     Df(df::Args),
     Map(map::Args),
     Stat(stat::Args),
+    Top(top::Args),
     Gc(gc::Args),
     Sync(sync::Args),
     Bench(bench::Args),
@@ -92,6 +94,7 @@ impl Command {
             Command::Df(args) => df::run(&args, out),
             Command::Map(args) => map::run(&args, out),
             Command::Stat(args) => stat::run(&args, out),
+            Command::Top(args) => top::run(&args, out),
             Command::Gc(args) => gc::run(&args, out),
             Command::Sync(args) => sync::run(&args, out),
             Command::Bench(args) => bench::run(&args, out),

@@ -17,7 +17,7 @@ mod old;
 mod request;
 mod serve;
 mod start;
-mod status;
+pub mod status;
 
 use clap::Subcommand;
 use std::io::Write;

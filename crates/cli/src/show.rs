@@ -3,7 +3,8 @@
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use rustix::io::Errno;
-use std::io::Write;
+use std::io::{IsTerminal as _, Write};
+use std::time::Duration;
 
 /// Bytes for people: three digits and a binary unit.
 pub fn bytes(amount: u64) -> String {
@@ -26,6 +27,59 @@ pub fn bytes(amount: u64) -> String {
         0
     };
     format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// Nanoseconds for people: three digits and a unit.
+pub fn time(nanoseconds: u64) -> String {
+    let (value, unit) = match nanoseconds {
+        0..1_000 => return format!("{nanoseconds} ns"),
+        1_000..999_500 => (nanoseconds as f64 / 1e3, "µs"),
+        999_500..999_500_000 => (nanoseconds as f64 / 1e6, "ms"),
+        _ => (nanoseconds as f64 / 1e9, "s"),
+    };
+    let digits = match value {
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+/// A bar of ten cells.
+pub fn bar(percent: f64) -> String {
+    let full = (percent / 10.0).clamp(0.0, 10.0) as usize;
+    format!("[{}{}]", "#".repeat(full), ".".repeat(10 - full))
+}
+
+/// Seconds between two looks, as an argument.
+///
+/// # Errors
+/// If they are no number from 0.1 to a day.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("expected seconds, from 0.1 to 86400".to_owned()),
+    }
+}
+
+/// Prints what is shown again and again: on a terminal in the place of what was shown before,
+/// elsewhere below it, after an empty line.
+pub fn frame(out: &mut dyn Write, text: &[u8], first: bool) -> std::io::Result<()> {
+    if std::io::stdout().is_terminal() {
+        // Home, and each line cleared where it ends: nothing flickers.
+        out.write_all(if first { b"\x1b[2J\x1b[H" } else { b"\x1b[H" })?;
+        for line in text.split_inclusive(|byte| *byte == b'\n') {
+            out.write_all(line.strip_suffix(b"\n").unwrap_or(line))?;
+            out.write_all(b"\x1b[K\n")?;
+        }
+        out.write_all(b"\x1b[J")?;
+    } else {
+        if !first {
+            writeln!(out)?;
+        }
+        out.write_all(text)?;
+    }
+    out.flush()
 }
 
 /// `part` of `whole` in percent, rounded up as df does; `-` of nothing.
@@ -110,6 +164,17 @@ mod tests {
             (u64::MAX, "16.0 EiB"),
         ] {
             assert_eq!(bytes(amount), text);
+        }
+    }
+
+    #[test]
+    fn the_bar_fills_from_the_left_and_intervals_are_checked() {
+        assert_eq!(bar(0.0), "[..........]");
+        assert_eq!(bar(59.0), "[#####.....]");
+        assert_eq!(bar(100.0), "[##########]");
+        assert_eq!(interval("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "x", "NaN", "inf", "1e9"] {
+            assert!(interval(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! `furrow stat`: what a mounted file system does.
 
 use crate::df;
-use crate::show;
+use crate::show::{self, time};
 use crate::target::Target;
 use anyhow::{Result, bail};
 use furrow_fuse::report::{self, Memory, MemoryUse, Operation, Stat, Stream, prometheus};
@@ -128,22 +128,6 @@ fn print_operations(out: &mut dyn Write, operations: &[Operation]) -> io::Result
         table.add_row(front.into_iter().chain(times));
     }
     show::print_table(out, &table)
-}
-
-/// Nanoseconds for people: three digits and a unit.
-fn time(nanoseconds: u64) -> String {
-    let (value, unit) = match nanoseconds {
-        0..1_000 => return format!("{nanoseconds} ns"),
-        1_000..999_500 => (nanoseconds as f64 / 1e3, "µs"),
-        999_500..999_500_000 => (nanoseconds as f64 / 1e6, "ms"),
-        _ => (nanoseconds as f64 / 1e9, "s"),
-    };
-    let digits = match value {
-        ..9.995 => 2,
-        ..99.95 => 1,
-        _ => 0,
-    };
-    format!("{value:.digits$} {unit}")
 }
 
 /// Seconds for people.

@@ -92,6 +92,72 @@ pub fn is_cached(catalogue: &Catalogue, claim: &Claim, order: &Order, cache: &Ca
     points.peek().is_some() && points.all(|point| has(&point.point))
 }
 
+/// What it takes to run claims.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plan {
+    /// Runs there are.
+    pub runs: usize,
+    /// Of them in the cache.
+    pub cached: usize,
+    /// About how long the others take.
+    pub takes: Duration,
+}
+
+/// What it takes to run `claims`, those that can be run. Nothing is run.
+///
+/// # Errors
+/// If the data of a claim are wrong.
+pub fn plan(
+    catalogue: &Catalogue,
+    claims: &[&Claim],
+    order: &Order,
+    cache: &Cache,
+) -> Result<Plan> {
+    let Work { measures, jobs, .. } = Work::of(catalogue, claims, order, cache)?;
+    // The weight of a run is about the microseconds that a processor has to work for it.
+    let weights = || jobs.values().map(|job| job.weight);
+    let longest = weights().fold(0.0, f64::max);
+    let all = weights().sum::<f64>() / order.threads.max(1) as f64;
+    let takes = Duration::from_secs_f64(all.max(longest) / 1e6);
+    Ok(Plan { runs: measures.len() + jobs.len(), cached: measures.len(), takes })
+}
+
+/// The runs of some claims: those of the cache, and those to do.
+struct Work<'a> {
+    trials: Vec<(&'a Claim, Vec<Series>)>,
+    measures: BTreeMap<(String, u64), Result<Measures, String>>,
+    jobs: BTreeMap<(String, u64), Job>,
+}
+
+impl<'a> Work<'a> {
+    fn of(
+        catalogue: &Catalogue,
+        claims: &[&'a Claim],
+        order: &Order,
+        cache: &Cache,
+    ) -> Result<Work<'a>> {
+        let mut work =
+            Work { trials: Vec::new(), measures: BTreeMap::default(), jobs: BTreeMap::default() };
+        for claim in claims.iter().copied().filter(|claim| claim.is_runnable()) {
+            let series = catalogue.trials(claim, order.size)?;
+            for point in series.iter().flat_map(|series| &series.points) {
+                for seed in &order.seeds {
+                    let key = (point.point.canonical(), *seed);
+                    if work.measures.contains_key(&key) || work.jobs.contains_key(&key) {
+                        continue;
+                    }
+                    match cache.get(&point.point, *seed) {
+                        Some(found) => drop(work.measures.insert(key, Ok(found))),
+                        None => drop(work.jobs.insert(key, Job::new(&point.point, *seed, order))),
+                    }
+                }
+            }
+            work.trials.push((claim, series));
+        }
+        Ok(work)
+    }
+}
+
 /// Runs `claims`, those that can be run, and calls `show` now and then while it lasts.
 ///
 /// # Errors
@@ -103,25 +169,7 @@ pub fn run<'a>(
     cache: &Cache,
     show: &(dyn Fn(Progress) + Sync),
 ) -> Result<Outcome<'a>> {
-    let mut trials: Vec<(&'a Claim, Vec<Series>)> = Vec::new();
-    let mut measures: BTreeMap<(String, u64), Result<Measures, String>> = BTreeMap::new();
-    let mut jobs: BTreeMap<(String, u64), Job> = BTreeMap::new();
-    for claim in claims.iter().copied().filter(|claim| claim.is_runnable()) {
-        let series = catalogue.trials(claim, order.size)?;
-        for point in series.iter().flat_map(|series| &series.points) {
-            for seed in &order.seeds {
-                let key = (point.point.canonical(), *seed);
-                if measures.contains_key(&key) || jobs.contains_key(&key) {
-                    continue;
-                }
-                match cache.get(&point.point, *seed) {
-                    Some(found) => drop(measures.insert(key, Ok(found))),
-                    None => drop(jobs.insert(key, Job::new(&point.point, *seed, order))),
-                }
-            }
-        }
-        trials.push((claim, series));
-    }
+    let Work { trials, mut measures, jobs } = Work::of(catalogue, claims, order, cache)?;
     let (cached, run) = (measures.len(), jobs.len());
     let not_kept = work(&jobs, order.threads, cache, show);
     for (key, job) in jobs {

@@ -1,7 +1,7 @@
 //! One line that says how far a long step is: redrawn on a terminal, repeated now and then in a
 //! log.
 
-use crate::show::{redraw, say};
+use crate::show::{bar, redraw, say};
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,8 +24,20 @@ impl Progress {
         let (things, bytes) =
             (self.things.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
         let seconds = since.elapsed().as_secs_f64();
-        format!("  {what}: {things} of {of} {unit}, {} MiB, {seconds:.1} s", bytes >> 20)
+        let bar = bar(things as f64 * 100.0 / of.max(1) as f64);
+        let left = match left(things, of, seconds) {
+            Some(left) if things < of => format!(", {left:.0} s to go"),
+            _ => String::new(),
+        };
+        let done = format!("{things} of {of} {unit}, {} MiB", bytes >> 20);
+        format!("  {bar} {what}: {done}, {seconds:.1} s{left}")
     }
+}
+
+/// Seconds it will still take at the pace so far; `None` before that can be said.
+fn left(done: u64, of: u64, seconds: f64) -> Option<f64> {
+    let told = seconds >= 0.5 && done > 0;
+    told.then(|| seconds * of.saturating_sub(done) as f64 / done as f64)
 }
 
 /// Runs `work` while showing its progress, `of` so many things of a kind, and returns what it
@@ -60,4 +72,24 @@ pub fn shown<T>(what: &str, of: (u64, &str), work: impl FnOnce(&Progress) -> T) 
         say("\n");
     }
     (result, since.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_a_bar_and_says_how_long_it_will_still_take() {
+        let progress = Progress::default();
+        progress.add(25, 3 << 20);
+        let since = Instant::now() - Duration::from_secs(10);
+        let line = progress.line("copied", (100, "files"), since);
+        assert!(line.starts_with("  [##........] copied: 25 of 100 files, 3 MiB, 10."), "{line}");
+        assert!(line.ends_with(" s, 30 s to go"), "{line}");
+        progress.add(75, 0);
+        let line = progress.line("copied", (100, "files"), since);
+        assert!(line.starts_with("  [##########]") && !line.contains("to go"), "{line}");
+        assert_eq!(left(0, 100, 9.0), None);
+        assert_eq!(left(9, 100, 0.1), None);
+    }
 }

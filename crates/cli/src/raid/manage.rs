@@ -251,17 +251,11 @@ fn wait(array: &Running, done: impl Fn(&Status) -> Option<(f64, String)>) -> Res
             return Ok(status);
         };
         if terminal || said.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
-            show::redraw(&format!("{} {line}", bar(percent)), terminal);
+            show::redraw(&format!("{} {line}", show::bar(percent)), terminal);
             said = Some(Instant::now());
         }
         std::thread::sleep(LOOK_EVERY);
     }
-}
-
-/// A bar of ten cells.
-fn bar(percent: f64) -> String {
-    let full = (percent / 10.0).clamp(0.0, 10.0) as usize;
-    format!("[{}{}]", "#".repeat(full), ".".repeat(10 - full))
 }
 
 /// Runs `furrow raid stop`.
@@ -293,16 +287,4 @@ pub fn fault(args: &Fault, out: &mut dyn Write) -> Result<u8> {
     let text = client::ask(&array.socket, &request)?;
     out.write_all(text.as_str().unwrap_or_default().as_bytes())?;
     Ok(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_bar_fills_from_the_left() {
-        assert_eq!(bar(0.0), "[..........]");
-        assert_eq!(bar(59.0), "[#####.....]");
-        assert_eq!(bar(100.0), "[##########]");
-    }
 }

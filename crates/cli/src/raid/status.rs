@@ -9,6 +9,7 @@ use comfy_table::CellAlignment;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::time::Duration;
 
 /// Version of the JSON document.
 pub const VERSION: u32 = 1;
@@ -21,6 +22,13 @@ pub const VERSION: u32 = 1;
 pub struct Args {
     /// Arrays: names, UUIDs, or control sockets; all that run without it
     arrays: Vec<String>,
+    /// Again and again, until interrupted; JSON is a document a line then
+    #[arg(short, long)]
+    watch: bool,
+    /// Seconds between two looks, at least 0.1
+    #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = show::interval)]
+    #[arg(requires = "watch")]
+    interval: Duration,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -179,6 +187,24 @@ struct Document<'a> {
 /// # Errors
 /// If an array that is named does not run.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
+    if !args.watch {
+        return look(args, out);
+    }
+    let mut first = true;
+    loop {
+        let mut text = Vec::new();
+        look(args, &mut text)?;
+        match args.json {
+            true => out.write_all(&text).and_then(|()| out.flush())?,
+            false => show::frame(out, &text, first)?,
+        }
+        first = false;
+        std::thread::sleep(args.interval);
+    }
+}
+
+/// How the arrays are now.
+fn look(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let found = match args.arrays.is_empty() {
         true => client::visible()?,
         false => args.arrays.iter().map(|name| client::find(name)).collect::<Result<_>>()?,
@@ -186,7 +212,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let arrays: Vec<&Status> = found.iter().map(|array| &array.status).collect();
     let well = arrays.iter().all(|status| status.state == "online");
     if args.json {
-        serde_json::to_writer_pretty(&mut *out, &Document { version: VERSION, arrays })?;
+        let document = Document { version: VERSION, arrays };
+        match args.watch {
+            true => serde_json::to_writer(&mut *out, &document)?,
+            false => serde_json::to_writer_pretty(&mut *out, &document)?,
+        }
         writeln!(out)?;
         return Ok(u8::from(!well));
     }

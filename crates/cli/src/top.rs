@@ -1,0 +1,483 @@
+//! `furrow top`: mounts and arrays as they work, again and again.
+//!
+//! A frame is made of two samples some time apart: what was counted between them, and how things
+//! are at the second. Everything comes from where the other commands ask: `report` of a mount, the
+//! daemon of an array. Nothing is asked that makes work for a drive.
+
+use crate::raid::client;
+use crate::raid::status::{self, Status};
+use crate::show::{self, bytes, time};
+use crate::target::Target;
+use anyhow::{Result, anyhow};
+use comfy_table::CellAlignment;
+use furrow_fuse::endpoint;
+use furrow_fuse::report::{self, MapPage, Stat};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Version of the JSON document.
+const VERSION: u32 = 1;
+/// Requests of the kernel that are shown, by their names.
+const SHOWN: [&str; 3] = ["read", "write", "fsync"];
+
+/// Show what mounts and arrays do, as they do it
+///
+/// Throughput, latency, cleaning, zones by state, members. On a terminal it is drawn again every
+/// interval until it is interrupted; elsewhere frames follow each other, with --json a document a
+/// line. Rates are of the interval.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Mounts (directory or device) and arrays (name or UUID); all there are without it
+    #[arg(value_name = "DIR|DEVICE|ARRAY")]
+    targets: Vec<OsString>,
+    /// One frame, after one interval
+    #[arg(long)]
+    once: bool,
+    /// Seconds between frames, at least 0.1
+    #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = show::interval)]
+    interval: Duration,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was asked for.
+struct Wanted {
+    /// `None`: all.
+    mounts: Option<Vec<PathBuf>>,
+    arrays: Option<Vec<String>>,
+}
+
+/// How everything was at one time.
+struct Sample {
+    at: Instant,
+    mounts: Vec<(PathBuf, Result<(Stat, MapPage)>)>,
+    arrays: Vec<Status>,
+    /// Why arrays cannot be seen.
+    denied: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Frame {
+    version: u32,
+    /// Seconds that the rates are of.
+    seconds: f64,
+    mounts: Vec<Mount>,
+    arrays: Vec<Array>,
+    /// What could not be asked, and why.
+    unasked: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Mount {
+    directory: String,
+    device: String,
+    read_only: bool,
+    failure: Option<String>,
+    /// Bytes that users wrote, and that went to the drive, a second.
+    user_bytes_per_second: f64,
+    drive_bytes_per_second: f64,
+    /// Requests by name.
+    requests: BTreeMap<&'static str, Requests>,
+    /// Superzones cleaned, and bytes moved for that, a second.
+    cleaned_per_second: f64,
+    moved_bytes_per_second: f64,
+    used_bytes: u64,
+    size_bytes: u64,
+    zones: Zones,
+    permits_held: u32,
+    permits_limit: u32,
+}
+
+#[derive(Serialize)]
+struct Requests {
+    per_second: f64,
+    /// Nanoseconds on average; none if there was no request.
+    mean_ns: Option<u64>,
+}
+
+/// Zones of a drive by their state.
+#[derive(Default, Serialize)]
+struct Zones {
+    empty: u64,
+    /// Written to now.
+    open: u64,
+    /// Written in part, not written to now.
+    partial: u64,
+    full: u64,
+    retired: u64,
+    /// Zones by what they are used for.
+    uses: BTreeMap<String, u64>,
+}
+
+#[derive(Serialize)]
+struct Array {
+    array: String,
+    uuid: String,
+    state: String,
+    problem: Option<String>,
+    read_bytes_per_second: f64,
+    written_bytes_per_second: f64,
+    /// Nanoseconds that a block that was written waited for its stripe, on average.
+    mean_wait_ns: Option<u64>,
+    /// Segments emptied, and bytes moved for that, a second.
+    cleaned_per_second: f64,
+    moved_bytes_per_second: f64,
+    used_bytes: u64,
+    size_bytes: u64,
+    clients: u64,
+    rebuild: Option<status::Rebuild>,
+    scrub: Option<status::Scrub>,
+    members: Vec<status::Member>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If what is named is neither mounted nor a running array.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
+    let wanted = Wanted::of(&args.targets)?;
+    let mut before = wanted.sample()?;
+    let mut first = true;
+    loop {
+        std::thread::sleep(args.interval);
+        let now = wanted.sample()?;
+        let frame = Frame::of(&before, &now);
+        match (args.json, args.once) {
+            (true, true) => serde_json::to_writer_pretty(&mut *out, &frame)?,
+            (true, false) => serde_json::to_writer(&mut *out, &frame)?,
+            _ => {
+                let mut text = Vec::new();
+                frame.print(&mut text)?;
+                match args.once {
+                    true => out.write_all(&text)?,
+                    false => show::frame(out, &text, first)?,
+                }
+            }
+        }
+        if args.json {
+            writeln!(out)?;
+        }
+        out.flush()?;
+        if args.once {
+            return Ok(0);
+        }
+        (before, first) = (now, false);
+    }
+}
+
+impl Wanted {
+    fn of(targets: &[OsString]) -> Result<Wanted> {
+        if targets.is_empty() {
+            return Ok(Wanted { mounts: None, arrays: None });
+        }
+        let (mut mounts, mut arrays) = (Vec::new(), Vec::new());
+        for target in targets {
+            let name = target.to_string_lossy();
+            match Target::find(target) {
+                Ok(Target::Mounted(directory)) => mounts.push(directory),
+                found => match client::find(&name) {
+                    Ok(array) => arrays.push(array.status.uuid),
+                    Err(error) => {
+                        found?;
+                        return Err(anyhow!("{name}: not mounted, and {error}"));
+                    }
+                },
+            }
+        }
+        Ok(Wanted { mounts: Some(mounts), arrays: Some(arrays) })
+    }
+
+    fn sample(&self) -> Result<Sample> {
+        let mounts = match &self.mounts {
+            Some(named) => named.clone(),
+            None => endpoint::mounted()?.into_iter().map(|mount| mount.directory).collect(),
+        };
+        let ask = |directory: &Path| {
+            if endpoint::is_dead(directory) {
+                return Err(anyhow!(endpoint::dead_mount(directory)));
+            }
+            Ok((report::ask_stat(directory)?, report::ask_map(directory)?))
+        };
+        let mounts = mounts.into_iter().map(|directory| {
+            let asked = ask(&directory);
+            (directory, asked)
+        });
+        let (running, denied) = match client::visible() {
+            Ok(running) => (running, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        let is_wanted = |status: &Status| {
+            self.arrays.as_ref().is_none_or(|wanted| wanted.contains(&status.uuid))
+        };
+        let arrays = running.into_iter().map(|array| array.status).filter(is_wanted);
+        Ok(Sample {
+            mounts: mounts.collect(),
+            arrays: arrays.collect(),
+            denied,
+            at: Instant::now(),
+        })
+    }
+}
+
+impl Frame {
+    fn of(before: &Sample, now: &Sample) -> Frame {
+        let seconds = now.at.duration_since(before.at).as_secs_f64();
+        let (mut mounts, mut unasked) = (Vec::new(), Vec::new());
+        for (directory, asked) in &now.mounts {
+            let earlier = before.mounts.iter().find(|(other, _)| other == directory);
+            let earlier = earlier.and_then(|(_, asked)| asked.as_ref().ok()).map(|(stat, _)| stat);
+            match asked {
+                Ok((stat, map)) => mounts.push(mount(directory, earlier, stat, map, seconds)),
+                Err(error) => unasked.push(format!("{error:#}")),
+            }
+        }
+        let arrays = now.arrays.iter().map(|status| {
+            let earlier = before.arrays.iter().find(|other| other.uuid == status.uuid);
+            array(earlier, status, seconds)
+        });
+        unasked.extend(now.denied.clone());
+        Frame { version: VERSION, seconds, mounts, arrays: arrays.collect(), unasked }
+    }
+
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let rate = |amount: f64| format!("{}/s", bytes(amount as u64));
+        if !self.mounts.is_empty() {
+            let mut table = show::table(&[
+                "mount", "written", "to drive", "reads", "", "writes", "", "fsyncs", "", "cleaned",
+                "moved", "used",
+            ]);
+            for mount in &self.mounts {
+                let mut row = vec![
+                    mount.directory.clone(),
+                    rate(mount.user_bytes_per_second),
+                    rate(mount.drive_bytes_per_second),
+                ];
+                for name in SHOWN {
+                    let requests = mount.requests.get(name);
+                    let count = requests.map_or(0.0, |requests| requests.per_second);
+                    let mean = requests.and_then(|requests| requests.mean_ns);
+                    row.push(format!("{count:.0}/s"));
+                    row.push(mean.map_or("-".to_owned(), time));
+                }
+                row.push(format!("{:.1}/s", mount.cleaned_per_second));
+                row.push(rate(mount.moved_bytes_per_second));
+                row.push(show::percent(mount.used_bytes, mount.size_bytes));
+                table.add_row(row);
+            }
+            show::print_table(out, &table)?;
+            for mount in &self.mounts {
+                mount.print_zones(out)?;
+            }
+        }
+        for (index, array) in self.arrays.iter().enumerate() {
+            if index > 0 || !self.mounts.is_empty() {
+                writeln!(out)?;
+            }
+            array.print(out)?;
+        }
+        if self.mounts.is_empty() && self.arrays.is_empty() {
+            writeln!(out, "nothing is mounted, and no arrays run")?;
+        }
+        self.unasked.iter().try_for_each(|why| writeln!(out, "{why}"))
+    }
+}
+
+/// How much more a counter is than it was, a second; a counter that began again is not less.
+fn per_second(before: Option<u64>, now: u64, seconds: f64) -> f64 {
+    let more = now.saturating_sub(before.unwrap_or(now));
+    if seconds > 0.0 { more as f64 / seconds } else { 0.0 }
+}
+
+fn mount(
+    directory: &Path,
+    before: Option<&Stat>,
+    now: &Stat,
+    map: &MapPage,
+    seconds: f64,
+) -> Mount {
+    // A mount made again since counts from 0.
+    let before = before.filter(|before| before.status.info.pid == now.status.info.pid);
+    let (old, new) = (before.map(|stat| stat.status.counters), now.status.counters);
+    let rate = |count: fn(&report::Traffic) -> u64| {
+        per_second(old.as_ref().map(count), count(&new), seconds)
+    };
+    let requests = SHOWN.into_iter().map(|name| {
+        let find = |stat: &Stat| {
+            let found = stat.operations.iter().find(|operation| operation.name == name);
+            found.map_or((0, 0), |operation| (operation.count, operation.total_ns))
+        };
+        let (count, total) = find(now);
+        let (count_before, total_before) = before.map_or((count, total), find);
+        let more = count.saturating_sub(count_before);
+        let mean_ns = total.saturating_sub(total_before).checked_div(more);
+        (name, Requests { per_second: per_second(Some(count_before), count, seconds), mean_ns })
+    });
+    let space = &now.status.space;
+    let block = u64::from(space.block_size);
+    Mount {
+        directory: directory.display().to_string(),
+        device: now.status.info.device.clone(),
+        read_only: now.status.info.read_only,
+        failure: now.status.failure.clone(),
+        user_bytes_per_second: rate(|t| t.user_bytes),
+        drive_bytes_per_second: rate(|t| t.host_bytes),
+        requests: requests.collect(),
+        cleaned_per_second: rate(|t| t.clean_victims),
+        moved_bytes_per_second: rate(|t| (t.clean_data_blocks + t.clean_node_blocks) * 4096),
+        used_bytes: space.blocks.saturating_sub(space.blocks_free) * block,
+        size_bytes: space.blocks * block,
+        zones: Zones::of(map),
+        permits_held: now.permits.held,
+        permits_limit: now.permits.limit,
+    }
+}
+
+impl Zones {
+    fn of(map: &MapPage) -> Zones {
+        let mut zones = Zones::default();
+        for zone in &map.zones {
+            let state = match zone {
+                zone if zone.usage == "retired" => &mut zones.retired,
+                zone if zone.open => &mut zones.open,
+                zone if zone.written == 0 => &mut zones.empty,
+                zone if zone.written >= map.zone_blocks => &mut zones.full,
+                _ => &mut zones.partial,
+            };
+            *state += 1;
+            *zones.uses.entry(zone.usage.clone()).or_default() += 1;
+        }
+        zones
+    }
+}
+
+impl Mount {
+    fn print_zones(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Zones { empty, open, partial, full, retired, .. } = self.zones;
+        writeln!(
+            out,
+            "  {}: zones {empty} empty, {open} open, {partial} in part, {full} full, {retired} \
+             retired; {} of {} active zones",
+            self.directory, self.permits_held, self.permits_limit
+        )?;
+        match &self.failure {
+            Some(why) => writeln!(out, "  {}: FAILED: {why}", self.directory),
+            None => Ok(()),
+        }
+    }
+}
+
+fn array(before: Option<&Status>, now: &Status, seconds: f64) -> Array {
+    let before = before.filter(|before| before.pid == now.pid);
+    let counter = |status: &Status, name: &str| status.counters.get(name).copied().unwrap_or(0);
+    let old = |name: &str| before.map(|status| counter(status, name));
+    let rate = |name: &str| per_second(old(name), counter(now, name), seconds);
+    let more = |name: &str| {
+        let now = counter(now, name);
+        now.saturating_sub(old(name).unwrap_or(now))
+    };
+    Array {
+        array: now.array.clone(),
+        uuid: now.uuid.clone(),
+        state: now.state.clone(),
+        problem: now.problem.clone(),
+        read_bytes_per_second: rate("read") * 4096.0,
+        written_bytes_per_second: rate("written") * 4096.0,
+        mean_wait_ns: more("waited").checked_div(more("written")),
+        cleaned_per_second: rate("cleaned"),
+        moved_bytes_per_second: rate("moved") * 4096.0,
+        used_bytes: now.used_bytes,
+        size_bytes: now.size_bytes,
+        clients: now.clients,
+        rebuild: now.rebuild.clone(),
+        scrub: now.scrub.clone().filter(|scrub| scrub.running),
+        members: now.members.clone(),
+    }
+}
+
+impl Array {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let rate = |amount: f64| format!("{}/s", bytes(amount as u64));
+        let mut table = show::table(&[
+            "array", "state", "read", "written", "waited", "cleaned", "moved", "used", "clients",
+        ]);
+        table.add_row([
+            self.array.clone(),
+            self.state.to_uppercase(),
+            rate(self.read_bytes_per_second),
+            rate(self.written_bytes_per_second),
+            self.mean_wait_ns.map_or("-".to_owned(), time),
+            format!("{:.1}/s", self.cleaned_per_second),
+            rate(self.moved_bytes_per_second),
+            show::percent(self.used_bytes, self.size_bytes),
+            self.clients.to_string(),
+        ]);
+        show::print_table(out, &table)?;
+        if let Some(problem) = &self.problem {
+            writeln!(out, "  {problem}")?;
+        }
+        if let Some(rebuild) = &self.rebuild {
+            writeln!(out, "  rebuild {}", status::describe_rebuild(rebuild))?;
+        }
+        if let Some(scrub) = &self.scrub {
+            writeln!(out, "  scrub {}", status::describe_scrub(scrub))?;
+        }
+        let mut table = show::table(&["member", "state", "read", "write", "checksum", "device"]);
+        for column in [1, 5] {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Left);
+            }
+        }
+        for member in &self.members {
+            table.add_row([
+                member.member.to_string(),
+                member.state.to_uppercase(),
+                member.read_errors.to_string(),
+                member.write_errors.to_string(),
+                member.checksum_errors.to_string(),
+                member.device.clone().unwrap_or_else(|| "-".to_owned()),
+            ]);
+        }
+        show::print_table(out, &table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_of_the_interval_and_never_below_nothing() {
+        assert_eq!(per_second(Some(10), 30, 2.0), 10.0);
+        // What was not there before has done nothing yet, what began again nothing less.
+        assert_eq!(per_second(None, 30, 2.0), 0.0);
+        assert_eq!(per_second(Some(30), 10, 2.0), 0.0);
+        assert_eq!(per_second(Some(0), 10, 0.0), 0.0);
+    }
+
+    #[test]
+    fn every_zone_is_in_one_state() {
+        let zone = |usage: &str, open, written| report::Zone {
+            zone: 0,
+            usage: usage.to_owned(),
+            open,
+            written,
+            valid: 0,
+        };
+        let zones = vec![
+            zone("free", false, 0),
+            zone("data-hot", true, 0),
+            zone("data-hot", false, 99),
+            zone("data-cold", false, 100),
+            zone("retired", true, 7),
+        ];
+        let map = MapPage { version: 1, device: "d".into(), zone_blocks: 100, total: 5, zones };
+        let Zones { empty, open, partial, full, retired, uses } = Zones::of(&map);
+        assert_eq!((empty, open, partial, full, retired), (1, 1, 1, 1, 1));
+        assert_eq!(uses["data-hot"], 2);
+    }
+}

@@ -1,0 +1,211 @@
+//! The live views: `furrow top`, `furrow raid status --watch`, `furrow df` of all mounts, and what
+//! long commands say before they begin.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "common/array.rs"]
+mod array;
+#[path = "common/place.rs"]
+mod place;
+
+use array::{block, fill};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// A command that runs on until the test drops it.
+struct Running(Child);
+
+impl Running {
+    fn start(arguments: &[&str], run: &str) -> Running {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_furrow"));
+        command.args(arguments).env("FURROW_RUN", run);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(command.spawn().unwrap())
+    }
+
+    fn lines(&mut self) -> impl Iterator<Item = String> + use<> {
+        BufReader::new(self.0.stdout.take().unwrap()).lines().map(Result::unwrap)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Does something over and over until it is stopped.
+struct Busy(Arc<AtomicBool>, Option<thread::JoinHandle<()>>);
+
+impl Busy {
+    fn start(mut work: impl FnMut(u64) + Send + 'static) -> Busy {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let thread = thread::spawn(move || {
+            for round in 0.. {
+                if told.load(Ordering::Relaxed) {
+                    return;
+                }
+                work(round);
+            }
+        });
+        Busy(stop, Some(thread))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        let _ = self.1.take().unwrap().join();
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+#[test]
+fn top_shows_what_an_array_does_while_it_does_it() {
+    let place = array::Place::new("top", 4);
+    place.create("5", &[0, 1, 2]);
+    place.assemble(&[0, 1, 2], &[]);
+    let mut nbd = place.nbd();
+    let busy = Busy::start(move |round| {
+        for number in 0..64 {
+            nbd.write(number * 4096, &block(number, round + 1)).unwrap();
+            nbd.read(number * 4096, 4096).unwrap();
+        }
+    });
+    let once = ["top", "--once", "--interval", "0.5", "a"];
+    let text = place.ok(&once);
+    for word in ["array", "ONLINE", "/s", "member", "d2.zns", "waited"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let json: Value = serde_json::from_str(&place.ok(&[&once[..], &["--json"]].concat())).unwrap();
+    assert_eq!(json["version"], 1);
+    let seconds = number(&json["seconds"]);
+    assert!((0.4..30.0).contains(&seconds), "{seconds}");
+    let of_array = &json["arrays"][0];
+    assert!(number(&of_array["written_bytes_per_second"]) > 4096.0, "{of_array:#}");
+    assert!(number(&of_array["read_bytes_per_second"]) > 4096.0, "{of_array:#}");
+    assert_eq!(of_array["members"].as_array().unwrap().len(), 3);
+    assert_eq!(json["mounts"].as_array().unwrap().len(), 0, "only the array was named");
+    drop(busy);
+    // When nothing is done, the rates are nothing: they are of the interval, not of all time.
+    let json: Value = serde_json::from_str(&place.ok(&[&once[..], &["--json"]].concat())).unwrap();
+    assert_eq!(number(&json["arrays"][0]["written_bytes_per_second"]), 0.0, "{json:#}");
+    // Frame after frame, as members come and go.
+    let run = place.at("run");
+    let mut top = Running::start(&["top", "--json", "-i", "0.1"], &run);
+    let mut frames = top.lines();
+    let state = |line: String| -> String {
+        let json: Value = serde_json::from_str(&line).unwrap();
+        json["arrays"][0]["members"][1]["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(state(frames.next().unwrap()), "online");
+    place.ok(&["raid", "fail", "a", "1"]);
+    assert!(frames.take(100).any(|line| state(line) == "failed"));
+    place.refused(&["top", "--once", "nosuch"], &["nosuch"]);
+    place.refused(&["top", "--interval", "0"], &["0.1", "furrow top --help"]);
+}
+
+#[test]
+fn status_is_watched() {
+    let place = array::Place::new("watch", 3);
+    place.create("5", &[0, 1, 2]);
+    place.assemble(&[0, 1, 2], &[]);
+    fill(&place, 0, 16, 1);
+    let run = place.at("run");
+    let watch = ["raid", "status", "a", "--watch", "--interval", "0.1"];
+    let mut watched = Running::start(&watch, &run);
+    let mut lines = watched.lines();
+    assert!(lines.by_ref().take(100).any(|line| line.ends_with("state: ONLINE")));
+    place.ok(&["raid", "fail", "a", "2"]);
+    assert!(lines.take(10_000).any(|line| line.ends_with("state: DEGRADED")));
+    let mut watched = Running::start(&[&watch[..], &["--json"]].concat(), &run);
+    for line in watched.lines().take(2) {
+        let document: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(document["arrays"][0]["array"], "a");
+    }
+    place.refused(&["raid", "status", "--interval", "1"], &["--watch"]);
+}
+
+#[test]
+fn top_and_df_show_all_mounts() {
+    if place::skip("top_and_df_show_all_mounts") {
+        return;
+    }
+    let (one, other) = (place::Place::new("top-one"), place::Place::new("top-other"));
+    one.mount();
+    other.mount();
+    let run = one.0.join("run").to_str().unwrap().to_owned();
+    let document = |arguments: &[&str]| -> Value {
+        let mut furrow = Running::start(arguments, &run);
+        let mut text = String::new();
+        furrow.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    };
+    let (here, there) = (one.dir(), other.dir());
+    let of = |document: &Value, directory: &str| -> Value {
+        let mounts = document["mounts"].as_array().unwrap();
+        let found = mounts.iter().find(|mount| mount["directory"] == directory);
+        found.unwrap_or_else(|| panic!("{directory}: {document:#}")).clone()
+    };
+    let all = document(&["df", "--json"]);
+    assert_eq!(all["version"], 1);
+    assert_eq!(of(&all, &here)["label"], "test");
+    assert_eq!(of(&all, &there)["device"], other.image());
+    let out = place::furrow(&["df"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(text.starts_with("device") && text.contains(&here) && text.contains(&there), "{text}");
+    // One of them works.
+    let file: PathBuf = one.file("busy");
+    let busy = Busy::start(move |_| {
+        let content = fs::File::create(&file).unwrap();
+        std::io::Write::write_all(&mut &content, &[7; 256 << 10]).unwrap();
+        content.sync_all().unwrap();
+    });
+    let frame = document(&["top", "--once", "--json", "--interval", "0.5"]);
+    drop(busy);
+    let (mine, theirs) = (of(&frame, &here), of(&frame, &there));
+    assert!(number(&mine["user_bytes_per_second"]) > 4096.0, "{mine:#}");
+    assert!(number(&mine["requests"]["fsync"]["per_second"]) > 0.0, "{mine:#}");
+    assert!(number(&mine["requests"]["fsync"]["mean_ns"]) > 0.0, "{mine:#}");
+    assert_eq!(number(&theirs["user_bytes_per_second"]), 0.0, "{theirs:#}");
+    let states = ["empty", "open", "partial", "full", "retired"];
+    let zones: f64 = states.iter().map(|state| number(&mine["zones"][state])).sum();
+    assert_eq!(zones, 64.0, "every zone is in one state: {mine:#}");
+    let text = place::furrow(&["top", "--once", "--interval", "0.1", &here]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("zones ") && text.contains("active zones"), "{text}");
+    assert!(!text.contains(&there), "only one was named: {text}");
+    // One that died is said, and the others are shown.
+    place::kill(other.pid(), rustix::process::Signal::KILL);
+    place::wait_until("the mount dies", || place::said(&place::furrow(&["df"])).contains("dead"));
+    let out = place::furrow(&["df"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&out.stdout).contains(&here));
+}
+
+#[test]
+fn a_report_of_everything_says_what_it_is_about_to_do() {
+    let place = array::Place::empty("report");
+    let (cache, report) = (place.at("cache"), place.at("report.html"));
+    let report = ["lab", "report", "--cache", &cache, "-o", &report];
+    let mut running = Running::start(&report, &place.at("run"));
+    let mut line = String::new();
+    BufReader::new(running.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    for words in
+        [" claims of size scaled, ", " runs, 0 of them in the cache: about ", " processors"]
+    {
+        assert!(line.contains(words), "no '{words}': {line}");
+    }
+}
