@@ -205,9 +205,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         Command::Report(report) => {
             let claims = chosen(&catalogue, &report.ids)?;
             let (order, cache) = (report.common.order(&catalogue), report.common.cache());
-            if report.ids.is_empty() {
-                announce(&catalogue, &claims, &order, &cache)?;
-            }
+            announce(&catalogue, &claims, &order, &cache)?;
             let outcome = execute(&catalogue, &claims, &order, &cache)?;
             let html = furrow_lab::report::html(&catalogue, &outcome, &order, cache.build());
             std::fs::write(&report.output, &html)

@@ -4,7 +4,7 @@
 //! executor of its own, so they do not know of each other and their order does not matter.
 
 use crate::cache::Cache;
-use crate::catalogue::{Catalogue, Claim, Point, Series, Size};
+use crate::catalogue::{Catalogue, Claim, Engine, Point, Series, Size};
 use crate::measure::Measures;
 use crate::result::{ClaimResult, SeriesResult};
 use crate::scenario;
@@ -191,7 +191,14 @@ impl Job {
         // Every operation costs the host about a microsecond, and about 100 ns for each page.
         let rate = (2.5e9 / workload.size.0.max(1) as f64).min(150_000.0);
         let pages = workload.size.0 as f64 / 4096.0;
-        let weight = seconds * rate * (1.0 + 0.1 * pages) + 1_000.0;
+        // What lies between the client and the drive takes some of them for each operation.
+        let engine = match point.profile.engine {
+            Engine::None => 1.0,
+            Engine::Spread => 2.0,
+            Engine::Fs => 6.0,
+            Engine::Raid => 8.0,
+        };
+        let weight = engine * seconds * rate * (1.0 + 0.1 * pages) + 1_000.0;
         let watch = Arc::default();
         let trace = order.trace.clone();
         Job { point: point.clone(), seed, trace, weight, watch, result: Mutex::new(None) }
