@@ -247,12 +247,7 @@ fn without_zones(path: &Path) -> Option<Error> {
     const NEEDS: &str = "Furrow needs a zoned drive: furrow device create FILE makes an emulated \
                          one in a new file";
     let name = path.display();
-    let meta = match std::fs::metadata(path) {
-        Ok(meta) => meta,
-        Err(error) => {
-            return Some(Error::new(ErrorKind::NotFound, format!("{name}: {error}")));
-        }
-    };
+    let meta = std::fs::metadata(path).ok()?;
     let kind = meta.file_type();
     let what = if kind.is_block_device() {
         match zoned(meta.rdev()) {
