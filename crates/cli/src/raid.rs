@@ -55,6 +55,7 @@ enum Action {
     AddSpare(Answered<manage::AddSpare>),
     Rebuild(Answered<manage::Rebuild>),
     Scrub(Answered<manage::Scrub>),
+    Clear(Answered<manage::Clear>),
     Stop(Answered<manage::Stop>),
     Fault(Answered<manage::Fault>),
 }
@@ -118,6 +119,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         Action::AddSpare(args) => args.run(out, None, manage::add_spare),
         Action::Rebuild(args) => args.run(out, None, manage::rebuild),
         Action::Scrub(args) => args.run(out, None, manage::scrub),
+        Action::Clear(args) => args.run(out, None, manage::clear),
         Action::Stop(args) => args.run(out, None, manage::stop),
         Action::Fault(args) => args.run(out, Some(&args.args.array), manage::fault),
     }

@@ -7,11 +7,15 @@
 #[path = "common/array.rs"]
 mod array;
 
-use array::{DRIVE, Place, check, fill, said, states};
+use array::{DRIVE, Place, block, check, fill, said, states};
 use furrow_log::format::RECORD_MAGIC;
 use furrow_log::record::{RecordHeader, crc32c};
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_scrub_is_stopped_and_the_next_one_runs_to_its_end() {
@@ -203,5 +207,218 @@ fn spares_say_that_they_are_and_are_there_after_every_assembly() {
     place.assemble(&[2, 3, 0], &[]);
     place.ok(&["raid", "fail", "a", "0"]);
     check(&place, 0, 200, 1);
+    place.ok(&["raid", "stop", "a"]);
+}
+
+/// Where blocks are in the images of stopped drives, by number and version: found by their content
+/// alone.
+fn copies(images: &[String]) -> BTreeMap<(u64, u64), Vec<(usize, usize)>> {
+    let mut found: BTreeMap<(u64, u64), Vec<(usize, usize)>> = BTreeMap::new();
+    for (drive, image) in images.iter().enumerate() {
+        for (at, bytes) in (0..).step_by(4096).zip(fs::read(image).unwrap().chunks(4096)) {
+            let word = |at: usize| {
+                let word = bytes.get(at..at + 8).unwrap_or(&[0xff; 8]);
+                u64::from_le_bytes(word.try_into().unwrap())
+            };
+            let (number, version) = (word(0), word(8));
+            if number < 1000 && (1..10).contains(&version) && bytes == block(number, version) {
+                found.entry((number, version)).or_default().push((drive, at));
+            }
+        }
+    }
+    found
+}
+
+fn spoil(image: &str, at: usize) {
+    use std::os::unix::fs::FileExt as _;
+    let file = fs::File::options().read(true).write(true).open(image).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at as u64 + 100).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], at as u64 + 100).unwrap();
+}
+
+/// What a status says is lost.
+fn lost(status: &Value) -> BTreeSet<u64> {
+    let ranges = status["lost"].as_array().unwrap().iter();
+    let number = |range: &Value, name: &str| range[name].as_u64().unwrap();
+    let all = ranges.flat_map(|range| {
+        let first = number(range, "first");
+        first..first + number(range, "blocks")
+    });
+    let all: BTreeSet<u64> = all.collect();
+    assert_eq!(status["lost_blocks"], all.len(), "{status:#}");
+    all
+}
+
+/// Exit status and text of `furrow raid status a`.
+fn shown(place: &Place) -> (Option<i32>, String) {
+    let output = place.furrow(&["raid", "status", "a"]);
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+/// A figure of the metrics of the array.
+fn metric(place: &Place, name: &str) -> String {
+    let mut socket = UnixStream::connect(place.control()).unwrap();
+    socket.write_all(b"{\"request\":\"metrics\"}\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(socket).read_line(&mut line).unwrap();
+    let answer: Value = serde_json::from_str(&line).unwrap();
+    let text = answer["ok"].as_str().unwrap();
+    let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{text}"));
+    line.rsplit(' ').next().unwrap().to_owned()
+}
+
+fn checksum_errors(status: &Value) -> Vec<u64> {
+    let members = status["members"].as_array().unwrap().iter();
+    members.map(|member| member["checksum_errors"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn lost_data_is_a_problem_until_it_is_written_again_or_cleared() {
+    let place = Place::new("lost", 4);
+    place.create("01", &[0, 1, 2, 3]);
+    place.assemble(&[0, 1, 2, 3], &[]);
+    fill(&place, 0, 300, 1);
+    fill(&place, 0, 10, 2);
+    assert_eq!((shown(&place).0, &place.status()["state"]), (Some(0), &"online".into()));
+    place.ok(&["raid", "stop", "a"]);
+    // Both copies of some blocks are spoiled, one of others, and both of what is outdated.
+    let (both, one, outdated) = ([17, 18, 90, 200], [40, 41], (5, 1));
+    let (images, wanted) = (place.drives(&[0, 1, 2, 3]), BTreeSet::from(both));
+    let copies = copies(&images);
+    for number in both {
+        assert_eq!(copies[&(number, 1)].len(), 2, "a mirror has two copies");
+        copies[&(number, 1)].iter().for_each(|(drive, at)| spoil(&images[*drive], *at));
+    }
+    for number in one {
+        let (drive, at) = copies[&(number, 1)][0];
+        spoil(&images[drive], at);
+    }
+    copies[&outdated].iter().for_each(|(drive, at)| spoil(&images[*drive], *at));
+
+    // Reads find what is lost.
+    place.assemble(&[0, 1, 2, 3], &[]);
+    assert_eq!(shown(&place).0, Some(0), "nobody has looked yet");
+    let mut nbd = place.nbd();
+    let unread = (0..300).filter(|number| nbd.read(number * 4096, 4096).is_err());
+    assert_eq!(unread.collect::<BTreeSet<u64>>(), wanted);
+    let status = place.status();
+    assert_eq!((lost(&status), &status["state"]), (wanted.clone(), &"damaged".into()));
+    assert_eq!(metric(&place, "furrow_raid_lost_blocks"), "4");
+    assert_eq!(metric(&place, "furrow_raid_state{array=\"a\",state=\"damaged\"}"), "1");
+    let (code, text) = shown(&place);
+    assert_eq!(code, Some(1), "{text}");
+    for words in ["state: DAMAGED", "4 blocks of the volume are LOST", "17-18, 90, 200", "clear a"]
+    {
+        assert!(text.contains(words), "no '{words}' in {text}");
+    }
+    place.ok(&["raid", "stop", "a", "--force"]);
+
+    // After a restart a scrub finds the same.
+    place.assemble(&[0, 1, 2, 3], &[]);
+    assert_eq!(place.status()["state"], "online");
+    let output = place.furrow(&["raid", "scrub", "a", "--wait", "--repair"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let text = said(&output);
+    assert!(text.contains("4 blocks of the volume LOST"), "{text}");
+    let status = place.status();
+    assert_eq!((lost(&status), &status["state"]), (wanted, &"damaged".into()));
+
+    // A block that is written again is not lost any more; what is cleared is found again.
+    fill(&place, 18, 1, 3);
+    assert_eq!(lost(&place.status()), BTreeSet::from([17, 90, 200]));
+    place.ok(&["raid", "clear", "a"]);
+    let status = place.status();
+    assert_eq!((lost(&status).len(), &status["state"]), (0, &"online".into()));
+    assert_eq!((shown(&place).0, checksum_errors(&status)), (Some(0), vec![0; 4]));
+    let output = place.furrow(&["raid", "scrub", "a", "--wait"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert_eq!(lost(&place.status()), BTreeSet::from([17, 90, 200]));
+    [17, 90, 200].iter().for_each(|number| fill(&place, *number, 1, 3));
+    let status = place.status();
+    assert_eq!((lost(&status).len(), &status["state"]), (0, &"online".into()), "{status:#}");
+    assert_eq!(shown(&place).0, Some(0));
+
+    // What is spoiled and outdated is no error, however often it is met.
+    place.ok(&["raid", "clear", "a"]);
+    for _ in 0..2 {
+        let text = place.ok(&["raid", "scrub", "a", "--wait"]);
+        assert!(text.contains("nothing damaged"), "{text}");
+        let status = place.status();
+        assert_eq!(checksum_errors(&status), [0; 4], "{status:#}");
+        assert_eq!(status["problem"], Value::Null);
+    }
+    check(&place, 19, 71, 1);
+    check(&place, 17, 2, 3);
+    place.ok(&["raid", "stop", "a", "--force"]);
+}
+
+#[test]
+fn damage_that_a_scrub_met_is_a_problem_until_it_is_mended() {
+    let place = Place::new("met", 4);
+    place.create("5", &[0, 1, 2, 3]);
+    place.assemble(&[0, 1, 2, 3], &[]);
+    fill(&place, 0, 300, 1);
+    place.ok(&["raid", "stop", "a"]);
+    let images = place.drives(&[0, 1, 2, 3]);
+    let (drive, at) = copies(&images)[&(123, 1)][0];
+    place.assemble(&[0, 1, 2, 3], &[]);
+    // Not before: an assembly writes again what it finds damaged of a segment that was open.
+    spoil(&images[drive], at);
+    for _ in 0..2 {
+        let output = place.furrow(&["raid", "scrub", "a", "--wait"]);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        let status = place.status();
+        assert_eq!((lost(&status).len(), &status["state"]), (0, &"damaged".into()));
+        assert_eq!((&status["damaged_blocks"], shown(&place).0), (&1.into(), Some(1)));
+        assert_eq!(metric(&place, "furrow_raid_damaged_blocks"), "1");
+    }
+    let mut errors = vec![0; 4];
+    errors[drive] = 2;
+    assert_eq!(checksum_errors(&place.status()), errors, "one for each scrub that met it");
+    place.ok(&["raid", "scrub", "a", "--wait", "--repair"]);
+    let status = place.status();
+    assert_eq!((&status["damaged_blocks"], &status["state"]), (&0.into(), &"online".into()));
+    assert_eq!(shown(&place).0, Some(0));
+    check(&place, 0, 300, 1);
+    place.ok(&["raid", "stop", "a"]);
+}
+
+#[test]
+fn a_stop_ends_a_scrub_at_once_and_in_order() {
+    let place = Place::new("stopped", 4);
+    place.create("5", &[0, 1, 2, 3]);
+    place.assemble(&[0, 1, 2, 3], &[]);
+    fill(&place, 0, 400, 2);
+    // So slow that the scrub would take minutes.
+    place.ok(&["raid", "fault", "a", "all", "add", "slow", "--delay-us", "300000"]);
+    place.ok(&["raid", "scrub", "a"]);
+    place.until("scrubbing", |status| status["scrub"]["running"] == true);
+    let (begun, image) = (Instant::now(), place.at("d0.zns"));
+    let free = ["device", "fault", &image, "list"];
+    let stopped = std::thread::scope(|scope| {
+        let stop = scope.spawn(|| place.ok(&["raid", "stop", "a"]));
+        // Until it has ended it is to be seen.
+        while !stop.is_finished() {
+            let text = said(&place.furrow(&["raid", "status"]));
+            // The drives are free a moment after the socket is gone.
+            let free = |_| {
+                std::thread::sleep(Duration::from_millis(50));
+                place.furrow(&free).status.success()
+            };
+            assert!(text.contains("array: a") || (0..20).any(free), "{text}");
+        }
+        stop.join().unwrap()
+    });
+    assert!(stopped.contains("a: stopped"), "{stopped}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    let log = place.read("log");
+    assert!(log.contains("scrub: stopped: ") && log.contains("stopped in order"), "{log}");
+    place
+        .drives(&[0, 1, 2, 3])
+        .iter()
+        .for_each(|d| drop(place.ok(&["device", "fault", d, "clear"])));
+    place.assemble(&[0, 1, 2, 3], &[]);
+    check(&place, 0, 400, 2);
     place.ok(&["raid", "stop", "a"]);
 }

@@ -376,6 +376,7 @@ fn start(
         stopping: Cell::new(false),
         stopped: Cell::new(false),
         counters: RefCell::default(),
+        known: crate::known::Known::default(),
         recovered: Cell::default(),
         scrub_stops: Cell::default(),
         config,

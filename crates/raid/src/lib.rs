@@ -23,6 +23,7 @@ mod drive;
 mod event;
 mod footers;
 pub mod format;
+mod known;
 pub mod level;
 mod make;
 mod map;

@@ -17,7 +17,19 @@ use furrow_zone::{Error, ErrorKind, Result};
 pub(crate) type Missing = (usize, u32, Wanted, bool);
 
 /// A block and what lies beside it.
-type Whole = (BlockMeta, Page);
+pub(crate) type Whole = (BlockMeta, Page);
+
+/// What a look at a place showed.
+pub(crate) enum Seen {
+    /// The block of the stripe that is meant to be there.
+    Whole(Whole),
+    /// A block that says it is of no stripe.
+    Foreign,
+    /// Not what was written.
+    Damaged,
+    /// The drive does not give it.
+    Unread,
+}
 
 /// A block that was made: the code beside it, and its content.
 pub(crate) struct Made {
@@ -68,7 +80,7 @@ impl Volume {
         (slot, row, chunk): (u32, u32, u32),
         blocks: Vec<Missing>,
     ) -> Result<Vec<(usize, Page)>> {
-        let made = self.make_rows(slot, row, blocks.len() as u32, chunk).await?;
+        let made = self.make_rows((slot, row), blocks.len() as u32, chunk, Loud::Yes).await?;
         let mut all = Vec::new();
         for ((row, made), (i, number, wanted, damaged)) in (row..).zip(made).zip(blocks) {
             let (identity, page) = self.believed((slot, row, chunk), made?)?;
@@ -105,8 +117,9 @@ impl Volume {
         slot: u32,
         row: u32,
         chunk: u32,
+        loud: Loud,
     ) -> Result<(Option<Identity>, Page)> {
-        let made = self.make_rows(slot, row, 1, chunk).await?;
+        let made = self.make_rows((slot, row), 1, chunk, loud).await?;
         let one = made.into_iter().next().expect("invariant: one row was asked for");
         self.believed((slot, row, chunk), one?)
     }
@@ -137,22 +150,22 @@ impl Volume {
     /// If places in the segment cannot be told; of each row `Io` if too few others can be had.
     pub(crate) async fn make_rows(
         &self,
-        slot: u32,
-        row: u32,
+        (slot, row): (u32, u32),
         count: u32,
         chunk: u32,
+        loud: Loud,
     ) -> Result<Vec<Result<Made>>> {
         self.ready(slot).await?;
         let n = self.0.shape.placement.n;
         let first = self.enough(slot, row, chunk);
         // By chunk, then by row.
         let mut found: Vec<Vec<Option<Whole>>> = vec![vec![None; count as usize]; n as usize];
-        self.read_rows((slot, row), &first, &mut found).await;
+        self.read_rows((slot, row), &first, &mut found, loud).await;
         let mut made: Vec<Option<Made>> =
             (0..count as usize).map(|at| self.combine(&found, at, chunk)).collect();
         let rest: Vec<u32> = (0..n).filter(|c| *c != chunk && !first.contains(c)).collect();
         if made.iter().any(Option::is_none) && !rest.is_empty() {
-            self.read_rows((slot, row), &rest, &mut found).await;
+            self.read_rows((slot, row), &rest, &mut found, loud).await;
             for (at, made) in made.iter_mut().enumerate().filter(|(_, made)| made.is_none()) {
                 *made = self.combine(&found, at, chunk);
             }
@@ -219,6 +232,7 @@ impl Volume {
         (slot, row): (u32, u32),
         chunks: &[u32],
         found: &mut [Vec<Option<Whole>>],
+        loud: Loud,
     ) {
         let mut flights = Vec::new();
         for chunk in chunks {
@@ -230,7 +244,7 @@ impl Volume {
         for (chunk, readings, places) in flights {
             let into = &mut found[chunk as usize];
             for reading in readings {
-                self.take_whole(reading, &places, into).await;
+                self.take_whole(reading, &places, into, loud).await;
             }
         }
     }
@@ -241,52 +255,87 @@ impl Volume {
         reading: Reading,
         places: &[Option<Place>],
         into: &mut [Option<Whole>],
+        loud: Loud,
     ) {
         let index = reading.index;
         let (outcome, of, beside) = reading.over().await;
+        if !outcome.status.is_ok() && of.len() > 1 {
+            for i in of {
+                let place = places[i].expect("invariant: what was read has a place");
+                into[i] = self.whole_at(place, loud).await;
+            }
+            return;
+        }
         if !outcome.status.is_ok() {
-            if of.len() > 1 {
-                for i in of {
-                    let place = places[i].expect("invariant: what was read has a place");
-                    into[i] = self.whole_at(place).await;
-                }
-                return;
-            }
-            self.0.members[index as usize].count(|errors| errors.read += 1);
-            if let Some(place) = of.first().and_then(|i| places[*i]) {
-                self.note_lost_zone(place.index, place.zone);
-            }
+            self.note_unread(index, of.first().and_then(|i| places[*i]));
             return;
         }
         for (n, (i, page)) in of.into_iter().zip(outcome.data).enumerate() {
             let place = places[i].expect("invariant: what was read has a place");
-            let meta = beside.of(&outcome.oob, n);
-            // What belongs to no stripe is not damaged.
-            let none = meta.is_some_and(|meta| meta.stripe.get() == NONE);
-            let meta = meta.filter(|meta| {
-                meta.stripe.get() == place.stripe && meta.own_crc.get() == crc32c(page.bytes())
-            });
-            if meta.is_none() && !none {
-                self.note_mismatch(index);
-            }
-            into[i] = meta.map(|meta| (meta, page));
+            into[i] = match is_whole(place, beside.of(&outcome.oob, n), page) {
+                Seen::Whole(whole) => Some(whole),
+                Seen::Damaged if loud == Loud::Yes => {
+                    self.note_mismatch(index);
+                    None
+                }
+                _ => None,
+            };
+        }
+    }
+
+    /// A read of a block failed.
+    fn note_unread(&self, index: u32, place: Option<Place>) {
+        self.0.members[index as usize].count(|errors| errors.read += 1);
+        if let Some(place) = place {
+            self.note_lost_zone(place.index, place.zone);
         }
     }
 
     /// The block at a place, if it is whole.
-    async fn whole_at(&self, place: Place) -> Option<Whole> {
-        let drive = self.0.members[place.index as usize].drive()?;
-        let reading = self.read_at(&drive, place, vec![0]);
-        let mut found = [None];
-        Box::pin(self.take_whole(reading, &[Some(place)], &mut found)).await;
-        found[0].take()
+    async fn whole_at(&self, place: Place, loud: Loud) -> Option<Whole> {
+        match self.look_at(place).await {
+            Seen::Whole(whole) => return Some(whole),
+            Seen::Damaged if loud == Loud::Yes => self.note_mismatch(place.index),
+            _ => {}
+        }
+        None
     }
 
-    /// A block and what lies beside it, if it is there and whole.
-    pub(crate) async fn block_at(&self, slot: u32, row: u32, chunk: u32) -> Result<Option<Whole>> {
-        match self.place_at(slot, row, chunk).await? {
-            Some(place) => Ok(self.whole_at(place).await),
-            None => Ok(None),
+    /// Looks at what is at a place. Only a read that fails is an error of the member: whether a
+    /// block that is damaged counts for anything is for the caller to say.
+    pub(crate) async fn look_at(&self, place: Place) -> Seen {
+        let Some(drive) = self.0.members[place.index as usize].drive() else {
+            return Seen::Unread;
+        };
+        let (outcome, _, beside) = self.read_at(&drive, place, vec![0]).over().await;
+        match outcome.data.into_iter().next().filter(|_| outcome.status.is_ok()) {
+            Some(page) => is_whole(place, beside.of(&outcome.oob, 0), page),
+            None => {
+                self.note_unread(place.index, Some(place));
+                Seen::Unread
+            }
         }
+    }
+}
+
+/// Whether a damaged block that is met is an error of its member. It is not where nothing may
+/// count of what is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loud {
+    Yes,
+    No,
+}
+
+/// What a block is that was read at a place, with what lies beside it.
+fn is_whole(place: Place, meta: Option<BlockMeta>, page: Page) -> Seen {
+    match meta {
+        // What belongs to no stripe is not damaged.
+        Some(meta) if meta.stripe.get() == NONE => Seen::Foreign,
+        Some(meta)
+            if meta.stripe.get() == place.stripe && meta.own_crc.get() == crc32c(page.bytes()) =>
+        {
+            Seen::Whole((meta, page))
+        }
+        _ => Seen::Damaged,
     }
 }

@@ -93,7 +93,10 @@ impl Volume {
         let mut pages = Pages::new();
         while at < end {
             let leaf = Map::leaf(at);
-            self.fetch(leaf, false).await?;
+            if let Err(error) = self.fetch(leaf, false).await {
+                self.note_lost_leaf(leaf);
+                return Err(error);
+            }
             // Read before the next mapping block is asked for: that may have to wait for room, and
             // what is being read cannot be reset.
             let mut wanted: smallvec::SmallVec<[(u32, Wanted); 16]> = Default::default();
@@ -104,7 +107,13 @@ impl Volume {
                     at += 1;
                 }
             }
-            let read = self.read_numbers(&wanted).await?;
+            let read = match self.read_numbers(&wanted).await {
+                Ok(read) => read,
+                Err(error) => {
+                    self.note_lost(&wanted).await;
+                    return Err(error);
+                }
+            };
             if at == end && pages.is_empty() {
                 return Ok(read);
             }

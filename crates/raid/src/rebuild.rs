@@ -10,7 +10,7 @@ use crate::assemble::{check_empty, erase};
 use crate::drive::Drive;
 use crate::event::Event;
 use crate::format::{BlockMeta, FooterEntry, NONE, kind};
-use crate::make::Made;
+use crate::make::{Loud, Made};
 use crate::member::{Member, MemberState};
 use crate::meta::{self, Identity};
 use crate::stream::Open;
@@ -465,8 +465,10 @@ impl Volume {
                 continue;
             }
             let (volume, chunk) = (self.clone(), placement.chunk(stripe, index));
-            let made =
-                self.0.rt.spawn(async move { volume.make_rows(slot, row, count, chunk).await });
+            let made = self
+                .0
+                .rt
+                .spawn(async move { volume.make_rows((slot, row), count, chunk, Loud::Yes).await });
             flights.push((stripe, count, chunk < placement.k, Some(made)));
             row += count;
         }

@@ -2,6 +2,7 @@
 
 use crate::drive::Drive;
 use crate::format::{BlockMeta, CODED, FooterEntry, NONE, kind};
+use crate::make::Loud;
 use crate::meta::{self, Identity};
 use crate::shape::Shape;
 use crate::stream::read_footer;
@@ -245,6 +246,35 @@ impl Volume {
         Ok(())
     }
 
+    /// Finds chunks of the first `rows` rows of a segment whose places nothing says: those of which
+    /// a block was damaged when the zones were looked through. What lies beside it still says
+    /// which stripe it is of.
+    pub(crate) async fn find_damaged(&self, slot: u32, rows: u32) -> Result<()> {
+        self.ready(slot).await?;
+        let segment = self.0.segments.borrow()[slot as usize].clone();
+        let Some(table) = segment.table.filter(|_| segment.group > 1) else { return Ok(()) };
+        let stripes = self.0.shape.stripes(segment.chunk);
+        let groups = Groups { chunk: segment.chunk, group: segment.group, stripes };
+        for (index, zone) in (0..self.0.shape.placement.n).zip(segment.zones) {
+            let drive = self.0.members[index as usize].drive();
+            let (Some(zone), Some(drive)) = (zone, drive) else { continue };
+            let unplaced = |stripe: u32| table.borrow().get(stripe, index).is_none();
+            if !(0..rows / segment.chunk).any(unplaced) {
+                continue;
+            }
+            let _pin = drive.zones.pin(zone);
+            let mut found = Vec::new();
+            read_zone(&drive, &self.0.shape, zone, rows, &self.0.pages, |read| {
+                let meta = read.and_then(|(_, oob)| meta::open(oob, segment.sequence));
+                let stripe = meta.map(|meta| meta.stripe.get());
+                found.push(stripe.filter(|stripe| *stripe < stripes && unplaced(*stripe)));
+            })
+            .await;
+            note_places(&mut table.borrow_mut(), groups, index, found.into_iter());
+        }
+        Ok(())
+    }
+
     /// What each data block of an ended segment is, by number.
     pub(crate) async fn identities(&self, slot: u32) -> Vec<(u32, Identity)> {
         if self.0.shape.bare {
@@ -318,7 +348,7 @@ impl Volume {
                 if found.contains_key(&number) {
                     continue;
                 }
-                if let Ok((Some(identity), _)) = self.make(slot, row, chunk).await {
+                if let Ok((Some(identity), _)) = self.make(slot, row, chunk, Loud::Yes).await {
                     found.insert(number, identity);
                 }
             }

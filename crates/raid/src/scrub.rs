@@ -2,10 +2,11 @@
 //! against its parity, and writes anew what is damaged.
 
 use crate::format::{MAPPED, NONE, block};
+use crate::make::{Loud, Seen};
 use crate::map::Map;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
-use crate::read::Place;
+use crate::read::{Place, Wanted};
 use crate::stream::Origin;
 use crate::volume::{SegmentState, Volume};
 use crate::window;
@@ -31,6 +32,10 @@ pub struct Finding {
     pub what: &'static str,
     /// The stripe's blocks that count were written anew.
     pub repaired: bool,
+    /// The drive does not give it, rather than something else than was written.
+    pub unread: bool,
+    /// What cannot be had of its stripe counts: it is lost, and nothing mends it.
+    pub lost: bool,
 }
 
 /// What a scrub found.
@@ -116,7 +121,18 @@ impl Volume {
             done += 1;
         }
         let Found { mut result, short } = found;
-        self.judge(short, &mut result).await?;
+        if !result.stopped {
+            self.recount_known();
+        }
+        self.judge(short, repair, &mut result).await?;
+        if !result.stopped {
+            self.check_known().await;
+        }
+        // Only what counts is an error of its member: damage that nobody needs is none, however
+        // often it is met. Reads that failed have been counted.
+        for finding in result.findings.iter().filter(|finding| !finding.unread) {
+            self.0.members[finding.member as usize].count(|errors| errors.checksum += 1);
+        }
         progress(done, total);
         Ok(result)
     }
@@ -126,28 +142,55 @@ impl Volume {
         self.0.scrub_stops.set(self.0.scrub_stops.get() + 1);
     }
 
-    /// Adds what is lost of rows of which too little is left.
-    async fn judge(&self, short: Vec<Short>, result: &mut Scrubbed) -> Result<()> {
+    /// Adds what is lost of rows of which too little is left: what the map names of them and a read
+    /// cannot have, by now.
+    async fn judge(&self, short: Vec<Short>, repair: bool, result: &mut Scrubbed) -> Result<()> {
         if short.is_empty() {
             return Ok(());
         }
         let numbers = short.iter().flat_map(|row| row.missing.iter().copied());
-        let (suspected, mut named): (BTreeSet<u32>, BTreeSet<u32>) =
-            (numbers.collect(), BTreeSet::new());
+        let suspected: BTreeSet<u32> = numbers.collect();
+        let mut named: Vec<(u32, Wanted)> = Vec::new();
+        let (mut lost, mut kept) = (BTreeSet::new(), BTreeSet::new());
         for leaf in 0..self.0.shape.mappings {
-            self.fetch(leaf, false).await?;
+            let there = self.fetch(leaf, false).await;
+            self.check_alive()?;
             let (map, first) = (self.0.map.borrow(), u64::from(leaf) * u64::from(MAPPED));
-            let mapped = (first..self.blocks().min(first + u64::from(MAPPED))).map(|b| map.get(b));
-            named.extend(mapped.chain([map.root_of(leaf)]).filter(|n| suspected.contains(n)));
+            let root = map.root_of(leaf);
+            if there.is_err() {
+                lost.insert(root);
+                result.lost += self.note_lost_leaf(leaf);
+                continue;
+            }
+            let end = self.blocks().min(first + u64::from(MAPPED));
+            let mapped = (first..end).map(|lba| (map.get(lba), (block::DATA, lba)));
+            let all = mapped.chain([(root, (block::MAPPING, u64::from(leaf)))]);
+            named.extend(all.filter(|(number, _)| suspected.contains(number)));
+        }
+        for (number, wanted) in named {
+            if !self.cannot_be_had(number, wanted).await {
+                continue;
+            }
+            if wanted.0 == block::DATA {
+                lost.insert(number);
+                result.lost += 1;
+                self.0.known.add(wanted.1..wanted.1 + 1);
+                continue;
+            }
+            // What it says is in memory: it is damaged, and nothing is lost.
+            kept.insert(number);
+            if repair && self.fetch(wanted.1 as u32, false).await.is_ok() {
+                self.0.map.borrow_mut().mark_dirty(wanted.1 as u32);
+            }
         }
         for row in short {
             // One that was released meanwhile had nothing that counts.
             let there = self.stays(row.segment);
-            let gone = row.missing.iter().filter(|number| named.contains(number)).count();
-            if there && (gone > 0 || row.renewed) {
-                result.lost += gone as u64;
+            let gone = row.missing.iter().any(|number| lost.contains(number));
+            let known = row.missing.iter().any(|number| kept.contains(number));
+            if there && (gone || known || row.renewed) {
                 for finding in row.findings {
-                    result.find(Finding { repaired: gone == 0, ..finding });
+                    result.find(Finding { repaired: !gone && repair, lost: gone, ..finding });
                 }
             }
         }
@@ -190,6 +233,9 @@ impl Volume {
         found: &mut Found,
     ) -> Result<()> {
         let chunk = self.0.segments.borrow()[slot as usize].chunk;
+        if self.stays((slot, sequence)) {
+            self.find_damaged(slot, rows).await?;
+        }
         let (mut next, mut flights, mut result) = (0, VecDeque::new(), Ok(()));
         loop {
             let stopped = self.0.scrub_stops.get() != stops;
@@ -234,16 +280,24 @@ impl Volume {
                 continue;
             };
             all.result.blocks += 1;
-            let block = self.block_at(slot, row, chunk).await?;
+            let (block, unread) = match self.look_at(place).await {
+                Seen::Whole(whole) => (Some(whole), false),
+                Seen::Unread => (None, true),
+                Seen::Foreign => {
+                    found.push(None);
+                    continue;
+                }
+                Seen::Damaged => (None, false),
+            };
             let listing = if self.0.shape.bare { self.lost_listing(place).await } else { None };
             if block.is_none() && (listing.is_none() || self.is_listed(place).await) {
-                damaged.push((place, "damaged or unreadable"));
+                damaged.push((place, "damaged or unreadable", unread));
             }
-            listings.extend(listing.map(|place| (place, LISTING)));
+            listings.extend(listing.map(|place| (place, LISTING, false)));
             found.push(block);
         }
         // A stripe that a crash tore, and rows that fill a group up, have nothing that counts.
-        if found.iter().all(Option::is_none) {
+        if found.iter().all(Option::is_none) && damaged.is_empty() {
             return Ok(());
         }
         // Of metadata only the last of a window counts: without it what it lists is damaged.
@@ -259,7 +313,7 @@ impl Volume {
                 if made.as_deref() != Some(bytes[parity as usize])
                     && let Some(place) = self.place_at(slot, row, parity).await?
                 {
-                    damaged.push((place, "parity does not fit the data"));
+                    damaged.push((place, "parity does not fit the data", false));
                 }
             }
         }
@@ -282,12 +336,14 @@ impl Volume {
             }
         };
         let whole = left && missing.is_empty();
-        let findings = damaged.into_iter().map(|(place, what)| Finding {
+        let findings = damaged.into_iter().map(|(place, what, unread)| Finding {
             member: place.index,
             zone: place.zone,
             block: place.offset,
             what,
             repaired: whole && repair,
+            unread,
+            lost: false,
         });
         if whole {
             all.result.findings.extend(findings);
@@ -359,9 +415,11 @@ impl Volume {
         row: u32,
         chunk: u32,
     ) -> Result<(Option<Identity>, furrow_rt::Page)> {
-        if let Some((meta, page)) = self.block_at(slot, row, chunk).await? {
+        if let Some(place) = self.place_at(slot, row, chunk).await?
+            && let Seen::Whole((meta, page)) = self.look_at(place).await
+        {
             return Ok((Identity::from_bytes(&meta::coded(&meta)), page));
         }
-        self.make(slot, row, chunk).await
+        self.make(slot, row, chunk, Loud::No).await
     }
 }

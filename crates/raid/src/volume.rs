@@ -213,6 +213,7 @@ pub(crate) struct Inner {
     pub(crate) stopping: Cell<bool>,
     pub(crate) stopped: Cell<bool>,
     pub(crate) counters: RefCell<Counters>,
+    pub(crate) known: crate::known::Known,
     /// How often scrubs were told to end.
     pub(crate) scrub_stops: Cell<u64>,
     pub(crate) recovered: Cell<crate::settle::Recovered>,

@@ -577,6 +577,9 @@ impl Volume {
     }
 
     fn forget(&self, block: u64, count: u64) {
+        if !self.0.known.is_empty() {
+            self.0.known.remove(block..block + count);
+        }
         for lba in block..block + count {
             let old = self.0.map.borrow_mut().set(lba, NONE);
             self.debit(old);
@@ -586,6 +589,9 @@ impl Volume {
     fn remap(&self, item: &Item, number: u32) {
         if !self.is_current(item) {
             return;
+        }
+        if !self.0.known.is_empty() {
+            self.0.known.remove(item.identity.lba..item.identity.lba + 1);
         }
         let old = self.0.map.borrow_mut().set(item.identity.lba, number);
         self.credit(number);

@@ -7,7 +7,7 @@
 
 use super::request::{Answer, REQUEST_MAX, Request};
 use furrow_nbd::{Listen, Listener};
-use furrow_rt::{Nanos, Notify, Rt, either, within};
+use furrow_rt::{Nanos, Notify, Rt, within};
 use furrow_zone::Result;
 use rustix::io::Errno;
 use serde_json::Value;
@@ -64,10 +64,9 @@ impl Control {
         self.open.clone()
     }
 
-    /// Serves whoever connects, until `stop`.
-    pub async fn serve<H: Handle>(self, handler: Rc<H>, stop: Notify) {
+    /// Serves whoever connects, until it is dropped.
+    pub async fn serve<H: Handle>(self, handler: Rc<H>) {
         loop {
-            let stopped = stop.wait();
             match self.listener.accept() {
                 Ok((socket, _)) if self.open.number.get() < CONNECTIONS => {
                     let (rt, open, handler) = (self.rt.clone(), self.open.clone(), handler.clone());
@@ -79,11 +78,7 @@ impl Control {
                     });
                 }
                 Ok(_) => self.rt.yield_now().await,
-                Err(Errno::AGAIN) => {
-                    if either(self.listener.readable(&self.rt), stopped).await.is_err() {
-                        return;
-                    }
-                }
+                Err(Errno::AGAIN) => self.listener.readable(&self.rt).await,
                 Err(_) => self.rt.sleep(100 * Nanos::MILLI).await,
             }
         }

@@ -96,6 +96,16 @@ pub struct Scrub {
     stop: bool,
 }
 
+/// Forget the errors of an array, and what is known to be lost or damaged
+///
+/// For when it has been seen to: the data came back from a copy, or is not missed. What is still
+/// lost or damaged is found by the next read or scrub.
+#[derive(clap::Args)]
+pub struct Clear {
+    /// Name, UUID or control socket
+    array: String,
+}
+
 /// Stop an array
 ///
 /// Returns when its daemon has ended: everything is durable and the drives are free. Refused while
@@ -236,6 +246,21 @@ pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
     writeln!(out, "{name}: {}", status::describe_scrub(&scrub))?;
     let left = scrub.findings.iter().any(|damage| !damage.repaired) || scrub.lost > 0;
     Ok(u8::from(left))
+}
+
+/// Runs `furrow raid clear`.
+///
+/// # Errors
+/// If a scrub is running.
+pub fn clear(args: &Clear, out: &mut dyn Write) -> Result<u8> {
+    let array = client::find(&args.array)?;
+    client::ask(&array.socket, &Request::Clear)?;
+    writeln!(
+        out,
+        "{}: errors are counted from 0 again, and no damage is known",
+        array.status.array
+    )?;
+    Ok(0)
 }
 
 /// Shows progress until there is none, and returns the last status.

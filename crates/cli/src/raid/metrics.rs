@@ -30,7 +30,7 @@ fn each(
 
 fn all(page: &mut Page, status: &Status) {
     page.family("state", "gauge", "1 for the state the array is in");
-    for state in ["online", "degraded", "failed"] {
+    for state in ["online", "damaged", "degraded", "failed", "stopping"] {
         page.sample("state", &[("state", state)], u8::from(status.state == state));
     }
     page.one("size_bytes", "gauge", "Size of the volume", status.size_bytes);
@@ -58,6 +58,10 @@ fn all(page: &mut Page, status: &Status) {
     page.one("scrub_running", "gauge", "1 while a scrub runs", u8::from(scrubbing));
     let damaged = scrub.map_or(0, |scrub| scrub.damaged);
     page.one("scrub_damaged", "gauge", "Damaged blocks the last scrub met", damaged);
+    let lost = status.lost_blocks;
+    page.one("lost_blocks", "gauge", "Blocks of the volume that are known to be lost", lost);
+    let damaged = status.damaged_blocks;
+    page.one("damaged_blocks", "gauge", "Damaged blocks that are known and not mended", damaged);
     let lost = scrub.map_or(0, |scrub| scrub.lost);
     page.one("scrub_lost", "gauge", "Blocks the last scrub could not have", lost);
 }

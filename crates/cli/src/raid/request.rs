@@ -50,6 +50,8 @@ pub enum Request {
     },
     /// End the scrub that is running.
     StopScrub,
+    /// Forget errors, and what is known to be lost or damaged.
+    Clear,
     /// Stop the array.
     Stop {
         /// Also if clients are connected.
@@ -96,6 +98,7 @@ mod tests {
         for request in [
             Request::Status,
             Request::StopScrub,
+            Request::Clear,
             Request::Stop { force: true },
             Request::Rebuild { pause_us: None },
             Request::Fault { member: None, words: vec!["list".into()] },

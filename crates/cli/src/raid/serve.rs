@@ -9,7 +9,7 @@ use super::devices::{self, same};
 use super::metrics;
 use super::notice::{Notice, Notices};
 use super::request::Request;
-use super::status::{Damage, Member, Rebuild, Scrub, Status, VERSION};
+use super::status::{Damage, LostRange, Member, Rebuild, Scrub, Status, VERSION};
 use crate::device::fault;
 use crate::holds;
 use furrow_emu::{Emulator, OpenMode};
@@ -21,10 +21,13 @@ use furrow_zone::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Events a status shows.
 const EVENTS: usize = 32;
+/// Errors of a member from which on it is the problem.
+const MANY: u64 = 1000;
 /// Damaged blocks a status names.
 const FINDINGS: usize = 1000;
 /// Nanoseconds that a volume may take to stop: one whose drives are gone may not be able to.
@@ -50,6 +53,10 @@ pub struct Daemon {
     drives: RefCell<Vec<Option<Drive>>>,
     spares: RefCell<VecDeque<Drive>>,
     scrub: RefCell<Option<Scrub>>,
+    /// A scrub has ended.
+    scrub_over: Notify,
+    /// Damaged blocks that scrubs met and that could be mended.
+    damaged: Cell<u64>,
     events: RefCell<VecDeque<Notice>>,
     notices: RefCell<Option<Notices>>,
     /// It is to end.
@@ -90,6 +97,8 @@ impl Daemon {
             drives: RefCell::new(drives),
             spares: RefCell::new(spares.into()),
             scrub: RefCell::default(),
+            scrub_over: Notify::new(),
+            damaged: Cell::new(0),
             events: RefCell::default(),
             notices: RefCell::new(Some(notices)),
             stop: Notify::new(),
@@ -157,7 +166,10 @@ impl Daemon {
     /// Why the volume could not be stopped in order.
     pub async fn shut_down(&self) -> std::result::Result<(), String> {
         self.stopping.set(true);
-        self.server.shutdown().await;
+        self.volume.stop_scrub();
+        // A drive that does not answer may hold requests for ever.
+        let _ = within(&self.rt, STOP_PATIENCE, self.server.shutdown()).await;
+        let _ = within(&self.rt, STOP_PATIENCE, self.scrub_ended()).await;
         let stopped = within(&self.rt, STOP_PATIENCE, self.volume.stop()).await;
         let result = match (stopped, self.volume.failed()) {
             (Some(Ok(())), _) => Ok(()),
@@ -171,6 +183,13 @@ impl Daemon {
         *self.ended.borrow_mut() = Some(result.clone());
         self.end.notify_all();
         result
+    }
+
+    /// Waits until no scrub runs.
+    async fn scrub_ended(&self) {
+        while self.scrub.borrow().as_ref().is_some_and(|scrub| scrub.running) {
+            self.scrub_over.wait().await;
+        }
     }
 
     /// Who hears of events, to be waited for at the end.
@@ -210,6 +229,9 @@ impl Daemon {
             Level::Raid01 => u32::from(down == 0),
             _ => placement.tolerates().saturating_sub(down),
         };
+        let (lost_blocks, lost) = volume.lost();
+        let range =
+            |range: &Range<u64>| LostRange { first: range.start, blocks: range.end - range.start };
         let mut status = Status {
             version: VERSION,
             array: self.name.clone(),
@@ -225,6 +247,9 @@ impl Daemon {
             map_memory_bytes: volume.memory().0 as u64,
             map_memory_limit_bytes: volume.map_memory_limit(),
             table_memory_bytes: volume.memory().1 as u64,
+            lost_blocks,
+            lost: lost.iter().take(FINDINGS).map(range).collect(),
+            damaged_blocks: self.damaged.get(),
             may_fail: if volume.failed().is_some() { 0 } else { may_fail },
             read_only: self.read_only,
             listening: server.listening,
@@ -237,6 +262,10 @@ impl Daemon {
             events: self.events.borrow().iter().cloned().collect(),
         };
         advise(&mut status);
+        if self.stopping.get() {
+            status.state = "stopping".to_owned();
+            status.action = Some("wait: it ends when everything is durable".to_owned());
+        }
         status
     }
 
@@ -367,6 +396,19 @@ impl Daemon {
         Ok(json!({}))
     }
 
+    /// Forgets errors and damage.
+    fn clear(&self) -> Result<Value> {
+        if self.scrub.borrow().as_ref().is_some_and(|scrub| scrub.running) {
+            let message = "a scrub is running: stop it first, or wait for it";
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        self.volume.clear();
+        self.damaged.set(0);
+        *self.scrub.borrow_mut() = None;
+        self.note("cleared", None, "errors and known damage are cleared".to_owned());
+        Ok(json!({}))
+    }
+
     async fn scrub(self: Rc<Self>, repair: bool) {
         let (began, progress) = (self.rt.now(), self.clone());
         let result = self.volume.scrub(repair, |done, total| progress.scrubbed(began, done, total));
@@ -379,6 +421,9 @@ impl Daemon {
             Ok(found) => {
                 scrub.blocks = found.blocks;
                 scrub.damaged = found.findings.len() as u64;
+                // What an earlier one met stays known until one comes to its end.
+                let left = found.findings.iter().filter(|f| !f.repaired && !f.lost).count() as u64;
+                self.damaged.set(if found.stopped { self.damaged.get().max(left) } else { left });
                 scrub.lost = found.lost;
                 let drives = self.drives.borrow();
                 let damage = |finding: &furrow_raid::Finding| Damage {
@@ -397,6 +442,7 @@ impl Daemon {
         let event = if scrub.damaged > 0 { "scrub-damaged" } else { "scrub-finished" };
         let text = format!("scrub: {}", super::status::describe_scrub(&scrub));
         *self.scrub.borrow_mut() = Some(scrub);
+        self.scrub_over.notify_all();
         self.note(event, None, text);
     }
 
@@ -478,6 +524,7 @@ impl Handle for Daemon {
             Request::Rebuild { pause_us } => self.rebuild(pause_us),
             Request::Scrub { repair } => self.begin_scrub(repair),
             Request::StopScrub => self.stop_scrub(),
+            Request::Clear => self.clear(),
         };
         done.map_err(|error| error.to_string())
     }
@@ -517,16 +564,54 @@ fn advise(status: &mut Status) {
     } else if status.rebuild.is_some() {
         status.problem = Some(format!("a drive is being rebuilt; {redundancy}"));
         status.action = Some(format!("wait: furrow raid rebuild {name} --wait"));
-    } else if status.scrub.as_ref().is_some_and(|s| s.lost > 0) {
-        status.problem = Some("blocks of the volume are lost".to_owned());
-        status.action = Some("write them anew from a copy".to_owned());
-    } else if status.scrub.as_ref().is_some_and(|s| s.damaged > 0 && !s.repair && !s.running) {
-        status.problem = Some("the last scrub found damage".to_owned());
-        status.action = Some(format!("mend it: furrow raid scrub {name} --repair"));
-    } else if status.members.iter().any(|m| m.read_errors + m.write_errors > 0) {
+    } else if let Some((problem, action)) = damage(status) {
+        status.state = "damaged".to_owned();
+        status.problem = Some(problem);
+        status.action = Some(action);
+        return;
+    } else if let Some(member) = status.members.iter().find(|member| errors(member) >= MANY) {
+        let (number, many) = (member.member, errors(member));
+        status.problem = Some(format!(
+            "member {number} has had {many} errors; the other drives had what it did not give"
+        ));
+        let out = match status.may_fail {
+            0 => "copy what counts, the array cannot do without it".to_owned(),
+            _ => format!("take it out and replace it: furrow raid fail {name} {number}"),
+        };
+        status.action =
+            Some(format!("{out}; if it is mended, count from 0: furrow raid clear {name}"));
+    } else if status.members.iter().any(|member| errors(member) > 0) {
         status.problem = Some("a drive has errors; all data is there".to_owned());
-        status.action = Some(format!("look for more: furrow raid scrub {name}"));
+        status.action = Some(format!(
+            "look for more: furrow raid scrub {name}; then count from 0: furrow raid clear {name}"
+        ));
     }
+    let more = damage(status).map(|(problem, _)| problem);
+    if let (Some(problem), Some(more)) = (&mut status.problem, more) {
+        *problem = format!("{problem}; {more}");
+    }
+}
+
+fn errors(member: &Member) -> u64 {
+    member.read_errors + member.write_errors + member.checksum_errors
+}
+
+/// What is known to be lost or damaged, and what to do about it.
+fn damage(status: &Status) -> Option<(String, String)> {
+    let name = &status.array;
+    if status.lost_blocks > 0 {
+        let problem = format!("{} blocks of the volume are LOST", status.lost_blocks);
+        let action = format!(
+            "write or trim them (from a copy), and look for more: furrow raid scrub {name}; or \
+             forget them: furrow raid clear {name}"
+        );
+        return Some((problem, action));
+    }
+    if status.damaged_blocks > 0 {
+        let problem = format!("the last scrub met {} damaged blocks", status.damaged_blocks);
+        return Some((problem, format!("mend them: furrow raid scrub {name} --repair")));
+    }
+    None
 }
 
 /// Opens the drives of members or spares for a daemon.

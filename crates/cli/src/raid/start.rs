@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use furrow_fuse::Signals;
 use furrow_nbd::{Export, Identity, Listen, Server, Tls};
 use furrow_raid::{Examined, MemberState, Options, Volume, doubt};
-use furrow_rt::{Nanos, Notify, Rt, either};
+use furrow_rt::{Nanos, Rt, either};
 use furrow_zone::{ErrorKind, ZonedDevice};
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -201,8 +201,8 @@ fn serve(args: &Args) -> Result<()> {
         service.start(page)?;
     }
     let handler = daemon.clone();
-    let (connections, no_more) = (control.connections(), Notify::new());
-    rt.spawn_detached(control.serve(handler, no_more.clone()));
+    let connections = control.connections();
+    rt.spawn_detached(control.serve(handler));
     let status = daemon.status();
     let text = format!("served at {}", status.listening.join(" "));
     let mut said = format!("{name}: {text}");
@@ -219,7 +219,7 @@ fn serve(args: &Args) -> Result<()> {
     let result = rt.block_on(async move {
         let _ = either(engine.readable(signal), served.stop.wait()).await;
         let result = served.shut_down().await;
-        no_more.notify_all();
+        // The socket goes with the drives below: who looks for the array sees it until then.
         connections.wait_for_end(&engine, FAREWELL).await;
         result
     });

@@ -17,7 +17,8 @@ pub const VERSION: u32 = 1;
 /// Show how running arrays are
 ///
 /// State, members and their errors, how far a rebuild or a scrub is, and what to do. Exit status 0
-/// if all is well, 1 if an array is degraded or has failed.
+/// if all is well, 1 if an array is degraded or has failed, is being stopped, or holds data that is
+/// known to be lost or damaged.
 #[derive(clap::Args)]
 pub struct Args {
     /// Arrays: names, UUIDs, or control sockets; all that run without it
@@ -47,7 +48,8 @@ pub struct Status {
     pub pid: u32,
     /// RAID level: 0, 01, 4, 5 or 6.
     pub level: String,
-    /// online, degraded (a member lacks something), failed (nothing can be written).
+    /// online, damaged (what it holds is known to be lost or damaged), degraded (a member lacks
+    /// something), failed (nothing can be written), stopping.
     pub state: String,
     /// Why it failed.
     pub error: Option<String>,
@@ -66,6 +68,15 @@ pub struct Status {
     pub map_memory_limit_bytes: Option<u64>,
     /// Bytes of its memory that the stripe tables take.
     pub table_memory_bytes: u64,
+    /// Blocks of the volume that are known to be lost: neither read, nor written since, nor cleared.
+    #[serde(default)]
+    pub lost_blocks: u64,
+    /// The first of them.
+    #[serde(default)]
+    pub lost: Vec<LostRange>,
+    /// Damaged blocks of the drives that the last scrub met and did not mend.
+    #[serde(default)]
+    pub damaged_blocks: u64,
     /// Drives that may fail now, whichever they are.
     pub may_fail: u32,
     /// Clients may not write.
@@ -86,6 +97,15 @@ pub struct Status {
     pub counters: BTreeMap<String, u64>,
     /// What happened last, oldest first.
     pub events: Vec<Notice>,
+}
+
+/// Blocks of 4 KiB that lie one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostRange {
+    /// The first of them.
+    pub first: u64,
+    /// How many.
+    pub blocks: u64,
 }
 
 /// A member of an array.
@@ -263,6 +283,9 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
             line("", describe_damage(damage))?;
         }
     }
+    if status.lost_blocks > 0 {
+        line("lost", describe_lost(status))?;
+    }
     if !status.spares.is_empty() {
         line("spares", status.spares.join(" "))?;
     }
@@ -302,6 +325,20 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
 
 /// Events that are shown.
 const EVENTS_SHOWN: usize = 5;
+
+/// Ranges of lost blocks that are shown.
+const LOST_SHOWN: usize = 8;
+
+/// Which blocks of the volume are lost.
+fn describe_lost(status: &Status) -> String {
+    let one = |range: &LostRange| match range.blocks {
+        1 => range.first.to_string(),
+        blocks => format!("{}-{}", range.first, range.first + blocks - 1),
+    };
+    let shown: Vec<String> = status.lost.iter().take(LOST_SHOWN).map(one).collect();
+    let more = if status.lost.len() > LOST_SHOWN { ", ... (--json has more)" } else { "" };
+    format!("{} blocks of 4 KiB: {}{more}", status.lost_blocks, shown.join(", "))
+}
 
 /// How far a rebuild is.
 pub fn describe_rebuild(rebuild: &Rebuild) -> String {

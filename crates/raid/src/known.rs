@@ -1,0 +1,210 @@
+//! What is known to be lost: blocks of the volume that cannot be had from the drives any more.
+//!
+//! Reads and scrubs feed it. A block leaves it when it is written or trimmed, when a scrub that
+//! came to its end can read it after all, or when an operator clears it. It is in memory alone:
+//! after a restart the next read or scrub finds the same blocks.
+//!
+//! Only what the drives in service cannot give counts. While so many members are gone that data is
+//! missing for want of drives, nothing is noted: those drives may come back.
+
+use crate::format::{MAPPED, NONE, block};
+use crate::map::Map;
+use crate::member::Errors;
+use crate::read::Wanted;
+use crate::volume::Volume;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Ranges that are kept; what comes beyond them is only counted.
+const RANGES: usize = 4096;
+
+/// A bounded set of blocks.
+#[derive(Default)]
+pub(crate) struct Known {
+    /// Disjoint ranges that do not touch: first block, and the one after the last.
+    ranges: RefCell<BTreeMap<u64, u64>>,
+    blocks: Cell<u64>,
+    /// Blocks for which there was no place.
+    beyond: Cell<u64>,
+}
+
+impl Known {
+    /// Whether it holds nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.get() + self.beyond.get() == 0
+    }
+
+    /// Adds a range.
+    pub(crate) fn add(&self, range: Range<u64>) {
+        if range.is_empty() || self.has(&range) {
+            return;
+        }
+        let (mut first, mut end) = (range.start, range.end);
+        let mut ranges = self.ranges.borrow_mut();
+        let near = ranges.range(..=end).rev().take_while(|(_, last)| **last >= first);
+        let near: Vec<(u64, u64)> = near.map(|(first, end)| (*first, *end)).collect();
+        if near.is_empty() && ranges.len() >= RANGES {
+            self.beyond.set(self.beyond.get() + (end - first));
+            return;
+        }
+        let mut blocks = self.blocks.get();
+        for (start, stop) in near {
+            ranges.remove(&start);
+            blocks -= stop - start;
+            (first, end) = (first.min(start), end.max(stop));
+        }
+        ranges.insert(first, end);
+        self.blocks.set(blocks + (end - first));
+    }
+
+    fn has(&self, range: &Range<u64>) -> bool {
+        let ranges = self.ranges.borrow();
+        ranges.range(..=range.start).next_back().is_some_and(|(_, end)| *end >= range.end)
+    }
+
+    /// Takes out what it has of a range.
+    pub(crate) fn remove(&self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let mut ranges = self.ranges.borrow_mut();
+        let touched = ranges.range(..range.end).rev().take_while(|(_, end)| **end > range.start);
+        let touched: Vec<(u64, u64)> = touched.map(|(first, end)| (*first, *end)).collect();
+        for (first, end) in touched {
+            ranges.remove(&first);
+            if first < range.start {
+                ranges.insert(first, range.start);
+            }
+            if end > range.end {
+                ranges.insert(range.end, end);
+            }
+            let gone = end.min(range.end) - first.max(range.start);
+            self.blocks.set(self.blocks.get() - gone);
+        }
+    }
+
+    fn clear(&self) {
+        self.ranges.borrow_mut().clear();
+        self.blocks.set(0);
+        self.beyond.set(0);
+    }
+
+    fn ranges(&self) -> Vec<Range<u64>> {
+        self.ranges.borrow().iter().map(|(first, end)| *first..*end).collect()
+    }
+}
+
+impl Volume {
+    /// Blocks of the volume that are known to be lost: how many, and the first ranges of them.
+    pub fn lost(&self) -> (u64, Vec<Range<u64>>) {
+        let known = &self.0.known;
+        (known.blocks.get() + known.beyond.get(), known.ranges())
+    }
+
+    /// Forgets which blocks are known to be lost, and the members' errors so far. What is still
+    /// lost is found by the next read or scrub.
+    pub fn clear(&self) {
+        self.0.known.clear();
+        self.0.members.iter().for_each(|member| member.errors.set(Errors::default()));
+    }
+
+    /// A read of blocks of one mapping block failed: notes those that cannot be had.
+    pub(crate) async fn note_lost(&self, wanted: &[(u32, Wanted)]) {
+        for (number, wanted) in wanted {
+            if wanted.0 == block::DATA && self.cannot_be_had(*number, *wanted).await {
+                self.0.known.add(wanted.1..wanted.1 + 1);
+            }
+        }
+    }
+
+    /// A mapping block cannot be read: notes the blocks that it is needed for.
+    pub(crate) fn note_lost_leaf(&self, leaf: u32) -> u64 {
+        if self.failed().is_some() || !self.survives() {
+            return 0;
+        }
+        let first = u64::from(leaf) * u64::from(MAPPED);
+        let end = self.blocks().min(first + u64::from(MAPPED));
+        self.0.known.add(first..end);
+        end - first
+    }
+
+    /// Whether the block of `number`, which must be what is wanted, is mapped and cannot be had
+    /// from the drives that there are.
+    pub(crate) async fn cannot_be_had(&self, number: u32, wanted: Wanted) -> bool {
+        let read = number == NONE || self.read_numbers(&[(number, wanted)]).await.is_ok();
+        if read || self.failed().is_some() || !self.survives() {
+            return false;
+        }
+        match wanted.0 {
+            block::DATA => {
+                self.fetch(Map::leaf(wanted.1), false).await.is_ok()
+                    && self.0.map.borrow().get(wanted.1) == number
+            }
+            _ => self.0.map.borrow().root_of(wanted.1 as u32) == number,
+        }
+    }
+
+    /// After a scrub of everything: what can be read is not lost. What was lost beyond the ranges
+    /// that are kept the scrub has added again.
+    pub(crate) async fn check_known(&self) {
+        for range in self.0.known.ranges() {
+            for lba in range {
+                if self.fetch(Map::leaf(lba), false).await.is_err() {
+                    continue;
+                }
+                let number = self.0.map.borrow().get(lba);
+                if number == NONE
+                    || self.read_numbers(&[(number, (block::DATA, lba))]).await.is_ok()
+                {
+                    self.0.known.remove(lba..lba + 1);
+                }
+            }
+        }
+    }
+
+    /// A scrub of everything begins to note what is lost: those for which there was no place are
+    /// met again.
+    pub(crate) fn recount_known(&self) {
+        self.0.known.beyond.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_rt::Rng;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn it_holds_what_a_set_of_blocks_would() {
+        let (known, mut model, mut rng) = (Known::default(), BTreeSet::new(), Rng::new(7));
+        for _ in 0..3000 {
+            let first = rng.below(200);
+            let range = first..first + rng.below(9);
+            if rng.one_in(2) {
+                known.add(range.clone());
+                model.extend(range);
+            } else {
+                known.remove(range.clone());
+                model.retain(|block| !range.contains(block));
+            }
+            let held: BTreeSet<u64> = known.ranges().into_iter().flatten().collect();
+            assert_eq!(held, model);
+            assert_eq!(known.blocks.get(), model.len() as u64);
+            assert_eq!(known.is_empty(), model.is_empty());
+            let apart = |pair: &[Range<u64>]| pair[0].end < pair[1].start;
+            assert!(known.ranges().windows(2).all(apart), "ranges touch");
+        }
+        known.clear();
+        assert!(known.is_empty());
+    }
+
+    #[test]
+    fn beyond_its_bound_it_still_counts() {
+        let known = Known::default();
+        (0..RANGES as u64 + 5).for_each(|at| known.add(at * 2..at * 2 + 1));
+        assert_eq!(known.ranges().len(), RANGES);
+        assert_eq!(known.blocks.get() + known.beyond.get(), RANGES as u64 + 5);
+    }
+}
