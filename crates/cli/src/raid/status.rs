@@ -68,7 +68,7 @@ pub struct Status {
     pub map_memory_limit_bytes: Option<u64>,
     /// Bytes of its memory that the stripe tables take.
     pub table_memory_bytes: u64,
-    /// Blocks of the volume that are known to be lost: neither read, nor written since, nor cleared.
+    /// Blocks of the volume that are known to be lost, and neither written since nor cleared.
     #[serde(default)]
     pub lost_blocks: u64,
     /// The first of them.
