@@ -591,6 +591,16 @@ impl ZonedDevice for Emulator {
         }
     }
 
+    fn oldest(&self) -> Option<u64> {
+        self.0.table.oldest()
+    }
+
+    fn give_up(&self) {
+        self.0.power.set(Power::Off);
+        self.look_again();
+        self.0.table.give_up(|| answer(Status::InternalError, Lba(0)));
+    }
+
     fn name(&self) -> String {
         self.0.options.name.clone()
     }

@@ -229,6 +229,12 @@ impl Place {
     }
 }
 
+impl FaultKind {
+    /// The drive takes commands and answers none: not for ten years.
+    pub const HANG: FaultKind =
+        FaultKind::Slow { polls: 0, nanoseconds: 10 * 365 * 86_400 * 1_000_000_000 };
+}
+
 impl std::fmt::Display for FaultKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = match self {
@@ -240,6 +246,7 @@ impl std::fmt::Display for FaultKind {
             FaultKind::ZoneOffline => "zone-offline",
             FaultKind::ZoneFull => "zone-full",
             FaultKind::Disappear { .. } => "disappear",
+            hang if *hang == FaultKind::HANG => return f.write_str("hang"),
             FaultKind::Slow { .. } => "slow",
             FaultKind::ReorderAppends => "reorder-appends",
             FaultKind::BitFlip => "bit-flip",

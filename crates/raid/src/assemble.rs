@@ -11,6 +11,7 @@ use crate::spare;
 use crate::stale;
 use crate::stream::{Stream, Use};
 use crate::volume::{Inner, Options, Segment, Volume};
+use crate::watch::Watch;
 use furrow_log::Uuid;
 use furrow_log::record::crc32c;
 use furrow_rt::{Notify, Page, Pool, Ranges, Rt, Semaphore};
@@ -228,6 +229,8 @@ pub async fn create(
     let mut rng = rt.fork_rng();
     let uuid = Uuid::random(&mut rng);
     let mut members = Vec::new();
+    let watch = Watch::new(rt, options.drive_timeout);
+    devices.iter().for_each(|device| watch.add(device));
     for device in &devices {
         let zones = erase(&**device).await?;
         let drive = Drive::open(rt, device.clone(), &zones, 0, &options.drive)?;
@@ -240,7 +243,7 @@ pub async fn create(
         ..Image::default()
     };
     let body = Start { uuid, created: rt.wall().0, events: 1, epoch: 1, records: 1, checkpoint: 0 };
-    let volume = start(rt, (config.clone(), shape), members, options, body, image);
+    let volume = start((rt, &watch), (config.clone(), shape), members, options, body, image);
     volume.serve_room();
     volume.checkpoint(true).await?;
     volume.serve();
@@ -319,7 +322,7 @@ struct Start {
 }
 
 fn start(
-    rt: &Rt,
+    (rt, watch): (&Rt, &Watch),
     (config, shape): (Config, Shape),
     members: Vec<Member>,
     options: &Options,
@@ -377,6 +380,7 @@ fn start(
         stopped: Cell::new(false),
         counters: RefCell::default(),
         known: crate::known::Known::default(),
+        watch: watch.clone(),
         recovered: Cell::default(),
         scrub_stops: Cell::default(),
         config,
@@ -411,19 +415,21 @@ pub async fn assemble(
     devices: Vec<Rc<dyn ZonedDevice>>,
     options: &Options,
 ) -> Result<Volume> {
+    let watch = Watch::new(rt, options.drive_timeout);
+    devices.iter().for_each(|device| watch.add(device));
     for _ in 1..TRIES {
-        if let Some(volume) = put_together(rt, &devices, options, false).await? {
+        if let Some(volume) = put_together((rt, &watch), &devices, options, false).await? {
             return Ok(volume);
         }
     }
-    let last = put_together(rt, &devices, options, true).await?;
+    let last = put_together((rt, &watch), &devices, options, true).await?;
     Ok(last.expect("invariant: the last try says why not"))
 }
 
 /// One try; `None` if a drive was gone for a moment: it is to be tried again, unless it is the last
 /// try.
 async fn put_together(
-    rt: &Rt,
+    (rt, watch): (&Rt, &Watch),
     devices: &[Rc<dyn ZonedDevice>],
     options: &Options,
     last: bool,
@@ -513,7 +519,7 @@ async fn put_together(
         records: records.unwrap_or(0) + 1,
         checkpoint: header.checkpoint.get(),
     };
-    let volume = start(rt, (config, shape), members, options, begin, image.clone());
+    let volume = start((rt, watch), (config, shape), members, options, begin, image.clone());
     *volume.0.spares.borrow_mut() = waiting;
     if lost {
         // Before anything is written without them: else they could come back as if nothing were.

@@ -44,6 +44,7 @@ mod stale;
 mod stream;
 pub mod table;
 mod volume;
+mod watch;
 mod window;
 mod write;
 

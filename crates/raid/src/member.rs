@@ -155,6 +155,7 @@ impl Volume {
             return;
         }
         let answers = member.drive().is_some_and(|drive| drive.answers());
+        let hung = member.drive().and_then(|drive| self.0.watch.why(&drive.device));
         if answers && self.survives() && !self.survives_without(&[index]) {
             // What it holds can be read: that is more than would be left.
             let message = format!(
@@ -166,8 +167,11 @@ impl Volume {
         member.state.set(MemberState::Failed);
         member.events.set(self.0.events.get());
         // Closed when the last command to it is over.
-        member.drive.take();
-        self.tell(Event::MemberFailed { member: index, why: error.to_string() });
+        if let Some(drive) = member.drive.take() {
+            self.0.watch.forget(&drive.device);
+        }
+        let why = hung.unwrap_or_else(|| error.to_string());
+        self.tell(Event::MemberFailed { member: index, why });
         // Its zones are not written any more: segments end, so that new ones do without it.
         for stream in &self.0.streams {
             if let Some(open) = &*stream.open.borrow() {

@@ -97,8 +97,16 @@ impl Volume {
         if !force {
             check_empty(&*device)?;
         }
-        let zones = erase(&*device).await?;
-        self.seat(index, device, &zones, (0, None)).await
+        self.0.watch.add(&device);
+        let seated = async {
+            let zones = erase(&*device).await?;
+            self.seat(index, device.clone(), &zones, (0, None)).await
+        };
+        let seated = seated.await;
+        if seated.is_err() {
+            self.0.watch.forget(&device);
+        }
+        seated
     }
 
     /// Refuses to give member `index` a drive, unless it has failed.

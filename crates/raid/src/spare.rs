@@ -91,7 +91,15 @@ impl Volume {
     pub async fn add_spare(&self, device: Rc<dyn ZonedDevice>, force: bool) -> Result<Uuid> {
         self.check_alive()?;
         self.check_replacement(&*device)?;
-        if let Some((uuid, _)) = self.recorded(&*device).await? {
+        self.0.watch.add(&device);
+        let added = self.make_spare(&device, force).await;
+        // It waits, and is asked nothing until it is a member.
+        self.0.watch.forget(&device);
+        added
+    }
+
+    async fn make_spare(&self, device: &Rc<dyn ZonedDevice>, force: bool) -> Result<Uuid> {
+        if let Some((uuid, _)) = self.recorded(&**device).await? {
             let mut spares = self.0.spares.borrow_mut();
             if !spares.contains(&uuid) {
                 spares.push(uuid);
@@ -99,10 +107,10 @@ impl Volume {
             return Ok(uuid);
         }
         if !force {
-            check_free(&*device).await?;
+            check_free(&**device).await?;
         }
-        let zones = erase(&*device).await?;
-        let drive = Drive::open(&self.0.rt, device, &zones, 0, &self.0.options.drive)?;
+        let zones = erase(&**device).await?;
+        let drive = Drive::open(&self.0.rt, device.clone(), &zones, 0, &self.0.options.drive)?;
         let uuid = Uuid::random(&mut self.0.rt.fork_rng());
         let id = RecordId {
             kind: kind::SPARE,
@@ -125,14 +133,23 @@ impl Volume {
     pub async fn take_spare(&self, index: u32, device: Rc<dyn ZonedDevice>) -> Result<()> {
         self.check_vacant(index)?;
         self.check_replacement(&*device)?;
-        let Some((uuid, ring)) = self.recorded(&*device).await? else {
+        self.0.watch.add(&device);
+        let taken = self.seat_spare(index, &device).await;
+        if taken.is_err() {
+            self.0.watch.forget(&device);
+        }
+        taken
+    }
+
+    async fn seat_spare(&self, index: u32, device: &Rc<dyn ZonedDevice>) -> Result<()> {
+        let Some((uuid, ring)) = self.recorded(&**device).await? else {
             let what = format!("{}: is no spare of this array", device.name());
             return Err(Error::new(ErrorKind::Invalid, what));
         };
         self.0.spares.borrow_mut().retain(|spare| *spare != uuid);
         // All but what says that it is one: it must be that until it is a member.
-        let zones = erase_but(&*device, Some(ring)).await?;
-        self.seat(index, device, &zones, (ring, Some(uuid))).await
+        let zones = erase_but(&**device, Some(ring)).await?;
+        self.seat(index, device.clone(), &zones, (ring, Some(uuid))).await
     }
 
     /// The UUID of a spare of this array, and which zone of the ring says so.

@@ -80,6 +80,8 @@ pub struct Options {
     pub clean: bool,
     /// Nanoseconds a rebuild pauses after every 32 rows, for the sake of others.
     pub rebuild_pause: u64,
+    /// Nanoseconds a drive may take for an answer until it is given up as failed; 0: for ever.
+    pub drive_timeout: u64,
     /// The defect built in, if any; without the feature `canary` of no effect.
     pub canary: Option<Canary>,
 }
@@ -96,6 +98,7 @@ impl Default for Options {
             map_memory: 0,
             clean: true,
             rebuild_pause: 0,
+            drive_timeout: 0,
             canary: None,
         }
     }
@@ -214,6 +217,7 @@ pub(crate) struct Inner {
     pub(crate) stopped: Cell<bool>,
     pub(crate) counters: RefCell<Counters>,
     pub(crate) known: crate::known::Known,
+    pub(crate) watch: crate::watch::Watch,
     /// How often scrubs were told to end.
     pub(crate) scrub_stops: Cell<u64>,
     pub(crate) recovered: Cell<crate::settle::Recovered>,

@@ -5,32 +5,38 @@
 //! table, never to the waiting task: a dropped `Completion` loses only the answer.
 
 use slab::Slab;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 enum Slot<T> {
-    Waiting(Option<Waker>),
+    /// For the device's answer; with the number of the command.
+    Waiting(u64, Option<Waker>),
     Done(T),
+    /// Answered instead of the device, which may still answer.
+    GivenUp(T),
+    /// Nobody waits any more; the device has not answered.
     Abandoned,
 }
 
 /// The slots of one device's commands in flight.
 pub struct CompletionTable<T> {
     slots: Rc<RefCell<Slab<Slot<T>>>>,
+    /// Commands there were.
+    opened: Rc<Cell<u64>>,
 }
 
 impl<T> Clone for CompletionTable<T> {
     fn clone(&self) -> Self {
-        CompletionTable { slots: self.slots.clone() }
+        CompletionTable { slots: self.slots.clone(), opened: self.opened.clone() }
     }
 }
 
 impl<T> Default for CompletionTable<T> {
     fn default() -> Self {
-        CompletionTable { slots: Rc::new(RefCell::new(Slab::new())) }
+        CompletionTable { slots: Rc::new(RefCell::new(Slab::new())), opened: Rc::default() }
     }
 }
 
@@ -42,7 +48,9 @@ impl<T> CompletionTable<T> {
 
     /// A new slot: the ticket is the device's end, the completion the submitter's.
     pub fn open(&self) -> (Ticket, Completion<T>) {
-        let key = self.slots.borrow_mut().insert(Slot::Waiting(None));
+        let number = self.opened.get();
+        self.opened.set(number + 1);
+        let key = self.slots.borrow_mut().insert(Slot::Waiting(number, None));
         (Ticket(key), Completion { slots: self.slots.clone(), key })
     }
 
@@ -51,9 +59,14 @@ impl<T> CompletionTable<T> {
         let waker = {
             let mut slots = self.slots.borrow_mut();
             match std::mem::replace(&mut slots[ticket.0], Slot::Abandoned) {
-                Slot::Waiting(waker) => {
+                Slot::Waiting(_, waker) => {
                     slots[ticket.0] = Slot::Done(value);
                     waker
+                }
+                // Too late: who asked has another answer.
+                Slot::GivenUp(instead) => {
+                    slots[ticket.0] = Slot::Done(instead);
+                    None
                 }
                 Slot::Abandoned => {
                     slots.remove(ticket.0);
@@ -65,6 +78,28 @@ impl<T> CompletionTable<T> {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Number of the oldest command that waits for an answer, from 0.
+    pub fn oldest(&self) -> Option<u64> {
+        let number = |slot: &Slot<T>| match slot {
+            Slot::Waiting(number, _) => Some(*number),
+            _ => None,
+        };
+        self.slots.borrow().iter().filter_map(|(_, slot)| number(slot)).min()
+    }
+
+    /// Answers every command that waits with what `instead` makes, and wakes who waits for it. What
+    /// the device still answers to these goes to nobody; its slots are kept for that.
+    pub fn give_up(&self, instead: impl Fn() -> T) {
+        let mut wakers = Vec::new();
+        for (_, slot) in self.slots.borrow_mut().iter_mut() {
+            if let Slot::Waiting(_, waker) = slot {
+                wakers.extend(waker.take());
+                *slot = Slot::GivenUp(instead());
+            }
+        }
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Commands not yet answered, or answered and not yet picked up.
@@ -95,7 +130,7 @@ impl<T> Future for Completion<T> {
         let this = self.get_mut();
         let mut slots = this.slots.borrow_mut();
         match &mut slots[this.key] {
-            Slot::Waiting(waker) => {
+            Slot::Waiting(_, waker) => {
                 if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
                     *waker = Some(cx.waker().clone());
                 }
@@ -103,6 +138,13 @@ impl<T> Future for Completion<T> {
             }
             Slot::Done(_) => match slots.remove(this.key) {
                 Slot::Done(value) => {
+                    this.key = usize::MAX;
+                    Poll::Ready(value)
+                }
+                _ => unreachable!("matched above"),
+            },
+            Slot::GivenUp(_) => match std::mem::replace(&mut slots[this.key], Slot::Abandoned) {
+                Slot::GivenUp(value) => {
                     this.key = usize::MAX;
                     Poll::Ready(value)
                 }

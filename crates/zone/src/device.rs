@@ -76,6 +76,17 @@ pub trait ZonedDevice {
     /// With the drive's status if it does not answer.
     fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status>;
 
+    /// Number of the oldest command that the drive has not answered, of those it got, from 0;
+    /// `None` if it owes no answer, or cannot tell.
+    fn oldest(&self) -> Option<u64> {
+        None
+    }
+
+    /// Gives the drive up: every command it owes an answer for answers
+    /// [`InternalError`](Status::InternalError) at once, and so does everything after. What of these
+    /// commands has an effect is open. Of one that cannot be given up nothing happens.
+    fn give_up(&self) {}
+
     /// How messages name the drive.
     fn name(&self) -> String;
 }

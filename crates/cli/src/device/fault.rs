@@ -109,6 +109,8 @@ enum Kind {
     Disappear,
     /// Answers come late.
     Slow,
+    /// The drive takes commands and answers none.
+    Hang,
     /// Appends of a zone land in another order.
     ReorderAppends,
     /// A bit of a stored block changes, silently.
@@ -129,6 +131,7 @@ impl Add {
             Kind::Slow => {
                 FaultKind::Slow { polls: 0, nanoseconds: self.delay_us.saturating_mul(1000) }
             }
+            Kind::Hang => FaultKind::HANG,
             Kind::ReorderAppends => FaultKind::ReorderAppends,
             Kind::BitFlip => FaultKind::BitFlip,
         };

@@ -83,6 +83,21 @@ pub struct Args {
     /// Metrics for Prometheus: ADDRESS:PORT or /FILE
     #[arg(long, value_name = "WHERE")]
     metrics: Option<Metrics>,
+    /// Seconds a drive may take for an answer until it is given up as failed; 0: it may take for
+    /// ever
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    drive_timeout: u64,
+    /// Connections of NBD clients at once
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    connections: u32,
+    /// Connections of one client: a process, or an address
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    client_connections: u32,
+    /// Seconds after which the connection of a client that asks nothing is ended; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    idle_limit: u64,
     /// Microseconds a rebuild pauses after every 32 rows
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
     rebuild_pause: u64,
@@ -338,6 +353,7 @@ fn start(
     let options = Options {
         rebuild_pause: args.rebuild_pause.saturating_mul(1000),
         map_memory: args.map_memory.unwrap_or(0),
+        drive_timeout: args.drive_timeout.saturating_mul(Nanos::SECOND),
         ..Options::default()
     };
     let engine = rt.clone();
@@ -366,7 +382,13 @@ fn start(
     let exports = vec![export.describe(described).read_only(args.read_only)];
     let default = [Listen::Unix(client::runtime_dir().join(format!("{name}.nbd")))];
     let places = if places.is_empty() { &default[..] } else { places };
-    let server_options = furrow_nbd::Options { tls, ..furrow_nbd::Options::default() };
+    let limits = furrow_nbd::Limits {
+        connections: args.connections as usize,
+        per_client: args.client_connections as usize,
+        idle: args.idle_limit.saturating_mul(Nanos::SECOND),
+        ..furrow_nbd::Limits::default()
+    };
+    let server_options = furrow_nbd::Options { tls, limits };
     let server = Server::bind(rt, places, exports, server_options)?;
     let gone = (0..).zip(&members).filter(|(_, (_, state, _))| *state == MemberState::Failed);
     let gone: Vec<String> = gone.map(|(index, _): (u32, _)| index.to_string()).collect();

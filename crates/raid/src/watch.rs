@@ -1,0 +1,99 @@
+//! Watches drives that may stop answering.
+//!
+//! A drive that neither answers nor fails would hold up, for ever, whoever waits for it. So while an
+//! array runs, and while it is put together, somebody looks now and then which command each drive
+//! has owed an answer for longest. One that owes the same for as long as [`Options::drive_timeout`]
+//! says is given up ([`ZonedDevice::give_up`]): all it owes is answered with an error, as is
+//! whatever it is asked from then on. What follows is what follows when a drive goes away: the
+//! member is taken out, or counts as missing.
+//!
+//! The look comes at a quarter of the limit, so a drive is given up after it, and before five
+//! quarters of it.
+//!
+//! [`Options::drive_timeout`]: crate::Options::drive_timeout
+
+use furrow_rt::{Nanos, Rt};
+use furrow_zone::ZonedDevice;
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+/// A drive, and what it owes.
+struct Watched {
+    device: Rc<dyn ZonedDevice>,
+    oldest: Option<u64>,
+    since: Nanos,
+    given_up: bool,
+}
+
+struct State {
+    rt: Rt,
+    /// Nanoseconds.
+    limit: u64,
+    drives: RefCell<Vec<Watched>>,
+}
+
+/// Watches drives while it lives. Cloning shares it.
+#[derive(Clone)]
+pub(crate) struct Watch(Rc<State>);
+
+impl Watch {
+    /// Nobody is watched yet. With a `limit` of 0 nanoseconds nobody is ever given up.
+    pub(crate) fn new(rt: &Rt, limit: u64) -> Watch {
+        let state = Rc::new(State { rt: rt.clone(), limit, drives: RefCell::default() });
+        if limit > 0 {
+            rt.spawn_detached(look_again_and_again(Rc::downgrade(&state), rt.clone(), limit));
+        }
+        Watch(state)
+    }
+
+    /// Watches `device` too.
+    pub(crate) fn add(&self, device: &Rc<dyn ZonedDevice>) {
+        let mut drives = self.0.drives.borrow_mut();
+        if self.0.limit > 0 && !drives.iter().any(|watched| Rc::ptr_eq(&watched.device, device)) {
+            let device = device.clone();
+            let since = self.0.rt.now();
+            drives.push(Watched { device, oldest: None, since, given_up: false });
+        }
+    }
+
+    /// Watches `device` no longer.
+    pub(crate) fn forget(&self, device: &Rc<dyn ZonedDevice>) {
+        self.0.drives.borrow_mut().retain(|watched| !Rc::ptr_eq(&watched.device, device));
+    }
+
+    /// Why `device` was given up, if it was.
+    pub(crate) fn why(&self, device: &Rc<dyn ZonedDevice>) -> Option<String> {
+        let drives = self.0.drives.borrow();
+        let watched = drives.iter().find(|watched| Rc::ptr_eq(&watched.device, device))?;
+        let seconds = self.0.limit as f64 / Nanos::SECOND as f64;
+        watched.given_up.then(|| format!("{}: no answer for {seconds} s", device.name()))
+    }
+}
+
+async fn look_again_and_again(state: Weak<State>, rt: Rt, limit: u64) {
+    loop {
+        rt.sleep((limit / 4).max(1)).await;
+        let Some(state) = state.upgrade() else { return };
+        let hung = state.look();
+        // Not while the list is borrowed: those who waited run.
+        hung.iter().for_each(|device| device.give_up());
+    }
+}
+
+impl State {
+    /// The drives that have owed the same answer for too long.
+    fn look(&self) -> Vec<Rc<dyn ZonedDevice>> {
+        let now = self.rt.now();
+        let mut hung = Vec::new();
+        for watched in self.drives.borrow_mut().iter_mut().filter(|watched| !watched.given_up) {
+            let oldest = watched.device.oldest();
+            if oldest.is_none() || oldest != watched.oldest {
+                (watched.oldest, watched.since) = (oldest, now);
+            } else if now.since(watched.since) >= self.limit {
+                watched.given_up = true;
+                hung.push(watched.device.clone());
+            }
+        }
+        hung
+    }
+}
