@@ -82,6 +82,30 @@ fn a_map_with_little_memory_serves_what_was_written() {
     place.ok(&["raid", "stop", "a"]);
 }
 
+#[test]
+fn a_drive_that_hangs_is_taken_out_and_a_stop_does_not_wait_for_one() {
+    let place = Place::new("hang", 4);
+    place.create("5", &[0, 1, 2, 3]);
+    place.assemble(
+        &[0, 1, 2, 3],
+        &["--drive-timeout", "2", "--events", &place.at("e"), "--idle-limit", "60"],
+    );
+    fill(&place, 0, 64, 1);
+    place.ok(&["raid", "fault", "a", "2", "add", "hang"]);
+    let began = Instant::now();
+    fill(&place, 0, 64, 2);
+    assert!(began.elapsed() > Duration::from_millis(1500), "nobody waited");
+    let status = place.until("without it", |status| states(status)[2] == "failed");
+    assert_eq!(status["state"], "degraded", "{status:#}");
+    check(&place, 0, 64, 2);
+    let events = fs::read_to_string(place.at("e")).unwrap();
+    assert!(events.contains("member-failed") && events.contains("no answer for 2 s"), "{events}");
+    // One more than it can do without: an error, and an end.
+    place.ok(&["raid", "fault", "a", "1", "add", "hang"]);
+    place.refused(&["raid", "stop", "--force", "a"], &["stopped, but not in order", "member 1"]);
+    place.refused(&["raid", "status", "a"], &["no array"]);
+}
+
 /// Changes the newest state record in an image, and seals it anew.
 fn forge(image: &str, change: impl FnOnce(&mut [u8])) {
     const STATE: u8 = 0x20;

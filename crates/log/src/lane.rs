@@ -581,26 +581,24 @@ impl Pump {
         self.fail(Error::device(&self.shared.device.name(), what, outcome.status), of_zone);
     }
 
-    /// Where an append landed: among the blocks set aside for those in flight with it. If not, the
-    /// error, and whether it is only the zone's: where logical blocks are smaller than ours, an
-    /// append that was torn within one of ours shifts those behind it, and may be answered later.
+    /// Where an append landed: among the blocks set aside for those in flight with it. Else the
+    /// error, and whether it is only the zone's: one torn within a block of ours shifts the others.
     fn landed(&self, state: &State, end: u32, lba: Lba) -> std::result::Result<u32, (Error, bool)> {
         let geometry = self.shared.device.geometry();
         let per_block = sectors_per_block(geometry);
         let blocks = u64::from(end - state.done);
         let sectors = lba.0.wrapping_sub(geometry.start(self.lane.zone).0);
         let at = sectors / per_block;
-        let fits = (u64::from(state.append_from)..=u64::from(state.sent)).contains(&at)
-            && at + blocks <= u64::from(state.sent);
+        let fits = at >= u64::from(state.append_from) && at + blocks <= u64::from(state.sent);
         if !sectors.is_multiple_of(per_block) || !fits {
             let (name, zone) = (self.shared.device.name(), self.lane.zone);
+            let (from, to) = (state.append_from, state.sent);
             let message = format!(
                 "{name}: append of {blocks} blocks to zone {zone} landed at LBA {lba}, expected \
-                 offset {} to {}",
-                state.append_from, state.sent
+                 offset {from} to {to}"
             );
-            let shifted = !sectors.is_multiple_of(per_block)
-                && (u64::from(state.append_from)..u64::from(state.sent)).contains(&at);
+            let within = (u64::from(from)..u64::from(to)).contains(&at);
+            let shifted = within && !sectors.is_multiple_of(per_block);
             return Err((Error::new(ErrorKind::Io, message), shifted));
         }
         Ok(at as u32)

@@ -43,6 +43,8 @@ struct World {
 enum Action {
     /// A member's drive vanishes.
     Pull(u32),
+    /// It answers nothing any more, no errors either.
+    Hang(u32),
     /// It is there again.
     PutBack(u32),
     /// A member is taken out.
@@ -187,7 +189,9 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
         match rng.below(8) {
             0 => plan.actions.push((at, Action::Fail(member))),
             1 | 2 => {
-                plan.actions.push((at, Action::Pull(seat)));
+                let hangs = more.one_in(3);
+                plan.actions
+                    .push((at, if hangs { Action::Hang(seat) } else { Action::Pull(seat) }));
                 if rng.one_in(2) {
                     plan.actions.push((at + rng.below(20), Action::PutBack(seat)));
                 }
@@ -268,10 +272,14 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
     let lived = on_executor(seed, summary, |rt| {
         let emulator = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
         emulator.clear_faults(None).map_err(|error| error.to_string())?;
+        let mut array = world.array.clone();
+        // Without one that hangs nobody looks: whoever waited for ever would be found.
+        let hangs = plan.actions.iter().any(|(_, action)| matches!(action, Action::Hang(_)));
+        array.options.drive_timeout = if hangs { 30 * Nanos::SECOND } else { 0 };
         let life = Life {
             rt: rt.clone(),
             emulator: emulator.clone(),
-            array: world.array.clone(),
+            array,
             plan: plan.clone(),
             seed,
             volatile: world.volatile,
@@ -360,6 +368,11 @@ impl Life {
     ) -> Result<Lived, String> {
         let device: Rc<dyn ZonedDevice> = Rc::new(self.emulator.clone());
         let parts = Part::split(&self.rt, &device, self.array.parts());
+        for (_, action) in self.plan.actions.iter().filter(|(at, _)| self.plan.early && *at < 5) {
+            if let Action::Hang(seat) = action {
+                parts[*seat as usize].hang();
+            }
+        }
         for (seat, absence) in &self.plan.absent {
             parts[*seat as usize].leave(*absence);
         }
@@ -444,6 +457,8 @@ impl Shared {
         }
         let mut reached = Vec::new();
         met(&self.volume, |what| reached.push(what));
+        let given_up = self.parts.iter().any(|part| part.was_given_up());
+        reached.extend(given_up.then_some("drives that hung given up"));
         worked(&self.volume, |what| reached.push(what));
         let failed = self.volume.members().iter().any(|m| m.1 == MemberState::Failed);
         let worn = (0..life.array.drives).any(|member| self.volume.lost_zones(member) > 0);
@@ -562,6 +577,7 @@ impl Shared {
             }
             match action {
                 Action::Pull(part) => self.parts[part as usize].set_gone(true),
+                Action::Hang(part) => self.parts[part as usize].hang(),
                 Action::PutBack(part) => self.parts[part as usize].set_gone(false),
                 Action::Fail(member) => {
                     let done = self.volume.fail(member).await;

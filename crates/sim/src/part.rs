@@ -2,7 +2,8 @@
 //!
 //! An array's drives are the parts of one emulated drive, so that one harness cuts the power of all
 //! at once, with every fate of what is in flight on any of them. A part can be told to be gone: it
-//! answers nothing but errors then, as a drive that was pulled does.
+//! answers nothing but errors then, as a drive that was pulled does. One that hangs answers nothing
+//! at all, until it is given up.
 
 use furrow_rt::{Completion, CompletionTable, Rt};
 use furrow_zone::{
@@ -29,6 +30,7 @@ pub struct Part {
     first: u32,
     name: String,
     gone: Cell<bool>,
+    hangs: Cell<bool>,
     /// Commands it was asked for so far.
     asked: Cell<u64>,
     /// Commands that it is gone for.
@@ -54,6 +56,7 @@ impl Part {
                 geometry: geometry.clone(),
                 name: format!("part {index}"),
                 gone: Cell::new(false),
+                hangs: Cell::new(false),
                 asked: Cell::new(0),
                 absence: Cell::new(None),
                 table: Rc::new(CompletionTable::new()),
@@ -65,12 +68,23 @@ impl Part {
     /// Pulls the drive, or puts it back for good.
     pub fn set_gone(&self, gone: bool) {
         self.gone.set(gone);
+        self.hangs.set(false);
         self.absence.set(None);
     }
 
     /// Lets it be gone for a while.
     pub fn leave(&self, absence: Absence) {
         self.absence.set(Some(absence));
+    }
+
+    /// From now on it answers nothing.
+    pub fn hang(&self) {
+        self.hangs.set(true);
+    }
+
+    /// True if it hung, and was given up.
+    pub fn was_given_up(&self) -> bool {
+        self.hangs.get() && self.gone.get()
     }
 
     fn is_gone(&self) -> bool {
@@ -103,6 +117,9 @@ impl ZonedDevice for Part {
         self.asked.set(self.asked.get() + 1);
         if gone {
             return self.refuse(Status::InternalError);
+        }
+        if self.hangs.get() {
+            return self.table.open().1;
         }
         match &mut request.command {
             Command::Read { lba, blocks } | Command::Write { lba, blocks } => {
@@ -146,6 +163,20 @@ impl ZonedDevice for Part {
             report.zone.0 -= self.first;
         }
         Ok(reports)
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.table.oldest()
+    }
+
+    fn give_up(&self) {
+        self.gone.set(true);
+        let (data, oob) = <(furrow_rt::Pages, Vec<u8>)>::default();
+        let instead = || {
+            let (data, oob) = (data.clone(), oob.clone());
+            Outcome { status: Status::InternalError, lba: Lba(0), data, oob }
+        };
+        self.table.give_up(instead);
     }
 
     fn name(&self) -> String {

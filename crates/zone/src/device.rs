@@ -83,8 +83,8 @@ pub trait ZonedDevice {
     }
 
     /// Gives the drive up: every command it owes an answer for answers
-    /// [`InternalError`](Status::InternalError) at once, and so does everything after. What of these
-    /// commands has an effect is open. Of one that cannot be given up nothing happens.
+    /// [`InternalError`](Status::InternalError) at once, and so does everything after. What of
+    /// these commands has an effect is open. Without an own way to do that, nothing happens.
     fn give_up(&self) {}
 
     /// How messages name the drive.
