@@ -1,11 +1,11 @@
 //! Watches drives that may stop answering.
 //!
-//! A drive that neither answers nor fails would hold up for ever who waits for it. So while an array
-//! runs, and while it is put together, somebody looks now and then which command each drive has owed
-//! an answer for longest. One that owes the same for as long as [`Options::drive_timeout`]
-//! says is given up ([`ZonedDevice::give_up`]): all it owes is answered with an error, as is
-//! whatever it is asked from then on. What follows is what follows when a drive goes away: the
-//! member is taken out, or counts as missing.
+//! A drive that neither answers nor fails would hold up for ever who waits for it. So while an
+//! array runs, and while it is put together, somebody looks now and then which command each drive
+//! has owed an answer for longest. One that owes the same for as long as
+//! [`Options::drive_timeout`] says is given up ([`ZonedDevice::give_up`]): all it owes is answered
+//! with an error, as is whatever it is asked from then on. What follows is what follows when a
+//! drive goes away: the member is taken out, or counts as missing.
 //!
 //! The look comes at a quarter of the limit, so a drive is given up after it, and before five
 //! quarters of it.
