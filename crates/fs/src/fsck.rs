@@ -260,12 +260,14 @@ impl Fsck {
         report.is_some_and(|r| matches!(r.state, ZoneState::Full | ZoneState::ReadOnly))
     }
 
-    /// Whether a crash may have cut off `bytes`, of which `used` say something, within one of our
-    /// blocks, where the drive's are smaller: the last that should say something holds zeros.
+    /// Whether a crash may have cut off one of the blocks in `bytes`, of which `used` say something,
+    /// where the drive's are smaller: the last of the drive's that should say something holds zeros.
+    /// Blocks may be in different zones: it need not be the last.
     fn is_cut_off(&self, bytes: &[u8], used: usize) -> bool {
         let size = (BLOCK as u64 / sectors_per_block(&self.geometry)) as usize;
-        let last = used.clamp(1, bytes.len()) - 1;
-        size < BLOCK && bytes[last / size * size..].iter().all(|byte| *byte == 0)
+        let ends_in_zeros =
+            |block: &[u8]| block[(block.len() - 1) / size * size..].iter().all(|byte| *byte == 0);
+        size < BLOCK && bytes[..used.min(bytes.len())].chunks(BLOCK).any(ends_in_zeros)
     }
 
     /// Reads one block; zeros if the drive says that it was never written, in a zone of which the

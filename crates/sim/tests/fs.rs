@@ -65,6 +65,9 @@ fn a_record_cut_off_by_an_older_crash_is_no_damage() {
     // One cut off within a block of 4 KiB, on a drive of 512-byte blocks, in a zone that is full.
     let case = Case { seed: 15, volatile: false };
     assert_eq!(replay(&Files::default(), case, "172:T1DT1@L2293185332", None), Ok(()));
+    // The same within a block that is not the record's last.
+    let case = Case { seed: 215, volatile: true };
+    assert_eq!(replay(&Files::default(), case, "46:T27DD@S563912339", None), Ok(()));
     // A summary cut off so.
     let case = Case { seed: 60, volatile: false };
     assert_eq!(replay(&Files::default(), case, "51:DT1@L1509501809", None), Ok(()));
