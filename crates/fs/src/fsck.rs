@@ -260,9 +260,9 @@ impl Fsck {
         report.is_some_and(|r| matches!(r.state, ZoneState::Full | ZoneState::ReadOnly))
     }
 
-    /// Whether a crash may have cut off one of the blocks in `bytes`, of which `used` say something,
-    /// where the drive's are smaller: the last of the drive's that should say something holds zeros.
-    /// Blocks may be in different zones: it need not be the last.
+    /// Whether a crash may have cut off one of the blocks in `bytes`, of which `used` say
+    /// something, where the drive's are smaller: the last of the drive's that should say something
+    /// holds zeros. Blocks may be in different zones: it need not be the last.
     fn is_cut_off(&self, bytes: &[u8], used: usize) -> bool {
         let size = (BLOCK as u64 / sectors_per_block(&self.geometry)) as usize;
         let ends_in_zeros =
