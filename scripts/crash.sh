@@ -13,8 +13,8 @@ case "${1:-slice}" in
 # and is built already.
 slice)
     build=() profile=debug
-    lives=1500 volumes=100 effort="--cuts 150 --seconds"
-    fs=40 fsync=15 rot=10 raid=30 ledger=5 toy=5
+    lives=1000 volumes=100 effort="--cuts 150 --seconds"
+    fs=30 fsync=10 rot=10 raid=25 ledger=5 toy=5
     ;;
 # Every command of every run.
 full)
