@@ -9,7 +9,6 @@ use crate::raid::status::{self, Status};
 use crate::show::{self, bytes, time};
 use crate::target::Target;
 use anyhow::{Result, anyhow};
-use comfy_table::CellAlignment;
 use furrow_fuse::endpoint;
 use furrow_fuse::report::{self, MapPage, Stat};
 use serde::Serialize;
@@ -426,23 +425,7 @@ impl Array {
         if let Some(scrub) = &self.scrub {
             writeln!(out, "  scrub {}", status::describe_scrub(scrub))?;
         }
-        let mut table = show::table(&["member", "state", "read", "write", "checksum", "device"]);
-        for column in [1, 5] {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Left);
-            }
-        }
-        for member in &self.members {
-            table.add_row([
-                member.member.to_string(),
-                member.state.to_uppercase(),
-                member.read_errors.to_string(),
-                member.write_errors.to_string(),
-                member.checksum_errors.to_string(),
-                member.device.clone().unwrap_or_else(|| "-".to_owned()),
-            ]);
-        }
-        show::print_table(out, &table)
+        status::print_members(out, &self.members)
     }
 }
 

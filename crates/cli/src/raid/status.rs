@@ -252,6 +252,30 @@ fn look(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(u8::from(!well))
 }
 
+/// Prints a table of `members` and their errors.
+///
+/// # Errors
+/// If `out` takes no more.
+pub fn print_members(out: &mut dyn Write, members: &[Member]) -> io::Result<()> {
+    let mut table = show::table(&["member", "state", "read", "write", "checksum", "device"]);
+    for column in [1, 5] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Left);
+        }
+    }
+    for member in members {
+        table.add_row([
+            member.member.to_string(),
+            member.state.to_uppercase(),
+            member.read_errors.to_string(),
+            member.write_errors.to_string(),
+            member.checksum_errors.to_string(),
+            member.device.clone().unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    show::print_table(out, &table)
+}
+
 /// One array, as people want it.
 ///
 /// # Errors
@@ -297,23 +321,7 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     };
     line("served", format!("{}, {clients}{read_only}", status.listening.join(" ")))?;
     writeln!(out)?;
-    let mut table = show::table(&["member", "state", "read", "write", "checksum", "device"]);
-    for column in [1, 5] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Left);
-        }
-    }
-    for member in &status.members {
-        table.add_row([
-            member.member.to_string(),
-            member.state.to_uppercase(),
-            member.read_errors.to_string(),
-            member.write_errors.to_string(),
-            member.checksum_errors.to_string(),
-            member.device.clone().unwrap_or_else(|| "-".to_owned()),
-        ]);
-    }
-    show::print_table(out, &table)?;
+    print_members(out, &status.members)?;
     if !status.events.is_empty() {
         writeln!(out)?;
     }
