@@ -58,7 +58,8 @@ pub fn utc(seconds: u64) -> String {
 /// # Errors
 /// If the parent is gone: whoever asked for it gave up.
 pub fn say_ready(message: &str) -> Result<()> {
-    // Before whoever waits goes on: not to keep the file system busy that the command was run from.
+    // Before the waiting command returns: the daemon must not keep the file system busy from which
+    // that command was run.
     rustix::process::chdir("/").context("/")?;
     say(&format!("ready {}\n", message.replace('\n', " ")))
         .context("the command that started this daemon is gone")?;

@@ -33,7 +33,8 @@ pub(crate) const PERMITS_MIN: u32 = 6;
 /// From this capacity on a zone is striped over all dies by the drive itself: width 1.
 const LARGE_ZONE: u64 = 512 << 20;
 
-/// Files that may be open at once, at least: `mkfs` sees to it that a checkpoint can list so many.
+/// Least number of files that may be open at once: `mkfs` chooses zones so that a checkpoint can
+/// list that number.
 pub(crate) const OPEN_MIN: usize = 2048;
 /// Extents of delta logs that a checkpoint may list: few, unless writes fail again and again.
 const EXTENTS: usize = 256;

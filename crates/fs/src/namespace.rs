@@ -675,8 +675,8 @@ impl Core {
         Ok(Renamed::Done(gone))
     }
 
-    /// What was renamed last took the place of something else: whoever finds that it did is to
-    /// find its content.
+    /// `moved` took the place of something else: a recovery that shows the rename must show the
+    /// content of `moved` too.
     fn carry(&mut self, moved: Found) {
         let wanted = moved.kind == Kind::File && !self.options.has(Canary::BareRename);
         if wanted && !self.replaying {

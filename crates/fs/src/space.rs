@@ -58,7 +58,7 @@ pub(crate) struct Tried {
 /// What an operation does to the number of blocks in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// It adds up to so many.
+    /// The operation adds at most this number of blocks.
     User(u64),
     /// The same, to names and attributes of what exists: a little more is kept for that. Nothing is
     /// added by what only replaces blocks.
@@ -285,8 +285,7 @@ impl Core {
         }
     }
 
-    /// Counts a step of making room; false if there were so many without gain that more will not
-    /// help.
+    /// Counts a step of making room; false once the limit of steps without gain is reached.
     fn may_try(&mut self, lack: Lack, tried: &mut Tried) -> bool {
         let spare = self.spare();
         match lack {

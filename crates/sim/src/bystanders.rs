@@ -39,7 +39,7 @@ pub fn is_damage(kind: ErrorKind) -> bool {
 #[derive(Debug, Default)]
 pub struct Damaged {
     objects: BTreeSet<Object>,
-    /// One of them took another's place: the next record carries its content, whoever asks.
+    /// A damaged file took another's place: the next record carries its content, for any fsync.
     carried: Cell<bool>,
 }
 

@@ -273,7 +273,8 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
         let emulator = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
         emulator.clear_faults(None).map_err(|error| error.to_string())?;
         let mut array = world.array.clone();
-        // Without one that hangs nobody looks: whoever waited for ever would be found.
+        // Without a drive that hangs nothing is watched: the simulation finds a task that waits for
+        // ever.
         let hangs = plan.actions.iter().any(|(_, action)| matches!(action, Action::Hang(_)));
         array.options.drive_timeout = if hangs { 30 * Nanos::SECOND } else { 0 };
         let life = Life {

@@ -64,7 +64,7 @@ impl Control {
         self.open.clone()
     }
 
-    /// Serves whoever connects, until it is dropped.
+    /// Serves every client that connects, until the future is dropped.
     pub async fn serve<H: Handle>(self, handler: Rc<H>) {
         loop {
             match self.listener.accept() {
