@@ -18,7 +18,7 @@ use furrow_log::record::{self, crc32c};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
 use furrow_rt::{Page, Pages};
 use furrow_zone::{ErrorKind, QueueId, Result, ZoneId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -44,6 +44,9 @@ pub(crate) struct Cache {
     found: BTreeMap<Key, Known>,
     /// In the order they came.
     order: VecDeque<Key>,
+    /// Windows of the segment that is being scrubbed, by sequence number and first stripe: of their
+    /// damage the scrub tells, and only of what counts.
+    scrubbed: BTreeSet<(u64, u32)>,
 }
 
 impl Cache {
@@ -160,7 +163,8 @@ impl Volume {
             }
         }
         if certain {
-            if lost {
+            let window = (zone.sequence, window::start(stripe));
+            if lost && !self.0.listings.borrow().scrubbed.contains(&window) {
                 self.note_mismatch(zone.index);
             }
             self.keep_listing(&drive, key(i), &found, lost);
@@ -246,17 +250,24 @@ impl Volume {
         lost.then_some(Place { stripe: last, offset, ..place })
     }
 
-    /// Forgets what was read of the windows of a segment that `row` is in: they are read anew.
+    /// Forgets what was read of the windows of a segment that `row` is in, because a scrub reads
+    /// them from the drives. Their damage is the scrub's to count until [`Self::end_listings`].
     pub(crate) fn forget_listings(&self, slot: u32, row: u32) {
         let segments = self.0.segments.borrow();
         let segment = &segments[slot as usize];
         let first = window::start(row / segment.chunk);
         let mut listings = self.0.listings.borrow_mut();
+        listings.scrubbed.insert((segment.sequence, first));
         for index in 0..self.0.shape.placement.n {
             for i in 0..segment.chunk {
                 listings.found.remove(&(segment.sequence, index, first, i));
             }
         }
+    }
+
+    /// A segment's scrub ended: damage of its metadata blocks is counted by who meets it.
+    pub(crate) fn end_listings(&self, sequence: u64) {
+        self.0.listings.borrow_mut().scrubbed.retain(|window| window.0 != sequence);
     }
 
     /// Keeps what was read of a drive, unless another has come in its place meanwhile.

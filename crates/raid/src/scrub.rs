@@ -113,7 +113,10 @@ impl Volume {
         let (total, mut done, mut found) = (slots.len() as u32, 0, Found::default());
         for (slot, sequence, rows) in slots {
             progress(done, total);
-            self.scrub_segment((slot, sequence), rows, (repair, stops), &mut found).await?;
+            let scrubbed =
+                self.scrub_segment((slot, sequence), rows, (repair, stops), &mut found).await;
+            self.end_listings(sequence);
+            scrubbed?;
             found.result.stopped = self.0.scrub_stops.get() != stops;
             if found.result.stopped {
                 break;

@@ -438,7 +438,10 @@ fn a_scrub_names_damaged_metadata_blocks_and_moves_what_they_list() {
             if let Some(index) = missing {
                 volume.fail(index).await.unwrap();
             }
+            let errors = || volume.members()[2].2.checksum;
+            assert_eq!(errors(), 0);
             let scrubbed = volume.scrub(false, |_, _| {}).await.unwrap();
+            assert_eq!(errors(), scrubbed.findings.len() as u64, "each counts once");
             let named: Vec<(ZoneId, u32)> =
                 scrubbed.findings.iter().map(|f| (f.zone, f.block)).collect();
             let once: BTreeSet<(ZoneId, u32)> = named.iter().copied().collect();
@@ -455,8 +458,10 @@ fn a_scrub_names_damaged_metadata_blocks_and_moves_what_they_list() {
             let mended = volume.scrub(true, |_, _| {}).await.unwrap();
             assert!(mended.findings.iter().all(|finding| finding.repaired), "{mended:?}");
             assert_eq!((mended.findings.len(), mended.lost), (named.len(), 0));
+            let told = errors();
             let again = volume.scrub(false, |_, _| {}).await.unwrap();
             assert!(again.findings.is_empty() && again.lost == 0, "{again:?}");
+            assert_eq!(errors(), told, "what nobody needs is no error");
             check(&volume, &model).await;
             volume.stop().await.unwrap();
             drop(volume);
