@@ -14,6 +14,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -444,5 +445,33 @@ fn a_stop_ends_a_scrub_at_once_and_in_order() {
         .for_each(|d| drop(place.ok(&["device", "fault", d, "clear"])));
     place.assemble(&[0, 1, 2, 3], &[]);
     check(&place, 0, 400, 2);
+    place.ok(&["raid", "stop", "a"]);
+}
+
+/// A hook that hangs delays a stop by seconds, and the array is seen as long as its daemon is there.
+#[test]
+fn a_daemon_is_seen_until_its_hooks_were_told() {
+    let place = Place::new("hooked", 3);
+    place.create("5", &[0, 1, 2]);
+    let hook = place.at("hook");
+    fs::write(&hook, "#!/bin/sh\nexec sleep 100000\n").unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    place.assemble(&[0, 1, 2], &["--hook", &hook]);
+    fill(&place, 0, 50, 2);
+    let seen = std::thread::scope(|scope| {
+        let stop = scope.spawn(|| place.ok(&["raid", "stop", "a"]));
+        let mut seen = 0;
+        while !stop.is_finished() {
+            let text = said(&place.furrow(&["raid", "status"]));
+            seen += u32::from(text.contains("state: STOPPING"));
+        }
+        assert!(stop.join().unwrap().contains("a: stopped"));
+        seen
+    });
+    assert!(seen > 0, "nobody saw the array while it waited for its hook");
+    let log = place.read("log");
+    assert!(log.contains("killed, it does not end") && log.contains("not told"), "{log}");
+    place.assemble(&[0, 1, 2], &[]);
+    check(&place, 0, 50, 2);
     place.ok(&["raid", "stop", "a"]);
 }

@@ -33,7 +33,7 @@ pub struct Fail {
 
 /// Put an empty drive in the place of a failed member
 ///
-/// A rebuild begins; furrow raid status shows how far it is.
+/// A rebuild begins; furrow raid status shows how far it is, and --wait waits for it.
 #[derive(clap::Args)]
 pub struct Replace {
     /// Name, UUID or control socket
@@ -46,6 +46,9 @@ pub struct Replace {
     /// Lose what the drive holds
     #[arg(short, long)]
     force: bool,
+    /// Show how far the rebuild is until it has ended
+    #[arg(short, long)]
+    wait: bool,
 }
 
 /// Keep a drive for the next member that fails
@@ -165,7 +168,7 @@ pub fn replace(args: &Replace, out: &mut dyn Write) -> Result<u8> {
     client::ask(&array.socket, &request)?;
     let name = &array.status.array;
     writeln!(out, "{name}: {} is member {} now, a rebuild begins", args.device, args.member)?;
-    Ok(0)
+    if args.wait { wait_for_rebuild(&array, out) } else { Ok(0) }
 }
 
 /// Runs `furrow raid add-spare`.
@@ -193,7 +196,12 @@ pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
         writeln!(out, "{name}: {}", if args.pause.is_some() { "pace set" } else { "rebuilding" })?;
         return Ok(0);
     }
-    // One that is over already has been waited for.
+    wait_for_rebuild(&array, out)
+}
+
+/// Shows how far a rebuild is until none runs. One that has ended already has been waited for.
+fn wait_for_rebuild(array: &Running, out: &mut dyn Write) -> Result<u8> {
+    let name = &array.status.array;
     let done = |status: &Status| match &status.rebuild {
         Some(rebuild) if rebuild.running => {
             let line = status::describe_rebuild(rebuild);
@@ -201,7 +209,7 @@ pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
         }
         _ => None,
     };
-    let status = wait(&array, done)?;
+    let status = wait(array, done)?;
     if let Some(error) = status.error {
         bail!("{name}: {error}");
     }

@@ -10,6 +10,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -42,6 +43,18 @@ impl Notice {
 /// Who is told.
 pub struct Notices {
     tellers: Vec<(SyncSender<Notice>, JoinHandle<()>)>,
+    /// From then on no hook is waited for.
+    until: Arc<OnceLock<Instant>>,
+}
+
+/// Tellers that are left to tell what came before the end.
+pub struct Ending(Vec<JoinHandle<()>>);
+
+impl Ending {
+    /// Whether all was told, or given up.
+    pub fn is_over(&self) -> bool {
+        self.0.iter().all(JoinHandle::is_finished)
+    }
 }
 
 impl Notices {
@@ -54,7 +67,7 @@ impl Notices {
         file: Option<&Path>,
         hook: Option<&Path>,
     ) -> Result<Notices> {
-        let mut notices = Notices { tellers: Vec::new() };
+        let mut notices = Notices { tellers: Vec::new(), until: Arc::default() };
         let file = file.map(|path| append_to(path, name)).transpose()?;
         let array = name.to_owned();
         notices.add("events", move |notice| {
@@ -77,7 +90,16 @@ impl Notices {
         patience: Duration,
     ) -> Result<()> {
         let (program, name, uuid) = (program.to_owned(), name.to_owned(), uuid.to_owned());
-        self.add("hook", move |notice| run_hook(&program, (&name, &uuid), notice, patience))
+        let until = self.until.clone();
+        self.add("hook", move |notice| {
+            let late = || until.get().is_some_and(|until| Instant::now() >= *until);
+            if late() {
+                return log(&format!("hook {}: not told: {}", program.display(), notice.text));
+            }
+            let begun = Instant::now();
+            let patient = || begun.elapsed() < patience && !late();
+            run_hook(&program, (&name, &uuid), notice, patient);
+        })
     }
 
     fn add(&mut self, name: &str, tell: impl Fn(&Notice) + Send + 'static) -> Result<()> {
@@ -97,13 +119,11 @@ impl Notices {
         }
     }
 
-    /// Waits until all was told.
-    pub fn end(self) {
-        for (sender, thread) in self.tellers {
-            drop(sender);
-            // One that panicked has nothing left to tell.
-            let _ = thread.join();
-        }
+    /// Takes no more notices. Those that wait are told within `limit`; then a hook that runs is
+    /// killed, and the rest is only logged.
+    pub fn end(self, limit: Duration) -> Ending {
+        let _ = self.until.set(Instant::now() + limit);
+        Ending(self.tellers.into_iter().map(|(_, thread)| thread).collect())
     }
 }
 
@@ -122,7 +142,12 @@ fn append_to(path: &Path, name: &str) -> Result<impl Fn(&Notice) + Send + 'stati
     })
 }
 
-fn run_hook(program: &Path, (name, uuid): (&str, &str), notice: &Notice, patience: Duration) {
+fn run_hook(
+    program: &Path,
+    (name, uuid): (&str, &str),
+    notice: &Notice,
+    patient: impl Fn() -> bool,
+) {
     let member = notice.member.map_or(String::new(), |member| member.to_string());
     let child = Command::new(program)
         .args([&notice.event, name, &member, &notice.text])
@@ -139,12 +164,11 @@ fn run_hook(program: &Path, (name, uuid): (&str, &str), notice: &Notice, patienc
         Ok(child) => child,
         Err(error) => return log(&format!("hook {}: {error}", program.display())),
     };
-    let begun = Instant::now();
     loop {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return,
             Ok(Some(status)) => return log(&format!("hook {}: {status}", program.display())),
-            Ok(None) if begun.elapsed() < patience => {
+            Ok(None) if patient() => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             _ => {
@@ -207,13 +231,33 @@ mod tests {
         notices.tell(&Notice::new(event, None, event.to_owned()));
     }
 
+    /// Ends what is told, and waits for it.
+    fn told(notices: Notices, limit: Duration) {
+        let ending = notices.end(limit);
+        while !ending.is_over() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn at_the_end_a_hook_has_a_limit_and_what_waits_is_only_logged() {
+        let (folder, notices) = told_to_a_hook("hook-late", Duration::from_secs(100_000));
+        ["hangs", "next"].iter().for_each(|event| tell(&notices, event));
+        let process = hanging(&folder);
+        told(notices, Duration::from_millis(200));
+        assert!(test_kill_process(process).is_err(), "it is still there");
+        assert!(!folder.join("told").exists());
+        assert!(fs::read_to_string(folder.join("events")).unwrap().lines().count() == 2);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
     #[test]
     fn a_hook_that_hangs_is_killed_and_the_next_event_has_its_own() {
         // Long enough for a hook that does not hang, also where much else runs.
         let (folder, notices) = told_to_a_hook("hook-killed", Duration::from_secs(3));
         ["hangs", "next"].iter().for_each(|event| tell(&notices, event));
         let process = hanging(&folder);
-        notices.end();
+        told(notices, Duration::from_secs(600));
         assert!(test_kill_process(process).is_err(), "it is still there");
         assert_eq!(fs::read_to_string(folder.join("told")).unwrap(), "next a u\n");
         fs::remove_dir_all(&folder).unwrap();
@@ -231,7 +275,7 @@ mod tests {
         }
         assert!(!folder.join("told").exists() && test_kill_process(process).is_ok());
         kill_process(process, Signal::KILL).unwrap();
-        notices.end();
+        told(notices, Duration::from_secs(600));
         let told = fs::read_to_string(folder.join("told")).unwrap();
         let told: Vec<&str> = told.lines().collect();
         assert_eq!((told.len(), told[0]), (WAITING, "0 a u"), "the latest are not told");

@@ -23,6 +23,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Events a status shows.
 const EVENTS: usize = 32;
@@ -32,6 +33,8 @@ const MANY: u64 = 1000;
 const FINDINGS: usize = 1000;
 /// Nanoseconds that a volume may take to stop: one whose drives are gone may not be able to.
 const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
+/// How long hooks may take once the array has stopped.
+const HOOKS_AT_END: Duration = Duration::from_secs(10);
 
 /// A drive the daemon has open.
 #[derive(Clone)]
@@ -180,6 +183,13 @@ impl Daemon {
             Ok(()) => self.note("stopped", None, "stopped in order".to_owned()),
             Err(error) => self.note("stopped", None, format!("stopped, not in order: {error}")),
         }
+        // The array is to be seen until they were told: its daemon is there as long.
+        let notices = self.notices.borrow_mut().take();
+        if let Some(ending) = notices.map(|notices| notices.end(HOOKS_AT_END)) {
+            while !ending.is_over() {
+                self.rt.sleep(Nanos::MILLI).await;
+            }
+        }
         *self.ended.borrow_mut() = Some(result.clone());
         self.end.notify_all();
         result
@@ -190,11 +200,6 @@ impl Daemon {
         while self.scrub.borrow().as_ref().is_some_and(|scrub| scrub.running) {
             self.scrub_over.wait().await;
         }
-    }
-
-    /// Who hears of events, to be waited for at the end.
-    pub fn take_notices(&self) -> Option<Notices> {
-        self.notices.borrow_mut().take()
     }
 
     /// How the array is.

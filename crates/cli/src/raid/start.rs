@@ -239,12 +239,8 @@ fn serve(args: &Args) -> Result<()> {
         result
     });
     args.metrics.iter().for_each(metrics::end);
-    let notices = daemon.take_notices();
     drop(daemon);
     rt.clear();
-    if let Some(notices) = notices {
-        notices.end();
-    }
     result.map_err(|error| anyhow!("{name}: stopped, but not in order: {error}"))
 }
 
