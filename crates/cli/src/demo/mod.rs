@@ -73,6 +73,9 @@ pub struct Args {
     /// Go through the library even where a mount would work
     #[arg(long)]
     library: bool,
+    /// Print what was verified as JSON, and nothing else
+    #[arg(long)]
+    json: bool,
     /// Run the load of one round until killed: what the demo starts to have something to kill.
     #[arg(long, hide = true, value_name = "ROUND")]
     load: Option<u32>,
@@ -162,7 +165,9 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         bail!("{}: no files to copy", args.source.display());
     }
     places.clear()?;
-    writeln!(out, "seed {seed}")?;
+    let (document, mut nowhere) = (args.json, io::sink());
+    let said: &mut dyn Write = if document { &mut nowhere } else { &mut *out };
+    writeln!(said, "seed {seed}")?;
     let problem = if args.library { Some("asked to".to_owned()) } else { mount_problem() };
     let child_arguments = |round: u32| {
         let text = |path: &Path| path.to_string_lossy().into_owned();
@@ -175,17 +180,58 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let mut host: Box<dyn Host + '_> = match &problem {
         None => Box::new(MountHost::new(&places)),
         Some(why) => {
-            writeln!(out, "no mount ({why}): everything goes through the library instead")?;
+            writeln!(said, "no mount ({why}): everything goes through the library instead")?;
             Box::new(LibraryHost::new(&places, &child_arguments))
         }
     };
-    let demo = Demo { places: &places, tree: &tree, seed, kills: args.kills };
-    let result = demo.run(&mut *host, out);
+    let demo =
+        Demo { places: &places, tree: &tree, seed, kills: args.kills, mounted: problem.is_none() };
+    let result = demo.run(&mut *host, said);
     if result.is_err() {
         // Not to leave a mount behind; the error that counts is the first.
         let _ = host.stop();
     }
-    result.map(|()| 0)
+    let verified = result?;
+    if document {
+        serde_json::to_writer_pretty(&mut *out, &verified)?;
+        writeln!(out)?;
+    } else {
+        verified.print(out)?;
+    }
+    Ok(0)
+}
+
+/// What a demo has verified, as it is printed.
+#[derive(serde::Serialize)]
+struct Verified {
+    version: u32,
+    seed: u64,
+    mounted: bool,
+    /// Files and links that were compared, twice.
+    files: u64,
+    /// Mebibytes of them.
+    mebibytes: u64,
+    kills: u32,
+    fsyncs_acknowledged: u64,
+    /// Each of them twice.
+    fsyncs_checked: u64,
+    seconds: f64,
+}
+
+impl Verified {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        for (what, value) in [
+            ("files verified", format!("{}, twice", self.files)),
+            ("bytes verified", format!("{} MiB, twice", self.mebibytes)),
+            ("kills", self.kills.to_string()),
+            ("fsyncs acknowledged", self.fsyncs_acknowledged.to_string()),
+            ("fsyncs checked", format!("{}, twice, none lost", self.fsyncs_checked)),
+            ("seconds", format!("{:.0}", self.seconds)),
+        ] {
+            writeln!(out, "{what:<20} {value}")?;
+        }
+        Ok(())
+    }
 }
 
 /// The load of a round.
@@ -206,10 +252,11 @@ struct Demo<'a> {
     tree: &'a Tree<'a>,
     seed: u64,
     kills: u32,
+    mounted: bool,
 }
 
 impl Demo<'_> {
-    fn run(&self, host: &mut dyn Host, out: &mut dyn Write) -> anyhow::Result<()> {
+    fn run(&self, host: &mut dyn Host, out: &mut dyn Write) -> anyhow::Result<Verified> {
         let since = Instant::now();
         let counts = self.tree.counts();
         let image = &self.places.image_name;
@@ -239,20 +286,17 @@ impl Demo<'_> {
         host.stop()?;
         furrow(out, &["fsck", image])?;
         furrow(out, &["map", image])?;
-        for (what, value) in [
-            (
-                "files verified",
-                format!("{}, twice", counts.files + counts.symlinks + aging.count()),
-            ),
-            ("bytes verified", format!("{} MiB, twice", (counts.bytes >> 20) + aging.count())),
-            ("kills", self.kills.to_string()),
-            ("fsyncs acknowledged", fsyncs.to_string()),
-            ("fsyncs checked", format!("{again}, twice, none lost")),
-            ("seconds", format!("{:.0}", since.elapsed().as_secs_f64())),
-        ] {
-            writeln!(out, "{what:<20} {value}")?;
-        }
-        Ok(())
+        Ok(Verified {
+            version: 1,
+            seed: self.seed,
+            mounted: self.mounted,
+            files: counts.files + counts.symlinks + aging.count(),
+            mebibytes: (counts.bytes >> 20) + aging.count(),
+            kills: self.kills,
+            fsyncs_acknowledged: fsyncs,
+            fsyncs_checked: again,
+            seconds: since.elapsed().as_secs_f64(),
+        })
     }
 
     /// A fresh start, so that the files come from the drive and not from a cache.
