@@ -77,6 +77,8 @@ struct Mount {
     device: String,
     read_only: bool,
     failure: Option<String>,
+    /// Bytes that users read, unless the kernel had them cached, a second.
+    read_bytes_per_second: f64,
     /// Bytes that users wrote, and that went to the drive, a second.
     user_bytes_per_second: f64,
     drive_bytes_per_second: f64,
@@ -97,6 +99,22 @@ struct Requests {
     per_second: f64,
     /// Nanoseconds on average; none if there was no request.
     mean_ns: Option<u64>,
+}
+
+impl Requests {
+    /// Of how many there were, and the nanoseconds they took, before and now.
+    fn since(before: (u64, u64), now: (u64, u64), seconds: f64) -> Requests {
+        let more = now.0.saturating_sub(before.0);
+        let mean_ns = now.1.saturating_sub(before.1).checked_div(more);
+        Requests { per_second: per_second(Some(before.0), now.0, seconds), mean_ns }
+    }
+
+    /// As two cells: how often, and how long.
+    fn cells(all: Option<&Requests>) -> [String; 2] {
+        let count = all.map_or(0.0, |requests| requests.per_second);
+        let mean = all.and_then(|requests| requests.mean_ns);
+        [format!("{count:.0}/s"), mean.map_or("-".to_owned(), time)]
+    }
 }
 
 /// Zones of a drive by their state.
@@ -121,8 +139,12 @@ struct Array {
     problem: Option<String>,
     read_bytes_per_second: f64,
     written_bytes_per_second: f64,
+    /// Requests of clients by kind.
+    requests: BTreeMap<String, Requests>,
     /// Nanoseconds that a block that was written waited for its stripe, on average.
     mean_wait_ns: Option<u64>,
+    /// Segments by their state.
+    segments: BTreeMap<String, u64>,
     /// Segments emptied, and bytes moved for that, a second.
     cleaned_per_second: f64,
     moved_bytes_per_second: f64,
@@ -247,21 +269,18 @@ impl Frame {
         let rate = |amount: f64| format!("{}/s", bytes(amount as u64));
         if !self.mounts.is_empty() {
             let mut table = show::table(&[
-                "mount", "written", "to drive", "reads", "", "writes", "", "fsyncs", "", "cleaned",
-                "moved", "used",
+                "mount", "read", "written", "to drive", "reads", "", "writes", "", "fsyncs", "",
+                "cleaned", "moved", "used",
             ]);
             for mount in &self.mounts {
                 let mut row = vec![
                     mount.directory.clone(),
+                    rate(mount.read_bytes_per_second),
                     rate(mount.user_bytes_per_second),
                     rate(mount.drive_bytes_per_second),
                 ];
                 for name in SHOWN {
-                    let requests = mount.requests.get(name);
-                    let count = requests.map_or(0.0, |requests| requests.per_second);
-                    let mean = requests.and_then(|requests| requests.mean_ns);
-                    row.push(format!("{count:.0}/s"));
-                    row.push(mean.map_or("-".to_owned(), time));
+                    row.extend(Requests::cells(mount.requests.get(name)));
                 }
                 row.push(format!("{:.1}/s", mount.cleaned_per_second));
                 row.push(rate(mount.moved_bytes_per_second));
@@ -310,11 +329,8 @@ fn mount(
             let found = stat.operations.iter().find(|operation| operation.name == name);
             found.map_or((0, 0), |operation| (operation.count, operation.total_ns))
         };
-        let (count, total) = find(now);
-        let (count_before, total_before) = before.map_or((count, total), find);
-        let more = count.saturating_sub(count_before);
-        let mean_ns = total.saturating_sub(total_before).checked_div(more);
-        (name, Requests { per_second: per_second(Some(count_before), count, seconds), mean_ns })
+        let now = find(now);
+        (name, Requests::since(before.map_or(now, find), now, seconds))
     });
     let space = &now.status.space;
     let block = u64::from(space.block_size);
@@ -323,6 +339,7 @@ fn mount(
         device: now.status.info.device.clone(),
         read_only: now.status.info.read_only,
         failure: now.status.failure.clone(),
+        read_bytes_per_second: rate(|t| t.read_bytes),
         user_bytes_per_second: rate(|t| t.user_bytes),
         drive_bytes_per_second: rate(|t| t.host_bytes),
         requests: requests.collect(),
@@ -379,6 +396,11 @@ fn array(before: Option<&Status>, now: &Status, seconds: f64) -> Array {
         let now = counter(now, name);
         now.saturating_sub(old(name).unwrap_or(now))
     };
+    let requests = now.requests.iter().map(|(kind, requests)| {
+        let before = before.and_then(|status| status.requests.get(kind)).unwrap_or(requests);
+        let since = (before.count, before.total_ns);
+        (kind.clone(), Requests::since(since, (requests.count, requests.total_ns), seconds))
+    });
     Array {
         array: now.array.clone(),
         uuid: now.uuid.clone(),
@@ -386,7 +408,9 @@ fn array(before: Option<&Status>, now: &Status, seconds: f64) -> Array {
         problem: now.problem.clone(),
         read_bytes_per_second: rate("read") * 4096.0,
         written_bytes_per_second: rate("written") * 4096.0,
+        requests: requests.collect(),
         mean_wait_ns: more("waited").checked_div(more("written")),
+        segments: now.segments.clone(),
         cleaned_per_second: rate("cleaned"),
         moved_bytes_per_second: rate("moved") * 4096.0,
         used_bytes: now.used_bytes,
@@ -402,20 +426,37 @@ impl Array {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let rate = |amount: f64| format!("{}/s", bytes(amount as u64));
         let mut table = show::table(&[
-            "array", "state", "read", "written", "waited", "cleaned", "moved", "used", "clients",
+            "array", "state", "read", "written", "reads", "", "writes", "", "flushes", "",
+            "cleaned", "moved", "used", "clients",
         ]);
-        table.add_row([
+        let mut row = vec![
             self.array.clone(),
             self.state.to_uppercase(),
             rate(self.read_bytes_per_second),
             rate(self.written_bytes_per_second),
-            self.mean_wait_ns.map_or("-".to_owned(), time),
-            format!("{:.1}/s", self.cleaned_per_second),
-            rate(self.moved_bytes_per_second),
-            show::percent(self.used_bytes, self.size_bytes),
-            self.clients.to_string(),
-        ]);
+        ];
+        for kind in ["read", "write", "flush"] {
+            row.extend(Requests::cells(self.requests.get(kind)));
+        }
+        row.push(format!("{:.1}/s", self.cleaned_per_second));
+        row.push(rate(self.moved_bytes_per_second));
+        row.push(show::percent(self.used_bytes, self.size_bytes));
+        row.push(self.clients.to_string());
+        table.add_row(row);
         show::print_table(out, &table)?;
+        let state = |name: &str| self.segments.get(name).copied().unwrap_or(0);
+        writeln!(
+            out,
+            "  {}: segments {} free, {} open, {} sealed, {} cut, {} being reset; a block waits {} \
+             for its stripe",
+            self.array,
+            state("free"),
+            state("open"),
+            state("sealed"),
+            state("cut"),
+            state("releasing"),
+            self.mean_wait_ns.map_or("-".to_owned(), time),
+        )?;
         if let Some(problem) = &self.problem {
             writeln!(out, "  {problem}")?;
         }

@@ -86,7 +86,7 @@ fn top_shows_what_an_array_does_while_it_does_it() {
     });
     let once = ["top", "--once", "--interval", "0.5", "a"];
     let text = place.ok(&once);
-    for word in ["array", "ONLINE", "/s", "member", "d2.zns", "waited"] {
+    for word in ["array", "ONLINE", "/s", "member", "d2.zns", "sealed", "waits"] {
         assert!(text.contains(word), "{word}: {text}");
     }
     let json: Value = serde_json::from_str(&place.ok(&[&once[..], &["--json"]].concat())).unwrap();
@@ -96,6 +96,14 @@ fn top_shows_what_an_array_does_while_it_does_it() {
     let of_array = &json["arrays"][0];
     assert!(number(&of_array["written_bytes_per_second"]) > 4096.0, "{of_array:#}");
     assert!(number(&of_array["read_bytes_per_second"]) > 4096.0, "{of_array:#}");
+    for kind in ["read", "write"] {
+        let requests = &of_array["requests"][kind];
+        assert!(number(&requests["per_second"]) > 1.0, "{of_array:#}");
+        assert!(number(&requests["mean_ns"]) > 0.0, "{of_array:#}");
+    }
+    let segments = of_array["segments"].as_object().unwrap();
+    // One zone of each drive; two of 24 hold the array's state.
+    assert_eq!(segments.values().map(number).sum::<f64>(), 22.0, "{segments:#?}");
     assert_eq!(of_array["members"].as_array().unwrap().len(), 3);
     assert_eq!(json["mounts"].as_array().unwrap().len(), 0, "only the array was named");
     drop(busy);

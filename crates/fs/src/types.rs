@@ -550,6 +550,8 @@ pub struct StreamInfo {
 pub struct Counters {
     /// Bytes callers wrote.
     pub user_bytes: u64,
+    /// Bytes callers read.
+    pub read_bytes: u64,
     /// File data.
     pub data_bytes: u64,
     /// Nodes (inodes and pointer blocks).

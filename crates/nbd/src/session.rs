@@ -95,7 +95,10 @@ impl<V: Volume> Session<V> {
         self.link.begin();
         let session = self.clone();
         self.link.rt.run_now(async move {
+            let begun = session.link.rt.lately();
             let reply = session.perform(&header, command, pages, charge).await;
+            let took = session.link.rt.lately().0.saturating_sub(begun.0);
+            session.tally(|counters| clock(counters, command, took));
             session.link.answer(reply);
             session.link.end();
         });
@@ -343,6 +346,16 @@ fn tally(counters: &Counters, header: &Header, command: Command) {
     };
     count(counter, 1);
     count(&counters.fua, u64::from(fua));
+}
+
+/// Adds the nanoseconds that a request took.
+fn clock(counters: &Counters, command: Command, took: u64) {
+    match command {
+        Command::Read => count(&counters.read_ns, took),
+        Command::Write { .. } => count(&counters.write_ns, took),
+        Command::Flush => count(&counters.flush_ns, took),
+        _ => {}
+    }
 }
 
 #[cfg(test)]

@@ -49,6 +49,12 @@ counters! {
     bytes_read,
     /// Bytes of data received for WRITE.
     bytes_written,
+    /// Nanoseconds that READ requests took, together, from their receipt to their answer.
+    read_ns,
+    /// Nanoseconds that WRITE requests took.
+    write_ns,
+    /// Nanoseconds that FLUSH requests took.
+    flush_ns,
 }
 
 /// Counts `by` more.
@@ -150,6 +156,12 @@ impl Status {
         each(&mut page, self, ("bytes_total", "counter", "Bytes of payload, by direction"), |e| {
             let bytes = [("read", e.counts.bytes_read), ("write", e.counts.bytes_written)];
             bytes.map(|(name, value)| ("direction", name, value)).to_vec()
+        });
+        let family = ("request_nanoseconds_total", "counter", "Time of requests, by command");
+        each(&mut page, self, family, |e| {
+            let c = &e.counts;
+            let times = [("read", c.read_ns), ("write", c.write_ns), ("flush", c.flush_ns)];
+            times.map(|(name, value)| ("command", name, value)).to_vec()
         });
         each(&mut page, self, ("fua_total", "counter", "Requests with FUA"), |e| {
             vec![("", "", e.counts.fua)]

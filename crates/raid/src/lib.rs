@@ -60,4 +60,4 @@ pub use scrub::{Finding, Scrubbed};
 pub use settle::Recovered;
 pub use shape::{Config, Shape, is_bare};
 pub use stale::{is_stale, newest};
-pub use volume::{Canary, Options, Volume};
+pub use volume::{Canary, Options, Segments, Volume};

@@ -115,6 +115,21 @@ pub(crate) enum SegmentState {
     Releasing,
 }
 
+/// How many segments are in each state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segments {
+    /// Empty.
+    pub free: u32,
+    /// Written to now.
+    pub open: u32,
+    /// Written to their ends.
+    pub sealed: u32,
+    /// Ended early.
+    pub cut: u32,
+    /// Being reset.
+    pub releasing: u32,
+}
+
 /// A slot of the segment table.
 #[derive(Clone)]
 pub(crate) struct Segment {
@@ -268,6 +283,21 @@ impl Volume {
     /// Blocks of the volume that hold something.
     pub fn used(&self) -> u64 {
         self.0.segments.borrow().iter().map(|segment| u64::from(segment.valid)).sum()
+    }
+
+    /// Segments by their state. Each has a zone of every drive.
+    pub fn segments(&self) -> Segments {
+        let mut all = Segments::default();
+        for segment in &*self.0.segments.borrow() {
+            *match segment.state {
+                SegmentState::Free => &mut all.free,
+                SegmentState::Open => &mut all.open,
+                SegmentState::Sealed => &mut all.sealed,
+                SegmentState::Cut => &mut all.cut,
+                SegmentState::Releasing => &mut all.releasing,
+            } += 1;
+        }
+        all
     }
 
     /// An empty table for a segment of so many stripes in groups of `group`.

@@ -40,6 +40,18 @@ fn all(page: &mut Page, status: &Status) {
     page.one("table_memory_bytes", "gauge", "Memory that the stripe tables take", tables);
     page.one("may_fail", "gauge", "Drives that may fail now", status.may_fail);
     page.one("spares", "gauge", "Drives that wait for a failure", status.spares.len());
+    page.family("segments", "gauge", "Segments, by state");
+    for (state, count) in &status.segments {
+        page.sample("segments", &[("state", state)], *count);
+    }
+    page.family("requests_total", "counter", "Requests of clients, by kind");
+    for (kind, requests) in &status.requests {
+        page.sample("requests_total", &[("kind", kind)], requests.count);
+    }
+    page.family("request_nanoseconds_total", "counter", "Time they took");
+    for (kind, requests) in &status.requests {
+        page.sample("request_nanoseconds_total", &[("kind", kind)], requests.total_ns);
+    }
     let all = &status.members;
     let online = |member: &Member| u64::from(member.state == "online");
     each(page, ("member_online", "gauge", "1 if the member has everything"), all, online);

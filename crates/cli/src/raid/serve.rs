@@ -9,18 +9,18 @@ use super::devices::{self, same};
 use super::metrics;
 use super::notice::{Notice, Notices};
 use super::request::Request;
-use super::status::{Damage, LostRange, Member, Rebuild, Scrub, Status, VERSION};
+use super::status::{Damage, LostRange, Member, Rebuild, Requests, Scrub, Status, VERSION};
 use crate::device::fault;
 use crate::holds;
 use furrow_emu::{Emulator, OpenMode};
-use furrow_nbd::Server;
-use furrow_raid::{Event, Level, MemberState, Volume};
+use furrow_nbd::{Counts, Server};
+use furrow_raid::{Event, Level, MemberState, Segments, Volume};
 use furrow_rt::{Nanos, Notify, Rt, within};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -257,13 +257,15 @@ impl Daemon {
             damaged_blocks: self.damaged.get(),
             may_fail: if volume.failed().is_some() { 0 } else { may_fail },
             read_only: self.read_only,
-            listening: server.listening,
+            listening: server.listening.clone(),
             clients: server.connections.len() as u64,
             members,
             spares: self.spares.borrow().iter().map(|spare| spare.spec.to_string()).collect(),
             rebuild,
             scrub: self.scrub.borrow().clone(),
             counters: volume.counters().each().iter().map(|c| (c.0.to_owned(), c.2)).collect(),
+            segments: segments(volume.segments()),
+            requests: requests(&server),
             events: self.events.borrow().iter().cloned().collect(),
         };
         advise(&mut status);
@@ -537,6 +539,27 @@ impl Handle for Daemon {
     fn is_over(&self) -> bool {
         self.ended.borrow().is_some()
     }
+}
+
+fn segments(all: Segments) -> BTreeMap<String, u64> {
+    let Segments { free, open, sealed, cut, releasing } = all;
+    [("free", free), ("open", open), ("sealed", sealed), ("cut", cut), ("releasing", releasing)]
+        .map(|(state, count)| (state.to_owned(), u64::from(count)))
+        .into()
+}
+
+/// What was asked of the exports, together.
+fn requests(server: &furrow_nbd::Status) -> BTreeMap<String, Requests> {
+    let sum = |of: fn(&Counts) -> (u64, u64)| {
+        let each = server.exports.iter().map(|export| of(&export.counts));
+        let (count, total_ns) = each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        Requests { count, total_ns }
+    };
+    BTreeMap::from([
+        ("read".to_owned(), sum(|counts| (counts.reads, counts.read_ns))),
+        ("write".to_owned(), sum(|counts| (counts.writes, counts.write_ns))),
+        ("flush".to_owned(), sum(|counts| (counts.flushes, counts.flush_ns))),
+    ])
 }
 
 /// Says what is wrong, and what to do.

@@ -95,8 +95,23 @@ pub struct Status {
     pub scrub: Option<Scrub>,
     /// What the volume did since it was assembled.
     pub counters: BTreeMap<String, u64>,
+    /// Segments by their state; each has a zone of every drive.
+    #[serde(default)]
+    pub segments: BTreeMap<String, u64>,
+    /// Requests of clients by kind: read, write, flush.
+    #[serde(default)]
+    pub requests: BTreeMap<String, Requests>,
     /// What happened last, oldest first.
     pub events: Vec<Notice>,
+}
+
+/// Requests of a kind since the array was assembled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// How many.
+    pub count: u64,
+    /// Nanoseconds they took, together.
+    pub total_ns: u64,
 }
 
 /// Blocks of 4 KiB that lie one after the other.

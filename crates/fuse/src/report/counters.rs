@@ -40,6 +40,7 @@ macro_rules! counters {
 
 counters! {
     user_bytes: "Bytes that users wrote",
+    read_bytes: "Bytes that users read, but for what the kernel had cached",
     data_bytes: "Bytes of file data written to the drive",
     node_bytes: "Bytes of nodes (inodes and pointer blocks) written to the drive",
     summary_bytes: "Bytes of segment summaries written to the drive",
