@@ -14,13 +14,13 @@ case "${1:-slice}" in
 slice)
     build=() profile=debug
     lives=1000 volumes=100 effort="--cuts 150 --seconds"
-    fs=30 fsync=10 rot=10 raid=25 ledger=5 toy=5
+    fs=30 fsync=10 rot=10 raid=25 kv=10 ledger=5 toy=5
     ;;
 # Every command of every run.
 full)
     build=(--release) profile=release
     lives=50000 volumes=1000 effort="--reopens"
-    fs=300000 fsync=50000 rot=50000 raid=50000 ledger=50000 toy=20000
+    fs=300000 fsync=50000 rot=50000 raid=50000 kv=50000 ledger=50000 toy=20000
     ;;
 *) fail "unknown form '$1': slice or full" ;;
 esac
@@ -59,6 +59,7 @@ sweep fs "$fs"
 sweep fsync "$fsync"
 sweep rot "$rot"
 sweep raid "$raid"
+sweep kv "$kv"
 sweep ledger "$ledger"
 sweep toy "$toy"
 say
@@ -71,6 +72,7 @@ for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord Unlisted Early
     SkippedFlush; do
     canary "raid:$defect" --cuts 40
 done
+for defect in SkippedFlush EarlySync EarlyReset TrustedRound; do canary "kv:$defect" --cuts 100; done
 for defect in SkipFlush EarlyAck IgnoreExtent EarlyRelease; do canary "ledger:$defect"; done
 for defect in SkippedFlush EarlyAck DroppedCrc ReuseBeforeRelease; do canary "toy:$defect"; done
 say

@@ -35,14 +35,16 @@ const LOG: &[&str] = &[
 ];
 const FS: &[&str] = &["furrow-fs"];
 const RAID: &[&str] = &["furrow-raid"];
+const KV: &[&str] = &["furrow-kv"];
 
 /// The folder of each core crate and its whole dependency tree: exactly this. Procedural macros
 /// are left out, they run in the compiler.
-const CORE: [(&str, &[&[&str]]); 4] = [
+const CORE: [(&str, &[&[&str]]); 5] = [
     ("zone", &[RT, ZONE]),
     ("log", &[RT, ZONE, LOG]),
     ("fs", &[RT, ZONE, LOG, FS]),
     ("raid", &[RT, ZONE, LOG, RAID]),
+    ("kv", &[RT, ZONE, LOG, KV]),
 ];
 
 fn root() -> PathBuf {

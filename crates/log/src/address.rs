@@ -46,6 +46,15 @@ pub fn blocks_begun(report: &ZoneReport, geometry: &Geometry) -> u32 {
     }
 }
 
+/// Whole blocks of a zone that hold something.
+pub fn blocks_written(report: &ZoneReport, geometry: &Geometry) -> u32 {
+    let whole = report.write_pointer.0 / sectors_per_block(geometry);
+    match report.state {
+        ZoneState::Full | ZoneState::ReadOnly => blocks_begun(report, geometry),
+        _ => blocks_begun(report, geometry).min(u32::try_from(whole).unwrap_or(u32::MAX)),
+    }
+}
+
 /// Largest command to use, in 4 KiB blocks: the drive's limit, at most 1 MiB.
 pub fn blocks_per_command(geometry: &Geometry) -> u32 {
     let most = (1 << 20) / BLOCK_SIZE as u64;

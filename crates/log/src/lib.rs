@@ -18,6 +18,7 @@ pub mod layout;
 pub mod pool;
 mod queues;
 pub mod record;
+pub mod ring;
 #[cfg(test)]
 mod toy;
 pub mod victim;
@@ -30,6 +31,7 @@ pub use delta::{Appended, DeltaLayout, DeltaLog, Extent};
 pub use format::BLOCK_SIZE;
 pub use pool::{ReadPin, ReleaseProof, Superzone, SuperzoneId, SuperzoneState, ZonePool};
 pub use record::{Expect, RecordHeader, RecordId, Uuid, crc32c, crc32c_append};
+pub use ring::RecordRing;
 pub use window::Mark;
 pub use writer::{
     Counters, Durability, Kind, Order, Party, Payload, Placed, Writer, WriterOptions, Written,

@@ -6,7 +6,7 @@
 //! - One permit is kept for the ring, whatever segments want.
 
 use crate::format::{INCOMPAT_KNOWN, RING_ZONES, kind};
-use furrow_log::address::{blocks_begun, sectors_per_block};
+use furrow_log::address::blocks_begun;
 use furrow_log::budget::{Budget, Class};
 use furrow_log::pool::{ReleaseProof, ZonePool, describe};
 use furrow_log::record::{self, Expect, RecordHeader};
@@ -79,15 +79,6 @@ pub(crate) struct Drive {
 /// First zone of the ring: conventional ones are not used.
 pub(crate) fn ring_start(geometry: &Geometry) -> u32 {
     geometry.conventional_zones
-}
-
-/// Whole blocks of a zone that hold something.
-pub(crate) fn written(report: &ZoneReport, geometry: &Geometry) -> u32 {
-    let whole = report.write_pointer.0 / sectors_per_block(geometry);
-    match report.state {
-        ZoneState::Full | ZoneState::ReadOnly => blocks_begun(report, geometry),
-        _ => blocks_begun(report, geometry).min(whole as u32),
-    }
 }
 
 /// What every zone is like.

@@ -15,11 +15,11 @@
 
 use crate::assemble::Examined;
 use crate::checkpoint::Image;
-use crate::drive::written;
 use crate::format::{MemberEntry, segment};
 use crate::member::MemberState;
 use crate::recover::Found;
 use crate::volume::Volume;
+use furrow_log::address::blocks_written;
 use furrow_log::record::RecordHeader;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState};
 
@@ -94,7 +94,7 @@ impl Volume {
                 continue;
             };
             let report = &zones[index as usize][zone.0 as usize];
-            if missing >> index & 1 == 0 && written(report, drive.geometry()) < end {
+            if missing >> index & 1 == 0 && blocks_written(report, drive.geometry()) < end {
                 *held = None;
                 short.push((index, zone));
             }

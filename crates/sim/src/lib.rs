@@ -23,6 +23,7 @@ pub mod oracle;
 pub mod part;
 pub mod silent;
 pub mod simulate;
+pub mod store;
 pub mod sweep;
 pub mod toy;
 pub mod volume;

@@ -12,6 +12,7 @@ use furrow_sim::files::Files;
 use furrow_sim::ledger::{self, LedgerSubject};
 use furrow_sim::lives;
 use furrow_sim::simulate::{Sink, Summary, simulate};
+use furrow_sim::store::StoreSubject;
 use furrow_sim::sweep::{Goal, sweep};
 use furrow_sim::toy::{self, Toy};
 use furrow_sim::volume::VolumeSubject;
@@ -93,7 +94,7 @@ struct DamageArgs {
 #[derive(Args)]
 struct CrashArgs {
     /// What to crash: fs, fsync (fs with many clients that sync much, in every run), rot (fs on a
-    /// drive whose blocks decay), raid (a volume), ledger (the log crate alone) or toy; or
+    /// drive whose blocks decay), raid (a volume), kv (a file store), ledger (the log crate alone) or toy; or
     /// fs:CANARY and so on for one of their built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
@@ -143,6 +144,7 @@ enum Chosen {
     Files(Files),
     Ledger(LedgerSubject),
     Volume(VolumeSubject),
+    Store(StoreSubject),
 }
 
 const FS_CANARIES: [Canary; 12] = [
@@ -179,7 +181,10 @@ impl Chosen {
             "raid" => Ok(Chosen::Volume(VolumeSubject {
                 canary: canary_of(canary, &furrow_raid::Canary::ALL)?,
             })),
-            _ => bail!("no subject {kind:?}: there are fs, fsync, rot, raid, ledger and toy"),
+            "kv" => Ok(Chosen::Store(StoreSubject {
+                canary: canary_of(canary, &furrow_kv::Canary::ALL)?,
+            })),
+            _ => bail!("no subject {kind:?}: there are fs, fsync, rot, raid, kv, ledger and toy"),
         }
     }
 }
@@ -382,6 +387,7 @@ fn crash(args: &CrashArgs) -> Result<ExitCode> {
         Chosen::Files(files) => Ok(crash_subject(&files, args)),
         Chosen::Ledger(ledger) => Ok(crash_subject(&ledger, args)),
         Chosen::Volume(volume) => Ok(crash_subject(&volume, args)),
+        Chosen::Store(store) => Ok(crash_subject(&store, args)),
     }
 }
 
@@ -448,6 +454,7 @@ fn again(args: &ReplayArgs) -> Result<ExitCode> {
         Chosen::Files(files) => replay(&files, case, &args.cuts, trace),
         Chosen::Ledger(ledger) => replay(&ledger, case, &args.cuts, trace),
         Chosen::Volume(volume) => replay(&volume, case, &args.cuts, trace),
+        Chosen::Store(store) => replay(&store, case, &args.cuts, trace),
     };
     match result {
         Ok(()) => {

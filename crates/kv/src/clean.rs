@@ -1,0 +1,229 @@
+//! Zone cleaning, and the moving of extents: for cleaning, and because a zone failed.
+//!
+//! A zone counts as reclaimable by what cleaning alone can do: nobody waits for files to be
+//! removed.
+
+use crate::content::SUMS_INLINE;
+use crate::file::{Extent, FileId, Sums};
+use crate::format::EXTENT_MAX;
+use crate::store::Store;
+use crate::zones::{RESERVE, Use};
+use furrow_rt::Pages;
+use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+
+impl Store {
+    /// Starts what cleans in the background.
+    pub(crate) fn start_cleaning(&self) {
+        let store = self.clone();
+        self.0.rt.spawn_detached(async move {
+            loop {
+                let wanted = store.0.zones.wanted.wait();
+                if store.0.stopping.get() || store.check_alive().is_err() {
+                    return;
+                }
+                match store.make_room().await {
+                    Ok(true) => store.0.zones.freed.notify_all(),
+                    Ok(false) => {
+                        // Whoever waits is told that there is nothing.
+                        store.0.zones.freed.notify_all();
+                        wanted.await;
+                    }
+                    Err(error) => drop(store.die(&error)),
+                }
+            }
+        });
+    }
+
+    /// Does what makes room, if it is wanted; false if there was nothing to do.
+    async fn make_room(&self) -> Result<bool> {
+        let zones = &self.0.zones;
+        let empty: Vec<ZoneId> = zones.emptied();
+        if !empty.is_empty() {
+            for zone in empty {
+                zones.release(zone, zones.pool.durable_checkpoint()).await?;
+            }
+            return Ok(true);
+        }
+        let waited_for = zones.freed.waiting() > 0;
+        if !waited_for && !self.is_low() {
+            return Ok(false);
+        }
+        if let Some(victim) = self.victim() {
+            self.clean(victim).await?;
+            return Ok(true);
+        }
+        if waited_for && !self.0.retired.borrow().is_empty() {
+            self.join_round(None).await?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn is_low(&self) -> bool {
+        let pool = &self.0.zones.pool;
+        let share = u64::from(pool.free_count()) * 100;
+        share < u64::from(self.0.options.clean_below) * u64::from(pool.total())
+            || pool.free_count() <= RESERVE
+    }
+
+    /// The zone that is worth cleaning most: each one cleaned must leave more room than moving takes.
+    fn victim(&self) -> Option<ZoneId> {
+        let zones = &self.0.zones;
+        let victim = zones.victim()?;
+        let garbage = zones.capacity() - zones.valid(victim);
+        (garbage > 2.max(zones.capacity() / 64)).then_some(victim)
+    }
+
+    pub(crate) fn may_clean(&self) -> bool {
+        // Zones that are being reset, or are going to be by the next round, are room as well.
+        self.victim().is_some()
+            || !self.0.retired.borrow().is_empty()
+            || !self.0.zones.emptied().is_empty()
+            || self.0.zones.is_releasing()
+            || self.0.committing.get()
+    }
+
+    /// Has room made before it is short.
+    pub(crate) fn clean_if_low(&self) {
+        if self.is_low() {
+            self.0.zones.wanted.notify_all();
+        }
+    }
+
+    /// Empties a zone.
+    async fn clean(&self, victim: ZoneId) -> Result<()> {
+        for id in self.0.zones.files_in(victim) {
+            while let Some(extent) = self.extent_in(victim, id) {
+                self.move_extent(id, &extent).await?;
+            }
+        }
+        self.join_round(None).await?;
+        self.count(|counters| counters.cleaned += 1);
+        self.0.zones.release(victim, self.0.zones.pool.durable_checkpoint()).await
+    }
+
+    /// An extent of a file in a zone, or one with its checksums there.
+    fn extent_in(&self, zone: ZoneId, id: FileId) -> Option<Extent> {
+        let files = self.0.files.borrow();
+        let inside = |extent: &&Extent| {
+            let sums = matches!(extent.sums, Sums::At(at) if self.zone_of(at) == zone);
+            self.zone_of(extent.at) == zone || sums
+        };
+        files.get(&id)?.extents.iter().find(inside).cloned()
+    }
+
+    /// Gives an extent another place.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Io` if it cannot be read, `NoSpace`.
+    async fn move_extent(&self, id: FileId, extent: &Extent) -> Result<()> {
+        let pages = self.pages_of(id, extent).await?;
+        let (mut first, mut rest) = (extent.first, pages.as_slice());
+        let mut moved = Vec::new();
+        while !rest.is_empty() {
+            let zone = self.zone_for(Use::Moved).await?;
+            let room = self.0.zones.writer.room(zone).min(EXTENT_MAX) as usize;
+            let (now, later) = rest.split_at(rest.len().min(room));
+            let (piece, written) = self.write(id, first, zone, now.iter().cloned().collect());
+            if let Err(error) = written.await {
+                self.retire(id, &piece);
+                self.give_up(zone, &error)?;
+                continue;
+            }
+            moved.push(piece);
+            first += now.len() as u32;
+            rest = later;
+        }
+        self.count(|counters| counters.copied += u64::from(extent.blocks));
+        if !self.replace(id, extent, &moved) {
+            // It was removed or cut meanwhile.
+            moved.iter().for_each(|extent| self.retire(id, extent));
+            return Ok(());
+        }
+        self.retire(id, extent);
+        for extent in moved.iter().filter(|extent| extent.blocks > SUMS_INLINE) {
+            self.store_sums(id, extent.first, Use::Moved).await?;
+        }
+        Ok(())
+    }
+
+    /// The extent lies elsewhere from now on, where all of it has arrived.
+    fn replace(&self, id: FileId, extent: &Extent, moved: &[Extent]) -> bool {
+        let mut files = self.0.files.borrow_mut();
+        let Some(file) = files.get_mut(&id) else { return false };
+        let same = |now: &Extent| now.at == extent.at && now.blocks == extent.blocks;
+        let Some(at) = file.extents.iter().position(same) else { return false };
+        file.extents.splice(at..=at, moved.iter().cloned());
+        file.flying.retain(|block, _| *block < extent.first || *block >= extent.end());
+        file.changed_from(extent.first);
+        self.0.must.borrow_mut().insert(id);
+        true
+    }
+
+    /// Nothing more is written to a zone of which a write failed.
+    ///
+    /// # Errors
+    /// If it is the drive that failed.
+    fn give_up(&self, zone: ZoneId, error: &Error) -> Result<()> {
+        let writer = &self.0.zones.writer;
+        if !writer.device().report(zone, 1).is_ok_and(|reports| !reports.is_empty()) {
+            return Err(error.clone());
+        }
+        self.0.zones.fail(zone);
+        self.0.moves.set(self.0.moves.get() + 1);
+        let writer = writer.clone();
+        self.0.rt.spawn_detached(async move {
+            // A zone that cannot be ended stays active: there is one fewer then.
+            let _ = writer.close(zone).await;
+            writer.forgive(zone);
+        });
+        Ok(())
+    }
+
+    /// The blocks of an extent, from memory as far as they are there.
+    async fn pages_of(&self, id: FileId, extent: &Extent) -> Result<Pages> {
+        let mut pages = Pages::new();
+        let mut block = extent.first;
+        while block < extent.end() {
+            let in_memory = |block: u32| {
+                let files = self.0.files.borrow();
+                files.get(&id).and_then(|file| file.flying.get(&block).cloned())
+            };
+            if let Some(page) = in_memory(block) {
+                pages.push(page);
+                block += 1;
+                continue;
+            }
+            let run = (block..extent.end()).take_while(|block| in_memory(*block).is_none());
+            let count = run.count() as u32;
+            let pin = self.0.zones.pool.pin(self.zone_of(extent.at));
+            let read = self.read_checked(id, extent, block - extent.first, count).await;
+            drop(pin);
+            pages.extend(read.map_err(|error| error.at(self.name_of(id)))?);
+            block += count;
+        }
+        Ok(pages)
+    }
+
+    /// A write failed: the zone is given up, and what was written there of the file goes elsewhere.
+    pub(crate) async fn relocate(&self, id: FileId, lost: &Extent, error: &Error) -> Result<()> {
+        let zone = self.zone_of(lost.at);
+        self.give_up(zone, error)?;
+        let find = || {
+            let files = self.0.files.borrow();
+            let file = files.get(&id)?;
+            let overlaps = |e: &&Extent| {
+                self.zone_of(e.at) == zone && e.first < lost.end() && lost.first < e.end()
+            };
+            file.extents.iter().find(overlaps).cloned()
+        };
+        while let Some(extent) = find() {
+            self.move_extent(id, &extent).await.map_err(|why| match why.kind() {
+                ErrorKind::NoSpace => error.clone().at(why.to_string()),
+                _ => why,
+            })?;
+            self.count(|counters| counters.relocated += 1);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,552 @@
+//! The content of files: appending, reading, truncating; where blocks get their places.
+//!
+//! Content is placed when there is enough of it, or when it is synced, and can be read before.
+
+use crate::file::{Extent, File, FileId, Sums};
+use crate::format::{EXTENT_MAX, SumsHead, kind};
+use crate::store::Store;
+use crate::zones::Use;
+use furrow_log::record::{self, Expect, RecordId, crc32c};
+use furrow_log::writer::{Durability, Kind, Written};
+use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
+use furrow_rt::{PAGE_SIZE, Page, Pages, either};
+use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId};
+use std::rc::Rc;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Whole blocks that wait for a place until they are so many: one write.
+const GATHER: usize = 64;
+/// Most blocks placed at a time: two files in one zone take turns.
+const PIECE: usize = 256;
+/// Checksums of an extent of so many blocks stay in its entry.
+pub(crate) const SUMS_INLINE: u32 = 16;
+/// An extent that is durable and has so many blocks is not continued: each sync would write all of
+/// its checksums again.
+const SYNCED_EXTENT: u32 = 64;
+/// Blocks of checksums in memory.
+const SUMS_CACHED: usize = 1024;
+
+/// What was read.
+#[derive(Clone, Debug, Default)]
+pub struct Data {
+    pages: Pages,
+    skip: usize,
+    len: usize,
+}
+
+impl Data {
+    /// The bytes, in pieces.
+    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let end = self.skip + self.len;
+        self.pages.iter().enumerate().map(move |(index, page)| {
+            let start = index * PAGE_SIZE;
+            &page.bytes()[self.skip.saturating_sub(start)..(end - start).min(PAGE_SIZE)]
+        })
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there are none: the file ends there.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All of them in one piece.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.chunks().flatten().copied().collect()
+    }
+}
+
+impl Store {
+    /// Bytes of a file.
+    ///
+    /// # Errors
+    /// `NotFound` if it is neither open nor named (also of the others).
+    pub fn size(&self, id: FileId) -> Result<u64> {
+        self.with(id, |file| file.size)
+    }
+
+    /// Appends to a file. Once this returns, the bytes can be read; [`Store::sync`] makes them
+    /// durable.
+    ///
+    /// # Errors
+    /// `NoSpace` if cleaning makes no more room; then some of the bytes may have been appended.
+    /// `Io` if the store died.
+    pub async fn append(&self, id: FileId, bytes: &[u8]) -> Result<()> {
+        self.check_alive()?;
+        let lock = self.with(id, |file| file.lock.clone())?;
+        let _one = lock.acquire(1).await;
+        self.reopen_tail(id).await?;
+        let now = self.0.rt.wall().0;
+        let waiting = self.with(id, |file| {
+            file.push(bytes);
+            file.modified = now;
+            file.waiting.len()
+        })?;
+        self.count(|counters| counters.appended += bytes.len() as u64);
+        if waiting >= GATHER {
+            self.place(id).await?;
+        }
+        while self.0.zones.writer.pages_in_flight() > self.0.options.pages_in_flight {
+            self.check_alive()?;
+            self.0.landed.wait().await;
+        }
+        Ok(())
+    }
+
+    /// Cuts a file off.
+    ///
+    /// # Errors
+    /// `Invalid` if it is not so long.
+    pub async fn truncate(&self, id: FileId, size: u64) -> Result<()> {
+        self.check_alive()?;
+        let lock = self.with(id, |file| file.lock.clone())?;
+        let _one = lock.acquire(1).await;
+        let now = self.size(id)?;
+        if size > now {
+            let message = format!("{}: {now} bytes cannot be cut to {size}", self.name_of(id));
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        if size == now {
+            return Ok(());
+        }
+        // What stays of the block that is cut becomes the tail.
+        let last = (size / PAGE_SIZE as u64) as u32;
+        let rest = (size % PAGE_SIZE as u64) as usize;
+        let tail = match rest {
+            0 => Page::zeroed(),
+            _ => {
+                let kept = self.read(id, u64::from(last) * PAGE_SIZE as u64, rest).await?;
+                Page::from_slice(&kept.to_vec())
+            }
+        };
+        let cut = self.with(id, |file| cut(file, last, tail, size))?;
+        cut.iter().for_each(|extent| self.retire(id, extent));
+        self.0.must.borrow_mut().insert(id);
+        self.plan_commit();
+        Ok(())
+    }
+
+    /// Places what waits, and ends the file's last block; then nothing of it is in memory.
+    ///
+    /// # Errors
+    /// As [`Store::append`].
+    pub async fn close(&self, id: FileId) -> Result<()> {
+        let lock = self.with(id, |file| file.lock.clone())?;
+        let one = lock.acquire(1).await;
+        let opens = self.with(id, |file| {
+            file.opens -= 1;
+            file.opens
+        })?;
+        let mut done = Ok(());
+        if opens == 0 && self.check_alive().is_ok() && self.with(id, |file| file.names)? > 0 {
+            done = self.end(id).await;
+        }
+        drop(one);
+        self.drop_unused(id);
+        done
+    }
+
+    /// Pads the last block of a file that is not small, and places all.
+    async fn end(&self, id: FileId) -> Result<()> {
+        let ended = self.with(id, |file| {
+            let tail = file.tail_len();
+            if tail > 0 && file.size > PAGE_SIZE as u64 {
+                let last = std::mem::replace(&mut file.tail, Page::zeroed());
+                file.waiting.push_back(last);
+            }
+            !file.waiting.is_empty()
+        })?;
+        if ended {
+            self.place(id).await?;
+        }
+        Ok(())
+    }
+
+    /// If the file's last block was padded, it becomes the tail again.
+    async fn reopen_tail(&self, id: FileId) -> Result<()> {
+        let (size, blocks) = self.with(id, |file| (file.size, file.blocks()))?;
+        if u64::from(blocks) * PAGE_SIZE as u64 <= size {
+            return Ok(());
+        }
+        let last = blocks - 1;
+        let rest = (size - u64::from(last) * PAGE_SIZE as u64) as usize;
+        let kept = self.read(id, u64::from(last) * PAGE_SIZE as u64, rest).await?;
+        let tail = Page::from_slice(&kept.to_vec());
+        let cut = self.with(id, |file| cut(file, last, tail, size))?;
+        cut.iter().for_each(|extent| self.retire(id, extent));
+        self.0.must.borrow_mut().insert(id);
+        Ok(())
+    }
+
+    /// Gives all whole blocks of a file a place. The file is locked.
+    pub(crate) async fn place(&self, id: FileId) -> Result<()> {
+        loop {
+            let (lifetime, waiting) = self.with(id, |file| (file.lifetime, file.waiting.len()))?;
+            if waiting == 0 {
+                return Ok(());
+            }
+            let zone = self.zone_for(Use::Files(lifetime)).await?;
+            // Nothing waits from here on: the zone's room is as it was found.
+            let ended = self.with(id, |file| {
+                let count = (self.0.zones.writer.room(zone) as usize).min(PIECE);
+                let count = count.min(file.waiting.len()).min(EXTENT_MAX as usize);
+                let first = file.placed();
+                let pages: Pages = file.waiting.drain(..count).collect();
+                let extent = self.put(id, first, zone, pages.clone());
+                file.flying.extend((first..).zip(pages));
+                self.extend(file, extent)
+            })?;
+            if let Some(first) = ended {
+                self.store_sums(id, first, Use::Files(lifetime)).await?;
+            }
+        }
+    }
+
+    /// Adds an extent at the end of a file. Answers the first block of the one before, if that has
+    /// ended and its checksums are to be stored.
+    fn extend(&self, file: &mut File, new: Extent) -> Option<u32> {
+        let journaled = file.journaled;
+        let Some(last) = file.extents.last_mut() else {
+            file.extents.push(new);
+            return None;
+        };
+        let synced = last.end() <= journaled && last.blocks >= SYNCED_EXTENT;
+        let adjacent = last.at.plus(last.blocks) == new.at
+            && self.zone_of(last.at) == self.zone_of(new.at)
+            && last.blocks + new.blocks <= EXTENT_MAX;
+        if let (Sums::Here(sums), Sums::Here(more)) = (&mut last.sums, &new.sums)
+            && adjacent
+            && !synced
+        {
+            Rc::make_mut(sums).extend(more.iter());
+            last.blocks += new.blocks;
+            let first = last.first;
+            file.changed_from(first);
+            return None;
+        }
+        let ended =
+            (matches!(last.sums, Sums::Here(_)) && last.blocks > SUMS_INLINE).then_some(last.first);
+        file.extents.push(new);
+        ended
+    }
+
+    pub(crate) fn zone_of(&self, at: BlockAddr) -> ZoneId {
+        at.zone(self.0.zones.writer.geometry())
+    }
+
+    /// A zone with room, which cleaning has to make if need be.
+    ///
+    /// # Errors
+    /// `NoSpace` if cleaning finds nothing.
+    pub(crate) async fn zone_for(&self, usage: Use) -> Result<ZoneId> {
+        loop {
+            self.check_alive()?;
+            let freed = self.0.zones.freed.wait();
+            if let Some(zone) = self.0.zones.choose(usage) {
+                self.clean_if_low();
+                return Ok(zone);
+            }
+            if let Some(permit) = self.0.zones.next_permit(usage) {
+                if let Ok(permit) = either(permit, freed).await
+                    && self.0.zones.find(usage, true).is_none()
+                {
+                    self.0.zones.open(usage, permit);
+                }
+                continue;
+            }
+            if usage == Use::Moved || !self.may_clean() {
+                let message = "no room: nothing is left that cleaning could free";
+                return Err(Error::new(ErrorKind::NoSpace, message));
+            }
+            self.0.zones.wanted.notify_all();
+            freed.await;
+        }
+    }
+
+    /// Writes pages to a zone that has room for them, and sees to it that they arrive: their extent.
+    fn put(&self, id: FileId, first: u32, zone: ZoneId, pages: Pages) -> Extent {
+        let (extent, written) = self.write(id, first, zone, pages);
+        self.watch(id, extent.clone(), written);
+        extent
+    }
+
+    /// Writes pages to a zone that has room for them: their extent.
+    pub(crate) fn write(
+        &self,
+        id: FileId,
+        first: u32,
+        zone: ZoneId,
+        pages: Pages,
+    ) -> (Extent, Written) {
+        let sums = pages.iter().map(|page| crc32c(page.bytes())).collect();
+        let blocks = pages.len() as u32;
+        let (offset, written) =
+            self.0.zones.writer.write(zone, Kind::Data, pages, Durability::Cached);
+        let at = BlockAddr::new(self.0.zones.writer.geometry(), zone, offset);
+        self.0.zones.add(zone, id, blocks);
+        (Extent { first, blocks, at, sums: Sums::Here(Rc::new(sums)) }, written)
+    }
+
+    /// Follows a write of an extent to its end.
+    fn watch(&self, id: FileId, extent: Extent, written: Written) {
+        let flight = self.0.next_flight.get();
+        self.0.next_flight.set(flight + 1);
+        self.0.flights.borrow_mut().insert(flight, id);
+        let store = self.clone();
+        self.0.rt.spawn_detached(async move {
+            let done = match written.await {
+                Ok(()) => {
+                    store.forget_pages(id, &extent);
+                    Ok(())
+                }
+                Err(error) => store.relocate(id, &extent, &error).await,
+            };
+            if let Err(error) = done {
+                store.die(&error);
+            }
+            store.0.flights.borrow_mut().remove(&flight);
+            store.0.landed.notify_all();
+        });
+    }
+
+    /// Pages that are on the drive are read there.
+    fn forget_pages(&self, id: FileId, extent: &Extent) {
+        let mut files = self.0.files.borrow_mut();
+        let Some(file) = files.get_mut(&id) else { return };
+        for block in extent.first..extent.end() {
+            // Unless the block got another place meanwhile, which is on its way.
+            let geometry = self.0.zones.writer.geometry();
+            let here = file.extent_of(block).is_some_and(|now| {
+                now.at.plus(block - now.first) == extent.at.plus(block - extent.first)
+                    && now.at.locate(geometry).is_some()
+            });
+            if here {
+                file.flying.remove(&block);
+            }
+        }
+    }
+
+    /// Writes the checksums of the extent that begins with block `first` to a block of their own.
+    pub(crate) async fn store_sums(&self, id: FileId, first: u32, usage: Use) -> Result<()> {
+        let zone = self.zone_for(usage).await?;
+        let mut files = self.0.files.borrow_mut();
+        let Some(file) = files.get_mut(&id) else { return Ok(()) };
+        let at = file.extents.partition_point(|extent| extent.first < first);
+        let Some(extent) = file.extents.get_mut(at).filter(|extent| extent.first == first) else {
+            return Ok(());
+        };
+        let Sums::Here(sums) = extent.sums.clone() else { return Ok(()) };
+        let head = SumsHead { first: first.into(), blocks: extent.blocks.into() };
+        let mut body = head.as_bytes().to_vec();
+        sums.iter().for_each(|sum| body.extend(sum.to_le_bytes()));
+        let record = RecordId {
+            kind: kind::SUMS,
+            sequence: id.0,
+            device: self.0.device,
+            object: self.0.uuid,
+            ..RecordId::default()
+        };
+        let page = record::seal(&record, &body, &self.0.pages);
+        let writer = &self.0.zones.writer;
+        let (offset, written) = writer.write(zone, Kind::Node, page, Durability::Cached);
+        let place = BlockAddr::new(writer.geometry(), zone, offset);
+        extent.sums = Sums::At(place);
+        file.changed_from(first);
+        drop(files);
+        self.0.zones.add(zone, id, 1);
+        self.keep_sums(place, sums.clone());
+        let flight = self.0.next_flight.get();
+        self.0.next_flight.set(flight + 1);
+        self.0.flights.borrow_mut().insert(flight, id);
+        let store = self.clone();
+        self.0.rt.spawn_detached(async move {
+            if written.await.is_err() {
+                store.0.zones.fail(zone);
+                store.unstore_sums(id, first, place, &sums);
+            }
+            store.0.flights.borrow_mut().remove(&flight);
+            store.0.landed.notify_all();
+        });
+        Ok(())
+    }
+
+    /// A block of checksums could not be written: they are in the entry again.
+    fn unstore_sums(&self, id: FileId, first: u32, place: BlockAddr, sums: &Rc<Vec<u32>>) {
+        self.0.moves.set(self.0.moves.get() + 1);
+        self.0.retired.borrow_mut().push((self.zone_of(place), id, 1));
+        let mut files = self.0.files.borrow_mut();
+        let Some(file) = files.get_mut(&id) else { return };
+        let found = file.extents.iter_mut().find(|e| e.sums == Sums::At(place));
+        if let Some(extent) = found {
+            extent.sums = Sums::Here(sums.clone());
+            file.changed_from(first);
+        }
+    }
+
+    fn keep_sums(&self, at: BlockAddr, sums: Rc<Vec<u32>>) {
+        let mut cache = self.0.sums.borrow_mut();
+        if cache.len() >= SUMS_CACHED {
+            cache.pop_first();
+        }
+        cache.insert(at, sums);
+    }
+
+    /// Blocks of an extent are to count no more once the next round is durable.
+    pub(crate) fn retire(&self, id: FileId, extent: &Extent) {
+        let mut retired = self.0.retired.borrow_mut();
+        retired.push((self.zone_of(extent.at), id, extent.blocks));
+        if let Sums::At(at) = extent.sums {
+            retired.push((self.zone_of(at), id, 1));
+            self.0.sums.borrow_mut().remove(&at);
+        }
+    }
+
+    /// Reads a file; less than `len` bytes at its end.
+    ///
+    /// # Errors
+    /// `Corrupt` if a block is not what was written, `Io` if the drive does not give it; either
+    /// names the file and the block.
+    pub async fn read(&self, id: FileId, offset: u64, len: usize) -> Result<Data> {
+        let size = self.size(id)?;
+        let len = (len as u64).min(size.saturating_sub(offset)) as usize;
+        if len == 0 {
+            return Ok(Data::default());
+        }
+        let first = (offset / PAGE_SIZE as u64) as u32;
+        let end = (offset + len as u64).div_ceil(PAGE_SIZE as u64) as u32;
+        let mut pages = Pages::new();
+        let mut block = first;
+        while block < end {
+            let more = self.read_run(id, block, end).await?;
+            block += more.len() as u32;
+            pages.extend(more);
+        }
+        self.count(|counters| counters.read += len as u64);
+        Ok(Data { pages, skip: (offset % PAGE_SIZE as u64) as usize, len })
+    }
+
+    /// Some blocks from `block` on, at least one.
+    async fn read_run(&self, id: FileId, block: u32, end: u32) -> Result<Pages> {
+        let (pin, extent, count) = {
+            let files = self.0.files.borrow();
+            let missing = || Error::new(ErrorKind::NotFound, format!("file {} is gone", id.0));
+            let file = files.get(&id).ok_or_else(missing)?;
+            if let Some(page) = file.in_memory(block) {
+                return Ok(smallvec::smallvec![page]);
+            }
+            let lost = || Error::new(ErrorKind::Corrupt, format!("block {block} has no place"));
+            let extent = file.extent_of(block).cloned().ok_or_else(lost)?;
+            let on_drive = |block: &u32| !file.flying.contains_key(block);
+            let count = (block..end.min(extent.end())).take_while(on_drive).count() as u32;
+            (self.0.zones.pool.pin(self.zone_of(extent.at)), extent, count)
+        };
+        let inside = block - extent.first;
+        let read = self.read_checked(id, &extent, inside, count).await;
+        drop(pin);
+        read.map_err(|error| {
+            let zone = self.zone_of(extent.at);
+            let place = extent.at.plus(inside).offset(self.0.zones.writer.geometry());
+            error.at(format!("{}: block {block} (zone {zone} offset {place})", self.name_of(id)))
+        })
+    }
+
+    /// Blocks of an extent from the drive, held against their checksums.
+    pub(crate) async fn read_checked(
+        &self,
+        id: FileId,
+        extent: &Extent,
+        inside: u32,
+        count: u32,
+    ) -> Result<Pages> {
+        let writer = &self.0.zones.writer;
+        let at = extent.at.plus(inside);
+        let queue = QueueId(0);
+        let pages = read_blocks(&**writer.device(), queue, at, count, &self.0.pages).await?;
+        let sums = self.sums_of(id, extent).await?;
+        for (index, (page, sum)) in pages.iter().zip(&sums[inside as usize..]).enumerate() {
+            let found = crc32c(page.bytes());
+            if found != *sum {
+                let block = extent.first + inside + index as u32;
+                let message =
+                    format!("block {block} has checksum {found:08x}, {sum:08x} was written");
+                return Err(Error::new(ErrorKind::Corrupt, message));
+            }
+        }
+        Ok(pages)
+    }
+
+    /// The checksums of an extent's blocks.
+    pub(crate) async fn sums_of(&self, id: FileId, extent: &Extent) -> Result<Rc<Vec<u32>>> {
+        let at = match &extent.sums {
+            Sums::Here(sums) => return Ok(sums.clone()),
+            Sums::At(at) => *at,
+        };
+        if let Some(sums) = self.0.sums.borrow().get(&at) {
+            return Ok(sums.clone());
+        }
+        let writer = &self.0.zones.writer;
+        let pin = self.0.zones.pool.pin(self.zone_of(at));
+        let pages = read_blocks(&**writer.device(), QueueId(0), at, 1, &self.0.pages).await?;
+        drop(pin);
+        let what = |error: Error| error.at(format!("checksums at {at}"));
+        let expect = Expect { kind: kind::SUMS, device: None, object: Some(self.0.uuid) };
+        let (header, body) = record::open(pages[0].bytes(), &expect).map_err(what)?;
+        let corrupt = |why: String| what(Error::new(ErrorKind::Corrupt, why));
+        let (head, rest) =
+            SumsHead::read_from_prefix(body).map_err(|_| corrupt("too short".into()))?;
+        let (first, blocks) = (head.first.get(), head.blocks.get());
+        if header.sequence.get() != id.0
+            || first != extent.first
+            || blocks < extent.blocks
+            || rest.len() != 4 * blocks as usize
+        {
+            let file = header.sequence.get();
+            return Err(corrupt(format!("of file {file}, {blocks} blocks from {first}")));
+        }
+        let each = rest.chunks_exact(4).map(|sum| {
+            u32::from_le_bytes(sum.try_into().expect("invariant: pieces of four bytes"))
+        });
+        let sums = Rc::new(each.collect());
+        self.keep_sums(at, Rc::clone(&sums));
+        Ok(sums)
+    }
+}
+
+/// Cuts a file to `last` whole blocks and what `tail` holds. Answers the blocks it lost.
+fn cut(file: &mut File, last: u32, tail: Page, size: u64) -> Vec<Extent> {
+    let placed = file.placed();
+    file.waiting.truncate(last.saturating_sub(placed) as usize);
+    file.flying.retain(|block, _| *block < last);
+    let mut lost = Vec::new();
+    while let Some(extent) = file.extents.last_mut().filter(|extent| extent.end() > last) {
+        let kept = last.saturating_sub(extent.first);
+        if kept == 0 {
+            lost.push(file.extents.pop().expect("invariant: it was just there"));
+            continue;
+        }
+        let rest = extent.blocks - kept;
+        // Its checksums keep their block: that counts as long as the extent.
+        let gone = Extent { first: last, blocks: rest, at: extent.at.plus(kept), sums: nothing() };
+        extent.blocks = kept;
+        if let Sums::Here(sums) = &mut extent.sums {
+            Rc::make_mut(sums).truncate(kept as usize);
+        }
+        let first = extent.first;
+        file.changed_from(first);
+        lost.push(gone);
+    }
+    file.changed_from(last);
+    file.tail = tail;
+    file.size = size;
+    lost
+}
+
+fn nothing() -> Sums {
+    Sums::Here(Rc::default())
+}
+
+const _: () = assert!(BLOCK_SIZE == PAGE_SIZE);

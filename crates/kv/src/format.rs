@@ -1,0 +1,194 @@
+//! Everything a store defines on media, and nothing else.
+//!
+//! A store keeps its metadata in a record ring ([`furrow_log::ring`]) behind the drive's
+//! conventional zones, and its files' content in the zones behind the ring. A half of the ring
+//! begins with a [`SuperblockBody`] record, then come records of *entries*: first a snapshot of all
+//! names and files, the last record of which says so, then what changed since, in *rounds*.
+//!
+//! Invariants
+//! - Of the two halves the one with the higher turn whose snapshot is whole counts. The other is
+//!   emptied only after that.
+//! - Records of a half have consecutive sequence numbers. What follows a gap was never promised.
+//! - A round may name content that is not on the drive only if it is the last one: then the files
+//!   it names are as the round before had them.
+//! - An entry is a head and its body, whole within one record.
+//! - Content is whole blocks; each has its CRC32C, in the entry or in a block of checksums. Bytes
+//!   behind a file's last whole block are in the entry, or in a last block padded with zeros.
+
+use furrow_log::format::BLOCK_BODY;
+use furrow_log::layout;
+use furrow_log::record::Uuid;
+use zerocopy::little_endian::{I64, U16, U32, U64};
+
+/// Features that an older version must refuse.
+pub const INCOMPAT_KNOWN: u64 = 0;
+/// Most bytes of a path.
+pub const PATH_MAX: usize = 1024;
+/// Most blocks of an extent: those that a block of checksums covers.
+pub const EXTENT_MAX: u32 = ((BLOCK_BODY - SumsHead::SIZE) / 4) as u32;
+
+/// What records are.
+pub mod kind {
+    /// Superblock: the first record of a half.
+    pub const SUPERBLOCK: u16 = 0x30;
+    /// A record of entries.
+    pub const ENTRIES: u16 = 0x31;
+    /// A block of checksums of an extent; its sequence is the file.
+    pub const SUMS: u16 = 0x32;
+}
+
+/// What an entry says.
+pub mod entry {
+    /// A path names a directory, or a file by its number.
+    pub const NAME: u8 = 1;
+    /// A path names nothing any more.
+    pub const REMOVE: u8 = 2;
+    /// A path, and all below it, is called otherwise.
+    pub const RENAME: u8 = 3;
+    /// How a file is from some block on.
+    pub const FILE: u8 = 4;
+}
+
+/// Flags of a record of entries.
+pub mod flag {
+    /// It belongs to the snapshot.
+    pub const SNAPSHOT: u32 = 1;
+    /// It is the snapshot's last.
+    pub const WHOLE: u32 = 2;
+}
+
+layout! {
+    /// Body of the first record of a half of the ring.
+    ///
+    /// Invariants: the ring's zones lie behind the conventional ones, those of the content behind
+    /// the ring; both as the drive's geometry gives them.
+    pub struct SuperblockBody: 120 {
+        /// Features an older version may ignore.
+        pub compat: U64,
+        /// Features an older version may open for reading.
+        pub ro_compat: U64,
+        /// Features an older version must refuse.
+        pub incompat: U64,
+        /// Label, UTF-8, padded with zeros.
+        pub label: [u8; 64],
+        /// When the store was made, seconds since 1970.
+        pub created: I64,
+        /// Zones of the drive.
+        pub zones: U32,
+        /// Blocks of 4 KiB of a zone.
+        pub zone_blocks: U32,
+        /// First zone of the ring.
+        pub ring_start: U32,
+        /// Zones of each half of the ring.
+        pub half_zones: U32,
+        /// Zeros.
+        pub reserved: [u8; 8],
+    }
+
+    /// Opens the body of a record of entries.
+    pub struct EntriesHead: 24 {
+        /// [`flag`]s.
+        pub flags: U32,
+        /// Entries that follow.
+        pub entries: U32,
+        /// The round the record belongs to; a snapshot is the round it holds.
+        pub round: U64,
+        /// Number of the next file that is made.
+        pub next_file: U64,
+    }
+
+    /// Opens an entry.
+    pub struct EntryHead: 8 {
+        /// [`entry`].
+        pub kind: u8,
+        /// Zeros.
+        pub reserved: [u8; 3],
+        /// Bytes of its body.
+        pub length: U32,
+    }
+
+    /// Opens the body of an entry that names something; the path follows.
+    pub struct NameEntry: 16 {
+        /// The file; 0: a directory.
+        pub file: U64,
+        /// Bytes of the path.
+        pub path: U16,
+        /// Zeros.
+        pub reserved: [u8; 6],
+    }
+
+    /// Opens the body of an entry that renames; the two paths follow.
+    pub struct RenameEntry: 8 {
+        /// Bytes of the old path.
+        pub from: U16,
+        /// Bytes of the new path.
+        pub to: U16,
+        /// Zeros.
+        pub reserved: [u8; 4],
+    }
+
+    /// Opens the body of an entry of a file. Extents follow, each with its checksums if they are
+    /// in the entry, then the bytes behind the last whole block.
+    ///
+    /// Invariants: extents are in the order of the file, the first begins at `keep`, each where
+    /// the one before ends; `size ≤ blocks × 4096 + tail`; `tail < 4096`.
+    pub struct FileEntry: 48 {
+        /// The file's number, never used again.
+        pub file: U64,
+        /// Its bytes.
+        pub size: U64,
+        /// When it was written last, seconds since 1970.
+        pub modified: I64,
+        /// Blocks at its front that stay as they were.
+        pub keep: U32,
+        /// Extents that follow.
+        pub extents: U32,
+        /// Bytes behind the last whole block that follow.
+        pub tail: U32,
+        /// How long it is expected to live: 0 unknown, 1 none, 2 short to 5 extreme.
+        pub lifetime: u8,
+        /// Zeros.
+        pub reserved: [u8; 11],
+    }
+
+    /// A run of blocks of a file that lie one after the other in a zone.
+    pub struct ExtentEntry: 16 {
+        /// First block in the file.
+        pub first: U32,
+        /// How many: 1 to 998.
+        pub blocks: U32,
+        /// Address of the first.
+        pub at: U32,
+        /// Address of the block with their checksums; `0xffffffff`: 4 bytes for each block follow.
+        pub sums: U32,
+    }
+
+    /// Opens the body of a block of checksums, one of 4 bytes for each block of the extent.
+    pub struct SumsHead: 8 {
+        /// First block of the extent in the file.
+        pub first: U32,
+        /// Blocks of the extent.
+        pub blocks: U32,
+    }
+}
+
+/// The superblock's identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The store.
+    pub store: Uuid,
+    /// The drive it was made on.
+    pub device: Uuid,
+}
+
+/// Every structure of a store on media.
+pub const LAYOUTS: &[layout::Layout] = &[
+    SuperblockBody::LAYOUT,
+    EntriesHead::LAYOUT,
+    EntryHead::LAYOUT,
+    NameEntry::LAYOUT,
+    RenameEntry::LAYOUT,
+    FileEntry::LAYOUT,
+    ExtentEntry::LAYOUT,
+    SumsHead::LAYOUT,
+];

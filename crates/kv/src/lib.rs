@@ -1,0 +1,32 @@
+//! A zone-aware file store: append-only files for log-structured merge trees, on one zoned drive.
+//!
+//! [`Store`] keeps directories and files whose content is appended and, at most, cut off; that is
+//! what RocksDB does with its files. A file is durable as of its last [`Store::sync`]. Content goes
+//! to zones by how long it is expected to live; zones with garbage are cleaned. Names and the places
+//! of content are in a record ring (`furrow_log::ring`).
+//!
+//! | module | what |
+//! |---|---|
+//! | `store` | names, and what a store is made of |
+//! | `file` | a file in memory |
+//! | `content` | append, read, truncate; where blocks get their places |
+//! | `rounds` | sync: what makes names and files durable, for all who ask at once |
+//! | `zones` | which zones are open and for what, what counts in each |
+//! | `clean` | zone cleaning, relocation of what a failed zone lost |
+//! | `recover` | making and opening a store |
+//! | `entries`, `format` | what is on the drive |
+
+mod clean;
+mod content;
+mod entries;
+pub mod file;
+pub mod format;
+mod recover;
+mod rounds;
+mod store;
+mod zones;
+
+pub use content::Data;
+pub use file::{FileId, Lifetime};
+pub use recover::{FormatOptions, is_store};
+pub use store::{Canary, Counters, Node, Options, Space, Stat, Store};

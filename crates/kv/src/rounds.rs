@@ -1,0 +1,373 @@
+//! Rounds: what makes names and files durable, for all who ask at once.
+//!
+//! A round is one record or more of the ring, sent beside the content it names, and one flush. The
+//! next begins when it is durable. So only the last round on a drive may name content that is not
+//! there, and it was never promised then.
+//!
+//! When the ring's half is full, the round is a turn: a snapshot of everything in the other half,
+//! sent when the content is durable.
+
+use crate::entries::{Bodies, Entry, FileState};
+use crate::file::{FileId, Synced};
+use crate::format::{SuperblockBody, flag, kind};
+use crate::store::{Canary, Inner, Node, Retired, Store};
+use furrow_log::budget::Class;
+use furrow_log::pool::ReleaseProof;
+use furrow_log::record::{RecordId, blocks_for};
+use furrow_log::ring::release_zones;
+use furrow_rt::Notify;
+use furrow_zone::{Result, ZoneId};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use zerocopy::IntoBytes;
+
+/// Most bytes of the entries of a record, unless one entry is longer.
+pub(crate) const RECORD_BYTES: usize = 128 << 10;
+
+/// One round, and who waits for it.
+#[derive(Default)]
+pub(crate) struct Round {
+    files: RefCell<BTreeSet<FileId>>,
+    result: RefCell<Option<Result<()>>>,
+    over: Notify,
+}
+
+impl Store {
+    /// Makes a file durable as it is now, and all names.
+    ///
+    /// # Errors
+    /// As [`Store::append`]; `Io` if the drive does not take it: the store is dead then.
+    pub async fn sync(&self, id: FileId) -> Result<()> {
+        self.check_alive()?;
+        self.count(|counters| counters.syncs += 1);
+        let lock = self.with(id, |file| file.lock.clone())?;
+        let one = lock.acquire(1).await;
+        self.place(id).await?;
+        drop(one);
+        self.join_round(Some(id)).await
+    }
+
+    /// Makes all names durable.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    pub async fn sync_names(&self) -> Result<()> {
+        self.join_round(None).await
+    }
+
+    /// Makes all names and all files durable, and ends.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    pub async fn stop(&self) -> Result<()> {
+        let ids: Vec<FileId> = self.0.files.borrow().keys().copied().collect();
+        for id in ids {
+            if self.with(id, |file| file.names > 0).unwrap_or(false) {
+                self.sync(id).await?;
+            }
+        }
+        self.join_round(None).await?;
+        self.0.stopping.set(true);
+        self.0.zones.wanted.notify_all();
+        self.0.zones.writer.over().await;
+        self.0.zones.writer.let_go();
+        let message = "the store was stopped";
+        self.die(&furrow_zone::Error::new(furrow_zone::ErrorKind::Io, message));
+        Ok(())
+    }
+
+    /// Has names and removals made durable in a while.
+    pub(crate) fn plan_commit(&self) {
+        if self.0.commit_planned.replace(true) {
+            return;
+        }
+        let store = self.clone();
+        self.0.rt.spawn_detached(async move {
+            store.0.rt.sleep(store.0.options.commit_interval).await;
+            store.0.commit_planned.set(false);
+            if store.check_alive().is_ok() {
+                // Whoever waits for something is told by the store's death.
+                let _ = store.join_round(None).await;
+            }
+        });
+    }
+
+    /// Waits for the next round, which has the file in it.
+    pub(crate) async fn join_round(&self, id: Option<FileId>) -> Result<()> {
+        self.check_alive()?;
+        let round = self.0.next_round.borrow_mut().get_or_insert_default().clone();
+        round.files.borrow_mut().extend(id);
+        if !self.0.committing.replace(true) {
+            self.0.rt.spawn_detached(run_rounds(self.clone()));
+        }
+        loop {
+            let over = round.over.wait();
+            if let Some(result) = round.result.borrow().clone() {
+                return result;
+            }
+            over.await;
+        }
+    }
+
+    async fn run_round(&self, round: &Round) -> Result<()> {
+        let inner = &*self.0;
+        let number = inner.round.get() + 1;
+        inner.round.set(number);
+        let mut retired = std::mem::take(&mut *inner.retired.borrow_mut());
+        if self.has(Canary::EarlyReset) {
+            self.settle(number - 1, Vec::new(), std::mem::take(&mut retired))?;
+        }
+        let mut wanted = std::mem::take(&mut *round.files.borrow_mut());
+        wanted.append(&mut inner.must.borrow_mut());
+        let mut views = Vec::new();
+        let mut told = false;
+        loop {
+            let (moves, mark) = (inner.moves.get(), inner.next_flight.get());
+            let mut bodies = Bodies::new(RECORD_BYTES);
+            if !told {
+                let changes = std::mem::take(&mut inner.names.borrow_mut().changes);
+                changes.iter().for_each(|entry| bodies.push(entry));
+            }
+            views = self.view(&wanted, &mut bodies, views);
+            let bodies = bodies.finish((0, 0), number, inner.names.borrow().next_file);
+            if !self.fits(&bodies) {
+                views = self.turn(number, &wanted, views).await?;
+                break;
+            }
+            self.send(kind::ENTRIES, bodies).await?;
+            told = true;
+            if !self.has(Canary::EarlySync) {
+                self.landed(mark, Some(&wanted)).await?;
+            }
+            if inner.moves.get() == moves {
+                break;
+            }
+        }
+        self.flush().await?;
+        self.settle(number, views, retired)?;
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<()> {
+        if self.has(Canary::SkippedFlush) {
+            return Ok(());
+        }
+        self.0.zones.writer.flush().await
+    }
+
+    /// Adds an entry of each file as it is now; answers what they say.
+    fn view(
+        &self,
+        wanted: &BTreeSet<FileId>,
+        bodies: &mut Bodies,
+        mut views: Vec<(FileId, Synced)>,
+    ) -> Vec<(FileId, Synced)> {
+        let mut files = self.0.files.borrow_mut();
+        views.retain(|(id, _)| !wanted.contains(id));
+        for id in wanted {
+            let Some(file) = files.get_mut(id).filter(|file| file.names > 0) else { continue };
+            let view = file.view();
+            let from = file.journaled.min(view.blocks);
+            let extents = file.extents_between(from, view.blocks);
+            let keep = extents.first().map_or(view.blocks, |extent| extent.first);
+            let state = FileState {
+                size: view.size,
+                modified: view.modified,
+                lifetime: file.lifetime,
+                extents,
+                tail: view.tail.clone(),
+            };
+            bodies.push(&Entry::File { file: *id, keep, state });
+            file.journaled = view.blocks;
+            views.push((*id, view));
+        }
+        views
+    }
+
+    /// Whether the ring takes these records before it has to turn.
+    fn fits(&self, bodies: &[Vec<u8>]) -> bool {
+        let ring = self.0.ring.borrow();
+        let blocks = bodies.iter().map(|body| blocks_for(body.len()));
+        let (total, longest) = (blocks.clone().sum::<u32>(), blocks.max().unwrap_or(0));
+        total + (self.0.ring_zones.half - 1) * longest <= ring.room()
+    }
+
+    fn record_id(&self, kind: u16) -> RecordId {
+        let inner = &*self.0;
+        inner.record.set(inner.record.get() + 1);
+        RecordId {
+            kind,
+            epoch: inner.turn.get(),
+            checkpoint: inner.round.get(),
+            sequence: inner.record.get(),
+            device: inner.device,
+            object: inner.uuid,
+        }
+    }
+
+    /// Writes records to the ring, and waits for them.
+    async fn send(&self, kind: u16, bodies: Vec<Vec<u8>>) -> Result<()> {
+        let written: Result<Vec<_>> = {
+            let mut ring = self.0.ring.borrow_mut();
+            bodies.iter().map(|body| ring.append(&self.record_id(kind), body)).collect()
+        };
+        for written in written? {
+            written.await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until no write that began before `mark` is under way, of these files or of all.
+    async fn landed(&self, mark: u64, wanted: Option<&BTreeSet<FileId>>) -> Result<()> {
+        loop {
+            let landed = self.0.landed.wait();
+            self.check_alive()?;
+            let waits = {
+                let flights = self.0.flights.borrow();
+                let counts = |id: &FileId| wanted.is_none_or(|wanted| wanted.contains(id));
+                flights.range(..mark).any(|(_, id)| counts(id))
+            };
+            if !waits {
+                return Ok(());
+            }
+            landed.await;
+        }
+    }
+
+    /// Goes on in the ring's other half, with a snapshot.
+    async fn turn(
+        &self,
+        number: u64,
+        wanted: &BTreeSet<FileId>,
+        views: Vec<(FileId, Synced)>,
+    ) -> Result<Vec<(FileId, Synced)>> {
+        let inner = &*self.0;
+        let (bodies, views) = loop {
+            let (moves, mark) = (inner.moves.get(), inner.next_flight.get());
+            let views = self.view(wanted, &mut Bodies::new(RECORD_BYTES), views.clone());
+            inner.names.borrow_mut().changes.clear();
+            let bodies = inner.snapshot(&views, number);
+            self.landed(mark, None).await?;
+            if inner.moves.get() == moves {
+                break (bodies, views);
+            }
+        };
+        self.flush().await?;
+        let permit = inner.zones.budget.try_acquire(Class::Metadata, 1);
+        inner.ring.borrow_mut().turn(permit)?;
+        self.begin_half(bodies).await?;
+        Ok(views)
+    }
+
+    /// Writes superblock and snapshot to the half of the ring that begins, and empties the other
+    /// one when they are durable.
+    pub(crate) async fn begin_half(&self, bodies: Vec<Vec<u8>>) -> Result<()> {
+        let inner = &*self.0;
+        inner.turn.set(inner.turn.get() + 1);
+        self.count(|counters| counters.turns += 1);
+        self.send(kind::SUPERBLOCK, vec![inner.superblock().as_bytes().to_vec()]).await?;
+        self.send(kind::ENTRIES, bodies).await?;
+        self.flush().await?;
+        let other: Vec<ZoneId> = inner.ring.borrow().other().collect();
+        let zones = &inner.zones;
+        let proof = ReleaseProof::by(zones.pool.durable_checkpoint());
+        release_zones(&zones.pool, &**zones.writer.device(), other.into_iter(), proof).await?;
+        inner.ring.borrow_mut().other_released();
+        Ok(())
+    }
+
+    /// The round is durable: what it says counts, what it took the place of does not any more.
+    fn settle(
+        &self,
+        number: u64,
+        views: Vec<(FileId, Synced)>,
+        retired: Vec<Retired>,
+    ) -> Result<()> {
+        let inner = &*self.0;
+        inner.zones.pool.checkpoint_durable(number);
+        self.count(|counters| counters.rounds += 1);
+        for (id, view) in views {
+            // One that is gone has nothing to be told.
+            let _ = self.with(id, |file| file.synced = Some(view));
+        }
+        let mut touched = BTreeSet::new();
+        for (zone, file, blocks) in retired {
+            inner.zones.remove(zone, file, blocks);
+            touched.insert(zone);
+        }
+        for zone in touched {
+            self.release_later(zone, number);
+        }
+        Ok(())
+    }
+
+    /// Resets a zone if nothing in it counts.
+    pub(crate) fn release_later(&self, zone: ZoneId, round: u64) {
+        if self.0.zones.valid(zone) > 0 {
+            return;
+        }
+        let store = self.clone();
+        self.0.rt.spawn_detached(async move {
+            if let Err(error) = store.0.zones.release(zone, round).await {
+                store.die(&error);
+            }
+        });
+    }
+}
+
+/// Runs rounds, one after the other, until nobody waits for one.
+async fn run_rounds(store: Store) {
+    loop {
+        let Some(round) = store.0.next_round.borrow_mut().take() else { break };
+        let result = match store.check_alive() {
+            Ok(()) => store.run_round(&round).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &result {
+            store.die(error);
+        }
+        *round.result.borrow_mut() = Some(result);
+        round.over.notify_all();
+    }
+    store.0.committing.set(false);
+}
+
+impl Inner {
+    pub(crate) fn superblock(&self) -> SuperblockBody {
+        let geometry = self.zones.writer.geometry();
+        let mut label = [0; 64];
+        label[..self.label.len()].copy_from_slice(self.label.as_bytes());
+        SuperblockBody {
+            compat: 0.into(),
+            ro_compat: 0.into(),
+            incompat: 0.into(),
+            label,
+            created: self.created.into(),
+            zones: geometry.zones.into(),
+            zone_blocks: self.zones.capacity().into(),
+            ring_start: self.ring_zones.start.into(),
+            half_zones: self.ring_zones.half.into(),
+            reserved: [0; 8],
+        }
+    }
+
+    /// All names, and all files: those in `views` as they say, the others as they are durable.
+    pub(crate) fn snapshot(&self, views: &[(FileId, Synced)], number: u64) -> Vec<Vec<u8>> {
+        let mut bodies = Bodies::new(RECORD_BYTES);
+        let (names, files) = (self.names.borrow(), self.files.borrow());
+        for (path, node) in &names.nodes {
+            let file = match node {
+                Node::Directory => None,
+                Node::File(id) => Some(*id),
+            };
+            bodies.push(&Entry::Name { path: path.clone(), file });
+        }
+        for (id, file) in files.iter().filter(|(_, file)| file.names > 0) {
+            let view = views.iter().find(|(viewed, _)| viewed == id).map(|(_, view)| view);
+            let Some(synced) = view.or(file.synced.as_ref()) else { continue };
+            bodies.push(&Entry::File { file: *id, keep: 0, state: file.durable(synced) });
+        }
+        let last = flag::SNAPSHOT | flag::WHOLE;
+        bodies.finish((flag::SNAPSHOT, last), number, names.next_file)
+    }
+}
