@@ -9,6 +9,19 @@
 //! counted that are not whole. So nothing is ever lost, and no request fails unless the power does;
 //! but where members lost so many zones for good that the volume does not fit the rest, what is to
 //! be written may be refused for want of room, and all else must hold.
+//!
+//! Between lives *branches* are tried on copies of what there is then (`branch`): members that are
+//! older than they were (`older`), mapping blocks and other metadata that are ruined (`ruin`),
+//! spares that take failed members' places (`spares`), and drives that are lost (`lost`). The lives
+//! themselves know nothing of them: seeds that failed once stay what they were.
+
+mod branch;
+mod lost;
+mod older;
+mod ruin;
+mod spares;
+
+pub use lost::lines as lost_lines;
 
 use crate::array::{Array, seats};
 use crate::blocks::{Blocks, TRIM, page};
@@ -18,6 +31,7 @@ use crate::simulate::{Sink, Summary, on_executor};
 use crate::volume::{met, worked};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
 use furrow_raid::{MemberState, Volume, create};
+use furrow_log::Uuid;
 use furrow_rt::{Nanos, Notify, Pages, Rng, Rt};
 use furrow_zone::{BlockCount, Error, ErrorKind, Lba, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -25,6 +39,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// What a life starts from, and what the life before promised.
+#[derive(Clone)]
 struct World {
     array: Array,
     volatile: bool,
@@ -36,6 +51,12 @@ struct World {
     seats: Vec<Option<u32>>,
     /// Drives with blocks that are not what was written, or zones that are gone.
     spoiled: BTreeSet<u32>,
+    /// Members that may lack something, in service or not.
+    doubted: BTreeSet<Uuid>,
+    /// Lives in which the array was put together.
+    lived: u64,
+    /// All drives as they were.
+    images: Vec<older::Image>,
 }
 
 /// Something that is done to the array in the middle of a life.
@@ -52,6 +73,8 @@ enum Action {
     /// Whatever has failed is replaced, and rebuilt.
     Replace,
     Scrub,
+    /// When all members are whole again, one more drive is pulled.
+    Another(u32),
 }
 
 /// What happens in one life.
@@ -67,6 +90,12 @@ struct Plan {
     struck: Vec<u32>,
     /// Their drives that are gone for a while, as a rule while the array is put together.
     absent: Vec<(u32, Absence)>,
+    /// Drives that must not be taken for what they were.
+    refused: Vec<u32>,
+    /// The operation at which a copy of all drives is taken.
+    image: Option<u64>,
+    /// Spares, and who gives them to members that fail.
+    guard: Option<spares::Guard>,
 }
 
 /// Runs the simulation of `seed`.
@@ -78,6 +107,7 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let case = Case { seed, volatile: rng.one_in(2) };
     let mut summary = Summary::default();
     let mut world = begin(case, &mut rng, &mut summary)?;
+    world.keep_images(None);
     let config = &world.array.config;
     sink(&format!("{} on {} drives, groups of {}", config.level, world.array.drives, config.group));
     let lives = 2 + rng.below(6);
@@ -85,15 +115,19 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let mut more = Rng::new(seed ^ 0x3_09e5);
     let mut absences = Rng::new(seed ^ 0x7_ab5e);
     let flickers = absences.one_in(4);
+    let mut apart = Rng::new(seed ^ 0x1_b4a7c);
     for life in 0..=lives {
         // The last one shows that all is well.
         let mut plan = if life == lives { quiet() } else { draw(&world, &mut rng, &mut more) };
         if flickers {
             plan.draw_absences(&world, &mut absences);
         }
+        plan.image = Some(apart.below(plan.operations));
         sink(&format!("life {life}: {plan:?}"));
         live(&mut world, seed.rotate_left(20) ^ life, &plan, &mut summary)
             .map_err(|why| format!("life {life} ({plan:?}): {why}"))?;
+        branch::grow(&world, &mut apart, sink, &mut summary)
+            .map_err(|why| format!("after life {life}: {why}"))?;
     }
     Ok(summary)
 }
@@ -124,6 +158,9 @@ fn begin(case: Case, rng: &mut Rng, summary: &mut Summary) -> Result<World, Stri
         whole: (0..array.drives).collect(),
         seats: (0..array.drives).map(Some).collect(),
         spoiled: BTreeSet::new(),
+        doubted: BTreeSet::new(),
+        lived: 0,
+        images: Vec::new(),
         array,
     })
 }
@@ -137,12 +174,7 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
     let operations = [10, 60, 250][rng.below(3) as usize];
     let mut plan =
         Plan { operations, stop: rng.one_in(3), early: rng.one_in(3), ..Plan::default() };
-    let part = |seat: u32, fault: Fault, first: u32| {
-        let start = u64::from(seat) * u64::from(array.geometry.zones) + u64::from(first);
-        let zones = u64::from(array.geometry.zones - first);
-        let size = array.geometry.zone_size.0;
-        fault.at_blocks(Lba(start * size), BlockCount(zones * size))
-    };
+    let part = |seat, fault, first| of_part(array, seat, fault, first);
     let nth = |rng: &mut Rng| {
         let within = [10, 60, 400][rng.below(3) as usize];
         When::Nth(1 + rng.below(within))
@@ -237,6 +269,14 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
     plan
 }
 
+/// A fault of the zones of a drive from the `first` on.
+fn of_part(array: &Array, seat: u32, fault: Fault, first: u32) -> Fault {
+    let start = u64::from(seat) * u64::from(array.geometry.zones) + u64::from(first);
+    let zones = u64::from(array.geometry.zones - first);
+    let size = array.geometry.zone_size.0;
+    fault.at_blocks(Lba(start * size), BlockCount(zones * size))
+}
+
 impl Plan {
     /// Lets drives of the members that something ails be gone for a while from early on.
     fn draw_absences(&mut self, world: &World, rng: &mut Rng) {
@@ -258,7 +298,12 @@ struct Lived {
     version: u64,
     whole: BTreeSet<u32>,
     seats: Vec<Option<u32>>,
+    doubted: BTreeSet<Uuid>,
     drive: Snapshot,
+    /// All drives in the middle, and what was durable then of those with a cache.
+    image: Option<Snapshot>,
+    /// The array was put together.
+    began: bool,
     operations: u64,
     /// By a power cut in the middle.
     off: bool,
@@ -270,8 +315,7 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
     let start = (world.blocks.clone(), world.version);
     world.spoiled.extend(plan.spoils);
     let lived = on_executor(seed, summary, |rt| {
-        let emulator = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
-        emulator.clear_faults(None).map_err(|error| error.to_string())?;
+        let emulator = world.emulator(rt)?;
         let mut array = world.array.clone();
         // Without a drive that hangs nothing is watched: the simulation finds a task that waits for
         // ever.
@@ -285,6 +329,7 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
             seed,
             volatile: world.volatile,
             spoiled: world.spoiled.clone(),
+            doubted: world.doubted.clone(),
         };
         let mut lived = rt.block_on(life.all(start, (world.whole.clone(), world.seats.clone())))?;
         // What was asked for when the power was gone already has never begun.
@@ -293,6 +338,7 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
             false => Fates::seeded(seed >> 3),
         };
         lived.drive = lived.drive.power_cut(&fates);
+        lived.image = lived.image.map(|image| image.power_cut(&Fates::nothing(seed >> 3)));
         let counters = emulator.counters();
         Ok((lived, counters))
     });
@@ -311,6 +357,9 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
     world.whole = lived.whole;
     world.seats = lived.seats;
     world.drive = lived.drive;
+    world.doubted = lived.doubted;
+    world.lived += u64::from(lived.began);
+    world.keep_images(lived.image);
     Ok(())
 }
 
@@ -322,6 +371,7 @@ struct Life {
     seed: u64,
     volatile: bool,
     spoiled: BTreeSet<u32>,
+    doubted: BTreeSet<Uuid>,
 }
 
 /// What the tasks of a life share.
@@ -337,6 +387,9 @@ struct Shared {
     over: Rc<Cell<bool>>,
     /// Calls that were refused for want of room.
     refused: Rc<Cell<u64>>,
+    /// All drives in the middle of the life.
+    image: Rc<RefCell<Option<Snapshot>>>,
+    keeper: spares::Keeper,
 }
 
 const CLIENTS: u64 = 3;
@@ -394,13 +447,16 @@ impl Life {
                 let (operations, off) = (0, true);
                 let mut whole = whole;
                 whole.retain(|member| !self.plan.struck.contains(member));
-                let reached = Vec::new();
+                let (reached, doubted, image) = (Vec::new(), self.doubted, None);
                 return Ok(Lived {
                     blocks,
                     version,
                     whole,
                     seats,
+                    doubted,
                     drive,
+                    image,
+                    began: false,
                     operations,
                     off,
                     reached,
@@ -416,6 +472,7 @@ impl Life {
                 return Err(format!("member {member} is {state:?}, and nothing ailed it"));
             }
         }
+        self.check_refused(&volume, &seats)?;
         if !self.plan.early {
             self.inject()?;
         }
@@ -429,6 +486,8 @@ impl Life {
             ticks: Rc::new(Notify::new()),
             over: Rc::default(),
             refused: Rc::default(),
+            image: Rc::default(),
+            keeper: spares::Keeper::default(),
         };
         shared.work().await
     }
@@ -438,6 +497,7 @@ impl Shared {
     async fn work(self) -> Result<Lived, String> {
         let life = &self.life;
         let mut rng = Rng::new(life.seed ^ 0xc11e);
+        self.keep_spares().await?;
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
                 let share = life.plan.operations / CLIENTS + 1;
@@ -452,11 +512,13 @@ impl Shared {
         self.over.set(true);
         self.ticks.notify_all();
         operator.await?;
+        self.spares_taken().await?;
+        let doubted = self.cleared().await?;
         if life.plan.stop {
             let stopped = self.volume.stop().await;
             self.excused("stop", stopped).await?;
         }
-        let mut reached = Vec::new();
+        let mut reached = self.keeper.reached();
         met(&self.volume, |what| reached.push(what));
         let given_up = self.parts.iter().any(|part| part.was_given_up());
         reached.extend(given_up.then_some("drives that hung given up"));
@@ -483,6 +545,7 @@ impl Shared {
             let seat = seats[index];
             states[index].1 == MemberState::Active
                 && !rebuilding
+                && !doubted.contains(&states[index].0)
                 && seat.is_some_and(|seat| {
                     // One that lost zones may have to go.
                     !life.spoiled.contains(&seat) && life.lost_zones(seat) == 0
@@ -494,6 +557,9 @@ impl Shared {
             version: self.version.get(),
             seats,
             drive,
+            image: self.image.take(),
+            began: true,
+            doubted,
             operations: self.begun.get(),
             off,
             reached,
@@ -534,6 +600,9 @@ impl Shared {
             let count = 1 + rng.below(most).min(volume.blocks() - 1);
             let span = if rng.one_in(2) { volume.blocks() } else { volume.blocks().min(64) };
             let block = rng.below(span.saturating_sub(count).max(1));
+            if self.life.plan.image == Some(self.begun.get()) {
+                *self.image.borrow_mut() = Some(self.life.emulator.snapshot());
+            }
             self.begun.set(self.begun.get() + 1);
             self.ticks.notify_all();
             if rng.one_in(5) {
@@ -585,6 +654,7 @@ impl Shared {
                     self.excused("fail", done).await?;
                 }
                 Action::Replace => self.replace(&mut rng).await?,
+                Action::Another(member) => self.lose_another(member).await,
                 Action::Scrub => {
                     let done = self.volume.scrub(true, |_, _| {}).await;
                     if let Some(scrubbed) = self.excused("scrub", done).await?
@@ -606,6 +676,7 @@ impl Shared {
         let seats = seats(&self.volume, &self.parts, &[]).await;
         let mut unused: Vec<u32> = (0..self.parts.len() as u32)
             .filter(|part| !seats.contains(&Some(*part)) && !self.life.spoiled.contains(part))
+            .filter(|part| !self.keeper.has(*part))
             .collect();
         for (member, (_, state, _)) in (0u32..).zip(self.volume.members()) {
             if state != MemberState::Failed || unused.is_empty() {
@@ -619,10 +690,19 @@ impl Shared {
                 // A zone of it could not be emptied: it is of no use.
                 continue;
             }
+            if done.is_err() && self.keeper.has_taken(member) {
+                // A spare was faster.
+                continue;
+            }
             if self.excused(&format!("replace {member}"), done).await?.is_none() {
                 return Ok(());
             }
         }
+        self.rebuilt().await
+    }
+
+    /// Waits until no rebuild runs.
+    async fn rebuilt(&self) -> Result<(), String> {
         let mut turns = 0;
         while self.volume.rebuilding().is_some() && !self.life.is_off() {
             self.life.rt.sleep(50_000).await;

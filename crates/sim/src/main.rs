@@ -248,6 +248,9 @@ fn simulate_seeds(args: &SimulateArgs) -> Result<ExitCode> {
         }
     }
     if args.runs > 1 {
+        if args.subject == "raid" {
+            lives::lost_lines(&total.lost).iter().for_each(|line| println!("lost        {line}"));
+        }
         let Summary { lives, crashes, operations, commands, appends, ref reached, .. } = total;
         for (what, count) in reached {
             println!("met         {count:>10}   {what}");

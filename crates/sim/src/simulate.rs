@@ -41,6 +41,9 @@ pub struct Summary {
     pub appends: u64,
     /// In how many lives what was met.
     pub reached: BTreeMap<&'static str, u64>,
+    /// Of each shape of an array (level, drives, stripes of a group) which drives were gone when
+    /// all was read back, as bits, and how often.
+    pub lost: BTreeMap<(u8, u32, u32), BTreeMap<u32, u64>>,
 }
 
 impl Summary {
@@ -54,6 +57,10 @@ impl Summary {
         self.appends += other.appends;
         for (what, count) in &other.reached {
             *self.reached.entry(what).or_default() += count;
+        }
+        for (shape, sets) in &other.lost {
+            let known = self.lost.entry(*shape).or_default();
+            sets.iter().for_each(|(set, count)| *known.entry(*set).or_default() += count);
         }
     }
 }
