@@ -647,7 +647,7 @@ impl Shared {
             }
             match action {
                 Action::Pull(part) => self.parts[part as usize].set_gone(true),
-                Action::Hang(part) => self.parts[part as usize].hang(),
+                Action::Hang(part) => self.hang(part),
                 Action::PutBack(part) => self.parts[part as usize].set_gone(false),
                 Action::Fail(member) => {
                     let done = self.volume.fail(member).await;

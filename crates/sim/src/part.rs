@@ -82,6 +82,11 @@ impl Part {
         self.hangs.set(true);
     }
 
+    /// True if it answers nothing, and was not given up.
+    pub fn hangs(&self) -> bool {
+        self.hangs.get() && !self.gone.get()
+    }
+
     /// True if it hung, and was given up.
     pub fn was_given_up(&self) -> bool {
         self.hangs.get() && self.gone.get()

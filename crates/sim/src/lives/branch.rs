@@ -177,6 +177,9 @@ fn too_ruined(
     sink: Sink<'_>,
     summary: &mut Summary,
 ) -> Result<(), String> {
+    // What came after the newest state record, and is ruined beyond what the level tolerates, looks
+    // as if a crash had kept it from being written.
+    live(&mut world, rng.next(), &quiet(), summary)?;
     let all: Vec<u32> = (0..world.array.drives).collect();
     let least = (world.array.tolerates() as usize + 1).min(all.len());
     let members = pick(&all, least + rng.below((all.len() - least + 1) as u64) as usize, rng);

@@ -9,6 +9,7 @@ use furrow_emu::{Fault, FaultKind, When};
 use furrow_log::Uuid;
 use furrow_raid::{Event, MemberState, Volume, examine};
 use furrow_rt::{Nanos, Rng};
+use furrow_zone::ZonedDevice;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -268,6 +269,22 @@ impl Shared {
             self.keeper.met("members whole by spares");
         }
         Ok(())
+    }
+
+    /// A drive answers nothing any more. One that waits for a member to fail nobody watches but who
+    /// asks who sits where.
+    pub(super) fn hang(&self, part: u32) {
+        let drive = self.parts[part as usize].clone();
+        drive.hang();
+        if self.life.plan.guard.is_some() {
+            let rt = self.life.rt.clone();
+            self.life.rt.spawn_detached(async move {
+                rt.sleep(100 * Nanos::SECOND).await;
+                if drive.hangs() {
+                    drive.give_up();
+                }
+            });
+        }
     }
 
     /// When all members are in service and whole, the drive of one vanishes.
