@@ -19,6 +19,9 @@ const AHEAD: usize = 16;
 /// What is wrong with a metadata block.
 const LISTING: &str = "metadata block damaged or unreadable";
 
+/// A block that its member says is of no stripe, in a row of which something counts.
+const UNLISTED: &str = "of no stripe, though its row counts";
+
 /// A block that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
@@ -277,6 +280,7 @@ impl Volume {
     ) -> Result<()> {
         let placement = self.0.shape.placement;
         let (mut found, mut damaged, mut listings) = (Vec::new(), Vec::new(), Vec::new());
+        let mut foreign = Vec::new();
         for chunk in 0..placement.n {
             let Some(place) = self.place_at(slot, row, chunk).await? else {
                 found.push(None);
@@ -287,6 +291,7 @@ impl Volume {
                 Seen::Whole(whole) => (Some(whole), false),
                 Seen::Unread => (None, true),
                 Seen::Foreign => {
+                    foreign.push((place, UNLISTED, false));
                     found.push(None);
                     continue;
                 }
@@ -321,6 +326,9 @@ impl Volume {
             }
         }
         damaged.extend(listings);
+        // In a segment that a crash cut off a damaged metadata block looks like one that was never
+        // written. But what counts is on all members: recovery saw to that.
+        damaged.extend(foreign);
         if damaged.is_empty() {
             return Ok(());
         }
