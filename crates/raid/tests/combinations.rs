@@ -132,8 +132,7 @@ fn one_drive_more_than_is_tolerated_gives_errors() {
     for shape in shapes() {
         let placement = shape.0;
         for lost in sets(placement.n, placement.tolerates() + 1) {
-            let enough = placement
-                .recoverable(|chunk| lost >> placement.drive(0, chunk) & 1 == 0);
+            let enough = placement.recoverable(|chunk| lost >> placement.drive(0, chunk) & 1 == 0);
             on_array(&shape, |rt, all, volume, model| async move {
                 pull(&all, lost);
                 let gone = check_or_error(&volume, &model).await;

@@ -62,9 +62,7 @@ async fn look(part: &Part, index: u32, seen: &mut Vec<Seen>) {
     let Ok(reports) = part.report(ZoneId(0), geometry.zones) else { return };
     for report in reports.iter().skip(RING_ZONES as usize) {
         let zone = report.zone.0;
-        let at = |offset: u32| {
-            u64::from(zone) * geometry.zone_size.0 + u64::from(offset) * sectors
-        };
+        let at = |offset: u32| u64::from(zone) * geometry.zone_size.0 + u64::from(offset) * sectors;
         if report.write_pointer.0 == 0 {
             continue;
         }

@@ -61,9 +61,8 @@ impl World {
     /// A life with spares, if there are drives for them.
     pub(super) fn draw_guarded(&mut self, rng: &mut Rng) -> Plan {
         let mut plan = draw(self, rng, &mut Rng::new(rng.clone().next() ^ 1));
-        let unused = |part: &u32| {
-            !self.seats.contains(&Some(*part)) && !self.spoiled.contains(part)
-        };
+        let unused =
+            |part: &u32| !self.seats.contains(&Some(*part)) && !self.spoiled.contains(part);
         let mut spares: Vec<u32> = (0..self.array.parts()).filter(unused).collect();
         if rng.one_in(2) {
             spares.truncate(1);
@@ -300,9 +299,8 @@ impl Shared {
         let whole = |(seat, (uuid, state, _)): (&Option<u32>, &(Uuid, MemberState, _))| {
             *state == MemberState::Active
                 && !self.life.doubted.contains(uuid)
-                && seat.is_some_and(|seat| {
-                    !self.life.spoiled.contains(&seat) && !self.is_ailing(seat)
-                })
+                && seat
+                    .is_some_and(|seat| !self.life.spoiled.contains(&seat) && !self.is_ailing(seat))
         };
         let is_whole = all.iter().zip(&self.volume.members()).all(whole);
         if !is_whole || self.volume.rebuilding().is_some() || self.life.array.tolerates() == 0 {
