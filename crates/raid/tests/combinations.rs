@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{check_runs, churn, drives, geometry, made, version};
+use common::{check_runs, churn, drives, geometry, made, pages, version};
 use furrow_emu::{Emulator, Fault, FaultKind};
 use furrow_raid::{Config, Level, MemberState, Options, Placement, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
@@ -51,15 +51,29 @@ fn on_array<F: Future<Output = ()> + 'static>(
     let all = drives(&rt, geometry, placement.n as usize);
     let config = Config { group: *group, large: 1, ..Config::new(placement.level, geometry) };
     let volume = made(&rt, &all, &config);
-    let rt2 = rt.clone();
+    let (rt2, count) = (rt.clone(), placement.n);
     rt.block_on(async move {
         let (mut model, mut rng) = (Model::new(), Rng::new(7));
-        churn(&volume, &mut model, &mut rng, 15).await;
+        // As much at once as gives every drive something.
+        let all_drives = 8 * u64::from(count);
+        volume.write(0, pages(0, all_drives, 1), false).await.unwrap();
+        model.extend((0..all_drives).map(|block| (block, 1)));
+        churn_behind(&volume, &mut model, &mut rng, all_drives, 15).await;
         volume.checkpoint(false).await.unwrap();
-        churn(&volume, &mut model, &mut rng, 10).await;
+        churn_behind(&volume, &mut model, &mut rng, all_drives, 10).await;
         work(rt2, all, volume, model).await;
     });
     rt.clear();
+}
+
+/// Writes up to six blocks somewhere from `first` on, so many times.
+async fn churn_behind(volume: &Volume, model: &mut Model, rng: &mut Rng, first: u64, steps: u64) {
+    for step in 0..steps {
+        let count = 1 + rng.below(6);
+        let block = first + rng.below(volume.blocks() - first - count);
+        volume.write(block, pages(block, count, 2 + step), false).await.unwrap();
+        model.extend((block..block + count).map(|block| (block, 2 + step)));
+    }
 }
 
 fn pull(all: &[Rc<Emulator>], set: u32) {
@@ -93,7 +107,7 @@ fn each_combination_of_lost_drives_is_read_back() {
     for shape in shapes() {
         let placement = shape.0;
         for lost in (1..=placement.tolerates()).flat_map(|count| sets(placement.n, count)) {
-            on_array(&shape, |rt, all, volume, mut model| async move {
+            on_array(&shape, move |rt, all, volume, mut model| async move {
                 pull(&all, lost);
                 check_runs(&volume, &model, 16).await;
                 churn(&volume, &mut model, &mut Rng::new(3), 5).await;
@@ -133,7 +147,7 @@ fn one_drive_more_than_is_tolerated_gives_errors() {
         let placement = shape.0;
         for lost in sets(placement.n, placement.tolerates() + 1) {
             let enough = placement.recoverable(|chunk| lost >> placement.drive(0, chunk) & 1 == 0);
-            on_array(&shape, |rt, all, volume, model| async move {
+            on_array(&shape, move |rt, all, volume, model| async move {
                 pull(&all, lost);
                 let gone = check_or_error(&volume, &model).await;
                 assert_eq!(gone == 0, enough, "{placement:?} without {lost:b}: {gone} lost");
