@@ -704,8 +704,10 @@ impl Shared {
     /// Waits until no rebuild runs.
     async fn rebuilt(&self) -> Result<(), String> {
         let mut turns = 0;
+        // A spare that hangs is given up only after a while.
+        let patient = self.life.plan.guard.is_some();
         while self.volume.rebuilding().is_some() && !self.life.is_off() {
-            self.life.rt.sleep(50_000).await;
+            self.life.rt.sleep(if patient { 2 * Nanos::MILLI } else { 50_000 }).await;
             turns += 1;
             if turns > 100_000 {
                 return Err("a rebuild does not come to its end".to_owned());
