@@ -53,6 +53,8 @@ struct World {
     spoiled: BTreeSet<u32>,
     /// Members that may lack something, in service or not.
     doubted: BTreeSet<Uuid>,
+    /// A copy that a branch goes on with.
+    branch: bool,
     /// Lives in which the array was put together.
     lived: u64,
     /// All drives as they were.
@@ -159,6 +161,7 @@ fn begin(case: Case, rng: &mut Rng, summary: &mut Summary) -> Result<World, Stri
         seats: (0..array.drives).map(Some).collect(),
         spoiled: BTreeSet::new(),
         doubted: BTreeSet::new(),
+        branch: false,
         lived: 0,
         images: Vec::new(),
         array,
@@ -330,6 +333,7 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
             volatile: world.volatile,
             spoiled: world.spoiled.clone(),
             doubted: world.doubted.clone(),
+            before: world.branch.then(|| world.whole.clone()),
         };
         let mut lived = rt.block_on(life.all(start, (world.whole.clone(), world.seats.clone())))?;
         // What was asked for when the power was gone already has never begun.
@@ -372,6 +376,8 @@ struct Life {
     volatile: bool,
     spoiled: BTreeSet<u32>,
     doubted: BTreeSet<Uuid>,
+    /// In a branch: members that were whole at its start.
+    before: Option<BTreeSet<u32>>,
 }
 
 /// What the tasks of a life share.
@@ -540,7 +546,12 @@ impl Shared {
         life.emulator.power_on();
         let seats = seats(&self.volume, &self.parts, &[]).await;
         let states = self.volume.members();
-        let whole = (0..life.array.drives).filter(|member| {
+        // The drives may not know yet whose rebuild has ended in memory.
+        let known = |member: &u32| {
+            let before = life.before.as_ref();
+            before.is_none_or(|before| before.contains(member) || (life.plan.stop && !off))
+        };
+        let whole = (0..life.array.drives).filter(known).filter(|member| {
             let index = *member as usize;
             let seat = seats[index];
             states[index].1 == MemberState::Active

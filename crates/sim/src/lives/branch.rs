@@ -34,13 +34,14 @@ pub(super) fn grow(
         world.lose(&mut lost, summary)?;
     }
     let (kind, mut rng) = (rng.below(10), Rng::new(rng.next()));
+    let world = World { branch: true, ..world.clone() };
     let told = |what: &'static str| move |why: String| format!("{what}: {why}");
     match kind {
-        0 | 1 => older(world.clone(), &mut rng, sink, summary).map_err(told("older")),
-        2 => too_old(world.clone(), &mut rng, sink, summary).map_err(told("too many older")),
-        3 | 4 => ruined(world.clone(), &mut rng, sink, summary).map_err(told("ruined")),
-        5 => too_ruined(world.clone(), &mut rng, sink, summary).map_err(told("too much ruined")),
-        6 | 7 => spared(world.clone(), &mut rng, sink, summary).map_err(told("spares")),
+        0 | 1 => older(world, &mut rng, sink, summary).map_err(told("older")),
+        2 => too_old(world, &mut rng, sink, summary).map_err(told("too many older")),
+        3 | 4 => ruined(world, &mut rng, sink, summary).map_err(told("ruined")),
+        5 => too_ruined(world, &mut rng, sink, summary).map_err(told("too much ruined")),
+        6 | 7 => spared(world, &mut rng, sink, summary).map_err(told("spares")),
         _ => Ok(()),
     }
 }
