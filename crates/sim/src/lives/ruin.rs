@@ -45,7 +45,7 @@ struct Seen {
 /// Reads whole blocks of a zone with what lies beside them.
 async fn read(part: &Part, zone: u32, offset: u32) -> Option<(Page, Vec<u8>)> {
     let geometry = part.geometry();
-    let sectors = u64::from(4096 / geometry.block_size.0);
+    let sectors = 4096 / geometry.block_size.0;
     let lba = Lba(u64::from(zone) * geometry.zone_size.0 + u64::from(offset) * sectors);
     let data: Pages = [Page::zeroed()].into_iter().collect();
     let command = Command::Read { lba, blocks: BlockCount(sectors) };
@@ -57,7 +57,7 @@ async fn read(part: &Part, zone: u32, offset: u32) -> Option<(Page, Vec<u8>)> {
 /// What there is on a drive.
 async fn look(part: &Part, index: u32, seen: &mut Vec<Seen>) {
     let geometry = part.geometry().clone();
-    let sectors = u64::from(4096 / geometry.block_size.0);
+    let sectors = 4096 / geometry.block_size.0;
     let capacity = (geometry.zone_capacity.0 / sectors) as u32;
     let Ok(reports) = part.report(ZoneId(0), geometry.zones) else { return };
     for report in reports.iter().skip(RING_ZONES as usize) {
