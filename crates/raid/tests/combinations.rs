@@ -133,7 +133,7 @@ fn each_combination_of_lost_drives_is_read_back() {
         println!("{} of {}: {count} combinations", placement.level, placement.n);
         assert_eq!(*count, 3 * expected(*placement));
     }
-    // RAID-4 and -5: 2 + … + 6 each; RAID-6: 3 + … + 6 and 3 + 6 + 10 + 15; RAID-01: 4 + 6.
+    // RAID-4 and -5: 2 to 6 each; RAID-6: 3 to 6 and 3 + 6 + 10 + 15; RAID-01: 4 + 6.
     assert_eq!(tally.values().map(|(_, count)| count).sum::<u64>(), 3 * (20 + 20 + 18 + 34 + 10));
 }
 
@@ -170,7 +170,7 @@ fn one_drive_more_than_is_tolerated_gives_errors() {
             (tried, had) = (tried + 1, had + u64::from(enough));
         }
     }
-    // RAID-0: 2 + … + 6; RAID-4 and -5: pairs; RAID-6: triples; RAID-01: pairs, of which 4 of 6 and
+    // RAID-0: 2 to 6; RAID-4 and -5: pairs; RAID-6: triples; RAID-01: pairs, of which 4 of 6 and
     // 12 of 15 are of different mirrors.
     assert_eq!((tried, had), (3 * (20 + 35 + 35 + 35 + 21), 3 * (4 + 12)));
 }
