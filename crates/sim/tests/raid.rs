@@ -134,8 +134,8 @@ fn what_failed_once_in_a_volumes_lives_holds() {
 }
 
 /// Seeds whose branches found defects. 4352: in a segment that a crash had cut off, on drives
-/// without an out-of-band area, a scrub took rows whose metadata block was damaged for rows that had never
-/// been written, and left them without redundancy.
+/// without an out-of-band area, a scrub took rows whose metadata block was damaged for rows that
+/// had never been written, and left them without redundancy.
 #[test]
 fn what_failed_once_in_a_branch_holds() {
     for seed in [4352] {
