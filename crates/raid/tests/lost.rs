@@ -1,0 +1,64 @@
+//! What is known to be lost, and when it is known no more.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::{config, drives, geometry, made, pages};
+use furrow_emu::{Fault, FaultKind, When};
+use furrow_raid::Level;
+use furrow_rt::{Config as RtConfig, Rt};
+
+/// Two drives of three that cannot be read for a while: what was asked for then is known to be
+/// lost until a scrub of everything can read it after all.
+#[test]
+fn what_a_scrub_can_read_is_not_lost() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = geometry(40, 64);
+    let drives = drives(&rt, &geometry, 3);
+    let volume = made(&rt, &drives, &config(Level::Raid5, &geometry));
+    rt.block_on(async move {
+        volume.write(0, pages(0, 40, 1), true).await.unwrap();
+        for drive in &drives[..2] {
+            drive.inject(Fault::new(FaultKind::ReadError).when(When::Always)).unwrap();
+        }
+        let mut asked = Vec::new();
+        for block in 0..40 {
+            if volume.read(block, 1).await.is_err() {
+                asked.push(block);
+            }
+        }
+        assert!(!asked.is_empty());
+        let (count, ranges) = volume.lost();
+        let known: Vec<u64> = ranges.into_iter().flatten().collect();
+        assert_eq!((count, &known), (asked.len() as u64, &asked));
+        drives.iter().for_each(|drive| drive.clear_faults(None).unwrap());
+        let scrubbed = volume.scrub(false, |_, _| {}).await.unwrap();
+        assert_eq!((scrubbed.lost, volume.lost().0), (0, 0));
+        volume.read(0, 40).await.unwrap();
+    });
+    rt.clear();
+}
+
+/// While drives are missing that may come back, nothing is lost for want of them.
+#[test]
+fn what_missing_drives_have_is_not_lost() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = geometry(40, 64);
+    let drives = drives(&rt, &geometry, 3);
+    let volume = made(&rt, &drives, &config(Level::Raid5, &geometry));
+    rt.block_on(async move {
+        volume.write(0, pages(0, 40, 1), true).await.unwrap();
+        for drive in &drives[..2] {
+            let away = FaultKind::Disappear { commands: None };
+            drive.inject(Fault::new(away).when(When::Always)).unwrap();
+        }
+        let mut refused = 0;
+        for block in 0..40 {
+            refused += u32::from(volume.read(block, 1).await.is_err());
+        }
+        assert!(refused > 0);
+        assert_eq!(volume.lost(), (0, Vec::new()));
+    });
+    rt.clear();
+}
