@@ -6,10 +6,11 @@
 mod common;
 
 use common::{quiet, sound};
-use furrow_emu::{Emulator, Fates, Fault, FaultKind, Options, When};
-use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
+use furrow_emu::{Emulator, Fates, Fault, FaultKind, Options, Snapshot, When};
+use furrow_fs::{CleanOptions, Fs, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData};
 use furrow_rt::{Config, Nanos, Rt};
-use furrow_zone::{ErrorKind, Result};
+use furrow_zone::{Command, ErrorKind, Result};
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
@@ -75,19 +76,96 @@ fn many_removals_are_replayed_on_a_full_drive() {
     });
 }
 
+/// What a checkpoint has written is garbage if the power goes before it is durable, and recovery
+/// has to write all of it again: on a full drive too there is room for that.
+#[test]
+fn what_a_checkpoint_had_written_can_be_written_again_on_a_full_drive() {
+    const DIRECTORIES: u64 = 800;
+    let spec = "zones=128,zone-size=256KiB,max-active=14,channels=1";
+    on_drive(spec, |rt, drive| async move {
+        let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
+        let mut directories = Vec::new();
+        for n in 0..DIRECTORIES {
+            let name = format!("d{n}");
+            let made = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::directory()).await?.ino;
+            directories.push(made);
+        }
+        let filler = file(&fs, "filler").await?;
+        let mut at = 0;
+        while write(&fs, filler, at, &[7; 4 * 4096]).await.is_ok() {
+            at += 4 * 4096;
+        }
+        fs.sync().await?;
+        let all = CleanOptions { superzones: 100, garbage_percent: 5, ..CleanOptions::default() };
+        fs.clean(all).await?;
+        let shots: Rc<RefCell<Vec<Snapshot>>> = Rc::default();
+        let (put, writes) = (shots.clone(), Cell::new(0));
+        drive.set_observer(Rc::new(move |drive, info| {
+            if matches!(info.command, Command::Write { .. }) {
+                writes.set(writes.get() + 1);
+                if writes.get() % 3 == 0 {
+                    put.borrow_mut().push(drive.snapshot());
+                }
+            }
+        }));
+        // Nothing is added by that, and each record leaves an inode that is dirty.
+        for (n, some) in directories.chunks(40).cycle().take(40).enumerate() {
+            let mut synced = Vec::new();
+            for dir in some {
+                let mode = Some(0o700 + n as u16 % 8);
+                fs.setattr(*dir, SetAttr { mode, ..SetAttr::default() }).await?;
+                let (fs, dir) = (fs.clone(), *dir);
+                synced.push(rt.spawn(async move { fs.fsync(dir, false).await }));
+            }
+            for done in synced {
+                done.await?;
+            }
+        }
+        fs.sync().await?;
+        drive.clear_observer();
+        drop(fs);
+        let shots = std::mem::take(&mut *shots.borrow_mut());
+        println!("{} power cuts", shots.len());
+        assert!(shots.len() > 20);
+        for (n, shot) in shots.iter().enumerate() {
+            let left = shot.power_cut(&Fates::nothing(n as u64));
+            let left = Rc::new(Emulator::from_snapshot(&rt, &left, Options::fast()));
+            let fs = Fs::mount(&rt, left.clone(), quiet()).await.map_err(|e| e.at(n))?;
+            fs.unmount().await.map_err(|e| e.at(n))?;
+        }
+        Ok(())
+    });
+}
+
 /// Files that were made without a name and closed again leave only their creation in the sync log:
 /// a replay meets more of them than may be open at once.
 #[test]
 fn many_files_without_a_name_are_replayed() {
-    let spec = "zones=400,zone-size=256KiB,max-active=14,channels=1";
-    on_drive(spec, |rt, drive| async move {
+    let spec = "zones=2400,zone-size=80KiB,max-active=40,channels=1";
+    let made = MkfsOptions {
+        width: Some(1),
+        sync_zones: Some(12),
+        segment_blocks: Some(10),
+        ..MkfsOptions::default()
+    };
+    let rt = Rt::new(Config::simulated(7));
+    common::on_drive(rt, spec, (Options::fast(), made), |rt, drive| async move {
         let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
         let other = file(&fs, "other").await?;
+        let mut open = Vec::new();
+        while let Ok(attr) = fs.create_unnamed(Ino::ROOT, &NewNode::file()).await {
+            open.push(attr.ino);
+        }
+        let most = open.len();
+        for ino in open {
+            fs.release(ino).await?;
+        }
+        fs.sync().await?;
         let before = fs.counters().checkpoints;
         let mut kept = Ino::ROOT;
-        for n in 0..3089 {
+        for n in 0..most + 100 {
             let unnamed = fs.create_unnamed(Ino::ROOT, &NewNode::file()).await?.ino;
-            if n % 100 == 50 {
+            if n % 500 == 50 {
                 write(&fs, unnamed, 0, b"unnamed").await?;
                 fs.fsync(unnamed, false).await?;
             }
