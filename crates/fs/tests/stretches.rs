@@ -105,6 +105,25 @@ async fn listed(fs: &Fs, dir: Ino) -> Result<Vec<DirEntry>> {
     }
 }
 
+/// The hash of names has a key of its own on each drive, so that nobody can choose names that
+/// collide without having read it.
+#[test]
+fn each_file_system_hashes_names_with_a_key_of_its_own() {
+    let key = |seed| {
+        let found = Rc::new(Cell::new(0));
+        let (rt, made) =
+            (Rt::new(Config::simulated(seed)), (Options::simulated(), MkfsOptions::default()));
+        let put = found.clone();
+        common::on_drive(rt, SMALL, made, |_, drive| async move {
+            put.set(seed_of(&drive).await);
+            Ok(())
+        });
+        found.get()
+    };
+    assert_ne!(key(1), key(2));
+    assert_ne!(dirent::hash(key(1), b"name"), dirent::hash(key(2), b"name"));
+}
+
 /// Names chosen so that they are all in one bucket of each level make a directory of 32 levels,
 /// three million blocks of which sixty are there.
 #[test]
@@ -343,5 +362,57 @@ fn others_have_turns_meanwhile() {
         other.await;
         assert!(during >= 2, "{during} turns for a search through 5,120 blocks");
         fs.unmount().await
+    });
+}
+
+/// How long a directory of chosen names holds others up, by the clock on the wall: to be run alone,
+/// with `--ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it measures real time")]
+fn how_long_a_directory_of_chosen_names_takes() {
+    use std::time::{Duration, Instant};
+    let (rt, made) = (Rt::new(Config::real()), (Options::fast(), MkfsOptions::default()));
+    common::on_drive(rt, SMALL, made, |rt, drive| async move {
+        let names = colliding(seed_of(&drive).await, 960);
+        let longest = |what: &str, times: Vec<Duration>| {
+            let (sum, most) = (times.iter().sum::<Duration>(), times.iter().max().unwrap());
+            println!("{what}: {} calls, {sum:.2?} in all, the longest {most:.2?}", times.len());
+        };
+        for cache_pages in [4_096, 64] {
+            println!("cache of {cache_pages} pages");
+            let fs = mount(&rt, &drive, cache_pages).await?;
+            let name = format!("dir {cache_pages}");
+            let dir = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::directory()).await?.ino;
+            let mut times = Vec::new();
+            for name in &names {
+                let begun = Instant::now();
+                fs.create(dir, name, &NewNode::file()).await?;
+                times.push(begun.elapsed());
+            }
+            longest("create", times);
+            let (mut cookie, mut times, mut count) = (0, Vec::new(), 0);
+            loop {
+                let begun = Instant::now();
+                let some = fs.readdir(dir, cookie, 100).await?;
+                times.push(begun.elapsed());
+                let Some(last) = some.last() else { break };
+                (cookie, count) = (last.cookie, count + some.len());
+            }
+            assert_eq!(count, names.len());
+            longest("readdir", times);
+            let mut times = Vec::new();
+            for name in &names {
+                let begun = Instant::now();
+                fs.lookup(dir, name).await?;
+                times.push(begun.elapsed());
+            }
+            longest("lookup", times);
+            let counters = fs.counters();
+            let took = Duration::from_nanos(counters.longest_stretch_time);
+            println!("longest stretch: {} units, {took:.2?}", counters.longest_stretch);
+            fs.unmount().await?;
+        }
+        Ok(())
     });
 }
