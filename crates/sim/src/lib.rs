@@ -2,6 +2,7 @@
 
 pub mod array;
 pub mod attributes;
+mod batch;
 pub mod blocks;
 mod bystanders;
 pub mod client;

@@ -7,6 +7,7 @@
 //! torn writes, zones that cannot be written any more, a drive that is away for a while, power
 //! cuts at any command.
 
+use crate::batch::{self, Met};
 use crate::bystanders;
 use crate::crash::Case;
 use crate::faulty::metadata_zones;
@@ -325,7 +326,7 @@ fn live(
     Ok(())
 }
 
-/// See [`bystanders::work_beside_damage`].
+/// See [`bystanders::work_beside_damage`] and [`batch::sync_beside_damage`].
 fn beside_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> Result<(), String> {
     let seed = seed.rotate_left(40) ^ u64::from(life) << 1 | u64::from(seed.is_multiple_of(2));
     let met = on_executor(seed, summary, |rt| {
@@ -338,6 +339,16 @@ fn beside_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> 
         rt.block_on(work).map_err(String::from)
     })?;
     *summary.reached.entry("a damaged file").or_default() += u64::from(met);
+    let met = on_executor(seed, summary, |rt| {
+        let drive = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
+        drive.clear_faults(None).map_err(|error| error.to_string())?;
+        let (setup, history) = (world.setup.clone(), world.history.borrow().clone());
+        let work = batch::sync_beside_damage(rt.clone(), drive, setup, history, seed);
+        rt.block_on(work).map_err(String::from)
+    })?;
+    if let Met::Damage(what) = met {
+        *summary.reached.entry(what).or_default() += 1;
+    }
     Ok(())
 }
 
