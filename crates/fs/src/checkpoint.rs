@@ -25,6 +25,7 @@ use furrow_log::writer::{Durability, Kind as WriteKind};
 use furrow_rt::Nanos;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -53,6 +54,9 @@ pub(crate) struct State {
     pub(crate) forced: bool,
     /// The next checkpoint goes to the ring's other zone.
     pub(crate) leave_ring: bool,
+    /// Files whose changed blocks the last cut left in memory, because nodes above them are
+    /// damaged: they hold up nobody else's data.
+    pub(crate) aside: BTreeMap<Ino, Error>,
 }
 
 /// What a checkpoint says, apart from where its tables are.
@@ -94,13 +98,18 @@ struct Cut {
     mark: Mark,
 }
 
+/// Whether an error may be that of one file: of a node that is damaged or cannot be read, on a drive
+/// that answers.
+fn of_a_file(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) && !error.is_gone()
+}
+
 impl Core {
     /// Loads what dispatching every dirty page needs: the index nodes above their holders.
     fn prepare_write_all(&mut self) -> Result<(), Stop> {
-        let files: Vec<u32> = self.cache.dirty_files().collect();
         let mut missing = SmallVec::new();
-        for ino in files {
-            match self.prepare_write_file(Ino(ino)) {
+        for ino in self.files_to_write() {
+            match self.prepare_write_file(ino) {
                 Err(Stop::Load(fetches)) if missing.len() < LOADED_AT_ONCE => {
                     missing.extend(fetches);
                 }
@@ -109,6 +118,12 @@ impl Core {
             }
         }
         if missing.is_empty() { Ok(()) } else { Err(Stop::Load(missing)) }
+    }
+
+    /// Files with dirty pages, but for those that are set aside.
+    fn files_to_write(&self) -> Vec<Ino> {
+        let files = self.cache.dirty_files().map(Ino);
+        files.filter(|ino| !self.checkpoint.aside.contains_key(ino)).collect()
     }
 
     /// The same for one file.
@@ -176,9 +191,8 @@ impl Core {
         let lost = self.take_back()?;
         self.prepare_write_all()?;
         self.now();
-        let files: Vec<u32> = self.cache.dirty_files().collect();
-        for ino in files {
-            self.write_file(Ino(ino))?;
+        for ino in self.files_to_write() {
+            self.write_file(ino)?;
         }
         let nodes: Vec<Key> = self.cache.all_dirty().collect();
         for key in nodes {
@@ -455,18 +469,53 @@ impl Inner {
         Err(error)
     }
 
+    async fn try_cut(self: &Rc<Self>, clean: bool) -> Result<Cut> {
+        let _held = self.hold_appends().await;
+        let cut = self.run(|core| {
+            core.writable()?;
+            core.cut(clean)
+        });
+        cut.await
+    }
+
+    /// Sets aside the files whose changed blocks cannot be placed; whether there are any.
+    async fn set_aside(self: &Rc<Self>) -> bool {
+        let files = self.core.borrow().files_to_write();
+        for ino in files {
+            match self.run(|core| core.prepare_write_file(ino)).await {
+                Err(error) if of_a_file(&error) => {
+                    self.core.borrow_mut().checkpoint.aside.insert(ino, error);
+                }
+                // Whatever else is wrong, the cut tells.
+                _ => {}
+            }
+        }
+        !self.core.borrow().checkpoint.aside.is_empty()
+    }
+
+    /// What the last checkpoint had to leave in memory of these files, or of any.
+    pub(crate) fn left_aside(&self, inos: Option<&[Ino]>) -> Result<()> {
+        let core = self.core.borrow();
+        let mut aside = core.checkpoint.aside.iter();
+        match aside.find(|(ino, _)| inos.is_none_or(|inos| inos.contains(ino))) {
+            Some((_, error)) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
     /// One attempt; what failed, if it is to be tried again.
     async fn try_checkpoint(self: &Rc<Self>, clean: bool) -> Result<Option<Error>> {
-        self.append_files(&[]).await?;
+        self.core.borrow_mut().checkpoint.aside.clear();
+        match self.append_files(&[]).await {
+            Err(error) if !of_a_file(&error) => return Err(error),
+            // The cut meets it again.
+            _ => {}
+        }
         self.write_before_cut().await;
-        let cut = {
-            let _held = self.hold_appends().await;
-            let cut = self.run(|core| {
-                core.writable()?;
-                core.cut(clean)
-            });
-            cut.await
-        };
+        let mut cut = self.try_cut(clean).await;
+        if cut.as_ref().is_err_and(of_a_file) && self.set_aside().await {
+            cut = self.try_cut(clean).await;
+        }
         // Nothing comes after the cut of an unmount: no operation, no other checkpoint.
         if clean && cut.is_ok() {
             self.ended.set(true);

@@ -158,7 +158,8 @@ impl Fs {
 
     async fn end(&self) -> Result<()> {
         self.take_access_times().await?;
-        self.0.checkpoint(true).await
+        self.0.checkpoint(true).await?;
+        self.0.left_aside(None)
     }
 
     /// Times of access that are only in memory go into their inodes.
@@ -466,11 +467,13 @@ impl Fs {
     /// Makes everything durable (a checkpoint).
     ///
     /// # Errors
-    /// `ReadOnly`, `NoSpace`, `Io`.
+    /// `ReadOnly`, `NoSpace`, `Io`; `Corrupt` or `Io` also if changed blocks of a file could not be
+    /// placed, because its own nodes are damaged: all else is durable then.
     pub async fn sync(&self) -> Result<()> {
         self.0.check_ended()?;
         self.take_access_times().await?;
-        self.0.checkpoint(false).await
+        self.0.checkpoint(false).await?;
+        self.0.left_aside(None)
     }
 
     /// Cleans: makes superzones empty whose blocks are partly without use. Blocks that cannot be

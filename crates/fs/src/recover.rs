@@ -224,6 +224,7 @@ pub(crate) fn assemble(
         forced: false,
         // The next checkpoint then goes where a new copy of the superblock is written first.
         leave_ring: found.alone,
+        aside: BTreeMap::new(),
     };
     let mut superzone_valid = vec![0; layout.superzones as usize];
     for segment in 0..sit.len() {

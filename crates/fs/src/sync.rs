@@ -367,7 +367,10 @@ impl Inner {
         match dispatched {
             Ok(Some(_)) if self.core.borrow().options.has(Canary::EarlyAck) => Ok(()),
             Ok(Some((stamp, mark))) => self.make_stable(stamp, mark).await,
-            Ok(None) => self.checkpoint(false).await,
+            Ok(None) => {
+                self.checkpoint(false).await?;
+                self.left_aside(Some(inos))
+            }
             Err(error) => Err(error),
         }
     }

@@ -6,12 +6,13 @@
 //! 3.2).
 
 use crate::format::{FooterEntry, NONE, SegmentBody, WINDOW, block, kind};
+use crate::member::Member;
 use crate::meta::Identity;
 use crate::paging::Pins;
 use crate::table::Groups;
 use crate::volume::{Segment, SegmentState, Volume};
 use crate::window::{self, Windows};
-use furrow_log::budget::Class;
+use furrow_log::budget::{Class, Permit};
 use furrow_log::record::{RecordId, seal};
 use furrow_log::writer::{Durability, Kind};
 use furrow_rt::{Nanos, Notify, Page, Pages};
@@ -406,7 +407,12 @@ impl Volume {
                     None => None,
                 });
             }
-            if self.free_segments() <= floor {
+            // A drive may have come while the others' permits were waited for: its zone would lack,
+            // and a rebuild would wait until the segment is full.
+            let came = |(member, permit): (&Member, &Option<Permit>)| {
+                permit.is_none() && member.drive().is_some()
+            };
+            if self.free_segments() <= floor || self.0.members.iter().zip(&permits).any(came) {
                 continue;
             }
             if stream.purpose != Use::Inside {

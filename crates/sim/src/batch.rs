@@ -240,16 +240,6 @@ pub async fn sync_beside_damage(
                 met = Met::Damage(kind.called());
             }
             Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Met::Nothing),
-            // Known, and not mended: where a checkpoint has to come first, one file of which
-            // changed blocks cannot be placed holds it up, and all who need it. Then the fsync
-            // fails alone as well; one that failed for those it shared a record with does not.
-            Err(error)
-                if kind != Large::Directory
-                    && is_damage(error.kind())
-                    && fs.fsync(ino, false).await.is_err_and(|error| is_damage(error.kind())) =>
-            {
-                return Ok(Met::Damage("a checkpoint that a damaged file holds up"));
-            }
             Err(error) => return Err(told(format!("fsync of inode {ino}"))(error).at(&place)),
         }
     }

@@ -135,10 +135,11 @@ fn what_failed_once_in_a_volumes_lives_holds() {
 
 /// Seeds whose branches found defects. 4352: in a segment that a crash had cut off, on drives
 /// without an out-of-band area, a scrub took rows whose metadata block was damaged for rows that
-/// had never been written, and left them without redundancy.
+/// had never been written, and left them without redundancy. 561: a drive came while a segment was
+/// being opened without it, and its rebuild waited until that segment was full.
 #[test]
 fn what_failed_once_in_a_branch_holds() {
-    for seed in [4352] {
+    for seed in [561, 4352] {
         if let Err(why) = lives::simulate(seed, &mut |_| {}) {
             panic!("seed {seed}: {why}");
         }

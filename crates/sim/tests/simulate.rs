@@ -59,6 +59,8 @@ fn what_failed_once_holds() {
     run(3912);
     // The same for what such a zone of the delta log has behind a torn block.
     run(4098);
+    // A checkpoint that one damaged file held up failed the fsyncs of all others that needed it.
+    run(423);
     // A superzone that recovery filled was still being written when its permits were taken.
     run(11218);
 }
