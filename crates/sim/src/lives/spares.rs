@@ -257,9 +257,21 @@ impl Shared {
         if !guard.patient || self.life.is_off() || self.volume.failed().is_some() {
             return Ok(());
         }
-        let (failed, waiting) = (self.failed_members(), self.keeper.waiting.borrow().clone());
-        if let (Some(member), Some(part)) = (failed.first(), waiting.front()) {
-            return Err(format!("member {member} failed, and spare {part} waits"));
+        // A drive that has just gone is noticed by a command to it, and told of after that.
+        for turn in 0.. {
+            let waiting = self.keeper.waiting.borrow().front().copied();
+            let (Some(member), Some(part)) = (self.failed_members().first().copied(), waiting)
+            else {
+                break;
+            };
+            if self.life.is_off() {
+                return Ok(());
+            }
+            if turn > 1000 {
+                return Err(format!("member {member} failed, and spare {part} waits"));
+            }
+            self.life.rt.sleep(Nanos::MILLI).await;
+            self.given().await?;
         }
         let members = self.volume.members();
         let all = members.iter().all(|m| m.1 == MemberState::Active);
