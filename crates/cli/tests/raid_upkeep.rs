@@ -448,7 +448,7 @@ fn a_stop_ends_a_scrub_at_once_and_in_order() {
     place.ok(&["raid", "stop", "a"]);
 }
 
-/// A hook that hangs delays a stop by seconds, and the array is seen as long as its daemon is there.
+/// A hook that hangs delays a stop by seconds; the array is seen as long as its daemon is there.
 #[test]
 fn a_daemon_is_seen_until_its_hooks_were_told() {
     let place = Place::new("hooked", 3);

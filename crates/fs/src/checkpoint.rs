@@ -98,8 +98,8 @@ struct Cut {
     mark: Mark,
 }
 
-/// Whether an error may be that of one file: of a node that is damaged or cannot be read, on a drive
-/// that answers.
+/// Whether an error may be that of one file: of a node that is damaged or cannot be read, on a
+/// drive that answers.
 fn of_a_file(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) && !error.is_gone()
 }

@@ -66,7 +66,7 @@ impl Store {
             || pool.free_count() <= RESERVE
     }
 
-    /// The zone that is worth cleaning most: each one cleaned must leave more room than moving takes.
+    /// The zone that is worth cleaning most: each must leave more room than moving takes.
     fn victim(&self) -> Option<ZoneId> {
         let zones = &self.0.zones;
         let victim = zones.victim()?;

@@ -267,7 +267,7 @@ impl Store {
         }
     }
 
-    /// Writes pages to a zone that has room for them, and sees to it that they arrive: their extent.
+    /// Writes pages to a zone that has room for them, and sees to it that they arrive.
     fn put(&self, id: FileId, first: u32, zone: ZoneId, pages: Pages) -> Extent {
         let (extent, written) = self.write(id, first, zone, pages);
         self.watch(id, extent.clone(), written);

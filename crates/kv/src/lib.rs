@@ -2,8 +2,8 @@
 //!
 //! [`Store`] keeps directories and files whose content is appended and, at most, cut off; that is
 //! what RocksDB does with its files. A file is durable as of its last [`Store::sync`]. Content goes
-//! to zones by how long it is expected to live; zones with garbage are cleaned. Names and the places
-//! of content are in a record ring (`furrow_log::ring`).
+//! to zones by how long it is expected to live; zones with garbage are cleaned. Names and the
+//! places of content are in a record ring (`furrow_log::ring`).
 //!
 //! | module | what |
 //! |---|---|

@@ -94,7 +94,8 @@ struct DamageArgs {
 #[derive(Args)]
 struct CrashArgs {
     /// What to crash: fs, fsync (fs with many clients that sync much, in every run), rot (fs on a
-    /// drive whose blocks decay), raid (a volume), kv (a file store), ledger (the log crate alone) or toy; or
+    /// drive whose blocks decay), raid (a volume), kv (a file store),
+    /// ledger (the log crate alone) or toy; or
     /// fs:CANARY and so on for one of their built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
