@@ -104,7 +104,7 @@ impl Replay {
     fn apply(&mut self, record: &FoundRecord) -> Result<()> {
         let (head, entries) = entries::decode(&record.body)?;
         let (round, flags) = (head.round.get(), head.flags.get());
-        if round != self.round || self.whole && flags & flag::SNAPSHOT != 0 {
+        if round != self.round {
             self.before.clear();
         }
         self.round = round;
@@ -123,6 +123,11 @@ impl Replay {
                 Entry::Rename { from, to } => rename(&mut self.nodes, &from, &to),
                 Entry::File { file, keep, state } => self.file(file, keep, state)?,
             }
+        }
+        if flags & flag::SNAPSHOT != 0 {
+            // It was sent when what it names was durable: there is nothing to fall back to, and
+            // damage has to be told.
+            self.before.clear();
         }
         Ok(())
     }

@@ -131,7 +131,7 @@ impl Store {
             views = self.view(&wanted, &mut bodies, views);
             let bodies = bodies.finish((0, 0), number, inner.names.borrow().next_file);
             if !self.fits(&bodies) {
-                views = self.turn(number, &wanted, views).await?;
+                views = self.turn(number, &mut wanted, views).await?;
                 break;
             }
             self.send(kind::ENTRIES, bodies).await?;
@@ -238,12 +238,14 @@ impl Store {
     async fn turn(
         &self,
         number: u64,
-        wanted: &BTreeSet<FileId>,
+        wanted: &mut BTreeSet<FileId>,
         views: Vec<(FileId, Synced)>,
     ) -> Result<Vec<(FileId, Synced)>> {
         let inner = &*self.0;
         let (bodies, views) = loop {
             let (moves, mark) = (inner.moves.get(), inner.next_flight.get());
+            // What was synced of a file that was truncated since is no more: it counts as it is now.
+            wanted.append(&mut inner.must.borrow_mut());
             let views = self.view(wanted, &mut Bodies::new(RECORD_BYTES), views.clone());
             inner.names.borrow_mut().changes.clear();
             let bodies = inner.snapshot(&views, number);
