@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 const DEVICE: &str = "mem:capacity=2GiB,zone-size=16MiB";
-/// Blocks of the file written and read: 64 MiB.
-const FILE_BLOCKS: u64 = 16_384;
+/// Blocks of the file written and read: 32 MiB, half of where write-back begins. More would measure
+/// the first use of the memory that the drive is made of.
+const FILE_BLOCKS: u64 = 8_192;
 /// Blocks of different content to write: more than the processor caches hold.
 const NOISE_BLOCKS: usize = 16_384;
 /// Pages of the cache when reads are to miss it: 1 MiB and some.
