@@ -4,7 +4,7 @@
 //! removed.
 
 use crate::content::SUMS_INLINE;
-use crate::file::{Extent, FileId, Sums};
+use crate::file::{Block, Extent, FileId, Sums};
 use crate::format::EXTENT_MAX;
 use crate::store::Store;
 use crate::zones::{RESERVE, Use};
@@ -124,7 +124,8 @@ impl Store {
             let zone = self.zone_for(Use::Moved).await?;
             let room = self.0.zones.writer.room(zone).min(EXTENT_MAX) as usize;
             let (now, later) = rest.split_at(rest.len().min(room));
-            let (piece, written) = self.write(id, first, zone, now.iter().cloned().collect());
+            let (piece, written) =
+                self.write(id, first, zone, now.iter().cloned().map(Block::of).collect());
             if let Err(error) = written.await {
                 self.retire(id, &piece);
                 self.give_up(zone, &error)?;

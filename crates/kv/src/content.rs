@@ -2,8 +2,9 @@
 //!
 //! Content is placed when there is enough of it, or when it is synced, and can be read before.
 
-use crate::file::{Extent, File, FileId, Sums};
+use crate::file::{Block, Extent, File, FileId, Sums};
 use crate::format::{EXTENT_MAX, SumsHead, kind};
+use crate::gather::Gathered;
 use crate::store::Store;
 use crate::zones::Use;
 use furrow_log::record::{self, Expect, RecordId, crc32c};
@@ -80,13 +81,34 @@ impl Store {
         let lock = self.with(id, |file| file.lock.clone())?;
         let _one = lock.acquire(1).await;
         self.reopen_tail(id).await?;
+        self.with(id, |file| file.push(bytes))?;
+        self.appended(id, bytes.len()).await
+    }
+
+    /// Appends what was gathered; false if the file does not end where that begins.
+    ///
+    /// # Errors
+    /// As [`Store::append`].
+    pub async fn append_gathered(&self, id: FileId, gathered: Gathered) -> Result<bool> {
+        self.check_alive()?;
+        let lock = self.with(id, |file| file.lock.clone())?;
+        let _one = lock.acquire(1).await;
+        let bytes = gathered.len();
+        let fits = self.with(id, |file| gathered.push_to(file))?;
+        if fits {
+            self.appended(id, bytes).await?;
+        }
+        Ok(fits)
+    }
+
+    /// Bytes were appended to a file, which is locked: there may be enough to place, or too many.
+    async fn appended(&self, id: FileId, bytes: usize) -> Result<()> {
         let now = self.0.rt.wall().0;
         let waiting = self.with(id, |file| {
-            file.push(bytes);
             file.modified = now;
             file.waiting.len()
         })?;
-        self.count(|counters| counters.appended += bytes.len() as u64);
+        self.count(|counters| counters.appended += bytes as u64);
         if waiting >= GATHER {
             self.place(id).await?;
         }
@@ -156,7 +178,7 @@ impl Store {
             let tail = file.tail_len();
             if tail > 0 && file.size > PAGE_SIZE as u64 {
                 let last = std::mem::replace(&mut file.tail, Page::zeroed());
-                file.waiting.push_back(last);
+                file.waiting.push_back(Block::of(last));
             }
             !file.waiting.is_empty()
         })?;
@@ -195,9 +217,10 @@ impl Store {
                 let count = (self.0.zones.writer.room(zone) as usize).min(PIECE);
                 let count = count.min(file.waiting.len()).min(EXTENT_MAX as usize);
                 let first = file.placed();
-                let pages: Pages = file.waiting.drain(..count).collect();
-                let extent = self.put(id, first, zone, pages.clone());
+                let blocks: Vec<Block> = file.waiting.drain(..count).collect();
+                let pages = blocks.iter().map(|block| block.page.clone());
                 file.flying.extend((first..).zip(pages));
+                let extent = self.put(id, first, zone, blocks);
                 self.extend(file, extent)
             })?;
             if let Some(first) = ended {
@@ -267,23 +290,24 @@ impl Store {
         }
     }
 
-    /// Writes pages to a zone that has room for them, and sees to it that they arrive.
-    fn put(&self, id: FileId, first: u32, zone: ZoneId, pages: Pages) -> Extent {
-        let (extent, written) = self.write(id, first, zone, pages);
+    /// Writes blocks to a zone that has room for them, and sees to it that they arrive.
+    fn put(&self, id: FileId, first: u32, zone: ZoneId, blocks: Vec<Block>) -> Extent {
+        let (extent, written) = self.write(id, first, zone, blocks);
         self.watch(id, extent.clone(), written);
         extent
     }
 
-    /// Writes pages to a zone that has room for them: their extent.
+    /// Writes blocks to a zone that has room for them: their extent.
     pub(crate) fn write(
         &self,
         id: FileId,
         first: u32,
         zone: ZoneId,
-        pages: Pages,
+        content: Vec<Block>,
     ) -> (Extent, Written) {
-        let sums = pages.iter().map(|page| crc32c(page.bytes())).collect();
-        let blocks = pages.len() as u32;
+        let sums = content.iter().map(|block| block.sum).collect();
+        let blocks = content.len() as u32;
+        let pages: Pages = content.into_iter().map(|block| block.page).collect();
         let (offset, written) =
             self.0.zones.writer.write(zone, Kind::Data, pages, Durability::Cached);
         let at = BlockAddr::new(self.0.zones.writer.geometry(), zone, offset);

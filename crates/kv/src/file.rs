@@ -8,6 +8,7 @@
 
 use crate::entries::FileState;
 use furrow_log::BlockAddr;
+use furrow_log::record::crc32c;
 use furrow_rt::{PAGE_SIZE, Page, Semaphore};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -68,11 +69,24 @@ impl Extent {
     }
 }
 
+/// A whole block of content, with its CRC32C.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) page: Page,
+    pub(crate) sum: u32,
+}
+
+impl Block {
+    pub(crate) fn of(page: Page) -> Block {
+        Block { sum: crc32c(page.bytes()), page }
+    }
+}
+
 /// A file.
 pub(crate) struct File {
     pub(crate) extents: Vec<Extent>,
     pub(crate) flying: BTreeMap<u32, Page>,
-    pub(crate) waiting: VecDeque<Page>,
+    pub(crate) waiting: VecDeque<Block>,
     pub(crate) tail: Page,
     pub(crate) size: u64,
     pub(crate) modified: i64,
@@ -153,7 +167,7 @@ impl File {
             self.size += now.len() as u64;
             if at + now.len() == PAGE_SIZE {
                 let whole = std::mem::replace(&mut self.tail, Page::zeroed());
-                self.waiting.push_back(whole);
+                self.waiting.push_back(Block::of(whole));
             }
             bytes = rest;
         }
@@ -166,7 +180,7 @@ impl File {
             return self.flying.get(&block).cloned();
         }
         match self.waiting.get((block - placed) as usize) {
-            Some(page) => Some(page.clone()),
+            Some(block) => Some(block.page.clone()),
             None if block == self.blocks() => Some(self.tail.clone()),
             None => None,
         }
@@ -184,13 +198,19 @@ impl File {
     pub(crate) fn view(&self) -> Synced {
         let blocks = self.placed();
         let (size, tail) = match self.waiting.front() {
-            Some(page) => {
-                let tail = &page.bytes()[..PAGE_SIZE - 1];
+            Some(block) => {
+                let tail = &block.page.bytes()[..PAGE_SIZE - 1];
                 (u64::from(blocks) * PAGE_SIZE as u64 + tail.len() as u64, tail)
             }
             None => (self.size, &self.tail.bytes()[..self.tail_len()]),
         };
         Synced { blocks, size, tail: tail.to_vec(), modified: self.modified }
+    }
+
+    /// Whether something of it is not durable.
+    pub(crate) fn is_unsynced(&self) -> bool {
+        let durable = self.synced.as_ref().is_some_and(|synced| synced.size == self.size);
+        !durable || self.journaled < self.blocks()
     }
 
     /// The extents up to block `blocks`, from the one on that holds block `from`.

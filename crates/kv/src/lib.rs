@@ -10,6 +10,7 @@
 //! | `store` | names, and what a store is made of |
 //! | `file` | a file in memory |
 //! | `content` | append, read, truncate; where blocks get their places |
+//! | `gather` | what a caller prepares before it takes the engine |
 //! | `rounds` | sync: what makes names and files durable, for all who ask at once |
 //! | `zones` | which zones are open and for what, what counts in each |
 //! | `clean` | zone cleaning, relocation of what a failed zone lost |
@@ -21,6 +22,7 @@ mod content;
 mod entries;
 pub mod file;
 pub mod format;
+mod gather;
 mod recover;
 mod rounds;
 mod store;
@@ -28,5 +30,6 @@ mod zones;
 
 pub use content::Data;
 pub use file::{FileId, Lifetime};
+pub use gather::Gathered;
 pub use recover::{FormatOptions, is_store};
 pub use store::{Canary, Counters, Node, Options, Space, Stat, Store};

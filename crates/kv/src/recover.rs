@@ -254,7 +254,7 @@ impl Store {
     /// Makes a store on a drive.
     ///
     /// # Errors
-    /// `Busy` if the drive holds something and that is not to be lost, `Unsupported` if it has too
+    /// `Exists` if the drive holds something and that is not to be lost, `Unsupported` if it has too
     /// few zones or active zones.
     pub async fn format(
         rt: &Rt,
@@ -383,7 +383,7 @@ fn refuse_used(device: &dyn ZonedDevice, reports: &[ZoneReport], force: bool) ->
     match used.filter(|_| !force) {
         None => Ok(()),
         Some(used) => Err(Error::new(
-            ErrorKind::Busy,
+            ErrorKind::Exists,
             format!("{}: the drive is not empty (zone {})", device.name(), used.zone),
         )),
     }

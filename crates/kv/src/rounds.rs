@@ -8,7 +8,7 @@
 //! sent when the content is durable.
 
 use crate::entries::{Bodies, Entry, FileState};
-use crate::file::{FileId, Synced};
+use crate::file::{File, FileId, Synced};
 use crate::format::{SuperblockBody, flag, kind};
 use crate::store::{Canary, Inner, Node, Retired, Store};
 use furrow_log::budget::Class;
@@ -52,6 +52,35 @@ impl Store {
     /// # Errors
     /// As [`Store::sync`].
     pub async fn sync_names(&self) -> Result<()> {
+        self.check_alive()?;
+        let inner = &self.0;
+        let told = inner.names.borrow().changes.is_empty() && inner.retired.borrow().is_empty();
+        if told && !inner.committing.get() {
+            return Ok(());
+        }
+        self.join_round(None).await
+    }
+
+    /// Makes all names and all files durable.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    pub async fn sync_all(&self) -> Result<()> {
+        let unsynced = |file: &File| file.names > 0 && file.is_unsynced();
+        let ids: Vec<FileId> = {
+            let files = self.0.files.borrow();
+            files.iter().filter(|(_, file)| unsynced(file)).map(|(id, _)| *id).collect()
+        };
+        for id in ids {
+            // It may have been removed meanwhile.
+            let Ok(lock) = self.with(id, |file| file.lock.clone()) else { continue };
+            let one = lock.acquire(1).await;
+            if self.with(id, |file| file.names).is_ok_and(|names| names > 0) {
+                self.place(id).await?;
+                self.0.must.borrow_mut().insert(id);
+            }
+            drop(one);
+        }
         self.join_round(None).await
     }
 
@@ -60,13 +89,7 @@ impl Store {
     /// # Errors
     /// As [`Store::sync`].
     pub async fn stop(&self) -> Result<()> {
-        let ids: Vec<FileId> = self.0.files.borrow().keys().copied().collect();
-        for id in ids {
-            if self.with(id, |file| file.names > 0).unwrap_or(false) {
-                self.sync(id).await?;
-            }
-        }
-        self.join_round(None).await?;
+        self.sync_all().await?;
         self.0.stopping.set(true);
         self.0.zones.wanted.notify_all();
         self.0.zones.writer.over().await;

@@ -385,6 +385,14 @@ impl Store {
         Ok(id)
     }
 
+    /// Says how long a file is expected to live. What was placed already stays where it is.
+    ///
+    /// # Errors
+    /// `NotFound` if it is neither open nor named.
+    pub fn set_lifetime(&self, id: FileId, lifetime: Lifetime) -> Result<()> {
+        self.with(id, |file| file.lifetime = lifetime)
+    }
+
     /// Opens a file, to be closed again. Its content stays until then, also without a name.
     ///
     /// # Errors

@@ -302,7 +302,7 @@ fn what_is_no_store_is_refused_and_what_holds_something_is_not_overwritten() {
         assert_eq!(opened.err().unwrap().kind(), ErrorKind::WrongFormat);
         store.stop().await.unwrap();
         let again = Store::format(&rt2, device.clone(), &options).await;
-        assert_eq!(again.unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::Exists);
         Store::open(&rt2, device.clone(), Options::default()).await.unwrap().stop().await.unwrap();
         let forced = FormatOptions { force: true, ..options.clone() };
         Store::format(&rt2, device.clone(), &forced).await.unwrap();

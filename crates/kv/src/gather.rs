@@ -1,0 +1,75 @@
+//! What a caller prepares before it takes the engine: content in pages, with checksums.
+//!
+//! Copying and checksums are most of the work of an append. A caller does both on its own thread,
+//! without the engine, and hands over what it made.
+
+use crate::file::{Block, File};
+use furrow_rt::{PAGE_SIZE, Page, Pool};
+
+/// Bytes to be appended, in pages.
+///
+/// The caller that appends to a file keeps its last page from one time to the next:
+/// [`Gathered::tail`].
+#[derive(Clone, Debug)]
+pub struct Gathered {
+    /// The size that the file must have.
+    from: u64,
+    blocks: Vec<Block>,
+    tail: Page,
+    end: u64,
+}
+
+impl Gathered {
+    /// Copies `bytes`, to be appended to a file of `from` bytes; `tail` begins with those behind
+    /// its last whole page.
+    pub fn new(from: u64, tail: &Page, bytes: &[u8], pages: &Pool) -> Gathered {
+        let mut filled = (from % PAGE_SIZE as u64) as usize;
+        let (mut page, mut rest, mut blocks) = (tail.clone(), bytes, Vec::new());
+        if filled == 0 {
+            page = pages.take_dirty();
+        }
+        blocks.reserve(bytes.len() / PAGE_SIZE + 1);
+        loop {
+            let (now, later) = rest.split_at(rest.len().min(PAGE_SIZE - filled));
+            let room = page.make_mut();
+            room[filled..filled + now.len()].copy_from_slice(now);
+            filled += now.len();
+            rest = later;
+            if filled < PAGE_SIZE {
+                // Pages come with what was in them before.
+                room[filled..].fill(0);
+                break;
+            }
+            blocks.push(Block::of(std::mem::replace(&mut page, pages.take_dirty())));
+            filled = 0;
+        }
+        Gathered { from, blocks, tail: page, end: from + bytes.len() as u64 }
+    }
+
+    /// The page that begins with the bytes behind the last whole one, zeros behind them.
+    pub fn tail(&self) -> &Page {
+        &self.tail
+    }
+
+    /// Bytes that are appended.
+    pub fn len(&self) -> usize {
+        (self.end - self.from) as usize
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends to a file in memory. False if it ends elsewhere, or its last page was padded.
+    pub(crate) fn push_to(self, file: &mut File) -> bool {
+        let padded = u64::from(file.blocks()) * PAGE_SIZE as u64 > file.size;
+        if file.size != self.from || padded {
+            return false;
+        }
+        file.waiting.extend(self.blocks);
+        file.tail = self.tail;
+        file.size = self.end;
+        true
+    }
+}
