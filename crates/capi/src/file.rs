@@ -1,0 +1,366 @@
+//! Files: appending, reading, syncing.
+
+use crate::error::{Failure, Outcome, answer, furrow_error, furrow_kind};
+use crate::shared::{Shared, check_fork, lock};
+use crate::store::{lifetime_of, put};
+use furrow_kv::{Data, FileId, Gathered};
+use furrow_rt::Page;
+use std::ffi::c_void;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
+
+/// A file that is open. Any thread may read; those that append take turns.
+pub struct furrow_file {
+    shared: Arc<Shared>,
+    id: FileId,
+    /// How many bytes the file has, and its last page, if this handle wrote all of it.
+    end: Mutex<Option<(u64, Page)>>,
+}
+
+/// A read that was begun.
+pub struct furrow_read {
+    result: Receiver<furrow_zone::Result<Data>>,
+}
+
+/// A handle for C.
+pub(crate) fn opened(shared: Arc<Shared>, id: FileId, is_new: bool) -> *mut furrow_file {
+    let end = is_new.then(|| (0, Page::zeroed()));
+    Box::into_raw(Box::new(furrow_file { shared, id, end: Mutex::new(end) }))
+}
+
+/// The file a caller means.
+///
+/// # Safety
+/// `file` is null, or was answered by `furrow_create` or `furrow_open` and was not closed.
+unsafe fn file<'a>(file: *const furrow_file) -> Outcome<&'a furrow_file> {
+    // SAFETY: as the caller promises.
+    unsafe { file.as_ref() }.ok_or_else(|| Failure::invalid("file: a null pointer"))
+}
+
+/// Bytes of the caller's.
+///
+/// # Safety
+/// `bytes` may be read for `len` bytes, and does not change meanwhile.
+unsafe fn slice<'a>(bytes: *const c_void, len: usize) -> Outcome<&'a [u8]> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if bytes.is_null() {
+        return Err(Failure::invalid("bytes: a null pointer"));
+    }
+    // SAFETY: as the caller promises.
+    Ok(unsafe { std::slice::from_raw_parts(bytes.cast(), len) })
+}
+
+impl furrow_file {
+    fn append(&self, bytes: &[u8]) -> Outcome {
+        check_fork()?;
+        let id = self.id;
+        let mut end = lock(&self.end);
+        if let Some((from, tail)) = end.take() {
+            let gathered = Gathered::new(from, &tail, bytes, &self.shared.pages);
+            let after = (from + bytes.len() as u64, gathered.tail().clone());
+            let fits = self.shared.call(move |store| {
+                let store = store.clone();
+                async move { store.append_gathered(id, gathered).await }
+            })?;
+            if fits {
+                *end = Some(after);
+                return Ok(());
+            }
+        }
+        // Somebody else wrote to the file, or it was there before.
+        let bytes = bytes.to_vec();
+        self.shared.call(move |store| {
+            let store = store.clone();
+            async move { store.append(id, &bytes).await }
+        })
+    }
+
+    fn truncate(&self, size: u64) -> Outcome {
+        let id = self.id;
+        let mut end = lock(&self.end);
+        if end.as_ref().is_some_and(|(now, _)| *now == size) {
+            return Ok(());
+        }
+        *end = None;
+        self.shared.call(move |store| {
+            let store = store.clone();
+            async move { store.truncate(id, size).await }
+        })
+    }
+
+    fn size(&self) -> Outcome<u64> {
+        let id = self.id;
+        self.shared.call(move |store| {
+            let size = store.size(id);
+            async move { size }
+        })
+    }
+}
+
+/// Appends bytes. They can be read at once, through any handle; they are durable after
+/// `furrow_file_sync`. With `FURROW_NO_SPACE` some of them may have been appended.
+///
+/// # Safety
+/// As the crate's description says; `bytes` may be read for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_file_append(
+    to: *const furrow_file,
+    bytes: *const c_void,
+    len: usize,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe { answer(error, || file(to)?.append(slice(bytes, len)?)) }
+}
+
+/// Writes bytes at `offset`, which ends the file there first if it goes on. Fails with
+/// `FURROW_INVALID` if the file ends before `offset`.
+///
+/// # Safety
+/// As [`furrow_file_append`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_file_append_at(
+    to: *const furrow_file,
+    offset: u64,
+    bytes: *const c_void,
+    len: usize,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let to = file(to)?;
+            to.truncate(offset)?;
+            to.append(slice(bytes, len)?)
+        })
+    }
+}
+
+/// Cuts a file off. Fails with `FURROW_INVALID` if it is not so long.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_file_truncate(
+    of: *const furrow_file,
+    size: u64,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe { answer(error, || file(of)?.truncate(size)) }
+}
+
+/// Makes a file durable as it is now, and all names.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_file_sync(of: *const furrow_file, error: *mut furrow_error) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let of = file(of)?;
+            let id = of.id;
+            of.shared.call(move |store| {
+                let store = store.clone();
+                async move { store.sync(id).await }
+            })
+        })
+    }
+}
+
+/// Bytes of a file.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_file_size(
+    of: *const furrow_file,
+    size: *mut u64,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe { answer(error, || put(size, file(of)?.size()?, "size")) }
+}
+
+/// A number that no other file of the store ever has.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_file_id(
+    of: *const furrow_file,
+    id: *mut u64,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe { answer(error, || put(id, file(of)?.id.0, "id")) }
+}
+
+/// Says how long a file is expected to live, as `furrow_create`. What was placed already stays.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_file_set_lifetime(
+    of: *const furrow_file,
+    lifetime: i32,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let (of, lifetime) = (file(of)?, lifetime_of(lifetime)?);
+            let id = of.id;
+            of.shared.call(move |store| {
+                let done = store.set_lifetime(id, lifetime);
+                async move { done }
+            })
+        })
+    }
+}
+
+/// Copies what was read to where the caller wants it; answers how much.
+///
+/// # Safety
+/// `buffer` may be written for `len` bytes, by nobody else meanwhile.
+unsafe fn copy(data: &Data, buffer: *mut c_void, len: usize) -> Outcome<usize> {
+    if data.len() > len {
+        return Err(Failure::invalid("the buffer is shorter than what was asked for"));
+    }
+    if buffer.is_null() && !data.is_empty() {
+        return Err(Failure::invalid("buffer: a null pointer"));
+    }
+    let mut to = buffer.cast::<u8>();
+    for chunk in data.chunks() {
+        // SAFETY: chunks are as many bytes as data has, which the buffer has room for.
+        unsafe {
+            to.copy_from_nonoverlapping(chunk.as_ptr(), chunk.len());
+            to = to.add(chunk.len());
+        }
+    }
+    Ok(data.len())
+}
+
+/// Reads up to `len` bytes from `offset` on; `got` says how many: fewer only at the file's end.
+///
+/// # Safety
+/// As the crate's description says; `buffer` may be written for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_file_read(
+    of: *const furrow_file,
+    offset: u64,
+    buffer: *mut c_void,
+    len: usize,
+    got: *mut usize,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let of = file(of)?;
+            let id = of.id;
+            let data = of.shared.call(move |store| {
+                let store = store.clone();
+                async move { store.read(id, offset, len).await }
+            })?;
+            put(got, copy(&data, buffer, len)?, "got")
+        })
+    }
+}
+
+/// Begins to read. The answer is fetched by `furrow_read_wait`; the read, fetched or not, is ended
+/// by `furrow_read_end`. Neither the file nor a buffer is used after this returned, so that both
+/// may be gone by then.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_read_begin(
+    of: *const furrow_file,
+    offset: u64,
+    len: usize,
+    read: *mut *mut furrow_read,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let of = file(of)?;
+            check_fork()?;
+            let id = of.id;
+            let (sender, result) = sync_channel(1);
+            of.shared.port.submit(move |rt, engine| {
+                let store = engine.store.clone();
+                rt.run_now(async move {
+                    // Nobody may be there any more to hear it.
+                    let _ = sender.try_send(store.read(id, offset, len).await);
+                });
+            });
+            put(read, Box::into_raw(Box::new(furrow_read { result })), "read")
+        })
+    }
+}
+
+/// Waits for a read and copies what it got, `len` bytes at most, to `buffer`. Once only.
+///
+/// # Safety
+/// As the crate's description says; `buffer` may be written for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_read_wait(
+    read: *const furrow_read,
+    buffer: *mut c_void,
+    len: usize,
+    got: *mut usize,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            check_fork()?;
+            let read = read.as_ref().ok_or_else(|| Failure::invalid("read: a null pointer"))?;
+            let gone = || Failure::new(furrow_kind::FURROW_IO, "the store has stopped");
+            let data = read.result.recv().map_err(|_| gone())??;
+            put(got, copy(&data, buffer, len)?, "got")
+        })
+    }
+}
+
+/// Ends a read, also one that was not waited for.
+///
+/// # Safety
+/// As the crate's description says; `read` is not used after this.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_read_end(read: *mut furrow_read) {
+    if !read.is_null() {
+        // SAFETY: as the caller promises.
+        drop(unsafe { Box::from_raw(read) });
+    }
+}
+
+/// Closes a file. What of it was not synced goes on its way to the drive, but is not durable.
+///
+/// # Safety
+/// As the crate's description says; `file` is not used after this.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_file_close(
+    closed: *mut furrow_file,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            if closed.is_null() {
+                return Ok(());
+            }
+            let furrow_file { shared, id, .. } = *Box::from_raw(closed);
+            let done = shared.call(move |store| {
+                let store = store.clone();
+                async move { store.close(id).await }
+            });
+            done.and(Shared::leave(shared))
+        })
+    }
+}

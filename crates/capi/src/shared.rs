@@ -1,0 +1,210 @@
+//! A store that is open in this process, and how its callers reach it.
+
+use crate::error::{Failure, Outcome, furrow_kind};
+use furrow_emu::{Emulator, OpenMode};
+use furrow_kv::{FormatOptions, Options, Store};
+use furrow_rt::{Config, Pool, Port, Rt};
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Error, ErrorKind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::future::Future;
+use std::io::Read as _;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+
+/// Pages that copies of callers come from, at most, besides those of the engine.
+const PAGES: usize = 16 << 10;
+
+/// True in the child of a fork.
+static FORKED: AtomicBool = AtomicBool::new(false);
+/// Stores that are open, by what their drive is called.
+static OPEN: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
+
+unsafe extern "C" {
+    // POSIX: https://pubs.opengroup.org/onlinepubs/9699919799/functions/pthread_atfork.html
+    fn pthread_atfork(
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> i32;
+}
+
+extern "C" fn in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Has forks noticed from now on.
+fn notice_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the function that is passed lives as long as the process; it stores to an atomic,
+        // which is safe between fork and exec.
+        let failed = unsafe { pthread_atfork(None, None, Some(in_child)) };
+        assert!(failed == 0, "no memory to have forks noticed");
+    });
+}
+
+/// Fails in the child of a fork.
+pub(crate) fn check_fork() -> Outcome {
+    if !FORKED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let message = "the store belongs to the process that this one was forked from: a program that \
+                   forks and uses stores must exec";
+    Err(Failure::new(furrow_kind::FURROW_FORKED, message))
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What they guard is whole after each statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the engine owns.
+pub(crate) struct Engine {
+    pub(crate) store: Store,
+    /// Kept as long as the store.
+    _device: Rc<Emulator>,
+}
+
+/// A store that is open. The last one to leave closes it.
+pub(crate) struct Shared {
+    pub(crate) port: Port<Engine>,
+    pub(crate) pages: Pool,
+    name: String,
+    pub(crate) locks: Mutex<BTreeSet<String>>,
+    pub(crate) calls: AtomicU64,
+    pub(crate) hops: AtomicU64,
+}
+
+/// Real time, and a seed nobody can know.
+fn config() -> Outcome<Config> {
+    let mut seed = [0; 8];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut seed));
+    read.map_err(|why| Failure::new(furrow_kind::FURROW_IO, format!("/dev/urandom: {why}")))?;
+    Ok(Config { seed: u64::from_ne_bytes(seed), ..Config::real() })
+}
+
+/// What two names of one drive have in common.
+fn name_of(spec: &DeviceSpec) -> String {
+    let path = match spec {
+        DeviceSpec::Image(image) => std::fs::canonicalize(&image.path).ok(),
+        DeviceSpec::Node(path) => std::fs::canonicalize(path).ok(),
+        DeviceSpec::Memory(_) => None,
+    };
+    path.map_or_else(|| spec.to_string(), |path| path.display().to_string())
+}
+
+fn start(rt: &Rt, spec: &DeviceSpec, options: Options) -> Result<Engine, Error> {
+    let device = furrow_emu::open(rt, spec, OpenMode::ReadWrite)?;
+    let drive = device.clone();
+    let in_memory = matches!(spec, DeviceSpec::Memory(_));
+    let (inner, theirs) = (rt.clone(), device.clone());
+    let store = rt.block_on(async move {
+        if in_memory {
+            Store::format(&inner, theirs.clone(), &FormatOptions::default()).await?;
+        }
+        Store::open(&inner, theirs.clone(), options).await
+    });
+    let store = store.map_err(|error| match error.kind() {
+        ErrorKind::WrongFormat => {
+            error.at(format!("{spec} (furrow kv mkfs makes a store on an empty drive)"))
+        }
+        _ => error,
+    })?;
+    Ok(Engine { store, _device: drive })
+}
+
+fn parse(device: &str) -> Outcome<DeviceSpec> {
+    device.parse().map_err(|error| Failure::invalid(format!("{device}: not a device: {error}")))
+}
+
+/// Makes a store on a drive that is empty.
+pub(crate) fn format(device: &str, label: String) -> Outcome {
+    notice_forks();
+    check_fork()?;
+    let spec = parse(device)?;
+    let rt = Rt::new(config()?);
+    let engine = rt.clone();
+    let made = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).and_then(|drive| {
+        let options = FormatOptions { label, ..FormatOptions::default() };
+        rt.block_on(async move { Store::format(&engine, drive, &options).await })
+    });
+    rt.clear();
+    Ok(made.map(drop)?)
+}
+
+impl Shared {
+    /// The store on `device`: the one that is open in this process already, or opened now.
+    pub(crate) fn open(device: &str, options: Options) -> Outcome<Arc<Shared>> {
+        notice_forks();
+        check_fork()?;
+        let spec: DeviceSpec = device
+            .parse()
+            .map_err(|error| Failure::invalid(format!("{device}: not a device: {error}")))?;
+        let name = name_of(&spec);
+        let mut open = lock(&OPEN);
+        if let Some(shared) = open.get(&name).and_then(Weak::upgrade) {
+            return Ok(shared);
+        }
+        let port = Port::start(config()?, move |rt| start(rt, &spec, options))?;
+        let shared = Arc::new(Shared {
+            port,
+            pages: Pool::new(PAGES),
+            name: name.clone(),
+            locks: Mutex::default(),
+            calls: AtomicU64::new(0),
+            hops: AtomicU64::new(0),
+        });
+        open.insert(name, Arc::downgrade(&shared));
+        Ok(shared)
+    }
+
+    /// Leaves the store; the last one to do so makes everything durable and ends it.
+    pub(crate) fn leave(shared: Arc<Shared>) -> Outcome {
+        if let Err(failure) = check_fork() {
+            // Its threads are not here: to end it would wait for them.
+            std::mem::forget(shared);
+            return Err(failure);
+        }
+        let mut open = lock(&OPEN);
+        if Arc::strong_count(&shared) > 1 {
+            // While nobody else can count.
+            drop(shared);
+            return Ok(());
+        }
+        let ended = shared.port.clone().try_stop(|_, engine| {
+            let store = engine.store.clone();
+            async move { store.stop().await }
+        });
+        // Only now may it be opened another time.
+        open.remove(&shared.name);
+        match ended {
+            Ok(result) => Ok(result?),
+            Err(stopped) => Err(Failure::new(furrow_kind::FURROW_IO, stopped.to_string())),
+        }
+    }
+
+    /// Runs something on the engine, in place if nobody else has it, and waits for the result.
+    pub(crate) fn call<T, F>(&self, f: impl FnOnce(&Store) -> F + Send + 'static) -> Outcome<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + 'static,
+    {
+        check_fork()?;
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let caller = std::thread::current().id();
+        let result = self.port.try_call(move |_, engine| {
+            let hop = std::thread::current().id() != caller;
+            let future = f(&engine.store);
+            async move { (hop, future.await) }
+        });
+        let (hop, result) =
+            result.map_err(|stopped| Failure::new(furrow_kind::FURROW_IO, stopped.to_string()))?;
+        if hop {
+            self.hops.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(result?)
+    }
+}

@@ -1,0 +1,582 @@
+//! Stores: opening, names, room.
+
+use crate::error::{Failure, Outcome, answer, furrow_error};
+use crate::file::{furrow_file, opened};
+use crate::shared::{Shared, lock};
+use furrow_kv::{Lifetime, Node, Options, Store};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A store that is open.
+pub struct furrow_store(pub(crate) Arc<Shared>);
+
+/// What is known of a path.
+#[repr(C)]
+pub struct furrow_stat {
+    /// 1 of a directory, 0 of a file.
+    pub is_directory: i32,
+    /// Bytes of a file.
+    pub size: u64,
+    /// When a file was written last, seconds since 1970.
+    pub modified: i64,
+}
+
+/// Room, in bytes.
+#[repr(C)]
+pub struct furrow_space {
+    /// What files can hold.
+    pub capacity: u64,
+    /// What they hold.
+    pub used: u64,
+    /// What they can hold besides, by cleaning alone.
+    pub available: u64,
+}
+
+/// What a store did since it was opened.
+#[repr(C)]
+pub struct furrow_counters {
+    /// Bytes that were appended.
+    pub appended: u64,
+    /// Bytes that were read.
+    pub read: u64,
+    /// Syncs that were asked for.
+    pub syncs: u64,
+    /// Rounds that made them durable: one flush of the drive each.
+    pub rounds: u64,
+    /// Times the record ring turned.
+    pub turns: u64,
+    /// Zones that cleaning emptied.
+    pub cleaned: u64,
+    /// Bytes that cleaning copied.
+    pub copied: u64,
+    /// Zones that were reset.
+    pub resets: u64,
+    /// Extents that were written again because their zone failed.
+    pub relocated: u64,
+    /// Calls that took the engine.
+    pub calls: u64,
+    /// Those of them that another thread carried out.
+    pub hops: u64,
+}
+
+/// Gets one entry of a directory: its name, whether it is a directory, and a file's bytes.
+pub type furrow_each = Option<
+    unsafe extern "C" fn(argument: *mut c_void, name: *const c_char, stat: *const furrow_stat),
+>;
+
+/// A string of the caller's.
+///
+/// # Safety
+/// `text` is null, or ends with a zero and does not change meanwhile.
+pub(crate) unsafe fn text(text: *const c_char, what: &str) -> Outcome<String> {
+    if text.is_null() {
+        return Err(Failure::invalid(format!("{what}: a null pointer")));
+    }
+    // SAFETY: as the caller promises.
+    let text = unsafe { CStr::from_ptr(text) };
+    let utf8 = text.to_str().map_err(|_| Failure::invalid(format!("{what}: not UTF-8")))?;
+    Ok(utf8.to_owned())
+}
+
+/// The store a caller means.
+///
+/// # Safety
+/// `store` is null, or was answered by `furrow_store_open` and was not closed.
+pub(crate) unsafe fn shared(store: *const furrow_store) -> Outcome<Arc<Shared>> {
+    // SAFETY: as the caller promises.
+    let store = unsafe { store.as_ref() };
+    store.map(|store| store.0.clone()).ok_or_else(|| Failure::invalid("store: a null pointer"))
+}
+
+/// Stores an answer where the caller wants it.
+///
+/// # Safety
+/// `to` is null or may be written.
+pub(crate) unsafe fn put<T>(to: *mut T, value: T, what: &str) -> Outcome {
+    if to.is_null() {
+        return Err(Failure::invalid(format!("{what}: a null pointer")));
+    }
+    // SAFETY: as the caller promises; what was there is no value to be dropped.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+/// Options of a store, separated by commas: `clean-below=PERCENT`.
+fn options(text: &str) -> Outcome<Options> {
+    let mut options = Options::default();
+    for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let number = || {
+            let range = 0..=90;
+            let number = value.parse().ok().filter(|number| range.contains(number));
+            number.ok_or_else(|| Failure::invalid(format!("{option}: expected 0 to 90 (percent)")))
+        };
+        match name {
+            "clean-below" => options.clean_below = number()?,
+            _ => {
+                return Err(Failure::invalid(format!(
+                    "{option}: no option of a store; there is clean-below=PERCENT"
+                )));
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// Opens the store on `device`: an emulated drive's image, or `mem:...`, which begins empty. A
+/// store that this process has open already is shared, with the options it was opened with.
+///
+/// `options` may be null; else options separated by commas: `clean-below=PERCENT` (20).
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_store_open(
+    device: *const c_char,
+    options_text: *const c_char,
+    store: *mut *mut furrow_store,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let device = text(device, "device")?;
+            let chosen = match options_text.is_null() {
+                true => String::new(),
+                false => text(options_text, "options")?,
+            };
+            let shared = Shared::open(&device, options(&chosen)?)?;
+            put(store, Box::into_raw(Box::new(furrow_store(shared))), "store")
+        })
+    }
+}
+
+/// Makes a store on an empty drive, an image of `furrow device create`. Fails with `FURROW_EXISTS`
+/// if the drive holds something. `label` may be null; at most 63 bytes.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_store_format(
+    device: *const c_char,
+    label: *const c_char,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let device = text(device, "device")?;
+            let label = if label.is_null() { String::new() } else { text(label, "label")? };
+            crate::shared::format(&device, label)
+        })
+    }
+}
+
+/// Leaves a store. The last one to leave it, files included, makes all of it durable and ends it.
+///
+/// # Safety
+/// As the crate's description says; `store` is not used after this.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_store_close(
+    store: *mut furrow_store,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            if store.is_null() {
+                return Ok(());
+            }
+            Shared::leave(Box::from_raw(store).0)
+        })
+    }
+}
+
+/// Makes all names durable: what was created, renamed and removed until now.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_store_sync(
+    store: *const furrow_store,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            shared(store)?.call(|store| {
+                let store = store.clone();
+                async move { store.sync_names().await }
+            })
+        })
+    }
+}
+
+/// Makes all names durable, and all files as they are now.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_store_sync_all(
+    store: *const furrow_store,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            shared(store)?.call(|store| {
+                let store = store.clone();
+                async move { store.sync_all().await }
+            })
+        })
+    }
+}
+
+/// Its room.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_store_space(
+    store: *const furrow_store,
+    space: *mut furrow_space,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let found = shared(store)?.call(|store| {
+                let space = store.space();
+                async move { Ok(space) }
+            })?;
+            let (capacity, used, available) = (found.capacity, found.used, found.available);
+            put(space, furrow_space { capacity, used, available }, "space")
+        })
+    }
+}
+
+/// What it did since it was opened.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_store_counters(
+    store: *const furrow_store,
+    counters: *mut furrow_counters,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let shared = shared(store)?;
+            let found = shared.call(|store| {
+                let counters = store.counters();
+                async move { Ok(counters) }
+            })?;
+            let counted = furrow_counters {
+                appended: found.appended,
+                read: found.read,
+                syncs: found.syncs,
+                rounds: found.rounds,
+                turns: found.turns,
+                cleaned: found.cleaned,
+                copied: found.copied * 4096,
+                resets: found.resets,
+                relocated: found.relocated,
+                calls: shared.calls.load(Ordering::Relaxed),
+                hops: shared.hops.load(Ordering::Relaxed),
+            };
+            put(counters, counted, "counters")
+        })
+    }
+}
+
+/// A change of names that does not wait for the drive.
+///
+/// # Safety
+/// As the crate's description says.
+unsafe fn rename_like(
+    store: *const furrow_store,
+    paths: [*const c_char; 2],
+    error: *mut furrow_error,
+    change: fn(&Store, &str, &str) -> furrow_zone::Result<()>,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let (from, to) = (text(paths[0], "from")?, text(paths[1], "to")?);
+            shared(store)?.call(move |store| {
+                let done = change(store, &from, &to);
+                async move { done }
+            })
+        })
+    }
+}
+
+/// As [`rename_like`], of one path.
+///
+/// # Safety
+/// As the crate's description says.
+unsafe fn change(
+    store: *const furrow_store,
+    path: *const c_char,
+    error: *mut furrow_error,
+    change: fn(&Store, &str) -> furrow_zone::Result<()>,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let path = text(path, "path")?;
+            shared(store)?.call(move |store| {
+                let done = change(store, &path);
+                async move { done }
+            })
+        })
+    }
+}
+
+/// Renames a file or a directory; a file that has the new name is removed.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_rename(
+    store: *const furrow_store,
+    from: *const c_char,
+    to: *const c_char,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe { rename_like(store, [from, to], error, |store, from, to| store.rename(from, to)) }
+}
+
+/// Gives a file another name besides.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_link(
+    store: *const furrow_store,
+    from: *const c_char,
+    to: *const c_char,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe { rename_like(store, [from, to], error, |store, from, to| store.link(from, to)) }
+}
+
+/// Removes a file's name, and the file once nobody has it open.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_remove(
+    store: *const furrow_store,
+    path: *const c_char,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe { change(store, path, error, |store, path| store.remove(path)) }
+}
+
+/// Makes a directory.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_make_directory(
+    store: *const furrow_store,
+    path: *const c_char,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe { change(store, path, error, |store, path| store.make_directory(path)) }
+}
+
+/// Removes an empty directory.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_remove_directory(
+    store: *const furrow_store,
+    path: *const c_char,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe { change(store, path, error, |store, path| store.remove_directory(path)) }
+}
+
+fn stat_of(store: &Store, path: &str) -> furrow_zone::Result<furrow_stat> {
+    let stat = store.stat(path)?;
+    let is_directory = i32::from(stat.node == Node::Directory);
+    Ok(furrow_stat { is_directory, size: stat.size, modified: stat.modified })
+}
+
+/// What is known of a path.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_stat_path(
+    store: *const furrow_store,
+    path: *const c_char,
+    stat: *mut furrow_stat,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let path = text(path, "path")?;
+            let found = shared(store)?.call(move |store| {
+                let found = stat_of(store, &path);
+                async move { found }
+            })?;
+            put(stat, found, "stat")
+        })
+    }
+}
+
+/// Calls `each` for every entry of a directory, names ascending. The store may be used from there.
+///
+/// # Safety
+/// As the crate's description says; `each` may be called with `argument`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_list(
+    store: *const furrow_store,
+    path: *const c_char,
+    each: furrow_each,
+    argument: *mut c_void,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let path = text(path, "path")?;
+            let each = each.ok_or_else(|| Failure::invalid("each: a null pointer"))?;
+            let found = shared(store)?.call(move |store| {
+                let all = store.list(&path).map(|entries| {
+                    let stat = |name: &str| stat_of(store, &format!("{path}/{name}"));
+                    let with = |(name, _): (String, Node)| Some((stat(&name).ok()?, name));
+                    entries.into_iter().filter_map(with).collect::<Vec<_>>()
+                });
+                async move { all }
+            })?;
+            for (stat, name) in found {
+                // Names have no zeros: they came from C, or from a checked record.
+                let Ok(name) = CString::new(name) else { continue };
+                each(argument, name.as_ptr(), &raw const stat);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Locks a name against all others in this process that lock it; the drive is locked against other
+/// processes as long as the store is open. Fails with `FURROW_BUSY` if it is locked.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_lock(
+    store: *const furrow_store,
+    path: *const c_char,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let path = text(path, "path")?;
+            crate::shared::check_fork()?;
+            let shared = shared(store)?;
+            if lock(&shared.locks).insert(path.clone()) {
+                return Ok(());
+            }
+            let message = format!("{path}: locked already, by this process");
+            Err(Failure::new(crate::error::furrow_kind::FURROW_BUSY, message))
+        })
+    }
+}
+
+/// Gives a lock back.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_unlock(
+    store: *const furrow_store,
+    path: *const c_char,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let path = text(path, "path")?;
+            crate::shared::check_fork()?;
+            let shared = shared(store)?;
+            if lock(&shared.locks).remove(&path) {
+                return Ok(());
+            }
+            Err(Failure::invalid(format!("{path}: not locked")))
+        })
+    }
+}
+
+/// Makes an empty file and opens it; a file that has the name is removed. `lifetime` is how long
+/// it is expected to live, as RocksDB counts: 0 nobody said, 1 no hint, 2 short to 5 extreme.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_create(
+    store: *const furrow_store,
+    path: *const c_char,
+    lifetime: i32,
+    file: *mut *mut furrow_file,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let path = text(path, "path")?;
+            let lifetime = lifetime_of(lifetime)?;
+            let shared = shared(store)?;
+            let id = shared.call(move |store| {
+                let id = store.create(&path, lifetime);
+                async move { id }
+            })?;
+            put(file, opened(shared, id, true), "file")
+        })
+    }
+}
+
+/// Opens a file. Its content stays as long as it is open, also when its names are removed.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_open(
+    store: *const furrow_store,
+    path: *const c_char,
+    file: *mut *mut furrow_file,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let path = text(path, "path")?;
+            let shared = shared(store)?;
+            let id = shared.call(move |store| {
+                let id = store.open_file(&path);
+                async move { id }
+            })?;
+            put(file, opened(shared, id, false), "file")
+        })
+    }
+}
+
+pub(crate) fn lifetime_of(number: i32) -> Outcome<Lifetime> {
+    let lifetime = u8::try_from(number).ok().and_then(Lifetime::from_byte);
+    lifetime.ok_or_else(|| Failure::invalid(format!("lifetime {number}: expected 0 to 5")))
+}
