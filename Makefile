@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall deb test lint demo demo-raid crash crash-full bench realtime
+.PHONY: help build rocksdb install uninstall deb test lint demo demo-raid crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -12,6 +12,10 @@ help: ## list the targets
 build: ## the furrow command, optimised: target/release/furrow
 	@scripts/setup.sh build
 	cargo build --release --locked -p furrow-cli
+
+rocksdb: build ## the RocksDB plugin: target/release/libfurrow_rocksdb.so
+	@scripts/setup.sh rocksdb
+	@scripts/rocksdb.sh build
 
 install: ## what `make build` built, below PREFIX (/usr/local); see scripts/install.sh
 	@scripts/install.sh "$${CARGO_TARGET_DIR:-target}/release/furrow"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|demo|demo-raid|bench|
-# realtime
+# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|rocksdb|demo|
+# demo-raid|bench|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
 # are missing. Anywhere else it names what is missing and stops. It never touches what is there.
@@ -81,6 +81,15 @@ need_nbd_clients() {
     have nbdkit || install_package nbdkit "an NBD server to be compared with"
 }
 
+# What the RocksDB plugin is built against, and the programs it is tried with.
+need_rocksdb() {
+    have g++ || install_package g++ "the RocksDB plugin is C++"
+    have make || install_package make "builds the RocksDB plugin"
+    [ -e /usr/include/rocksdb/db.h ] || [ -n "${ROCKSDB:-}" ] ||
+        install_package librocksdb-dev "RocksDB itself"
+    have db_bench || install_package rocksdb-tools "db_bench and ldb"
+}
+
 # A module that is there but not loaded: load it. Whoever needs FUSE says so if that fails.
 load_fuse() {
     [ -e /dev/fuse ] || ! have modprobe || as_root modprobe fuse 2>/dev/null || true
@@ -121,8 +130,10 @@ test)
         install_package libacl1-dev "access lists, for pjdfstest"
     need_tool pjdfstest "$PJDFSTEST_VERSION" "a judge of POSIX, run on a mount"
     need_nbd_clients
+    need_rocksdb
     load_fuse
     ;;
+rocksdb) need_rocksdb ;;
 demo)
     need_sources
     load_fuse
@@ -141,5 +152,5 @@ realtime)
     have fio || install_package fio "the load on the mount"
     load_fuse
     ;;
-*) fail "unknown goal '$goal': build, deb, lint, test, demo, demo-raid, bench or realtime" ;;
+*) fail "unknown goal '$goal': build, deb, lint, test, rocksdb, demo, demo-raid, bench or realtime" ;;
 esac

@@ -67,6 +67,7 @@ step tests cargo test --quiet --workspace --locked --no-fail-fast
 step interleavings env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" cargo test --quiet --locked \
     -p furrow-rt --lib --target-dir "$target_dir/loom" loom_tests
 step crashes scripts/crash.sh slice
+step rocksdb scripts/rocksdb.sh test
 if [ -z "$problem" ]; then
     step fsx scripts/fsx.sh 5000 1
     step pjdfstest scripts/pjdfstest.sh

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// What the tests of the plugin share.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "furrow.h"
+
+// Ends the program with the place and the reason if `condition` does not hold.
+#define CHECK(condition, message)                                                              \
+  do {                                                                                         \
+    if (!(condition)) {                                                                        \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition,                       \
+              std::string(message).c_str());                                                   \
+      _exit(1);                                                                                \
+    }                                                                                          \
+  } while (0)
+
+// The same of what RocksDB calls a status.
+#define CHECK_OK(expression)                                \
+  do {                                                      \
+    auto checked = (expression);                            \
+    CHECK(checked.ok(), checked.ToString());                \
+  } while (0)
+
+// An image of a drive with an empty store, gone at the end.
+class Image {
+ public:
+  Image(const std::string& furrow, const std::string& path, const std::string& options)
+      : path_(path) {
+    unlink(path.c_str());
+    std::string make = furrow + " device create " + path + " --option " + options + " >/dev/null";
+    CHECK(system(make.c_str()) == 0, make);
+    furrow_error error;
+    CHECK(furrow_store_format(path.c_str(), "test", &error) == FURROW_OK, error.message);
+  }
+  ~Image() { unlink(path_.c_str()); }
+
+  const std::string& path() const { return path_; }
+  std::string uri() const { return "furrow://" + path_; }
+
+ private:
+  std::string path_;
+};
+
+// Bytes that depend on `seed`.
+inline std::string Content(uint64_t seed, size_t size) {
+  std::string bytes(size, '\0');
+  uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
+  for (size_t i = 0; i < size; i++) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    bytes[i] = static_cast<char>(state >> 24);
+  }
+  return bytes;
+}

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// Tests of the file system and of databases on it: test FURROW DIRECTORY
+//
+// Each ends the program at the first thing that does not hold.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "rocksdb/convenience.h"
+#include "rocksdb/db.h"
+#include "rocksdb/env.h"
+#include "rocksdb/file_system.h"
+#include "rocksdb/utilities/object_registry.h"
+
+using namespace rocksdb;
+
+namespace {
+
+std::string furrow_command;
+std::string directory;
+const char* kShape = "capacity=256MiB,zone-size=4MiB,max-active=14,max-open=14";
+
+std::shared_ptr<FileSystem> OpenFileSystem(const std::string& uri) {
+  std::shared_ptr<FileSystem> fs;
+  CHECK_OK(FileSystem::CreateFromString(ConfigOptions(), uri, &fs));
+  CHECK(fs != nullptr, uri);
+  return fs;
+}
+
+const IOOptions kIo;
+
+std::unique_ptr<FSWritableFile> Create(FileSystem& fs, const std::string& path,
+                                       const FileOptions& options = FileOptions()) {
+  std::unique_ptr<FSWritableFile> file;
+  CHECK_OK(fs.NewWritableFile(path, options, &file, nullptr));
+  return file;
+}
+
+std::string ReadAll(FileSystem& fs, const std::string& path) {
+  uint64_t size = 0;
+  CHECK_OK(fs.GetFileSize(path, kIo, &size, nullptr));
+  std::unique_ptr<FSSequentialFile> file;
+  CHECK_OK(fs.NewSequentialFile(path, FileOptions(), &file, nullptr));
+  std::string buffer(size + 1, '\0');
+  Slice found;
+  CHECK_OK(file->Read(buffer.size(), kIo, &found, &buffer[0], nullptr));
+  return found.ToString();
+}
+
+// Runs `body` in a child; the status that waitpid answers.
+int InChild(const std::function<void()>& body) {
+  pid_t child = fork();
+  CHECK(child >= 0, "fork");
+  if (child == 0) {
+    body();
+    _exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child, "waitpid");
+  return status;
+}
+
+// Runs this program again, for what one life of a process does to `image`. A child that was only
+// forked could not open a store.
+int InProcess(const std::string& life, const std::string& image) {
+  return InChild([&] {
+    execl("/proc/self/exe", "test", furrow_command.c_str(), directory.c_str(), "--life",
+          life.c_str(), image.c_str(), nullptr);
+    CHECK(false, "exec");
+  });
+}
+
+void NamesAndContent() {
+  auto fs = OpenFileSystem("furrow://mem:capacity=256MiB,zone-size=4MiB");
+  CHECK_OK(fs->CreateDirIfMissing("/a/b", kIo, nullptr));
+  CHECK(fs->CreateDir("/a/b", kIo, nullptr).IsIOError(), "is there already");
+  std::string content = Content(1, 300000);
+  auto file = Create(*fs, "/a/b/000001.sst");
+  CHECK_OK(file->Append(Slice(content.data(), 100000), kIo, nullptr));
+  CHECK_OK(file->Append(Slice(content.data() + 100000, 200000), kIo, nullptr));
+  CHECK(ReadAll(*fs, "/a/b/000001.sst") == content, "what is not synced can be read");
+  CHECK(file->GetFileSize(kIo, nullptr) == 300000, "size");
+  CHECK_OK(file->Sync(kIo, nullptr));
+
+  // A file that is open keeps its content without a name.
+  std::unique_ptr<FSRandomAccessFile> random;
+  CHECK_OK(fs->NewRandomAccessFile("a//b/./000001.sst", FileOptions(), &random, nullptr));
+  auto over = Create(*fs, "/a/other");
+  CHECK_OK(over->Append("short", kIo, nullptr));
+  CHECK_OK(over->Close(kIo, nullptr));
+  CHECK_OK(fs->RenameFile("/a/other", "/a/b/000001.sst", kIo, nullptr));
+  CHECK(ReadAll(*fs, "/a/b/000001.sst") == "short", "renamed over");
+  CHECK(fs->FileExists("/a/other", kIo, nullptr).IsNotFound(), "the old name");
+  std::string scratch(300000, '\0');
+  Slice found;
+  CHECK_OK(random->Read(150000, 1000, kIo, &found, &scratch[0], nullptr));
+  CHECK(found == Slice(content.data() + 150000, 1000), "content without a name");
+  CHECK_OK(random->Read(299990, 1000, kIo, &found, &scratch[0], nullptr));
+  CHECK(found == Slice(content.data() + 299990, 10), "at the end");
+  CHECK_OK(random->Read(400000, 10, kIo, &found, &scratch[0], nullptr));
+  CHECK(found.empty(), "behind the end");
+
+  std::vector<std::string> children;
+  CHECK_OK(fs->GetChildren("/a", kIo, &children, nullptr));
+  CHECK(children == std::vector<std::string>{"b"}, "children");
+  CHECK(fs->GetChildren("/nothing", kIo, &children, nullptr).IsNotFound(), "no directory");
+  CHECK(!fs->DeleteDir("/a", kIo, nullptr).ok(), "not empty");
+  bool is_directory = false;
+  CHECK_OK(fs->IsDirectory("/a", kIo, &is_directory, nullptr));
+  CHECK(is_directory, "a directory");
+  CHECK(fs->DeleteFile("/a/nothing", kIo, nullptr).IsPathNotFound(), "no file");
+  CHECK(fs->NewDirectory("/nothing", kIo, nullptr, nullptr).IsPathNotFound(), "no directory");
+  std::unique_ptr<FSWritableFile> outside;
+  CHECK(!fs->NewWritableFile("../etc/passwd", FileOptions(), &outside, nullptr).ok(), "outside");
+  CHECK(fs->NewWritableFile("/no/such/x", FileOptions(), &outside, nullptr).IsPathNotFound(), "");
+
+  CHECK_OK(fs->LinkFile("/a/b/000001.sst", "/a/linked", kIo, nullptr));
+  bool same = false;
+  CHECK_OK(fs->AreFilesSame("/a/linked", "/a/b/000001.sst", kIo, &same, nullptr));
+  CHECK(same, "two names of a file");
+  CHECK_OK(fs->DeleteFile("/a/b/000001.sst", kIo, nullptr));
+  CHECK(ReadAll(*fs, "/a/linked") == "short", "the other name");
+
+  // A path that the store has not is the host's, for reading in one go.
+  std::string host = directory + "/host.txt";
+  FILE* text = fopen(host.c_str(), "w");
+  CHECK(text != nullptr && fputs("of the host", text) >= 0 && fclose(text) == 0, host);
+  CHECK(ReadAll(*fs, host) == "of the host", "the host's file");
+}
+
+void DirectWrites() {
+  auto fs = OpenFileSystem("furrow://mem:capacity=256MiB,zone-size=4MiB,oob=0");
+  FileOptions direct;
+  direct.use_direct_writes = true;
+  auto file = Create(*fs, "/direct", direct);
+  CHECK(file->use_direct_io() && file->GetRequiredBufferAlignment() == 4096, "direct");
+  std::string content = Content(2, 5 * 4096);
+  // As RocksDB does it: the last page is padded, and written again with more in it.
+  CHECK_OK(file->PositionedAppend(Slice(content.data(), 8192), 0, kIo, nullptr));
+  CHECK_OK(file->PositionedAppend(Slice(content.data() + 4096, 16384), 4096, kIo, nullptr));
+  CHECK_OK(file->Truncate(17000, kIo, nullptr));
+  CHECK_OK(file->Fsync(kIo, nullptr));
+  CHECK(!file->PositionedAppend("x", 20000, kIo, nullptr).ok(), "a hole");
+  CHECK_OK(file->Close(kIo, nullptr));
+  CHECK(ReadAll(*fs, "/direct") == content.substr(0, 17000), "positioned appends");
+}
+
+void ManyReads() {
+  auto fs = OpenFileSystem("furrow://mem:capacity=256MiB,zone-size=8MiB");
+  std::string content = Content(3, 1 << 20);
+  auto file = Create(*fs, "/f");
+  CHECK_OK(file->Append(content, kIo, nullptr));
+  CHECK_OK(file->Sync(kIo, nullptr));
+  std::unique_ptr<FSRandomAccessFile> random;
+  CHECK_OK(fs->NewRandomAccessFile("/f", FileOptions(), &random, nullptr));
+  std::vector<FSReadRequest> requests(8);
+  std::vector<std::string> buffers(8, std::string(5000, '\0'));
+  for (size_t i = 0; i < 8; i++) {
+    requests[i].offset = i * 149000;
+    requests[i].len = 5000;
+    requests[i].scratch = &buffers[i][0];
+  }
+  CHECK_OK(random->MultiRead(requests.data(), 8, kIo, nullptr));
+  for (size_t i = 0; i < 8; i++) {
+    CHECK_OK(requests[i].status);
+    CHECK(requests[i].result.ToString() == content.substr(i * 149000, 5000), "many reads");
+  }
+  // The first is waited for, the second given up.
+  int called = 0;
+  std::vector<void*> handles(2);
+  std::vector<IOHandleDeleter> deleters(2);
+  for (size_t i = 0; i < 2; i++) {
+    CHECK_OK(random->ReadAsync(
+        requests[i], kIo,
+        [&](const FSReadRequest& done, void*) {
+          CHECK_OK(done.status);
+          CHECK(done.result.ToString() == content.substr(done.offset, 5000), "asynchronous");
+          called++;
+        },
+        nullptr, &handles[i], &deleters[i], nullptr));
+  }
+  std::vector<void*> first{handles[0]}, second{handles[1]};
+  CHECK_OK(fs->Poll(first, 1));
+  CHECK(called == 1, "the callback comes before Poll returns");
+  CHECK_OK(fs->AbortIO(second));
+  CHECK_OK(fs->Poll(second, 1));
+  CHECK(called == 1, "what was given up is not called back");
+  for (size_t i = 0; i < 2; i++) deleters[i](handles[i]);
+}
+
+void LocksAndRoom() {
+  auto fs = OpenFileSystem("furrow://mem:capacity=64MiB,zone-size=2MiB");
+  FileLock* lock = nullptr;
+  FileLock* other = nullptr;
+  CHECK_OK(fs->LockFile("/db/LOCK", kIo, &lock, nullptr));
+  CHECK(fs->LockFile("db/LOCK", kIo, &other, nullptr).IsBusy(), "locked");
+  CHECK_OK(fs->UnlockFile(lock, kIo, nullptr));
+  CHECK_OK(fs->LockFile("db/LOCK", kIo, &lock, nullptr));
+  CHECK_OK(fs->UnlockFile(lock, kIo, nullptr));
+  uint64_t before = 0, free = 0;
+  CHECK_OK(fs->GetFreeSpace("/", kIo, &before, nullptr));
+  // What is said to be free goes in; then there is a clean error, and removing helps.
+  auto file = Create(*fs, "/full");
+  std::string piece = Content(4, 1 << 20);
+  uint64_t written = 0;
+  IOStatus status;
+  while (status.ok() && written < before * 2) {
+    status = file->Append(piece, kIo, nullptr);
+    written += status.ok() ? piece.size() : 0;
+  }
+  CHECK(status.IsNoSpace(), status.ToString());
+  CHECK(written + 2 * piece.size() >= before, std::to_string(written) + " of " +
+                                                  std::to_string(before));
+  // What the last append left has no place.
+  status = file->Close(kIo, nullptr);
+  CHECK(status.ok() || status.IsNoSpace(), status.ToString());
+  CHECK_OK(fs->DeleteFile("/full", kIo, nullptr));
+  std::unique_ptr<FSDirectory> root;
+  CHECK_OK(fs->NewDirectory("/", kIo, &root, nullptr));
+  CHECK_OK(root->Fsync(kIo, nullptr));
+  CHECK_OK(fs->GetFreeSpace("/", kIo, &free, nullptr));
+  CHECK(free == before, "free again");
+  file = Create(*fs, "/again");
+  CHECK_OK(file->Append(piece, kIo, nullptr));
+}
+
+void ForksGetErrors() {
+  Image image(furrow_command, directory + "/fork.zns", kShape);
+  auto fs = OpenFileSystem(image.uri());
+  auto file = Create(*fs, "/f");
+  CHECK_OK(file->Append("parent", kIo, nullptr));
+  alarm(60);
+  int status = InChild([&] {
+    CHECK(!file->Append("child", kIo, nullptr).ok(), "append");
+    CHECK(!file->Sync(kIo, nullptr).ok(), "sync");
+    uint64_t size = 0;
+    CHECK(!fs->GetFileSize("/f", kIo, &size, nullptr).ok(), "size");
+    CHECK(!file->Close(kIo, nullptr).ok(), "close");
+    file.reset();
+    fs.reset();
+  });
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child hung or crashed");
+  alarm(0);
+  CHECK_OK(file->Append(" goes on", kIo, nullptr));
+  CHECK_OK(file->Sync(kIo, nullptr));
+  CHECK(ReadAll(*fs, "/f") == "parent goes on", "the parent's file");
+}
+
+// Syncs a file, appends more and is killed.
+void SyncAndDie(const std::string& image) {
+  auto fs = OpenFileSystem("furrow://" + image);
+  auto file = Create(*fs, "/synced");
+  CHECK_OK(file->Append(Content(5, 70000), kIo, nullptr));
+  CHECK_OK(file->Sync(kIo, nullptr));
+  CHECK_OK(file->Append("more", kIo, nullptr));
+  CHECK_OK(file->Flush(kIo, nullptr));
+  raise(SIGKILL);
+}
+
+// What a process that is killed leaves: what it synced, and nothing of the rest.
+void KilledProcessKeepsWhatItSynced() {
+  Image image(furrow_command, directory + "/killed.zns", kShape);
+  CHECK(WIFSIGNALED(InProcess("sync_and_die", image.path())), "killed");
+  auto fs = OpenFileSystem(image.uri());
+  CHECK(ReadAll(*fs, "/synced") == Content(5, 70000), "what was synced, and no more");
+}
+
+// Writes and ends by exit(), destroying nothing, as RocksDB's tools do.
+void WriteAndExit(const std::string& image) {
+  auto* fs = new std::shared_ptr<FileSystem>(OpenFileSystem("furrow://" + image));
+  auto* file = Create(**fs, "/written").release();
+  CHECK_OK(file->Append(Content(6, 123456), kIo, nullptr));
+  exit(0);
+}
+
+// exit() and returning from main lose nothing that was written.
+void ExitLosesNothing() {
+  Image image(furrow_command, directory + "/exit.zns", kShape);
+  int status = InProcess("write_and_exit", image.path());
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "exit");
+  auto fs = OpenFileSystem(image.uri());
+  CHECK(ReadAll(*fs, "/written") == Content(6, 123456), "what was written before exit()");
+}
+
+// One process at a time; several databases of one process share a store.
+void WhoMayHaveAStore() {
+  Image image(furrow_command, directory + "/shared.zns", kShape);
+  auto first = OpenFileSystem(image.uri());
+  auto second = OpenFileSystem("furrow://" + directory + "/./shared.zns");
+  auto file = Create(*first, "/f");
+  CHECK_OK(file->Append("one store", kIo, nullptr));
+  CHECK(ReadAll(*second, "/f") == "one store", "the same store");
+  furrow_error error;
+  CHECK(furrow_store_format(image.path().c_str(), nullptr, &error) == FURROW_BUSY, error.message);
+  int status = InProcess("write_and_exit", image.path());
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1, "another process is refused");
+  file.reset();
+  first.reset();
+  CHECK(ReadAll(*second, "/f") == "one store", "kept by the second");
+}
+
+void WrongUris() {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"furrow://", "no device"},
+      {"furrow:///nosuch/file.zns", "nosuch"},
+      {"furrow://mem:capacity=64MiB,zone-size=2MiB?nonsense=1", "nonsense"},
+      {"furrow://mem:capacity=64MiB,zone-size=2MiB?clean-below=200", "0 to 90"},
+      {"furrow://mem:capacity=8MiB,zone-size=4MiB", "zones"},
+  };
+  for (const auto& [uri, expected] : wrong) {
+    std::shared_ptr<FileSystem> fs;
+    Status status = FileSystem::CreateFromString(ConfigOptions(), uri, &fs);
+    CHECK(!status.ok() && status.ToString().find(expected) != std::string::npos,
+          std::string(uri) + ": " + status.ToString());
+  }
+  // A drive without a store.
+  std::string path = directory + "/empty.zns";
+  std::string make = furrow_command + " device create " + path + " --option " + kShape + " >/dev/null";
+  CHECK(system(make.c_str()) == 0, make);
+  std::shared_ptr<FileSystem> fs;
+  Status status = FileSystem::CreateFromString(ConfigOptions(), "furrow://" + path, &fs);
+  CHECK(!status.ok() && status.ToString().find("furrow kv mkfs") != std::string::npos,
+        status.ToString());
+  unlink(path.c_str());
+}
+
+Options BlobOptions(Env* env) {
+  Options options;
+  options.env = env;
+  options.create_if_missing = true;
+  options.create_missing_column_families = true;
+  options.write_buffer_size = 1 << 20;
+  options.compression = kNoCompression;
+  options.enable_blob_files = true;
+  options.min_blob_size = 1024;
+  options.blob_file_size = 1 << 20;
+  options.enable_blob_garbage_collection = true;
+  options.blob_garbage_collection_age_cutoff = 0.5;
+  return options;
+}
+
+std::string Key(int number) {
+  char key[17];
+  snprintf(key, sizeof(key), "%016d", number);
+  return key;
+}
+
+// Databases with blob files: overwritten, flushed, compacted, closed, opened and compared, two on
+// one store, with buffered and with direct reads and writes.
+void Databases() {
+  for (bool direct : {false, true}) {
+    Image image(furrow_command, directory + "/db.zns", kShape);
+    std::vector<int> versions(400, 0);
+    for (int life = 0; life < 3; life++) {
+      auto fs = OpenFileSystem(image.uri());
+      std::unique_ptr<Env> env = NewCompositeEnv(fs);
+      Options options = BlobOptions(env.get());
+      options.use_direct_reads = direct;
+      options.use_direct_io_for_flush_and_compaction = direct;
+      DB* dbs[2];
+      for (int i = 0; i < 2; i++) {
+        CHECK_OK(DB::Open(options, "/dbs/" + std::to_string(i), &dbs[i]));
+      }
+      for (int key = 0; key < 400 && life > 0; key++) {
+        for (DB* db : dbs) {
+          std::string value;
+          CHECK_OK(db->Get(ReadOptions(), Key(key), &value));
+          CHECK(value == Content(key * 1000 + versions[key], 8000), Key(key));
+        }
+      }
+      for (int write = 0; write < 1200; write++) {
+        int key = (write * 7919 + life) % 400;
+        versions[key]++;
+        for (DB* db : dbs) {
+          CHECK_OK(db->Put(WriteOptions(), Key(key), Content(key * 1000 + versions[key], 8000)));
+        }
+      }
+      for (DB* db : dbs) {
+        CHECK_OK(db->CompactRange(CompactRangeOptions(), nullptr, nullptr));
+        delete db;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count < 3) {
+    fprintf(stderr, "usage: test FURROW DIRECTORY [NAME]\n");
+    return 2;
+  }
+  furrow_command = arguments[1];
+  directory = arguments[2];
+  if (count == 6 && std::string(arguments[3]) == "--life") {
+    (std::string(arguments[4]) == "sync_and_die" ? SyncAndDie : WriteAndExit)(arguments[5]);
+    return 1;
+  }
+  const std::pair<const char*, void (*)()> tests[] = {
+      {"names_and_content", NamesAndContent},
+      {"direct_writes", DirectWrites},
+      {"many_reads", ManyReads},
+      {"locks_and_room", LocksAndRoom},
+      {"forks_get_errors", ForksGetErrors},
+      {"killed_process_keeps_what_it_synced", KilledProcessKeepsWhatItSynced},
+      {"exit_loses_nothing", ExitLosesNothing},
+      {"who_may_have_a_store", WhoMayHaveAStore},
+      {"wrong_uris", WrongUris},
+      {"databases", Databases},
+  };
+  for (const auto& [name, test] : tests) {
+    if (count > 3 && std::string(arguments[3]) != name) continue;
+    test();
+    printf("%s ok\n", name);
+    fflush(stdout);
+  }
+  return 0;
+}
