@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// Kills a database under load, again and again: kill FURROW DIRECTORY ROUNDS SEED
+//
+// A child writes, two threads of it, some writes synced and some not, and says of each through a
+// pipe when it begins and when it is acknowledged. It is killed at a random moment. Another child
+// opens the database and says what it holds: each key must be there as it was when a write to it,
+// or a later synced one, was acknowledged, or as a write made it that had begun since.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "rocksdb/convenience.h"
+#include "rocksdb/db.h"
+#include "rocksdb/env.h"
+#include "rocksdb/file_system.h"
+
+using namespace rocksdb;
+
+namespace {
+
+constexpr int kThreads = 2;
+constexpr int kKeys = 300;  // of each thread
+const char* kShape = "capacity=192MiB,zone-size=4MiB,max-active=14,max-open=14";
+
+// What a child says: one of these, written to the pipe in one piece.
+struct Event {
+  enum Kind : uint32_t {
+    kBegin = 1,    // a write begins
+    kReturned = 2, // it was acknowledged, unsynced
+    kSynced = 3,   // it was acknowledged, synced
+    kHeld = 4,     // the database holds this
+    kEnd = 5,      // that was all
+  };
+  uint32_t kind;
+  uint32_t key;
+  uint64_t version;
+};
+
+uint64_t Next(uint64_t* state) {
+  *state ^= *state << 13;
+  *state ^= *state >> 7;
+  *state ^= *state << 17;
+  return *state;
+}
+
+std::string KeyOf(uint32_t number) {
+  char key[17];
+  snprintf(key, sizeof(key), "%016u", number);
+  return key;
+}
+
+// A value of 100 bytes to 40 KB that begins with its version.
+std::string ValueOf(uint32_t key, uint64_t version) {
+  uint64_t state = key * 1000003 + version * 7919 + 1;
+  size_t size = 100 + Next(&state) % (version % 3 == 0 ? 40000 : 3000);
+  std::string value = Content(state, size);
+  memcpy(&value[0], &version, sizeof(version));
+  return value;
+}
+
+void Say(int to, const Event& event) {
+  CHECK(write(to, &event, sizeof(event)) == sizeof(event), "pipe");
+}
+
+DB* OpenDatabase(const std::string& image, std::unique_ptr<Env>* env) {
+  std::shared_ptr<FileSystem> fs;
+  CHECK_OK(FileSystem::CreateFromString(ConfigOptions(), "furrow://" + image, &fs));
+  *env = NewCompositeEnv(fs);
+  Options options;
+  options.env = env->get();
+  options.create_if_missing = true;
+  options.write_buffer_size = 512 << 10;
+  options.target_file_size_base = 256 << 10;
+  options.max_bytes_for_level_base = 1 << 20;
+  options.compression = kNoCompression;
+  options.enable_blob_files = true;
+  options.min_blob_size = 1024;
+  options.blob_file_size = 1 << 20;
+  options.enable_blob_garbage_collection = true;
+  options.blob_garbage_collection_age_cutoff = 0.5;
+  options.max_background_jobs = 4;
+  DB* db = nullptr;
+  CHECK_OK(DB::Open(options, "/db", &db));
+  return db;
+}
+
+// Writes until it is killed. `versions` continue those that the database holds.
+void Load(const std::string& image, uint64_t seed, bool mixed, int to) {
+  std::unique_ptr<Env> env;
+  DB* db = OpenDatabase(image, &env);
+  std::vector<std::thread> threads;
+  for (uint32_t number = 0; number < kThreads; number++) {
+    threads.emplace_back([=] {
+      uint64_t state = seed * 31 + number + 1;
+      for (uint64_t count = 1;; count++) {
+        uint32_t key = number * kKeys + Next(&state) % kKeys;
+        // Rounds have numbers that grow, so that versions do.
+        uint64_t version = (seed << 32) + count;
+        WriteOptions options;
+        options.sync = !mixed || Next(&state) % 8 == 0;
+        Say(to, {Event::kBegin, key, version});
+        Status status = db->Put(options, KeyOf(key), ValueOf(key, version));
+        CHECK(status.ok(), status.ToString());
+        Say(to, {options.sync ? Event::kSynced : Event::kReturned, key, version});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Says what the database holds.
+void Hold(const std::string& image, int to) {
+  std::unique_ptr<Env> env;
+  std::unique_ptr<DB> db(OpenDatabase(image, &env));
+  std::unique_ptr<Iterator> each(db->NewIterator(ReadOptions()));
+  for (each->SeekToFirst(); each->Valid(); each->Next()) {
+    uint32_t key = static_cast<uint32_t>(std::stoul(each->key().ToString()));
+    uint64_t version = 0;
+    CHECK(each->value().size() >= sizeof(version), "a value cut short");
+    memcpy(&version, each->value().data(), sizeof(version));
+    CHECK(each->value() == ValueOf(key, version), each->key().ToString() + ": not what was put");
+    Say(to, {Event::kHeld, key, version});
+  }
+  CHECK_OK(each->status());
+  Say(to, {Event::kEnd, 0, 0});
+}
+
+// What may be found of a key.
+struct Known {
+  uint64_t durable = 0;  // at least this
+  uint64_t begun = 0;    // at most this
+};
+
+struct Child {
+  pid_t pid;
+  int from;
+};
+
+Child Start(const std::vector<std::string>& arguments) {
+  int ends[2];
+  CHECK(pipe(ends) == 0, "pipe");
+  pid_t pid = fork();
+  CHECK(pid >= 0, "fork");
+  if (pid == 0) {
+    close(ends[0]);
+    std::vector<std::string> all{"kill"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    all.push_back(std::to_string(ends[1]));
+    std::vector<char*> raw;
+    for (std::string& argument : all) raw.push_back(&argument[0]);
+    raw.push_back(nullptr);
+    execv("/proc/self/exe", raw.data());
+    _exit(127);
+  }
+  close(ends[1]);
+  return {pid, ends[0]};
+}
+
+// The next event; false at the end of the pipe.
+bool Hear(int from, Event* event) {
+  size_t got = 0;
+  while (got < sizeof(*event)) {
+    ssize_t more = read(from, reinterpret_cast<char*>(event) + got, sizeof(*event) - got);
+    if (more <= 0) return false;
+    got += more;
+  }
+  return true;
+}
+
+class Judge {
+ public:
+  void Hear(const Event& event) {
+    Known& known = known_[event.key];
+    std::pair<uint32_t, uint64_t> write{event.key, event.version};
+    switch (event.kind) {
+      case Event::kBegin:
+        known.begun = std::max(known.begun, event.version);
+        // A synced write makes durable what had returned when it began.
+        begun_at_[write] = returned_.size();
+        break;
+      case Event::kReturned:
+        returned_.push_back(write);
+        break;
+      case Event::kSynced:
+        Durable(write);
+        for (size_t i = durable_; i < begun_at_[write]; i++) Durable(returned_[i]);
+        durable_ = std::max(durable_, begun_at_[write]);
+        acknowledged++;
+        break;
+    }
+  }
+
+  // A process is gone: what it had not synced may be, too.
+  void Over() {
+    returned_.clear();
+    begun_at_.clear();
+    durable_ = 0;
+  }
+
+  // Holds what the database has against what it must have. Afterwards that counts.
+  void Compare(const std::map<uint32_t, uint64_t>& held) {
+    for (auto& [key, known] : known_) {
+      auto found = held.find(key);
+      uint64_t version = found == held.end() ? 0 : found->second;
+      CHECK(version >= known.durable && version <= known.begun,
+            KeyOf(key) + ": version " + std::to_string(version) + ", acknowledged " +
+                std::to_string(known.durable) + ", begun " + std::to_string(known.begun));
+      // Found after a kill, it is durable: the store has it from the drive.
+      known = {version, version};
+    }
+    for (const auto& [key, version] : held) {
+      CHECK(known_.count(key) != 0, KeyOf(key) + ": never written, version " +
+                                        std::to_string(version));
+    }
+  }
+
+  uint64_t acknowledged = 0;
+
+ private:
+  void Durable(const std::pair<uint32_t, uint64_t>& write) {
+    Known& known = known_[write.first];
+    known.durable = std::max(known.durable, write.second);
+  }
+
+  std::map<uint32_t, Known> known_;
+  std::vector<std::pair<uint32_t, uint64_t>> returned_;
+  std::map<std::pair<uint32_t, uint64_t>, size_t> begun_at_;
+  size_t durable_ = 0;
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count == 6 && strcmp(arguments[1], "--load") == 0) {
+    uint64_t seed = strtoull(arguments[3], nullptr, 10);
+    Load(arguments[2], seed, strcmp(arguments[4], "mixed") == 0, atoi(arguments[5]));
+    return 1;
+  }
+  if (count == 4 && strcmp(arguments[1], "--hold") == 0) {
+    Hold(arguments[2], atoi(arguments[3]));
+    return 0;
+  }
+  if (count != 5) {
+    fprintf(stderr, "usage: kill FURROW DIRECTORY ROUNDS SEED\n");
+    return 2;
+  }
+  uint64_t rounds = strtoull(arguments[3], nullptr, 10);
+  uint64_t state = strtoull(arguments[4], nullptr, 10) * 2654435761u + 1;
+  Image image(arguments[1], std::string(arguments[2]) + "/kill.zns", kShape);
+  Judge judge;
+  size_t keys = 0;
+  for (uint64_t round = 1; round <= rounds; round++) {
+    bool mixed = Next(&state) % 2 == 0;
+    Child child = Start({"--load", image.path(), std::to_string(round), mixed ? "mixed" : "sync"});
+    // From before the database is open to some seconds of load.
+    useconds_t moment = Next(&state) % (Next(&state) % 4 == 0 ? 30000 : 700000);
+    std::thread killer([&] {
+      usleep(moment);
+      kill(child.pid, SIGKILL);
+    });
+    Event event;
+    while (Hear(child.from, &event)) judge.Hear(event);
+    killer.join();
+    int status = 0;
+    CHECK(waitpid(child.pid, &status, 0) == child.pid, "waitpid");
+    CHECK(WIFSIGNALED(status), "the load ended by itself, in round " + std::to_string(round));
+    close(child.from);
+    judge.Over();
+
+    Child reader = Start({"--hold", image.path()});
+    std::map<uint32_t, uint64_t> held;
+    bool all = false;
+    while (Hear(reader.from, &event)) {
+      all = event.kind == Event::kEnd;
+      if (event.kind == Event::kHeld) held[event.key] = event.version;
+    }
+    CHECK(waitpid(reader.pid, &status, 0) == reader.pid, "waitpid");
+    CHECK(all && WIFEXITED(status) && WEXITSTATUS(status) == 0,
+          "the database cannot be read after round " + std::to_string(round));
+    close(reader.from);
+    judge.Compare(held);
+    keys = held.size();
+  }
+  printf("%llu kills: %llu synced writes acknowledged, none lost; %zu keys\n",
+         static_cast<unsigned long long>(rounds),
+         static_cast<unsigned long long>(judge.acknowledged), keys);
+  return 0;
+}
