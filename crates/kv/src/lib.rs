@@ -15,21 +15,27 @@
 //! | `zones` | which zones are open and for what, what counts in each |
 //! | `clean` | zone cleaning, relocation of what a failed zone lost |
 //! | `recover` | making and opening a store |
+//! | `inspect` | looking at a store without writing to its drive |
+//! | `check` | is everything as it must be? |
 //! | `entries`, `format` | what is on the drive |
 
+mod check;
 mod clean;
 mod content;
 mod entries;
 pub mod file;
 pub mod format;
 mod gather;
+mod inspect;
 mod recover;
 mod rounds;
 mod store;
 mod zones;
 
+pub use check::{CheckOptions, CheckReport, Checked, Problem, check};
 pub use content::Data;
 pub use file::{FileId, Lifetime};
 pub use gather::Gathered;
+pub use inspect::{FileInfo, Snapshot, ZoneInfo, ZoneUse, identify};
 pub use recover::{FormatOptions, is_store};
 pub use store::{Canary, Counters, Node, Options, Space, Stat, Store};

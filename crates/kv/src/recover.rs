@@ -46,7 +46,7 @@ pub struct FormatOptions {
     pub half_bytes: Option<u64>,
 }
 
-fn reports_of(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+pub(crate) fn reports_of(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
     let zones = device.geometry().zones;
     let refused = |s| Error::device(&device.name(), "report of zones", s);
     let reports = device.report(ZoneId(0), zones).map_err(refused)?;
@@ -89,19 +89,19 @@ fn ring_of(geometry: &Geometry, half_bytes: Option<u64>) -> RingZones {
 
 /// What recovery reads of the ring.
 #[derive(Default)]
-struct Replay {
-    nodes: BTreeMap<String, Node>,
-    files: BTreeMap<FileId, FileState>,
+pub(crate) struct Replay {
+    pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) files: BTreeMap<FileId, FileState>,
     /// Files of the last round, as they were before it.
-    before: BTreeMap<FileId, Option<FileState>>,
-    round: u64,
-    record: u64,
-    next_file: u64,
-    whole: bool,
+    pub(crate) before: BTreeMap<FileId, Option<FileState>>,
+    pub(crate) round: u64,
+    pub(crate) record: u64,
+    pub(crate) next_file: u64,
+    pub(crate) whole: bool,
 }
 
 impl Replay {
-    fn apply(&mut self, record: &FoundRecord) -> Result<()> {
+    pub(crate) fn apply(&mut self, record: &FoundRecord) -> Result<()> {
         let (head, entries) = entries::decode(&record.body)?;
         let (round, flags) = (head.round.get(), head.flags.get());
         if round != self.round {
@@ -196,7 +196,10 @@ async fn read(
     }
 }
 
-fn superblock_of(device: &dyn ZonedDevice, record: &FoundRecord) -> Result<Option<SuperblockBody>> {
+pub(crate) fn superblock_of(
+    device: &dyn ZonedDevice,
+    record: &FoundRecord,
+) -> Result<Option<SuperblockBody>> {
     if record.header.kind.get() != kind::SUPERBLOCK {
         return Ok(None);
     }
@@ -222,7 +225,7 @@ fn superblock_of(device: &dyn ZonedDevice, record: &FoundRecord) -> Result<Optio
 
 /// The halves of the ring there are, found where they may begin: at its start, or behind a half of
 /// so many zones as there may be.
-async fn find_ring(
+pub(crate) async fn find_ring(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
     pages: &Pool,
@@ -390,7 +393,11 @@ fn refuse_used(device: &dyn ZonedDevice, reports: &[ZoneReport], force: bool) ->
 }
 
 /// Reads the ring: the newest half with a whole snapshot.
-async fn find(device: &dyn ZonedDevice, reports: &[ZoneReport], pages: &Pool) -> Result<Opened> {
+pub(crate) async fn find(
+    device: &dyn ZonedDevice,
+    reports: &[ZoneReport],
+    pages: &Pool,
+) -> Result<Opened> {
     let none = || Error::new(ErrorKind::WrongFormat, format!("{}: no store", device.name()));
     BlockAddr::check(device.geometry()).map_err(|error| error.at(device.name()))?;
     let ring = find_ring(device, reports, pages).await?.ok_or_else(none)?;
@@ -423,28 +430,40 @@ async fn find(device: &dyn ZonedDevice, reports: &[ZoneReport], pages: &Pool) ->
 }
 
 /// What is needed to open a store.
-struct Opened {
-    label: String,
-    created: i64,
-    uuid: Uuid,
+pub(crate) struct Opened {
+    pub(crate) label: String,
+    pub(crate) created: i64,
+    pub(crate) uuid: Uuid,
     device: Uuid,
-    ring: RingZones,
+    pub(crate) ring: RingZones,
     /// The half that is going to be written.
-    half: u8,
-    turn: u64,
-    replay: Replay,
+    pub(crate) half: u8,
+    pub(crate) turn: u64,
+    pub(crate) replay: Replay,
 }
 
 impl Replay {
     /// Files without a name go; those whose last round names content that is not on the drive are
     /// as they were before it; and what cannot be is refused.
-    fn put_in_order(
+    pub(crate) fn put_in_order(
         &mut self,
         device: &dyn ZonedDevice,
         reports: &[ZoneReport],
         trusting: bool,
     ) -> Result<()> {
-        let geometry = device.geometry();
+        self.take_back(device.geometry(), reports, trusting);
+        self.check(device)
+    }
+
+    /// Files whose last round names content that is not on the drive are as they were before it,
+    /// and files without a name go. Answers how many are as they were.
+    pub(crate) fn take_back(
+        &mut self,
+        geometry: &Geometry,
+        reports: &[ZoneReport],
+        trusting: bool,
+    ) -> usize {
+        let mut taken_back = 0;
         let there = |state: &FileState| {
             state.extents.iter().all(|extent| is_written(extent, geometry, reports))
         };
@@ -452,6 +471,7 @@ impl Replay {
             if trusting || self.files.get(&id).is_none_or(there) {
                 continue;
             }
+            taken_back += 1;
             match before {
                 Some(before) => self.files.insert(id, before),
                 None => self.files.remove(&id),
@@ -463,6 +483,12 @@ impl Replay {
         });
         let named: BTreeSet<FileId> = named.collect();
         self.files.retain(|id, _| named.contains(id));
+        taken_back
+    }
+
+    /// Refuses what cannot be.
+    fn check(&self, device: &dyn ZonedDevice) -> Result<()> {
+        let geometry = device.geometry();
         let mut taken = BTreeSet::new();
         for (id, state) in &self.files {
             let corrupt = |what: String| {
@@ -489,7 +515,7 @@ impl Replay {
 
 /// Whether the zone was written so far as to hold all of an extent, and its checksums. A zone that
 /// has failed may hold it: that is no matter of a power cut.
-fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneReport]) -> bool {
+pub(crate) fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneReport]) -> bool {
     let reaches = |at: BlockAddr, blocks: u32| {
         let Some((zone, offset)) = at.locate(geometry) else { return false };
         let report = &reports[zone.0 as usize];

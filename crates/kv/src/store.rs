@@ -170,7 +170,7 @@ pub(crate) struct Inner {
 pub struct Store(pub(crate) Rc<Inner>);
 
 /// A path without slashes at its ends or twice.
-fn clean(path: &str) -> Result<String> {
+pub(crate) fn clean(path: &str) -> Result<String> {
     let parts: Vec<&str> =
         path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     if parts.contains(&"..") {

@@ -1,0 +1,623 @@
+//! Checking a store without writing to its drive: what its ring says, and whether that is so.
+//!
+//! Goes on where opening a store would stop, as far as what was found still means something. What a
+//! crash leaves is no problem: the next opening puts it in order. It is noted.
+//!
+//! Invariants
+//! - The drive gets nothing but reads and questions for its zones.
+//! - No block is read as content twice, whatever the ring says: the time it takes has a limit.
+
+use crate::entries::FileState;
+use crate::file::{Extent, FileId, Sums};
+use crate::format::{PATH_MAX, SuperblockBody, kind};
+use crate::inspect::{PIECE, identify, name_of, places, read_sums, wrong_content};
+use crate::recover::{Replay, find_ring, is_written, reports_of, superblock_of};
+use crate::store::Node;
+use furrow_log::address::{blocks_per_zone, blocks_written};
+use furrow_log::record::{self, RecordHeader, Uuid, crc32c};
+use furrow_log::ring::{RingZones, read_half};
+use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
+use furrow_rt::Pool;
+use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::rc::Rc;
+
+/// Problems that are kept; those beyond are counted.
+const KEPT: usize = 1000;
+
+/// What is to be checked.
+#[derive(Clone)]
+pub struct CheckOptions {
+    /// Read all content, and hold it against its checksums.
+    pub content: bool,
+    /// Called now and then with the bytes of content that were read, and how many there are.
+    pub progress: Rc<dyn Fn(u64, u64)>,
+}
+
+impl Default for CheckOptions {
+    fn default() -> CheckOptions {
+        CheckOptions { content: true, progress: Rc::new(|_, _| {}) }
+    }
+}
+
+/// Something that is not as it must be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problem {
+    /// What it is a problem of: `ring`, `name`, `file`, `extent`, `checksums` or `content`.
+    pub structure: &'static str,
+    /// A path of the file, or its number.
+    pub file: Option<String>,
+    /// The block of the file, or the first of several.
+    pub block: Option<u32>,
+    /// Where it is on the drive: zone and offset in it, in blocks of 4 KiB.
+    pub place: Option<(u32, u32)>,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.structure)?;
+        if let Some(file) = &self.file {
+            write!(f, "{file}: ")?;
+        }
+        match (self.block, self.place) {
+            (Some(block), Some((zone, offset))) => {
+                write!(f, "block {block} (zone {zone} offset {offset}): ")?;
+            }
+            (Some(block), None) => write!(f, "block {block}: ")?,
+            (None, Some((zone, offset))) => write!(f, "zone {zone} offset {offset}: ")?,
+            (None, None) => {}
+        }
+        f.write_str(&self.what)
+    }
+}
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Records of the half of the ring that counts.
+    pub records: u64,
+    /// Names of files.
+    pub names: u64,
+    /// Directories, the root left out.
+    pub directories: u64,
+    /// Files.
+    pub files: u64,
+    /// Extents of files.
+    pub extents: u64,
+    /// Blocks of content.
+    pub blocks: u64,
+    /// Of these, blocks that are as their checksums say.
+    pub verified: u64,
+    /// Blocks of checksums that are as they must be.
+    pub sums: u64,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// The store.
+    pub uuid: Uuid,
+    /// Its label.
+    pub label: String,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+    /// Problems beyond those.
+    pub more: u64,
+    /// What is not wrong, and worth knowing.
+    pub notes: Vec<String>,
+    /// What was looked at.
+    pub checked: Checked,
+}
+
+impl CheckReport {
+    /// True if nothing is wrong.
+    pub fn is_ok(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// What a half of the ring says, as far as it can be followed.
+struct Half {
+    superblock: SuperblockBody,
+    header: RecordHeader,
+    replay: Replay,
+    records: u64,
+    broken: bool,
+}
+
+/// Part of a drive: a zone, the first block of it, how many, and of which extent of which file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Taken {
+    at: u32,
+    blocks: u32,
+    file: FileId,
+    extent: usize,
+    sums: bool,
+}
+
+struct Check<'a> {
+    device: &'a dyn ZonedDevice,
+    options: &'a CheckOptions,
+    reports: Vec<ZoneReport>,
+    pages: Pool,
+    report: CheckReport,
+}
+
+/// Checks the store on a drive.
+///
+/// # Errors
+/// `WrongFormat` if there is none, or one that this program does not know; `Io` if the drive does
+/// not say how its zones are. Everything else is in the report.
+pub async fn check(device: &dyn ZonedDevice, options: &CheckOptions) -> Result<CheckReport> {
+    BlockAddr::check(device.geometry()).map_err(|error| error.at(device.name()))?;
+    let reports = reports_of(device)?;
+    let pages = Pool::new(2 * PIECE as usize);
+    let mut check = Check { device, options, reports, pages, report: CheckReport::default() };
+    check.run().await?;
+    Ok(check.report)
+}
+
+impl Check<'_> {
+    fn problem(&mut self, problem: Problem) {
+        match self.report.problems.len() < KEPT {
+            true => self.report.problems.push(problem),
+            false => self.report.more += 1,
+        }
+    }
+
+    fn of_ring(&mut self, place: Option<(u32, u32)>, what: impl Into<String>) {
+        let what = what.into();
+        self.problem(Problem { structure: "ring", place, what, ..Problem::default() });
+    }
+
+    fn note(&mut self, note: impl Into<String>) {
+        if self.report.notes.len() < KEPT {
+            self.report.notes.push(note.into());
+        }
+    }
+
+    async fn run(&mut self) -> Result<()> {
+        let none = || {
+            let message = format!("{}: no store", self.device.name());
+            Error::new(ErrorKind::WrongFormat, message)
+        };
+        self.report.uuid = identify(self.device).await?.ok_or_else(none)?;
+        let ring = match find_ring(self.device, &self.reports, &self.pages).await {
+            Ok(Some(ring)) => ring,
+            Ok(None) => {
+                let what = "no half begins with a superblock that is as it was written: the store \
+                            cannot be opened";
+                self.of_ring(None, what);
+                return Ok(());
+            }
+            Err(error) if error.kind() == ErrorKind::WrongFormat => return Err(error),
+            Err(error) => {
+                self.of_ring(None, error.to_string());
+                return Ok(());
+            }
+        };
+        let Some(half) = self.newest(ring).await? else { return Ok(()) };
+        let label = half.superblock.label;
+        let label = label.split(|byte| *byte == 0).next().unwrap_or_default();
+        self.report.label = String::from_utf8_lossy(label).into_owned();
+        self.report.uuid = half.header.object;
+        self.report.checked.records = half.records;
+        if half.broken {
+            self.note("names and files were not checked: what the ring says of them is cut off");
+            return Ok(());
+        }
+        let mut replay = half.replay;
+        let geometry = self.device.geometry();
+        let taken_back = replay.take_back(geometry, &self.reports, false);
+        if taken_back > 0 {
+            let what = "a crash cut the last sync off; files that are as they were before it";
+            self.note(format!("{what}: {taken_back}"));
+        }
+        self.failed_zones();
+        self.names(&replay);
+        self.files(&replay, ring).await;
+        Ok(())
+    }
+
+    /// The half of the ring that counts.
+    async fn newest(&mut self, ring: RingZones) -> Result<Option<Half>> {
+        let (first, second) = (self.half(ring, 0).await?, self.half(ring, 1).await?);
+        let turns: Vec<u64> =
+            [&first, &second].into_iter().flatten().map(|half| half.header.epoch.get()).collect();
+        let whole = [first, second].into_iter().flatten().filter(|half| half.replay.whole);
+        let newest = whole.max_by_key(|half| half.header.epoch.get());
+        let Some(half) = newest else {
+            self.of_ring(None, "neither half has a whole snapshot: the store cannot be opened");
+            return Ok(None);
+        };
+        let turn = half.header.epoch.get();
+        if turns.iter().any(|other| *other > turn) {
+            self.note("a crash cut the beginning of a half of the ring off: the other one counts");
+        } else if turns.len() > 1 {
+            self.note("the older half of the ring was not emptied yet: the next opening does it");
+        }
+        Ok(Some(half))
+    }
+
+    /// Reads a half of the ring.
+    async fn half(&mut self, ring: RingZones, number: u8) -> Result<Option<Half>> {
+        let mut half: Option<Half> = None;
+        for zone in ring.zones(number) {
+            let end = blocks_written(&self.reports[zone.0 as usize], self.device.geometry());
+            let (at, ended) = self.zone_of_half(zone, &mut half).await?;
+            if half.is_none() && end > 0 {
+                self.note(format!(
+                    "zone {zone} begins with no superblock: a crash cut off the half of the ring \
+                     that was to begin there, or it is damaged"
+                ));
+            }
+            let Some(half) = half.as_mut().filter(|half| !half.broken) else { break };
+            if at < end && !ended && at > 0 && self.is_zeros(zone, at).await {
+                continue;
+            }
+            if at < end {
+                self.behind_the_end(zone, at, half, ring.zones(number)).await;
+                break;
+            }
+            if at == 0 {
+                break;
+            }
+        }
+        Ok(half)
+    }
+
+    /// Follows the records of a zone. Answers how far it came, and whether what comes there is a
+    /// record that does not belong there.
+    async fn zone_of_half(&mut self, zone: ZoneId, half: &mut Option<Half>) -> Result<(u32, bool)> {
+        let (mut at, mut ended) = (0, false);
+        let mut wrong = None;
+        let device = self.device;
+        let zones = std::iter::once(zone);
+        let read = read_half(device, &self.reports, zones, &self.pages, |found| {
+            let sequence = found.header.sequence.get();
+            match half {
+                None => {
+                    let Some(superblock) = superblock_of(device, &found)? else {
+                        ended = true;
+                        return Ok(false);
+                    };
+                    let replay = Replay { record: sequence, ..Replay::default() };
+                    let (header, records) = (found.header, 1);
+                    *half = Some(Half { superblock, header, replay, records, broken: false });
+                }
+                Some(half) => {
+                    ended = found.header.kind.get() != kind::ENTRIES
+                        || found.header.object != half.header.object
+                        || found.header.epoch != half.header.epoch
+                        || sequence != half.replay.record + 1;
+                    if ended {
+                        return Ok(false);
+                    }
+                    if let Err(error) = half.replay.apply(&found) {
+                        half.broken = true;
+                        wrong = Some(format!("record {sequence} says what cannot be: {error}"));
+                        return Ok(false);
+                    }
+                    half.records += 1;
+                }
+            }
+            at += found.header.blocks();
+            Ok(true)
+        });
+        match read.await {
+            Err(error) if error.kind() == ErrorKind::WrongFormat => return Err(error),
+            Err(error) => wrong = Some(error.to_string()),
+            Ok(()) => {}
+        }
+        if let Some(what) = wrong {
+            self.of_ring(Some((zone.0, at)), what);
+            half.iter_mut().for_each(|half| half.broken = true);
+        }
+        Ok((at, ended))
+    }
+
+    async fn block(&self, zone: ZoneId, offset: u32) -> Option<Vec<u8>> {
+        let at = BlockAddr::new(self.device.geometry(), zone, offset);
+        let pages = read_blocks(self.device, QueueId(0), at, 1, &self.pages).await.ok()?;
+        Some(pages.first()?.bytes().to_vec())
+    }
+
+    async fn is_zeros(&self, zone: ZoneId, offset: u32) -> bool {
+        let block = self.block(zone, offset).await;
+        block.is_some_and(|block| block.iter().all(|byte| *byte == 0))
+    }
+
+    /// The records of a half end at a block that holds something else. A crash leaves that, if it
+    /// was the last round; if whole records of the same turn come behind it in the zone, or some of
+    /// a later round in another one, something durable is damaged.
+    async fn behind_the_end(
+        &mut self,
+        zone: ZoneId,
+        end: u32,
+        half: &mut Half,
+        zones: impl Iterator<Item = ZoneId>,
+    ) {
+        let (last, round) = (half.replay.record, half.replay.round);
+        let mut lost = 0u64;
+        for other in zones.filter(|other| other.0 >= zone.0) {
+            let written = blocks_written(&self.reports[other.0 as usize], self.device.geometry());
+            let mut lost_here = 0;
+            for at in if other == zone { end } else { 0 }..written {
+                let header = self.block(other, at).await.and_then(|block| record::peek(&block));
+                let behind = header.filter(|header| {
+                    header.kind.get() == kind::ENTRIES
+                        && header.object == half.header.object
+                        && header.epoch == half.header.epoch
+                        && header.sequence.get() > last + 1
+                });
+                let durable = |header: &RecordHeader| {
+                    (other == zone && at > 0) || header.checkpoint.get() > round + 1
+                };
+                lost_here += u64::from(behind.as_ref().is_some_and(durable));
+            }
+            lost += lost_here;
+        }
+        if lost > 0 {
+            let what = format!(
+                "no record {} as it was written, and records behind it: {lost}; what they say is \
+                 lost",
+                last + 1
+            );
+            self.of_ring(Some((zone.0, end)), what);
+            // A snapshot that is not whole says nothing of what is missing.
+            half.broken = !half.replay.whole;
+        } else {
+            self.note(format!(
+                "zone {zone} offset {end}: the last record of the ring is not whole: a crash cut \
+                 it off, or it is damaged"
+            ));
+        }
+    }
+
+    fn failed_zones(&mut self) {
+        for report in self.reports.clone() {
+            match report.state {
+                ZoneState::ReadOnly => self.note(format!("zone {} is read-only", report.zone)),
+                ZoneState::Offline => self.note(format!("zone {} is offline", report.zone)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Paths are such as the store makes, in directories that are there.
+    fn names(&mut self, replay: &Replay) {
+        for (path, node) in &replay.nodes {
+            let wrong = |what: String| Problem {
+                structure: "name",
+                file: Some(path.clone()),
+                what,
+                ..Problem::default()
+            };
+            let bad = |part: &str| matches!(part, "" | "." | "..") || part.contains('\0');
+            if path.len() > PATH_MAX || path.split('/').any(bad) {
+                self.problem(wrong("no path of a store".to_owned()));
+            } else if let Some((parent, _)) = path.rsplit_once('/')
+                && replay.nodes.get(parent) != Some(&Node::Directory)
+            {
+                self.problem(wrong(format!("{parent} is no directory")));
+            }
+            match node {
+                Node::Directory => self.report.checked.directories += 1,
+                Node::File(id) => {
+                    self.report.checked.names += 1;
+                    if id.0 >= replay.next_file {
+                        let next = replay.next_file;
+                        self.problem(wrong(format!("file {}: next to be made is {next}", id.0)));
+                    }
+                }
+            }
+        }
+        let named = replay.nodes.values().filter_map(|node| match node {
+            Node::File(id) => Some(*id),
+            Node::Directory => None,
+        });
+        self.report.checked.files = named.collect::<BTreeSet<FileId>>().len() as u64;
+    }
+
+    /// Extents lie where they can, share nothing, and hold what was written.
+    async fn files(&mut self, replay: &Replay, ring: RingZones) {
+        let mut taken = Vec::new();
+        for (id, state) in &replay.files {
+            self.report.checked.extents += state.extents.len() as u64;
+            for (index, extent) in state.extents.iter().enumerate() {
+                match self.misplaced(extent, ring) {
+                    None => {
+                        let each = places(extent).enumerate().map(|(part, (at, blocks))| {
+                            let sums = part > 0;
+                            Taken { at: at.0, blocks, file: *id, extent: index, sums }
+                        });
+                        taken.extend(each);
+                    }
+                    Some((place, what)) => self.problem(Problem {
+                        structure: "extent",
+                        file: Some(name_of(replay, *id)),
+                        block: Some(extent.first),
+                        place,
+                        what: format!("{} blocks: {what}", extent.blocks),
+                    }),
+                }
+            }
+        }
+        let sound = self.overlaps(replay, taken);
+        let all = sound.iter().map(|(id, index)| blocks_at(replay, *id, *index));
+        let all: u64 = all.sum::<u64>() * BLOCK_SIZE as u64;
+        self.report.checked.blocks = all / BLOCK_SIZE as u64;
+        let mut done = 0;
+        for (id, index) in sound {
+            let Some(extent) = replay.files.get(&id).and_then(|state| state.extents.get(index))
+            else {
+                continue;
+            };
+            self.extent(replay, id, extent).await;
+            done += u64::from(extent.blocks) * BLOCK_SIZE as u64;
+            (self.options.progress)(done, all);
+        }
+    }
+
+    /// Why an extent cannot lie where it is said to, and where that is, if it is on the drive.
+    fn misplaced(&self, extent: &Extent, ring: RingZones) -> Option<(Option<(u32, u32)>, String)> {
+        let geometry = self.device.geometry();
+        for (part, (at, blocks)) in places(extent).enumerate() {
+            let of = if part > 0 { "their checksums are" } else { "they are" };
+            let Some((zone, offset)) = at.locate(geometry) else {
+                return Some((None, format!("{of} said to be at {at}, beyond the drive's end")));
+            };
+            let place = Some((zone.0, offset));
+            if geometry.is_conventional(zone) || zone.0 < ring.end() {
+                return Some((place, format!("{of} said to be where no content is")));
+            }
+            if offset.saturating_add(blocks) > blocks_per_zone(geometry) {
+                return Some((place, format!("{of} said to be beyond the end of a zone")));
+            }
+            if self.reports[zone.0 as usize].state == ZoneState::Offline {
+                return Some((place, format!("{of} in a zone that is offline")));
+            }
+        }
+        if is_written(extent, geometry, &self.reports) {
+            return None;
+        }
+        let (zone, offset) = extent.at.locate(geometry)?;
+        let end = blocks_written(&self.reports[zone.0 as usize], geometry);
+        let what = match offset + extent.blocks > end {
+            true => format!("the zone was written to offset {end} only"),
+            false => "the block of their checksums was never written".to_owned(),
+        };
+        Some((Some((zone.0, offset)), what))
+    }
+
+    /// Tells of blocks that are of two files. Answers the extents that have their blocks alone.
+    fn overlaps(&mut self, replay: &Replay, mut taken: Vec<Taken>) -> Vec<(FileId, usize)> {
+        taken.sort();
+        let geometry = self.device.geometry();
+        let mut shared = BTreeSet::new();
+        let mut before: Option<Taken> = None;
+        for now in &taken {
+            let overlapped = before.filter(|before| now.at < before.at + before.blocks);
+            if let Some(other) = overlapped {
+                shared.insert((now.file, now.extent));
+                let of = replay.files.get(&now.file).and_then(|s| s.extents.get(now.extent));
+                let at = BlockAddr(now.at);
+                let kind = if now.sums { "the block of checksums is" } else { "they are" };
+                self.problem(Problem {
+                    structure: "extent",
+                    file: Some(name_of(replay, now.file)),
+                    block: of.map(|extent| extent.first),
+                    place: at.locate(geometry).map(|(zone, offset)| (zone.0, offset)),
+                    what: format!("{kind} of {} as well", name_of(replay, other.file)),
+                });
+            }
+            let further = |before: &Taken| now.at + now.blocks > before.at + before.blocks;
+            if before.as_ref().is_none_or(further) {
+                before = Some(*now);
+            }
+        }
+        let alone = taken.iter().filter(|taken| !taken.sums);
+        let alone = alone.map(|taken| (taken.file, taken.extent));
+        alone.filter(|extent| !shared.contains(extent)).collect()
+    }
+
+    /// Holds an extent's blocks against their checksums.
+    async fn extent(&mut self, replay: &Replay, id: FileId, extent: &Extent) {
+        let sums = match &extent.sums {
+            Sums::Here(sums) => sums.to_vec(),
+            Sums::At(at) => {
+                let store = self.report.uuid;
+                match read_sums(self.device, &self.pages, store, id, extent, *at).await {
+                    Ok(sums) => {
+                        self.report.checked.sums += 1;
+                        sums
+                    }
+                    Err(error) => {
+                        let (zone, offset) = self.place_of(*at);
+                        self.problem(Problem {
+                            structure: "checksums",
+                            file: Some(name_of(replay, id)),
+                            block: Some(extent.first),
+                            place: Some((zone, offset)),
+                            what: format!("{} blocks cannot be read: {error}", extent.blocks),
+                        });
+                        return;
+                    }
+                }
+            }
+        };
+        if !self.options.content {
+            return;
+        }
+        let mut inside = 0;
+        while inside < extent.blocks {
+            let count = (extent.blocks - inside).min(PIECE);
+            self.blocks(replay, id, extent, (inside, count), &sums).await;
+            inside += count;
+        }
+    }
+
+    fn place_of(&self, at: BlockAddr) -> (u32, u32) {
+        let geometry = self.device.geometry();
+        (at.zone(geometry).0, at.offset(geometry))
+    }
+
+    async fn blocks(
+        &mut self,
+        replay: &Replay,
+        id: FileId,
+        extent: &Extent,
+        (inside, count): (u32, u32),
+        sums: &[u32],
+    ) {
+        let at = extent.at.plus(inside);
+        let all = read_blocks(self.device, QueueId(0), at, count, &self.pages).await.ok();
+        for block in inside..inside + count {
+            // Where not all could be read, each is read alone.
+            let alone = match &all {
+                Some(_) => None,
+                None => {
+                    let at = extent.at.plus(block);
+                    Some(read_blocks(self.device, QueueId(0), at, 1, &self.pages).await)
+                }
+            };
+            let page = match (&all, &alone) {
+                (Some(all), _) => all.get((block - inside) as usize),
+                (None, Some(Ok(one))) => one.first(),
+                (None, _) => None,
+            };
+            let wrong = match (page, sums.get(block as usize), &alone) {
+                (Some(page), Some(sum), _) => {
+                    let found = crc32c(page.bytes());
+                    (found != *sum).then(|| wrong_content(found, *sum).to_string())
+                }
+                (Some(_), None, _) => Some("it has no checksum".to_owned()),
+                (None, _, Some(Err(error))) => Some(error.to_string()),
+                (None, ..) => Some("nothing was read".to_owned()),
+            };
+            match wrong {
+                None => self.report.checked.verified += 1,
+                Some(what) => {
+                    let place = Some(self.place_of(extent.at.plus(block)));
+                    self.problem(Problem {
+                        structure: "content",
+                        file: Some(name_of(replay, id)),
+                        block: Some(extent.first + block),
+                        place,
+                        what,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Blocks of an extent of a file.
+fn blocks_at(replay: &Replay, id: FileId, index: usize) -> u64 {
+    let state: Option<&FileState> = replay.files.get(&id);
+    let extent = state.and_then(|state| state.extents.get(index));
+    extent.map_or(0, |extent| u64::from(extent.blocks))
+}

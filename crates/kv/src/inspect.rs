@@ -1,0 +1,444 @@
+//! A store as it is on its drive, looked at without writing to it.
+//!
+//! [`Snapshot::open`] does in memory what opening a store does on the drive: it reads the ring, and
+//! takes back what the last round says of content that is not there. So it shows what a store would
+//! be that is opened now, and can be used on a drive that may only be read.
+//!
+//! Invariant: the drive gets nothing but reads and questions for its zones.
+
+use crate::entries::FileState;
+use crate::file::{Extent, FileId, Lifetime, Sums};
+use crate::format::{SumsHead, kind};
+use crate::recover::{self, Opened, Replay, reports_of};
+use crate::store::{Node, Space};
+use crate::zones::RESERVE;
+use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
+use furrow_log::record::{self, Expect, Uuid, crc32c};
+use furrow_log::ring::RingZones;
+use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
+use furrow_rt::{PAGE_SIZE, Pages, Pool};
+use furrow_zone::{
+    Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
+};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use zerocopy::FromBytes;
+
+/// Most blocks that are read with one command.
+pub(crate) const PIECE: u32 = 256;
+/// Zones behind the conventional ones that may begin a half of the ring.
+const MAY_BEGIN: usize = 65;
+
+/// What is known of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileInfo {
+    /// Its number.
+    pub id: FileId,
+    /// Its bytes.
+    pub size: u64,
+    /// When it was written last, seconds since 1970.
+    pub modified: i64,
+    /// How long it is expected to live.
+    pub lifetime: Lifetime,
+    /// Runs of blocks that it has.
+    pub extents: u32,
+    /// Blocks of the drive that it takes, those of checksums included.
+    pub blocks: u64,
+    /// Paths that name it.
+    pub names: u32,
+}
+
+/// What a zone is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZoneUse {
+    /// Conventional: not used.
+    Conventional,
+    /// Of the record ring.
+    Ring,
+    /// Empty.
+    Free,
+    /// Written in part, and still active.
+    Open,
+    /// Written to its end, or finished.
+    Full,
+    /// Read-only or offline.
+    Failed,
+}
+
+/// What is in a zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZoneInfo {
+    /// Which.
+    pub zone: ZoneId,
+    /// What for.
+    pub usage: ZoneUse,
+    /// The drive counts it as active.
+    pub active: bool,
+    /// Blocks that were written.
+    pub written: u32,
+    /// Blocks that count.
+    pub valid: u32,
+    /// Of these, blocks of each file.
+    pub files: BTreeMap<FileId, u32>,
+}
+
+/// A store as it is on its drive.
+pub struct Snapshot {
+    device: Rc<dyn ZonedDevice>,
+    pages: Pool,
+    reports: Vec<ZoneReport>,
+    found: Opened,
+    names: BTreeMap<FileId, u32>,
+    /// The block of checksums that was read last.
+    sums: RefCell<Option<(BlockAddr, Rc<Vec<u32>>)>>,
+}
+
+impl Snapshot {
+    /// Reads what a store says of itself.
+    ///
+    /// # Errors
+    /// Those of [`crate::Store::open`], but for those of writing.
+    pub async fn open(device: Rc<dyn ZonedDevice>) -> Result<Snapshot> {
+        let reports = reports_of(&*device)?;
+        let pages = Pool::new(2 * PIECE as usize);
+        let mut found = recover::find(&*device, &reports, &pages).await?;
+        found.replay.put_in_order(&*device, &reports, false)?;
+        let names = count_names(&found.replay);
+        Ok(Snapshot { device, pages, reports, found, names, sums: RefCell::default() })
+    }
+
+    /// Its UUID.
+    pub fn uuid(&self) -> Uuid {
+        self.found.uuid
+    }
+
+    /// Its label.
+    pub fn label(&self) -> &str {
+        &self.found.label
+    }
+
+    /// When it was made, in seconds since 1970.
+    pub fn created(&self) -> i64 {
+        self.found.created
+    }
+
+    /// Times the record ring turned.
+    pub fn turn(&self) -> u64 {
+        self.found.turn
+    }
+
+    /// The last round that is durable.
+    pub fn round(&self) -> u64 {
+        self.found.replay.round
+    }
+
+    /// The last record of the ring.
+    pub fn record(&self) -> u64 {
+        self.found.replay.record
+    }
+
+    /// Bytes of a half of the ring, and how many of the half that counts were written.
+    pub fn ring(&self) -> (u64, u64) {
+        let geometry = self.device.geometry();
+        let zones = self.found.ring.zones(1 - self.found.half);
+        let written = zones.map(|zone| blocks_written(self.report(zone), geometry));
+        let half = u64::from(self.found.ring.half) * u64::from(blocks_per_zone(geometry));
+        let block = BLOCK_SIZE as u64;
+        (half * block, written.map(u64::from).sum::<u64>() * block)
+    }
+
+    fn report(&self, zone: ZoneId) -> &ZoneReport {
+        &self.reports[zone.0 as usize]
+    }
+
+    /// Its room.
+    pub fn space(&self) -> Space {
+        let geometry = self.device.geometry();
+        let content = &self.reports[self.found.ring.end() as usize..];
+        let usable = content.iter().filter(|report| report.state != ZoneState::Offline).count();
+        let usable = (usable as u64).saturating_sub(u64::from(RESERVE));
+        let capacity = usable * u64::from(blocks_per_zone(geometry));
+        let used: u64 = self.found.replay.files.values().map(blocks_of).sum();
+        let block = BLOCK_SIZE as u64;
+        Space {
+            capacity: capacity * block,
+            used: used * block,
+            available: capacity.saturating_sub(used) * block,
+        }
+    }
+
+    /// All paths and what they name, ascending.
+    pub fn names(&self) -> impl Iterator<Item = (&str, Node)> {
+        self.found.replay.nodes.iter().map(|(path, node)| (path.as_str(), *node))
+    }
+
+    /// What a path names.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if it leads out of the store.
+    pub fn node(&self, path: &str) -> Result<Node> {
+        let path = crate::store::clean(path)?;
+        if path.is_empty() {
+            return Ok(Node::Directory);
+        }
+        let missing = || Error::new(ErrorKind::NotFound, format!("{path}: no such file"));
+        self.found.replay.nodes.get(&path).copied().ok_or_else(missing)
+    }
+
+    /// What is known of a file; `None` if no path names it.
+    pub fn file(&self, id: FileId) -> Option<FileInfo> {
+        let names = *self.names.get(&id)?;
+        let empty = FileState::default();
+        let state = self.found.replay.files.get(&id).unwrap_or(&empty);
+        Some(FileInfo {
+            id,
+            size: state.size,
+            modified: state.modified,
+            lifetime: state.lifetime,
+            extents: state.extents.len() as u32,
+            blocks: blocks_of(state),
+            names,
+        })
+    }
+
+    /// A path of a file.
+    pub fn name_of(&self, id: FileId) -> String {
+        name_of(&self.found.replay, id)
+    }
+
+    /// What is in each zone, in their order.
+    pub fn zones(&self) -> Vec<ZoneInfo> {
+        let geometry = self.device.geometry();
+        let mut residents: BTreeMap<ZoneId, BTreeMap<FileId, u32>> = BTreeMap::new();
+        for (id, state) in &self.found.replay.files {
+            for (at, blocks) in state.extents.iter().flat_map(places) {
+                if let Some((zone, _)) = at.locate(geometry) {
+                    *residents.entry(zone).or_default().entry(*id).or_default() += blocks;
+                }
+            }
+        }
+        let each = self.reports.iter().map(|report| {
+            let usage = zone_use(report, geometry, self.found.ring);
+            let files = residents.remove(&report.zone).unwrap_or_default();
+            let conventional = usage == ZoneUse::Conventional;
+            let written = if conventional { 0 } else { blocks_written(report, geometry) };
+            let current = self.found.ring.zones(1 - self.found.half).any(|z| z == report.zone);
+            let valid = if current { written } else { files.values().sum() };
+            let active = report.state.is_active();
+            ZoneInfo { zone: report.zone, usage, active, written, valid, files }
+        });
+        each.collect()
+    }
+
+    /// Blocks that a zone holds.
+    pub fn zone_blocks(&self) -> u32 {
+        blocks_per_zone(self.device.geometry())
+    }
+
+    /// Reads a file; less than `len` bytes at its end.
+    ///
+    /// # Errors
+    /// `NotFound` if no path names it; `Corrupt` if a block is not what was written, `Io` if the
+    /// drive does not give it: both name the file and the block.
+    pub async fn read(&self, id: FileId, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let empty = FileState::default();
+        let state = match (self.found.replay.files.get(&id), self.names.contains_key(&id)) {
+            (Some(state), _) => state,
+            (None, true) => &empty,
+            (None, false) => {
+                return Err(Error::new(ErrorKind::NotFound, format!("file {} is gone", id.0)));
+            }
+        };
+        let end = offset.saturating_add(len as u64).min(state.size);
+        let mut bytes = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let (block, skip) = ((at / PAGE_SIZE as u64) as u32, (at % PAGE_SIZE as u64) as usize);
+            let last = end.div_ceil(PAGE_SIZE as u64) as u32;
+            let before = bytes.len();
+            match extent_of(state, block) {
+                Some(extent) => {
+                    let count = (last.min(extent.end()) - block).min(PIECE);
+                    let pages = self.read_checked(id, extent, block - extent.first, count).await?;
+                    pages.iter().for_each(|page| bytes.extend(page.iter()));
+                }
+                None => bytes.extend(&state.tail),
+            }
+            bytes.drain(before..(before + skip).min(bytes.len()));
+            if bytes.len() == before {
+                let what = format!("{}: block {block} has no place", self.name_of(id));
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
+            at += (bytes.len() - before) as u64;
+        }
+        bytes.truncate(end.saturating_sub(offset) as usize);
+        Ok(bytes)
+    }
+
+    /// Blocks of an extent, held against their checksums.
+    async fn read_checked(
+        &self,
+        id: FileId,
+        extent: &Extent,
+        inside: u32,
+        count: u32,
+    ) -> Result<Pages> {
+        let geometry = self.device.geometry();
+        let place = |inside: u32, error: Error| {
+            let at = extent.at.plus(inside);
+            let (zone, offset) = (at.zone(geometry), at.offset(geometry));
+            let (name, block) = (self.name_of(id), extent.first + inside);
+            error.at(format!("{name}: block {block} (zone {zone} offset {offset})"))
+        };
+        let at = extent.at.plus(inside);
+        let pages = read_blocks(&*self.device, QueueId(0), at, count, &self.pages).await;
+        let pages = pages.map_err(|error| place(inside, error))?;
+        let sums = self.sums_of(id, extent).await.map_err(|error| error.at(self.name_of(id)))?;
+        for (index, page) in pages.iter().enumerate() {
+            let inside = inside + index as u32;
+            let found = crc32c(page.bytes());
+            match sums.get(inside as usize) {
+                Some(sum) if *sum == found => {}
+                Some(sum) => return Err(place(inside, wrong_content(found, *sum))),
+                None => {
+                    let error = Error::new(ErrorKind::Corrupt, "it has no checksum");
+                    return Err(place(inside, error));
+                }
+            }
+        }
+        Ok(pages)
+    }
+
+    async fn sums_of(&self, id: FileId, extent: &Extent) -> Result<Rc<Vec<u32>>> {
+        let at = match &extent.sums {
+            Sums::Here(sums) => return Ok(sums.clone()),
+            Sums::At(at) => *at,
+        };
+        if let Some((_, sums)) = self.sums.borrow().as_ref().filter(|(known, _)| *known == at) {
+            return Ok(sums.clone());
+        }
+        let sums = read_sums(&*self.device, &self.pages, self.found.uuid, id, extent, at).await?;
+        let sums = Rc::new(sums);
+        *self.sums.borrow_mut() = Some((at, sums.clone()));
+        Ok(sums)
+    }
+}
+
+/// That a block is not what was written.
+pub(crate) fn wrong_content(found: u32, expected: u32) -> Error {
+    let message = format!("it has checksum {found:08x}, {expected:08x} was written");
+    Error::new(ErrorKind::Corrupt, message)
+}
+
+/// Reads the block with an extent's checksums.
+///
+/// # Errors
+/// `Corrupt` if it is none of this extent, `Io` if it cannot be read; both say where it is.
+pub(crate) async fn read_sums(
+    device: &dyn ZonedDevice,
+    pages: &Pool,
+    store: Uuid,
+    id: FileId,
+    extent: &Extent,
+    at: BlockAddr,
+) -> Result<Vec<u32>> {
+    let geometry = device.geometry();
+    let what = |error: Error| {
+        let (zone, offset) = (at.zone(geometry), at.offset(geometry));
+        error.at(format!("its block of checksums (zone {zone} offset {offset})"))
+    };
+    let read = read_blocks(device, QueueId(0), at, 1, pages).await.map_err(what)?;
+    let corrupt = |why: String| what(Error::new(ErrorKind::Corrupt, why));
+    let page = read.first().ok_or_else(|| corrupt("nothing was read".to_owned()))?;
+    let expect = Expect { kind: kind::SUMS, device: None, object: Some(store) };
+    let (header, body) = record::open(page.bytes(), &expect).map_err(what)?;
+    let short = || corrupt("too short".to_owned());
+    let (head, rest) = SumsHead::read_from_prefix(body).map_err(|_| short())?;
+    let (first, blocks) = (head.first.get(), head.blocks.get());
+    let of = header.sequence.get();
+    let same = of == id.0 && first == extent.first && blocks >= extent.blocks;
+    if !same || rest.len() as u64 != 4 * u64::from(blocks) {
+        return Err(corrupt(format!("they are of file {of}, {blocks} blocks from {first}")));
+    }
+    let each = rest.as_chunks::<4>().0.iter().map(|sum| u32::from_le_bytes(*sum));
+    Ok(each.collect())
+}
+
+/// A path of a file, or its number.
+pub(crate) fn name_of(replay: &Replay, id: FileId) -> String {
+    let named = replay.nodes.iter().find(|(_, node)| **node == Node::File(id));
+    named.map_or_else(|| format!("file {} without a name", id.0), |(path, _)| path.clone())
+}
+
+/// The extent that a block is in.
+fn extent_of(state: &FileState, block: u32) -> Option<&Extent> {
+    let after = state.extents.partition_point(|extent| extent.first <= block);
+    state.extents.get(after.checked_sub(1)?).filter(|extent| block < extent.end())
+}
+
+/// Where an extent and its checksums lie, and how many blocks they take there.
+pub(crate) fn places(extent: &Extent) -> impl Iterator<Item = (BlockAddr, u32)> + use<> {
+    let sums = match extent.sums {
+        Sums::Here(_) => None,
+        Sums::At(at) => Some((at, 1)),
+    };
+    std::iter::once((extent.at, extent.blocks)).chain(sums)
+}
+
+/// Blocks that a file takes, those of checksums included.
+fn blocks_of(state: &FileState) -> u64 {
+    state.extents.iter().flat_map(places).map(|(_, blocks)| u64::from(blocks)).sum()
+}
+
+/// How many paths name each file.
+fn count_names(replay: &Replay) -> BTreeMap<FileId, u32> {
+    let mut names = BTreeMap::new();
+    for node in replay.nodes.values() {
+        if let Node::File(id) = node {
+            *names.entry(*id).or_default() += 1;
+        }
+    }
+    names
+}
+
+fn zone_use(report: &ZoneReport, geometry: &Geometry, ring: RingZones) -> ZoneUse {
+    match report.state {
+        ZoneState::ReadOnly | ZoneState::Offline => ZoneUse::Failed,
+        _ if geometry.is_conventional(report.zone) => ZoneUse::Conventional,
+        _ if report.zone.0 < ring.end() => ZoneUse::Ring,
+        ZoneState::Empty => ZoneUse::Free,
+        ZoneState::Full => ZoneUse::Full,
+        _ => ZoneUse::Open,
+    }
+}
+
+/// The UUID of the store of which a drive has records where a store's ring may begin, whether or
+/// not it can be opened.
+///
+/// # Errors
+/// `Io` if the drive does not say how its zones are.
+pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<Uuid>> {
+    let geometry = device.geometry();
+    if BlockAddr::check(geometry).is_err() {
+        return Ok(None);
+    }
+    let pages = Pool::new(8);
+    let reports = reports_of(device)?;
+    let first = geometry.conventional_zones;
+    for report in reports.iter().skip(first as usize).take(MAY_BEGIN) {
+        // The superblock; where it is damaged, the snapshot's first record behind it.
+        for (offset, wanted) in [(0, kind::SUPERBLOCK), (1, kind::ENTRIES)] {
+            if offset >= blocks_begun(report, geometry) {
+                break;
+            }
+            let at = BlockAddr::new(geometry, report.zone, offset);
+            let Ok(page) = read_blocks(device, QueueId(0), at, 1, &pages).await else { continue };
+            let header = page.first().and_then(|page| record::peek(page.bytes()));
+            if let Some(header) = header.filter(|header| header.kind.get() == wanted) {
+                return Ok(Some(header.object));
+            }
+        }
+    }
+    Ok(None)
+}
