@@ -1,9 +1,10 @@
 //! What a drive holds, and what each command says of it.
 //!
-//! One place recognises it: a file system, a member of an array or a spare, what another program
-//! made, or bytes of an unknown kind. A command that makes something refuses a drive that is not
-//! empty and says what would be lost; a command that reads a file system and finds none says what
-//! there is instead. No advice destroys anything: what destroys is named as such.
+//! One place recognises it: a file system, a member of an array or a spare, a file store, what
+//! another program made, or bytes of an unknown kind. A command that makes something refuses a
+//! drive that is not empty and says what would be lost; a command that reads a file system (or a
+//! file store) and finds none says what there is instead. No advice destroys anything: what
+//! destroys is named as such.
 
 use anyhow::Result as Anyhow;
 use furrow_emu::{Emulator, OpenMode};
@@ -34,6 +35,8 @@ pub enum Holds {
     Nothing,
     /// A file system of Furrow's, with this UUID; it may be damaged.
     FileSystem(Uuid),
+    /// A file store, with this UUID; it may be damaged.
+    Store(Uuid),
     /// A member of an array, or a spare.
     Member(Box<Examined>),
     /// Records of Furrow's that this program cannot read, and why.
@@ -67,12 +70,19 @@ impl Holds {
             if OF_FILE_SYSTEMS.contains(&header.kind.get()) {
                 return Ok(Holds::FileSystem(header.object));
             }
+            if header.kind.get() == furrow_kv::format::kind::SUPERBLOCK {
+                return Ok(Holds::Store(header.object));
+            }
             unreadable = Some(Error::new(ErrorKind::Corrupt, "its records are damaged"));
         }
         match examine(device).await {
             Ok(examined) => return Ok(Holds::Member(Box::new(examined))),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => unreadable = Some(error),
+        }
+        // The half of its ring that counts may be the other one, or damaged in front.
+        if let Some(store) = furrow_kv::identify(device).await? {
+            return Ok(Holds::Store(store));
         }
         if let Some(error) = unreadable {
             return Ok(Holds::Unreadable(error));
@@ -96,6 +106,7 @@ impl Holds {
         match self {
             Holds::Nothing => "nothing",
             Holds::FileSystem(_) => "file-system",
+            Holds::Store(_) => "file-store",
             Holds::Member(examined) if examined.member.is_none() => "spare",
             Holds::Member(_) => "member",
             Holds::Unreadable(_) => "unreadable",
@@ -109,6 +120,7 @@ impl Holds {
         match self {
             Holds::Nothing => "nothing".to_owned(),
             Holds::FileSystem(uuid) => format!("a Furrow file system (UUID {uuid})"),
+            Holds::Store(uuid) => format!("a Furrow file store (UUID {uuid})"),
             Holds::Member(examined) => describe_member(examined),
             Holds::Unreadable(error) => {
                 format!("records of Furrow's that this program cannot read ({error})")
@@ -122,6 +134,7 @@ impl Holds {
     fn advice(&self, name: &str) -> String {
         match self {
             Holds::FileSystem(_) => format!("mount it with furrow mount {name} DIR"),
+            Holds::Store(_) => format!("furrow kv ls {name} shows its files"),
             Holds::Member(examined) if examined.member.is_some() => {
                 format!(
                     "furrow raid examine {name} shows it, furrow raid assemble starts the array"
@@ -168,6 +181,23 @@ impl Holds {
         };
         Some(Error::new(ErrorKind::WrongFormat, what))
     }
+
+    /// Why there is no file store to be used; `None` if there could be one.
+    fn instead_of_store(&self, name: &str) -> Option<Error> {
+        let what = match self {
+            Holds::Store(_) => return None,
+            Holds::Nothing => format!(
+                "{name}: no Furrow file store, the drive is empty: make one on it with furrow kv \
+                 mkfs {name}"
+            ),
+            _ => format!(
+                "{name}: no Furrow file store: it holds {}: {}",
+                self.describe(),
+                self.advice(name)
+            ),
+        };
+        Some(Error::new(ErrorKind::WrongFormat, what))
+    }
 }
 
 /// Why such a drive is none of an array.
@@ -202,6 +232,15 @@ pub async fn explain(device: &dyn ZonedDevice, error: Error) -> Error {
     }
     let holds = Holds::of(device).await.ok();
     holds.and_then(|holds| holds.instead_of_file_system(&device.name())).unwrap_or(error)
+}
+
+/// `error` of a command that wanted a file store, made to say what `device` holds if that is why.
+pub async fn explain_store(device: &dyn ZonedDevice, error: Error) -> Error {
+    if error.kind() != ErrorKind::WrongFormat {
+        return error;
+    }
+    let holds = Holds::of(device).await.ok();
+    holds.and_then(|holds| holds.instead_of_store(&device.name())).unwrap_or(error)
 }
 
 /// `error` of a command that wanted an empty drive, made to say what `device` holds.

@@ -77,6 +77,17 @@ pub fn until_free(path: &Path, patience: Duration) -> Result<()> {
     Ok(())
 }
 
+/// Why the file store on the image at `path`, which is locked, cannot be used now.
+pub fn of_store(path: &Path) -> String {
+    mounted(path).or_else(|| assembled(path)).unwrap_or_else(|| {
+        format!(
+            "{}: another program uses the store ({}): end it, or wait, and run this again",
+            path.display(),
+            holder(path)
+        )
+    })
+}
+
 fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     // Given back with the descriptor, a moment later; whoever opens the image meanwhile waits.

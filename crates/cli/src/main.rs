@@ -23,6 +23,7 @@ mod gc;
 mod helper;
 mod holds;
 mod in_use;
+mod kv;
 mod lab;
 mod map;
 mod metrics;
@@ -65,6 +66,7 @@ enum Command {
     Mkfs(mkfs::Args),
     Mount(mount::Args),
     Raid(raid::Args),
+    Kv(kv::Args),
     Umount(umount::Args),
     Fsck(fsck::Args),
     Dump(dump::Args),
@@ -88,6 +90,7 @@ impl Command {
             Command::Mkfs(args) => mkfs::run(args, out),
             Command::Mount(args) => mount::run(&args, out),
             Command::Raid(args) => raid::run(args, out),
+            Command::Kv(args) => kv::run(args, out),
             Command::Umount(args) => umount::run(&args, out),
             Command::Fsck(args) => fsck::run(&args, out),
             Command::Dump(args) => dump::run(args, out),
@@ -116,11 +119,12 @@ struct Statuses {
 }
 
 impl Statuses {
-    /// Statuses of `subcommand`: mount(8), fsck(8), and 2 and 1 for all others.
-    fn of(subcommand: Option<&str>) -> Statuses {
-        match subcommand {
-            Some("mount") => Statuses { usage: 1, failure: 32 },
-            Some("fsck") => Statuses { usage: 16, failure: 8 },
+    /// Statuses of a subcommand, and of the one below it: mount(8), fsck(8), and 2 and 1 for all
+    /// others.
+    fn of(subcommand: Option<&str>, below: Option<&str>) -> Statuses {
+        match (subcommand, below) {
+            (Some("mount"), _) => Statuses { usage: 1, failure: 32 },
+            (Some("fsck"), _) | (Some("kv"), Some("fsck")) => Statuses { usage: 16, failure: 8 },
             _ => Statuses { usage: 2, failure: 1 },
         }
     }
@@ -129,13 +133,9 @@ impl Statuses {
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let arguments = helper::call(&arguments).unwrap_or(arguments);
-    let subcommand = arguments
-        .iter()
-        .skip(1)
-        .filter_map(|argument| argument.to_str())
-        .find(|argument| !argument.starts_with('-'))
-        .map(str::to_owned);
-    let statuses = Statuses::of(subcommand.as_deref());
+    let words = arguments.iter().skip(1).filter_map(|argument| argument.to_str());
+    let mut words = words.filter(|argument| !argument.starts_with('-'));
+    let statuses = Statuses::of(words.next(), words.next());
     let status = match Cli::try_parse_from(&arguments) {
         Ok(cli) => run(cli, statuses),
         Err(error) => refuse(&error, &help_of(&arguments), statuses),
@@ -232,10 +232,12 @@ mod tests {
 
     #[test]
     fn mount_and_fsck_have_the_statuses_of_their_manuals() {
-        assert_eq!(Statuses::of(Some("mount")), Statuses { usage: 1, failure: 32 });
-        assert_eq!(Statuses::of(Some("fsck")), Statuses { usage: 16, failure: 8 });
-        assert_eq!(Statuses::of(Some("df")), Statuses { usage: 2, failure: 1 });
-        assert_eq!(Statuses::of(None), Statuses { usage: 2, failure: 1 });
+        let fsck = Statuses { usage: 16, failure: 8 };
+        assert_eq!(Statuses::of(Some("mount"), Some("d")), Statuses { usage: 1, failure: 32 });
+        assert_eq!(Statuses::of(Some("fsck"), Some("d")), fsck);
+        assert_eq!(Statuses::of(Some("kv"), Some("fsck")), fsck);
+        assert_eq!(Statuses::of(Some("df"), Some("fsck")), Statuses { usage: 2, failure: 1 });
+        assert_eq!(Statuses::of(None, None), Statuses { usage: 2, failure: 1 });
     }
 
     #[test]

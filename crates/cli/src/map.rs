@@ -20,14 +20,15 @@ pub struct Args {
 }
 
 /// How a use of zones is drawn.
-struct Style {
-    name: &'static str,
+pub struct Style {
+    /// The use; "unused", which every map has, stands for those that are not known.
+    pub name: &'static str,
     /// Without colour: capital if at least half of it is valid.
-    letter: char,
+    pub letter: char,
     /// SGR colour (foreground).
-    colour: u8,
+    pub colour: u8,
     /// What fills it: valid blocks, or (logs, whose blocks all count) written ones.
-    by_written: bool,
+    pub by_written: bool,
 }
 
 const STYLES: [Style; 13] = [
@@ -53,25 +54,25 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         serde_json::to_writer_pretty(&mut *out, &map)?;
         writeln!(out)?;
     } else {
-        draw(out, &map, Screen::of_stdout())?;
+        draw(out, &map, &STYLES, Screen::of_stdout())?;
     }
     Ok(0)
 }
 
-fn style(zone: &Zone) -> &'static Style {
+fn style<'a>(zone: &Zone, styles: &'a [Style]) -> &'a Style {
+    const UNUSED: Style = Style { name: "unused", letter: '-', colour: 90, by_written: false };
     // A use this version does not know is drawn as unused, and counted by its name below.
-    STYLES.iter().find(|style| style.name == zone.usage).unwrap_or(&STYLES[11])
+    styles.iter().find(|style| style.name == zone.usage).unwrap_or(&UNUSED)
 }
 
 /// Part of `zone` that is full, 0 to 1.
-fn fill(zone: &Zone, capacity: u64) -> f64 {
-    let blocks = if style(zone).by_written { zone.written } else { zone.valid };
+fn fill(zone: &Zone, style: &Style, capacity: u64) -> f64 {
+    let blocks = if style.by_written { zone.written } else { zone.valid };
     if capacity == 0 { 0.0 } else { (blocks as f64 / capacity as f64).min(1.0) }
 }
 
-fn cell(zone: &Zone, capacity: u64, colour: bool) -> String {
-    let style = style(zone);
-    let fill = fill(zone, capacity);
+fn cell(zone: &Zone, capacity: u64, style: &Style, colour: bool) -> String {
+    let fill = fill(zone, style, capacity);
     if !colour {
         let full = fill >= 0.5;
         return if full { style.letter.to_ascii_uppercase() } else { style.letter }.to_string();
@@ -87,8 +88,16 @@ fn cell(zone: &Zone, capacity: u64, colour: bool) -> String {
     format!("\x1b[{open}{}m{shape}\x1b[0m", style.colour)
 }
 
-/// Draws the picture, the legend and a table of uses.
-fn draw(out: &mut dyn Write, map: &MapPage, screen: Screen) -> io::Result<()> {
+/// Draws the picture, the legend and a table of uses, which look as `styles` say.
+///
+/// # Errors
+/// Those of writing.
+pub fn draw(
+    out: &mut dyn Write,
+    map: &MapPage,
+    styles: &[Style],
+    screen: Screen,
+) -> io::Result<()> {
     let label = map.total.saturating_sub(1).to_string().len();
     let room = screen.width.saturating_sub(label + 1).max(10);
     // Rows of a round number of zones are counted more easily.
@@ -96,12 +105,13 @@ fn draw(out: &mut dyn Write, map: &MapPage, screen: Screen) -> io::Result<()> {
     for chunk in map.zones.chunks(row) {
         write!(out, "{:>label$} ", chunk.first().map_or(0, |zone| zone.zone))?;
         for zone in chunk {
-            out.write_all(cell(zone, map.zone_blocks, screen.colour).as_bytes())?;
+            let style = style(zone, styles);
+            out.write_all(cell(zone, map.zone_blocks, style, screen.colour).as_bytes())?;
         }
         writeln!(out)?;
     }
     writeln!(out)?;
-    summary(out, map, screen)?;
+    summary(out, map, styles, screen)?;
     let cells = if screen.colour {
         "cells: ░ below 1/8 valid, ▒ below 1/2, ▓ below 7/8, █ above; underlined: open"
     } else {
@@ -116,10 +126,10 @@ fn draw(out: &mut dyn Write, map: &MapPage, screen: Screen) -> io::Result<()> {
     )
 }
 
-fn summary(out: &mut dyn Write, map: &MapPage, screen: Screen) -> io::Result<()> {
+fn summary(out: &mut dyn Write, map: &MapPage, styles: &[Style], screen: Screen) -> io::Result<()> {
     let mut table =
         show::table(&["use", "cell", "zones", "open", "written", "valid", "valid of zones"]);
-    for style in &STYLES {
+    for style in styles {
         let zones: Vec<&Zone> = map.zones.iter().filter(|zone| zone.usage == style.name).collect();
         if zones.is_empty() {
             continue;
@@ -142,7 +152,7 @@ fn summary(out: &mut dyn Write, map: &MapPage, screen: Screen) -> io::Result<()>
     show::print_table(&mut text, &table)?;
     // Colour comes after the table is laid out: it would count as width.
     for line in String::from_utf8_lossy(&text).lines() {
-        let style = STYLES.iter().find(|style| line.split_whitespace().next() == Some(style.name));
+        let style = styles.iter().find(|style| line.split_whitespace().next() == Some(style.name));
         match style.filter(|_| screen.colour) {
             Some(style) => {
                 let shape = match style.name {
@@ -186,7 +196,7 @@ mod tests {
 
     fn drawn(map: &MapPage, screen: Screen) -> String {
         let mut out = Vec::new();
-        draw(&mut out, map, screen).unwrap();
+        draw(&mut out, map, &STYLES, screen).unwrap();
         String::from_utf8(out).unwrap()
     }
 

@@ -105,6 +105,15 @@ pub fn print_table(out: &mut dyn Write, table: &Table) -> std::io::Result<()> {
     Ok(())
 }
 
+/// A name for a terminal: control characters are spelt out.
+pub fn printable(name: &str) -> String {
+    let spelt = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    name.chars().map(spelt).collect()
+}
+
 /// Writes `text` to standard error. That nobody hears it, or that there is no room for it, is no
 /// reason to end: the exit status says the same.
 pub fn say(text: &str) {

@@ -1,0 +1,87 @@
+//! `furrow kv`: file stores: make them, look at them, copy files in and out.
+//!
+//! Commands that only look ([`drive::Looked`]) write nothing to the drive, and show what a store
+//! would be that is opened now. Those that change one ([`drive::Changed`]) open it as any program
+//! does that uses one.
+
+mod backup;
+mod df;
+mod drive;
+mod fsck;
+mod get;
+mod kind;
+mod ls;
+mod map;
+mod mkfs;
+mod progress;
+mod put;
+mod restore;
+mod stat;
+
+use clap::Subcommand;
+use std::io::Write;
+
+/// Version of what these commands print for programs.
+const VERSION: u32 = 1;
+
+const AFTER_HELP: &str = "\
+Examples:
+  furrow device create s.zns -o zones=128,zone-size=16MiB,max-active=14
+  furrow kv mkfs s.zns --label db
+  furrow kv restore /var/backups/db s.zns db
+  furrow kv ls -l s.zns db; furrow kv df s.zns; furrow kv map s.zns
+  furrow kv get s.zns db/CURRENT -
+  furrow kv backup s.zns /var/backups/db-2
+  furrow kv fsck s.zns
+
+A path in a store is given from its root, with or without a slash in front. A store is used by one
+program at a time; ls, df, map, get, backup, stat and fsck write nothing to the drive. What a store
+is for: docs/store.md.";
+
+/// Make and look at file stores, which LSM engines such as RocksDB keep their files in
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Mkfs(mkfs::Args),
+    Ls(ls::Args),
+    Df(df::Args),
+    Map(map::Args),
+    Stat(stat::Args),
+    Get(get::Args),
+    Put(put::Args),
+    Backup(backup::Args),
+    Restore(restore::Args),
+    Fsck(fsck::Args),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If it cannot be done.
+pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    match args.action {
+        Action::Mkfs(args) => mkfs::run(args, out),
+        Action::Ls(args) => ls::run(&args, out),
+        Action::Df(args) => df::run(&args, out),
+        Action::Map(args) => map::run(&args, out),
+        Action::Stat(args) => stat::run(&args, out),
+        Action::Get(args) => get::run(&args, out),
+        Action::Put(args) => put::run(&args, out),
+        Action::Backup(args) => backup::run(&args, out),
+        Action::Restore(args) => restore::run(&args, out),
+        Action::Fsck(args) => fsck::run(&args, out),
+    }
+}
+
+/// Prints a document for programs.
+fn print_json(out: &mut dyn Write, document: &serde_json::Value) -> anyhow::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, document)?;
+    writeln!(out)?;
+    Ok(())
+}

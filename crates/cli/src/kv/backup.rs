@@ -1,0 +1,230 @@
+//! `furrow kv backup`: the files of a store, as files of this machine.
+
+use super::drive::{Looked, plain};
+use super::progress::Progress;
+use crate::show;
+use crate::target::source_name;
+use anyhow::{Context as _, Result, bail};
+use furrow_kv::{FileId, FileInfo, Node};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Copy all files, or those below a path, to a directory of this machine
+///
+/// Everything is on disk when this ends, with the times of the store; a file of several names is
+/// one file of several names again. Lifetimes are not kept. Every block is held against its
+/// checksum; a damaged file ends it, unless --keep-going says otherwise.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device
+    device: String,
+    /// Directory: it is made, or is empty
+    directory: PathBuf,
+    /// Directory or file in the store; all of it if absent
+    #[arg(default_value = "", hide_default_value = true)]
+    path: String,
+    /// Leave damaged files out, and say which; the exit status is 1 then
+    #[arg(short, long)]
+    keep_going: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was copied.
+#[derive(Default)]
+struct Copied {
+    files: u64,
+    directories: u64,
+    bytes: u64,
+    left_out: Vec<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the directory is not empty or cannot be written to, or a file is damaged; what was copied
+/// until then is there.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
+    let looked = Looked::open(&args.device)?;
+    let all = looked.below(&args.path)?;
+    // Said before anything is made.
+    for (name, _) in &all {
+        check_name(name)?;
+    }
+    make_empty(&args.directory)?;
+    let progress = Progress::new("copied", args.json);
+    let copied = copy(&looked, args, &all, &progress);
+    progress.end();
+    let copied = copied?;
+    if args.json {
+        let document = json!({
+            "version": super::VERSION,
+            "device": source_name(&args.device),
+            "uuid": looked.store().uuid().to_string(),
+            "path": plain(&args.path),
+            "directory": args.directory.display().to_string(),
+            "files": copied.files,
+            "directories": copied.directories,
+            "bytes": copied.bytes,
+            "left_out": copied.left_out,
+        });
+        super::print_json(out, &document)?;
+    } else {
+        for why in &copied.left_out {
+            writeln!(out, "left out: {why}")?;
+        }
+        let bytes = show::bytes(copied.bytes);
+        let (to, files) = (args.directory.display(), copied.files);
+        writeln!(out, "{to}: {files} files, {} directories, {bytes}", copied.directories)?;
+    }
+    Ok(u8::from(!copied.left_out.is_empty()))
+}
+
+/// A name from a drive leads to nothing outside of the directory.
+fn check_name(name: &str) -> Result<()> {
+    let wrong = |part: &str| matches!(part, "" | "." | "..") || part.contains('\0');
+    if !name.is_empty() && name.split('/').any(wrong) {
+        bail!("{name:?}: no path of a store: furrow kv fsck says what else is damaged");
+    }
+    Ok(())
+}
+
+fn make_empty(directory: &Path) -> Result<()> {
+    let what = || directory.display().to_string();
+    match fs::read_dir(directory) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => bail!("{}: not empty: name a directory that is, or a new one", what()),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            fs::create_dir_all(directory).with_context(what)?;
+            match directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+                Some(parent) => sync(parent),
+                None => Ok(()),
+            }
+        }
+        Err(error) => Err(error).with_context(what),
+    }
+}
+
+fn copy(
+    looked: &Looked,
+    args: &Args,
+    all: &[(String, Node)],
+    progress: &Progress,
+) -> Result<Copied> {
+    let store = looked.store();
+    let mut sizes: BTreeMap<FileId, u64> = BTreeMap::new();
+    for (_, node) in all {
+        if let Node::File(id) = node {
+            sizes.insert(*id, store.file(*id).map_or(0, |file| file.size));
+        }
+    }
+    let of: u64 = sizes.values().sum();
+    let mut copied = Copied::default();
+    let mut done = 0;
+    // Where a file was copied to first.
+    let mut there: BTreeMap<FileId, Option<PathBuf>> = BTreeMap::new();
+    let mut directories = vec![args.directory.clone()];
+    for (name, node) in all {
+        let to = match name.as_str() {
+            "" => args.directory.clone(),
+            name => args.directory.join(name),
+        };
+        let what = || to.display().to_string();
+        let id = match node {
+            Node::Directory if name.is_empty() => continue,
+            Node::Directory => {
+                fs::create_dir(&to).with_context(what)?;
+                copied.directories += 1;
+                directories.push(to);
+                continue;
+            }
+            Node::File(id) => id,
+        };
+        match there.get(id) {
+            Some(Some(first)) => {
+                fs::hard_link(first, &to).with_context(what)?;
+                copied.files += 1;
+                continue;
+            }
+            // It was left out.
+            Some(None) => continue,
+            None => {}
+        }
+        let Some(file) = store.file(*id) else { continue };
+        let before = done;
+        let written = write(looked, &file, &to, &mut |bytes| {
+            done += bytes;
+            progress.at(done, of);
+        });
+        match written {
+            Ok(()) => {
+                copied.files += 1;
+                copied.bytes += file.size;
+                there.insert(*id, Some(to));
+            }
+            Err(error) if args.keep_going && is_damage(&error) => {
+                copied.left_out.push(format!("{error:#}"));
+                done = before + file.size;
+                let _ = fs::remove_file(&to);
+                there.insert(*id, None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    for directory in directories.iter().rev() {
+        sync(directory)?;
+    }
+    Ok(copied)
+}
+
+/// Whether it is the file in the store that cannot be had.
+fn is_damage(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<furrow_zone::Error>().is_some()
+}
+
+fn write(looked: &Looked, file: &FileInfo, to: &Path, done: &mut dyn FnMut(u64)) -> Result<()> {
+    let what = || to.display().to_string();
+    let mut host = File::create_new(to).with_context(what)?;
+    looked.read(file, |bytes| {
+        host.write_all(bytes).with_context(what)?;
+        done(bytes.len() as u64);
+        Ok(())
+    })?;
+    let since = Duration::from_secs(file.modified.unsigned_abs());
+    let modified = match file.modified {
+        0.. => UNIX_EPOCH.checked_add(since),
+        _ => UNIX_EPOCH.checked_sub(since),
+    };
+    let modified = modified.filter(|time| *time <= SystemTime::now());
+    if let Some(time) = modified {
+        host.set_modified(time).with_context(what)?;
+    }
+    host.sync_all().with_context(what)
+}
+
+fn sync(directory: &Path) -> Result<()> {
+    let what = || directory.display().to_string();
+    File::open(directory).and_then(|directory| directory.sync_all()).with_context(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for name in ["", "db", "db/a.sst", "..a/b.."] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for name in ["..", "a/../../b", "/etc", "a//b", "a/.", "a\0b"] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+}

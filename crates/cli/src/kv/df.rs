@@ -1,0 +1,115 @@
+//! `furrow kv df`: the room of a store, and what takes it.
+
+use super::drive::Looked;
+use super::kind::{self, Kind};
+use crate::show;
+use crate::target::source_name;
+use furrow_kv::{Snapshot, Space};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+/// Show space, and which kinds of files take it
+///
+/// "Used" is what counts on the drive, in whole blocks, with blocks of checksums; "available" is
+/// what can be written by cleaning alone, without anything being removed. Kinds are told by names,
+/// as RocksDB gives them.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device
+    device: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What files of a kind are together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// How many.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of the drive that they take.
+    pub disk: u64,
+    /// Runs of blocks.
+    pub extents: u64,
+}
+
+/// What the files of each kind are together.
+pub fn sums(store: &Snapshot) -> BTreeMap<Kind, Sum> {
+    let mut sums: BTreeMap<Kind, Sum> = Kind::ALL.map(|kind| (kind, Sum::default())).into();
+    for (id, kind) in kind::files(store) {
+        let Some(file) = store.file(id) else { continue };
+        let sum = sums.entry(kind).or_default();
+        sum.files += 1;
+        sum.bytes += file.size;
+        sum.disk += file.blocks * 4096;
+        sum.extents += u64::from(file.extents);
+    }
+    sums
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If there is no store.
+pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let looked = Looked::open(&args.device)?;
+    let store = looked.store();
+    let (space, sums) = (store.space(), sums(store));
+    let device = source_name(&args.device);
+    if args.json {
+        let kinds = sums.iter().map(|(kind, sum)| {
+            json!({
+                "kind": kind.name(),
+                "files": sum.files,
+                "bytes": sum.bytes,
+                "disk_bytes": sum.disk,
+            })
+        });
+        let document = json!({
+            "version": super::VERSION,
+            "device": device,
+            "uuid": store.uuid().to_string(),
+            "label": store.label(),
+            "size_bytes": space.capacity,
+            "used_bytes": space.used,
+            "available_bytes": space.available,
+            "kinds": kinds.collect::<Vec<_>>(),
+        });
+        super::print_json(out, &document)?;
+        return Ok(0);
+    }
+    print_space(out, &device, &space)?;
+    writeln!(out)?;
+    let mut table = show::table(&["kind", "names", "files", "bytes", "on the drive", "share"]);
+    for (kind, sum) in &sums {
+        table.add_row([
+            kind.name().to_owned(),
+            kind.pattern().to_owned(),
+            sum.files.to_string(),
+            show::bytes(sum.bytes),
+            show::bytes(sum.disk),
+            show::percent(sum.disk, space.used),
+        ]);
+    }
+    show::print_table(out, &table)?;
+    Ok(0)
+}
+
+/// Prints the room of the store on `device`.
+///
+/// # Errors
+/// Those of writing.
+pub fn print_space(out: &mut dyn Write, device: &str, space: &Space) -> std::io::Result<()> {
+    let mut table = show::table(&["device", "size", "used", "use", "available"]);
+    table.add_row([
+        device.to_owned(),
+        show::bytes(space.capacity),
+        show::bytes(space.used),
+        show::percent(space.used, space.capacity),
+        show::bytes(space.available),
+    ]);
+    show::print_table(out, &table)
+}

@@ -1,0 +1,276 @@
+//! The drive of a store: opened to be looked at, or to be changed.
+
+use crate::daemon::config;
+use crate::{holds, in_use};
+use anyhow::{Result, bail};
+use furrow_emu::{Emulator, OpenMode};
+use furrow_kv::{FileId, FileInfo, Lifetime, Node, Options, Snapshot, Store};
+use furrow_rt::Rt;
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Error, ErrorKind};
+use std::io::Read;
+use std::path::Path;
+use std::rc::Rc;
+
+/// Bytes of files that are moved at a time.
+pub const PIECE: usize = 1 << 20;
+/// Behind the path of what is being written, until it takes the place of that path.
+const UNFINISHED: &str = ".furrow-put";
+
+/// Opens the drive that `device` names; one in use is refused at once.
+///
+/// # Errors
+/// Those of [`holds::open`]; `Busy` says who has it.
+pub fn open(rt: &Rt, device: &str, mode: OpenMode) -> Result<Rc<Emulator>> {
+    let spec: DeviceSpec = device.parse()?;
+    let drive = holds::open(rt, &spec, mode).map_err(|error| match (&spec, error.kind()) {
+        (DeviceSpec::Image(image), ErrorKind::Busy) => {
+            Error::new(ErrorKind::Busy, in_use::of_store(Path::new(&image.path)))
+        }
+        _ => error,
+    })?;
+    if mode == OpenMode::ReadWrite {
+        for warning in drive.warnings() {
+            crate::complain(&format!("warning: {warning}"));
+        }
+    }
+    Ok(drive)
+}
+
+/// A store that is looked at. Nothing is written to its drive.
+pub struct Looked {
+    rt: Rt,
+    store: Rc<Snapshot>,
+}
+
+impl Looked {
+    /// Opens the store on `device`.
+    ///
+    /// # Errors
+    /// If there is none; then it says what there is.
+    pub fn open(device: &str) -> Result<Looked> {
+        let rt = Rt::new(config()?);
+        let drive = open(&rt, device, OpenMode::ReadOnly)?;
+        let store = rt.block_on(async move {
+            match Snapshot::open(drive.clone()).await {
+                Err(error) => Err(holds::explain_store(&*drive, error).await),
+                store => store,
+            }
+        });
+        // What is left of a failed look holds the drive.
+        let store = store.inspect_err(|_| rt.clear())?;
+        Ok(Looked { rt, store: Rc::new(store) })
+    }
+
+    /// What it holds.
+    pub fn store(&self) -> &Snapshot {
+        &self.store
+    }
+
+    /// The file that a path names.
+    ///
+    /// # Errors
+    /// If it names none.
+    pub fn file(&self, path: &str) -> Result<FileInfo> {
+        match self.store.node(path)? {
+            Node::Directory => bail!("{path}: a directory"),
+            Node::File(id) => match self.store.file(id) {
+                Some(file) => Ok(file),
+                None => bail!("{path}: no such file"),
+            },
+        }
+    }
+
+    /// Gives the bytes of a file to `each`, in pieces.
+    ///
+    /// # Errors
+    /// If a block is not as it was written, or those of `each`.
+    pub fn read(&self, file: &FileInfo, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let (id, mut at) = (file.id, 0);
+        while at < file.size {
+            let store = self.store.clone();
+            let bytes = self.rt.block_on(async move { store.read(id, at, PIECE).await })?;
+            if bytes.is_empty() {
+                bail!("file {}: {at} of {} bytes are there", id.0, file.size);
+            }
+            at += bytes.len() as u64;
+            each(&bytes)?;
+        }
+        Ok(())
+    }
+
+    /// All names at and below a path, ascending, each as it is called from there; the path itself
+    /// has the empty name if it is a directory, and its last part if it is a file.
+    ///
+    /// # Errors
+    /// If there is no such path.
+    pub fn below(&self, path: &str) -> Result<Vec<(String, Node)>> {
+        let node = self.store.node(path)?;
+        let path = plain(path);
+        if let Node::File(_) = node {
+            let last = path.rsplit('/').next().unwrap_or_default();
+            return Ok(vec![(last.to_owned(), node)]);
+        }
+        let mut all = vec![(String::new(), Node::Directory)];
+        let prefix = if path.is_empty() { path } else { format!("{path}/") };
+        let inside = self.store.names().filter_map(|(name, node)| {
+            let name = name.strip_prefix(&prefix).filter(|name| !name.is_empty())?;
+            Some((name.to_owned(), node))
+        });
+        all.extend(inside);
+        Ok(all)
+    }
+}
+
+impl Drop for Looked {
+    fn drop(&mut self) {
+        self.rt.clear();
+    }
+}
+
+/// A path without slashes at its ends or twice, as the store has it.
+pub fn plain(path: &str) -> String {
+    let parts: Vec<&str> =
+        path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    parts.join("/")
+}
+
+/// A store that is changed.
+pub struct Changed {
+    rt: Rt,
+    store: Store,
+}
+
+impl Changed {
+    /// Opens the store on `device`.
+    ///
+    /// # Errors
+    /// If there is none; then it says what there is.
+    pub fn open(device: &str) -> Result<Changed> {
+        let rt = Rt::new(config()?);
+        let drive = open(&rt, device, OpenMode::ReadWrite)?;
+        let engine = rt.clone();
+        let store = rt.block_on(async move {
+            match Store::open(&engine, drive.clone(), Options::default()).await {
+                Err(error) => Err(holds::explain_store(&*drive, error).await),
+                store => store,
+            }
+        });
+        let store = store.inspect_err(|_| rt.clear())?;
+        Ok(Changed { rt, store })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What a path names, if anything.
+    ///
+    /// # Errors
+    /// If it leads out of the store.
+    pub fn node(&self, path: &str) -> Result<Option<Node>> {
+        match self.store.stat(path) {
+            Ok(stat) => Ok(Some(stat.node)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a directory, and those on the way to it, where they are missing.
+    ///
+    /// # Errors
+    /// If a file is in the way.
+    pub fn make_directories(&self, path: &str) -> Result<()> {
+        let path = plain(path);
+        let ends = path.match_indices('/').map(|(at, _)| at);
+        for end in ends.chain(Some(path.len()).filter(|end| *end > 0)) {
+            match self.node(&path[..end])? {
+                Some(Node::Directory) => {}
+                Some(Node::File(_)) => bail!("{}: a file, not a directory", &path[..end]),
+                None => self.store.make_directory(&path[..end])?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a file of what `from` gives, synced, under a name of its own, which then takes the
+    /// place of `path`. Answers its bytes.
+    ///
+    /// # Errors
+    /// If it cannot be read or written; then `path` is as before.
+    pub fn write(
+        &self,
+        path: &str,
+        lifetime: Lifetime,
+        from: &mut dyn Read,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<u64> {
+        let unfinished = format!("{}{UNFINISHED}", plain(path));
+        let id = self.store.create(&unfinished, lifetime)?;
+        let written = self.fill(id, from, done);
+        let closed = self.run(move |store| async move { store.close(id).await });
+        let written = written.and_then(|bytes| {
+            closed?;
+            self.run(move |store| async move { store.sync(id).await })?;
+            self.store.rename(&unfinished, path)?;
+            Ok(bytes)
+        });
+        if written.is_err() && self.store.failed().is_none() {
+            // What is left of it takes no room that somebody would miss.
+            let _ = self.store.remove(&unfinished);
+            let _ = self.sync_names();
+        }
+        written
+    }
+
+    fn fill(&self, id: FileId, from: &mut dyn Read, done: &mut dyn FnMut(u64)) -> Result<u64> {
+        let mut bytes = 0;
+        loop {
+            let mut piece = Vec::new();
+            Read::take(&mut *from, PIECE as u64).read_to_end(&mut piece)?;
+            if piece.is_empty() {
+                break;
+            }
+            let length = piece.len() as u64;
+            self.run(move |store| async move { store.append(id, &piece).await })?;
+            bytes += length;
+            done(length);
+        }
+        Ok(bytes)
+    }
+
+    /// Makes all names durable.
+    ///
+    /// # Errors
+    /// If the drive does not take them.
+    pub fn sync_names(&self) -> Result<()> {
+        Ok(self.run(|store| async move { store.sync_names().await })?)
+    }
+
+    fn run<T: 'static, F>(&self, action: impl FnOnce(Store) -> F) -> T
+    where
+        F: Future<Output = T> + 'static,
+    {
+        self.rt.block_on(action(self.store.clone()))
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        // Everything that was answered is durable.
+        self.rt.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_as_the_store_has_them() {
+        for (given, path) in [("/db//a/", "db/a"), ("./db", "db"), ("/", ""), ("", "")] {
+            assert_eq!(plain(given), path);
+        }
+    }
+}

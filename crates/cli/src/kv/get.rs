@@ -1,0 +1,118 @@
+//! `furrow kv get`: a file out of a store.
+
+use super::drive::{Looked, plain};
+use super::progress::Progress;
+use crate::show;
+use crate::target::source_name;
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Copy a file out of the store
+///
+/// Every block is held against its checksum.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device
+    device: String,
+    /// File in the store
+    path: String,
+    /// Where to, - for standard output; its last name, here, if absent
+    file: Option<PathBuf>,
+    /// Replace a file that is there
+    #[arg(short, long)]
+    force: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the file is not there, is damaged, or cannot be written: then no file was made or replaced.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
+    let to_output = args.file.as_deref() == Some(Path::new("-"));
+    if to_output && args.json {
+        bail!("--json and standard output for the file: name a file, or leave --json out");
+    }
+    let looked = Looked::open(&args.device)?;
+    let file = looked.file(&args.path)?;
+    let progress = Progress::new("read", args.json);
+    let mut done = 0;
+    let mut copy = |to: &mut dyn Write| {
+        looked.read(&file, |bytes| {
+            to.write_all(bytes)?;
+            done += bytes.len() as u64;
+            progress.at(done, file.size);
+            Ok(())
+        })
+    };
+    if to_output {
+        let copied = copy(out);
+        progress.end();
+        copied?;
+        return Ok(0);
+    }
+    let to = destination(args);
+    let copied = create(&to, args.force, &mut copy);
+    progress.end();
+    copied?;
+    if args.json {
+        let document = json!({
+            "version": super::VERSION,
+            "device": source_name(&args.device),
+            "path": plain(&args.path),
+            "file": to.display().to_string(),
+            "bytes": file.size,
+        });
+        super::print_json(out, &document)?;
+    } else {
+        writeln!(out, "{}: {}", to.display(), show::bytes(file.size))?;
+    }
+    Ok(0)
+}
+
+/// The file to be made: in a directory it is called as in the store.
+fn destination(args: &Args) -> PathBuf {
+    let path = plain(&args.path);
+    let name = path.rsplit('/').next().unwrap_or_default();
+    match &args.file {
+        None => PathBuf::from(name),
+        Some(file) if file.is_dir() => file.join(name),
+        Some(file) => file.clone(),
+    }
+}
+
+/// Has `copy` write a file, which is there when it is whole.
+fn create(
+    to: &Path,
+    force: bool,
+    copy: &mut dyn FnMut(&mut dyn Write) -> Result<()>,
+) -> Result<()> {
+    let what = || to.display().to_string();
+    match fs::metadata(to) {
+        // A pipe, or the like: nothing is replaced.
+        Ok(meta) if !meta.is_file() => {
+            let mut file = OpenOptions::new().write(true).open(to).with_context(what)?;
+            return copy(&mut file);
+        }
+        Ok(_) if !force => bail!("{}: is there already: --force replaces it", to.display()),
+        _ => {}
+    }
+    let Some(name) = to.file_name() else { bail!("{}: no name of a file", to.display()) };
+    let mut unfinished = name.to_owned();
+    unfinished.push(".furrow-get");
+    let unfinished = to.with_file_name(unfinished);
+    let mut file = File::create(&unfinished).with_context(what)?;
+    let copied = copy(&mut file)
+        .and_then(|()| Ok(file.sync_all()?))
+        .and_then(|()| fs::rename(&unfinished, to).with_context(what));
+    if copied.is_err() {
+        // Half a file is of no use.
+        let _ = fs::remove_file(&unfinished);
+    }
+    copied
+}

@@ -1,0 +1,191 @@
+//! `furrow kv ls`: the files of a store.
+
+use super::drive::{Looked, plain};
+use crate::daemon::utc;
+use crate::show;
+use crate::target::source_name;
+use clap::ValueEnum;
+use furrow_kv::{FileInfo, Lifetime, Node};
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// List files
+///
+/// A directory has a slash behind its name. With -l: bytes, when the file was written last (UTC),
+/// how long it is expected to live, runs of blocks that it has, and its name.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device
+    device: String,
+    /// Directory or file; the root if absent
+    #[arg(default_value = "", hide_default_value = true)]
+    path: String,
+    /// Say more than the name
+    #[arg(short, long)]
+    long: bool,
+    /// Also what is in directories below
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long a file is expected to live, as RocksDB says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Life {
+    /// Nobody said
+    NotSet,
+    /// No hint is to be used
+    None,
+    /// Shortest
+    Short,
+    /// Longer
+    Medium,
+    /// Longer still
+    Long,
+    /// Longest
+    Extreme,
+}
+
+impl Life {
+    /// Of a file.
+    pub fn of(lifetime: Lifetime) -> Life {
+        match lifetime {
+            Lifetime::NotSet => Life::NotSet,
+            Lifetime::None => Life::None,
+            Lifetime::Short => Life::Short,
+            Lifetime::Medium => Life::Medium,
+            Lifetime::Long => Life::Long,
+            Lifetime::Extreme => Life::Extreme,
+        }
+    }
+
+    /// For the store.
+    pub fn lifetime(self) -> Lifetime {
+        match self {
+            Life::NotSet => Lifetime::NotSet,
+            Life::None => Lifetime::None,
+            Life::Short => Lifetime::Short,
+            Life::Medium => Lifetime::Medium,
+            Life::Long => Lifetime::Long,
+            Life::Extreme => Lifetime::Extreme,
+        }
+    }
+
+    /// As it is given and shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            Life::NotSet => "not-set",
+            Life::None => "none",
+            Life::Short => "short",
+            Life::Medium => "medium",
+            Life::Long => "long",
+            Life::Extreme => "extreme",
+        }
+    }
+}
+
+/// A name, and the file it names; a directory has none.
+struct Line {
+    path: String,
+    file: Option<FileInfo>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If there is no store, or no such path.
+pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let looked = Looked::open(&args.device)?;
+    let lines = lines(&looked, args)?;
+    if args.json {
+        let document = json!({
+            "version": super::VERSION,
+            "device": source_name(&args.device),
+            "uuid": looked.store().uuid().to_string(),
+            "path": plain(&args.path),
+            "entries": lines.iter().map(entry).collect::<Vec<_>>(),
+        });
+        super::print_json(out, &document)?;
+        return Ok(0);
+    }
+    if !args.long {
+        for line in &lines {
+            let slash = if line.file.is_none() { "/" } else { "" };
+            writeln!(out, "{}{slash}", show::printable(&line.path))?;
+        }
+        return Ok(0);
+    }
+    let mut table = show::table(&["bytes", "modified", "lifetime", "extents", "name"]);
+    if let Some(first) = table.column_mut(0) {
+        first.set_cell_alignment(comfy_table::CellAlignment::Right);
+    }
+    if let Some(last) = table.column_mut(4) {
+        last.set_cell_alignment(comfy_table::CellAlignment::Left);
+    }
+    for line in &lines {
+        let name = show::printable(&line.path);
+        table.add_row(match &line.file {
+            Some(file) => [
+                file.size.to_string(),
+                utc(u64::try_from(file.modified).unwrap_or(0)),
+                Life::of(file.lifetime).name().to_owned(),
+                file.extents.to_string(),
+                name,
+            ],
+            None => {
+                let none = || "-".to_owned();
+                [none(), none(), none(), none(), format!("{name}/")]
+            }
+        });
+    }
+    show::print_table(out, &table)?;
+    Ok(0)
+}
+
+fn lines(looked: &Looked, args: &Args) -> anyhow::Result<Vec<Line>> {
+    let all = looked.below(&args.path)?;
+    let wanted = all
+        .into_iter()
+        .filter(|(name, _)| !name.is_empty() && (args.recursive || !name.contains('/')));
+    let line = |(path, node)| Line {
+        path,
+        file: match node {
+            Node::Directory => None,
+            Node::File(id) => looked.store().file(id),
+        },
+    };
+    Ok(wanted.map(line).collect())
+}
+
+fn entry(line: &Line) -> Value {
+    match &line.file {
+        None => json!({ "name": line.path, "kind": "directory" }),
+        Some(file) => json!({
+            "name": line.path,
+            "kind": "file",
+            "file": file.id.0,
+            "bytes": file.size,
+            "modified": file.modified,
+            "lifetime": Life::of(file.lifetime).name(),
+            "extents": file.extents,
+            "disk_bytes": file.blocks * 4096,
+            "names": file.names,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lifetimes_are_named_as_they_are_given() {
+        for life in Life::value_variants() {
+            assert_eq!(Life::of(life.lifetime()), *life);
+            let value = life.to_possible_value().expect("none is hidden");
+            assert_eq!(value.get_name(), life.name());
+        }
+    }
+}

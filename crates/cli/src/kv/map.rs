@@ -1,0 +1,203 @@
+//! `furrow kv map`: a picture of what is in which zone of a store.
+
+use super::drive::Looked;
+use super::kind::{self, Kind};
+use crate::map::{Style, draw};
+use crate::show::{self, Screen};
+use crate::target::source_name;
+use furrow_fuse::report::{MapPage, Zone};
+use furrow_kv::{FileId, ZoneInfo, ZoneUse};
+use serde_json::{Map, json};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// Show what is in which zone
+///
+/// One cell per zone, in the order of the drive: the kind of files that takes most of what counts
+/// in it, and how much of the zone counts. A second table says in how many zones each kind lives,
+/// and in how many of them with no other.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device
+    device: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const STYLES: [Style; 10] = [
+    Style { name: "ring", letter: 'r', colour: 35, by_written: true },
+    Style { name: "blob", letter: 'b', colour: 34, by_written: false },
+    Style { name: "sst", letter: 's', colour: 32, by_written: false },
+    Style { name: "wal", letter: 'w', colour: 31, by_written: false },
+    Style { name: "manifest", letter: 'm', colour: 93, by_written: false },
+    Style { name: "other", letter: 'o', colour: 36, by_written: false },
+    Style { name: "garbage", letter: 'g', colour: 33, by_written: false },
+    Style { name: "free", letter: '.', colour: 90, by_written: false },
+    Style { name: "unused", letter: '-', colour: 90, by_written: false },
+    Style { name: "retired", letter: 'x', colour: 41, by_written: false },
+];
+
+/// Blocks of each kind that count in a zone.
+type Kinds = BTreeMap<Kind, u64>;
+
+/// Runs the command.
+///
+/// # Errors
+/// If there is no store.
+pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let looked = Looked::open(&args.device)?;
+    let store = looked.store();
+    let files = kind::files(store);
+    let zones: Vec<(ZoneInfo, Kinds)> = store
+        .zones()
+        .into_iter()
+        .map(|zone| {
+            let kinds = kinds_in(&zone, &files);
+            (zone, kinds)
+        })
+        .collect();
+    let device = source_name(&args.device);
+    if args.json {
+        let each = zones.iter().map(|(zone, kinds)| {
+            let kinds = kinds.iter().map(|(kind, blocks)| (kind.name().to_owned(), json!(blocks)));
+            json!({
+                "zone": zone.zone.0,
+                "use": use_name(zone.usage),
+                "active": zone.active,
+                "written": zone.written,
+                "valid": zone.valid,
+                "kinds": kinds.collect::<Map<_, _>>(),
+            })
+        });
+        let document = json!({
+            "version": super::VERSION,
+            "device": device,
+            "uuid": store.uuid().to_string(),
+            "zone_blocks": store.zone_blocks(),
+            "total": zones.len(),
+            "zones": each.collect::<Vec<_>>(),
+        });
+        super::print_json(out, &document)?;
+        return Ok(0);
+    }
+    let page = MapPage {
+        version: super::VERSION,
+        device,
+        zone_blocks: u64::from(store.zone_blocks()),
+        total: zones.len() as u64,
+        zones: zones.iter().map(|(zone, kinds)| cell(zone, kinds)).collect(),
+    };
+    draw(out, &page, &STYLES, Screen::of_stdout())?;
+    writeln!(out)?;
+    print_kinds(out, &zones)?;
+    Ok(0)
+}
+
+fn kinds_in(zone: &ZoneInfo, files: &BTreeMap<FileId, Kind>) -> Kinds {
+    let mut kinds = Kinds::new();
+    for (file, blocks) in &zone.files {
+        if let Some(kind) = files.get(file) {
+            *kinds.entry(*kind).or_default() += u64::from(*blocks);
+        }
+    }
+    kinds
+}
+
+/// For programs.
+fn use_name(usage: ZoneUse) -> &'static str {
+    match usage {
+        ZoneUse::Conventional => "conventional",
+        ZoneUse::Ring => "ring",
+        ZoneUse::Free => "free",
+        ZoneUse::Open => "open",
+        ZoneUse::Full => "full",
+        ZoneUse::Failed => "failed",
+    }
+}
+
+/// How a zone is drawn: by the kind that takes most of it.
+fn cell(zone: &ZoneInfo, kinds: &Kinds) -> Zone {
+    let most = kinds.iter().max_by_key(|(_, blocks)| **blocks);
+    let usage = match zone.usage {
+        ZoneUse::Conventional => "unused",
+        ZoneUse::Ring => "ring",
+        ZoneUse::Failed => "retired",
+        ZoneUse::Free => "free",
+        ZoneUse::Open | ZoneUse::Full => most.map_or("garbage", |(kind, _)| kind.name()),
+    };
+    Zone {
+        zone: u64::from(zone.zone.0),
+        usage: usage.to_owned(),
+        open: zone.active,
+        written: u64::from(zone.written),
+        valid: u64::from(zone.valid),
+    }
+}
+
+fn print_kinds(out: &mut dyn Write, zones: &[(ZoneInfo, Kinds)]) -> io::Result<()> {
+    let mut table = show::table(&["kind", "lives in zones", "alone in", "valid"]);
+    for kind in Kind::ALL {
+        let homes = zones.iter().filter(|(_, kinds)| kinds.contains_key(&kind));
+        let alone = homes.clone().filter(|(_, kinds)| kinds.len() == 1).count();
+        let valid: u64 = homes.clone().filter_map(|(_, kinds)| kinds.get(&kind)).sum();
+        let row = [kind.name().to_owned(), homes.count().to_string(), alone.to_string()];
+        table.add_row(row.into_iter().chain([show::bytes(valid * 4096)]));
+    }
+    show::print_table(out, &table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_zone::ZoneId;
+
+    fn zone(usage: ZoneUse, valid: u32) -> ZoneInfo {
+        ZoneInfo {
+            zone: ZoneId(7),
+            usage,
+            active: usage == ZoneUse::Open,
+            written: 100,
+            valid,
+            files: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_cell_is_what_takes_most_of_the_zone() {
+        let kinds: Kinds = [(Kind::Blob, 30), (Kind::Wal, 31), (Kind::Other, 1)].into();
+        assert_eq!(cell(&zone(ZoneUse::Full, 62), &kinds).usage, "wal");
+        assert_eq!(cell(&zone(ZoneUse::Full, 0), &Kinds::new()).usage, "garbage");
+        assert_eq!(cell(&zone(ZoneUse::Free, 0), &Kinds::new()).usage, "free");
+        assert_eq!(cell(&zone(ZoneUse::Failed, 62), &kinds).usage, "retired");
+        assert!(cell(&zone(ZoneUse::Open, 1), &kinds).open);
+    }
+
+    #[test]
+    fn every_use_has_a_cell_of_its_own() {
+        for name in Kind::ALL.map(Kind::name).into_iter().chain(["ring", "free", "garbage"]) {
+            assert_eq!(STYLES.iter().filter(|style| style.name == name).count(), 1, "{name}");
+        }
+        let mut letters: Vec<char> = STYLES.iter().map(|style| style.letter).collect();
+        letters.sort_unstable();
+        letters.dedup();
+        assert_eq!(letters.len(), STYLES.len());
+    }
+
+    #[test]
+    fn kinds_are_counted_where_they_live() {
+        let one = (zone(ZoneUse::Full, 9), Kinds::from([(Kind::Sst, 9)]));
+        let two = (zone(ZoneUse::Full, 9), Kinds::from([(Kind::Sst, 4), (Kind::Blob, 5)]));
+        let mut out = Vec::new();
+        print_kinds(&mut out, &[one, two]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let row = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().skip(1).take(2).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(
+            (row("sst"), row("blob"), row("wal")),
+            ("2 1".into(), "1 0".into(), "0 0".into())
+        );
+    }
+}

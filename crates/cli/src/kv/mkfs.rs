@@ -1,0 +1,92 @@
+//! `furrow kv mkfs`: a new file store.
+
+use super::drive;
+use crate::daemon::config;
+use crate::holds::Holds;
+use crate::show;
+use crate::target::source_name;
+use anyhow::bail;
+use furrow_emu::OpenMode;
+use furrow_kv::{FormatOptions, Snapshot, Store};
+use furrow_rt::Rt;
+use furrow_zone::ZonedDevice as _;
+use serde_json::json;
+use std::io::Write;
+
+/// Make a file store
+///
+/// All that is on the device is lost.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device
+    device: String,
+    /// Label, at most 63 bytes
+    #[arg(short = 'L', long, value_name = "LABEL", default_value = "", hide_default_value = true)]
+    label: String,
+    /// Overwrite a device that holds a file store or other data
+    #[arg(short, long)]
+    force: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the drive holds something, and that is not to be lost, or is not fit for a store.
+pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let rt = Rt::new(config()?);
+    let device = drive::open(&rt, &args.device, OpenMode::ReadWrite)?;
+    let geometry = device.geometry().clone();
+    if geometry.conventional_zones >= geometry.zones {
+        bail!(
+            "{}: all of its {} zones are conventional, the drive has none for writing in sequence: \
+             Furrow needs a zoned drive",
+            device.name(),
+            geometry.zones
+        );
+    }
+    let name = source_name(&args.device);
+    let options =
+        FormatOptions { label: args.label.clone(), force: args.force, ..FormatOptions::default() };
+    let (engine, at) = (rt.clone(), name.clone());
+    let made = rt.block_on(async move {
+        if !options.force {
+            Holds::of(&*device).await?.refuse_used(&at, "-f")?;
+        }
+        Store::format(&engine, device.clone(), &options).await?;
+        Snapshot::open(device).await
+    });
+    rt.clear();
+    let made = made?;
+    let (uuid, space, zone) = (made.uuid(), made.space(), u64::from(made.zone_blocks()) * 4096);
+    let (half, _) = made.ring();
+    if args.json {
+        let document = json!({
+            "version": super::VERSION,
+            "device": name,
+            "uuid": uuid.to_string(),
+            "label": args.label,
+            "zones": geometry.zones,
+            "zone_bytes": zone,
+            "ring_bytes": 2 * half,
+            "size_bytes": space.capacity,
+        });
+        super::print_json(out, &document)?;
+        return Ok(0);
+    }
+    writeln!(out, "{name}: file store made")?;
+    let label = if args.label.is_empty() { "(none)" } else { &args.label };
+    let ring = format!("two halves of {} for names and places of files", show::bytes(half));
+    for (what, value) in [
+        ("UUID", uuid.to_string()),
+        ("label", label.to_owned()),
+        ("drive", format!("{} zones of {}", geometry.zones, show::bytes(zone))),
+        ("ring", ring),
+        ("for files", show::bytes(space.capacity)),
+    ] {
+        writeln!(out, "  {what:<9} {value}")?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,47 @@
+//! On a terminal, a line that says how far a long command is.
+
+use crate::show;
+use std::cell::Cell;
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+const EVERY: Duration = Duration::from_millis(200);
+
+/// How far a command is.
+pub struct Progress {
+    what: &'static str,
+    shown: bool,
+    next: Cell<Instant>,
+}
+
+impl Progress {
+    /// Of a command that does `what`; shown unless the answer is for a program.
+    pub fn new(what: &'static str, json: bool) -> Progress {
+        let shown = !json && std::io::stderr().is_terminal();
+        Progress { what, shown, next: Cell::new(Instant::now() + EVERY) }
+    }
+
+    /// So many bytes are done, of so many; 0 if that is not known.
+    pub fn at(&self, done: u64, of: u64) {
+        if !self.shown || Instant::now() < self.next.get() {
+            return;
+        }
+        self.next.set(Instant::now() + EVERY);
+        let line = match of {
+            0 => format!("{}: {}", self.what, show::bytes(done)),
+            of => {
+                let bar = show::bar(done as f64 * 100.0 / of as f64);
+                let (done, of) = (show::bytes(done), show::bytes(of));
+                format!("{bar} {}: {done} of {of}", self.what)
+            }
+        };
+        show::redraw(&line, true);
+    }
+
+    /// It is over: the line goes.
+    pub fn end(&self) {
+        if self.shown {
+            show::redraw("", true);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! `furrow kv restore`: a directory of this machine, into a store.
+
+use super::drive::{Changed, plain};
+use super::progress::Progress;
+use crate::show;
+use crate::target::source_name;
+use anyhow::{Context as _, Result, bail};
+use furrow_kv::{Lifetime, Node};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// Copy a directory of this machine into the store
+///
+/// Each file is durable before the next one is begun, and there under its name only when it is
+/// whole. A file of several names is one file of several names again. Files get the time at which
+/// they are written, and no lifetime. Nothing is removed.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Directory
+    directory: PathBuf,
+    /// Device
+    device: String,
+    /// Directory in the store, which is made if it is missing; the root if absent
+    #[arg(default_value = "", hide_default_value = true)]
+    path: String,
+    /// Replace files that are there
+    #[arg(short, long)]
+    force: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is to be copied.
+struct Item {
+    from: PathBuf,
+    to: String,
+    kind: What,
+}
+
+enum What {
+    Directory,
+    File { size: u64, number: (u64, u64) },
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If something in the directory is no file and no directory, would take the place of something,
+/// or does not fit: nothing was copied then. If something cannot be read or written: what was
+/// copied until then is there.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
+    let mut items = Vec::new();
+    gather(&args.directory, &plain(&args.path), &mut items)?;
+    let store = Changed::open(&args.device)?;
+    // One that leads out of the store is refused here.
+    if let Some(Node::File(_)) = store.node(&args.path)? {
+        bail!("{}: a file, not a directory", args.path);
+    }
+    let (blocks, bytes) = check(&store, args, &items)?;
+    let space = store.store().space();
+    if blocks * 4096 > space.available {
+        bail!(
+            "{}: {} are needed, {} are available: nothing was copied",
+            args.device,
+            show::bytes(blocks * 4096),
+            show::bytes(space.available)
+        );
+    }
+    let progress = Progress::new("copied", args.json);
+    let copied = copy(&store, args, &items, (bytes, &progress));
+    progress.end();
+    let (files, directories) = copied?;
+    if args.json {
+        let document = json!({
+            "version": super::VERSION,
+            "directory": args.directory.display().to_string(),
+            "device": source_name(&args.device),
+            "path": plain(&args.path),
+            "files": files,
+            "directories": directories,
+            "bytes": bytes,
+        });
+        super::print_json(out, &document)?;
+    } else {
+        let device = source_name(&args.device);
+        let bytes = show::bytes(bytes);
+        writeln!(out, "{device}: {files} files, {directories} directories, {bytes}")?;
+    }
+    Ok(0)
+}
+
+/// Everything below a directory, each directory before what is in it.
+fn gather(directory: &Path, to: &str, items: &mut Vec<Item>) -> Result<()> {
+    let what = || directory.display().to_string();
+    let entries = fs::read_dir(directory).with_context(what)?;
+    let mut entries = entries.collect::<Result<Vec<_>, _>>().with_context(what)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let from = entry.path();
+        let what = || from.display().to_string();
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else {
+            bail!("{}: a name that is not UTF-8, the store takes none", from.display());
+        };
+        let to = if to.is_empty() { name.to_owned() } else { format!("{to}/{name}") };
+        // What a link leads to is not looked at.
+        let meta = fs::symlink_metadata(&from).with_context(what)?;
+        if meta.is_dir() {
+            items.push(Item { from: from.clone(), to: to.clone(), kind: What::Directory });
+            gather(&from, &to, items)?;
+        } else if meta.is_file() {
+            let kind = What::File { size: meta.len(), number: (meta.dev(), meta.ino()) };
+            items.push(Item { from: from.clone(), to, kind });
+        } else {
+            bail!("{}: a store holds files and directories only: take it away", what());
+        }
+    }
+    Ok(())
+}
+
+/// Blocks that the files take, and their bytes.
+fn check(store: &Changed, args: &Args, items: &[Item]) -> Result<(u64, u64)> {
+    let mut sizes = BTreeMap::new();
+    for item in items {
+        let there = store.node(&item.to)?;
+        match (&item.kind, there) {
+            (What::Directory, Some(Node::File(_))) => bail!("{}: a file is there", item.to),
+            (What::File { .. }, Some(Node::Directory)) => {
+                bail!("{}: a directory is there", item.to);
+            }
+            (What::File { .. }, Some(Node::File(_))) if !args.force => {
+                bail!("{}: is there already: --force replaces it; nothing was copied", item.to);
+            }
+            _ => {}
+        }
+        if let What::File { size, number } = item.kind {
+            sizes.insert(number, size);
+        }
+    }
+    // Blocks of checksums are one for 998 of content at the most.
+    let blocks = sizes.values().map(|size| size.div_ceil(4096) + size.div_ceil(998 * 4096));
+    Ok((blocks.sum(), sizes.values().sum()))
+}
+
+fn copy(
+    store: &Changed,
+    args: &Args,
+    items: &[Item],
+    (of, progress): (u64, &Progress),
+) -> Result<(u64, u64)> {
+    store.make_directories(&args.path)?;
+    let (mut files, mut directories, mut done) = (0, 0, 0);
+    let mut first: BTreeMap<(u64, u64), &str> = BTreeMap::new();
+    for item in items {
+        let number = match item.kind {
+            What::Directory => {
+                store.make_directories(&item.to)?;
+                directories += 1;
+                continue;
+            }
+            What::File { number, .. } => number,
+        };
+        files += 1;
+        if let Some(first) = first.get(&number) {
+            if store.node(&item.to)?.is_some() {
+                store.store().remove(&item.to)?;
+            }
+            store.store().link(first, &item.to)?;
+            continue;
+        }
+        let what = || item.from.display().to_string();
+        let mut from = File::open(&item.from).with_context(what)?;
+        let written = store.write(&item.to, Lifetime::NotSet, &mut from, &mut |bytes| {
+            done += bytes;
+            progress.at(done, of);
+        });
+        written.with_context(|| item.to.clone())?;
+        first.insert(number, &item.to);
+    }
+    store.sync_names()?;
+    Ok((files, directories))
+}

@@ -1,0 +1,244 @@
+//! `furrow kv stat`: what a store is made of, in figures.
+
+use super::df::{self, Sum};
+use super::drive::Looked;
+use super::kind::Kind;
+use crate::daemon::utc;
+use crate::show;
+use crate::target::source_name;
+use furrow_kv::{Node, Snapshot, Space, ZoneUse};
+use furrow_metrics::Page;
+use serde_json::{Map, json};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// Show what a store is made of
+///
+/// Files, zones by use, the record ring, garbage that cleaning could make room of. What a program
+/// does with the store it says itself: this is what is on the drive.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device
+    device: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print the text format of Prometheus
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
+}
+
+/// What is told.
+struct Figures {
+    device: String,
+    uuid: String,
+    label: String,
+    created: i64,
+    turn: u64,
+    round: u64,
+    record: u64,
+    ring: (u64, u64),
+    names: u64,
+    directories: u64,
+    space: Space,
+    kinds: BTreeMap<Kind, Sum>,
+    zones: Vec<(&'static str, u64)>,
+    active: u64,
+    written: u64,
+    valid: u64,
+}
+
+impl Figures {
+    fn of(device: String, store: &Snapshot) -> Figures {
+        let (mut names, mut directories) = (0, 0);
+        for (_, node) in store.names() {
+            match node {
+                Node::Directory => directories += 1,
+                Node::File(_) => names += 1,
+            }
+        }
+        let zones = store.zones();
+        let uses = [
+            (ZoneUse::Ring, "ring"),
+            (ZoneUse::Free, "free"),
+            (ZoneUse::Open, "open"),
+            (ZoneUse::Full, "full"),
+            (ZoneUse::Conventional, "conventional"),
+            (ZoneUse::Failed, "failed"),
+        ];
+        let count = |usage| zones.iter().filter(|zone| zone.usage == usage).count() as u64;
+        let content =
+            zones.iter().filter(|zone| matches!(zone.usage, ZoneUse::Open | ZoneUse::Full));
+        let bytes = |blocks: u32| u64::from(blocks) * 4096;
+        Figures {
+            device,
+            uuid: store.uuid().to_string(),
+            label: store.label().to_owned(),
+            created: store.created(),
+            turn: store.turn(),
+            round: store.round(),
+            record: store.record(),
+            ring: store.ring(),
+            names,
+            directories,
+            space: store.space(),
+            kinds: df::sums(store),
+            zones: uses.map(|(usage, name)| (name, count(usage))).into(),
+            active: zones.iter().filter(|zone| zone.active).count() as u64,
+            written: content.clone().map(|zone| bytes(zone.written)).sum(),
+            valid: content.map(|zone| bytes(zone.valid)).sum(),
+        }
+    }
+
+    fn all(&self, of: impl Fn(&Sum) -> u64) -> u64 {
+        self.kinds.values().map(of).sum()
+    }
+
+    fn garbage(&self) -> u64 {
+        self.written.saturating_sub(self.valid)
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If there is no store.
+pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let looked = Looked::open(&args.device)?;
+    let figures = Figures::of(source_name(&args.device), looked.store());
+    match (args.json, args.prometheus) {
+        (true, _) => super::print_json(out, &document(&figures))?,
+        (_, true) => out.write_all(prometheus(&figures).as_bytes())?,
+        _ => print(out, &figures)?,
+    }
+    Ok(0)
+}
+
+fn document(f: &Figures) -> serde_json::Value {
+    let kinds = f.kinds.iter().map(|(kind, sum)| {
+        json!({
+            "kind": kind.name(),
+            "files": sum.files,
+            "bytes": sum.bytes,
+            "disk_bytes": sum.disk,
+            "extents": sum.extents,
+        })
+    });
+    let zones = f.zones.iter().map(|(name, count)| ((*name).to_owned(), json!(count)));
+    json!({
+        "version": super::VERSION,
+        "device": f.device,
+        "uuid": f.uuid,
+        "label": f.label,
+        "created": f.created,
+        "round": f.round,
+        "ring": {
+            "turn": f.turn,
+            "record": f.record,
+            "half_bytes": f.ring.0,
+            "written_bytes": f.ring.1,
+        },
+        "names": f.names,
+        "directories": f.directories,
+        "files": f.all(|sum| sum.files),
+        "file_bytes": f.all(|sum| sum.bytes),
+        "extents": f.all(|sum| sum.extents),
+        "size_bytes": f.space.capacity,
+        "used_bytes": f.space.used,
+        "available_bytes": f.space.available,
+        "written_bytes": f.written,
+        "garbage_bytes": f.garbage(),
+        "active_zones": f.active,
+        "zones": zones.collect::<Map<_, _>>(),
+        "kinds": kinds.collect::<Vec<_>>(),
+    })
+}
+
+/// A family with a sample for each kind: its name, its help, and what it counts.
+type Family = (&'static str, &'static str, fn(&Sum) -> u64);
+
+fn prometheus(f: &Figures) -> String {
+    let mut page = Page::new("furrow_kv", &[("device", &f.device), ("store", &f.uuid)]);
+    page.family("space_bytes", "gauge", "Room for files");
+    for (state, bytes) in [
+        ("size", f.space.capacity),
+        ("used", f.space.used),
+        ("available", f.space.available),
+        ("garbage", f.garbage()),
+    ] {
+        page.sample("space_bytes", &[("state", state)], bytes);
+    }
+    page.family("zones", "gauge", "Zones, by use");
+    for (name, count) in &f.zones {
+        page.sample("zones", &[("use", *name)], count);
+    }
+    page.one("active_zones", "gauge", "Zones that the drive counts as active", f.active);
+    page.one("names", "gauge", "Names of files", f.names);
+    page.one("directories", "gauge", "Directories", f.directories);
+    let families: [Family; 4] = [
+        ("files", "Files, by kind", |sum| sum.files),
+        ("file_bytes", "Bytes of files, by kind", |sum| sum.bytes),
+        ("file_disk_bytes", "Bytes of the drive that files take, by kind", |sum| sum.disk),
+        ("extents", "Runs of blocks of files, by kind", |sum| sum.extents),
+    ];
+    for (name, help, of) in families {
+        page.family(name, "gauge", help);
+        for (kind, sum) in &f.kinds {
+            page.sample(name, &[("kind", kind.name())], of(sum));
+        }
+    }
+    page.one("rounds_total", "counter", "Rounds that made names and files durable", f.round);
+    page.one("ring_turns_total", "counter", "Times the record ring turned", f.turn);
+    page.one("ring_records_total", "counter", "Records written to the ring", f.record);
+    page.one("ring_half_bytes", "gauge", "Size of each half of the ring", f.ring.0);
+    page.one("ring_written_bytes", "gauge", "Written of the half that counts", f.ring.1);
+    page.finish()
+}
+
+fn print(out: &mut dyn Write, f: &Figures) -> io::Result<()> {
+    let label = if f.label.is_empty() { "(none)" } else { &f.label };
+    writeln!(out, "{}: file store {}, label {label}", f.device, f.uuid)?;
+    let made = utc(u64::try_from(f.created).unwrap_or(0));
+    let (half, written) = (show::bytes(f.ring.0), show::bytes(f.ring.1));
+    let files = format!(
+        "{} with {} names in {} directories, {} in {} extents",
+        f.all(|sum| sum.files),
+        f.names,
+        f.directories,
+        show::bytes(f.all(|sum| sum.bytes)),
+        f.all(|sum| sum.extents)
+    );
+    let garbage = format!(
+        "{} of {} written ({})",
+        show::bytes(f.garbage()),
+        show::bytes(f.written),
+        show::percent(f.garbage(), f.written)
+    );
+    let zones = f.zones.iter().filter(|(_, count)| *count > 0);
+    let zones: Vec<String> = zones.map(|(name, count)| format!("{count} {name}")).collect();
+    for (what, value) in [
+        ("made", made),
+        ("round", f.round.to_string()),
+        ("ring", format!("turn {}, record {}, {written} of {half}", f.turn, f.record)),
+        ("files", files),
+        ("garbage", garbage),
+        ("zones", format!("{}; {} active", zones.join(", "), f.active)),
+    ] {
+        writeln!(out, "  {what:<8} {value}")?;
+    }
+    writeln!(out)?;
+    df::print_space(out, &f.device, &f.space)?;
+    writeln!(out)?;
+    let mut table = show::table(&["kind", "files", "bytes", "extents", "bytes of an extent"]);
+    for (kind, sum) in &f.kinds {
+        let mean = sum.bytes.checked_div(sum.extents);
+        table.add_row([
+            kind.name().to_owned(),
+            sum.files.to_string(),
+            show::bytes(sum.bytes),
+            sum.extents.to_string(),
+            mean.map_or_else(|| "-".to_owned(), show::bytes),
+        ]);
+    }
+    show::print_table(out, &table)
+}
