@@ -6,8 +6,9 @@
 use crate::content::SUMS_INLINE;
 use crate::file::{Block, Extent, FileId, Sums};
 use crate::format::EXTENT_MAX;
+use crate::place::Use;
 use crate::store::Store;
-use crate::zones::{RESERVE, Use};
+use crate::zones::RESERVE;
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 
@@ -121,7 +122,7 @@ impl Store {
         let (mut first, mut rest) = (extent.first, pages.as_slice());
         let mut moved = Vec::new();
         while !rest.is_empty() {
-            let zone = self.zone_for(Use::Moved).await?;
+            let zone = self.zone_for(Use::Moved, None).await?;
             let room = self.0.zones.writer.room(zone).min(EXTENT_MAX) as usize;
             let (now, later) = rest.split_at(rest.len().min(room));
             let (piece, written) =
@@ -135,7 +136,15 @@ impl Store {
             first += now.len() as u32;
             rest = later;
         }
-        self.count(|counters| counters.copied += u64::from(extent.blocks));
+        let kind = self.with(id, |file| {
+            moved.iter().for_each(|e| self.0.zones.note_blob(self.zone_of(e.at), &file.role));
+            file.role.kind
+        });
+        let kind = kind.unwrap_or_default();
+        self.count(|counters| {
+            counters.copied += u64::from(extent.blocks);
+            counters.copied_of[kind as usize] += u64::from(extent.blocks);
+        });
         if !self.replace(id, extent, &moved) {
             // It was removed or cut meanwhile.
             moved.iter().for_each(|extent| self.retire(id, extent));

@@ -5,8 +5,9 @@
 use crate::file::{Block, Extent, File, FileId, Sums};
 use crate::format::{EXTENT_MAX, SumsHead, kind};
 use crate::gather::Gathered;
+use crate::place::Use;
 use crate::store::Store;
-use crate::zones::Use;
+use crate::zones::Choice;
 use furrow_log::record::{self, Expect, RecordId, crc32c};
 use furrow_log::writer::{Durability, Kind, Written};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
@@ -167,6 +168,9 @@ impl Store {
         if opens == 0 && self.check_alive().is_ok() && self.with(id, |file| file.names)? > 0 {
             done = self.end(id).await;
         }
+        if opens == 0 {
+            self.0.zones.let_go(id);
+        }
         drop(one);
         self.drop_unused(id);
         done
@@ -207,11 +211,12 @@ impl Store {
     /// Gives all whole blocks of a file a place. The file is locked.
     pub(crate) async fn place(&self, id: FileId) -> Result<()> {
         loop {
-            let (lifetime, waiting) = self.with(id, |file| (file.lifetime, file.waiting.len()))?;
+            let (usage, waiting) =
+                self.with(id, |file| (self.usage_of(file), file.waiting.len()))?;
             if waiting == 0 {
                 return Ok(());
             }
-            let zone = self.zone_for(Use::Files(lifetime)).await?;
+            let zone = self.zone_for(usage, Some(id)).await?;
             // Nothing waits from here on: the zone's room is as it was found.
             let ended = self.with(id, |file| {
                 let count = (self.0.zones.writer.room(zone) as usize).min(PIECE);
@@ -221,10 +226,11 @@ impl Store {
                 let pages = blocks.iter().map(|block| block.page.clone());
                 file.flying.extend((first..).zip(pages));
                 let extent = self.put(id, first, zone, blocks);
+                self.0.zones.note_blob(zone, &file.role);
                 self.extend(file, extent)
             })?;
             if let Some(first) = ended {
-                self.store_sums(id, first, Use::Files(lifetime)).await?;
+                self.store_sums(id, first, usage).await?;
             }
         }
     }
@@ -261,17 +267,29 @@ impl Store {
         at.zone(self.0.zones.writer.geometry())
     }
 
+    /// What a zone is open for that takes a file.
+    pub(crate) fn usage_of(&self, file: &File) -> Use {
+        self.0.zones.policy().usage(file.role.kind, file.lifetime)
+    }
+
     /// A zone with room, which cleaning has to make if need be.
     ///
     /// # Errors
     /// `NoSpace` if cleaning finds nothing.
-    pub(crate) async fn zone_for(&self, usage: Use) -> Result<ZoneId> {
+    pub(crate) async fn zone_for(&self, usage: Use, file: Option<FileId>) -> Result<ZoneId> {
         loop {
             self.check_alive()?;
             let freed = self.0.zones.freed.wait();
-            if let Some(zone) = self.0.zones.choose(usage) {
-                self.clean_if_low();
-                return Ok(zone);
+            match self.0.zones.choose(usage, file) {
+                Choice::Zone(zone) => {
+                    self.clean_if_low();
+                    return Ok(zone);
+                }
+                Choice::End(zone) => {
+                    self.0.zones.end(zone).await?;
+                    continue;
+                }
+                Choice::Nothing => {}
             }
             if let Some(permit) = self.0.zones.next_permit(usage) {
                 if let Ok(permit) = either(permit, freed).await
@@ -356,7 +374,8 @@ impl Store {
 
     /// Writes the checksums of the extent that begins with block `first` to a block of their own.
     pub(crate) async fn store_sums(&self, id: FileId, first: u32, usage: Use) -> Result<()> {
-        let zone = self.zone_for(usage).await?;
+        let file = Some(id).filter(|_| usage != Use::Moved);
+        let zone = self.zone_for(usage, file).await?;
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id) else { return Ok(()) };
         let at = file.extents.partition_point(|extent| extent.first < first);

@@ -3,11 +3,13 @@
 use crate::file::{Extent, FileId, Lifetime, Sums};
 use crate::format::{
     EXTENT_MAX, EntriesHead, EntryHead, ExtentEntry, FileEntry, NameEntry, PATH_MAX, RenameEntry,
-    entry,
+    YoungestEntry, ZoneEntry, entry,
 };
+use crate::place::Family;
 use furrow_log::BlockAddr;
 use furrow_rt::PAGE_SIZE;
-use furrow_zone::{Error, ErrorKind, Result};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -33,6 +35,8 @@ pub(crate) enum Entry {
     Rename { from: String, to: String },
     /// From block `keep` on a file is as this state.
     File { file: FileId, keep: u32, state: FileState },
+    /// The youngest blob file of each family in a zone; none: it was reset.
+    Zone { zone: ZoneId, youngest: BTreeMap<Family, u64> },
 }
 
 impl Entry {
@@ -82,6 +86,24 @@ impl Entry {
                 out.extend(&state.tail);
                 entry::FILE
             }
+            Entry::Zone { zone, youngest } => {
+                let count = youngest.len() as u32;
+                let head = ZoneEntry { zone: zone.0.into(), families: count.into() };
+                out.extend(head.as_bytes());
+                for (family, number) in youngest {
+                    let (directory, name) = (family.directory.len(), family.name.len());
+                    let each = YoungestEntry {
+                        number: (*number).into(),
+                        directory: (directory as u16).into(),
+                        name: (name as u16).into(),
+                        reserved: [0; 4],
+                    };
+                    out.extend(each.as_bytes());
+                    out.extend(family.directory.as_bytes());
+                    out.extend(family.name.as_bytes());
+                }
+                entry::ZONE
+            }
         };
         let length = (out.len() - start - EntryHead::SIZE) as u32;
         let head = EntryHead { kind, reserved: [0; 3], length: length.into() };
@@ -106,6 +128,7 @@ impl Entry {
                 Entry::Rename { from, to: rest.path(head.to.get())? }
             }
             entry::FILE => rest.file()?,
+            entry::ZONE => rest.zone()?,
             _ => return Err(corrupt(format!("entry of kind {kind}"))),
         };
         match rest.0.len() {
@@ -161,8 +184,12 @@ impl<'a> Bytes<'a> {
         if bytes == 0 || bytes > PATH_MAX {
             return Err(corrupt(format!("path of {bytes} bytes")));
         }
-        let text = str::from_utf8(self.take(bytes)?);
-        Ok(text.map_err(|_| corrupt("a path is not UTF-8".into()))?.to_owned())
+        self.text(bytes as u16)
+    }
+
+    fn text(&mut self, bytes: u16) -> Result<String> {
+        let text = str::from_utf8(self.take(usize::from(bytes))?);
+        Ok(text.map_err(|_| corrupt("a name is not UTF-8".into()))?.to_owned())
     }
 
     fn file(&mut self) -> Result<Entry> {
@@ -199,6 +226,22 @@ impl<'a> Bytes<'a> {
             tail: self.take(tail)?.to_vec(),
         };
         Ok(Entry::File { file: FileId(head.file.get()), keep, state })
+    }
+
+    fn zone(&mut self) -> Result<Entry> {
+        let head: ZoneEntry = self.head()?;
+        let mut youngest = BTreeMap::new();
+        for _ in 0..head.families.get() {
+            let each: YoungestEntry = self.head()?;
+            let family = Family {
+                directory: self.text(each.directory.get())?,
+                name: self.text(each.name.get())?,
+            };
+            if youngest.insert(family, each.number.get()).is_some() {
+                return Err(corrupt("a family twice in a zone".into()));
+            }
+        }
+        Ok(Entry::Zone { zone: ZoneId(head.zone.get()), youngest })
     }
 
     fn extent(&mut self) -> Result<Extent> {

@@ -7,6 +7,7 @@
 //! - What was dispatched and not answered yet is in `flying` too, to be read there.
 
 use crate::entries::FileState;
+use crate::place::Role;
 use furrow_log::BlockAddr;
 use furrow_log::record::crc32c;
 use furrow_rt::{PAGE_SIZE, Page, Semaphore};
@@ -91,6 +92,7 @@ pub(crate) struct File {
     pub(crate) size: u64,
     pub(crate) modified: i64,
     pub(crate) lifetime: Lifetime,
+    pub(crate) role: Role,
     /// Paths that name it.
     pub(crate) names: u32,
     /// Handles.
@@ -122,6 +124,7 @@ impl File {
             size: 0,
             modified,
             lifetime,
+            role: Role::default(),
             names: 0,
             opens: 0,
             synced: None,

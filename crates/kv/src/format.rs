@@ -47,6 +47,8 @@ pub mod entry {
     pub const RENAME: u8 = 3;
     /// How a file is from some block on.
     pub const FILE: u8 = 4;
+    /// The youngest blob files that were written to a zone since its reset.
+    pub const ZONE: u8 = 5;
 }
 
 /// Flags of a record of entries.
@@ -151,6 +153,31 @@ layout! {
         pub reserved: [u8; 11],
     }
 
+    /// Opens the body of an entry of a zone. A [`YoungestEntry`] for each family follows; none: the
+    /// zone was reset.
+    ///
+    /// Invariants: recorded when the zone fills, and in snapshots; what is said of a zone that is
+    /// empty does not count.
+    pub struct ZoneEntry: 8 {
+        /// The zone.
+        pub zone: U32,
+        /// Families that follow.
+        pub families: U32,
+    }
+
+    /// The youngest blob file of a column family in a zone; the directory of the database and the
+    /// family's name follow. The file may be gone.
+    pub struct YoungestEntry: 16 {
+        /// The file's number, as its name has it.
+        pub number: U64,
+        /// Bytes of the directory's path.
+        pub directory: U16,
+        /// Bytes of the family's name.
+        pub name: U16,
+        /// Zeros.
+        pub reserved: [u8; 4],
+    }
+
     /// A run of blocks of a file that lie one after the other in a zone.
     pub struct ExtentEntry: 16 {
         /// First block in the file.
@@ -189,6 +216,8 @@ pub const LAYOUTS: &[layout::Layout] = &[
     NameEntry::LAYOUT,
     RenameEntry::LAYOUT,
     FileEntry::LAYOUT,
+    ZoneEntry::LAYOUT,
+    YoungestEntry::LAYOUT,
     ExtentEntry::LAYOUT,
     SumsHead::LAYOUT,
 ];

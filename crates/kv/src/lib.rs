@@ -11,6 +11,7 @@
 //! | `file` | a file in memory |
 //! | `content` | append, read, truncate; where blocks get their places |
 //! | `gather` | what a caller prepares before it takes the engine |
+//! | `place` | what kind a file is, and what shares a zone with what |
 //! | `rounds` | sync: what makes names and files durable, for all who ask at once |
 //! | `zones` | which zones are open and for what, what counts in each |
 //! | `clean` | zone cleaning, relocation of what a failed zone lost |
@@ -27,6 +28,7 @@ pub mod file;
 pub mod format;
 mod gather;
 mod inspect;
+mod place;
 mod recover;
 mod rounds;
 mod store;
@@ -37,5 +39,6 @@ pub use content::Data;
 pub use file::{FileId, Lifetime};
 pub use gather::Gathered;
 pub use inspect::{FileInfo, Snapshot, ZoneInfo, ZoneUse, identify};
+pub use place::{Family, FileKind, Policy};
 pub use recover::{FormatOptions, is_store};
 pub use store::{Canary, Counters, Node, Options, Space, Stat, Store};

@@ -6,6 +6,7 @@
 use crate::entries::{self, Entry, FileState};
 use crate::file::{Extent, File, FileId, Sums};
 use crate::format::{INCOMPAT_KNOWN, SuperblockBody, flag, kind};
+use crate::place::{Family, Role, Use};
 use crate::store::{Canary, Counters, Inner, Names, Node, Options, Store, rename};
 use crate::zones::{RESERVE, Zones};
 use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
@@ -92,6 +93,8 @@ fn ring_of(geometry: &Geometry, half_bytes: Option<u64>) -> RingZones {
 pub(crate) struct Replay {
     pub(crate) nodes: BTreeMap<String, Node>,
     pub(crate) files: BTreeMap<FileId, FileState>,
+    /// The youngest blob files of zones.
+    pub(crate) youngest: BTreeMap<ZoneId, BTreeMap<Family, u64>>,
     /// Files of the last round, as they were before it.
     pub(crate) before: BTreeMap<FileId, Option<FileState>>,
     pub(crate) round: u64,
@@ -122,6 +125,9 @@ impl Replay {
                 }
                 Entry::Rename { from, to } => rename(&mut self.nodes, &from, &to),
                 Entry::File { file, keep, state } => self.file(file, keep, state)?,
+                Entry::Zone { zone, youngest } => {
+                    self.youngest.insert(zone, youngest);
+                }
             }
         }
         if flags & flag::SNAPSHOT != 0 {
@@ -340,6 +346,13 @@ impl Store {
         Ok(store)
     }
 
+    /// What a zone was opened for, by a file in it.
+    fn use_of(&self, zone: ZoneId) -> Use {
+        let first = self.0.zones.files_in(zone).first().copied();
+        let found = first.and_then(|id| self.with(id, |file| self.usage_of(file)).ok());
+        found.unwrap_or(Use::Files(crate::file::Lifetime::NotSet))
+    }
+
     /// Takes up zones that were written in part, and resets those in which nothing counts.
     async fn tidy(&self, reports: &[ZoneReport]) -> Result<()> {
         let zones = &self.0.zones;
@@ -354,7 +367,7 @@ impl Store {
                 Some(permit) if zones.writer.room(report.zone) > 0 => {
                     zones.writer.attach(report.zone, permit);
                     zones.pool.activate(id);
-                    zones.adopt(report.zone, id);
+                    zones.adopt(report.zone, id, self.use_of(report.zone));
                 }
                 _ => zones.writer.finish(report.zone).await?,
             }
@@ -549,7 +562,7 @@ impl Opened {
         let budget = Budget::new(geometry.max_active.unwrap_or(UNLIMITED), &KEPT);
         let permits = || budget.try_acquire(Class::Metadata, 1);
         let ring = RecordRing::begin(&writer, &pages, self.ring, self.half, (permits(), permits()));
-        let zones = Zones::new(pool, budget, writer);
+        let zones = Zones::new(pool, budget, writer, options.policy);
         let replay = self.replay;
         let mut files: BTreeMap<FileId, File> = BTreeMap::new();
         for (id, state) in replay.files {
@@ -561,10 +574,20 @@ impl Opened {
             }
             files.insert(id, File::recovered(state));
         }
-        for node in replay.nodes.values() {
+        for (path, node) in &replay.nodes {
             if let Node::File(id) = node {
                 let none = || File::new(crate::file::Lifetime::NotSet, 0);
-                files.entry(*id).or_insert_with(none).names += 1;
+                let file = files.entry(*id).or_insert_with(none);
+                file.names += 1;
+                file.role = Role::of(path);
+            }
+        }
+        for (zone, youngest) in replay.youngest {
+            // An entry outlives its zone's reset until the round after that.
+            let report = reports.get(zone.0 as usize);
+            let written = report.is_some_and(|report| report.state != ZoneState::Empty);
+            if written && !youngest.is_empty() {
+                zones.restore_youngest(zone, youngest);
             }
         }
         let names =

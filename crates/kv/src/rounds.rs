@@ -150,6 +150,9 @@ impl Store {
             if !told {
                 let changes = std::mem::take(&mut inner.names.borrow_mut().changes);
                 changes.iter().for_each(|entry| bodies.push(entry));
+                for zone in inner.zones.take_untold() {
+                    bodies.push(&inner.zone_entry(zone));
+                }
             }
             views = self.view(&wanted, &mut bodies, views);
             let bodies = bodies.finish((0, 0), number, inner.names.borrow().next_file);
@@ -271,6 +274,7 @@ impl Store {
             wanted.append(&mut inner.must.borrow_mut());
             let views = self.view(wanted, &mut Bodies::new(RECORD_BYTES), views.clone());
             inner.names.borrow_mut().changes.clear();
+            inner.zones.take_untold();
             let bodies = inner.snapshot(&views, number);
             self.landed(mark, None).await?;
             if inner.moves.get() == moves {
@@ -376,6 +380,10 @@ impl Inner {
         }
     }
 
+    fn zone_entry(&self, zone: ZoneId) -> Entry {
+        Entry::Zone { zone, youngest: self.zones.youngest_in(zone) }
+    }
+
     /// All names, and all files: those in `views` as they say, the others as they are durable.
     pub(crate) fn snapshot(&self, views: &[(FileId, Synced)], number: u64) -> Vec<Vec<u8>> {
         let mut bodies = Bodies::new(RECORD_BYTES);
@@ -391,6 +399,9 @@ impl Inner {
             let view = views.iter().find(|(viewed, _)| viewed == id).map(|(_, view)| view);
             let Some(synced) = view.or(file.synced.as_ref()) else { continue };
             bodies.push(&Entry::File { file: *id, keep: 0, state: file.durable(synced) });
+        }
+        for zone in self.zones.with_blobs() {
+            bodies.push(&self.zone_entry(zone));
         }
         let last = flag::SNAPSHOT | flag::WHOLE;
         bodies.finish((flag::SNAPSHOT, last), number, names.next_file)

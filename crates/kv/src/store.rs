@@ -9,6 +9,7 @@
 use crate::entries::Entry;
 use crate::file::{File, FileId, Lifetime};
 use crate::format::PATH_MAX;
+use crate::place::{Family, Policy, Role};
 use crate::rounds::Round;
 use crate::zones::{RESERVE, Zones};
 use furrow_log::record::Uuid;
@@ -30,6 +31,8 @@ pub struct Options {
     pub commit_interval: u64,
     /// Pages of content that may be on their way to the drive.
     pub pages_in_flight: usize,
+    /// Which files share zones.
+    pub policy: Policy,
     /// The defect built in, if any.
     #[cfg(feature = "canary")]
     pub canary: Option<Canary>,
@@ -41,6 +44,7 @@ impl Default for Options {
             clean_below: 20,
             commit_interval: 1_000_000_000,
             pages_in_flight: 8192,
+            policy: Policy::default(),
             #[cfg(feature = "canary")]
             canary: None,
         }
@@ -115,6 +119,8 @@ pub struct Counters {
     pub cleaned: u64,
     /// Blocks that cleaning copied.
     pub copied: u64,
+    /// Those of them of each kind of file, as [`crate::FileKind::ALL`] has them.
+    pub copied_of: [u64; 5],
     /// Zones that were reset.
     pub resets: u64,
     /// Extents that were written again because their zone failed.
@@ -377,6 +383,7 @@ impl Store {
         drop(names);
         let mut file = File::new(lifetime, self.0.rt.wall().0);
         (file.names, file.opens) = (1, 1);
+        file.role = Role::of(&path);
         self.0.files.borrow_mut().insert(id, file);
         self.changed(Entry::Name { path, file: Some(id) });
         if let Some(Node::File(before)) = before {
@@ -472,12 +479,79 @@ impl Store {
             (_, None) => None,
         };
         rename(&mut names.nodes, &from, &to);
+        self.rename_roles(&names.nodes, &to);
         drop(names);
         self.changed(Entry::Rename { from, to });
         if let Some(over) = replaced {
             self.lose_name(over);
         }
         Ok(())
+    }
+
+    /// What files are follows from their names; which family a file belongs to stays.
+    fn rename_roles(&self, nodes: &BTreeMap<String, Node>, to: &str) {
+        let prefix = below(to);
+        let inside =
+            nodes.range(prefix.clone()..).take_while(|(path, _)| path.starts_with(&prefix));
+        let mut files = self.0.files.borrow_mut();
+        for (path, node) in nodes.get_key_value(to).into_iter().chain(inside) {
+            let Node::File(id) = node else { continue };
+            let Some(file) = files.get_mut(id) else { continue };
+            let name = std::mem::take(&mut file.role.family.name);
+            file.role = Role::of(path);
+            file.role.family.name = name;
+        }
+    }
+
+    /// The zones in which a file has content, ascending.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`.
+    pub fn zones_of(&self, path: &str) -> Result<Vec<ZoneId>> {
+        let path = clean(path)?;
+        let Node::File(id) = self.0.names.borrow().get(&path)? else {
+            return Err(Error::new(ErrorKind::IsDirectory, format!("{path}: a directory")));
+        };
+        let zones = self.with(id, |file| {
+            file.extents.iter().map(|extent| self.zone_of(extent.at)).collect::<BTreeSet<_>>()
+        })?;
+        Ok(zones.into_iter().collect())
+    }
+
+    /// Says to which column family a blob file belongs, before anything is written to it.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`; `Invalid` for a name longer than paths may be.
+    pub fn set_family(&self, path: &str, name: &str) -> Result<()> {
+        let path = clean(path)?;
+        if name.len() > PATH_MAX {
+            return Err(Error::new(ErrorKind::Invalid, "the name of a family is too long"));
+        }
+        let Node::File(id) = self.0.names.borrow().get(&path)? else {
+            return Err(Error::new(ErrorKind::IsDirectory, format!("{path}: a directory")));
+        };
+        self.with(id, |file| name.clone_into(&mut file.role.family.name))
+    }
+
+    /// The numbers of the youngest blob files of a family, of each full zone that has, or had,
+    /// blob files of it (YBIZ, §IV-C of the paper).
+    ///
+    /// # Errors
+    /// `Invalid` if the directory leads out of the store.
+    pub fn youngest_in_full_zones(&self, family: &Family) -> Result<Vec<(ZoneId, u64)>> {
+        let family = Family { directory: clean(&family.directory)?, name: family.name.clone() };
+        let (zones, files) = (&self.0.zones, self.0.files.borrow());
+        let live = |zone: ZoneId| {
+            let roles =
+                zones.files_in(zone).into_iter().filter_map(|id| Some(&files.get(&id)?.role));
+            roles.filter(|role| role.family == family).filter_map(|role| role.number).max()
+        };
+        let of_zone = |zone: ZoneId| {
+            let recorded = zones.youngest_in(zone).get(&family).copied();
+            Some((zone, recorded.max(live(zone))?))
+        };
+        zones.close_full();
+        Ok(zones.full_zones().into_iter().filter_map(of_zone).collect())
     }
 
     fn lose_name(&self, id: FileId) {
@@ -497,6 +571,7 @@ impl Store {
         }
         let file = files.remove(&id).expect("invariant: it was just there");
         drop(files);
+        self.0.zones.let_go(id);
         self.0.must.borrow_mut().remove(&id);
         for extent in &file.extents {
             self.retire(id, extent);

@@ -1,13 +1,14 @@
 //! The zones that hold content: which are open and for what, what counts in each.
 //!
 //! Invariants
-//! - A zone is open for files of one lifetime, as long as there are zones and permits; otherwise
-//!   files share what is open. Nobody waits for a zone that an open file holds.
+//! - A zone is open for what the policy puts together, as long as there are zones and permits;
+//!   otherwise files share what is open. Nobody waits for a zone that an open file holds.
 //! - The last free zones are for cleaning.
 //! - A zone is reset when nothing in it counts by a durable round, nobody writes to it, and no read
 //!   pins it.
 
-use crate::file::{FileId, Lifetime};
+use crate::file::FileId;
+use crate::place::{Family, Policy, Role, Use};
 use furrow_log::address::blocks_per_zone;
 use furrow_log::budget::{Acquire, Budget, Class, Permit};
 use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool};
@@ -20,20 +21,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Free zones that only cleaning takes.
 pub(crate) const RESERVE: u32 = 2;
 
-/// What a zone is open for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// Files of a lifetime.
-    Files(Lifetime),
-    /// What cleaning moves.
-    Moved,
-}
-
 impl Use {
     /// Whose permit a zone for it needs, and how many free zones are not for it.
     fn claim(self) -> (Class, u32) {
         match self {
-            Use::Files(_) => (Class::User, RESERVE),
+            Use::Files(_) | Use::Blobs(_) => (Class::User, RESERVE),
             Use::Moved => (Class::Cleaning, 0),
         }
     }
@@ -43,13 +35,33 @@ struct Open {
     zone: ZoneId,
     id: SuperzoneId,
     usage: Use,
+    /// The file that is written to it, where the policy gives a zone to one at a time.
+    holder: Option<FileId>,
+}
+
+/// What can be had for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// This zone has room for it.
+    Zone(ZoneId),
+    /// This zone is to be ended for an empty one.
+    End(ZoneId),
+    /// Nothing has room.
+    Nothing,
 }
 
 pub(crate) struct Zones {
     pub(crate) pool: ZonePool,
     pub(crate) budget: Budget,
     pub(crate) writer: Writer,
+    policy: Policy,
+    /// In the order in which they were opened.
     open: RefCell<Vec<Open>>,
+    /// The youngest blob file of each family that was written to a zone since its reset, whether
+    /// it is there or not.
+    youngest: RefCell<BTreeMap<ZoneId, BTreeMap<Family, u64>>>,
+    /// Zones of which the youngest are to be told to the next round.
+    untold: RefCell<BTreeSet<ZoneId>>,
     /// Blocks that count, by zone and file.
     residents: RefCell<BTreeMap<ZoneId, BTreeMap<FileId, u32>>>,
     /// Zones that are being reset.
@@ -61,12 +73,15 @@ pub(crate) struct Zones {
 }
 
 impl Zones {
-    pub(crate) fn new(pool: ZonePool, budget: Budget, writer: Writer) -> Zones {
+    pub(crate) fn new(pool: ZonePool, budget: Budget, writer: Writer, policy: Policy) -> Zones {
         Zones {
             pool,
             budget,
             writer,
+            policy,
             open: RefCell::default(),
+            youngest: RefCell::default(),
+            untold: RefCell::default(),
             residents: RefCell::default(),
             releasing: RefCell::default(),
             freed: Notify::new(),
@@ -78,15 +93,105 @@ impl Zones {
         blocks_per_zone(self.writer.geometry())
     }
 
-    /// Takes up a zone that was written in part before, at its writer's position.
-    pub(crate) fn adopt(&self, zone: ZoneId, id: SuperzoneId) {
-        self.open.borrow_mut().push(Open { zone, id, usage: Use::Files(Lifetime::NotSet) });
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy
     }
 
-    /// A zone with room for `usage`: one that is open for it, a free one, or one that is open for
-    /// what lives about as long. `None` if there is none.
-    pub(crate) fn choose(&self, usage: Use) -> Option<ZoneId> {
-        self.find(usage, true).or_else(|| self.begin(usage)).or_else(|| self.find(usage, false))
+    /// Takes up a zone that was written in part before, at its writer's position.
+    pub(crate) fn adopt(&self, zone: ZoneId, id: SuperzoneId, usage: Use) {
+        self.open.borrow_mut().push(Open { zone, id, usage, holder: None });
+    }
+
+    /// A zone with room for `usage`, which a file or cleaning has.
+    pub(crate) fn choose(&self, usage: Use, file: Option<FileId>) -> Choice {
+        let found = |zone: Option<ZoneId>| zone.map_or(Choice::Nothing, Choice::Zone);
+        let Some(file) = file.filter(|_| self.policy.holds() && usage != Use::Moved) else {
+            let exact = self.find(usage, true).or_else(|| self.begin(usage));
+            return found(exact.or_else(|| self.find(usage, false)));
+        };
+        self.close_full();
+        if let Some(held) = self.open.borrow().iter().find(|open| open.holder == Some(file)) {
+            return Choice::Zone(held.zone);
+        }
+        let chosen = match self.policy {
+            Policy::LizaZenfs => match self.choose_as_zenfs(usage) {
+                Choice::Zone(zone) => Some(zone),
+                choice @ Choice::End(_) => return choice,
+                Choice::Nothing => None,
+            },
+            // The earliest: the next file goes back to it.
+            _ => self.idle(|open| open.usage == usage).or_else(|| self.begin(usage)),
+        };
+        let chosen = chosen.or_else(|| self.nearest_idle(usage));
+        if let Some(zone) = chosen {
+            let mut open = self.open.borrow_mut();
+            let held = open.iter_mut().find(|open| open.zone == zone);
+            held.expect("invariant: what was chosen is open").holder = Some(file);
+            return Choice::Zone(zone);
+        }
+        // Nobody waits for what an open file holds.
+        found(self.find(usage, false))
+    }
+
+    /// The zone opened first of those nobody holds and `fits` takes.
+    fn idle(&self, fits: impl Fn(&Open) -> bool) -> Option<ZoneId> {
+        let open = self.open.borrow();
+        let idle = open.iter().find(|open| open.holder.is_none() && fits(open));
+        idle.map(|open| open.zone)
+    }
+
+    fn nearest_idle(&self, usage: Use) -> Option<ZoneId> {
+        let open = self.open.borrow();
+        let idle = open.iter().filter(|open| open.holder.is_none() && open.usage != Use::Moved);
+        idle.min_by_key(|open| open.usage.far(usage)).map(|open| open.zone)
+    }
+
+    /// By ZenFS's rule.
+    fn choose_as_zenfs(&self, usage: Use) -> Choice {
+        let best = {
+            let open = self.open.borrow();
+            let idle = open.iter().filter(|open| open.holder.is_none() && open.usage != Use::Moved);
+            let with = idle.map(|open| (open.usage.zenfs_diff(usage), open.zone));
+            with.min_by_key(|(diff, _)| *diff)
+        };
+        if let Some((_, zone)) = best.filter(|(diff, _)| *diff < 50) {
+            return Choice::Zone(zone);
+        }
+        if let Some(zone) = self.begin(usage) {
+            return Choice::Zone(zone);
+        }
+        match best {
+            Some((50, zone)) => Choice::Zone(zone),
+            Some(_) if self.pool.free_count() > usage.claim().1 => {
+                let open = self.open.borrow();
+                let idle = open.iter().filter(|o| o.holder.is_none() && o.usage != Use::Moved);
+                let least = idle.min_by_key(|open| self.writer.room(open.zone));
+                least.map_or(Choice::Nothing, |open| Choice::End(open.zone))
+            }
+            _ => Choice::Nothing,
+        }
+    }
+
+    /// A file is written no more: others may have its zone.
+    pub(crate) fn let_go(&self, file: FileId) {
+        let mut open = self.open.borrow_mut();
+        open.iter_mut().filter(|open| open.holder == Some(file)).for_each(|o| o.holder = None);
+    }
+
+    /// Ends a zone that is not full: what is left of it is not used.
+    ///
+    /// # Errors
+    /// `Io` if the drive does not answer.
+    pub(crate) async fn end(&self, zone: ZoneId) -> Result<()> {
+        let ended = {
+            let mut open = self.open.borrow_mut();
+            let at = open.iter().position(|open| open.zone == zone);
+            at.map(|at| open.remove(at))
+        };
+        let Some(ended) = ended else { return Ok(()) };
+        self.pool.mark_full(ended.id);
+        self.untold.borrow_mut().insert(zone);
+        self.writer.finish(zone).await
     }
 
     /// An open zone with room: one that is open for just that, or one that can be shared.
@@ -98,11 +203,7 @@ impl Zones {
             // Cleaning keeps a zone of its own for as long as it can.
             false => open.usage != Use::Moved || usage == Use::Moved,
         };
-        let far = |open: &&Open| match (open.usage, usage) {
-            (Use::Files(a), Use::Files(b)) => (a as i32 - b as i32).abs(),
-            _ => 9,
-        };
-        open.iter().filter(fits).min_by_key(far).map(|open| open.zone)
+        open.iter().filter(fits).min_by_key(|open| open.usage.far(usage)).map(|open| open.zone)
     }
 
     /// A permit to wait for, if that is all that is missing: full zones give theirs back when the
@@ -130,18 +231,19 @@ impl Zones {
         let zone = self.pool.zone(id, 0);
         self.writer.open_empty(zone);
         self.writer.attach(zone, permit);
-        self.open.borrow_mut().push(Open { zone, id, usage });
+        self.open.borrow_mut().push(Open { zone, id, usage, holder: None });
         // Others may share it.
         self.freed.notify_all();
         Some(zone)
     }
 
     /// Zones that are written to their ends are open no more.
-    fn close_full(&self) {
+    pub(crate) fn close_full(&self) {
         let mut open = self.open.borrow_mut();
         let full = |open: &Open| self.writer.room(open.zone) == 0;
         for over in open.iter().filter(|open| full(open)) {
             self.pool.mark_full(over.id);
+            self.untold.borrow_mut().insert(over.zone);
         }
         open.retain(|open| !full(open));
     }
@@ -151,7 +253,39 @@ impl Zones {
         let mut open = self.open.borrow_mut();
         if let Some(at) = open.iter().position(|open| open.zone == zone) {
             self.pool.mark_full(open.remove(at).id);
+            self.untold.borrow_mut().insert(zone);
         }
+    }
+
+    /// A blob file was written to a zone.
+    pub(crate) fn note_blob(&self, zone: ZoneId, role: &Role) {
+        let Some(number) = role.number else { return };
+        let mut youngest = self.youngest.borrow_mut();
+        let of_zone = youngest.entry(zone).or_default();
+        match of_zone.get_mut(&role.family) {
+            Some(now) => *now = number.max(*now),
+            None => drop(of_zone.insert(role.family.clone(), number)),
+        }
+    }
+
+    /// What recovery found of a zone.
+    pub(crate) fn restore_youngest(&self, zone: ZoneId, of_zone: BTreeMap<Family, u64>) {
+        self.youngest.borrow_mut().insert(zone, of_zone);
+    }
+
+    /// The youngest blob files of a zone.
+    pub(crate) fn youngest_in(&self, zone: ZoneId) -> BTreeMap<Family, u64> {
+        self.youngest.borrow().get(&zone).cloned().unwrap_or_default()
+    }
+
+    /// Zones with a youngest blob file.
+    pub(crate) fn with_blobs(&self) -> Vec<ZoneId> {
+        self.youngest.borrow().keys().copied().collect()
+    }
+
+    /// Zones of which the next round is to tell the youngest blob files.
+    pub(crate) fn take_untold(&self) -> BTreeSet<ZoneId> {
+        std::mem::take(&mut *self.untold.borrow_mut())
     }
 
     pub(crate) fn is_open(&self, zone: ZoneId) -> bool {
@@ -226,6 +360,9 @@ impl Zones {
             return Ok(());
         }
         let released = self.pool.release(id, ReleaseProof::by(round)).await;
+        if self.youngest.borrow_mut().remove(&zone).is_some() {
+            self.untold.borrow_mut().insert(zone);
+        }
         self.releasing.borrow_mut().remove(&zone);
         self.freed.notify_all();
         released
