@@ -263,8 +263,8 @@ impl Store {
     /// Makes a store on a drive.
     ///
     /// # Errors
-    /// `Exists` if the drive holds something and that is not to be lost, `Unsupported` if it has too
-    /// few zones or active zones.
+    /// `Exists` if the drive holds something and that is not to be lost, `Unsupported` if it has
+    /// too few zones or active zones.
     pub async fn format(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,

@@ -270,7 +270,8 @@ impl Store {
         let inner = &*self.0;
         let (bodies, views) = loop {
             let (moves, mark) = (inner.moves.get(), inner.next_flight.get());
-            // What was synced of a file that was truncated since is no more: it counts as it is now.
+            // What was synced of a file that was truncated since is no more: it counts as it is
+            // now.
             wanted.append(&mut inner.must.borrow_mut());
             let views = self.view(wanted, &mut Bodies::new(RECORD_BYTES), views.clone());
             inner.names.borrow_mut().changes.clear();
