@@ -210,8 +210,8 @@ impl Check<'_> {
             return Ok(());
         }
         let mut replay = half.replay;
-        let geometry = self.device.geometry();
-        let taken_back = replay.take_back(geometry, &self.reports, false);
+        let lacking = replay.lacking(self.device, &self.reports, &self.pages).await?;
+        let taken_back = replay.take_back(&lacking);
         if taken_back > 0 {
             let what = "a crash cut the last sync off; files that are as they were before it";
             self.note(format!("{what}: {taken_back}"));

@@ -174,15 +174,22 @@ impl Store {
     ///
     /// # Errors
     /// If it is the drive that failed.
-    fn give_up(&self, zone: ZoneId, error: &Error) -> Result<()> {
+    pub(crate) fn give_up(&self, zone: ZoneId, error: &Error) -> Result<()> {
         let writer = &self.0.zones.writer;
         if !writer.device().report(zone, 1).is_ok_and(|reports| !reports.is_empty()) {
             return Err(error.clone());
         }
-        self.0.zones.fail(zone);
+        self.0.zones.leave(zone);
         self.0.moves.set(self.0.moves.get() + 1);
-        let writer = writer.clone();
+        let store = self.clone();
         self.0.rt.spawn_detached(async move {
+            // A zone that was ended looks written to its end: the last round on the drive may name
+            // what is not there until the next is durable. If that fails, the store is dead.
+            let writer = &store.0.zones.writer;
+            writer.drained(zone).await;
+            if store.join_round(None).await.is_err() {
+                return;
+            }
             // A zone that cannot be ended stays active: there is one fewer then.
             let _ = writer.close(zone).await;
             writer.forgive(zone);

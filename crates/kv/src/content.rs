@@ -286,7 +286,7 @@ impl Store {
                     return Ok(zone);
                 }
                 Choice::End(zone) => {
-                    self.0.zones.end(zone).await?;
+                    self.end_zone(zone).await?;
                     continue;
                 }
                 Choice::Nothing => {}
@@ -305,6 +305,21 @@ impl Store {
             }
             self.0.zones.wanted.notify_all();
             freed.await;
+        }
+    }
+
+    /// Ends a zone for another: what is left of it is not used.
+    ///
+    /// A zone that was ended looks written to its end. So what is in it is made durable first:
+    /// recovery could not see that it is not.
+    async fn end_zone(&self, zone: ZoneId) -> Result<()> {
+        let writer = &self.0.zones.writer;
+        self.0.zones.leave(zone);
+        writer.drained(zone).await;
+        self.flush().await?;
+        match writer.finish(zone).await {
+            Ok(()) => Ok(()),
+            Err(error) => self.give_up(zone, &error),
         }
     }
 
@@ -408,7 +423,7 @@ impl Store {
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
             if written.await.is_err() {
-                store.0.zones.fail(zone);
+                store.0.zones.leave(zone);
                 store.unstore_sums(id, first, place, &sums);
             }
             store.0.flights.borrow_mut().remove(&flight);

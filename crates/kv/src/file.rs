@@ -202,8 +202,10 @@ impl File {
         let blocks = self.placed();
         let (size, tail) = match self.waiting.front() {
             Some(block) => {
-                let tail = &block.page.bytes()[..PAGE_SIZE - 1];
-                (u64::from(blocks) * PAGE_SIZE as u64 + tail.len() as u64, tail)
+                // A file's last block may be padded.
+                let placed = u64::from(blocks) * PAGE_SIZE as u64;
+                let size = self.size.min(placed + PAGE_SIZE as u64 - 1);
+                (size, &block.page.bytes()[..(size - placed) as usize])
             }
             None => (self.size, &self.tail.bytes()[..self.tail_len()]),
         };

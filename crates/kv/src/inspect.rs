@@ -103,7 +103,7 @@ impl Snapshot {
         let reports = reports_of(&*device)?;
         let pages = Pool::new(2 * PIECE as usize);
         let mut found = recover::find(&*device, &reports, &pages).await?;
-        found.replay.put_in_order(&*device, &reports, false)?;
+        found.replay.put_in_order(&*device, &reports, &pages, false).await?;
         let names = count_names(&found.replay);
         Ok(Snapshot { device, pages, reports, found, names, sums: RefCell::default() })
     }

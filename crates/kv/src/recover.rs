@@ -12,7 +12,7 @@ use crate::zones::{RESERVE, Zones};
 use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
 use furrow_log::budget::{Budget, Class};
 use furrow_log::pool::{ReleaseProof, SuperzoneId, ZonePool, describe};
-use furrow_log::record::{RecordHeader, Uuid};
+use furrow_log::record::{RecordHeader, Uuid, crc32c};
 use furrow_log::ring::{FoundRecord, RecordRing, RingZones, half_for, read_half, release_zones};
 use furrow_log::writer::{Order, Writer};
 use furrow_log::{BlockAddr, read_blocks};
@@ -330,12 +330,13 @@ impl Store {
         check(device.geometry(), found.ring).map_err(|error| error.at(device.name()))?;
         let trusting = cfg!(feature = "canary") && has_trusted_round(&options);
         let mut found = found;
-        found.replay.put_in_order(&*device, &reports, trusting)?;
+        found.replay.put_in_order(&*device, &reports, &pages, trusting).await?;
         let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
         // The half that is to begin holds an older snapshot, or one that a crash cut off.
         let pool = ZonePool::new(&writer, &[], 1)?;
         let next = found.ring.zones(found.half);
         release_zones(&pool, &*device, next, ReleaseProof::by(0)).await?;
+        let reports = end_strays(&writer, reports_of(&*device)?).await?;
         let store = found.store(rt, writer, &reports, pages, options)?;
         let round = store.0.round.get();
         let bodies = store.0.snapshot(&[], round);
@@ -389,6 +390,31 @@ fn has_trusted_round(options: &Options) -> bool {
         let _ = Canary::TrustedRound;
         false
     }
+}
+
+/// A power cut can leave more zones active than there were permits in use: those that were full but
+/// for what a cache lost. Ends as many as it takes for the ring to go on; answers how zones are.
+///
+/// This comes before anything is written down: it changes no decision, because in a zone that was
+/// ended content is believed only where it is found.
+async fn end_strays(writer: &Writer, reports: Vec<ZoneReport>) -> Result<Vec<ZoneReport>> {
+    let active = reports.iter().filter(|report| report.state.is_active()).count();
+    let most = writer.geometry().max_active.map_or(usize::MAX, |most| most as usize);
+    // The ring begins a zone.
+    let over = (active + 1).saturating_sub(most);
+    if over == 0 {
+        return Ok(reports);
+    }
+    let mut strays: Vec<&ZoneReport> =
+        reports.iter().filter(|report| report.state.is_active()).collect();
+    // What has the least left loses the least.
+    strays.sort_by_key(|report| std::cmp::Reverse(report.write_pointer));
+    for report in strays.into_iter().take(over) {
+        writer.open_reported(report);
+        writer.finish(report.zone).await?;
+        writer.forget(report.zone);
+    }
+    reports_of(&**writer.device())
 }
 
 /// Refuses a drive with content, unless forced.
@@ -458,30 +484,51 @@ pub(crate) struct Opened {
 impl Replay {
     /// Files without a name go; those whose last round names content that is not on the drive are
     /// as they were before it; and what cannot be is refused.
-    pub(crate) fn put_in_order(
+    pub(crate) async fn put_in_order(
         &mut self,
         device: &dyn ZonedDevice,
         reports: &[ZoneReport],
+        pages: &Pool,
         trusting: bool,
     ) -> Result<()> {
-        self.take_back(device.geometry(), reports, trusting);
+        let lacking = match trusting {
+            true => BTreeSet::new(),
+            false => self.lacking(device, reports, pages).await?,
+        };
+        self.take_back(&lacking);
         self.check(device)
+    }
+
+    /// Files whose last round names content that is not on the drive.
+    ///
+    /// # Errors
+    /// `Io` if the drive does not give a block that tells.
+    pub(crate) async fn lacking(
+        &self,
+        device: &dyn ZonedDevice,
+        reports: &[ZoneReport],
+        pages: &Pool,
+    ) -> Result<BTreeSet<FileId>> {
+        let mut lacking = BTreeSet::new();
+        for (id, before) in &self.before {
+            let Some(now) = self.files.get(id) else { continue };
+            let known = before.as_ref().map_or(&[][..], |before| &before.extents);
+            for extent in now.extents.iter().filter(|extent| !known.contains(extent)) {
+                if !is_there(extent, device, reports, pages).await? {
+                    lacking.insert(*id);
+                    break;
+                }
+            }
+        }
+        Ok(lacking)
     }
 
     /// Files whose last round names content that is not on the drive are as they were before it,
     /// and files without a name go. Answers how many are as they were.
-    pub(crate) fn take_back(
-        &mut self,
-        geometry: &Geometry,
-        reports: &[ZoneReport],
-        trusting: bool,
-    ) -> usize {
+    pub(crate) fn take_back(&mut self, lacking: &BTreeSet<FileId>) -> usize {
         let mut taken_back = 0;
-        let there = |state: &FileState| {
-            state.extents.iter().all(|extent| is_written(extent, geometry, reports))
-        };
         for (id, before) in std::mem::take(&mut self.before) {
-            if trusting || self.files.get(&id).is_none_or(there) {
+            if !lacking.contains(&id) {
                 continue;
             }
             taken_back += 1;
@@ -539,6 +586,46 @@ pub(crate) fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneRe
         Sums::At(at) => reaches(at, 1),
     };
     sums && reaches(extent.at, extent.blocks)
+}
+
+/// Whether all of an extent is on the drive, as far as a power cut decides that. A zone that was
+/// ended looks written to its end: there the last block tells, as zones are written in order.
+async fn is_there(
+    extent: &Extent,
+    device: &dyn ZonedDevice,
+    reports: &[ZoneReport],
+    pages: &Pool,
+) -> Result<bool> {
+    let geometry = device.geometry();
+    if !is_written(extent, geometry, reports) {
+        return Ok(false);
+    }
+    let last = extent.at.plus(extent.blocks - 1);
+    let (sums, sum) = match &extent.sums {
+        Sums::Here(sums) => (None, sums.last().copied()),
+        Sums::At(at) => (Some(*at), None),
+    };
+    for at in std::iter::once(last).chain(sums) {
+        let full = |report: &ZoneReport| report.state == ZoneState::Full;
+        if !at.locate(geometry).is_some_and(|(zone, _)| full(&reports[zone.0 as usize])) {
+            continue;
+        }
+        match read_blocks(device, QueueId(0), at, 1, pages).await {
+            // What was never written may read as zeros.
+            Ok(read) => {
+                let zeros = read[0].bytes().iter().all(|byte| *byte == 0);
+                let written = at == last && sum.is_none_or(|sum| sum == crc32c(read[0].bytes()));
+                if zeros && !written {
+                    return Ok(false);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(false),
+            // A block that cannot be read was written: whoever reads the file is told.
+            Err(error) if !error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }
 
 impl Opened {

@@ -93,9 +93,11 @@ impl Store {
         self.0.stopping.set(true);
         self.0.zones.wanted.notify_all();
         self.0.zones.writer.over().await;
-        self.0.zones.writer.let_go();
+        // What goes on in the background finds this when it comes to the drive.
         let message = "the store was stopped";
         self.die(&furrow_zone::Error::new(furrow_zone::ErrorKind::Io, message));
+        self.0.zones.ended.set(true);
+        self.0.zones.writer.let_go();
         Ok(())
     }
 
@@ -174,7 +176,7 @@ impl Store {
         Ok(())
     }
 
-    async fn flush(&self) -> Result<()> {
+    pub(crate) async fn flush(&self) -> Result<()> {
         if self.has(Canary::SkippedFlush) {
             return Ok(());
         }

@@ -15,7 +15,7 @@ use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool};
 use furrow_log::writer::Writer;
 use furrow_rt::Notify;
 use furrow_zone::{Result, ZoneId};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Free zones that only cleaning takes.
@@ -64,6 +64,8 @@ pub(crate) struct Zones {
     untold: RefCell<BTreeSet<ZoneId>>,
     /// Blocks that count, by zone and file.
     residents: RefCell<BTreeMap<ZoneId, BTreeMap<FileId, u32>>>,
+    /// The writer has let its zones go: nothing is written or reset any more.
+    pub(crate) ended: Cell<bool>,
     /// Zones that are being reset.
     releasing: RefCell<BTreeSet<ZoneId>>,
     /// A zone was released, or room came otherwise.
@@ -83,6 +85,7 @@ impl Zones {
             youngest: RefCell::default(),
             untold: RefCell::default(),
             residents: RefCell::default(),
+            ended: Cell::new(false),
             releasing: RefCell::default(),
             freed: Notify::new(),
             wanted: Notify::new(),
@@ -178,20 +181,13 @@ impl Zones {
         open.iter_mut().filter(|open| open.holder == Some(file)).for_each(|o| o.holder = None);
     }
 
-    /// Ends a zone that is not full: what is left of it is not used.
-    ///
-    /// # Errors
-    /// `Io` if the drive does not answer.
-    pub(crate) async fn end(&self, zone: ZoneId) -> Result<()> {
-        let ended = {
-            let mut open = self.open.borrow_mut();
-            let at = open.iter().position(|open| open.zone == zone);
-            at.map(|at| open.remove(at))
-        };
-        let Some(ended) = ended else { return Ok(()) };
-        self.pool.mark_full(ended.id);
-        self.untold.borrow_mut().insert(zone);
-        self.writer.finish(zone).await
+    /// Takes a zone that is not full out of use: what is left of it is not written.
+    pub(crate) fn leave(&self, zone: ZoneId) {
+        let mut open = self.open.borrow_mut();
+        if let Some(at) = open.iter().position(|open| open.zone == zone) {
+            self.pool.mark_full(open.remove(at).id);
+            self.untold.borrow_mut().insert(zone);
+        }
     }
 
     /// An open zone with room: one that is open for just that, or one that can be shared.
@@ -239,6 +235,9 @@ impl Zones {
 
     /// Zones that are written to their ends are open no more.
     pub(crate) fn close_full(&self) {
+        if self.ended.get() {
+            return;
+        }
         let mut open = self.open.borrow_mut();
         let full = |open: &Open| self.writer.room(open.zone) == 0;
         for over in open.iter().filter(|open| full(open)) {
@@ -246,15 +245,6 @@ impl Zones {
             self.untold.borrow_mut().insert(over.zone);
         }
         open.retain(|open| !full(open));
-    }
-
-    /// A write to the zone failed: nothing more is written to it.
-    pub(crate) fn fail(&self, zone: ZoneId) {
-        let mut open = self.open.borrow_mut();
-        if let Some(at) = open.iter().position(|open| open.zone == zone) {
-            self.pool.mark_full(open.remove(at).id);
-            self.untold.borrow_mut().insert(zone);
-        }
     }
 
     /// A blob file was written to a zone.
@@ -351,7 +341,7 @@ impl Zones {
     /// # Errors
     /// `Io` if the drive does not answer.
     pub(crate) async fn release(&self, zone: ZoneId, round: u64) -> Result<()> {
-        let Some(id) = self.pool.owner(zone) else { return Ok(()) };
+        let Some(id) = self.pool.owner(zone).filter(|_| !self.ended.get()) else { return Ok(()) };
         if self.valid(zone) > 0 || self.is_open(zone) {
             return Ok(());
         }

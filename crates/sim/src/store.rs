@@ -7,7 +7,9 @@
 
 use crate::crash::{Case, Subject};
 use furrow_emu::Emulator;
-use furrow_kv::{Canary, FileId, FormatOptions, Lifetime, Node, Options, Store};
+use furrow_kv::{
+    Canary, CheckOptions, FileId, FormatOptions, Lifetime, Node, Options, Policy, Store,
+};
 use furrow_rt::{Rng, Rt};
 use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, ZonedDevice};
 use std::cell::RefCell;
@@ -122,7 +124,10 @@ impl Client {
     }
 
     fn path(&mut self) -> String {
-        format!("c{}/{}", self.number, self.rng.below(NAMES))
+        // Blob files have places, and something is remembered of them.
+        let number = self.rng.below(NAMES);
+        let kind = if number.is_multiple_of(3) { ".blob" } else { "" };
+        format!("c{}/{number}{kind}", self.number)
     }
 
     fn create(&mut self) -> Result<(), String> {
@@ -304,8 +309,19 @@ fn apply(names: &mut NameState, event: &Event) {
     }
 }
 
-fn options(canary: Option<Canary>) -> Options {
-    Options { canary, commit_interval: 50_000_000, ..Options::default() }
+fn options(canary: Option<Canary>, seed: u64) -> Options {
+    let policy = Policy::NAMES[(seed % Policy::NAMES.len() as u64) as usize].1;
+    Options { canary, policy, commit_interval: 50_000_000, ..Options::default() }
+}
+
+/// What a crash left is no damage, neither as it is nor when it was put in order.
+async fn check_clean(device: &dyn ZonedDevice, when: &str) -> Result<(), String> {
+    let report = furrow_kv::check(device, &CheckOptions::default()).await;
+    let report = report.map_err(|error| failed(when, &error))?;
+    match report.problems.first() {
+        None => Ok(()),
+        Some(problem) => Err(format!("{when} finds: {problem}")),
+    }
 }
 
 /// What a store holds must be one of what is expected.
@@ -427,7 +443,7 @@ impl Subject for StoreSubject {
     ) -> Result<(), String> {
         let (rt2, canary) = (rt.clone(), self.canary);
         rt.block_on(async move {
-            let opened = Store::open(&rt2, device, options(canary)).await;
+            let opened = Store::open(&rt2, device, options(canary, case.seed)).await;
             let store = opened.map_err(|error| failed("open", &error))?;
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|number| {
@@ -496,7 +512,11 @@ impl Subject for StoreSubject {
         let (rt2, canary, expected) = (rt.clone(), self.canary, expected.clone());
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
         rt.block_on(async move {
-            let opened = Store::open(&rt2, device.clone(), options(canary)).await;
+            let checks = case.seed.is_multiple_of(4);
+            if checks {
+                check_clean(&*device, "a check after the crash").await?;
+            }
+            let opened = Store::open(&rt2, device.clone(), options(canary, case.seed)).await;
             let store = opened.map_err(|error| failed("open", &error))?;
             compare(&store, &expected).await?;
             // It can be used, and what was found stays.
@@ -509,7 +529,10 @@ impl Subject for StoreSubject {
             store.sync(id).await.map_err(|e| failed("sync", &e))?;
             store.close(id).await.map_err(|e| failed("close", &e))?;
             store.stop().await.map_err(|e| failed("stop", &e))?;
-            let again = Store::open(&rt2, device, options(canary)).await;
+            if checks {
+                check_clean(&*device, "a check after recovery").await?;
+            }
+            let again = Store::open(&rt2, device, options(canary, case.seed)).await;
             let store = again.map_err(|error| failed("second open", &error))?;
             let id = store.open_file(&path).map_err(|e| failed("open after", &e))?;
             let found = store.read(id, 0, data.len() + 1).await;
