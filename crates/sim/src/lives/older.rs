@@ -7,7 +7,7 @@ use furrow_emu::{Emulator, Options, Snapshot};
 use furrow_log::Uuid;
 use furrow_raid::examine;
 use furrow_rt::{Rng, Rt};
-use furrow_zone::ZonedDevice;
+use furrow_zone::{ErrorKind, ZonedDevice};
 use std::rc::Rc;
 
 /// Images kept.
@@ -102,8 +102,12 @@ impl World {
             rt.block_on(async move {
                 let mut uuids = Vec::new();
                 for part in parts {
-                    let examined = examine(&*all[part as usize]).await;
-                    uuids.push(examined.map_err(|error| error.to_string())?.device);
+                    match examine(&*all[part as usize]).await {
+                        Ok(examined) => uuids.push(examined.device),
+                        // One that a crash kept from becoming a member has no name to note.
+                        Err(error) if error.kind() == ErrorKind::NotFound => {}
+                        Err(error) => return Err(error.to_string()),
+                    }
                 }
                 Ok(uuids)
             })
