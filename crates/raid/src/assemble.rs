@@ -522,6 +522,10 @@ async fn put_together(
     let volume = start((rt, watch), (config, shape), members, options, begin, image.clone());
     *volume.0.spares.borrow_mut() = waiting;
     if lost {
+        match volume.foresee_undecided(&zones, &image).await {
+            Err(_) if volume.has_missed() && !last => return Ok(None),
+            foreseen => foreseen?,
+        }
         // Before anything is written without them: else they could come back as if nothing were.
         volume.write_state(false).await;
         volume.check_alive()?;

@@ -43,6 +43,7 @@ mod spare;
 mod stale;
 mod stream;
 pub mod table;
+mod undecided;
 mod volume;
 mod watch;
 mod window;

@@ -19,7 +19,7 @@
 use crate::checkpoint::Image;
 use crate::event::Event;
 use crate::format::{
-    BlockMeta, CODED, FooterEntry, NONE, SegmentBody, TrimEntry, block, kind, segment,
+    BlockMeta, CODED, FooterEntry, NONE, SegmentBody, SegmentEntry, TrimEntry, block, kind, segment,
 };
 use crate::map::Map;
 use crate::member::{Member, MemberState};
@@ -45,10 +45,11 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// A segment as the headers of its zones have it.
 pub(crate) struct Found {
-    sequence: u64,
+    pub(crate) sequence: u64,
     slot: u32,
-    groups: Groups,
-    missing: u32,
+    pub(crate) groups: Groups,
+    /// Members that it was begun without, as bits.
+    pub(crate) missing: u32,
     pub(crate) zones: Vec<Option<ZoneId>>,
     /// Bit i: member i's zone was rebuilt, and counts only when it is whole.
     rebuilt: u32,
@@ -106,7 +107,7 @@ impl Delta {
 }
 
 /// The rows of a segment's zones.
-struct Scanned {
+pub(crate) struct Scanned {
     rows: Vec<Rows>,
     /// Rows that were written, of each zone.
     upto: Vec<u32>,
@@ -121,6 +122,16 @@ impl Scanned {
     }
 }
 
+impl Image {
+    /// What it says of a segment.
+    pub(crate) fn entry(&self, found: &Found) -> Option<&SegmentEntry> {
+        let of = |entry: &&SegmentEntry| {
+            entry.slot.get() == found.slot && entry.sequence.get() == found.sequence
+        };
+        self.entries.iter().find(of)
+    }
+}
+
 impl Volume {
     /// Brings the volume to where it can be written, from the state record's image on.
     pub(crate) async fn recover(&self, zones: &[Vec<ZoneReport>], image: &Image) -> Result<()> {
@@ -128,12 +139,9 @@ impl Volume {
         let (found, mut strays, blind) = self.find_segments(zones).await;
         let mut delta = Delta::default();
         let (mut open, mut unbuilt, mut unended) = (Vec::new(), Vec::new(), Vec::new());
-        let mut short = Vec::new();
+        let (mut short, mut undecided) = (Vec::new(), Vec::new());
         for mut segment in found {
-            let of = |e: &&crate::format::SegmentEntry| {
-                e.slot.get() == segment.slot && e.sequence.get() == segment.sequence
-            };
-            let entry = image.entries.iter().find(of);
+            let entry = image.entry(&segment);
             if entry.is_none() && segment.sequence < image.next_segment {
                 // Released before the cut: a zone that could not be reset keeps what it was, and
                 // what the cut's map says is newer.
@@ -170,11 +178,14 @@ impl Volume {
             } else {
                 let after = entry.map_or(0, |entry| entry.rows.get());
                 let scanned = self.scan(&segment, zones).await;
-                self.weigh(&segment, &scanned, after, &mut delta);
+                let table = self.places(&segment, &scanned);
+                undecided.extend(self.undecided(&segment, &table, after, zones));
+                self.weigh(&segment, &scanned, table, after, &mut delta);
                 open.push((segment, scanned));
             }
         }
         self.check_read()?;
+        self.check_decided(&undecided)?;
         for (member, zone) in &short {
             self.tell(Event::ZoneLost { member: *member, zone: zone.0 });
         }
@@ -207,7 +218,7 @@ impl Volume {
     }
 
     /// Refuses to go by what was found if a drive was gone for a moment: what it holds was not.
-    fn check_read(&self) -> Result<()> {
+    pub(crate) fn check_read(&self) -> Result<()> {
         let missed = |drive: &Rc<crate::drive::Drive>| drive.has_missed();
         match self.0.members.iter().filter_map(Member::drive).find(missed) {
             None => Ok(()),
@@ -227,7 +238,7 @@ impl Volume {
 
     /// The segments there are, oldest first; zones that hold something and belong to none; and
     /// which members have some of which it cannot be said what they are, as bits.
-    async fn find_segments(
+    pub(crate) async fn find_segments(
         &self,
         zones: &[Vec<ZoneReport>],
     ) -> (Vec<Found>, Vec<(u32, ZoneId)>, u32) {
@@ -305,7 +316,7 @@ impl Volume {
     }
 
     /// Puts a segment that was found into its slot.
-    fn adopt(&self, found: &Found, state: SegmentState) {
+    pub(crate) fn adopt(&self, found: &Found, state: SegmentState) {
         let drives = self.0.shape.placement.n;
         self.0.segments.borrow_mut()[found.slot as usize] = Segment {
             state,
@@ -326,7 +337,7 @@ impl Volume {
         }
     }
 
-    async fn scan(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> Scanned {
+    pub(crate) async fn scan(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> Scanned {
         let mut flights = Vec::new();
         for (index, zone) in segment.zones.iter().enumerate() {
             let drive = self.0.members[index].drive();
@@ -359,14 +370,29 @@ impl Volume {
         scanned
     }
 
-    /// Decides which stripes count, and notes what is in them that came after the cut.
-    fn weigh(&self, segment: &Found, scanned: &Scanned, after: u32, delta: &mut Delta) {
-        let shape = &self.0.shape;
-        let (groups, placement) = (segment.groups, shape.placement);
+    /// Which chunks of a segment's stripes are there, and where.
+    pub(crate) fn places(&self, segment: &Found, scanned: &Scanned) -> StripeTable {
+        let groups = segment.groups;
         let mut table = self.new_table(groups.stripes, groups.group);
         for (drive, rows) in (0..).zip(&scanned.rows) {
             let stripes = rows.iter().map(|row| row.map(|row| row.stripe));
             note_places(&mut table, groups, drive, stripes);
+        }
+        table
+    }
+
+    /// Decides which stripes count, and notes what is in them that came after the cut.
+    fn weigh(
+        &self,
+        segment: &Found,
+        scanned: &Scanned,
+        mut table: StripeTable,
+        after: u32,
+        delta: &mut Delta,
+    ) {
+        let shape = &self.0.shape;
+        let (groups, placement) = (segment.groups, shape.placement);
+        for (drive, rows) in (0..).zip(&scanned.rows) {
             for row in rows.iter().flatten().filter(|row| row.stripe < groups.stripes) {
                 if placement.chunk(row.stripe, drive) < placement.k {
                     let sequence = Identity::from_bytes(&row.code).map_or(0, |i| i.sequence);
@@ -691,7 +717,7 @@ impl Volume {
 
     /// Takes from a segment the zones that were being rebuilt: their headers say that the segment
     /// was without them, and they have no footer.
-    async fn take_unbuilt(
+    pub(crate) async fn take_unbuilt(
         &self,
         segment: &mut Found,
         zones: &[Vec<ZoneReport>],

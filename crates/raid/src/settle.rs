@@ -25,7 +25,10 @@ pub struct Recovered {
     pub lacking: u64,
     /// Open segments that it went on with though a member that is being rebuilt has no zone there.
     pub narrow: u64,
-    /// Segments that were reset before its checkpoint, to have room for what it writes.
+    /// Stripes that may have counted and cannot be had, whose loss was accepted.
+    pub undecided: u64,
+    /// Segments, and zones of none, that were reset before its checkpoint, to have room for what it
+    /// writes.
     pub early: u64,
 }
 

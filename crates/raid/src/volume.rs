@@ -82,6 +82,9 @@ pub struct Options {
     pub rebuild_pause: u64,
     /// Nanoseconds a drive may take for an answer until it is given up as failed; 0: for ever.
     pub drive_timeout: u64,
+    /// Go on where stripes may have been acknowledged that cannot be had, and nobody knows which
+    /// blocks they held: these read as what they were before.
+    pub accept_loss: bool,
     /// The defect built in, if any; without the feature `canary` of no effect.
     pub canary: Option<Canary>,
 }
@@ -99,6 +102,7 @@ impl Default for Options {
             clean: true,
             rebuild_pause: 0,
             drive_timeout: 0,
+            accept_loss: false,
             canary: None,
         }
     }

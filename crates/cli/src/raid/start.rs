@@ -69,6 +69,10 @@ pub struct Args {
     /// Start although missing drives could have newer data
     #[arg(long)]
     degraded: bool,
+    /// Start although the last writes may be lost, nobody knows which, and what they wrote reads as
+    /// it was before
+    #[arg(long)]
+    accept_loss: bool,
     /// An empty drive that becomes a spare: it takes the place of a member that fails, may be given
     /// several times. Those that are spares already may be among the drives
     #[arg(long, value_name = "DEV")]
@@ -350,6 +354,7 @@ fn start(
         rebuild_pause: args.rebuild_pause.saturating_mul(1000),
         map_memory: args.map_memory.unwrap_or(0),
         drive_timeout: args.drive_timeout.saturating_mul(Nanos::SECOND),
+        accept_loss: args.accept_loss,
         ..Options::default()
     };
     let engine = rt.clone();
@@ -394,6 +399,13 @@ fn start(
     }
     if doubt.is_some() {
         warnings.push("started because --degraded was given".to_owned());
+    }
+    let undecided = volume.recovered().undecided;
+    if undecided > 0 {
+        warnings.push(format!(
+            "started because --accept-loss was given: what was written last in {undecided} stripes \
+             may be lost"
+        ));
     }
     let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
     let parts = Parts { name, volume, server, read_only: args.read_only, drives, spares, notices };

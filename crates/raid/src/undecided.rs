@@ -1,0 +1,151 @@
+//! Stripes of which nobody can say whether they counted.
+//!
+//! A stripe with too few chunks never counted if a member in service has its zone and not its
+//! chunk: nothing is acknowledged before that chunk is there. If all chunks that lack are of
+//! members that are not there, or of zones that members lost, the stripe may have been
+//! acknowledged. Which blocks it held may be on none of the drives that are left, and their
+//! addresses would read as what they held before. No checkpoint's map names these blocks, so no
+//! read could fail either. The array is refused then, before anything is written, unless whoever
+//! starts it accepts the loss.
+//!
+//! That takes more lost than the level tolerates. A member of which zones went offline at any time
+//! and that lost its zone of a segment cannot be told from one whose header a crash kept from being
+//! written: beyond what the level tolerates some arrays are refused that lost nothing. Zones with
+//! damaged headers prove nothing lost: a crash leaves torn ones.
+
+use crate::checkpoint::Image;
+use crate::format::segment;
+use crate::member::MemberState;
+use crate::recover::{Found, Scanned};
+use crate::table::StripeTable;
+use crate::volume::{SegmentState, Volume};
+use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZoneState};
+
+/// What may have counted in a segment.
+pub(crate) struct Undecided {
+    /// Sequence number of the segment.
+    segment: u64,
+    stripes: u32,
+    /// Members that lost their zones of it, as bits.
+    lost: u32,
+}
+
+impl Volume {
+    /// Members in service that had a zone in a segment and have lost it, as bits.
+    fn lost_in(&self, found: &Found, zones: &[Vec<ZoneReport>]) -> u32 {
+        let first = self.0.shape.first_zone as usize;
+        let gone = |index: usize| {
+            zones[index].iter().skip(first).any(|zone| zone.state == ZoneState::Offline)
+        };
+        let lost = |index: &u32| {
+            let (at, member) = (*index as usize, &self.0.members[*index as usize]);
+            member.state.get() == MemberState::Active
+                && member.drive().is_some()
+                && found.zones[at].is_none()
+                && found.missing >> index & 1 == 0
+                && gone(at)
+        };
+        (0..self.0.shape.placement.n).filter(lost).fold(0, |set, index| set | 1 << index)
+    }
+
+    /// Stripes behind row `after` of a segment, which had not ended at the checkpoint's cut, that
+    /// have too few chunks and may have counted.
+    pub(crate) fn undecided(
+        &self,
+        found: &Found,
+        table: &StripeTable,
+        after: u32,
+        zones: &[Vec<ZoneReport>],
+    ) -> Option<Undecided> {
+        let (placement, groups) = (&self.0.shape.placement, found.groups);
+        let lost = self.lost_in(found, zones);
+        if lost == 0 {
+            return None;
+        }
+        let all = (0..placement.n).fold(0u32, |set, index| set | 1 << index);
+        // Members that lack their chunks without having lost a zone, and that have none to show.
+        let absent = |index: &u32| {
+            let member = &self.0.members[*index as usize];
+            let unbuilt = member.state.get() == MemberState::Rebuilding;
+            let without = found.missing >> index & 1 == 1 || unbuilt;
+            member.drive().is_none() || (found.zones[*index as usize].is_none() && without)
+        };
+        let absent = (0..placement.n).filter(absent).fold(0u32, |set, index| set | 1 << index);
+        // One that the segment was begun without never had a chunk.
+        let may_have = lost | absent & !found.missing;
+        let is_undecided = |stripe: &u32| {
+            let there = table.drives_of(*stripe);
+            let suffices =
+                |set: u32| placement.recoverable(|c| set >> placement.drive(*stripe, c) & 1 == 1);
+            there != 0
+                && !suffices(there)
+                && all & !there & !(lost | absent) == 0
+                && suffices(there | may_have)
+        };
+        let stripes = (after / groups.chunk..groups.stripes).filter(is_undecided).count() as u32;
+        (stripes > 0).then_some(Undecided { segment: found.sequence, stripes, lost })
+    }
+
+    /// Before members that are not there are noted as failed: refuses to go on without them, and to
+    /// have them refused for ever after, if what they hold is needed.
+    ///
+    /// # Errors
+    /// As [`Volume::check_decided`]; `Io` if a drive was gone for a moment.
+    pub(crate) async fn foresee_undecided(
+        &self,
+        zones: &[Vec<ZoneReport>],
+        image: &Image,
+    ) -> Result<()> {
+        let (found, ..) = self.find_segments(zones).await;
+        let mut all = Vec::new();
+        for mut segment in found {
+            let entry = image.entry(&segment);
+            let released = entry.is_none() && segment.sequence < image.next_segment;
+            if released || entry.is_some_and(|entry| entry.state != segment::OPEN) {
+                continue;
+            }
+            self.take_unbuilt(&mut segment, zones).await;
+            if self.lost_in(&segment, zones) == 0 {
+                continue;
+            }
+            self.adopt(&segment, SegmentState::Open);
+            let after = entry.map_or(0, |entry| entry.rows.get());
+            let scanned: Scanned = self.scan(&segment, zones).await;
+            let table = self.places(&segment, &scanned);
+            all.extend(self.undecided(&segment, &table, after, zones));
+        }
+        self.check_read()?;
+        self.check_decided(&all)
+    }
+
+    /// Refuses to go on if stripes may have counted that cannot be had, unless their loss is
+    /// accepted.
+    ///
+    /// # Errors
+    /// `Corrupt`; the message names the members.
+    pub(crate) fn check_decided(&self, all: &[Undecided]) -> Result<()> {
+        let stripes: u32 = all.iter().map(|undecided| undecided.stripes).sum();
+        self.note_recovered(|recovered| recovered.undecided = stripes.into());
+        let Some(first) = all.first().filter(|_| !self.0.options.accept_loss) else {
+            return Ok(());
+        };
+        let lost = all.iter().fold(0, |set, undecided| set | undecided.lost);
+        let names = |of: &dyn Fn(u32) -> bool| {
+            let members = (0..self.0.shape.placement.n).filter(|index| of(*index));
+            members.map(|index| index.to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let gone = names(&|index| self.0.members[index as usize].drive().is_none());
+        let (without, advice) = match gone.is_empty() {
+            true => (String::new(), ""),
+            false => (format!(", and without members {gone}"), "give the drives of those too, or "),
+        };
+        let what = format!(
+            "what was written last may be lost, and of which blocks is not known: in segment {} \
+             and others {stripes} stripes lack too much, for want of zones that members {} lost\
+             {without}: {advice}accept the loss (--accept-loss)",
+            first.segment,
+            names(&|index| lost >> index & 1 == 1)
+        );
+        Err(Error::new(ErrorKind::Corrupt, what))
+    }
+}
