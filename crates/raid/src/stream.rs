@@ -376,7 +376,9 @@ impl Volume {
     }
 
     /// Lets no stream go on with a segment that a member in service has no zone of: the next have.
+    /// But where no segment can be begun, what is open is all the room there is: it is written on.
     pub(crate) fn leave_unfit(&self) {
+        let mut free = self.free_segments();
         for stream in &self.0.streams {
             let Some(open) = stream.open.borrow().clone() else { continue };
             let lacks = {
@@ -384,7 +386,8 @@ impl Volume {
                 let mut zones = segments[open.slot as usize].zones.iter().zip(&self.0.members);
                 zones.any(|(zone, member)| zone.is_none() && member.drive().is_some())
             };
-            if lacks {
+            if lacks && free > 0 {
+                free -= 1;
                 open.broken.set(true);
                 self.detach(stream);
             }
