@@ -219,7 +219,7 @@ impl Volume {
     }
 
     /// Blocks moved together: whole stripes, as the rest of the last is zeros.
-    fn batch(&self) -> usize {
+    pub(crate) fn batch(&self) -> usize {
         let data = inside_chunk(&self.0.config) * self.0.shape.placement.k;
         let stripes = if self.0.shape.bare { window::batch(data) } else { (BATCH / data).max(1) };
         (stripes * data) as usize
@@ -251,7 +251,10 @@ impl Volume {
             let of = segments.iter().enumerate().filter(|(_, segment)| is_empty(segment));
             of.map(|(slot, _)| slot as u32).collect()
         };
-        if empty.is_empty() || self.flush_drives().await.is_err() {
+        if empty.is_empty() {
+            return self.release_strays_early().await;
+        }
+        if self.flush_drives().await.is_err() {
             return false;
         }
         // Each by itself: a read may hold one back.
@@ -321,7 +324,7 @@ impl Volume {
 
 /// Whether nothing in an ended segment counts, on the drives as in memory.
 pub(crate) fn is_empty(segment: &Segment) -> bool {
-    let held = segment.leaves > 0 || segment.needed > 0 || segment.fallback;
+    let held = segment.leaves > 0 || segment.needed > 0 || segment.fallback > 0;
     is_ended(segment) && segment.valid == 0 && !held
 }
 

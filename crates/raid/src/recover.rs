@@ -14,7 +14,8 @@
 //! Until 7 nothing is reset, and what is written changes nothing of what steps 1 to 3 find: a crash
 //! on the way is recovered as the first one was. Only where there is no room for 6 and 7, segments
 //! are reset of which nothing counts, as at any other time: but none that holds what a stripe that
-//! lacks a chunk took the place of, before that stripe is written anew.
+//! lacks a chunk took the place of, before that stripe is written anew. If that is not enough,
+//! zones that belong to nothing are reset, too.
 
 use crate::checkpoint::Image;
 use crate::event::Event;
@@ -520,7 +521,8 @@ impl Volume {
         }
         let replaced = |lba: u64, old: Option<u32>| {
             if let Some(old) = old.filter(|_| delta.is_torn(&torn, lba)) {
-                self.fall_back_on(old);
+                let newest = delta.blocks.get(&lba).filter(|newest| newest.torn);
+                self.fall_back_on(old, newest.map(|newest| newest.number));
             }
         };
         for (_, range) in &trims {
@@ -569,13 +571,6 @@ impl Volume {
             self.debit(old);
             old
         })
-    }
-
-    /// Keeps a block that a later recovery would take if it found less of a stripe that lacks a
-    /// chunk than this one did.
-    fn fall_back_on(&self, number: u32) {
-        let slot = self.0.shape.slot(number) as usize;
-        self.0.segments.borrow_mut()[slot].fallback = true;
     }
 
     /// Goes on with a segment that was open, or ends it.

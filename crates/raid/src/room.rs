@@ -41,6 +41,11 @@ impl Room {
     pub(crate) fn is_wanted(&self) -> bool {
         self.users.get() > 0 || self.inside.get()
     }
+
+    /// Whether what the volume moves waits.
+    pub(crate) fn waits_inside(&self) -> bool {
+        self.inside.get()
+    }
 }
 
 impl Volume {

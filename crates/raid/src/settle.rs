@@ -2,9 +2,16 @@
 //! belongs to nothing is reset. Where there is no room for it, it waits until there is.
 
 use crate::format::block;
+use crate::meta::Identity;
+use crate::stream::Origin;
 use crate::volume::{Canary, Volume};
 use furrow_log::pool::ReleaseProof;
+use furrow_rt::Page;
 use furrow_zone::{Result, ZoneId, ZoneReport, ZoneState};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A block that is written at another place, and where it was.
+type Moved = (Identity, Page, Origin);
 
 /// What a recovery met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +56,10 @@ pub(crate) struct Unsettled {
     pub(crate) torn: Vec<u32>,
     /// Zones that hold something and belong to nothing.
     pub(crate) strays: Vec<(u32, ZoneId)>,
+    /// Slots of older blocks, by the number of the block that lacks a chunk and took their place.
+    older: BTreeMap<u32, Vec<u32>>,
+    /// Slots of blocks that were taken away by trims whose records alone lack a chunk.
+    trimmed: Vec<u32>,
     pub(crate) stage: Stage,
     /// What is left to do lacks room: what is empty may be reset for it, as at any other time.
     pub(crate) starved: bool,
@@ -57,7 +68,8 @@ pub(crate) struct Unsettled {
 impl Unsettled {
     /// At the start.
     pub(crate) fn new(torn: Vec<u32>, strays: Vec<(u32, ZoneId)>) -> Unsettled {
-        Unsettled { torn, strays, stage: Stage::Applying, starved: false }
+        let (older, trimmed) = Default::default();
+        Unsettled { torn, strays, older, trimmed, stage: Stage::Applying, starved: false }
     }
 }
 
@@ -131,7 +143,34 @@ impl Volume {
         }
     }
 
-    /// Writes anew what is in stripes that recovery found to lack a chunk.
+    /// Keeps a block that a later recovery would take if it found less of a stripe that lacks a
+    /// chunk than this one did; `newest`: the block of that stripe, if it is not a trim's record.
+    pub(crate) fn fall_back_on(&self, number: u32, newest: Option<u32>) {
+        let slot = self.0.shape.slot(number);
+        let mut unsettled = self.0.room.unsettled.borrow_mut();
+        let Some(unsettled) = &mut *unsettled else { return };
+        match newest {
+            Some(newest) => unsettled.older.entry(newest).or_default().push(slot),
+            None => unsettled.trimmed.push(slot),
+        }
+        self.0.segments.borrow_mut()[slot as usize].fallback += 1;
+    }
+
+    /// What took the place of older blocks lacks nothing any more: nobody falls back on these.
+    fn let_go(&self, healed: impl FnOnce(&mut Unsettled) -> Vec<u32>) {
+        let slots = self.0.room.unsettled.borrow_mut().as_mut().map(healed).unwrap_or_default();
+        let mut segments = self.0.segments.borrow_mut();
+        for slot in slots {
+            let segment = &mut segments[slot as usize];
+            segment.fallback = segment.fallback.saturating_sub(1);
+            if segment.fallback == 0 {
+                self.0.wanted.notify_all();
+            }
+        }
+    }
+
+    /// Writes anew what is in stripes that recovery found to lack a chunk: some blocks at a time,
+    /// so that where there is no room what they took the place of makes some.
     pub(crate) async fn heal(&self) -> Result<()> {
         let torn = match &*self.0.room.unsettled.borrow() {
             Some(unsettled) if unsettled.stage < Stage::Healed => unsettled.torn.clone(),
@@ -140,7 +179,7 @@ impl Volume {
         if self.has(Canary::TornStripe) {
             return Ok(());
         }
-        let mut blocks = Vec::new();
+        let (mut trims, mut blocks, mut outdated) = (Vec::new(), Vec::new(), Vec::new());
         for number in &torn {
             let (slot, row, chunk) =
                 self.0.shape.locate(*number).expect("invariant: it was found there");
@@ -152,14 +191,84 @@ impl Volume {
                 Ok(_) | Err(_) => continue,
             };
             // What a trim took away is shown by its record alone until there is a checkpoint.
-            if identity.kind == block::TRIM || self.counts(*number, &identity).await? {
+            if identity.kind == block::TRIM {
+                trims.push((identity, page, from));
+            } else if self.counts(*number, &identity).await? {
                 blocks.push((identity, page, from));
+            } else {
+                outdated.push(*number);
             }
         }
-        self.move_blocks(blocks).await?;
+        self.move_blocks(trims).await?;
+        // What outdates a block is newer, and is there: a trim's record by now.
+        self.let_go(|unsettled| {
+            let older = outdated.iter().filter_map(|number| unsettled.older.remove(number));
+            let older: Vec<u32> = older.flatten().collect();
+            unsettled.trimmed.drain(..).chain(older).collect()
+        });
+        for batch in self.in_turn(blocks) {
+            let numbers: Vec<u32> = batch.iter().map(|(.., from)| from.number).collect();
+            self.move_blocks(batch).await?;
+            self.let_go(|unsettled| {
+                let older = numbers.iter().filter_map(|number| unsettled.older.remove(number));
+                older.flatten().collect()
+            });
+        }
         self.enter(Stage::Healed);
-        self.0.segments.borrow_mut().iter_mut().for_each(|segment| segment.fallback = false);
+        self.0.segments.borrow_mut().iter_mut().for_each(|segment| segment.fallback = 0);
         Ok(())
+    }
+
+    /// The blocks that are to be written anew, all at once if there is room for all of them. Else
+    /// those go first after which a segment is empty: it holds none of them, nor what they took
+    /// the place of.
+    fn in_turn(&self, blocks: Vec<Moved>) -> Vec<Vec<Moved>> {
+        if self.free_segments() > blocks.len() as u32 / self.0.shape.held.max(1) + 1 {
+            return vec![blocks];
+        }
+        let unsettled = self.0.room.unsettled.borrow();
+        let older = unsettled.as_ref().map(|unsettled| &unsettled.older);
+        let slots = |number: u32| {
+            let older = older.and_then(|older| older.get(&number)).into_iter().flatten();
+            let slots = older.copied().chain([self.0.shape.slot(number)]);
+            slots.collect::<BTreeSet<u32>>()
+        };
+        let mut held: BTreeMap<u32, u32> = BTreeMap::new();
+        for (.., from) in &blocks {
+            slots(from.number).into_iter().for_each(|slot| *held.entry(slot).or_default() += 1);
+        }
+        let segments = self.0.segments.borrow();
+        // What a checkpoint alone makes free comes last.
+        let frees = |slot: &u32| {
+            let segment = &segments[*slot as usize];
+            segment.leaves == 0 && segment.needed == 0
+        };
+        let mut turns: BTreeMap<Option<(u32, u32)>, Vec<Moved>> = BTreeMap::new();
+        for block in blocks {
+            let of = slots(block.2.number).into_iter().filter(frees);
+            let first = of.map(|slot| (held[&slot], slot)).min();
+            turns.entry(first).or_default().push(block);
+        }
+        let last = turns.remove(&None);
+        turns.into_values().chain(last).collect()
+    }
+
+    /// Empties zones that belong to nothing before the recovery is over, if what it has still to
+    /// write finds no room and no segment is empty. True if there were any. A later recovery would
+    /// go by them as little as this one did.
+    pub(crate) async fn release_strays_early(&self) -> bool {
+        let waits = self.0.room.waits_inside() && self.free_segments() == 0;
+        let strays = match &mut *self.0.room.unsettled.borrow_mut() {
+            Some(unsettled) if unsettled.starved && waits => std::mem::take(&mut unsettled.strays),
+            _ => return false,
+        };
+        if strays.is_empty() {
+            return false;
+        }
+        self.release_strays(&strays).await;
+        self.note_recovered(|recovered| recovered.early += strays.len() as u64);
+        self.room_made();
+        true
     }
 
     /// Notes how far the recovery has come.

@@ -150,8 +150,9 @@ pub(crate) struct Segment {
     pub(crate) rows: u32,
     /// Holds trim records until the checkpoint of this number; 0: none.
     pub(crate) needed: u64,
-    /// Holds what a stripe that lacks a chunk took the place of: it stays until that is healed.
-    pub(crate) fallback: bool,
+    /// So many blocks in it are what stripes that lack a chunk took the place of: it stays until
+    /// these are healed.
+    pub(crate) fallback: u32,
     /// Cleaning met a block in it that cannot be had: it stays.
     pub(crate) stuck: bool,
     /// Being rebuilt or cleaned: neither is begun, nor is it released.
@@ -174,7 +175,7 @@ impl Segment {
             leaves: 0,
             rows: 0,
             needed: 0,
-            fallback: false,
+            fallback: 0,
             stuck: false,
             pinned: false,
             table: None,

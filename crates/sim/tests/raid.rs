@@ -136,7 +136,13 @@ fn what_failed_once_in_a_volumes_lives_holds() {
 /// Seeds whose branches found defects. 4352: in a segment that a crash had cut off, on drives
 /// without an out-of-band area, a scrub took rows whose metadata block was damaged for rows that
 /// had never been written, and left them without redundancy. 561: a drive came while a segment was
-/// being opened without it, and its rebuild waited until that segment was full.
+/// being opened without it, and its rebuild waited until that segment was full. 821, 20233: an
+/// older image of a member, or headers of its segments that were ruined, left so many stripes
+/// without a chunk that recovery found no room to write them anew, since nothing that these had
+/// taken the place of was let go before the last of them. 988: a drive took a member's place when
+/// no segment was free, and the segments that were open, all the room there was, were ended. 204,
+/// 843: where a crash had torn the header of a zone, stripes that had never counted were feared to
+/// be lost.
 #[test]
 fn what_failed_once_in_a_branch_holds() {
     for seed in [204, 561, 821, 843, 988, 4352, 20233] {

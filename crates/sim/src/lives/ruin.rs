@@ -152,10 +152,7 @@ impl World {
                     What::Stripes => stripes.contains(&seen.stripe),
                     what => seen.what == what,
                 };
-                // Of an array whose zones are few, and nearly all full, a recovery finds no room if
-                // most of those of a member are such that nobody knows what they are (seed 20233).
-                let many = what == What::Headers && count >= 2;
-                if many || !meant || !draw.below(most).is_multiple_of(3) {
+                if !meant || !draw.below(most).is_multiple_of(3) {
                     continue;
                 }
                 let at = Lba(u64::from(seen.part) * size + seen.lba);
