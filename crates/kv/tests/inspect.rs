@@ -7,10 +7,11 @@ use furrow_kv::{
     CheckOptions, CheckReport, FileId, FormatOptions, Lifetime, Node, Options, Snapshot, Store,
     ZoneUse, check, identify,
 };
-use furrow_rt::{Completion, Config, Rng, Rt};
+use furrow_log::{BlockAddr, read_blocks, record};
+use furrow_rt::{Completion, Config, Page, Pages, Pool, Rng, Rt};
 use furrow_zone::{
-    Command, ErrorKind, Geometry, Outcome, QueueId, Request, Status, ZoneId, ZoneReport,
-    ZonedDevice,
+    BlockCount, Command, ErrorKind, Geometry, Lba, Outcome, QueueId, Request, Status, ZoneId,
+    ZoneReport, ZoneState, ZonedDevice,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -246,7 +247,7 @@ fn a_drive_without_a_store_is_none_and_a_damaged_one_is_one_still() {
         // The superblock, wherever it is, cannot be read any more.
         for zone in 0..6u32 {
             let fault = Fault::new(FaultKind::ReadError)
-                .at_blocks(furrow_zone::Lba(u64::from(zone) * 64), furrow_zone::BlockCount(1));
+                .at_blocks(Lba(u64::from(zone) * 64), BlockCount(1));
             device.inject(fault).unwrap();
         }
         assert_eq!(identify(&*device).await.unwrap(), Some(uuid));
@@ -278,9 +279,7 @@ fn a_check_tells_what_is_damaged_and_where() {
             let zone = homes[seed as usize % homes.len()];
             let at = u64::from(zone.zone.0) * 64 + seed * 7 % u64::from(zone.written);
             let kind = if seed % 2 == 0 { FaultKind::BitFlip } else { FaultKind::ReadError };
-            let fault = Fault::new(kind)
-                .at_blocks(furrow_zone::Lba(at), furrow_zone::BlockCount(1))
-                .when(When::Always);
+            let fault = Fault::new(kind).at_blocks(Lba(at), BlockCount(1)).when(When::Always);
             device.inject(fault).unwrap();
             let report = checked(&device).await;
             let place = Some((zone.zone.0, (at % 64) as u32));
@@ -340,4 +339,88 @@ fn a_damaged_ring_is_told_or_is_no_store_and_no_panic() {
         rt.clear();
     }
     assert!(told > 10, "{told} told");
+}
+
+/// A drive with what another one holds, but with bytes of the bodies of its records changed, and
+/// their checksums made to fit.
+async fn with_other_records(rt: &Rt, from: &Rc<Emulator>, rng: &mut Rng) -> Rc<Emulator> {
+    let to = drive(rt);
+    let pages = Pool::new(64);
+    for report in from.report(ZoneId(0), 48).unwrap() {
+        let count = report.write_pointer.0 as u32;
+        if report.state == ZoneState::Empty || count == 0 {
+            continue;
+        }
+        let at = BlockAddr::new(from.geometry(), report.zone, 0);
+        let read = read_blocks(&**from, QueueId(0), at, count, &pages).await.unwrap();
+        let mut bytes: Vec<u8> = read.iter().flat_map(|page| page.iter().copied()).collect();
+        let mut block = 0;
+        while block < count {
+            let rest = &bytes[block as usize * 4096..];
+            let header = record::peek(rest).filter(|header| header.kind.get() >= 0x30);
+            let Some(header) = header else {
+                block += 1;
+                continue;
+            };
+            let mut body = rest[record::RecordHeader::SIZE..][..header.body_len()].to_vec();
+            for _ in 0..rng.below(3) {
+                let at = rng.below(body.len() as u64) as usize;
+                body[at] = if rng.one_in(2) { rng.next() as u8 } else { body[at] ^ 1 };
+            }
+            let sealed = record::seal(&header.id(), &body, &pages);
+            let start = block as usize * 4096;
+            for (index, page) in sealed.iter().enumerate() {
+                bytes[start + index * 4096..][..4096].copy_from_slice(page.bytes());
+            }
+            block += header.blocks();
+        }
+        let data: Pages = bytes.chunks(4096).map(Page::from_slice).collect();
+        let command = Command::Write {
+            lba: Lba(u64::from(report.zone.0) * 64),
+            blocks: BlockCount(u64::from(count)),
+        };
+        let outcome = to.submit(QueueId(0), Request::with_data(command, data)).await;
+        assert!(outcome.status.is_ok(), "{:?}", outcome.status);
+    }
+    to
+}
+
+/// Checksums do not help where they fit: what records say is doubted all the same.
+#[test]
+fn records_that_lie_are_an_error_or_a_problem_and_no_panic() {
+    let (mut told, mut refused) = (0, 0);
+    for seed in 0..400 {
+        let rt = Rt::new(Config::simulated(seed));
+        let rt2 = rt.clone();
+        let report = rt.block_on(async move {
+            let device = drive(&rt2);
+            let store = made(&rt2, &device).await;
+            store.make_directory("db").unwrap();
+            for file in 0..4 {
+                let bytes = content(seed, 1000 + 60_000 * file);
+                written(&store, &format!("db/{file}"), &bytes).await;
+            }
+            store.rename("db/1", "db/9").unwrap();
+            store.stop().await.unwrap();
+            let mut rng = Rng::new(seed);
+            let other = with_other_records(&rt2, &device, &mut rng).await;
+            let report = check(&*other, &CheckOptions::default()).await;
+            if let Ok(snapshot) = Snapshot::open(other).await {
+                snapshot.zones();
+                snapshot.space();
+                for (_, node) in snapshot.names() {
+                    if let Node::File(id) = node {
+                        let _ = snapshot.read(id, 0, 1 << 30).await;
+                    }
+                }
+            }
+            report
+        });
+        match report {
+            Ok(report) => told += u32::from(!report.is_ok()),
+            Err(_) => refused += 1,
+        }
+        rt.clear();
+    }
+    assert!(told > 100 && refused > 0, "{told} told, {refused} refused");
 }
