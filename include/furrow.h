@@ -97,6 +97,10 @@ typedef struct furrow_counters {
   uint64_t cleaned;
   // Bytes that cleaning copied.
   uint64_t copied;
+  // Those of them of blob files.
+  uint64_t copied_blobs;
+  // Those of them of sorted tables.
+  uint64_t copied_tables;
   // Zones that were reset.
   uint64_t resets;
   // Extents that were written again because their zone failed.
@@ -127,7 +131,9 @@ extern "C" {
 // Opens the store on `device`: an emulated drive's image, or `mem:...`, which begins empty. A
 // store that this process has open already is shared, with the options it was opened with.
 //
-// `options` may be null; else options separated by commas: `clean-below=PERCENT` (20).
+// `options` may be null; else options separated by commas: `clean-below=PERCENT` (20), below
+// which share of free zones cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza),
+// which files share zones.
 int32_t furrow_store_open(const char *device,
                           const char *options_text,
                           struct furrow_store **store,
@@ -195,6 +201,24 @@ int32_t furrow_list(const struct furrow_store *store,
                     furrow_each each,
                     void *argument,
                     struct furrow_error *error);
+
+// Says to which column family the blob file with this name belongs, or the one that is made by
+// this name next: blob files of one family are collected apart from those of others.
+int32_t furrow_set_family(const struct furrow_store *store,
+                          const char *path,
+                          const char *family,
+                          struct furrow_error *error);
+
+// The smallest of the numbers of the youngest blob files of the full zones (YBIZ): of the zones
+// that have blob files of this family of the database in `directory`. The file with that number
+// may be gone, others of the zone are there. `zones` says how many such zones there are; if none,
+// `youngest` is 0.
+int32_t furrow_smallest_youngest(const struct furrow_store *store,
+                                 const char *directory,
+                                 const char *family,
+                                 uint64_t *youngest,
+                                 uint64_t *zones,
+                                 struct furrow_error *error);
 
 // Locks a name against all others in this process that lock it; the drive is locked against other
 // processes as long as the store is open. Fails with `FURROW_BUSY` if it is locked.

@@ -13,11 +13,13 @@
 #include <vector>
 
 #include "check.h"
+#include "fs.h"
 #include "rocksdb/convenience.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
 #include "rocksdb/file_system.h"
 #include "rocksdb/utilities/object_registry.h"
+#include "same_victim.h"
 
 using namespace rocksdb;
 
@@ -390,6 +392,69 @@ void Databases() {
   }
 }
 
+// Two families of a database, and another database on the same store; the store is closed and
+// opened in the middle. At each moment the share is that of the family's own files up to the
+// youngest of its fullest zone that is the oldest.
+void SameVictims() {
+  Image image(furrow_command, directory + "/victims.zns", kShape);
+  for (int life = 0; life < 2; life++) {
+    auto fs = OpenFileSystem(image.uri() + "?policy=baza");
+    auto* store = fs->CheckedCast<furrow::StoreFileSystem>()->store();
+    std::unique_ptr<Env> env = NewCompositeEnv(fs);
+    for (const char* name : {"/one", "/two"}) {
+      Options options = BlobOptions(env.get());
+      // Nothing is collected meanwhile: what is expected can be computed.
+      options.disable_auto_compactions = true;
+      auto watch = std::make_shared<furrow::SameVictim>(store);
+      options.listeners.push_back(watch);
+      std::vector<ColumnFamilyDescriptor> families{{kDefaultColumnFamilyName, options},
+                                                   {"second", options}};
+      std::vector<ColumnFamilyHandle*> handles;
+      DB* db = nullptr;
+      CHECK_OK(DB::Open(options, name, families, &handles, &db));
+      watch->Attach(db, handles);
+      for (int key = 0; key < 900; key++) {
+        // The second family gets a third.
+        ColumnFamilyHandle* family = handles[key % 3 == 2];
+        CHECK_OK(db->Put(WriteOptions(), family, Key(life * 1000 + key), Content(key, 16000)));
+      }
+      for (ColumnFamilyHandle* family : handles) CHECK_OK(db->Flush(FlushOptions(), family));
+      for (ColumnFamilyHandle* family : handles) {
+        uint64_t youngest = 0, zones = 0;
+        furrow_error error;
+        CHECK(furrow_smallest_youngest(store, name, family->GetName().c_str(), &youngest, &zones,
+                                       &error) == FURROW_OK, error.message);
+        ColumnFamilyMetaData data;
+        db->GetColumnFamilyMetaData(family, &data);
+        uint64_t k = 0;
+        for (const auto& file : data.blob_files) k += file.blob_file_number <= youngest;
+        CHECK(zones > 0 && k > 0 && k < data.blob_files.size(), family->GetName());
+        furrow::Cutoff expected{k, data.blob_files.size()};
+        CHECK(static_cast<uint64_t>(expected.Share() * expected.n) == k, "the half survives");
+        // It is set in a moment, by another thread.
+        double found = 0;
+        for (int tries = 0; tries < 200; tries++) {
+          found = db->GetOptions(family).blob_garbage_collection_age_cutoff;
+          if (found == expected.Share()) break;
+          usleep(10000);
+        }
+        CHECK(found == expected.Share(),
+              std::string(name) + " " + family->GetName() + ": " + std::to_string(found) +
+                  ", expected " + std::to_string(k) + " of " + std::to_string(expected.n));
+      }
+      uint64_t sets = watch->sets();
+      CHECK(sets >= 2, "set");
+      usleep(200000);
+      CHECK(watch->sets() == sets, "not set again while nothing changes");
+      // A family may be closed at any time.
+      CHECK_OK(db->DestroyColumnFamilyHandle(handles[1]));
+      CHECK_OK(db->DestroyColumnFamilyHandle(handles[0]));
+      watch->Detach();
+      delete db;
+    }
+  }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -414,6 +479,7 @@ int main(int count, char** arguments) {
       {"who_may_have_a_store", WhoMayHaveAStore},
       {"wrong_uris", WrongUris},
       {"databases", Databases},
+      {"same_victims", SameVictims},
   };
   for (const auto& [name, test] : tests) {
     if (count > 3 && std::string(arguments[3]) != name) continue;

@@ -3,7 +3,7 @@
 use crate::error::{Failure, Outcome, answer, furrow_error};
 use crate::file::{furrow_file, opened};
 use crate::shared::{Shared, lock};
-use furrow_kv::{Lifetime, Node, Options, Store};
+use furrow_kv::{Family, FileKind, Lifetime, Node, Options, Store};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,6 +50,10 @@ pub struct furrow_counters {
     pub cleaned: u64,
     /// Bytes that cleaning copied.
     pub copied: u64,
+    /// Those of them of blob files.
+    pub copied_blobs: u64,
+    /// Those of them of sorted tables.
+    pub copied_tables: u64,
     /// Zones that were reset.
     pub resets: u64,
     /// Extents that were written again because their zone failed.
@@ -102,7 +106,7 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T, what: &str) -> Outcome {
     Ok(())
 }
 
-/// Options of a store, separated by commas: `clean-below=PERCENT`.
+/// Options of a store, separated by commas.
 fn options(text: &str) -> Outcome<Options> {
     let mut options = Options::default();
     for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
@@ -114,9 +118,10 @@ fn options(text: &str) -> Outcome<Options> {
         };
         match name {
             "clean-below" => options.clean_below = number()?,
+            "policy" => options.policy = value.parse()?,
             _ => {
                 return Err(Failure::invalid(format!(
-                    "{option}: no option of a store; there is clean-below=PERCENT"
+                    "{option}: no option of a store; there are clean-below=PERCENT, policy=NAME"
                 )));
             }
         }
@@ -127,7 +132,9 @@ fn options(text: &str) -> Outcome<Options> {
 /// Opens the store on `device`: an emulated drive's image, or `mem:...`, which begins empty. A
 /// store that this process has open already is shared, with the options it was opened with.
 ///
-/// `options` may be null; else options separated by commas: `clean-below=PERCENT` (20).
+/// `options` may be null; else options separated by commas: `clean-below=PERCENT` (20), below
+/// which share of free zones cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza),
+/// which files share zones.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -282,6 +289,8 @@ pub unsafe extern "C" fn furrow_store_counters(
                 turns: found.turns,
                 cleaned: found.cleaned,
                 copied: found.copied * 4096,
+                copied_blobs: found.copied_of[FileKind::Blob as usize] * 4096,
+                copied_tables: found.copied_of[FileKind::Table as usize] * 4096,
                 resets: found.resets,
                 relocated: found.relocated,
                 calls: shared.calls.load(Ordering::Relaxed),
@@ -469,6 +478,56 @@ pub unsafe extern "C" fn furrow_list(
                 each(argument, name.as_ptr(), &raw const stat);
             }
             Ok(())
+        })
+    }
+}
+
+/// Says to which column family the blob file with this name belongs, or the one that is made by
+/// this name next: blob files of one family are collected apart from those of others.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_set_family(
+    store: *const furrow_store,
+    path: *const c_char,
+    family: *const c_char,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        rename_like(store, [path, family], error, |store, path, name| store.set_family(path, name))
+    }
+}
+
+/// The smallest of the numbers of the youngest blob files of the full zones (YBIZ): of the zones
+/// that have blob files of this family of the database in `directory`. The file with that number
+/// may be gone, others of the zone are there. `zones` says how many such zones there are; if none,
+/// `youngest` is 0.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_smallest_youngest(
+    store: *const furrow_store,
+    directory: *const c_char,
+    family: *const c_char,
+    youngest: *mut u64,
+    zones: *mut u64,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let directory = text(directory, "directory")?;
+            let family = Family { directory, name: text(family, "family")? };
+            let found = shared(store)?.call(move |store| {
+                let found = store.youngest_in_full_zones(&family);
+                async move { found }
+            })?;
+            let smallest = found.iter().map(|(_, number)| *number).min();
+            put(youngest, smallest.unwrap_or(0), "youngest")?;
+            put(zones, found.len() as u64, "zones")
         })
     }
 }

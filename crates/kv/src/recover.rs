@@ -705,6 +705,7 @@ impl Opened {
             turn: Cell::new(self.turn),
             commit_planned: Cell::new(false),
             sums: RefCell::default(),
+            awaited: RefCell::default(),
             counters: RefCell::new(Counters::default()),
             dead: RefCell::default(),
             stopping: Cell::new(false),

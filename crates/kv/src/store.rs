@@ -21,6 +21,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+/// Files of which somebody said the family before they were made, at most.
+const AWAITED_MAX: usize = 1024;
+
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -166,6 +169,8 @@ pub(crate) struct Inner {
     pub(crate) turn: Cell<u64>,
     pub(crate) commit_planned: Cell<bool>,
     pub(crate) sums: RefCell<BTreeMap<BlockAddr, Rc<Vec<u32>>>>,
+    /// Families of files that are to be made.
+    pub(crate) awaited: RefCell<BTreeMap<String, String>>,
     pub(crate) counters: RefCell<Counters>,
     pub(crate) dead: RefCell<Option<Error>>,
     pub(crate) stopping: Cell<bool>,
@@ -384,6 +389,9 @@ impl Store {
         let mut file = File::new(lifetime, self.0.rt.wall().0);
         (file.names, file.opens) = (1, 1);
         file.role = Role::of(&path);
+        if let Some(name) = self.0.awaited.borrow_mut().remove(&path) {
+            file.role.family.name = name;
+        }
         self.0.files.borrow_mut().insert(id, file);
         self.changed(Entry::Name { path, file: Some(id) });
         if let Some(Node::File(before)) = before {
@@ -518,23 +526,38 @@ impl Store {
         Ok(zones.into_iter().collect())
     }
 
-    /// Says to which column family a blob file belongs, before anything is written to it.
+    /// Says to which column family a blob file belongs. If there is no such file yet, this is for
+    /// the one that is made by that name next: RocksDB says it before it makes the file.
     ///
     /// # Errors
-    /// `NotFound`, `IsDirectory`; `Invalid` for a name longer than paths may be.
+    /// `IsDirectory`; `Invalid` for a name longer than paths may be.
     pub fn set_family(&self, path: &str, name: &str) -> Result<()> {
         let path = clean(path)?;
         if name.len() > PATH_MAX {
             return Err(Error::new(ErrorKind::Invalid, "the name of a family is too long"));
         }
-        let Node::File(id) = self.0.names.borrow().get(&path)? else {
-            return Err(Error::new(ErrorKind::IsDirectory, format!("{path}: a directory")));
-        };
-        self.with(id, |file| name.clone_into(&mut file.role.family.name))
+        let node = self.0.names.borrow().nodes.get(&path).copied();
+        match node {
+            Some(Node::File(id)) => {
+                self.with(id, |file| name.clone_into(&mut file.role.family.name))
+            }
+            Some(Node::Directory) => {
+                Err(Error::new(ErrorKind::IsDirectory, format!("{path}: a directory")))
+            }
+            None => {
+                let mut awaited = self.0.awaited.borrow_mut();
+                if awaited.len() >= AWAITED_MAX {
+                    awaited.pop_first();
+                }
+                awaited.insert(path, name.to_owned());
+                Ok(())
+            }
+        }
     }
 
-    /// The numbers of the youngest blob files of a family, of each full zone that has, or had,
-    /// blob files of it (YBIZ, §IV-C of the paper).
+    /// The numbers of the youngest blob files of a family, of each full zone that has blob files of
+    /// it (YBIZ, §IV-C of the paper). The youngest itself may be gone: it counts as long as another
+    /// one is there, which keeps the zone.
     ///
     /// # Errors
     /// `Invalid` if the directory leads out of the store.
@@ -547,8 +570,9 @@ impl Store {
             roles.filter(|role| role.family == family).filter_map(|role| role.number).max()
         };
         let of_zone = |zone: ZoneId| {
+            let live = live(zone)?;
             let recorded = zones.youngest_in(zone).get(&family).copied();
-            Some((zone, recorded.max(live(zone))?))
+            Some((zone, recorded.map_or(live, |recorded| recorded.max(live))))
         };
         zones.close_full();
         Ok(zones.full_zones().into_iter().filter_map(of_zone).collect())

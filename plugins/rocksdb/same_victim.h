@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// Same-Victim garbage collection: RocksDB's collection of blob files takes what the cleaning of
+// zones would take.
+//
+// RocksDB collects the oldest blob files, a share of them. This keeps the share of each column
+// family at the files up to and including the smallest of the youngest blob files of the full
+// zones (YBIZ), so that a collection empties the oldest zone and no other (Same-Victim GC paper,
+// §IV-C, Z_Cutoff).
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rocksdb/db.h"
+#include "rocksdb/listener.h"
+
+struct furrow_store;
+
+namespace furrow {
+
+// What the share is made of: k of n files.
+struct Cutoff {
+  uint64_t k = 0;
+  uint64_t n = 0;
+  bool operator==(const Cutoff& other) const { return k == other.k && n == other.n; }
+  // As RocksDB is told: it cuts k'= share * n down to a whole number, which the half survives.
+  double Share() const;
+};
+
+struct SameVictimOptions {
+  // Equation 1 of the paper as it is printed, one file less than the paper's own examples.
+  bool as_printed = false;
+  // A file of the host to which a line is added for each compaction that begins: the share it
+  // took, and the one that would have been right at that moment. Empty: none.
+  std::string log;
+};
+
+// One for each database. Before DB::Open it goes into the listeners of the options; after that
+// Attach starts it; before the database is closed Detach stops it.
+//
+// It sets the option from a thread of its own: from a callback RocksDB would wait for itself.
+class SameVictim : public rocksdb::EventListener {
+ public:
+  explicit SameVictim(furrow_store* store, SameVictimOptions options = {});
+  ~SameVictim() override;
+
+  // Begins to set the share of these column families, until Detach or until they are closed.
+  void Attach(rocksdb::DB* db, const std::vector<rocksdb::ColumnFamilyHandle*>& families);
+  // One more column family.
+  void Add(rocksdb::ColumnFamilyHandle* family);
+  // A column family is going to be closed, or dropped.
+  void Forget(rocksdb::ColumnFamilyHandle* family);
+  // Ends; returns when nothing of it uses the database any more. May be called twice.
+  void Detach();
+
+  // How often the option was set, and how many compactions began with another share than the one
+  // that was right then.
+  uint64_t sets() const { return sets_; }
+  uint64_t compactions() const { return compactions_; }
+  uint64_t stale() const { return stale_; }
+
+  const char* Name() const override { return "furrow.SameVictim"; }
+  void OnBlobFileCreationStarted(const rocksdb::BlobFileCreationBriefInfo& info) override;
+  void OnColumnFamilyHandleDeletionStarted(rocksdb::ColumnFamilyHandle* handle) override;
+  void OnFlushCompleted(rocksdb::DB* db, const rocksdb::FlushJobInfo& info) override;
+  void OnCompactionBegin(rocksdb::DB* db, const rocksdb::CompactionJobInfo& info) override;
+  void OnCompactionCompleted(rocksdb::DB* db, const rocksdb::CompactionJobInfo& info) override;
+
+ private:
+  void Run();
+  void Nudge();
+  // What the share should be now.
+  bool Ideal(rocksdb::ColumnFamilyHandle* family, Cutoff* cutoff) const;
+
+  furrow_store* store_;
+  SameVictimOptions options_;
+  rocksdb::DB* db_ = nullptr;
+  std::thread thread_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ending_ = false;
+  std::atomic<bool> nudged_{false};
+  // Of each column family, what was set last.
+  std::map<rocksdb::ColumnFamilyHandle*, Cutoff> families_;
+  std::atomic<uint64_t> sets_{0};
+  std::atomic<uint64_t> compactions_{0};
+  std::atomic<uint64_t> stale_{0};
+};
+
+}  // namespace furrow
