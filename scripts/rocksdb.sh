@@ -14,6 +14,30 @@ build() {
         "${goal[@]}"
 }
 
+# Stock programs on a store: what one writes another reads; a wrong URI is an error.
+stock() {
+    local furrow="$target_dir/debug/furrow" images="$target_dir/debug/rocksdb-plugin/images"
+    local drive="$images/stock.zns" out="$images/stock.txt" found
+    mkdir -p "$images"
+    rm -f "$drive"
+    "$furrow" device create "$drive" --option capacity=256MiB,zone-size=4MiB,max-active=14 >/dev/null
+    "$furrow" kv mkfs "$drive" >/dev/null
+    "$furrow" run --store "$drive" --policy baza --same-victim -- db_bench \
+        --benchmarks=fillseq,overwrite --db=/bench --num=2000 --value_size=8192 --threads=1 \
+        --enable_blob_files=true --min_blob_size=1024 --enable_blob_garbage_collection=true \
+        --write_buffer_size=1048576 --blob_file_size=1048576 --compression_type=none \
+        >"$out" 2>&1 || { cat "$out"; fail "db_bench failed"; }
+    found="$("$furrow" run -- ldb --fs_uri="furrow://$drive" --db=/bench scan --hex 2>/dev/null |
+        grep -c '^0x')"
+    [ "$found" = 2000 ] || fail "ldb finds $found keys of the 2000 that db_bench wrote"
+    "$furrow" kv fsck "$drive" >"$out" || { cat "$out"; fail "the store is damaged"; }
+    ! "$furrow" run -- db_bench --fs_uri=furrow:///no/such.zns >"$out" 2>&1 ||
+        fail "a store that is not there was taken"
+    grep -q "no such file" "$out" || { cat "$out"; fail "a wrong URI is not explained"; }
+    rm -f "$drive" "$out"
+    say "stock db_bench and ldb on a store: 2000 keys, clean"
+}
+
 case "${1:-build}" in
 build)
     goal=()
@@ -24,6 +48,7 @@ test)
     cargo build --quiet --locked -p furrow-cli
     goal=(all test)
     build debug
+    stock
     ;;
 *) fail "unknown: $1; scripts/rocksdb.sh build or test" ;;
 esac

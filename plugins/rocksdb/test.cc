@@ -442,6 +442,8 @@ void SameVictims() {
               std::string(name) + " " + family->GetName() + ": " + std::to_string(found) +
                   ", expected " + std::to_string(k) + " of " + std::to_string(expected.n));
       }
+      // What was set is counted a moment later.
+      usleep(100000);
       uint64_t sets = watch->sets();
       CHECK(sets >= 2, "set");
       usleep(200000);

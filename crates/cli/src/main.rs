@@ -30,6 +30,7 @@ mod metrics;
 mod mkfs;
 mod mount;
 mod raid;
+mod run;
 mod show;
 mod stat;
 mod sync;
@@ -67,6 +68,7 @@ enum Command {
     Mount(mount::Args),
     Raid(raid::Args),
     Kv(kv::Args),
+    Run(run::Args),
     Umount(umount::Args),
     Fsck(fsck::Args),
     Dump(dump::Args),
@@ -91,6 +93,7 @@ impl Command {
             Command::Mount(args) => mount::run(&args, out),
             Command::Raid(args) => raid::run(args, out),
             Command::Kv(args) => kv::run(args, out),
+            Command::Run(args) => run::run(&args, out),
             Command::Umount(args) => umount::run(&args, out),
             Command::Fsck(args) => fsck::run(&args, out),
             Command::Dump(args) => dump::run(args, out),

@@ -1,0 +1,158 @@
+//! `furrow run`: programs that use RocksDB, on a file store.
+
+use anyhow::{Context as _, Result, bail};
+use furrow_zone::spec::DeviceSpec;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The plugin's library.
+const LIBRARY: &str = "libfurrow_rocksdb.so";
+
+/// Run a program that uses RocksDB on a file store
+///
+/// The program's databases lie in the store. It must be linked to RocksDB's shared library, as
+/// Debian's db_bench and ldb are; it needs no change and no option. Paths of databases are the
+/// store's. Programs with an option --fs_uri may be given furrow://DEVICE there instead of
+/// --store.
+///
+/// furrow run --store db.zns -- db_bench --benchmarks=fillrandom --enable_blob_files=true
+#[derive(clap::Args)]
+pub struct Args {
+    /// Drive with a store ('furrow kv mkfs'), or mem:..., which begins empty
+    #[arg(long, value_name = "DEVICE")]
+    store: Option<DeviceSpec>,
+    /// Which files share zones: shared, liza-paper, liza-zenfs, baza
+    #[arg(long, value_name = "NAME", requires = "store")]
+    policy: Option<furrow_kv::Policy>,
+    /// Zone cleaning begins when less than this share of the zones is free, in percent
+    #[arg(long, value_name = "PERCENT", requires = "store")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=90))]
+    clean_below: Option<u32>,
+    /// RocksDB collects what the cleaning of zones would; as-printed: by equation 1 of the paper
+    /// as it is printed
+    #[arg(long, value_name = "HOW", value_parser = ["on", "as-printed"])]
+    #[arg(num_args = 0..=1, default_missing_value = "on", require_equals = true)]
+    same_victim: Option<String>,
+    /// Adds a line to FILE for each compaction: family, job, files collected, files, and both as
+    /// they should have been
+    #[arg(long, value_name = "FILE", requires = "same_victim")]
+    same_victim_log: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    program: Vec<OsString>,
+}
+
+/// Becomes the program; returns only if that fails.
+pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
+    check_uris(&args.program)?;
+    let library = library()?;
+    let mut command = Command::new(&args.program[0]);
+    command.args(&args.program[1..]);
+    let mut preload = library.into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command.env("LD_PRELOAD", preload);
+    if let Some(store) = &args.store {
+        command.env("FURROW_URI", uri(store, args));
+    }
+    if let Some(how) = &args.same_victim {
+        command.env("FURROW_SAME_VICTIM", how);
+    }
+    if let Some(log) = &args.same_victim_log {
+        let log = std::path::absolute(log).context("--same-victim-log")?;
+        command.env("FURROW_SAME_VICTIM_LOG", log);
+    }
+    let error = command.exec();
+    let name = Path::new(&args.program[0]).display().to_string();
+    Err(error).with_context(|| format!("{name}: cannot be run"))
+}
+
+fn uri(store: &DeviceSpec, args: &Args) -> String {
+    let mut options = Vec::new();
+    if let Some(policy) = args.policy {
+        let named = furrow_kv::Policy::NAMES.iter().find(|(_, each)| *each == policy);
+        options.extend(named.map(|(name, _)| format!("policy={name}")));
+    }
+    options.extend(args.clean_below.map(|percent| format!("clean-below={percent}")));
+    format!("furrow://{store}?{}", options.join(","))
+}
+
+/// RocksDB's tools crash without a word if nothing makes what a URI names.
+fn check_uris(program: &[OsString]) -> Result<()> {
+    let mut words = program.iter().skip(1).filter_map(|word| word.to_str());
+    while let Some(word) = words.next() {
+        let word = word.trim_start_matches('-');
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        if !matches!(name, "fs_uri" | "env_uri") {
+            continue;
+        }
+        let value = value.or_else(|| words.next()).unwrap_or_default();
+        let Some(rest) = value.strip_prefix("furrow://") else {
+            bail!("--{name}={value}: expected furrow://DEVICE: RocksDB's tools crash over others");
+        };
+        let device = rest.rsplit_once('?').map_or(rest, |(device, _)| device);
+        let spec: DeviceSpec = device.parse().with_context(|| format!("--{name}={value}"))?;
+        if let DeviceSpec::Image(image) = &spec
+            && !Path::new(&image.path).exists()
+        {
+            bail!(
+                "--{name}={value}: {}: no such file: furrow device create makes a drive, furrow \
+                 kv mkfs a store on it",
+                image.path
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Where the plugin is: named by FURROW_ROCKSDB, beside this program, or where it is installed.
+fn library() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os("FURROW_ROCKSDB") {
+        let path = PathBuf::from(named);
+        if !path.is_file() {
+            bail!("FURROW_ROCKSDB: {}: no such file", path.display());
+        }
+        return Ok(path);
+    }
+    let program = std::env::current_exe().context("this program's path")?;
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let places = [beside.join(LIBRARY), beside.join("../lib/furrow").join(LIBRARY)];
+    match places.iter().find(|path| path.is_file()) {
+        Some(path) => Ok(path.canonicalize().context("the plugin's path")?),
+        None => bail!(
+            "{LIBRARY} is neither beside this program nor in ../lib/furrow: make rocksdb builds it"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn uris_that_a_tool_would_crash_over_are_refused() {
+        assert!(check_uris(&words("db_bench --fs_uri=furrow://mem:zones=64 --db=x")).is_ok());
+        assert!(check_uris(&words("ldb --fs_uri furrow://mem:zones=64 scan")).is_ok());
+        for wrong in ["--fs_uri=zenfs://x", "--env_uri=", "--fs_uri=furrow:///no/such", "--fs_uri"]
+        {
+            assert!(check_uris(&words(&format!("db_bench {wrong}"))).is_err(), "{wrong}");
+        }
+    }
+}
