@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build rocksdb install uninstall deb test lint demo demo-raid crash crash-full bench realtime
+.PHONY: help build rocksdb install uninstall deb test lint demo demo-raid demo-rocksdb crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -42,6 +42,9 @@ demo: ## a source tree on an emulated zoned drive, killed five times, checked
 demo-raid: ## a RAID-5 over NBD: a drive pulled under load, replaced, rebuilt, scrubbed
 	@scripts/setup.sh demo-raid
 	@scripts/demo-raid.sh
+
+demo-rocksdb: rocksdb ## stock db_bench on a zoned drive, with and without Same-Victim collection
+	@scripts/demo-rocksdb.sh
 
 crash: ## power cuts at every command, the slice CI runs (under 5 minutes)
 	@scripts/setup.sh build

@@ -71,7 +71,7 @@ typedef struct furrow_error {
   char message[FURROW_MESSAGE_BYTES];
 } furrow_error;
 
-// Room, in bytes.
+// Room, in bytes unless said otherwise.
 typedef struct furrow_space {
   // What files can hold.
   uint64_t capacity;
@@ -79,6 +79,12 @@ typedef struct furrow_space {
   uint64_t used;
   // What they can hold besides, by cleaning alone.
   uint64_t available;
+  // Zones for content, a number.
+  uint64_t zones;
+  // Those of them that hold nothing, a number.
+  uint64_t free_zones;
+  // The most of them that were in use at once since the store was opened, a number.
+  uint64_t peak_zones;
 } furrow_space;
 
 // What a store did since it was opened.

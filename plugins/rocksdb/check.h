@@ -2,6 +2,8 @@
 // What the tests of the plugin share.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>

@@ -6,6 +6,7 @@
 // FURROW_SAME_VICTIM=1      Same-Victim collection, for databases that lie in a store;
 //                           as-printed: by equation 1 of the paper as it is printed
 // FURROW_SAME_VICTIM_LOG=F  adds a line to F for each compaction
+// FURROW_REPORT=F           writes what the store did to F when the program ends (register.cc)
 //
 // Without these nothing is changed.
 #include <dlfcn.h>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // Registers the file system under furrow:// when the library is loaded, and makes what was written
 // durable when a program ends by exit().
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -17,6 +19,37 @@ namespace {
 std::mutex* opened_lock = new std::mutex;
 std::map<std::string, furrow_store*>* opened = new std::map<std::string, furrow_store*>;
 
+// What a store did, as JSON, for FURROW_REPORT.
+void Report(const char* path, const std::string& uri, furrow_store* store) {
+  furrow_counters c;
+  furrow_space s;
+  if (furrow_store_counters(store, &c, nullptr) != FURROW_OK ||
+      furrow_store_space(store, &s, nullptr) != FURROW_OK) {
+    return;
+  }
+  FILE* file = fopen(path, "w");
+  if (file == nullptr) {
+    fprintf(stderr, "furrow: %s: the report cannot be written\n", path);
+    return;
+  }
+  std::string name;
+  for (char each : uri) {
+    if (each == '"' || each == '\\') name += '\\';
+    name += each;
+  }
+  fprintf(file,
+          "{\"version\": 1, \"uri\": \"%s\", \"capacity\": %" PRIu64 ", \"used\": %" PRIu64
+          ", \"available\": %" PRIu64 ", \"peak_zones\": %" PRIu64 ", \"zones\": %" PRIu64
+          ", \"appended\": %" PRIu64 ", \"read\": %" PRIu64 ", \"syncs\": %" PRIu64
+          ", \"rounds\": %" PRIu64 ", \"zones_cleaned\": %" PRIu64 ", \"copied\": %" PRIu64
+          ", \"copied_blobs\": %" PRIu64 ", \"copied_tables\": %" PRIu64 ", \"resets\": %" PRIu64
+          ", \"calls\": %" PRIu64 ", \"hops\": %" PRIu64 "}\n",
+          name.c_str(), s.capacity, s.used, s.available, s.peak_zones, s.zones, c.appended, c.read,
+          c.syncs, c.rounds, c.cleaned, c.copied, c.copied_blobs, c.copied_tables, c.resets, c.calls,
+          c.hops);
+  fclose(file);
+}
+
 // A program that ends by exit(), or by returning from main, loses nothing that it wrote, as with
 // files of the system. One that is killed keeps what it synced.
 void SyncAll() {
@@ -27,6 +60,8 @@ void SyncAll() {
       fprintf(stderr, "furrow: %s: what was not synced is lost: %s\n", uri.c_str(),
               error.message);
     }
+    const char* report = getenv("FURROW_REPORT");
+    if (report != nullptr && *report != '\0') Report(report, uri, store);
   }
 }
 

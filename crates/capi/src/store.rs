@@ -22,7 +22,7 @@ pub struct furrow_stat {
     pub modified: i64,
 }
 
-/// Room, in bytes.
+/// Room, in bytes unless said otherwise.
 #[repr(C)]
 pub struct furrow_space {
     /// What files can hold.
@@ -31,6 +31,12 @@ pub struct furrow_space {
     pub used: u64,
     /// What they can hold besides, by cleaning alone.
     pub available: u64,
+    /// Zones for content, a number.
+    pub zones: u64,
+    /// Those of them that hold nothing, a number.
+    pub free_zones: u64,
+    /// The most of them that were in use at once since the store was opened, a number.
+    pub peak_zones: u64,
 }
 
 /// What a store did since it was opened.
@@ -257,8 +263,15 @@ pub unsafe extern "C" fn furrow_store_space(
                 let space = store.space();
                 async move { Ok(space) }
             })?;
-            let (capacity, used, available) = (found.capacity, found.used, found.available);
-            put(space, furrow_space { capacity, used, available }, "space")
+            let found = furrow_space {
+                capacity: found.capacity,
+                used: found.used,
+                available: found.available,
+                zones: u64::from(found.zones),
+                free_zones: u64::from(found.free_zones),
+                peak_zones: u64::from(found.peak_zones),
+            };
+            put(space, found, "space")
         })
     }
 }

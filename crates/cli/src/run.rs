@@ -40,6 +40,9 @@ pub struct Args {
     /// they should have been
     #[arg(long, value_name = "FILE", requires = "same_victim")]
     same_victim_log: Option<PathBuf>,
+    /// When the program ends, write what the store did to FILE, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -71,6 +74,9 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
     if let Some(log) = &args.same_victim_log {
         let log = std::path::absolute(log).context("--same-victim-log")?;
         command.env("FURROW_SAME_VICTIM_LOG", log);
+    }
+    if let Some(report) = &args.report {
+        command.env("FURROW_REPORT", std::path::absolute(report).context("--report")?);
     }
     let error = command.exec();
     let name = Path::new(&args.program[0]).display().to_string();

@@ -440,16 +440,28 @@ fn a_store_in_use_is_refused_and_who_uses_it_is_said() {
     let place = Place::with_store("busy");
     let d = place.drive();
     // It waits for its input with the store open.
-    let mut child = Command::new(env!("CARGO_BIN_EXE_furrow"))
-        .args(["kv", "put", &d, "-", "x"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut input = child.stdin.take().unwrap();
-    input.write_all(b"some").unwrap();
+    let start = || {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_furrow"))
+            .args(["kv", "put", &d, "-", "x"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        // One that was refused reads nothing any more.
+        let _ = input.write_all(b"some");
+        (child, input)
+    };
+    let (mut child, mut input) = start();
     let begun = std::time::Instant::now();
     let said = loop {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        // It was refused itself, by the look that was taken when it began.
+        if child.try_wait().unwrap().is_some() {
+            (child, input) = start();
+            continue;
+        }
         let out = place.furrow(&["kv", "ls", &d]);
         if !out.status.success() {
             break String::from_utf8(out.stderr).unwrap();

@@ -156,15 +156,21 @@ impl Snapshot {
     pub fn space(&self) -> Space {
         let geometry = self.device.geometry();
         let content = &self.reports[self.found.ring.end() as usize..];
-        let usable = content.iter().filter(|report| report.state != ZoneState::Offline).count();
-        let usable = (usable as u64).saturating_sub(u64::from(RESERVE));
+        let zones = content.iter().filter(|report| report.state != ZoneState::Offline).count();
+        let usable = (zones as u64).saturating_sub(u64::from(RESERVE));
         let capacity = usable * u64::from(blocks_per_zone(geometry));
         let used: u64 = self.found.replay.files.values().map(blocks_of).sum();
+        let holds =
+            |report: &&ZoneReport| !matches!(report.state, ZoneState::Empty | ZoneState::Offline);
+        let written = content.iter().filter(holds).count() as u32;
         let block = BLOCK_SIZE as u64;
         Space {
             capacity: capacity * block,
             used: used * block,
             available: capacity.saturating_sub(used) * block,
+            zones: zones as u32,
+            free_zones: zones as u32 - written,
+            peak_zones: written,
         }
     }
 

@@ -103,6 +103,12 @@ pub struct Space {
     pub used: u64,
     /// What they can hold besides, by cleaning alone.
     pub available: u64,
+    /// Zones for content.
+    pub zones: u32,
+    /// Those of them that hold nothing.
+    pub free_zones: u32,
+    /// The most of them that were in use at once since the store was opened.
+    pub peak_zones: u32,
 }
 
 /// What a store did since it was opened.
@@ -263,7 +269,8 @@ impl Store {
 
     /// What it did.
     pub fn counters(&self) -> Counters {
-        *self.0.counters.borrow()
+        let resets = self.0.zones.writer.counters().resets;
+        Counters { resets, ..*self.0.counters.borrow() }
     }
 
     /// Its UUID.
@@ -292,6 +299,9 @@ impl Store {
             capacity: capacity * block,
             used: used * block,
             available: capacity.saturating_sub(used) * block,
+            zones: zones.pool.total(),
+            free_zones: zones.pool.free_count(),
+            peak_zones: zones.pool.total() - zones.least_free.get(),
         }
     }
 

@@ -66,6 +66,8 @@ pub(crate) struct Zones {
     residents: RefCell<BTreeMap<ZoneId, BTreeMap<FileId, u32>>>,
     /// The writer has let its zones go: nothing is written or reset any more.
     pub(crate) ended: Cell<bool>,
+    /// The fewest zones that were free at once.
+    pub(crate) least_free: Cell<u32>,
     /// Zones that are being reset.
     releasing: RefCell<BTreeSet<ZoneId>>,
     /// A zone was released, or room came otherwise.
@@ -76,6 +78,7 @@ pub(crate) struct Zones {
 
 impl Zones {
     pub(crate) fn new(pool: ZonePool, budget: Budget, writer: Writer, policy: Policy) -> Zones {
+        let least_free = pool.free_count();
         Zones {
             pool,
             budget,
@@ -86,6 +89,7 @@ impl Zones {
             untold: RefCell::default(),
             residents: RefCell::default(),
             ended: Cell::new(false),
+            least_free: Cell::new(least_free),
             releasing: RefCell::default(),
             freed: Notify::new(),
             wanted: Notify::new(),
@@ -225,6 +229,7 @@ impl Zones {
         }
         let id = self.pool.allocate(&[])?;
         let zone = self.pool.zone(id, 0);
+        self.least_free.set(self.least_free.get().min(self.pool.free_count()));
         self.writer.open_empty(zone);
         self.writer.attach(zone, permit);
         self.open.borrow_mut().push(Open { zone, id, usage, holder: None });
