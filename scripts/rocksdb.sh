@@ -9,7 +9,7 @@
 build() {
     local profile="$1"
     shift
-    cargo build --quiet --locked -p furrow-capi "$@"
+    cargo build --quiet --locked "$@"
     make --no-print-directory -s -C plugins/rocksdb PROFILE="$profile" TARGET="$(realpath "$target_dir")" \
         "${goal[@]}"
 }
@@ -41,13 +41,13 @@ stock() {
 case "${1:-build}" in
 build)
     goal=()
-    build release --release
+    build release --release -p furrow-capi
     say "$target_dir/release/libfurrow_rocksdb.so"
     ;;
 test)
-    cargo build --quiet --locked -p furrow-cli
     goal=(all test)
-    build debug
+    # With the features that the other tests have, so that little is built again.
+    build debug --workspace
     stock
     ;;
 *) fail "unknown: $1; scripts/rocksdb.sh build or test" ;;
