@@ -9,16 +9,16 @@
 . "$(dirname "$0")/lib.sh"
 
 case "${1:-slice}" in
-# Many seeds, each cut at up to so many commands. The tests' profile is optimised, has assertions,
-# and is built already.
+# Many seeds, each cut at up to so many commands. The tests' profile is optimised and has assertions;
+# with the features of the other tests it is built already.
 slice)
-    build=() profile=debug
-    lives=1000 volumes=100 effort="--cuts 150 --seconds"
-    fs=30 fsync=10 rot=10 raid=25 kv=10 ledger=5 toy=5
+    build=(--workspace --bin furrow-sim) profile=debug
+    lives=600 volumes=100 effort="--cuts 150 --seconds"
+    fs=20 fsync=7 rot=7 raid=18 kv=8 ledger=3 toy=3
     ;;
 # Every command of every run.
 full)
-    build=(--release) profile=release
+    build=(--release -p furrow-sim) profile=release
     lives=50000 volumes=1000 effort="--reopens"
     fs=300000 fsync=50000 rot=50000 raid=50000 kv=50000 ledger=50000 toy=20000
     ;;
@@ -27,7 +27,7 @@ esac
 threads="$(nproc)"
 
 say "building the simulator, optimised (a few minutes the first time)"
-cargo build ${build[@]+"${build[@]}"} --locked -p furrow-sim
+cargo build --locked "${build[@]}"
 sim="$target_dir/$profile/furrow-sim"
 failed=0
 
