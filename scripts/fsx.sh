@@ -15,7 +15,8 @@ shift || true
 problem="$(fuse_problem)"
 [ -z "$problem" ] || fail "no mount is possible: $problem"
 have fsx || fail "missing: fsx. Run: cargo install --locked --version $FSX_VERSION fsx"
-cargo build --quiet --locked -p furrow-cli
+# With the features of the other tests, which have built it already.
+cargo build --quiet --locked --workspace --bin furrow
 furrow="$target_dir/debug/furrow"
 
 work="$(mktemp -d)"

@@ -14,7 +14,8 @@ problem="$(fuse_problem)"
 [ -z "$problem" ] || fail "no mount is possible: $problem"
 have pjdfstest || fail "missing: pjdfstest." \
     "Run: cargo install --locked --version $PJDFSTEST_VERSION pjdfstest"
-cargo build --quiet --locked -p furrow-cli
+# With the features of the other tests, which have built it already.
+cargo build --quiet --locked --workspace --bin furrow
 furrow="$target_dir/debug/furrow"
 
 work="$(mktemp -d)"
