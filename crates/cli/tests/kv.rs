@@ -69,7 +69,7 @@ impl Place {
         said
     }
 
-    /// Makes a file of so many bytes, of no kind of pattern.
+    /// Makes a file of `bytes` pseudo-random bytes, and answers them.
     fn file(&self, name: &str, bytes: usize) -> Vec<u8> {
         let mut state = 88_172_645_463_325_252u64.wrapping_add(bytes as u64);
         let next = std::iter::repeat_with(|| {

@@ -111,7 +111,7 @@ fn create(
         .and_then(|()| Ok(file.sync_all()?))
         .and_then(|()| fs::rename(&unfinished, to).with_context(what));
     if copied.is_err() {
-        // Half a file is of no use.
+        // A copy that is not whole must not be taken for the file.
         let _ = fs::remove_file(&unfinished);
     }
     copied

@@ -21,7 +21,7 @@ impl Progress {
         Progress { what, shown, next: Cell::new(Instant::now() + EVERY) }
     }
 
-    /// So many bytes are done, of so many; 0 if that is not known.
+    /// Shows that `done` of `of` bytes are done; `of` is 0 if the total is not known.
     pub fn at(&self, done: u64, of: u64) {
         if !self.shown || Instant::now() < self.next.get() {
             return;
@@ -38,7 +38,7 @@ impl Progress {
         show::redraw(&line, true);
     }
 
-    /// It is over: the line goes.
+    /// Takes the line away when the work has ended.
     pub fn end(&self) {
         if self.shown {
             show::redraw("", true);
