@@ -365,10 +365,9 @@ fn others_have_turns_meanwhile() {
     });
 }
 
-/// How long a directory of chosen names holds others up, by the clock on the wall: to be run alone,
-/// with `--ignored --nocapture`.
+/// A directory of chosen names is whole, and what takes how long there, by the clock on the wall, is
+/// printed with `--nocapture`: nothing depends on that.
 #[test]
-#[ignore = "a measurement"]
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it measures real time")]
 fn how_long_a_directory_of_chosen_names_takes() {
     use std::time::{Duration, Instant};
