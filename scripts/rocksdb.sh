@@ -30,6 +30,18 @@ stock() {
     found="$("$furrow" run -- ldb --fs_uri="furrow://$drive" --db=/bench scan --hex 2>/dev/null |
         grep -c '^0x')"
     [ "$found" = 2000 ] || fail "ldb finds $found keys of the 2000 that db_bench wrote"
+    # The second fill destroys what the first made: in the store, not on the host.
+    mkdir -p "$images/host"
+    touch "$images/host/CURRENT"
+    "$furrow" run --store "$drive" -- db_bench --benchmarks=fillseq,fillrandom --threads=1 \
+        --db="$(realpath "$images")/host" --num=1000 --seed=7 >"$out" 2>&1 ||
+        { cat "$out"; fail "db_bench failed"; }
+    found="$("$furrow" run --store "$drive" -- ldb --db="$(realpath "$images")/host" scan --hex \
+        2>/dev/null | grep -c '^0x')"
+    [ "$found" -gt 500 ] && [ "$found" -lt 800 ] ||
+        fail "$found keys after random writes to a new database, about 632 of 1000 are expected"
+    [ -e "$images/host/CURRENT" ] || fail "a file of the host was destroyed instead of the store's"
+    rm -r "$images/host"
     "$furrow" kv fsck "$drive" >"$out" || { cat "$out"; fail "the store is damaged"; }
     ! "$furrow" run -- db_bench --fs_uri=furrow:///no/such.zns >"$out" 2>&1 ||
         fail "a store that is not there was taken"

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Takes the place of DB::Open in programs that this library is preloaded into, so that stock
-// programs use a store and Same-Victim garbage collection without a change.
+// Takes the place of DB::Open, and of what else opens, lists, repairs and destroys databases, in
+// programs that this library is preloaded into, so that stock programs use a store and Same-Victim
+// garbage collection without a change.
 //
-// FURROW_URI=furrow://...   databases lie in that store, also of programs without --fs_uri
+// FURROW_URI=furrow://...   databases lie in that store, also of programs without --fs_uri. All of
+//                           these calls must go there: a DestroyDB that went to the host would
+//                           spare the store's database, and destroy one of the host's.
 // FURROW_SAME_VICTIM=1      Same-Victim collection, for databases that lie in a store;
 //                           as-printed: by equation 1 of the paper as it is printed
 // FURROW_SAME_VICTIM_LOG=F  adds a line to F for each compaction
@@ -21,6 +24,7 @@
 #include "rocksdb/convenience.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
+#include "rocksdb/utilities/options_util.h"
 #include "rocksdb/utilities/stackable_db.h"
 #include "same_victim.h"
 
@@ -36,9 +40,9 @@ using rocksdb::FileSystem;
 using rocksdb::StackableDB;
 using rocksdb::Status;
 
-using Open = Status (*)(const DBOptions&, const std::string&,
-                        const std::vector<rocksdb::ColumnFamilyDescriptor>&,
-                        std::vector<ColumnFamilyHandle*>*, DB**);
+using Families = std::vector<rocksdb::ColumnFamilyDescriptor>;
+using Handles = std::vector<ColumnFamilyHandle*>;
+using Open = Status(const DBOptions&, const std::string&, const Families&, Handles*, DB**);
 
 // A database that ends its Same-Victim collection before it is closed.
 class WatchedDatabase : public StackableDB {
@@ -91,15 +95,33 @@ Status Environment(const char* uri, Env** env) {
   return Status::OK();
 }
 
-Status OpenWatched(Open next, const DBOptions& asked, const std::string& name,
-                   const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
-                   std::vector<ColumnFamilyHandle*>* handles, DB** db) {
-  DBOptions options = asked;
+// Puts the store's environment in the place of the host's.
+Status Redirect(Env** env) {
   const char* uri = Setting("FURROW_URI");
-  if (uri != nullptr && (options.env == nullptr || options.env == Env::Default())) {
-    Status status = Environment(uri, &options.env);
-    if (!status.ok()) return status;
+  if (uri == nullptr || (*env != nullptr && *env != Env::Default())) return Status::OK();
+  return Environment(uri, env);
+}
+
+// Calls the function that this library's takes the place of, with options whose environment is the
+// store's. Both have the same name to the linker.
+template <typename Function, typename Options, typename Call>
+Status Redirected(Function* ours, const Options& asked, Call call) {
+  Dl_info info;
+  void* found = dladdr(reinterpret_cast<void*>(ours), &info) != 0 && info.dli_sname != nullptr
+                    ? dlsym(RTLD_NEXT, info.dli_sname)
+                    : nullptr;
+  if (found == nullptr) {
+    return Status::NotSupported(
+        "furrow: this RocksDB is not of the kind the plugin was built for: build the plugin "
+        "against it");
   }
+  Options options = asked;
+  Status status = Redirect(&options.env);
+  return status.ok() ? call(reinterpret_cast<Function*>(found), options) : status;
+}
+
+Status OpenWatched(Open* next, DBOptions options, const std::string& name, const Families& families,
+                   Handles* handles, DB** db) {
   const char* wanted = Setting("FURROW_SAME_VICTIM");
   auto* fs = wanted == nullptr || options.env == nullptr
                  ? nullptr
@@ -123,19 +145,80 @@ Status OpenWatched(Open next, const DBOptions& asked, const std::string& name,
 namespace rocksdb {
 
 // The one that all others end in (but TransactionDB's).
-Status DB::Open(const DBOptions& options, const std::string& name,
+Status DB::Open(const DBOptions& asked, const std::string& name,
                 const std::vector<ColumnFamilyDescriptor>& families,
                 std::vector<ColumnFamilyHandle*>* handles, DB** db) {
-  static const auto next = reinterpret_cast<furrow::Open>(dlsym(
-      RTLD_NEXT,
-      "_ZN7rocksdb2DB4OpenERKNS_9DBOptionsERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
-      "RKSt6vectorINS_22ColumnFamilyDescriptorESaISD_EEPSC_IPNS_18ColumnFamilyHandleESaISJ_EEPPS0_"));
-  if (next == nullptr) {
-    return Status::NotSupported(
-        "furrow: this RocksDB has no DB::Open of the kind the plugin was built for: build the "
-        "plugin against it");
-  }
-  return furrow::OpenWatched(next, options, name, families, handles, db);
+  furrow::Open* ours = &DB::Open;
+  return furrow::Redirected(ours, asked, [&](furrow::Open* next, const DBOptions& options) {
+    return furrow::OpenWatched(next, options, name, families, handles, db);
+  });
+}
+
+Status DB::OpenForReadOnly(const DBOptions& asked, const std::string& name,
+                           const std::vector<ColumnFamilyDescriptor>& families,
+                           std::vector<ColumnFamilyHandle*>* handles, DB** db, bool if_wal) {
+  using Ours = Status(const DBOptions&, const std::string&, const furrow::Families&,
+                      furrow::Handles*, DB**, bool);
+  Ours* ours = &DB::OpenForReadOnly;
+  return furrow::Redirected(ours, asked, [&](Ours* next, const DBOptions& options) {
+    return next(options, name, families, handles, db, if_wal);
+  });
+}
+
+Status DB::OpenForReadOnly(const Options& asked, const std::string& name, DB** db, bool if_wal) {
+  using Ours = Status(const Options&, const std::string&, DB**, bool);
+  Ours* ours = &DB::OpenForReadOnly;
+  return furrow::Redirected(ours, asked, [&](Ours* next, const Options& options) {
+    return next(options, name, db, if_wal);
+  });
+}
+
+Status DB::OpenAsSecondary(const DBOptions& asked, const std::string& name,
+                           const std::string& secondary,
+                           const std::vector<ColumnFamilyDescriptor>& families,
+                           std::vector<ColumnFamilyHandle*>* handles, DB** db) {
+  using Ours = Status(const DBOptions&, const std::string&, const std::string&,
+                      const furrow::Families&, furrow::Handles*, DB**);
+  Ours* ours = &DB::OpenAsSecondary;
+  return furrow::Redirected(ours, asked, [&](Ours* next, const DBOptions& options) {
+    return next(options, name, secondary, families, handles, db);
+  });
+}
+
+Status DB::ListColumnFamilies(const DBOptions& asked, const std::string& name,
+                              std::vector<std::string>* families) {
+  using Ours = Status(const DBOptions&, const std::string&, std::vector<std::string>*);
+  Ours* ours = &DB::ListColumnFamilies;
+  return furrow::Redirected(ours, asked, [&](Ours* next, const DBOptions& options) {
+    return next(options, name, families);
+  });
+}
+
+Status DestroyDB(const std::string& name, const Options& asked,
+                 const std::vector<ColumnFamilyDescriptor>& families) {
+  using Ours = Status(const std::string&, const Options&, const furrow::Families&);
+  Ours* ours = &DestroyDB;
+  return furrow::Redirected(ours, asked, [&](Ours* next, const Options& options) {
+    return next(name, options, families);
+  });
+}
+
+Status RepairDB(const std::string& name, const Options& asked) {
+  using Ours = Status(const std::string&, const Options&);
+  Ours* ours = &RepairDB;
+  return furrow::Redirected(
+      ours, asked, [&](Ours* next, const Options& options) { return next(name, options); });
+}
+
+Status LoadLatestOptions(const ConfigOptions& asked, const std::string& name, DBOptions* options,
+                         std::vector<ColumnFamilyDescriptor>* families,
+                         std::shared_ptr<Cache>* cache) {
+  using Ours = Status(const ConfigOptions&, const std::string&, DBOptions*, furrow::Families*,
+                      std::shared_ptr<Cache>*);
+  Ours* ours = &LoadLatestOptions;
+  return furrow::Redirected(ours, asked, [&](Ours* next, const ConfigOptions& config) {
+    return next(config, name, options, families, cache);
+  });
 }
 
 }  // namespace rocksdb
