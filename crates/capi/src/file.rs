@@ -60,10 +60,9 @@ impl furrow_file {
         if let Some((from, tail)) = end.take() {
             let gathered = Gathered::new(from, &tail, bytes, &self.shared.pages);
             let after = (from + bytes.len() as u64, gathered.tail().clone());
-            let fits = self.shared.call(move |store| {
-                let store = store.clone();
-                async move { store.append_gathered(id, gathered).await }
-            })?;
+            let fits = self
+                .shared
+                .call(move |store| async move { store.append_gathered(id, gathered).await })?;
             if fits {
                 *end = Some(after);
                 return Ok(());
@@ -71,10 +70,7 @@ impl furrow_file {
         }
         // Somebody else wrote to the file, or it was there before.
         let bytes = bytes.to_vec();
-        self.shared.call(move |store| {
-            let store = store.clone();
-            async move { store.append(id, &bytes).await }
-        })
+        self.shared.call(move |store| async move { store.append(id, &bytes).await })
     }
 
     fn truncate(&self, size: u64) -> Outcome {
@@ -84,18 +80,12 @@ impl furrow_file {
             return Ok(());
         }
         *end = None;
-        self.shared.call(move |store| {
-            let store = store.clone();
-            async move { store.truncate(id, size).await }
-        })
+        self.shared.call(move |store| async move { store.truncate(id, size).await })
     }
 
     fn size(&self) -> Outcome<u64> {
         let id = self.id;
-        self.shared.call(move |store| {
-            let size = store.size(id);
-            async move { size }
-        })
+        self.shared.now(move |store| store.size(id))
     }
 }
 
@@ -163,10 +153,7 @@ pub unsafe extern "C" fn furrow_file_sync(of: *const furrow_file, error: *mut fu
         answer(error, || {
             let of = file(of)?;
             let id = of.id;
-            of.shared.call(move |store| {
-                let store = store.clone();
-                async move { store.sync(id).await }
-            })
+            of.shared.call(move |store| async move { store.sync(id).await })
         })
     }
 }
@@ -214,10 +201,7 @@ pub unsafe extern "C" fn furrow_file_set_lifetime(
         answer(error, || {
             let (of, lifetime) = (file(of)?, lifetime_of(lifetime)?);
             let id = of.id;
-            of.shared.call(move |store| {
-                let done = store.set_lifetime(id, lifetime);
-                async move { done }
-            })
+            of.shared.now(move |store| store.set_lifetime(id, lifetime))
         })
     }
 }
@@ -262,10 +246,8 @@ pub unsafe extern "C" fn furrow_file_read(
         answer(error, || {
             let of = file(of)?;
             let id = of.id;
-            let data = of.shared.call(move |store| {
-                let store = store.clone();
-                async move { store.read(id, offset, len).await }
-            })?;
+            let data =
+                of.shared.call(move |store| async move { store.read(id, offset, len).await })?;
             put(got, copy(&data, buffer, len)?, "got")
         })
     }
@@ -356,10 +338,7 @@ pub unsafe extern "C" fn furrow_file_close(
                 return Ok(());
             }
             let furrow_file { shared, id, .. } = *Box::from_raw(closed);
-            let done = shared.call(move |store| {
-                let store = store.clone();
-                async move { store.close(id).await }
-            });
+            let done = shared.call(move |store| async move { store.close(id).await });
             done.and(Shared::leave(shared))
         })
     }

@@ -140,9 +140,7 @@ impl Shared {
     pub(crate) fn open(device: &str, options: Options) -> Outcome<Arc<Shared>> {
         notice_forks();
         check_fork()?;
-        let spec: DeviceSpec = device
-            .parse()
-            .map_err(|error| Failure::invalid(format!("{device}: not a device: {error}")))?;
+        let spec = parse(device)?;
         let name = name_of(&spec);
         let mut open = lock(&OPEN);
         if let Some(shared) = open.get(&name).and_then(Weak::upgrade) {
@@ -187,7 +185,7 @@ impl Shared {
     }
 
     /// Runs something on the engine, in place if nobody else has it, and waits for the result.
-    pub(crate) fn call<T, F>(&self, f: impl FnOnce(&Store) -> F + Send + 'static) -> Outcome<T>
+    pub(crate) fn call<T, F>(&self, f: impl FnOnce(Store) -> F + Send + 'static) -> Outcome<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + 'static,
@@ -197,7 +195,7 @@ impl Shared {
         let caller = std::thread::current().id();
         let result = self.port.try_call(move |_, engine| {
             let hop = std::thread::current().id() != caller;
-            let future = f(&engine.store);
+            let future = f(engine.store.clone());
             async move { (hop, future.await) }
         });
         let (hop, result) =
@@ -206,5 +204,12 @@ impl Shared {
             self.hops.fetch_add(1, Ordering::Relaxed);
         }
         Ok(result?)
+    }
+    /// As [`Shared::call`], of something that does not wait for the drive.
+    pub(crate) fn now<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static,
+    ) -> Outcome<T> {
+        self.call(move |store| std::future::ready(f(&store)))
     }
 }

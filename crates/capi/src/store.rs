@@ -217,12 +217,7 @@ pub unsafe extern "C" fn furrow_store_sync(
 ) -> i32 {
     // SAFETY: as the caller promises.
     unsafe {
-        answer(error, || {
-            shared(store)?.call(|store| {
-                let store = store.clone();
-                async move { store.sync_names().await }
-            })
-        })
+        answer(error, || shared(store)?.call(|store| async move { store.sync_names().await }))
     }
 }
 
@@ -236,14 +231,7 @@ pub unsafe extern "C" fn furrow_store_sync_all(
     error: *mut furrow_error,
 ) -> i32 {
     // SAFETY: as the caller promises.
-    unsafe {
-        answer(error, || {
-            shared(store)?.call(|store| {
-                let store = store.clone();
-                async move { store.sync_all().await }
-            })
-        })
-    }
+    unsafe { answer(error, || shared(store)?.call(|store| async move { store.sync_all().await })) }
 }
 
 /// Its room.
@@ -259,10 +247,7 @@ pub unsafe extern "C" fn furrow_store_space(
     // SAFETY: as the caller promises.
     unsafe {
         answer(error, || {
-            let found = shared(store)?.call(|store| {
-                let space = store.space();
-                async move { Ok(space) }
-            })?;
+            let found = shared(store)?.now(|store| Ok(store.space()))?;
             let found = furrow_space {
                 capacity: found.capacity,
                 used: found.used,
@@ -290,10 +275,7 @@ pub unsafe extern "C" fn furrow_store_counters(
     unsafe {
         answer(error, || {
             let shared = shared(store)?;
-            let found = shared.call(|store| {
-                let counters = store.counters();
-                async move { Ok(counters) }
-            })?;
+            let found = shared.now(|store| Ok(store.counters()))?;
             let counted = furrow_counters {
                 appended: found.appended,
                 read: found.read,
@@ -328,10 +310,7 @@ unsafe fn rename_like(
     unsafe {
         answer(error, || {
             let (from, to) = (text(paths[0], "from")?, text(paths[1], "to")?);
-            shared(store)?.call(move |store| {
-                let done = change(store, &from, &to);
-                async move { done }
-            })
+            shared(store)?.now(move |store| change(store, &from, &to))
         })
     }
 }
@@ -350,10 +329,7 @@ unsafe fn change(
     unsafe {
         answer(error, || {
             let path = text(path, "path")?;
-            shared(store)?.call(move |store| {
-                let done = change(store, &path);
-                async move { done }
-            })
+            shared(store)?.now(move |store| change(store, &path))
         })
     }
 }
@@ -451,10 +427,7 @@ pub unsafe extern "C" fn furrow_stat_path(
     unsafe {
         answer(error, || {
             let path = text(path, "path")?;
-            let found = shared(store)?.call(move |store| {
-                let found = stat_of(store, &path);
-                async move { found }
-            })?;
+            let found = shared(store)?.now(move |store| stat_of(store, &path))?;
             put(stat, found, "stat")
         })
     }
@@ -477,13 +450,10 @@ pub unsafe extern "C" fn furrow_list(
         answer(error, || {
             let path = text(path, "path")?;
             let each = each.ok_or_else(|| Failure::invalid("each: a null pointer"))?;
-            let found = shared(store)?.call(move |store| {
-                let all = store.list(&path).map(|entries| {
-                    let stat = |name: &str| stat_of(store, &format!("{path}/{name}"));
-                    let with = |(name, _): (String, Node)| Some((stat(&name).ok()?, name));
-                    entries.into_iter().filter_map(with).collect::<Vec<_>>()
-                });
-                async move { all }
+            let found = shared(store)?.now(move |store| {
+                let stat = |name: &str| stat_of(store, &format!("{path}/{name}"));
+                let with = |(name, _): (String, Node)| Some((stat(&name).ok()?, name));
+                Ok(store.list(&path)?.into_iter().filter_map(with).collect::<Vec<_>>())
             })?;
             for (stat, name) in found {
                 // Names have no zeros: they came from C, or from a checked record.
@@ -534,10 +504,7 @@ pub unsafe extern "C" fn furrow_smallest_youngest(
         answer(error, || {
             let directory = text(directory, "directory")?;
             let family = Family { directory, name: text(family, "family")? };
-            let found = shared(store)?.call(move |store| {
-                let found = store.youngest_in_full_zones(&family);
-                async move { found }
-            })?;
+            let found = shared(store)?.now(move |store| store.youngest_in_full_zones(&family))?;
             let smallest = found.iter().map(|(_, number)| *number).min();
             put(youngest, smallest.unwrap_or(0), "youngest")?;
             put(zones, found.len() as u64, "zones")
@@ -614,10 +581,7 @@ pub unsafe extern "C" fn furrow_create(
             let path = text(path, "path")?;
             let lifetime = lifetime_of(lifetime)?;
             let shared = shared(store)?;
-            let id = shared.call(move |store| {
-                let id = store.create(&path, lifetime);
-                async move { id }
-            })?;
+            let id = shared.now(move |store| store.create(&path, lifetime))?;
             put(file, opened(shared, id, true), "file")
         })
     }
@@ -639,10 +603,7 @@ pub unsafe extern "C" fn furrow_open(
         answer(error, || {
             let path = text(path, "path")?;
             let shared = shared(store)?;
-            let id = shared.call(move |store| {
-                let id = store.open_file(&path);
-                async move { id }
-            })?;
+            let id = shared.now(move |store| store.open_file(&path))?;
             put(file, opened(shared, id, false), "file")
         })
     }
