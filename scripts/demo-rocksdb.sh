@@ -63,8 +63,11 @@ print(f"{'':34}" + "".join(f"{name:>22}" for name in names))
 for i, (label, _) in enumerate(rows[names[0]]):
     print(f"{label:34}" + "".join(f"{rows[name][i][1]:>22}" for name in names))
 lines = [line.strip().split(",") for line in open(f"{work}/same-victim.csv")]
-late = sum(line[2:4] != line[4:6] for line in lines)
-print(f"\nSame-Victim: {len(lines)} compactions, {late} with a share that was not the newest any more")
+late = 0
+for line in lines:
+    k, n, ideal_k, ideal_n = map(int, line[2:6])
+    late += int((k + 0.5) / max(n, 1) * ideal_n) != ideal_k
+print(f"\nSame-Victim: {len(lines)} compactions, {late} with a share that was other files by then")
 END
 
 for name in lifetime baza same-victim; do

@@ -25,6 +25,10 @@ double Cutoff::Share() const {
   return std::min(1.0, (static_cast<double>(k) + 0.5) / static_cast<double>(n));
 }
 
+uint64_t Cutoff::Files(uint64_t of) const {
+  return static_cast<uint64_t>(Share() * static_cast<double>(of));
+}
+
 SameVictim::SameVictim(furrow_store* store, SameVictimOptions options)
     : store_(store), options_(std::move(options)) {}
 
@@ -141,7 +145,7 @@ void SameVictim::OnCompactionBegin(rocksdb::DB*, const rocksdb::CompactionJobInf
     Cutoff ideal;
     if (!Ideal(family, &ideal)) return;
     compactions_++;
-    if (!(ideal == used)) stale_++;
+    if (used.Files(ideal.n) != ideal.k) stale_++;
     if (options_.log.empty()) return;
     FILE* log = fopen(options_.log.c_str(), "a");
     if (log == nullptr) return;

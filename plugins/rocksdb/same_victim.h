@@ -32,6 +32,8 @@ struct Cutoff {
   bool operator==(const Cutoff& other) const { return k == other.k && n == other.n; }
   // As RocksDB is told: it cuts k'= share * n down to a whole number, which the half survives.
   double Share() const;
+  // How many files that share is of so many: another number than k once files came or went.
+  uint64_t Files(uint64_t of) const;
 };
 
 struct SameVictimOptions {
@@ -60,8 +62,8 @@ class SameVictim : public rocksdb::EventListener {
   // Ends; returns when nothing of it uses the database any more. May be called twice.
   void Detach();
 
-  // How often the option was set, and how many compactions began with another share than the one
-  // that was right then.
+  // How often the option was set, and how many compactions began with a share that was other files
+  // than the ones that were right then.
   uint64_t sets() const { return sets_; }
   uint64_t compactions() const { return compactions_; }
   uint64_t stale() const { return stale_; }
