@@ -1,73 +1,126 @@
 #!/usr/bin/env bash
-# The workloads of the Same-Victim GC paper: scripts/same-victim.sh [SEEDS [OUT]]
+# The workloads of the Same-Victim GC paper: scripts/same-victim.sh [--out FILE] [--seeds N] PROFILE...
 #
 # An eighth of the paper's size with counts kept: 64 zones of 128 MiB, values of 16 KiB, blob files
-# and memtable of 8 MiB, tables of 64 MiB as published; a drive in memory without a timing model.
-# Three schemes, four workloads, each with SEEDS seeds (3), one after the other. Each run adds a line
-# of JSON to OUT (target/same-victim.jsonl); at the end a table of medians.
+# and memtable of 8 MiB, tables of 64 MiB as published; values are zeros behind their first bytes, which
+# a drive in memory keeps in little room. Each run adds a line of JSON to FILE
+# (docs/data/same-victim.jsonl). Profiles:
+#   untimed    three schemes and the rule of the released ZenFS, four workloads; a drive in memory
+#              without a timing model
+#   timed      the same on the model of a ZN540 by the real clock, eight times slower than the drive:
+#              an eighth of the bytes then takes as long as all of them would
+#   zn540      claim V8: workload A on the first 64 zones of a ZN540, by the real clock
+#   small      claim V9: workload A, zones of 8 MiB, blob files of 4 MiB
+#   full       the published size once: 64 zones of 1 GiB, values of 128 KiB,
+#              blob files and memtable of 64 MiB; about 1 GB of memory
+#   sweep      workload A with cut-offs from 0.05 to 0.5, which the paper does not state
+#   deep       workload A with levels so small that tables, and with them blob files, have several
+#              lifetimes: base 1 MiB, tables of 256 KiB
+#   unlimited  workload A without a limit of active zones
+#   printed    workload A with equation 1 as it is printed
+#   all        all of these
+#   table      docs/claims-same-victim.md from FILE; nothing is run
 . "$(dirname "$0")/lib.sh"
 
-seeds="${1:-3}"
-out="${2:-$target_dir/same-victim.jsonl}"
-profile=release
-program="$target_dir/$profile/rocksdb-plugin/workload"
-scripts/rocksdb.sh build
-make --no-print-directory -s -C plugins/rocksdb PROFILE=$profile \
-    TARGET="$(realpath "$target_dir")" workload
+out=docs/data/same-victim.jsonl
+seeds=3
+profiles=()
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --out) out="$2"; shift ;;
+    --seeds) seeds="$2"; shift ;;
+    all) profiles+=(untimed small deep sweep unlimited printed full timed zn540 table) ;;
+    untimed | timed | zn540 | small | full | deep | sweep | unlimited | printed | table) profiles+=("$1") ;;
+    *) fail "unknown: $1; scripts/same-victim.sh [--out FILE] [--seeds N] PROFILE..., see its head" ;;
+    esac
+    shift
+done
+[ "${#profiles[@]}" -gt 0 ] || fail "no profile; all runs all, several hours"
 
-drive="${FURROW_SV_DRIVE:-mem:capacity=8GiB,zone-size=128MiB,max-active=14,max-open=14}"
-: >"$out"
-# $1: scheme, $2: policy, $3: workload, $4: seed, the rest: settings
+program="$target_dir/release/rocksdb-plugin/workload"
+if [ "${profiles[*]}" != table ]; then
+    scripts/rocksdb.sh build
+    make --no-print-directory -s -C plugins/rocksdb PROFILE=release \
+        TARGET="$(realpath "$target_dir")" workload
+fi
+mkdir -p "$(dirname "$out")"
+
+limits=max-active=14,max-open=14
+plain="mem:capacity=8GiB,zone-size=128MiB"
+clock="timing=realtime,model=zn540-1t,time-scale=8"
+
+# $1: profile, $2: drive, $3: scheme, $4: workload, $5: seed, the rest: settings
 run() {
-    local scheme="$1" policy="$2" workload="$3" seed="$4" line
-    shift 4
-    local counts="records=196608 operations=196608"
-    [ "$workload" != fillrandom ] || counts="operations=294912"
-    # shellcheck disable=SC2086
+    local profile="$1" drive="$2" scheme="$3" workload="$4" seed="$5" line policy=baza
+    shift 5
+    local settings=(records=196608 operations=196608 cutoff=0.25 zeros=1)
+    [ "$workload" != fillrandom ] || settings=(operations=294912 cutoff=0.25 zeros=1)
+    case "$scheme" in
+    baseline) policy=liza-paper ;;
+    zenfs) policy=liza-zenfs ;;
+    baza+) settings+=(same-victim=on) ;;
+    esac
     if ! line="$("$program" "furrow://$drive?policy=$policy" workload="$workload" seed="$seed" \
-        $counts "$@" 2>"$out.err")"; then
-        line="{\"version\": 1, \"workload\": \"$workload\", \"seed\": $seed, \"failed\": true}"
-        say "$scheme $workload seed $seed: FAILED: $(tail -1 "$out.err")"
+        "${settings[@]}" "$@" 2>"$out.err")"; then
+        line="{\"version\": 1, \"workload\": \"$workload\", \"seed\": $seed, \"failed\": \"$(
+            tail -1 "$out.err" | tr -d '"\\')\"}"
+        say "$profile, $scheme, $workload, seed $seed: failed: $(tail -1 "$out.err")"
     fi
-    printf '{"scheme": "%s", %s\n' "$scheme" "${line#\{}" >>"$out"
+    rm -f "$out.err"
+    printf '{"profile": "%s", "scheme": "%s", %s\n' "$profile" "$scheme" "${line#\{}" >>"$out"
+    say "$profile, $scheme, $workload, seed $seed: after $SECONDS s"
 }
 
-for seed in $(seq 1 "$seeds"); do
-    for workload in fillrandom a b c; do
-        run baseline liza-paper "$workload" "$seed" cutoff=0.25
-        run baza baza "$workload" "$seed" cutoff=0.25
-        run baza+ baza "$workload" "$seed" cutoff=0.25 same-victim=on
-        say "seed $seed, $workload: done after $SECONDS s"
+schemes="baseline baza baza+"
+for profile in "${profiles[@]}"; do
+    for seed in $(seq 1 "$seeds"); do
+        case "$profile" in
+        untimed | timed)
+            drive="$plain,$limits"
+            [ "$profile" = untimed ] || drive="$drive,$clock"
+            for workload in fillrandom a b c; do
+                for scheme in $schemes; do run "$profile" "$drive" "$scheme" "$workload" "$seed"; done
+                [ "$profile" = timed ] || run "$profile" "$drive" zenfs "$workload" "$seed"
+            done
+            ;;
+        zn540)
+            # An eighth of 1,077 MiB, in whole MiB.
+            drive="mem:capacity=8640MiB,zone-size=135MiB,$limits,$clock"
+            for scheme in baseline baza+; do run zn540 "$drive" "$scheme" a "$seed"; done
+            ;;
+        small)
+            drive="mem:capacity=8GiB,zone-size=8MiB,$limits"
+            for scheme in baseline baza+; do
+                run small "$drive" "$scheme" a "$seed" blob=4194304 memtable=4194304
+            done
+            ;;
+        full)
+            [ "$seed" = 1 ] || continue
+            for workload in fillrandom a b c; do
+                for scheme in $schemes; do
+                    run full "mem:capacity=64GiB,zone-size=1GiB,$limits" "$scheme" "$workload" 1 \
+                        value=131072 blob=67108864 memtable=67108864
+                done
+            done
+            ;;
+        sweep)
+            for cutoff in 0.05 0.1 0.35 0.5; do
+                for scheme in baseline baza; do
+                    run sweep "$plain,$limits" "$scheme" a "$seed" cutoff=$cutoff
+                done
+            done
+            ;;
+        deep)
+            for scheme in $schemes zenfs; do
+                run deep "$plain,$limits" "$scheme" a "$seed" level=1048576 table=262144
+            done
+            ;;
+        unlimited)
+            for scheme in $schemes; do run unlimited "$plain" "$scheme" a "$seed"; done
+            ;;
+        printed) run printed "$plain,$limits" baza+ a "$seed" same-victim=as-printed ;;
+        table) ;;
+        esac
     done
+    [ "$profile" != table ] || python3 scripts/same-victim.py "$out" docs
 done
-
-python3 - "$out" <<'END'
-import json, statistics, sys
-runs = [json.loads(line) for line in open(sys.argv[1])]
-MiB = 1 << 20
-columns = [
-    ("blobs copied by zones, MiB", lambda r: r["copied_blobs"] / MiB),
-    ("relocated by RocksDB, MiB", lambda r: r["relocated"] / MiB),
-    ("zones used", lambda r: r["used_zones"]),
-    ("peak", lambda r: r["peak_zones"]),
-    ("compaction s", lambda r: r["compaction_seconds"]),
-    ("operations/s", lambda r: r["operations"] / r["seconds"]),
-    ("put us", lambda r: r["put_us"]),
-    ("get us", lambda r: r["get_us"]),
-    ("flushes/compaction", lambda r: r["flushes"] / max(1, r["compactions"])),
-    ("stale", lambda r: r["stale"] / max(1, r["watched"])),
-]
-print(f"{'workload':11}{'scheme':10}" + "".join(f"{name:>32}" for name, _ in columns))
-for workload in ["fillrandom", "a", "b", "c"]:
-    for scheme in ["baseline", "baza", "baza+"]:
-        some = [r for r in runs if r["workload"] == workload and r["scheme"] == scheme]
-        good = [r for r in some if not r.get("failed")]
-        cells = []
-        for _, value in columns:
-            values = [value(r) for r in good]
-            cells.append(
-                f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-                if values else "failed")
-        print(f"{workload:11}{scheme:10}" + "".join(f"{cell:>32}" for cell in cells)
-              + (f"  {len(some) - len(good)} failed" if len(good) < len(some) else ""))
-END

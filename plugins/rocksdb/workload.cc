@@ -33,7 +33,9 @@ constexpr char kUsage[] =
     "  workload=fillrandom|a|b|c  random writes; or, after a load, by a zipfian distribution (0.99):\n"
     "                             a 80 % updates 20 % inserts, b 80 % updates 20 % reads, c 50/50\n"
     "  records=N operations=N value=BYTES blob=BYTES memtable=BYTES table=BYTES level=BYTES\n"
-    "  cutoff=SHARE same-victim=off|on|as-printed log=FILE threads=N seed=N wal=0|1 open-files=N\n";
+    "  cutoff=SHARE same-victim=off|on|as-printed log=FILE threads=N seed=N wal=0|1 open-files=N\n"
+    "  zeros=0|1                  values are zeros behind their first bytes, so that a drive in memory\n"
+    "                             takes little of it\n";
 
 struct Settings {
   std::map<std::string, std::string> values{
@@ -41,6 +43,7 @@ struct Settings {
       {"blob", "8388608"},    {"memtable", "8388608"}, {"table", "67108864"},
       {"level", "268435456"}, {"cutoff", "0.25"},   {"same-victim", "off"}, {"log", ""},
       {"threads", "1"},       {"seed", "1"},        {"wal", "0"},           {"open-files", "4"},
+      {"zeros", "0"},
   };
   uint64_t Number(const char* name) const { return strtoull(values.at(name).c_str(), nullptr, 10); }
   double Share(const char* name) const { return strtod(values.at(name).c_str(), nullptr); }
@@ -168,7 +171,9 @@ int main(int count, char** arguments) {
   write.disableWAL = settings.Number("wal") == 0;
 
   // Values differ in their first bytes: what a store copies is the same for all.
-  const std::string body = Content(settings.Number("seed"), value_size);
+  const std::string body = settings.Number("zeros") == 0
+                               ? Content(settings.Number("seed"), value_size)
+                               : std::string(value_size, '\0');
   auto put = [&](uint64_t key, uint64_t version, std::string* value) {
     memcpy(&(*value)[0], &key, sizeof(key));
     memcpy(&(*value)[8], &version, sizeof(version));

@@ -1,0 +1,339 @@
+#!/usr/bin/env python3
+# Writes claims-same-victim.md and its pictures from the runs of scripts/same-victim.sh:
+# scripts/same-victim.py RUNS DOCS
+#
+# A verdict is one of four. A figure that is one number is "reproduced" within 10 %, of timed runs
+# only: what is copied depends on time. What goes the published way, but is not within that, or was
+# tried without a timing model only, is "direction reproduced".
+import json
+import statistics
+import sys
+from collections import Counter
+
+MiB = 1 << 20
+WORKLOADS = ["fillrandom", "a", "b", "c"]
+SCHEMES = ["baseline", "baza", "baza+"]
+# Beside the paper's three: the rule of the released ZenFS.
+ALL = SCHEMES + ["zenfs"]
+NAMES = {"fillrandom": "fillrandom", "a": "A", "b": "B", "c": "C"}
+
+
+class Runs:
+    """The runs of one profile."""
+
+    def __init__(self, runs, profile):
+        self.profile = profile
+        self.all = [run for run in runs if run["profile"] == profile]
+        self.good = [run for run in self.all if not run.get("failed")]
+
+    def values(self, scheme, workload, figure, **where):
+        return [
+            figure(run)
+            for run in self.good
+            if run["scheme"] == scheme
+            and run["workload"] == workload
+            and all(run[key] == value for key, value in where.items())
+        ]
+
+    def mean(self, scheme, workload, figure, **where):
+        values = self.values(scheme, workload, figure, **where)
+        return statistics.mean(values) if values else None
+
+    def ratio(self, scheme, workloads, figure):
+        """Mean over workloads of a scheme's figure over the baseline's."""
+        ratios = []
+        for workload in workloads:
+            base = self.mean("baseline", workload, figure)
+            ours = self.mean(scheme, workload, figure)
+            if not base or ours is None:
+                return None
+            ratios.append(ours / base)
+        return statistics.mean(ratios)
+
+    def average(self, scheme, figure):
+        means = [self.mean(scheme, workload, figure) for workload in WORKLOADS]
+        return None if None in means else statistics.mean(means)
+
+
+def copied(run):
+    return run["copied_blobs"] / MiB
+
+
+def relocated(run):
+    return run["relocated"] / MiB
+
+
+def used(run):
+    return 100 * run["used_zones"] / run["zones"]
+
+
+def compaction(run):
+    return run["compaction_seconds"]
+
+
+def throughput(run):
+    return run["operations"] / run["seconds"]
+
+
+def put(run):
+    return 1 / run["put_us"]
+
+
+def get(run):
+    return 1 / run["get_us"] if run["get_us"] else None
+
+
+def spread(values, digits=0):
+    if not values:
+        return "–"
+    text = f"{statistics.mean(values):,.{digits}f}"
+    if len(values) > 1:
+        text += f" ({min(values):,.{digits}f}–{max(values):,.{digits}f})"
+    return text
+
+
+def number(value, form):
+    return "–" if value is None else form.format(value)
+
+
+# Each figure of a claim: what, of which profile, ours, published in the size of ours, and what has to
+# hold for the direction.
+def figures(by):
+    untimed, timed = by["untimed"], by["timed"]
+    out = []
+
+    def add(claim, what, form, published, value, holds, profiles=(untimed, timed), point=True):
+        for runs in profiles:
+            found = value(runs)
+            if found is None:
+                continue
+            within = published and abs(found / published - 1) <= 0.1
+            clocked = runs.profile in ("timed", "zn540")
+            if within and point and clocked:
+                verdict = "reproduced"
+            elif holds(found):
+                verdict = "direction reproduced"
+            else:
+                verdict = "not reproduced"
+            out.append((claim, what, runs.profile, form.format(found), form.format(published), verdict))
+
+    def less_than_baseline(scheme, workload, figure):
+        return lambda runs: None if runs.mean(scheme, workload, figure) is None else runs.mean(
+            scheme, workload, figure)
+
+    eighth = 1e9 / 8 / MiB
+    add("V1", "A, lifetime: copied by zone cleaning", "{:.0f} MiB", 19 * eighth,
+        less_than_baseline("baseline", "a", copied), lambda x: x > 100)
+    add("V1", "A, BAZA", "{:.1f} MiB", 0.053 * eighth,
+        less_than_baseline("baza", "a", copied),
+        lambda x: x < 0.1 * 19 * eighth)
+    add("V1", "A, BAZA and Z_Cutoff", "{:.1f} MiB", 0,
+        less_than_baseline("baza+", "a", copied), lambda x: x < 1)
+    add("V2", "fillrandom, BAZA", "{:.1f} MiB", 0.105 * eighth,
+        less_than_baseline("baza", "fillrandom", copied), lambda x: x < 0.1 * 19 * eighth)
+    add("V2", "fillrandom, BAZA and Z_Cutoff", "{:.1f} MiB", 0,
+        less_than_baseline("baza+", "fillrandom", copied), lambda x: x < 1)
+    for scheme, published in [("baseline", 83), ("baza", 67), ("baza+", 61)]:
+        holds = {
+            "baseline": lambda runs: lambda x: True,
+            "baza": lambda runs: lambda x: x < runs.average("baseline", used) - 1,
+            "baza+": lambda runs: lambda x: x < runs.average("baza", used) - 1,
+        }[scheme]
+        for runs in (untimed, timed):
+            add("V3", f"space in use at the end, {scheme}", "{:.0f} %", published,
+                lambda r, s=scheme: r.average(s, used), holds(runs), profiles=(runs,))
+    add("V4", "relocated by RocksDB, BAZA and Z_Cutoff over lifetime", "{:.2f}", 0.67,
+        lambda r: r.ratio("baza+", WORKLOADS, relocated), lambda x: x < 0.95)
+    add("V5", "compaction time, BAZA over lifetime", "{:.2f}", 0.83,
+        lambda r: r.ratio("baza", WORKLOADS, compaction), lambda x: x < 0.97)
+    add("V5", "compaction time, BAZA and Z_Cutoff over lifetime", "{:.2f}", 0.5,
+        lambda r: r.ratio("baza+", WORKLOADS, compaction), lambda x: x < 0.97)
+    add("V6", "throughput, BAZA over lifetime", "{:.2f}", 1.27,
+        lambda r: r.ratio("baza", WORKLOADS, throughput), lambda x: x > 1.03)
+    add("V6", "throughput, BAZA and Z_Cutoff over lifetime", "{:.2f}", 1.44,
+        lambda r: r.ratio("baza+", WORKLOADS, throughput), lambda x: x > 1.03)
+    add("V7", "puts, BAZA over lifetime", "{:.2f}", 1.37,
+        lambda r: r.ratio("baza", WORKLOADS, put), lambda x: x > 1.03)
+    add("V7", "puts, BAZA and Z_Cutoff over lifetime", "{:.2f}", 1.6,
+        lambda r: r.ratio("baza+", WORKLOADS, put), lambda x: x > 1.03)
+    add("V7", "gets of B and C, BAZA over lifetime", "{:.2f}", 1.1,
+        lambda r: r.ratio("baza", ["b", "c"], get), lambda x: x > 1.03)
+    add("V7", "gets of B and C, BAZA and Z_Cutoff over lifetime", "{:.2f}", 1.34,
+        lambda r: r.ratio("baza+", ["b", "c"], get), lambda x: x > 1.03)
+    zn540, small = by["zn540"], by["small"]
+    add("V8", "ZN540, A, lifetime: copied by zone cleaning", "{:.0f} MiB", 9 * eighth,
+        lambda r: r.mean("baseline", "a", copied), lambda x: x > 50, profiles=(zn540,))
+    add("V8", "ZN540, A, both: copied by zone cleaning", "{:.1f} MiB", 0,
+        lambda r: r.mean("baza+", "a", copied), lambda x: x < 1, profiles=(zn540,))
+    add("V8", "ZN540, A: relocated by RocksDB, both over lifetime", "{:.2f}", 0.4,
+        lambda r: r.ratio("baza+", ["a"], relocated), lambda x: x < 0.95, profiles=(zn540,))
+    add("V8", "ZN540, A: throughput, both over lifetime", "{:.2f}", 1.09,
+        lambda r: r.ratio("baza+", ["a"], throughput), lambda x: x > 1.03, profiles=(zn540,))
+    add("V9", "small zones, A, lifetime: copied by zone cleaning", "{:.0f} MiB", 13 * eighth,
+        lambda r: r.mean("baseline", "a", copied), lambda x: x > 50, profiles=(small,))
+    add("V9", "small zones, A, both: copied by zone cleaning", "{:.1f} MiB", 0,
+        lambda r: r.mean("baza+", "a", copied), lambda x: x < 1, profiles=(small,))
+    add("V9", "small zones, A: relocated by RocksDB, both over lifetime", "{:.4f}", 0.0005,
+        lambda r: r.ratio("baza+", ["a"], relocated), lambda x: x < 0.95, profiles=(small,))
+    add("V9", "small zones, A: throughput, both over lifetime", "{:.2f}", 1.72,
+        lambda r: r.ratio("baza+", ["a"], throughput), lambda x: x > 1.03, profiles=(small,))
+    return out
+
+
+COLUMNS = [
+    ("zones copied, blobs MiB", lambda r: copied(r), 0),
+    ("RocksDB relocated MiB", lambda r: relocated(r), 0),
+    ("of that after the load", None, 0),
+    ("in use %", used, 0),
+    ("most in use %", lambda r: 100 * r["peak_zones"] / r["zones"], 0),
+    ("compaction s", compaction, 0),
+    ("operations/s", throughput, 0),
+    ("put µs", lambda r: r["put_us"], 0),
+    ("get µs", lambda r: r["get_us"], 0),
+    ("flushes per compaction", lambda r: r["flushes"] / max(1, r["compactions"]), 1),
+    ("cut-offs that were late", lambda r: r["stale"], 0),
+]
+COLUMNS = [column for column in COLUMNS if column[1] is not None]
+
+
+def table(runs, workloads, schemes):
+    lines = [
+        "| workload | scheme | " + " | ".join(name for name, _, _ in COLUMNS) + " | runs |",
+        "|---|---|" + "--:|" * (len(COLUMNS) + 1),
+    ]
+    for workload in workloads:
+        for scheme in schemes:
+            tried = [r for r in runs.all if r["workload"] == workload and r["scheme"] == scheme]
+            if not tried:
+                continue
+            failed = sum(1 for r in tried if r.get("failed"))
+            cells = [
+                spread(runs.values(scheme, workload, figure), digits)
+                for _, figure, digits in COLUMNS
+            ]
+            count = f"{len(tried)}" + (f", {failed} failed" if failed else "")
+            lines.append(f"| {NAMES[workload]} | {scheme} | " + " | ".join(cells) + f" | {count} |")
+    return lines
+
+
+def picture(path, title, unit, groups, series):
+    """Bars side by side: groups of a name and a value (or None) for each of the series."""
+    width, height, left, bottom = 640, 260, 60, 40
+    top = max((value or 0 for _, values in groups for value in values), default=1) or 1
+    step = (width - left - 20) / max(1, len(groups))
+    bar = step / (len(series) + 1)
+    colours = ["#8c8c8c", "#3b75af", "#d1722a"]
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="{left}" y="16">{title}, {unit}</text>',
+    ]
+    scale = (height - bottom - 50) / top
+    for part in range(5):
+        value = top * part / 4
+        y = height - bottom - value * scale
+        out.append(f'<line x1="{left}" x2="{width - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+        out.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{value:,.0f}</text>')
+    for place, (name, values) in enumerate(groups):
+        x = left + place * step
+        out.append(
+            f'<text x="{x + step / 2:.1f}" y="{height - bottom + 16}" text-anchor="middle">{name}</text>')
+        for index, value in enumerate(values):
+            if value is None:
+                continue
+            h = max(value * scale, 0.5)
+            out.append(
+                f'<rect x="{x + bar * (index + 0.5):.1f}" y="{height - bottom - h:.1f}" '
+                f'width="{bar * 0.9:.1f}" height="{h:.1f}" fill="{colours[index]}"/>')
+    for index, name in enumerate(series):
+        x = left + index * 130
+        out.append(f'<rect x="{x}" y="24" width="10" height="10" fill="{colours[index]}"/>')
+        out.append(f'<text x="{x + 14}" y="33">{name}</text>')
+    out.append("</svg>")
+    with open(path, "w") as file:
+        file.write("\n".join(out) + "\n")
+
+
+def main():
+    source, docs = sys.argv[1], sys.argv[2]
+    with open(source) as file:
+        runs = [json.loads(line) for line in file]
+    by = {
+        profile: Runs(runs, profile)
+        for profile in ["untimed", "timed", "zn540", "small", "full", "deep", "sweep", "unlimited", "printed"]
+    }
+    with open(f"{docs}/same-victim-findings.md") as file:
+        findings = file.read().split("\n", 2)[2].strip()
+    found = figures(by)
+    counts = Counter(verdict for *_, verdict in found)
+    page = [
+        "# Same-Victim garbage collection: the paper's claims",
+        "",
+        "Made by `scripts/same-victim.sh table` from `docs/data/same-victim.jsonl`, one line for each run of",
+        "`scripts/same-victim.sh all`; what is found, in words, is `docs/same-victim-findings.md`.",
+        "",
+        findings,
+        "",
+        "## Figures",
+        "",
+        ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()) + ".",
+        "Published bytes are divided by eight, as the drive is. Means over runs.",
+        "",
+        "| claim | figure | profile | ours | published | verdict |",
+        "|---|---|---|--:|--:|---|",
+    ]
+    page += ["| " + " | ".join(row) + " |" for row in found]
+    titles = {
+        "untimed": "Without a timing model",
+        "timed": "On the model of a ZN540, eight times slower",
+        "zn540": "The first 64 zones of a ZN540 (V8)",
+        "small": "Zones of 8 MiB, blob files of 4 MiB (V9)",
+        "full": "At the published size, without a timing model, values of zeros behind their heads",
+        "deep": "Small levels: several lifetimes",
+        "unlimited": "Without a limit of active zones",
+        "printed": "Equation 1 as it is printed",
+    }
+    for profile, title in titles.items():
+        if not by[profile].all:
+            continue
+        page += ["", f"## {title}", "", "Means, in brackets the range.", ""]
+        page += table(by[profile], WORKLOADS, ALL)
+    if by["sweep"].all:
+        page += [
+            "", "## Cut-offs", "", "Workload A, without a timing model; 0.25 is that of the runs above.", "",
+            "| cut-off | scheme | zones copied, blobs MiB | RocksDB relocated MiB | in use % | operations/s | runs |",
+            "|--:|---|--:|--:|--:|--:|--:|",
+        ]
+        for cutoff in [0.05, 0.1, 0.25, 0.35, 0.5]:
+            profile = by["untimed"] if cutoff == 0.25 else by["sweep"]
+            for scheme in ["baseline", "baza"]:
+                values = [
+                    profile.values(scheme, "a", figure, cutoff=cutoff)
+                    for figure in (copied, relocated, used, throughput)
+                ]
+                if values[0]:
+                    page.append(
+                        f"| {cutoff} | {scheme} | " + " | ".join(spread(v) for v in values)
+                        + f" | {len(values[0])} |")
+    for profile in ["untimed", "timed"]:
+        if not by[profile].good:
+            continue
+        for name, title, figure in [
+            ("copied", "blobs copied by zone cleaning", copied),
+            ("relocated", "blobs relocated by RocksDB", relocated),
+        ]:
+            picture(
+                f"{docs}/data/same-victim-{profile}-{name}.svg", f"{title}, {profile}", "MiB",
+                [
+                    (NAMES[w], [by[profile].mean(s, w, figure) for s in SCHEMES])
+                    for w in WORKLOADS
+                ],
+                SCHEMES)
+            page += ["", f"![{title}](data/same-victim-{profile}-{name}.svg)"]
+    with open(f"{docs}/claims-same-victim.md", "w") as file:
+        file.write("\n".join(page) + "\n")
+    print(f"{docs}/claims-same-victim.md: {len(runs)} runs, {len(found)} figures")
+
+
+main()
