@@ -12,7 +12,6 @@ use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -125,35 +124,13 @@ fn still_in_use(path: &Path, waited: Duration) -> String {
 
 /// Who has the file locked, as far as the kernel tells.
 fn holder(path: &Path) -> String {
-    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    let Some(pid) = std::fs::metadata(path).ok().and_then(|file| owner(&locks, file.ino())) else {
-        return "in use by another process".to_owned();
-    };
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let mut words = line.split(|byte| *byte == 0);
-    let program = words.next().map(|word| String::from_utf8_lossy(word).into_owned());
-    if words.next() == Some(b"mount") {
-        return format!("in use by the daemon of its last mount (process {pid})");
-    }
-    match program.filter(|program| !program.is_empty()) {
-        Some(program) => format!("in use by process {pid} ({program})"),
-        None => format!("in use by process {pid}"),
-    }
-}
-
-/// The process that holds a lock on inode `ino`: lines of `/proc/locks` are
-/// `N: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE FIRST LAST`, those of who waits `N: -> FLOCK …`.
-/// The numbers of the device are not looked at: some file systems give others here than to stat(2).
-fn owner(locks: &str, ino: u64) -> Option<u32> {
-    locks.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        if *fields.get(1)? != "FLOCK" {
-            return None;
+    match furrow_emu::holder(path) {
+        Some(holder) if holder.command.get(1).is_some_and(|word| word == "mount") => {
+            format!("in use by the daemon of its last mount (process {})", holder.pid)
         }
-        let inode = fields.get(5)?.rsplit(':').next()?.parse::<u64>().ok()?;
-        let pid = fields.get(4)?.parse::<u32>().ok()?;
-        (inode == ino && pid > 0).then_some(pid)
-    })
+        Some(holder) => holder.to_string(),
+        None => "in use by another process".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -161,23 +138,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_of_a_lock_is_read_as_the_kernel_writes_it() {
-        let locks = "1: POSIX  ADVISORY  WRITE 11 fe:01:77 0 EOF\n\
-                     2: FLOCK  ADVISORY  WRITE 4711 00:2f:77 0 EOF\n\
-                     2: -> FLOCK  ADVISORY  READ 12 00:2f:78 0 EOF\nrubbish\n";
-        assert_eq!(owner(locks, 77), Some(4711));
-        assert_eq!(owner(locks, 78), None, "it waits");
-        assert_eq!(owner(locks, 79), None);
-        assert_eq!(owner("3: FLOCK ADVISORY", 1), None);
-    }
-
-    #[test]
     fn a_locked_file_is_in_use_until_it_is_not() {
         let path = std::env::temp_dir().join(format!("furrow-in-use-{}", std::process::id()));
         let file = File::create(&path).expect("a file");
         flock(&file, FlockOperation::NonBlockingLockExclusive).expect("nobody else has it");
         let error = until_free(&path, Duration::ZERO).expect_err("locked").to_string();
-        assert!(error.contains("in use by process") && error.contains("still after"), "{error}");
+        assert!(
+            error.contains("in use by this process") && error.contains("still after"),
+            "{error}"
+        );
         flock(&file, FlockOperation::Unlock).expect("ours");
         assert!(until_free(&path, Duration::ZERO).is_ok());
         std::fs::remove_file(&path).expect("ours");

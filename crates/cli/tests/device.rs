@@ -128,9 +128,9 @@ fn what_cannot_be_is_refused_in_one_line() {
 
     let held = std::fs::File::open(&image).expect("the image");
     held.lock().expect("a lock");
-    let busy = "refused.zns: already in use by another process (mounted?): unmount it first";
-    refused(&["device", "show", "refused.zns"], 1, &[busy]);
-    refused(&["device", "create", "refused.zns", "--force"], 1, &[busy]);
+    let busy = format!("refused.zns: in use by process {} (", std::process::id());
+    refused(&["device", "show", "refused.zns"], 1, &[&busy]);
+    refused(&["device", "create", "refused.zns", "--force"], 1, &[&busy]);
     drop(held);
     std::fs::write(&image, "no image at all").expect("a file");
     refused(&["device", "show", "refused.zns"], 1, &["not an emulated drive's image"]);

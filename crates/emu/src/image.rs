@@ -17,6 +17,7 @@
 
 use crate::fault::Fault;
 use crate::format::{self, BLOCK, FAULTS_AT, FAULTS_HALF, Header, Layout, Refusal, SLOT, Slot};
+use crate::holder::in_use;
 use crate::medium::{MediumError, Shape, Span, ZoneRecord};
 use crate::memory::Memory;
 use furrow_rt::{PAGE_SIZE, Page};
@@ -127,7 +128,7 @@ pub fn create_image_as(
         ),
         _ => failed("cannot be created", error),
     })?;
-    lock(&file, &name, true)?;
+    lock(&file, path, true)?;
     // Only now, under the lock: whoever had it open must not see it go.
     file.set_len(0).map_err(|error| failed("cannot be emptied", error))?;
     let written = write_empty(&file, geometry, &layout, identity);
@@ -196,14 +197,15 @@ fn io_error(name: &str, what: &str, error: &std::io::Error) -> Error {
     Error::new(kind, format!("{name}: {what}: {error}"))
 }
 
-fn lock(file: &File, name: &str, exclusive: bool) -> Result<()> {
+fn lock(file: &File, path: &Path, exclusive: bool) -> Result<()> {
+    let name = path.display();
     let locked = if exclusive { file.try_lock() } else { file.try_lock_shared() };
     locked.map_err(|error| match error {
         TryLockError::WouldBlock => Error::new(
             ErrorKind::Busy,
-            format!("{name}: already in use by another process (mounted?): unmount it first"),
+            format!("{name}: {}: end it, or unmount it if it is a mount", in_use(path)),
         ),
-        TryLockError::Error(error) => io_error(name, "cannot be locked", &error),
+        TryLockError::Error(error) => io_error(&name.to_string(), "cannot be locked", &error),
     })
 }
 
@@ -221,7 +223,7 @@ impl Image {
             }
             io_error(&name, "cannot be opened", &error)
         })?;
-        lock(&file, &name, writable)?;
+        lock(&file, path, writable)?;
         let meta = file.metadata().map_err(|error| io_error(&name, "cannot be read", &error))?;
         let header = read_header(&file, &name, meta.len())?;
         let geometry = header.geometry();
