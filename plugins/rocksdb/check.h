@@ -6,9 +6,16 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "furrow.h"
+#include "rocksdb/convenience.h"
+#include "rocksdb/db.h"
+#include "rocksdb/env.h"
+#include "rocksdb/file_system.h"
+#include "versions.h"
 
 // Ends the program with the place and the reason if `condition` does not hold.
 #define CHECK(condition, message)                                                              \
@@ -58,4 +65,36 @@ inline std::string Content(uint64_t seed, size_t size) {
     bytes[i] = static_cast<char>(state >> 24);
   }
   return bytes;
+}
+
+inline std::shared_ptr<rocksdb::FileSystem> OpenFileSystem(const std::string& uri) {
+  std::shared_ptr<rocksdb::FileSystem> fs;
+  CHECK_OK(rocksdb::FileSystem::CreateFromString(rocksdb::ConfigOptions(), uri, &fs));
+  CHECK(fs != nullptr, uri);
+  return fs;
+}
+
+// Options of a small database with blob files, half of which may be collected.
+inline rocksdb::Options BlobOptions(rocksdb::Env* env) {
+  rocksdb::Options options;
+  options.env = env;
+  options.create_if_missing = true;
+  options.create_missing_column_families = true;
+  options.write_buffer_size = 1 << 20;
+  options.compression = rocksdb::kNoCompression;
+  options.enable_blob_files = true;
+  options.min_blob_size = 1024;
+  options.blob_file_size = 1 << 20;
+  options.enable_blob_garbage_collection = true;
+  options.blob_garbage_collection_age_cutoff = 0.5;
+  return options;
+}
+
+// Opens a database; `more` is its column families and where their handles go, if any are named.
+template <typename... More>
+std::unique_ptr<rocksdb::DB> OpenDatabase(const rocksdb::Options& options, const std::string& path,
+                                          More... more) {
+  furrow::Opened db{};
+  CHECK_OK(rocksdb::DB::Open(options, path, more..., &db));
+  return std::unique_ptr<rocksdb::DB>(std::move(db));
 }

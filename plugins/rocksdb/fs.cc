@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rocksdb/env.h"
+#include "versions.h"
 
 namespace furrow {
 
@@ -123,7 +124,7 @@ class SequentialFile : public rocksdb::FSSequentialFile {
 struct AsyncRead {
   furrow_read* read;
   rocksdb::FSReadRequest request;
-  std::function<void(const rocksdb::FSReadRequest&, void*)> callback;
+  ReadCallback callback;
   void* argument;
 
   void End() { furrow_read_end(std::exchange(read, nullptr)); }
@@ -170,8 +171,7 @@ class RandomAccessFile : public rocksdb::FSRandomAccessFile {
     return IOStatus::OK();
   }
 
-  IOStatus ReadAsync(rocksdb::FSReadRequest& request, const IOOptions&,
-                     std::function<void(const rocksdb::FSReadRequest&, void*)> callback,
+  IOStatus ReadAsync(rocksdb::FSReadRequest& request, const IOOptions&, ReadCallback callback,
                      void* argument, void** io_handle, rocksdb::IOHandleDeleter* deleter,
                      IODebugContext*) override {
     furrow_read* read = nullptr;
@@ -708,6 +708,23 @@ IOStatus StoreFileSystem::IsDirectory(const std::string& path, const IOOptions&,
   IOStatus status = Stat(path, &stat);
   *is_directory = status.ok() && stat.is_directory;
   return status;
+}
+
+void StoreFileSystem::SupportedOps(int64_t& operations) {
+  operations = 0;
+#if ROCKSDB_MAJOR >= 9
+  operations |= 1 << rocksdb::FSSupportedOps::kAsyncIO;
+#endif
+}
+
+IOStatus StoreFileSystem::SyncFile(const std::string& path, const FileOptions&, const IOOptions&,
+                                   bool, IODebugContext*) {
+  furrow_file* file = nullptr;
+  IOStatus status = Try(
+      [&](furrow_error* error) { return furrow_open(store_, path.c_str(), &file, error); });
+  if (!status.ok()) return status;
+  Handle handle(file);
+  return Try([&](furrow_error* error) { return furrow_file_sync(file, error); });
 }
 
 // Every one is waited for: RocksDB asks for at least as many as there are.

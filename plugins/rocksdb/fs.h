@@ -119,6 +119,12 @@ class StoreFileSystem : public rocksdb::FileSystemWrapper {
                                 bool* is_directory, rocksdb::IODebugContext* dbg) override;
   rocksdb::IOStatus Poll(std::vector<void*>& handles, size_t min_completions) override;
   rocksdb::IOStatus AbortIO(std::vector<void*>& handles) override;
+  // Older versions of RocksDB have neither (8.6, 10.6), so these do not say `override`; where it has
+  // them the host's file system would answer otherwise.
+  virtual void SupportedOps(int64_t& operations);
+  virtual rocksdb::IOStatus SyncFile(const std::string& path, const rocksdb::FileOptions& file,
+                                     const rocksdb::IOOptions& options, bool use_fsync,
+                                     rocksdb::IODebugContext* dbg);
 
  private:
   StoreFileSystem(furrow_store* store, Uri uri);

@@ -19,10 +19,7 @@
 #include <vector>
 
 #include "check.h"
-#include "rocksdb/convenience.h"
 #include "rocksdb/db.h"
-#include "rocksdb/env.h"
-#include "rocksdb/file_system.h"
 
 using namespace rocksdb;
 
@@ -72,32 +69,22 @@ void Say(int to, const Event& event) {
   CHECK(write(to, &event, sizeof(event)) == sizeof(event), "pipe");
 }
 
-DB* OpenDatabase(const std::string& image, std::unique_ptr<Env>* env) {
-  std::shared_ptr<FileSystem> fs;
-  CHECK_OK(FileSystem::CreateFromString(ConfigOptions(), "furrow://" + image, &fs));
-  *env = NewCompositeEnv(fs);
-  Options options;
-  options.env = env->get();
-  options.create_if_missing = true;
+// A database that flushes and compacts all the time; it lives as long as `env`.
+std::unique_ptr<DB> OpenSmall(const std::string& image, std::unique_ptr<Env>* env) {
+  *env = NewCompositeEnv(OpenFileSystem("furrow://" + image));
+  Options options = BlobOptions(env->get());
   options.write_buffer_size = 512 << 10;
   options.target_file_size_base = 256 << 10;
   options.max_bytes_for_level_base = 1 << 20;
-  options.compression = kNoCompression;
-  options.enable_blob_files = true;
-  options.min_blob_size = 1024;
-  options.blob_file_size = 1 << 20;
-  options.enable_blob_garbage_collection = true;
-  options.blob_garbage_collection_age_cutoff = 0.5;
   options.max_background_jobs = 4;
-  DB* db = nullptr;
-  CHECK_OK(DB::Open(options, "/db", &db));
-  return db;
+  return OpenDatabase(options, "/db");
 }
 
 // Writes until it is killed. `versions` continue those that the database holds.
 void Load(const std::string& image, uint64_t seed, bool mixed, int to) {
   std::unique_ptr<Env> env;
-  DB* db = OpenDatabase(image, &env);
+  std::unique_ptr<DB> owned = OpenSmall(image, &env);
+  DB* db = owned.get();
   std::vector<std::thread> threads;
   for (uint32_t number = 0; number < kThreads; number++) {
     threads.emplace_back([=] {
@@ -121,7 +108,7 @@ void Load(const std::string& image, uint64_t seed, bool mixed, int to) {
 // Says what the database holds.
 void Hold(const std::string& image, int to) {
   std::unique_ptr<Env> env;
-  std::unique_ptr<DB> db(OpenDatabase(image, &env));
+  std::unique_ptr<DB> db = OpenSmall(image, &env);
   std::unique_ptr<Iterator> each(db->NewIterator(ReadOptions()));
   for (each->SeekToFirst(); each->Valid(); each->Next()) {
     uint32_t key = static_cast<uint32_t>(std::stoul(each->key().ToString()));

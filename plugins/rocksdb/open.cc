@@ -27,6 +27,7 @@
 #include "rocksdb/utilities/options_util.h"
 #include "rocksdb/utilities/stackable_db.h"
 #include "same_victim.h"
+#include "versions.h"
 
 namespace furrow {
 namespace {
@@ -42,7 +43,7 @@ using rocksdb::Status;
 
 using Families = std::vector<rocksdb::ColumnFamilyDescriptor>;
 using Handles = std::vector<ColumnFamilyHandle*>;
-using Open = Status(const DBOptions&, const std::string&, const Families&, Handles*, DB**);
+using Open = Status(const DBOptions&, const std::string&, const Families&, Handles*, Opened*);
 
 // A database that ends its Same-Victim collection before it is closed.
 class WatchedDatabase : public StackableDB {
@@ -86,6 +87,9 @@ Status Environment(const char* uri, Env** env) {
   static Env* made = nullptr;
   std::lock_guard<std::mutex> guard(*lock);
   if (made == nullptr) {
+    Uri parsed;
+    std::string why;
+    if (!ParseUri(uri, &parsed, &why)) return Status::InvalidArgument("FURROW_URI: " + why);
     std::shared_ptr<FileSystem> fs;
     Status status = FileSystem::CreateFromString(rocksdb::ConfigOptions(), uri, &fs);
     if (!status.ok()) return status;
@@ -120,8 +124,17 @@ Status Redirected(Function* ours, const Options& asked, Call call) {
   return status.ok() ? call(reinterpret_cast<Function*>(found), options) : status;
 }
 
+template <typename Pointer>
+DB* Release(Pointer* db) {
+  if constexpr (std::is_pointer_v<Pointer>) {
+    return *db;
+  } else {
+    return db->release();
+  }
+}
+
 Status OpenWatched(Open* next, DBOptions options, const std::string& name, const Families& families,
-                   Handles* handles, DB** db) {
+                   Handles* handles, Opened* db) {
   const char* wanted = Setting("FURROW_SAME_VICTIM");
   auto* fs = wanted == nullptr || options.env == nullptr
                  ? nullptr
@@ -129,13 +142,19 @@ Status OpenWatched(Open* next, DBOptions options, const std::string& name, const
   if (fs == nullptr) return next(options, name, families, handles, db);
   SameVictimOptions same_victim;
   same_victim.as_printed = strcmp(wanted, "as-printed") == 0;
-  if (const char* log = Setting("FURROW_SAME_VICTIM_LOG")) same_victim.log = log;
+  if (const char* log = Setting("FURROW_SAME_VICTIM_LOG")) {
+    FILE* tried = fopen(log, "a");
+    if (tried == nullptr) return Status::IOError(log, "FURROW_SAME_VICTIM_LOG: cannot be written");
+    fclose(tried);
+    same_victim.log = log;
+  }
   auto watch = std::make_shared<SameVictim>(fs->store(), same_victim);
   options.listeners.push_back(watch);
   Status status = next(options, name, families, handles, db);
   if (!status.ok()) return status;
-  watch->Attach(*db, *handles);
-  *db = new WatchedDatabase(*db, std::move(watch));
+  DB* opened = Release(db);
+  watch->Attach(opened, *handles);
+  *db = Opened(new WatchedDatabase(opened, std::move(watch)));
   return status;
 }
 
@@ -147,7 +166,7 @@ namespace rocksdb {
 // The one that all others end in (but TransactionDB's).
 Status DB::Open(const DBOptions& asked, const std::string& name,
                 const std::vector<ColumnFamilyDescriptor>& families,
-                std::vector<ColumnFamilyHandle*>* handles, DB** db) {
+                std::vector<ColumnFamilyHandle*>* handles, furrow::Opened* db) {
   furrow::Open* ours = &DB::Open;
   return furrow::Redirected(ours, asked, [&](furrow::Open* next, const DBOptions& options) {
     return furrow::OpenWatched(next, options, name, families, handles, db);
@@ -156,17 +175,17 @@ Status DB::Open(const DBOptions& asked, const std::string& name,
 
 Status DB::OpenForReadOnly(const DBOptions& asked, const std::string& name,
                            const std::vector<ColumnFamilyDescriptor>& families,
-                           std::vector<ColumnFamilyHandle*>* handles, DB** db, bool if_wal) {
+                           std::vector<ColumnFamilyHandle*>* handles, furrow::Opened* db, bool if_wal) {
   using Ours = Status(const DBOptions&, const std::string&, const furrow::Families&,
-                      furrow::Handles*, DB**, bool);
+                      furrow::Handles*, furrow::Opened*, bool);
   Ours* ours = &DB::OpenForReadOnly;
   return furrow::Redirected(ours, asked, [&](Ours* next, const DBOptions& options) {
     return next(options, name, families, handles, db, if_wal);
   });
 }
 
-Status DB::OpenForReadOnly(const Options& asked, const std::string& name, DB** db, bool if_wal) {
-  using Ours = Status(const Options&, const std::string&, DB**, bool);
+Status DB::OpenForReadOnly(const Options& asked, const std::string& name, furrow::Opened* db, bool if_wal) {
+  using Ours = Status(const Options&, const std::string&, furrow::Opened*, bool);
   Ours* ours = &DB::OpenForReadOnly;
   return furrow::Redirected(ours, asked, [&](Ours* next, const Options& options) {
     return next(options, name, db, if_wal);
@@ -176,9 +195,9 @@ Status DB::OpenForReadOnly(const Options& asked, const std::string& name, DB** d
 Status DB::OpenAsSecondary(const DBOptions& asked, const std::string& name,
                            const std::string& secondary,
                            const std::vector<ColumnFamilyDescriptor>& families,
-                           std::vector<ColumnFamilyHandle*>* handles, DB** db) {
+                           std::vector<ColumnFamilyHandle*>* handles, furrow::Opened* db) {
   using Ours = Status(const DBOptions&, const std::string&, const std::string&,
-                      const furrow::Families&, furrow::Handles*, DB**);
+                      const furrow::Families&, furrow::Handles*, furrow::Opened*);
   Ours* ours = &DB::OpenAsSecondary;
   return furrow::Redirected(ours, asked, [&](Ours* next, const DBOptions& options) {
     return next(options, name, secondary, families, handles, db);

@@ -10,6 +10,7 @@
 
 #include "fs.h"
 #include "rocksdb/utilities/object_registry.h"
+#include "versions.h"
 
 namespace furrow {
 namespace {
@@ -67,7 +68,14 @@ void SyncAll() {
 
 void Remember(const std::string& text) {
   std::lock_guard<std::mutex> guard(*opened_lock);
-  if (opened->empty()) std::atexit(SyncAll);
+  if (opened->empty()) {
+    std::atexit(SyncAll);
+#ifdef FURROW_UNTRIED
+    fprintf(stderr,
+            "furrow: RocksDB %d.%d is newer than any that this plugin was tried with (%d.%d)\n",
+            ROCKSDB_MAJOR, ROCKSDB_MINOR, FURROW_TRIED_MAJOR, FURROW_TRIED_MINOR);
+#endif
+  }
   if (opened->count(text) != 0) return;
   Uri uri;
   std::string why;
@@ -91,8 +99,10 @@ rocksdb::FileSystem* Make(const std::string& uri, std::unique_ptr<rocksdb::FileS
   return result->get();
 }
 
+// All that begins so, for RocksDB's tools to hear what is wrong with the rest: they crash over what
+// nobody has registered.
 const auto registered = rocksdb::ObjectLibrary::Default()->AddFactory<rocksdb::FileSystem>(
-    rocksdb::ObjectLibrary::PatternEntry("furrow", false).AddSeparator("://", false), Make);
+    rocksdb::ObjectLibrary::PatternEntry("furrow", true).AddSeparator(":", false), Make);
 
 }  // namespace
 }  // namespace furrow

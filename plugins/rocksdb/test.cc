@@ -14,10 +14,7 @@
 
 #include "check.h"
 #include "fs.h"
-#include "rocksdb/convenience.h"
 #include "rocksdb/db.h"
-#include "rocksdb/env.h"
-#include "rocksdb/file_system.h"
 #include "rocksdb/utilities/object_registry.h"
 #include "same_victim.h"
 
@@ -28,13 +25,6 @@ namespace {
 std::string furrow_command;
 std::string directory;
 const char* kShape = "capacity=256MiB,zone-size=4MiB,max-active=14,max-open=14";
-
-std::shared_ptr<FileSystem> OpenFileSystem(const std::string& uri) {
-  std::shared_ptr<FileSystem> fs;
-  CHECK_OK(FileSystem::CreateFromString(ConfigOptions(), uri, &fs));
-  CHECK(fs != nullptr, uri);
-  return fs;
-}
 
 const IOOptions kIo;
 
@@ -291,6 +281,22 @@ void ExitLosesNothing() {
   CHECK(ReadAll(*fs, "/written") == Content(6, 123456), "what was written before exit()");
 }
 
+// What opening `uri` fails with.
+std::string Refusal(const std::string& uri) {
+  std::shared_ptr<FileSystem> fs;
+  Status status = FileSystem::CreateFromString(ConfigOptions(), uri, &fs);
+  CHECK(!status.ok(), uri);
+  return status.ToString();
+}
+
+// Cannot have the store, and is told who has it.
+void BeRefused(const std::string& image) {
+  std::string holder = "in use by process " + std::to_string(getppid()) + " (";
+  std::string said = Refusal("furrow://" + image);
+  CHECK(said.find(holder) != std::string::npos, said);
+  exit(0);
+}
+
 // One process at a time; several databases of one process share a store.
 void WhoMayHaveAStore() {
   Image image(furrow_command, directory + "/shared.zns", kShape);
@@ -301,51 +307,75 @@ void WhoMayHaveAStore() {
   CHECK(ReadAll(*second, "/f") == "one store", "the same store");
   furrow_error error;
   CHECK(furrow_store_format(image.path().c_str(), nullptr, &error) == FURROW_BUSY, error.message);
-  int status = InProcess("write_and_exit", image.path());
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1, "another process is refused");
+  int status = InProcess("be_refused", image.path());
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "another process is refused");
   file.reset();
   first.reset();
   CHECK(ReadAll(*second, "/f") == "one store", "kept by the second");
 }
 
 void WrongUris() {
-  const std::pair<const char*, const char*> wrong[] = {
+  const std::string memory = "furrow://mem:capacity=64MiB,zone-size=2MiB";
+  const std::pair<std::string, const char*> wrong[] = {
       {"furrow://", "no device"},
+      {"furrow", "expected furrow://DEVICE"},
+      {"furrow:/db.zns", "expected furrow://DEVICE"},
       {"furrow:///nosuch/file.zns", "nosuch"},
-      {"furrow://mem:capacity=64MiB,zone-size=2MiB?nonsense=1", "nonsense"},
-      {"furrow://mem:capacity=64MiB,zone-size=2MiB?clean-below=200", "0 to 90"},
+      {"furrow://\xff\xfe", "not UTF-8"},
+      {"furrow://" + std::string(100000, 'x'), "x"},
+      {"furrow:///", "directory"},
+      {"furrow:///dev/null", "not supported"},
+      {"furrow:///etc/passwd", "not an emulated drive's image"},
+      {memory + "?nonsense=1", "nonsense"},
+      {memory + "?\xff", "not UTF-8"},
+      {memory + "?policy=none", "liza-zenfs"},
+      {memory + "?clean-below=200", "0 to 90"},
+      {memory + "?clean-below=99999999999999999999", "0 to 90"},
       {"furrow://mem:capacity=8MiB,zone-size=4MiB", "zones"},
+      {"furrow://mem:capacity=99999999TiB", "too large"},
   };
   for (const auto& [uri, expected] : wrong) {
-    std::shared_ptr<FileSystem> fs;
-    Status status = FileSystem::CreateFromString(ConfigOptions(), uri, &fs);
-    CHECK(!status.ok() && status.ToString().find(expected) != std::string::npos,
-          std::string(uri) + ": " + status.ToString());
+    CHECK(Refusal(uri).find(expected) != std::string::npos, Refusal(uri));
   }
-  // A drive without a store.
-  std::string path = directory + "/empty.zns";
-  std::string make = furrow_command + " device create " + path + " --option " + kShape + " >/dev/null";
+  // A drive without a store, with something else on it, and a damaged one.
+  std::string path = directory + "/other.zns";
+  std::string make = furrow_command + " device create " + path + " --option " +
+                     "zones=64,zone-size=16MiB >/dev/null";
   CHECK(system(make.c_str()) == 0, make);
-  std::shared_ptr<FileSystem> fs;
-  Status status = FileSystem::CreateFromString(ConfigOptions(), "furrow://" + path, &fs);
-  CHECK(!status.ok() && status.ToString().find("furrow kv mkfs") != std::string::npos,
-        status.ToString());
+  CHECK(Refusal("furrow://" + path).find("furrow kv mkfs") != std::string::npos, "empty");
+  make = furrow_command + " mkfs " + path + " >/dev/null";
+  CHECK(system(make.c_str()) == 0, make);
+  CHECK(Refusal("furrow://" + path).find("furrow kv ls") != std::string::npos, "a file system");
+  FILE* image = fopen(path.c_str(), "r+");
+  CHECK(image != nullptr && fseek(image, 65536, SEEK_SET) == 0, path);
+  std::string noise = Content(9, 100000);
+  CHECK(fwrite(noise.data(), noise.size(), 1, image) == 1 && fclose(image) == 0, path);
+  CHECK(Refusal("furrow://" + path).find("damaged") != std::string::npos, "damaged");
+  CHECK(truncate(path.c_str(), 5000) == 0, path);
+  CHECK(Refusal("furrow://" + path).find("truncated") != std::string::npos, "truncated");
   unlink(path.c_str());
 }
 
-Options BlobOptions(Env* env) {
-  Options options;
-  options.env = env;
-  options.create_if_missing = true;
-  options.create_missing_column_families = true;
-  options.write_buffer_size = 1 << 20;
-  options.compression = kNoCompression;
-  options.enable_blob_files = true;
-  options.min_blob_size = 1024;
-  options.blob_file_size = 1 << 20;
-  options.enable_blob_garbage_collection = true;
-  options.blob_garbage_collection_age_cutoff = 0.5;
-  return options;
+// Paths that no file can have are errors that say why.
+void WrongPaths() {
+  auto fs = OpenFileSystem("furrow://mem:capacity=64MiB,zone-size=2MiB");
+  Create(*fs, "/file");
+  const std::pair<std::string, const char*> wrong[] = {
+      {"../x", "leads out"}, {"/a/../../x", "leads out"},       {"/\xff\xfe", "not UTF-8"},
+      {"", "root"},          {"/" + std::string(2000, 'x'), "bytes"}, {"/file/x", "not a directory"},
+      {"/", "root"},         {"/no/such/directory/x", "no such"},
+  };
+  for (const auto& [path, expected] : wrong) {
+    std::unique_ptr<FSWritableFile> file;
+    IOStatus status = fs->NewWritableFile(path, FileOptions(), &file, nullptr);
+    CHECK(!status.ok() && status.ToString().find(expected) != std::string::npos,
+          path.substr(0, 40) + ": " + status.ToString());
+    std::unique_ptr<FSRandomAccessFile> random;
+    CHECK(!fs->NewRandomAccessFile(path, FileOptions(), &random, nullptr).ok(), path);
+    CHECK(!fs->DeleteFile(path, kIo, nullptr).ok(), path);
+    CHECK(!fs->RenameFile("/file", path, kIo, nullptr).ok(), path);
+    CHECK(!fs->LinkFile(path, "/link", kIo, nullptr).ok(), path);
+  }
 }
 
 std::string Key(int number) {
@@ -366,12 +396,10 @@ void Databases() {
       Options options = BlobOptions(env.get());
       options.use_direct_reads = direct;
       options.use_direct_io_for_flush_and_compaction = direct;
-      DB* dbs[2];
-      for (int i = 0; i < 2; i++) {
-        CHECK_OK(DB::Open(options, "/dbs/" + std::to_string(i), &dbs[i]));
-      }
+      std::unique_ptr<DB> dbs[2];
+      for (int i = 0; i < 2; i++) dbs[i] = OpenDatabase(options, "/dbs/" + std::to_string(i));
       for (int key = 0; key < 400 && life > 0; key++) {
-        for (DB* db : dbs) {
+        for (auto& db : dbs) {
           std::string value;
           CHECK_OK(db->Get(ReadOptions(), Key(key), &value));
           CHECK(value == Content(key * 1000 + versions[key], 8000), Key(key));
@@ -380,13 +408,13 @@ void Databases() {
       for (int write = 0; write < 1200; write++) {
         int key = (write * 7919 + life) % 400;
         versions[key]++;
-        for (DB* db : dbs) {
+        for (auto& db : dbs) {
           CHECK_OK(db->Put(WriteOptions(), Key(key), Content(key * 1000 + versions[key], 8000)));
         }
       }
-      for (DB* db : dbs) {
+      for (auto& db : dbs) {
         CHECK_OK(db->CompactRange(CompactRangeOptions(), nullptr, nullptr));
-        delete db;
+        db.reset();
       }
     }
   }
@@ -410,9 +438,8 @@ void SameVictims() {
       std::vector<ColumnFamilyDescriptor> families{{kDefaultColumnFamilyName, options},
                                                    {"second", options}};
       std::vector<ColumnFamilyHandle*> handles;
-      DB* db = nullptr;
-      CHECK_OK(DB::Open(options, name, families, &handles, &db));
-      watch->Attach(db, handles);
+      std::unique_ptr<DB> db = OpenDatabase(options, name, families, &handles);
+      watch->Attach(db.get(), handles);
       for (int key = 0; key < 900; key++) {
         // The second family gets a third.
         ColumnFamilyHandle* family = handles[key % 3 == 2];
@@ -452,7 +479,6 @@ void SameVictims() {
       CHECK_OK(db->DestroyColumnFamilyHandle(handles[1]));
       CHECK_OK(db->DestroyColumnFamilyHandle(handles[0]));
       watch->Detach();
-      delete db;
     }
   }
 }
@@ -467,7 +493,10 @@ int main(int count, char** arguments) {
   furrow_command = arguments[1];
   directory = arguments[2];
   if (count == 6 && std::string(arguments[3]) == "--life") {
-    (std::string(arguments[4]) == "sync_and_die" ? SyncAndDie : WriteAndExit)(arguments[5]);
+    std::string life = arguments[4];
+    if (life == "sync_and_die") SyncAndDie(arguments[5]);
+    if (life == "write_and_exit") WriteAndExit(arguments[5]);
+    if (life == "be_refused") BeRefused(arguments[5]);
     return 1;
   }
   const std::pair<const char*, void (*)()> tests[] = {
@@ -480,6 +509,7 @@ int main(int count, char** arguments) {
       {"exit_loses_nothing", ExitLosesNothing},
       {"who_may_have_a_store", WhoMayHaveAStore},
       {"wrong_uris", WrongUris},
+      {"wrong_paths", WrongPaths},
       {"databases", Databases},
       {"same_victims", SameVictims},
   };

@@ -109,7 +109,9 @@ fn start(rt: &Rt, spec: &DeviceSpec, options: Options) -> Result<Engine, Error> 
     });
     let store = store.map_err(|error| match error.kind() {
         ErrorKind::WrongFormat => {
-            error.at(format!("{spec} (furrow kv mkfs makes a store on an empty drive)"))
+            let hint = "furrow kv ls says what the drive holds, furrow kv mkfs makes a store on an \
+                        empty one";
+            Error::new(ErrorKind::WrongFormat, format!("{error}: {hint}"))
         }
         _ => error,
     })?;
