@@ -365,8 +365,8 @@ fn others_have_turns_meanwhile() {
     });
 }
 
-/// A directory of chosen names is whole, and what takes how long there, by the clock on the wall, is
-/// printed with `--nocapture`: nothing depends on that.
+/// A directory of chosen names is whole, and what takes how long there, by the clock on the wall,
+/// is printed with `--nocapture`: nothing depends on that.
 #[test]
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it measures real time")]
 fn how_long_a_directory_of_chosen_names_takes() {
