@@ -18,6 +18,7 @@
 //! | `recover` | making and opening a store |
 //! | `inspect` | looking at a store without writing to its drive |
 //! | `check` | is everything as it must be? |
+//! | `trace` | recorded runs, to be replayed |
 //! | `entries`, `format` | what is on the drive |
 
 mod check;
@@ -32,11 +33,13 @@ mod place;
 mod recover;
 mod rounds;
 mod store;
+pub mod trace;
 mod zones;
 
 pub use check::{CheckOptions, CheckReport, Checked, Problem, check};
 pub use content::Data;
 pub use file::{FileId, Lifetime};
+pub use furrow_log::record::crc32c;
 pub use gather::Gathered;
 pub use inspect::{FileInfo, Snapshot, ZoneInfo, ZoneUse, identify};
 pub use place::{Family, FileKind, Policy};

@@ -1,0 +1,663 @@
+//! Recorded runs: what a program asked of a store, in which order, and how long it took.
+//!
+//! A recording is a head of 16 bytes ([`MAGIC`], version, zeros), then records, then an end that
+//! says how many they were. A record is its length, then a kind, then numbers (LEB128) and strings
+//! (their length, UTF-8). Whoever recorded was perhaps killed: a recording that stops short of its
+//! end is believed up to its last whole record ([`Recording::whole`]).
+//!
+//! - **Order.** `order` counts the calls as the engine took them, so that names changed in that
+//!   order. A recording has them in the order in which they ended, since only then is known what
+//!   became of them; [`Recording::decode`] sorts.
+//! - **Threads** are numbered as they came. One thread's calls do not overlap.
+//! - **Time** is in nanoseconds of one clock for all threads, from the recording's start. A call
+//!   that ended before another began may be the reason for it; those that overlap are not
+//!   ([`Recording::causes`]).
+//! - **Content** is recorded as its length and CRC32C. Who replays writes other bytes of that
+//!   length: a store does not look at them.
+//!
+//! No I/O here, and no clock: what records passes values, what replays gets them.
+
+use crate::file::Lifetime;
+use furrow_log::record::crc32c_append;
+use furrow_zone::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+
+/// What a recording begins with.
+pub const MAGIC: [u8; 8] = *b"FURWTRCE";
+/// Version of what is written here.
+pub const VERSION: u16 = 1;
+/// Bytes of a recording's head.
+pub const HEAD_BYTES: usize = 16;
+/// Most bytes of a record.
+const RECORD_MAX: u64 = 64 << 10;
+/// Kind of the record at the end.
+const END: u8 = 0;
+
+/// What was asked. Files have the numbers of the store ([`crate::FileId`]); a call that failed
+/// before there was a file has 0. Offsets, lengths and sizes are bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// The store had this file when the recording began; nobody asked.
+    Found {
+        /// The file.
+        file: u64,
+        /// Its size.
+        size: u64,
+        /// One of its names.
+        path: String,
+    },
+    /// The store had this directory when the recording began; nobody asked.
+    FoundDirectory {
+        /// Its path.
+        path: String,
+    },
+    /// A new file, open from then on; one that had the name loses it.
+    Create {
+        /// The file.
+        file: u64,
+        /// How long it is expected to live.
+        lifetime: Lifetime,
+        /// Its name.
+        path: String,
+    },
+    /// A file was opened.
+    Open {
+        /// The file.
+        file: u64,
+        /// By this name.
+        path: String,
+    },
+    /// A handle was closed: a file is open as often as it was made or opened.
+    Close {
+        /// The file.
+        file: u64,
+    },
+    /// Bytes were appended.
+    Append {
+        /// The file.
+        file: u64,
+        /// Its size before.
+        offset: u64,
+        /// How many.
+        len: u64,
+        /// CRC32C of them.
+        sum: u32,
+    },
+    /// The file was cut off at `offset`, and bytes were appended.
+    AppendAt {
+        /// The file.
+        file: u64,
+        /// Where it was cut off.
+        offset: u64,
+        /// How many.
+        len: u64,
+        /// CRC32C of them.
+        sum: u32,
+    },
+    /// The file was cut off.
+    Truncate {
+        /// The file.
+        file: u64,
+        /// At this size.
+        size: u64,
+    },
+    /// Made durable, and all names.
+    Sync {
+        /// The file.
+        file: u64,
+    },
+    /// The engine handed its buffer on (`Flush`); a store has nothing to do then.
+    Flush {
+        /// The file.
+        file: u64,
+    },
+    /// The engine wanted writing out to begin (`RangeSync`); a store has nothing to do then.
+    RangeSync {
+        /// The file.
+        file: u64,
+        /// From here on.
+        offset: u64,
+        /// So many bytes.
+        len: u64,
+    },
+    /// How long the file is expected to live.
+    SetLifetime {
+        /// The file.
+        file: u64,
+        /// So long.
+        lifetime: Lifetime,
+    },
+    /// Bytes were read, and waited for.
+    Read {
+        /// The file.
+        file: u64,
+        /// From here on.
+        offset: u64,
+        /// So many were asked for.
+        len: u64,
+        /// So many there were.
+        got: u64,
+    },
+    /// A read began, and was not waited for.
+    ReadBegin {
+        /// Number of the read.
+        read: u64,
+        /// The file.
+        file: u64,
+        /// From here on.
+        offset: u64,
+        /// So many were asked for.
+        len: u64,
+    },
+    /// What a read that began before had got was waited for.
+    ReadWait {
+        /// Number of the read.
+        read: u64,
+        /// So many bytes there were.
+        got: u64,
+    },
+    /// All names were made durable (a directory was synced).
+    SyncNames,
+    /// All names and files were made durable.
+    SyncAll,
+    /// A file or directory got another name; a file that had it loses it.
+    Rename {
+        /// The name before.
+        from: String,
+        /// The name after.
+        to: String,
+    },
+    /// A file got a name besides.
+    Link {
+        /// A name that it has.
+        from: String,
+        /// The new one.
+        to: String,
+    },
+    /// A file's name was removed.
+    Remove {
+        /// The name.
+        path: String,
+    },
+    /// A directory was made.
+    MakeDirectory {
+        /// Its path.
+        path: String,
+    },
+    /// An empty directory was removed.
+    RemoveDirectory {
+        /// Its path.
+        path: String,
+    },
+    /// What is there by this name?
+    Stat {
+        /// The path.
+        path: String,
+    },
+    /// What is in this directory?
+    List {
+        /// Its path.
+        path: String,
+    },
+    /// A blob file is of this column family.
+    SetFamily {
+        /// The file's path.
+        path: String,
+        /// The family's name.
+        family: String,
+    },
+}
+
+/// The fields of a record, in the order in which they are written: numbers, then strings.
+type Fields<'a> = (u8, [u64; 4], usize, [&'a str; 2], usize);
+
+/// Numbers and strings of a kind.
+fn fields<'a, const N: usize, const T: usize>(
+    kind: u8,
+    numbers: [u64; N],
+    texts: [&'a str; T],
+) -> Fields<'a> {
+    let (mut all, mut strings) = ([0; 4], [""; 2]);
+    all[..N].copy_from_slice(&numbers);
+    strings[..T].copy_from_slice(&texts);
+    (kind, all, N, strings, T)
+}
+
+impl Op {
+    /// What it is called in tables.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Found { .. } => "found",
+            Op::FoundDirectory { .. } => "found-directory",
+            Op::Create { .. } => "create",
+            Op::Open { .. } => "open",
+            Op::Close { .. } => "close",
+            Op::Append { .. } => "append",
+            Op::AppendAt { .. } => "append-at",
+            Op::Truncate { .. } => "truncate",
+            Op::Sync { .. } => "sync",
+            Op::Flush { .. } => "flush",
+            Op::RangeSync { .. } => "range-sync",
+            Op::SetLifetime { .. } => "set-lifetime",
+            Op::Read { .. } => "read",
+            Op::ReadBegin { .. } => "read-begin",
+            Op::ReadWait { .. } => "read-wait",
+            Op::SyncNames => "sync-names",
+            Op::SyncAll => "sync-all",
+            Op::Rename { .. } => "rename",
+            Op::Link { .. } => "link",
+            Op::Remove { .. } => "remove",
+            Op::MakeDirectory { .. } => "make-directory",
+            Op::RemoveDirectory { .. } => "remove-directory",
+            Op::Stat { .. } => "stat",
+            Op::List { .. } => "list",
+            Op::SetFamily { .. } => "set-family",
+        }
+    }
+
+    /// Bytes that it wrote or read.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Op::Append { len, .. } | Op::AppendAt { len, .. } => *len,
+            Op::Read { got, .. } | Op::ReadWait { got, .. } => *got,
+            _ => 0,
+        }
+    }
+
+    fn fields(&self) -> Fields<'_> {
+        match self {
+            Op::Found { file, size, path } => fields(1, [*file, *size], [path]),
+            Op::FoundDirectory { path } => fields(2, [], [path]),
+            Op::Create { file, lifetime, path } => fields(3, [*file, *lifetime as u64], [path]),
+            Op::Open { file, path } => fields(4, [*file], [path]),
+            Op::Close { file } => fields(5, [*file], []),
+            Op::Append { file, offset, len, sum } => {
+                fields(6, [*file, *offset, *len, u64::from(*sum)], [])
+            }
+            Op::AppendAt { file, offset, len, sum } => {
+                fields(7, [*file, *offset, *len, u64::from(*sum)], [])
+            }
+            Op::Truncate { file, size } => fields(8, [*file, *size], []),
+            Op::Sync { file } => fields(9, [*file], []),
+            Op::Flush { file } => fields(10, [*file], []),
+            Op::RangeSync { file, offset, len } => fields(11, [*file, *offset, *len], []),
+            Op::SetLifetime { file, lifetime } => fields(12, [*file, *lifetime as u64], []),
+            Op::Read { file, offset, len, got } => fields(13, [*file, *offset, *len, *got], []),
+            Op::ReadBegin { read, file, offset, len } => {
+                fields(14, [*read, *file, *offset, *len], [])
+            }
+            Op::ReadWait { read, got } => fields(15, [*read, *got], []),
+            Op::SyncNames => fields(16, [], []),
+            Op::SyncAll => fields(17, [], []),
+            Op::Rename { from, to } => fields(18, [], [from, to]),
+            Op::Link { from, to } => fields(19, [], [from, to]),
+            Op::Remove { path } => fields(20, [], [path]),
+            Op::MakeDirectory { path } => fields(21, [], [path]),
+            Op::RemoveDirectory { path } => fields(22, [], [path]),
+            Op::Stat { path } => fields(23, [], [path]),
+            Op::List { path } => fields(24, [], [path]),
+            Op::SetFamily { path, family } => fields(25, [], [path, family]),
+        }
+    }
+
+    fn decode(kind: u8, from: &mut Reader<'_>) -> Result<Op> {
+        let op = match kind {
+            1 => Op::Found { file: from.number()?, size: from.number()?, path: from.text()? },
+            2 => Op::FoundDirectory { path: from.text()? },
+            3 => {
+                Op::Create { file: from.number()?, lifetime: from.lifetime()?, path: from.text()? }
+            }
+            4 => Op::Open { file: from.number()?, path: from.text()? },
+            5 => Op::Close { file: from.number()? },
+            6 | 7 => {
+                let (file, offset, len) = (from.number()?, from.offset()?, from.offset()?);
+                let sum = from.small("a checksum")?;
+                match kind {
+                    6 => Op::Append { file, offset, len, sum },
+                    _ => Op::AppendAt { file, offset, len, sum },
+                }
+            }
+            8 => Op::Truncate { file: from.number()?, size: from.offset()? },
+            9 => Op::Sync { file: from.number()? },
+            10 => Op::Flush { file: from.number()? },
+            11 => {
+                Op::RangeSync { file: from.number()?, offset: from.offset()?, len: from.offset()? }
+            }
+            12 => Op::SetLifetime { file: from.number()?, lifetime: from.lifetime()? },
+            13 => Op::Read {
+                file: from.number()?,
+                offset: from.number()?,
+                len: from.number()?,
+                got: from.offset()?,
+            },
+            14 => Op::ReadBegin {
+                read: from.number()?,
+                file: from.number()?,
+                offset: from.number()?,
+                len: from.number()?,
+            },
+            15 => Op::ReadWait { read: from.number()?, got: from.offset()? },
+            16 => Op::SyncNames,
+            17 => Op::SyncAll,
+            18 => Op::Rename { from: from.text()?, to: from.text()? },
+            19 => Op::Link { from: from.text()?, to: from.text()? },
+            20 => Op::Remove { path: from.text()? },
+            21 => Op::MakeDirectory { path: from.text()? },
+            22 => Op::RemoveDirectory { path: from.text()? },
+            23 => Op::Stat { path: from.text()? },
+            24 => Op::List { path: from.text()? },
+            25 => Op::SetFamily { path: from.text()?, family: from.text()? },
+            _ => return Err(from.error(format!("kind {kind} of a record is not known"))),
+        };
+        Ok(op)
+    }
+}
+
+/// One call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its number among all calls, as the engine took them.
+    pub order: u64,
+    /// The thread that called, numbered from 0 as they came.
+    pub thread: u32,
+    /// When it began, in nanoseconds since the recording did.
+    pub begin: u64,
+    /// How long it took, in nanoseconds: what the calling thread copied and checksummed included.
+    pub took: u64,
+    /// Nanoseconds of the thread's own between its call before and this one; for its first call
+    /// those since the recording began.
+    pub gap: u64,
+    /// 0 if it did what was asked, else what it failed with, numbered as `furrow_kind` in
+    /// `include/furrow.h`.
+    pub answer: u8,
+    /// What was asked.
+    pub op: Op,
+}
+
+impl Record {
+    /// When it ended, in nanoseconds since the recording began.
+    pub fn end(&self) -> u64 {
+        self.begin.saturating_add(self.took)
+    }
+}
+
+/// Turns calls into bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Encoder {
+    /// When each thread's last call ended.
+    ends: BTreeMap<u32, u64>,
+    order: u64,
+    records: u64,
+    sum: u32,
+}
+
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+impl Encoder {
+    /// Begins a recording: its head.
+    pub fn new(out: &mut Vec<u8>) -> Encoder {
+        out.extend(MAGIC);
+        out.extend(VERSION.to_le_bytes());
+        out.extend([0; HEAD_BYTES - MAGIC.len() - 2]);
+        Encoder::default()
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>, body: &[u8]) {
+        put_number(out, body.len() as u64);
+        out.extend(body);
+        self.sum = crc32c_append(self.sum, body);
+    }
+
+    /// Adds a call that ended. Calls of one thread are added in their order; `gap` follows from the
+    /// others' times. One that no record can hold, for the length of its strings, is left out.
+    pub fn push(&mut self, out: &mut Vec<u8>, record: &Record) {
+        let (kind, numbers, n, texts, t) = record.op.fields();
+        if texts.iter().map(|text| text.len() as u64).sum::<u64>() > RECORD_MAX / 2 {
+            return;
+        }
+        let before = self.ends.insert(record.thread, record.end()).unwrap_or(0);
+        let mut body = vec![kind];
+        put_number(&mut body, u64::from(record.thread));
+        // Calls end nearly in the order in which they began: a small number of either sign.
+        let ahead = record.order.wrapping_sub(self.order) as i64;
+        put_number(&mut body, ((ahead << 1) ^ (ahead >> 63)) as u64);
+        put_number(&mut body, record.begin.saturating_sub(before));
+        put_number(&mut body, record.took);
+        body.push(record.answer);
+        numbers[..n].iter().for_each(|number| put_number(&mut body, *number));
+        for text in &texts[..t] {
+            put_number(&mut body, text.len() as u64);
+            body.extend(text.as_bytes());
+        }
+        self.order = record.order;
+        self.records += 1;
+        self.finish(out, &body);
+    }
+
+    /// Ends the recording.
+    pub fn end(mut self, out: &mut Vec<u8>) {
+        let mut body = vec![END];
+        put_number(&mut body, self.records);
+        put_number(&mut body, u64::from(self.sum));
+        self.finish(out, &body);
+    }
+}
+
+/// Takes a recording's bytes apart.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    /// Where they began in the recording.
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn error(&self, why: impl std::fmt::Display) -> Error {
+        let message = format!("byte {} of the recording: {why}", self.at);
+        Error::new(ErrorKind::Corrupt, message)
+    }
+
+    fn take(&mut self, count: u64) -> Result<&'a [u8]> {
+        let count = usize::try_from(count).ok().filter(|count| *count <= self.bytes.len());
+        let Some(count) = count else {
+            return Err(self.error("a record ends before what it holds does"));
+        };
+        let (taken, rest) = self.bytes.split_at(count);
+        self.bytes = rest;
+        self.at += count;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn number(&mut self) -> Result<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                break;
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(self.error("a number of more than 64 bits"))
+    }
+
+    /// A place in a file, or a length of one: what a signed 64-bit number holds.
+    fn offset(&mut self) -> Result<u64> {
+        let number = self.number()?;
+        match i64::try_from(number) {
+            Ok(_) => Ok(number),
+            Err(_) => Err(self.error(format!("{number} bytes: no file has so many"))),
+        }
+    }
+
+    fn small(&mut self, what: &str) -> Result<u32> {
+        let number = self.number()?;
+        u32::try_from(number)
+            .map_err(|_| self.error(format!("{what} of {number}: expected 32 bits")))
+    }
+
+    fn lifetime(&mut self) -> Result<Lifetime> {
+        let number = self.number()?;
+        let lifetime = u8::try_from(number).ok().and_then(Lifetime::from_byte);
+        lifetime.ok_or_else(|| self.error(format!("lifetime {number}: expected 0 to 5")))
+    }
+
+    fn text(&mut self) -> Result<String> {
+        let len = self.number()?;
+        let bytes = self.take(len)?;
+        String::from_utf8(bytes.to_vec()).map_err(|_| self.error("a string that is not UTF-8"))
+    }
+}
+
+/// A recorded run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// Its calls, as the engine took them.
+    pub records: Vec<Record>,
+    /// False if it stops short of its end: what came after is not known.
+    pub whole: bool,
+}
+
+/// What a call may have waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// It began when so many calls had ended, ...
+    pub after: u32,
+    /// ... and ended as this one, counted from 0.
+    pub ended: u32,
+}
+
+impl Recording {
+    /// Understands a recording.
+    ///
+    /// # Errors
+    /// `WrongFormat` if it is none, or one of another version; `Corrupt` with the byte if
+    /// something in it cannot be.
+    pub fn decode(bytes: &[u8]) -> Result<Recording> {
+        let wrong = |why: String| Error::new(ErrorKind::WrongFormat, why);
+        if bytes.len() < HEAD_BYTES || bytes[..MAGIC.len()] != MAGIC {
+            return Err(wrong("not a recorded run: it does not begin as one".to_owned()));
+        }
+        let version = u16::from_le_bytes([bytes[8], bytes[9]]);
+        if version != VERSION {
+            return Err(wrong(format!("a recorded run of version {version}: expected {VERSION}")));
+        }
+        let mut from = Reader { bytes: &bytes[HEAD_BYTES..], at: HEAD_BYTES };
+        let mut found = Recording::default();
+        let (mut ends, mut order, mut sum) = (BTreeMap::new(), 0u64, 0);
+        while !from.bytes.is_empty() {
+            let Some(len) = whole_record(&from) else { break };
+            let len = len?;
+            // The length's own bytes.
+            from.number()?;
+            let mut body = Reader { at: from.at, bytes: from.take(len)? };
+            let raw = body.bytes;
+            let kind = body.byte()?;
+            if kind == END {
+                let (count, expected) = (body.number()?, body.small("a checksum")?);
+                if count != found.records.len() as u64 || expected != sum {
+                    return Err(body.error(format!(
+                        "the end is one of {count} records with checksum {expected:08x}, found {} \
+                         with {sum:08x}",
+                        found.records.len()
+                    )));
+                }
+                if !from.bytes.is_empty() {
+                    return Err(from.error("something comes after the end"));
+                }
+                found.whole = true;
+                break;
+            }
+            sum = crc32c_append(sum, raw);
+            let thread = body.small("a thread")?;
+            let ahead = body.number()?;
+            order = order.wrapping_add((ahead >> 1) ^ (ahead & 1).wrapping_neg());
+            let (gap, took) = (body.number()?, body.number()?);
+            let before: u64 = ends.get(&thread).copied().unwrap_or(0);
+            let begin = before.checked_add(gap);
+            let Some((begin, end)) = begin.and_then(|b| Some((b, b.checked_add(took)?))) else {
+                return Err(body.error("times that are too long"));
+            };
+            ends.insert(thread, end);
+            let answer = body.byte()?;
+            let op = Op::decode(kind, &mut body)?;
+            if !body.bytes.is_empty() {
+                return Err(body.error("a record goes on after what it holds"));
+            }
+            found.records.push(Record { order, thread, begin, took, gap, answer, op });
+        }
+        found.records.sort_by_key(|record| record.order);
+        if let Some(two) = found.records.windows(2).find(|two| two[0].order == two[1].order) {
+            let message = format!("two records are number {} of the recording", two[0].order);
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        Ok(found)
+    }
+
+    /// The recording as bytes, calls in the order in which they ended.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut encoder = Encoder::new(&mut out);
+        for index in self.by_end() {
+            encoder.push(&mut out, &self.records[index]);
+        }
+        encoder.end(&mut out);
+        out
+    }
+
+    /// Which calls ended first, second and so on; of those that ended together the one that the
+    /// engine took first.
+    fn by_end(&self) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.records.len()).collect();
+        // One thread's calls that took no time at all stay in their order.
+        all.sort_by_key(|index| {
+            let record = &self.records[*index];
+            (record.end(), record.begin, record.order)
+        });
+        all
+    }
+
+    /// What each call may have waited for: all that had ended when it began, its thread's own among
+    /// them. Who replays several threads at a time and lets no call begin before as many have
+    /// ended, counted by `ended`, keeps every reason that one call was for another.
+    pub fn causes(&self) -> Vec<Cause> {
+        let by_end = self.by_end();
+        let ends: Vec<u64> = by_end.iter().map(|index| self.records[*index].end()).collect();
+        let mut causes = vec![Cause { after: 0, ended: 0 }; by_end.len()];
+        for (ended, index) in by_end.iter().enumerate() {
+            let record = &self.records[*index];
+            // One that took no time does not wait for itself.
+            let after = ends.partition_point(|end| *end <= record.begin).min(ended);
+            causes[*index] = Cause { after: after as u32, ended: ended as u32 };
+        }
+        causes
+    }
+}
+
+/// How long the next record is; `None` if the recording ends before it does.
+fn whole_record(from: &Reader<'_>) -> Option<Result<u64>> {
+    let mut ahead = Reader { bytes: from.bytes, at: from.at };
+    let has_end = from.bytes.iter().take(10).any(|byte| *byte < 0x80);
+    if !has_end && from.bytes.len() < 10 {
+        return None;
+    }
+    match ahead.number() {
+        Ok(len) if len > RECORD_MAX => {
+            Some(Err(from.error(format!("a record of {len} bytes: at most {RECORD_MAX}"))))
+        }
+        Ok(len) => (len <= ahead.bytes.len() as u64).then_some(Ok(len)),
+        Err(error) => Some(Err(error)),
+    }
+}
