@@ -6,7 +6,7 @@
 
 mod backup;
 mod df;
-mod drive;
+pub mod drive;
 mod fsck;
 mod get;
 mod kind;

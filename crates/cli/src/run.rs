@@ -1,8 +1,12 @@
 //! `furrow run`: programs that use RocksDB, on a file store.
 
+mod linked;
+
+use crate::kv::drive::Looked;
 use anyhow::{Context as _, Result, bail};
 use furrow_zone::spec::DeviceSpec;
 use std::ffi::OsString;
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -10,6 +14,10 @@ use std::process::Command;
 
 /// The plugin's library.
 const LIBRARY: &str = "libfurrow_rocksdb.so";
+
+/// RocksDB's own tools, which take the store by an option: what they do beside opening a database
+/// (they destroy the one of an earlier run, say) would be done to the host's files otherwise.
+const TOOLS: [&str; 3] = ["db_bench", "ldb", "sst_dump"];
 
 /// Run a program that uses RocksDB on a file store
 ///
@@ -57,7 +65,16 @@ pub struct Args {
 pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
     check_uris(&args.program)?;
     let library = library()?;
+    linked::check(&args.program[0], &library)?;
     let mut command = Command::new(&args.program[0]);
+    if let Some(store) = &args.store {
+        is_usable(store)?;
+        let uri = uri(store, args);
+        if takes_uri(&args.program) {
+            command.arg(format!("--fs_uri={uri}"));
+        }
+        command.env("FURROW_URI", uri);
+    }
     command.args(&args.program[1..]);
     let mut preload = library.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -65,18 +82,14 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
         preload.push(others);
     }
     command.env("LD_PRELOAD", preload);
-    if let Some(store) = &args.store {
-        command.env("FURROW_URI", uri(store, args));
-    }
     if let Some(how) = &args.same_victim {
         command.env("FURROW_SAME_VICTIM", how);
     }
     if let Some(log) = &args.same_victim_log {
-        let log = std::path::absolute(log).context("--same-victim-log")?;
-        command.env("FURROW_SAME_VICTIM_LOG", log);
+        command.env("FURROW_SAME_VICTIM_LOG", writable(log, "--same-victim-log")?);
     }
     if let Some(report) = &args.report {
-        command.env("FURROW_REPORT", std::path::absolute(report).context("--report")?);
+        command.env("FURROW_REPORT", writable(report, "--report")?);
     }
     let error = command.exec();
     let name = Path::new(&args.program[0]).display().to_string();
@@ -91,6 +104,34 @@ fn uri(store: &DeviceSpec, args: &Args) -> String {
     }
     options.extend(args.clean_below.map(|percent| format!("clean-below={percent}")));
     format!("furrow://{store}?{}", options.join(","))
+}
+
+/// True of a tool of RocksDB's that is not told yet where its files are.
+fn takes_uri(program: &[OsString]) -> bool {
+    let name = Path::new(&program[0]).file_name();
+    let says_where = |word: &OsString| {
+        let word = word.to_string_lossy();
+        let word = word.trim_start_matches('-');
+        word.starts_with("fs_uri") || word.starts_with("env_uri")
+    };
+    name.is_some_and(|name| TOOLS.iter().any(|tool| *tool == name))
+        && !program[1..].iter().any(says_where)
+}
+
+/// The full path of a file that will be written by the program.
+fn writable(path: &Path, option: &str) -> Result<PathBuf> {
+    let tried = OpenOptions::new().create(true).append(true).open(path);
+    tried.with_context(|| format!("{option}: {}: cannot be written", path.display()))?;
+    std::path::absolute(path).with_context(|| option.to_owned())
+}
+
+/// Says what a store's image is if it cannot be used: gone, in use, damaged, another thing. The
+/// plugin refuses it, too, but a program may say no more than that it failed.
+fn is_usable(device: &DeviceSpec) -> Result<()> {
+    if let DeviceSpec::Image(_) = device {
+        Looked::open(&device.to_string())?;
+    }
+    Ok(())
 }
 
 /// RocksDB's tools crash without a word if nothing makes what a URI names.
@@ -111,15 +152,7 @@ fn check_uris(program: &[OsString]) -> Result<()> {
         };
         let device = rest.rsplit_once('?').map_or(rest, |(device, _)| device);
         let spec: DeviceSpec = device.parse().with_context(|| format!("--{name}={value}"))?;
-        if let DeviceSpec::Image(image) = &spec
-            && !Path::new(&image.path).exists()
-        {
-            bail!(
-                "--{name}={value}: {}: no such file: furrow device create makes a drive, furrow \
-                 kv mkfs a store on it",
-                image.path
-            );
-        }
+        is_usable(&spec).with_context(|| format!("--{name}={value}"))?;
     }
     Ok(())
 }
@@ -135,11 +168,13 @@ fn library() -> Result<PathBuf> {
     }
     let program = std::env::current_exe().context("this program's path")?;
     let beside = program.parent().unwrap_or(Path::new("/"));
-    let places = [beside.join(LIBRARY), beside.join("../lib/furrow").join(LIBRARY)];
+    let places = [beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)];
     match places.iter().find(|path| path.is_file()) {
         Some(path) => Ok(path.canonicalize().context("the plugin's path")?),
         None => bail!(
-            "{LIBRARY} is neither beside this program nor in ../lib/furrow: make rocksdb builds it"
+            "{LIBRARY} is neither beside {} nor in ../lib: make rocksdb builds it, make install \
+             installs it then",
+            program.display()
         ),
     }
 }
@@ -150,6 +185,15 @@ mod tests {
 
     fn words(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn tools_of_rocksdb_are_told_the_store_by_their_option() {
+        assert!(takes_uri(&words("/usr/bin/ldb --db=x scan")) && takes_uri(&words("db_bench")));
+        for other in ["ldb --fs_uri=furrow://x scan", "db_bench -env_uri furrow://x", "mine --db=x"]
+        {
+            assert!(!takes_uri(&words(other)), "{other}");
+        }
     }
 
     #[test]

@@ -1,0 +1,137 @@
+//! Which RocksDB a program is linked to, and whether it is the plugin's.
+//!
+//! Two RocksDBs in one process crash before anything of the plugin runs, so the launcher looks
+//! first: it has the program's own dynamic linker list what it would load, without running it.
+
+use anyhow::{Result, bail};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// How RocksDB's shared library is called, before its version.
+const ROCKSDB: &str = "librocksdb.so";
+/// Bytes of a program in which its headers are.
+const FRONT: u64 = 64 << 10;
+
+/// Holds the RocksDB that `program` would load against the one that `plugin` was built for. What
+/// is no program of this machine's format (a script, say) is not looked at.
+///
+/// # Errors
+/// If they differ, or the plugin's is not installed.
+pub fn check(program: &OsStr, plugin: &Path) -> Result<()> {
+    let Some(path) = find(program) else { return Ok(()) };
+    let Some(linker) = linker(&path) else { return Ok(()) };
+    let listed = |what: &Path| rocksdb_of(&list(&linker, what));
+    let wanted = listed(plugin);
+    let found = listed(&path);
+    let (name, plugin) = (program.display(), plugin.display());
+    match (found, wanted) {
+        (Some(found), Some(wanted)) if found.name != wanted.name => bail!(
+            "{name}: it is linked to {}, the plugin {plugin} was built for {}: build the plugin \
+             for that RocksDB: make -C plugins/rocksdb ROCKSDB=DIRECTORY",
+            found.name,
+            wanted.name
+        ),
+        (_, Some(wanted)) if !wanted.is_there => {
+            bail!("{plugin}: {} is not there: install RocksDB's library", wanted.name)
+        }
+        (None, Some(wanted)) => {
+            crate::complain(&format!(
+                "{name}: not linked to {}: only programs it runs that are will use a store",
+                wanted.name
+            ));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A library that a program needs.
+#[derive(Debug, PartialEq, Eq)]
+struct Library {
+    name: String,
+    is_there: bool,
+}
+
+/// RocksDB, in what a dynamic linker lists: lines of `NAME => PATH (ADDRESS)`.
+fn rocksdb_of(listed: &str) -> Option<Library> {
+    let mut lines = listed.lines().map(str::trim);
+    let line = lines.find(|line| line.starts_with(ROCKSDB))?;
+    let (name, path) = line.split_once(" => ").unwrap_or((line, ""));
+    Some(Library { name: name.to_owned(), is_there: !path.contains("not found") })
+}
+
+fn list(linker: &Path, what: &Path) -> String {
+    let output = Command::new(linker).arg("--list").arg(what).env_remove("LD_PRELOAD").output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+/// Where a program is, as execvp(3) finds it.
+fn find(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(program));
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|part| part.join(program)).find(|path| path.is_file())
+}
+
+/// The dynamic linker that a program names.
+fn linker(program: &Path) -> Option<PathBuf> {
+    let mut front = Vec::new();
+    File::open(program).ok()?.take(FRONT).read_to_end(&mut front).ok()?;
+    interpreter(&front).map(|name| PathBuf::from(OsStr::from_bytes(name)))
+}
+
+/// The interpreter of a 64-bit little-endian ELF file (gABI, "Program Header": `PT_INTERP`).
+fn interpreter(file: &[u8]) -> Option<&[u8]> {
+    const INTERPRETER: u32 = 3;
+    let at = |from: u64, len: u64| {
+        let from = usize::try_from(from).ok()?;
+        file.get(from..from.checked_add(usize::try_from(len).ok()?)?)
+    };
+    let u16_at = |from| Some(u16::from_le_bytes(at(from, 2)?.try_into().ok()?));
+    let u32_at = |from| Some(u32::from_le_bytes(at(from, 4)?.try_into().ok()?));
+    let u64_at = |from| Some(u64::from_le_bytes(at(from, 8)?.try_into().ok()?));
+    if at(0, 6)? != b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let (table, size, count) = (u64_at(32)?, u16_at(54)?, u16_at(56)?);
+    let headers = (0..u64::from(count)).map(|index| table.checked_add(index * u64::from(size)));
+    let header = headers.flatten().find(|header| u32_at(*header) == Some(INTERPRETER))?;
+    let name = at(u64_at(header.checked_add(8)?)?, u64_at(header.checked_add(32)?)?)?;
+    name.split(|byte| *byte == 0).next().filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rocksdb_is_found_in_what_a_dynamic_linker_lists() {
+        let listed = "\tlinux-vdso.so.1 (0x00007ffc)\n\tlibc.so.6 => /lib/libc.so.6 (0x0)\n\
+                      \tlibrocksdb.so.9.10 => /lib/librocksdb.so.9.10 (0x0)\n";
+        let is = |name: &str, is_there| Some(Library { name: name.to_owned(), is_there });
+        assert_eq!(rocksdb_of(listed), is("librocksdb.so.9.10", true));
+        assert_eq!(rocksdb_of("librocksdb.so.7.8 => not found"), is("librocksdb.so.7.8", false));
+        assert_eq!(rocksdb_of("\tlibc.so.6 => /lib/libc.so.6 (0x0)\nstatically linked"), None);
+    }
+
+    #[test]
+    fn this_program_names_its_dynamic_linker_and_a_damaged_one_is_no_panic() {
+        let this = std::fs::read("/proc/self/exe").expect("this program");
+        let front = &this[..4096.min(this.len())];
+        let name = interpreter(front).expect("linked dynamically");
+        assert!(Path::new(OsStr::from_bytes(name)).is_file());
+        let mut damaged = front.to_vec();
+        for at in 0..1024 {
+            let was = std::mem::replace(&mut damaged[at], 0xff);
+            interpreter(&damaged);
+            damaged[at] = was;
+            interpreter(&front[..at]);
+        }
+        assert_eq!(interpreter(b"#!/bin/sh\n"), None);
+    }
+}
