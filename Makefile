@@ -17,7 +17,7 @@ rocksdb: build ## the RocksDB plugin: target/release/libfurrow_rocksdb.so
 	@scripts/setup.sh rocksdb
 	@scripts/rocksdb.sh build
 
-install: ## what `make build` built, below PREFIX (/usr/local); see scripts/install.sh
+install: ## what `make build` and `make rocksdb` built, below PREFIX (/usr/local)
 	@scripts/install.sh "$${CARGO_TARGET_DIR:-target}/release/furrow"
 
 uninstall: ## take away what `make install` put below PREFIX

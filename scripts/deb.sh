@@ -20,6 +20,16 @@ stage="$(mktemp -d)"
 trap 'rm -rf "$stage"' EXIT
 tree="$stage/tree"
 DESTDIR="$tree" PREFIX=/usr SBINDIR=/usr/sbin scripts/install.sh "$binary" >/dev/null
+# The plugin needs RocksDB, the rest does not: it is recommended, and all else installs without.
+plugin="$tree/usr/lib/libfurrow_rocksdb.so" recommends=kmod
+if [ -f "$plugin" ]; then
+    needed="$(objdump -p "$plugin" | sed -n 's/^ *NEEDED *\(librocksdb\.so.*\)/\1/p')"
+    library="$(dpkg-query -S "*/$needed" 2>/dev/null | sed -n '1s/:.*//p')"
+    [ -n "$library" ] || fail "no package has $needed, which the plugin was built for"
+    recommends="kmod, $library"
+else
+    say "without the RocksDB plugin, which is not built: 'make rocksdb deb' has it too"
+fi
 # dpkg has a list of its own.
 rm -r "$tree/usr/share/furrow"
 # Debian's place for them.
@@ -28,6 +38,7 @@ find "$tree/usr/share/man" -type f -exec gzip -9n {} +
 
 doc="$tree/usr/share/doc/furrow"
 install -d "$tree/DEBIAN" "$tree/etc/furrow/raid"
+[ ! -f "$plugin" ] || printf 'activate-noawait ldconfig\n' >"$tree/DEBIAN/triggers"
 cat >"$doc/copyright" <<END
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: furrow
@@ -58,7 +69,8 @@ Architecture: $architecture
 Maintainer: $maintainer
 Installed-Size: $(du -sk --apparent-size "$tree" | cut -f 1)
 Depends: libc6 (>= $libc), libgcc-s1
-Recommends: kmod
+Recommends: $recommends
+Suggests: rocksdb-tools, librocksdb-dev
 Section: admin
 Priority: optional
 Description: file system and RAID volumes for zoned flash, in user space
@@ -66,7 +78,8 @@ Description: file system and RAID volumes for zoned flash, in user space
  fsync(2), on zoned drives (NVMe ZNS), mounted through FUSE; and RAID volumes
  (levels 0, 01, 4, 5 and 6) over several of them, served over NBD (network
  block device) to the kernel, virtual machines and anything that speaks the
- protocol.
+ protocol. And a file store for LSM engines, which RocksDB and its stock tools
+ use through a plugin without any change.
  .
  With them come the checker, tools that show what is on a drive, and an emulated
  zoned drive that obeys every rule of the standard, can fail in every way and

@@ -2,20 +2,30 @@
 # Installs what was built, or takes it away again: scripts/install.sh BINARY | --uninstall.
 # `make install` and `make uninstall` call it.
 #
+# The RocksDB plugin, the C library and their headers are installed if they lie beside BINARY, which
+# is where `make rocksdb` puts them.
+#
 # Everything goes below PREFIX (/usr/local), unless told otherwise: SBINDIR (PREFIX/sbin) is where
 # the helpers go that mount(8), mkfs(8) and fsck(8) look for; mount(8) looks in /usr/sbin only.
-# UNITDIR (PREFIX/lib/systemd/system), DOCDIR (PREFIX/share/doc/furrow). DESTDIR is put before all of
-# them, for packages. What was installed is listed in PREFIX/share/furrow/installed, by which it is
-# taken away.
+# UNITDIR (PREFIX/lib/systemd/system), DOCDIR (PREFIX/share/doc/furrow). Libraries are always in
+# PREFIX/lib, where `furrow run` looks. DESTDIR is put before all of them, for packages. What was
+# installed is listed in PREFIX/share/furrow/installed, by which it is taken away.
 . "$(dirname "$0")/lib.sh"
 
 binary="${1:?which binary?}"
 prefix="${PREFIX:-/usr/local}"
 sbindir="${SBINDIR:-$prefix/sbin}"
+libdir="$prefix/lib"
+includedir="$prefix/include"
 unitdir="${UNITDIR:-$prefix/lib/systemd/system}"
 docdir="${DOCDIR:-$prefix/share/doc/furrow}"
 dest="${DESTDIR:-}"
 list="$prefix/share/furrow/installed"
+
+# Has the dynamic linker notice what came or went. In a package dpkg does that.
+refresh_linker() {
+    [ -n "$dest" ] || [ "$(id -u)" -ne 0 ] || ! have ldconfig || ldconfig
+}
 
 if [ "$binary" = --uninstall ]; then
     [ -f "$dest$list" ] ||
@@ -30,6 +40,7 @@ if [ "$binary" = --uninstall ]; then
     done | sort -r | while IFS= read -r directory; do
         rmdir --ignore-fail-on-non-empty "$dest$directory" 2>/dev/null || true
     done
+    refresh_linker
     say "uninstalled: everything that was listed in $dest$list"
     exit
 fi
@@ -38,8 +49,9 @@ fi
 made="$(mktemp -d)"
 trap 'rm -rf "$made"' EXIT
 # Directories that an earlier install made are still its own.
-touch "$made/installed"
-[ ! -f "$dest$list" ] || grep '/$' "$dest$list" >"$made/installed" || true
+touch "$made/installed" "$made/before"
+[ ! -f "$dest$list" ] || cp "$dest$list" "$made/before"
+grep '/$' "$made/before" >"$made/installed" || true
 
 # Lists the directories that have to be made for $1: they end in a slash.
 directories() {
@@ -62,6 +74,30 @@ put() {
 cp "$binary" "$made/furrow"
 ! have strip || strip "$made/furrow"
 put 755 "$made/furrow" "$prefix/bin/furrow"
+
+# What `make rocksdb` built beside it.
+built="$(dirname "$binary")"
+plugin="$built/libfurrow_rocksdb.so"
+with_plugin=""
+if [ -f "$plugin" ]; then
+    with_plugin=yes
+    version="$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)"
+    cp "$plugin" "$built/libfurrow.a" "$made/"
+    ! have strip || strip --strip-unneeded "$made/libfurrow_rocksdb.so"
+    # Two thirds of it are for a linker that optimises again.
+    ! have strip || strip --strip-debug -R .llvmbc -R .llvmcmd "$made/libfurrow.a"
+    put 644 "$made/libfurrow_rocksdb.so" "$libdir/libfurrow_rocksdb.so"
+    put 644 "$made/libfurrow.a" "$libdir/libfurrow.a"
+    put 644 include/furrow.h "$includedir/furrow.h"
+    for header in fs.h same_victim.h; do
+        put 644 "plugins/rocksdb/$header" "$includedir/furrow/rocksdb/$header"
+    done
+    for package in plugins/rocksdb/*.pc.in; do
+        sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" "$package" >"$made/package"
+        put 644 "$made/package" "$libdir/pkgconfig/$(basename "$package" .in)"
+    done
+    refresh_linker
+fi
 
 "$binary" docs man "$made/man"
 "$binary" docs completions "$made/completions"
@@ -87,9 +123,21 @@ for unit in scripts/systemd/*.service; do
     sed "s|@BINDIR@|$prefix/bin|" "$unit" >"$made/unit"
     put 644 "$made/unit" "$unitdir/$(basename "$unit")"
 done
+# What an earlier one installed and this one does not have, such as the plugin.
+grep -v '/$' "$made/before" | grep -vxFf "$made/installed" | while IFS= read -r file; do
+    rm -f "$dest$file"
+done || true
 directories "$list"
 install -D -m 644 "$made/installed" "$dest$list"
 say "installed: $dest$prefix/bin/furrow, helpers in $dest$sbindir"
+if [ -n "$with_plugin" ]; then
+    say "RocksDB: $dest$libdir/libfurrow_rocksdb.so, headers in $dest$includedir"
+    # One of older sources may not know what a newer command writes.
+    [ ! "$binary" -nt "$plugin" ] ||
+        say "the plugin is older than the command: 'make rocksdb', then again, if sources changed"
+else
+    say "without the RocksDB plugin, which is not built: 'make rocksdb', then again, installs it too"
+fi
 case "$sbindir" in
 /sbin | /usr/sbin) ;;
 *)

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# The RocksDB plugin: scripts/rocksdb.sh build|test
+# The RocksDB plugin: scripts/rocksdb.sh build|test|newer [SUITE]
 #
 # build: target/release/libfurrow_rocksdb.so. test: the same in the profile of tests, its own tests,
-# and stock db_bench and ldb on a store.
+# stock db_bench and ldb on a store, and what `make install` installs of it.
+#
+# newer: the same tests with the RocksDB of a newer Debian suite (trixie), whose packages are unpacked
+# below target/rocksdb-SUITE and run with their own C library. Nothing is installed, and the machine's
+# own apt is not touched. Needs the network, once.
 . "$(dirname "$0")/lib.sh"
 
 # Builds the core and the plugin. $1: directory of the profile, the rest: arguments of cargo
@@ -14,20 +18,23 @@ build() {
         "${goal[@]}"
 }
 
+furrow="$target_dir/debug/furrow"
+# How db_bench and ldb are called, and where images go.
+db_bench=(db_bench) ldb=(ldb) images="$target_dir/debug/rocksdb-plugin/images"
+
 # Stock programs on a store: what one writes another reads; a wrong URI is an error.
 stock() {
-    local furrow="$target_dir/debug/furrow" images="$target_dir/debug/rocksdb-plugin/images"
     local drive="$images/stock.zns" out="$images/stock.txt" found
     mkdir -p "$images"
     rm -f "$drive"
     "$furrow" device create "$drive" --option capacity=256MiB,zone-size=4MiB,max-active=14 >/dev/null
     "$furrow" kv mkfs "$drive" >/dev/null
-    "$furrow" run --store "$drive" --policy baza --same-victim -- db_bench \
+    "$furrow" run --store "$drive" --policy baza --same-victim -- "${db_bench[@]}" \
         --benchmarks=fillseq,overwrite --db=/bench --num=2000 --value_size=8192 --threads=1 \
         --enable_blob_files=true --min_blob_size=1024 --enable_blob_garbage_collection=true \
         --write_buffer_size=1048576 --blob_file_size=1048576 --compression_type=none \
         >"$out" 2>&1 || { cat "$out"; fail "db_bench failed"; }
-    found="$("$furrow" run -- ldb --fs_uri="furrow://$drive" --db=/bench scan --hex 2>/dev/null |
+    found="$("$furrow" run -- "${ldb[@]}" --fs_uri="furrow://$drive" --db=/bench scan --hex 2>/dev/null |
         grep -c '^0x')"
     [ "$found" = 2000 ] || fail "ldb finds $found keys of the 2000 that db_bench wrote"
     # The second fill destroys what the first made: in the store, not on the host.
@@ -43,11 +50,136 @@ stock() {
     [ -e "$images/host/CURRENT" ] || fail "a file of the host was destroyed instead of the store's"
     rm -r "$images/host"
     "$furrow" kv fsck "$drive" >"$out" || { cat "$out"; fail "the store is damaged"; }
-    ! "$furrow" run -- db_bench --fs_uri=furrow:///no/such.zns >"$out" 2>&1 ||
+    ! "$furrow" run -- "${db_bench[@]}" --fs_uri=furrow:///no/such.zns >"$out" 2>&1 ||
         fail "a store that is not there was taken"
     grep -q "no such file" "$out" || { cat "$out"; fail "a wrong URI is not explained"; }
     rm -f "$drive" "$out"
     say "stock db_bench and ldb on a store: 2000 keys, clean"
+}
+
+# What cannot work is said in a line, by those that look first, and nothing crashes.
+refused() {
+    local drive="$images/refused.zns" out="$images/refused.txt"
+    rm -f "$drive"
+    "$furrow" device create "$drive" -o capacity=64MiB,zone-size=2MiB >/dev/null
+    # $1: what must be said, the rest: the arguments of `furrow run`
+    refuse() {
+        local expected="$1" status=0
+        shift
+        "$furrow" run "$@" >"$out" 2>&1 || status=$?
+        [ "$status" = 1 ] && grep -q -- "$expected" "$out" ||
+            { cat "$out"; fail "status $status, expected '$expected': furrow run $*"; }
+    }
+    refuse "furrow kv mkfs" --store "$drive" -- db_bench
+    "$furrow" kv mkfs "$drive" >/dev/null
+    # A tool of RocksDB's is told the store by its option: this one opens nothing by DB::Open.
+    refuse " none/CURRENT: no such file" --store "$drive" -- ldb --db=/none get key
+    flock "$drive" bash -c "! '$furrow' run --store '$drive' -- ldb --db=/none get key >'$out' 2>&1"
+    grep -q "in use by process [0-9]* (flock)" "$out" ||
+        { cat "$out"; fail "it is not said who uses the store"; }
+    refuse "cannot be written" --store "$drive" --report /no/such/file -- db_bench
+    refuse "crash over others" -- ldb --fs_uri=zenfs://x scan
+    # Another RocksDB than the plugin's: two of them in one process crash.
+    echo 'int other(void) { return 0; }' |
+        gcc -x c - -shared -Wl,-soname,librocksdb.so.99 -o "$images/librocksdb.so.99"
+    echo 'int other(void); int main(void) { return other(); }' |
+        gcc -x c - -x none "$images/librocksdb.so.99" -Wl,-rpath,"$images" -o "$images/other"
+    refuse "linked to librocksdb.so.99" --store "$drive" -- "$images/other"
+    rm -f "$drive" "$out" "$images/librocksdb.so.99" "$images/other"
+    say "what cannot work is refused"
+}
+
+# What is installed works from where it is: stock ldb, and a program of three lines that is compiled
+# against the headers by pkg-config. Then all of it is taken away.
+installed() {
+    local to="$images/installed" drive="$images/installed.zns" out="$images/installed.txt"
+    rm -rf "$to" "$drive"
+    env -u DESTDIR -u SBINDIR -u UNITDIR -u DOCDIR PREFIX="$to" scripts/install.sh "$furrow" >"$out"
+    cat >"$images/program.cc" <<'END'
+#include <furrow/rocksdb/same_victim.h>
+#include <rocksdb/convenience.h>
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+int main(int, char** arguments) {
+  std::shared_ptr<rocksdb::FileSystem> fs;
+  auto made = rocksdb::FileSystem::CreateFromString(rocksdb::ConfigOptions(), arguments[1], &fs);
+  if (!made.ok()) return 1;
+  auto env = rocksdb::NewCompositeEnv(fs);
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.env = env.get();
+  rocksdb::DB* db = nullptr;
+  if (!rocksdb::DB::Open(options, "/program", &db).ok()) return 2;
+  if (!db->Put(rocksdb::WriteOptions(), "key", "value").ok()) return 3;
+  delete db;
+  return 0;
+}
+END
+    # shellcheck disable=SC2046
+    g++ -std=c++17 -o "$images/program" "$images/program.cc" \
+        $(PKG_CONFIG_PATH="$to/lib/pkgconfig" pkg-config --cflags --libs furrow-rocksdb)
+    printf '#include <furrow.h>\nint main(void) { return furrow_store_close(NULL, NULL); }\n' \
+        >"$images/plain.c"
+    # shellcheck disable=SC2046
+    gcc -o "$images/plain" "$images/plain.c" \
+        $(PKG_CONFIG_PATH="$to/lib/pkgconfig" pkg-config --cflags --libs furrow)
+    "$images/plain" || fail "the C library that was installed does not work"
+    "$to/bin/furrow" device create "$drive" -o capacity=64MiB,zone-size=2MiB >/dev/null
+    "$to/bin/furrow" kv mkfs "$drive" >/dev/null
+    LD_LIBRARY_PATH="$to/lib" "$images/program" "furrow://$drive" ||
+        fail "a program against the installed headers and library failed: $?"
+    "$to/bin/furrow" run -- ldb --fs_uri="furrow://$drive" --db=/program get key >"$out" 2>&1 ||
+        { cat "$out"; fail "the installed furrow cannot run ldb"; }
+    grep -qx value "$out" || { cat "$out"; fail "ldb does not find what the program wrote"; }
+    PREFIX="$to" scripts/install.sh --uninstall >/dev/null
+    [ ! -e "$to/lib" ] && [ ! -e "$to/include" ] || fail "uninstall leaves $(find "$to" | tail -n 1)"
+    rm -rf "$to" "$drive" "$out" "$images"/program* "$images"/plain*
+    say "installed and taken away: ldb, a program by pkg-config, one in C"
+}
+
+# Unpacks RocksDB of Debian's suite $1, and all that it needs, below $2.
+unpack() {
+    local suite="$1" to="$2" source packages
+    have apt-get && have dpkg || fail "missing: apt-get and dpkg. Newer packages come from Debian."
+    rm -rf "$to"
+    mkdir -p "$to"/apt/parts "$to"/apt/lists/partial "$to"/apt/cache/archives/partial "$to"/debs
+    for source in /etc/apt/sources.list.d/*.sources; do
+        [ ! -f "$source" ] ||
+            sed "s/^Suites:.*/Suites: $suite/" "$source" >"$to/apt/parts/$(basename "$source")"
+    done
+    for source in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+        [ ! -f "$source" ] || sed -nE "s/^(deb (\[[^]]*\] )?[^ ]+) [^ ]+/\1 $suite/p" "$source" \
+            >"$to/apt/parts/$(basename "$source")"
+    done
+    apt=(-qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$to/apt/parts"
+        -o "Dir::State::Lists=$to/apt/lists" -o Dir::State::status=/dev/null
+        -o "Dir::Cache=$to/apt/cache" -o APT::Sandbox::User=root)
+    # Parts that the suite lacks (its security updates, say) do not matter.
+    apt-get "${apt[@]}" update >/dev/null 2>&1 || true
+    packages="$(apt-cache "${apt[@]}" depends --recurse --no-recommends --no-suggests --no-conflicts \
+        --no-breaks --no-replaces --no-enhances rocksdb-tools 2>/dev/null | sed -n '/^[a-z]/p' | sort -u)"
+    [ -n "$packages" ] || fail "no package rocksdb-tools in the suite $suite of this machine's sources"
+    # shellcheck disable=SC2086
+    (cd "$to/debs" && apt-get "${apt[@]}" download librocksdb-dev $packages >/dev/null) ||
+        fail "the packages of $suite cannot be had: is there a network?"
+    for package in "$to"/debs/*.deb; do dpkg -x "$package" "$to/tree"; done
+    rm -rf "$to/apt" "$to/debs"
+}
+
+newer() {
+    local suite="$1" to lib linker
+    to="$(realpath -m "$target_dir/rocksdb-$suite")"
+    [ -e "$to/tree/usr/include/rocksdb/db.h" ] || unpack "$suite" "$to"
+    lib="$(dirname "$(find "$to/tree/usr/lib" -name librocksdb.so)")"
+    linker="$(find "$lib" "$to/tree/usr/lib64" -name 'ld-linux*' 2>/dev/null | head -n 1)"
+    goal=(all test BUILT="$to/built" ROCKSDB="$to/tree/usr" ROCKSDB_LIB="$lib" LINKER="$linker")
+    build debug --workspace
+    images="$to/built/rocksdb-plugin/images"
+    db_bench=("$linker" --library-path "$lib" "$to/tree/usr/bin/db_bench")
+    ldb=("$linker" --library-path "$lib" "$to/tree/usr/bin/ldb")
+    FURROW_ROCKSDB="$to/built/libfurrow_rocksdb.so" stock
+    say "passed with $("${db_bench[@]}" --version)"
 }
 
 case "${1:-build}" in
@@ -61,6 +193,9 @@ test)
     # With the features that the other tests have, so that little is built again.
     build debug --workspace
     stock
+    refused
+    installed
     ;;
-*) fail "unknown: $1; scripts/rocksdb.sh build or test" ;;
+newer) newer "${2:-trixie}" ;;
+*) fail "unknown: $1; scripts/rocksdb.sh build, test or newer" ;;
 esac

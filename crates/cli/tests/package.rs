@@ -51,6 +51,14 @@ fn below(path: &Path) -> Vec<PathBuf> {
     all
 }
 
+/// The command in a directory of its own, without the RocksDB plugin beside it. How that is
+/// installed is tested where it is built (scripts/rocksdb.sh).
+fn alone(directory: &Path) -> String {
+    let binary = directory.join("furrow");
+    fs::hard_link(env!("CARGO_BIN_EXE_furrow"), &binary).unwrap();
+    binary.to_str().unwrap().to_owned()
+}
+
 /// Runs scripts/install.sh with `prefix` alone.
 fn install(what: &str, prefix: &Path) -> String {
     let mut command = Command::new(root().join("scripts/install.sh"));
@@ -67,7 +75,7 @@ fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
     // Somebody else's, which stays.
     fs::create_dir_all(to.join("share/man/man8")).unwrap();
     fs::write(to.join("share/man/man8/other.8"), "x").unwrap();
-    let binary = env!("CARGO_BIN_EXE_furrow");
+    let binary = &alone(&scratch("install-built"));
     let helpers = |directory: &str| {
         let names = fs::read_dir(directory).into_iter().flatten();
         let names = names.map(|entry| entry.unwrap().file_name());
@@ -77,6 +85,7 @@ fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
     let said = install(binary, &to);
     assert_eq!(helpers("/usr/sbin"), before, "it keeps to its prefix");
     assert!(said.contains("SBINDIR=/usr/sbin"), "{said}");
+    assert!(said.contains("without the RocksDB plugin") && said.contains("make rocksdb"), "{said}");
     let size = |path: &Path| fs::metadata(path).unwrap().len();
     assert!(size(&to.join("bin/furrow")) < size(Path::new(binary)), "it is stripped");
     // Each name is the command; its help is that of the subcommand, its page leads to one.
@@ -121,10 +130,11 @@ fn the_debian_package_holds_the_same() {
         return;
     }
     let to = scratch("deb");
-    let made =
-        run(Command::new(root().join("scripts/deb.sh")).arg(env!("CARGO_BIN_EXE_furrow")).arg(&to));
-    let package = String::from_utf8(made.stdout).unwrap();
-    let package = package.trim();
+    let binary = alone(&scratch("deb-built"));
+    let made = run(Command::new(root().join("scripts/deb.sh")).arg(binary).arg(&to));
+    let said = String::from_utf8(made.stdout).unwrap();
+    assert!(said.contains("without the RocksDB plugin"), "{said}");
+    let package = said.lines().last().unwrap();
     let field = |name: &str| {
         let out = run(Command::new("dpkg-deb").args(["-f", package, name]));
         String::from_utf8(out.stdout).unwrap().trim().to_owned()
@@ -132,6 +142,8 @@ fn the_debian_package_holds_the_same() {
     assert_eq!(field("Package"), "furrow");
     assert_eq!(field("Version"), env!("CARGO_PKG_VERSION"));
     assert!(field("Depends").starts_with("libc6 (>= 2."), "{}", field("Depends"));
+    assert_eq!(field("Recommends"), "kmod");
+    assert_eq!(field("Suggests"), "rocksdb-tools, librocksdb-dev");
     let out = run(Command::new("dpkg-deb").args(["-c", package]));
     let list = String::from_utf8(out.stdout).unwrap();
     for line in list.lines() {
