@@ -139,7 +139,8 @@ extern "C" {
 //
 // `options` may be null; else options separated by commas: `clean-below=PERCENT` (20), below
 // which share of free zones cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza),
-// which files share zones.
+// which files share zones; `record=FILE`, a file of the host to which all calls are recorded, as
+// crates/kv/src/trace.rs describes it (`furrow kv trace`).
 int32_t furrow_store_open(const char *device,
                           const char *options_text,
                           struct furrow_store **store,
@@ -271,6 +272,17 @@ int32_t furrow_file_truncate(const struct furrow_file *of,
 
 // Makes a file durable as it is now, and all names.
 int32_t furrow_file_sync(const struct furrow_file *of, struct furrow_error *error);
+
+// Tells a recording of the store that a buffer was handed on (RocksDB's `Flush`), and does nothing
+// else: what was appended can be read already, and is durable after `furrow_file_sync` only.
+int32_t furrow_file_flush(const struct furrow_file *of, struct furrow_error *error);
+
+// Tells a recording of the store that a part of the file was to be written out soon (RocksDB's
+// `RangeSync`), and does nothing else: a store writes out what is appended without being asked.
+int32_t furrow_file_range_sync(const struct furrow_file *of,
+                               uint64_t offset,
+                               uint64_t len,
+                               struct furrow_error *error);
 
 // Bytes of a file.
 int32_t furrow_file_size(const struct furrow_file *of, uint64_t *size, struct furrow_error *error);

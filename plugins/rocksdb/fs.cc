@@ -235,15 +235,19 @@ class WritableFile : public rocksdb::FSWritableFile {
         [&](furrow_error* error) { return furrow_file_truncate(handle_.get(), size, error); });
   }
   // What was appended can be read already; it is durable after Sync only.
-  IOStatus Flush(const IOOptions&, IODebugContext*) override { return IOStatus::OK(); }
+  IOStatus Flush(const IOOptions&, IODebugContext*) override {
+    return Try([&](furrow_error* error) { return furrow_file_flush(handle_.get(), error); });
+  }
   IOStatus Sync(const IOOptions&, IODebugContext*) override {
     return Try([&](furrow_error* error) { return furrow_file_sync(handle_.get(), error); });
   }
   IOStatus Fsync(const IOOptions& options, IODebugContext* dbg) override {
     return Sync(options, dbg);
   }
-  IOStatus RangeSync(uint64_t, uint64_t, const IOOptions&, IODebugContext*) override {
-    return IOStatus::OK();
+  IOStatus RangeSync(uint64_t offset, uint64_t n, const IOOptions&, IODebugContext*) override {
+    return Try([&](furrow_error* error) {
+      return furrow_file_range_sync(handle_.get(), offset, n, error);
+    });
   }
   IOStatus Allocate(uint64_t, uint64_t, const IOOptions&, IODebugContext*) override {
     return IOStatus::OK();

@@ -1,9 +1,11 @@
 //! Files: appending, reading, syncing.
 
 use crate::error::{Failure, Outcome, answer, furrow_error, furrow_kind};
+use crate::record::{Call, Recorder, recorded};
 use crate::shared::{Shared, check_fork, lock};
 use crate::store::{lifetime_of, put};
-use furrow_kv::{Data, FileId, Gathered};
+use furrow_kv::trace::Op;
+use furrow_kv::{Data, FileId, Gathered, Store, crc32c};
 use furrow_rt::Page;
 use std::ffi::c_void;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -20,6 +22,9 @@ pub struct furrow_file {
 /// A read that was begun.
 pub struct furrow_read {
     result: Receiver<furrow_zone::Result<Data>>,
+    /// The store's recording, and the read's number in it.
+    recorder: Option<Arc<Recorder>>,
+    number: u64,
 }
 
 /// A handle for C.
@@ -53,34 +58,38 @@ unsafe fn slice<'a>(bytes: *const c_void, len: usize) -> Outcome<&'a [u8]> {
 }
 
 impl furrow_file {
-    fn append(&self, bytes: &[u8]) -> Outcome {
+    /// Appends; answers how long the file was.
+    fn append(&self, call: &Call<'_>, bytes: &[u8]) -> Outcome<u64> {
         check_fork()?;
         let id = self.id;
         let mut end = lock(&self.end);
         if let Some((from, tail)) = end.take() {
             let gathered = Gathered::new(from, &tail, bytes, &self.shared.pages);
             let after = (from + bytes.len() as u64, gathered.tail().clone());
-            let fits = self
-                .shared
-                .call(move |store| async move { store.append_gathered(id, gathered).await })?;
+            let fits = call.engine(move |store: Store| async move {
+                store.append_gathered(id, gathered).await
+            })?;
             if fits {
                 *end = Some(after);
-                return Ok(());
+                return Ok(from);
             }
         }
         // Somebody else wrote to the file, or it was there before.
         let bytes = bytes.to_vec();
-        self.shared.call(move |store| async move { store.append(id, &bytes).await })
+        call.engine(move |store| {
+            let from = store.size(id);
+            async move { store.append(id, &bytes).await.and(from) }
+        })
     }
 
-    fn truncate(&self, size: u64) -> Outcome {
+    fn truncate(&self, call: &Call<'_>, size: u64) -> Outcome {
         let id = self.id;
         let mut end = lock(&self.end);
         if end.as_ref().is_some_and(|(now, _)| *now == size) {
             return Ok(());
         }
         *end = None;
-        self.shared.call(move |store| async move { store.truncate(id, size).await })
+        call.engine(move |store: Store| async move { store.truncate(id, size).await })
     }
 
     fn size(&self) -> Outcome<u64> {
@@ -102,7 +111,18 @@ pub unsafe extern "C" fn furrow_file_append(
     error: *mut furrow_error,
 ) -> i32 {
     // SAFETY: as the caller promises.
-    unsafe { answer(error, || file(to)?.append(slice(bytes, len)?)) }
+    unsafe {
+        answer(error, || {
+            let (to, bytes) = (file(to)?, slice(bytes, len)?);
+            let op = |offset: Option<&u64>| Op::Append {
+                file: to.id.0,
+                offset: offset.copied().unwrap_or(0),
+                len: bytes.len() as u64,
+                sum: crc32c(bytes),
+            };
+            to.shared.record(|call| to.append(call, bytes), op).map(drop)
+        })
+    }
 }
 
 /// Writes bytes at `offset`, which ends the file there first if it goes on. Fails with
@@ -121,9 +141,14 @@ pub unsafe extern "C" fn furrow_file_append_at(
     // SAFETY: as the caller promises.
     unsafe {
         answer(error, || {
-            let to = file(to)?;
-            to.truncate(offset)?;
-            to.append(slice(bytes, len)?)
+            let (to, bytes) = (file(to)?, slice(bytes, len)?);
+            let (file, len) = (to.id.0, bytes.len() as u64);
+            let op = |_: Option<&u64>| Op::AppendAt { file, offset, len, sum: crc32c(bytes) };
+            let write = |call: &Call<'_>| {
+                to.truncate(call, offset)?;
+                to.append(call, bytes)
+            };
+            to.shared.record(write, op).map(drop)
         })
     }
 }
@@ -139,7 +164,13 @@ pub unsafe extern "C" fn furrow_file_truncate(
     error: *mut furrow_error,
 ) -> i32 {
     // SAFETY: as the caller promises.
-    unsafe { answer(error, || file(of)?.truncate(size)) }
+    unsafe {
+        answer(error, || {
+            let of = file(of)?;
+            let op = |_: Option<&()>| Op::Truncate { file: of.id.0, size };
+            of.shared.record(|call| of.truncate(call, size), op)
+        })
+    }
 }
 
 /// Makes a file durable as it is now, and all names.
@@ -153,7 +184,48 @@ pub unsafe extern "C" fn furrow_file_sync(of: *const furrow_file, error: *mut fu
         answer(error, || {
             let of = file(of)?;
             let id = of.id;
-            of.shared.call(move |store| async move { store.sync(id).await })
+            let sync = move |store: Store| async move { store.sync(id).await };
+            of.shared.record(|call| call.engine(sync), |_| Op::Sync { file: id.0 })
+        })
+    }
+}
+
+/// Tells a recording of the store that a buffer was handed on (RocksDB's `Flush`), and does nothing
+/// else: what was appended can be read already, and is durable after `furrow_file_sync` only.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_file_flush(
+    of: *const furrow_file,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let of = file(of)?;
+            of.shared.record(|_| check_fork(), |_| Op::Flush { file: of.id.0 })
+        })
+    }
+}
+
+/// Tells a recording of the store that a part of the file was to be written out soon (RocksDB's
+/// `RangeSync`), and does nothing else: a store writes out what is appended without being asked.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_file_range_sync(
+    of: *const furrow_file,
+    offset: u64,
+    len: u64,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let of = file(of)?;
+            of.shared.record(|_| check_fork(), |_| Op::RangeSync { file: of.id.0, offset, len })
         })
     }
 }
@@ -201,7 +273,9 @@ pub unsafe extern "C" fn furrow_file_set_lifetime(
         answer(error, || {
             let (of, lifetime) = (file(of)?, lifetime_of(lifetime)?);
             let id = of.id;
-            of.shared.now(move |store| store.set_lifetime(id, lifetime))
+            let set = move |store: &Store| store.set_lifetime(id, lifetime);
+            let op = |_: Option<&()>| Op::SetLifetime { file: id.0, lifetime };
+            of.shared.record(|call| call.now(set), op)
         })
     }
 }
@@ -246,9 +320,15 @@ pub unsafe extern "C" fn furrow_file_read(
         answer(error, || {
             let of = file(of)?;
             let id = of.id;
-            let data =
-                of.shared.call(move |store| async move { store.read(id, offset, len).await })?;
-            put(got, copy(&data, buffer, len)?, "got")
+            let read = move |store: Store| async move { store.read(id, offset, len).await };
+            let op = |got: Option<&usize>| Op::Read {
+                file: id.0,
+                offset,
+                len: len as u64,
+                got: got.map_or(0, |got| *got as u64),
+            };
+            let copied = |call: &Call<'_>| copy(&call.engine(read)?, buffer, len);
+            put(got, of.shared.record(copied, op)?, "got")
         })
     }
 }
@@ -273,15 +353,23 @@ pub unsafe extern "C" fn furrow_read_begin(
             let of = file(of)?;
             check_fork()?;
             let id = of.id;
-            let (sender, result) = sync_channel(1);
-            of.shared.port.submit(move |rt, engine| {
-                let store = engine.store.clone();
-                rt.run_now(async move {
-                    // Nobody may be there any more to hear it.
-                    let _ = sender.try_send(store.read(id, offset, len).await);
+            let recorder = of.shared.recorder.clone();
+            let number = recorder.as_deref().map_or(0, Recorder::read);
+            let begin = |_: &Call<'_>| {
+                let (sender, result) = sync_channel(1);
+                of.shared.port.submit(move |rt, engine| {
+                    let store = engine.store.clone();
+                    rt.run_now(async move {
+                        // Nobody may be there any more to hear it.
+                        let _ = sender.try_send(store.read(id, offset, len).await);
+                    });
                 });
-            });
-            put(read, Box::into_raw(Box::new(furrow_read { result })), "read")
+                Ok(result)
+            };
+            let op =
+                |_: Option<&_>| Op::ReadBegin { read: number, file: id.0, offset, len: len as u64 };
+            let result = of.shared.record(begin, op)?;
+            put(read, Box::into_raw(Box::new(furrow_read { result, recorder, number })), "read")
         })
     }
 }
@@ -304,8 +392,15 @@ pub unsafe extern "C" fn furrow_read_wait(
             check_fork()?;
             let read = read.as_ref().ok_or_else(|| Failure::invalid("read: a null pointer"))?;
             let gone = || Failure::new(furrow_kind::FURROW_IO, "the store has stopped");
-            let data = read.result.recv().map_err(|_| gone())??;
-            put(got, copy(&data, buffer, len)?, "got")
+            let wait = || {
+                let data = read.result.recv().map_err(|_| gone())??;
+                copy(&data, buffer, len)
+            };
+            let op = |got: Option<&usize>| Op::ReadWait {
+                read: read.number,
+                got: got.map_or(0, |got| *got as u64),
+            };
+            put(got, recorded(read.recorder.as_deref(), wait, || None, op)?, "got")
         })
     }
 }
@@ -338,7 +433,8 @@ pub unsafe extern "C" fn furrow_file_close(
                 return Ok(());
             }
             let furrow_file { shared, id, .. } = *Box::from_raw(closed);
-            let done = shared.call(move |store| async move { store.close(id).await });
+            let close = move |store: Store| async move { store.close(id).await };
+            let done = shared.record(|call| call.engine(close), |_| Op::Close { file: id.0 });
             done.and(Shared::leave(shared))
         })
     }

@@ -24,5 +24,6 @@
 
 pub mod error;
 pub mod file;
+mod record;
 mod shared;
 pub mod store;

@@ -1,7 +1,9 @@
 //! A store that is open in this process, and how its callers reach it.
 
 use crate::error::{Failure, Outcome, furrow_kind};
+use crate::record::{Recorder, recorded};
 use furrow_emu::{Emulator, OpenMode};
+use furrow_kv::trace::Op;
 use furrow_kv::{FormatOptions, Options, Store};
 use furrow_rt::{Config, Pool, Port, Rt};
 use furrow_zone::spec::DeviceSpec;
@@ -76,6 +78,7 @@ pub(crate) struct Shared {
     pub(crate) locks: Mutex<BTreeSet<String>>,
     pub(crate) calls: AtomicU64,
     pub(crate) hops: AtomicU64,
+    pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
 /// Real time, and a seed nobody can know.
@@ -138,8 +141,13 @@ pub(crate) fn format(device: &str, label: String) -> Outcome {
 }
 
 impl Shared {
-    /// The store on `device`: the one that is open in this process already, or opened now.
-    pub(crate) fn open(device: &str, options: Options) -> Outcome<Arc<Shared>> {
+    /// The store on `device`: the one that is open in this process already, or opened now, and
+    /// recorded to a file if `record` names one.
+    pub(crate) fn open(
+        device: &str,
+        options: Options,
+        record: Option<&str>,
+    ) -> Outcome<Arc<Shared>> {
         notice_forks();
         check_fork()?;
         let spec = parse(device)?;
@@ -156,7 +164,9 @@ impl Shared {
             locks: Mutex::default(),
             calls: AtomicU64::new(0),
             hops: AtomicU64::new(0),
+            recorder: record.map(Recorder::create).transpose()?,
         });
+        shared.record_found()?;
         open.insert(name, Arc::downgrade(&shared));
         Ok(shared)
     }
@@ -174,16 +184,22 @@ impl Shared {
             drop(shared);
             return Ok(());
         }
-        let ended = shared.port.clone().try_stop(|_, engine| {
-            let store = engine.store.clone();
-            async move { store.stop().await }
-        });
+        let stop = || {
+            let ended = shared.port.clone().try_stop(|_, engine| {
+                let store = engine.store.clone();
+                async move { store.stop().await }
+            });
+            match ended {
+                Ok(result) => Ok(result?),
+                Err(stopped) => Err(Failure::new(furrow_kind::FURROW_IO, stopped.to_string())),
+            }
+        };
+        let recorder = shared.recorder.as_deref();
+        let ended = recorded(recorder, stop, || None, |_| Op::SyncAll);
+        recorder.into_iter().for_each(Recorder::end);
         // Only now may it be opened another time.
         open.remove(&shared.name);
-        match ended {
-            Ok(result) => Ok(result?),
-            Err(stopped) => Err(Failure::new(furrow_kind::FURROW_IO, stopped.to_string())),
-        }
+        ended
     }
 
     /// Runs something on the engine, in place if nobody else has it, and waits for the result.

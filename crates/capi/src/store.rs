@@ -3,7 +3,8 @@
 use crate::error::{Failure, Outcome, answer, furrow_error};
 use crate::file::{furrow_file, opened};
 use crate::shared::{Shared, lock};
-use furrow_kv::{Family, FileKind, Lifetime, Node, Options, Store};
+use furrow_kv::trace::Op;
+use furrow_kv::{Family, FileId, FileKind, Lifetime, Node, Options, Store};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -112,9 +113,9 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T, what: &str) -> Outcome {
     Ok(())
 }
 
-/// Options of a store, separated by commas.
-fn options(text: &str) -> Outcome<Options> {
-    let mut options = Options::default();
+/// Options of a store, separated by commas, and where it is to be recorded.
+fn options(text: &str) -> Outcome<(Options, Option<String>)> {
+    let (mut options, mut record) = (Options::default(), None);
     for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         let number = || {
@@ -125,14 +126,18 @@ fn options(text: &str) -> Outcome<Options> {
         match name {
             "clean-below" => options.clean_below = number()?,
             "policy" => options.policy = value.parse()?,
+            // For tests: a release has none.
+            "canary" => options.set_canary(value)?,
+            "record" if !value.is_empty() => record = Some(value.to_owned()),
             _ => {
                 return Err(Failure::invalid(format!(
-                    "{option}: no option of a store; there are clean-below=PERCENT, policy=NAME"
+                    "{option}: no option of a store; there are clean-below=PERCENT, policy=NAME, \
+                     record=FILE"
                 )));
             }
         }
     }
-    Ok(options)
+    Ok((options, record))
 }
 
 /// Opens the store on `device`: an emulated drive's image, or `mem:...`, which begins empty. A
@@ -140,7 +145,8 @@ fn options(text: &str) -> Outcome<Options> {
 ///
 /// `options` may be null; else options separated by commas: `clean-below=PERCENT` (20), below
 /// which share of free zones cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza),
-/// which files share zones.
+/// which files share zones; `record=FILE`, a file of the host to which all calls are recorded, as
+/// crates/kv/src/trace.rs describes it (`furrow kv trace`).
 ///
 /// # Safety
 /// As the crate's description says.
@@ -159,7 +165,8 @@ pub unsafe extern "C" fn furrow_store_open(
                 true => String::new(),
                 false => text(options_text, "options")?,
             };
-            let shared = Shared::open(&device, options(&chosen)?)?;
+            let (options, record) = options(&chosen)?;
+            let shared = Shared::open(&device, options, record.as_deref())?;
             put(store, Box::into_raw(Box::new(furrow_store(shared))), "store")
         })
     }
@@ -217,7 +224,10 @@ pub unsafe extern "C" fn furrow_store_sync(
 ) -> i32 {
     // SAFETY: as the caller promises.
     unsafe {
-        answer(error, || shared(store)?.call(|store| async move { store.sync_names().await }))
+        answer(error, || {
+            let sync = |store: Store| async move { store.sync_names().await };
+            shared(store)?.record(|call| call.engine(sync), |_| Op::SyncNames)
+        })
     }
 }
 
@@ -231,7 +241,15 @@ pub unsafe extern "C" fn furrow_store_sync_all(
     error: *mut furrow_error,
 ) -> i32 {
     // SAFETY: as the caller promises.
-    unsafe { answer(error, || shared(store)?.call(|store| async move { store.sync_all().await })) }
+    unsafe {
+        answer(error, || {
+            let sync = |store: Store| async move { store.sync_all().await };
+            let shared = shared(store)?;
+            let done = shared.record(|call| call.engine(sync), |_| Op::SyncAll);
+            shared.recorder.iter().for_each(|recorder| recorder.flush());
+            done
+        })
+    }
 }
 
 /// Its room.
@@ -305,12 +323,15 @@ unsafe fn rename_like(
     paths: [*const c_char; 2],
     error: *mut furrow_error,
     change: fn(&Store, &str, &str) -> furrow_zone::Result<()>,
+    op: fn(String, String) -> Op,
 ) -> i32 {
     // SAFETY: as the caller promises.
     unsafe {
         answer(error, || {
             let (from, to) = (text(paths[0], "from")?, text(paths[1], "to")?);
-            shared(store)?.now(move |store| change(store, &from, &to))
+            let (asked, other) = (from.clone(), to.clone());
+            let change = move |store: &Store| change(store, &from, &to);
+            shared(store)?.record(|call| call.now(change), |_| op(asked, other))
         })
     }
 }
@@ -324,12 +345,15 @@ unsafe fn change(
     path: *const c_char,
     error: *mut furrow_error,
     change: fn(&Store, &str) -> furrow_zone::Result<()>,
+    op: fn(String) -> Op,
 ) -> i32 {
     // SAFETY: as the caller promises.
     unsafe {
         answer(error, || {
             let path = text(path, "path")?;
-            shared(store)?.now(move |store| change(store, &path))
+            let asked = path.clone();
+            let change = move |store: &Store| change(store, &path);
+            shared(store)?.record(|call| call.now(change), |_| op(asked))
         })
     }
 }
@@ -346,7 +370,10 @@ pub unsafe extern "C" fn furrow_rename(
     error: *mut furrow_error,
 ) -> i32 {
     // SAFETY: as the caller promises.
-    unsafe { rename_like(store, [from, to], error, |store, from, to| store.rename(from, to)) }
+    unsafe {
+        let op = |from, to| Op::Rename { from, to };
+        rename_like(store, [from, to], error, |store, from, to| store.rename(from, to), op)
+    }
 }
 
 /// Gives a file another name besides.
@@ -361,7 +388,10 @@ pub unsafe extern "C" fn furrow_link(
     error: *mut furrow_error,
 ) -> i32 {
     // SAFETY: as the caller promises.
-    unsafe { rename_like(store, [from, to], error, |store, from, to| store.link(from, to)) }
+    unsafe {
+        let op = |from, to| Op::Link { from, to };
+        rename_like(store, [from, to], error, |store, from, to| store.link(from, to), op)
+    }
 }
 
 /// Removes a file's name, and the file once nobody has it open.
@@ -375,7 +405,9 @@ pub unsafe extern "C" fn furrow_remove(
     error: *mut furrow_error,
 ) -> i32 {
     // SAFETY: as the caller promises.
-    unsafe { change(store, path, error, |store, path| store.remove(path)) }
+    unsafe {
+        change(store, path, error, |store, path| store.remove(path), |path| Op::Remove { path })
+    }
 }
 
 /// Makes a directory.
@@ -389,7 +421,15 @@ pub unsafe extern "C" fn furrow_make_directory(
     error: *mut furrow_error,
 ) -> i32 {
     // SAFETY: as the caller promises.
-    unsafe { change(store, path, error, |store, path| store.make_directory(path)) }
+    unsafe {
+        change(
+            store,
+            path,
+            error,
+            |store, path| store.make_directory(path),
+            |path| Op::MakeDirectory { path },
+        )
+    }
 }
 
 /// Removes an empty directory.
@@ -403,7 +443,15 @@ pub unsafe extern "C" fn furrow_remove_directory(
     error: *mut furrow_error,
 ) -> i32 {
     // SAFETY: as the caller promises.
-    unsafe { change(store, path, error, |store, path| store.remove_directory(path)) }
+    unsafe {
+        change(
+            store,
+            path,
+            error,
+            |store, path| store.remove_directory(path),
+            |path| Op::RemoveDirectory { path },
+        )
+    }
 }
 
 fn stat_of(store: &Store, path: &str) -> furrow_zone::Result<furrow_stat> {
@@ -427,7 +475,10 @@ pub unsafe extern "C" fn furrow_stat_path(
     unsafe {
         answer(error, || {
             let path = text(path, "path")?;
-            let found = shared(store)?.now(move |store| stat_of(store, &path))?;
+            let asked = path.clone();
+            let find = move |store: &Store| stat_of(store, &path);
+            let op = |_: Option<&furrow_stat>| Op::Stat { path: asked };
+            let found = shared(store)?.record(|call| call.now(find), op)?;
             put(stat, found, "stat")
         })
     }
@@ -450,11 +501,14 @@ pub unsafe extern "C" fn furrow_list(
         answer(error, || {
             let path = text(path, "path")?;
             let each = each.ok_or_else(|| Failure::invalid("each: a null pointer"))?;
-            let found = shared(store)?.now(move |store| {
+            let asked = path.clone();
+            let find = move |store: &Store| {
                 let stat = |name: &str| stat_of(store, &format!("{path}/{name}"));
                 let with = |(name, _): (String, Node)| Some((stat(&name).ok()?, name));
                 Ok(store.list(&path)?.into_iter().filter_map(with).collect::<Vec<_>>())
-            })?;
+            };
+            let op = |_: Option<&Vec<_>>| Op::List { path: asked };
+            let found = shared(store)?.record(|call| call.now(find), op)?;
             for (stat, name) in found {
                 // Names have no zeros: they came from C, or from a checked record.
                 let Ok(name) = CString::new(name) else { continue };
@@ -479,7 +533,14 @@ pub unsafe extern "C" fn furrow_set_family(
 ) -> i32 {
     // SAFETY: as the caller promises.
     unsafe {
-        rename_like(store, [path, family], error, |store, path, name| store.set_family(path, name))
+        let op = |path, family| Op::SetFamily { path, family };
+        rename_like(
+            store,
+            [path, family],
+            error,
+            |store, path, name| store.set_family(path, name),
+            op,
+        )
     }
 }
 
@@ -580,8 +641,14 @@ pub unsafe extern "C" fn furrow_create(
         answer(error, || {
             let path = text(path, "path")?;
             let lifetime = lifetime_of(lifetime)?;
-            let shared = shared(store)?;
-            let id = shared.now(move |store| store.create(&path, lifetime))?;
+            let (shared, asked) = (shared(store)?, path.clone());
+            let create = move |store: &Store| store.create(&path, lifetime);
+            let op = |id: Option<&FileId>| Op::Create {
+                file: id.map_or(0, |id| id.0),
+                lifetime,
+                path: asked,
+            };
+            let id = shared.record(|call| call.now(create), op)?;
             put(file, opened(shared, id, true), "file")
         })
     }
@@ -602,8 +669,10 @@ pub unsafe extern "C" fn furrow_open(
     unsafe {
         answer(error, || {
             let path = text(path, "path")?;
-            let shared = shared(store)?;
-            let id = shared.now(move |store| store.open_file(&path))?;
+            let (shared, asked) = (shared(store)?, path.clone());
+            let open = move |store: &Store| store.open_file(&path);
+            let op = |id: Option<&FileId>| Op::Open { file: id.map_or(0, |id| id.0), path: asked };
+            let id = shared.record(|call| call.now(open), op)?;
             put(file, opened(shared, id, false), "file")
         })
     }

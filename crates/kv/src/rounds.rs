@@ -58,6 +58,9 @@ impl Store {
         if told && !inner.committing.get() {
             return Ok(());
         }
+        if self.has(Canary::EarlyNames) {
+            return Ok(());
+        }
         self.join_round(None).await
     }
 
@@ -194,7 +197,13 @@ impl Store {
         views.retain(|(id, _)| !wanted.contains(id));
         for id in wanted {
             let Some(file) = files.get_mut(id).filter(|file| file.names > 0) else { continue };
-            let view = file.view();
+            let mut view = file.view();
+            if let Some(synced) = &file.synced
+                && self.has(Canary::StaleTail)
+                && synced.blocks == view.blocks
+            {
+                view.clone_from(synced);
+            }
             let from = file.journaled.min(view.blocks);
             let extents = file.extents_between(from, view.blocks);
             let keep = extents.first().map_or(view.blocks, |extent| extent.first);

@@ -66,12 +66,47 @@ pub enum Canary {
     EarlyReset,
     /// Recovery believes the last round also where its content is not on the drive.
     TrustedRound,
+    /// A sync of names does not wait until they are durable.
+    EarlyNames,
+    /// A round has the bytes behind a file's last whole block only when the file is new to it.
+    StaleTail,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 4] =
-        [Canary::SkippedFlush, Canary::EarlySync, Canary::EarlyReset, Canary::TrustedRound];
+    pub const ALL: [Canary; 6] = [
+        Canary::SkippedFlush,
+        Canary::EarlySync,
+        Canary::EarlyReset,
+        Canary::TrustedRound,
+        Canary::EarlyNames,
+        Canary::StaleTail,
+    ];
+}
+
+impl Options {
+    /// Builds in a defect by its name, where that is possible.
+    ///
+    /// # Errors
+    /// `Invalid` if there is none of that name; `Unsupported` without the feature `canary`, as in
+    /// every release.
+    pub fn set_canary(&mut self, name: &str) -> Result<()> {
+        let named = Canary::ALL.into_iter().find(|canary| format!("{canary:?}") == name);
+        let Some(canary) = named else {
+            let message = format!("no defect {name}: there are {:?}", Canary::ALL);
+            return Err(Error::new(ErrorKind::Invalid, message));
+        };
+        #[cfg(feature = "canary")]
+        {
+            self.canary = Some(canary);
+            Ok(())
+        }
+        #[cfg(not(feature = "canary"))]
+        {
+            let message = format!("{canary:?}: this build has no defects that can be chosen");
+            Err(Error::new(ErrorKind::Unsupported, message))
+        }
+    }
 }
 
 /// What a path names.

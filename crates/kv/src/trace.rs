@@ -2,17 +2,17 @@
 //!
 //! A recording is a head of 16 bytes ([`MAGIC`], version, zeros), then records, then an end that
 //! says how many they were. A record is its length, then a kind, then numbers (LEB128) and strings
-//! (their length, UTF-8). Whoever recorded was perhaps killed: a recording that stops short of its
-//! end is believed up to its last whole record ([`Recording::whole`]).
+//! (their length, UTF-8). The program that recorded may have been killed: a recording that stops
+//! short of its end is believed up to its last whole record ([`Recording::whole`]).
 //!
-//! - **Order.** `order` counts the calls as the engine took them, so that names changed in that
-//!   order. A recording has them in the order in which they ended, since only then is known what
+//! - **Order.** `order` grows as the engine took the calls, so that names changed in that order; a
+//!   call that took the engine twice has the number of the second time. A recording has them in the order in which they ended, since only then is known what
 //!   became of them; [`Recording::decode`] sorts.
 //! - **Threads** are numbered as they came. One thread's calls do not overlap.
 //! - **Time** is in nanoseconds of one clock for all threads, from the recording's start. A call
 //!   that ended before another began may be the reason for it; those that overlap are not
 //!   ([`Recording::causes`]).
-//! - **Content** is recorded as its length and CRC32C. Who replays writes other bytes of that
+//! - **Content** is recorded as its length and CRC32C. A replay writes other bytes of that
 //!   length: a store does not look at them.
 //!
 //! No I/O here, and no clock: what records passes values, what replays gets them.
@@ -117,14 +117,14 @@ pub enum Op {
         file: u64,
         /// From here on.
         offset: u64,
-        /// So many bytes.
+        /// Bytes.
         len: u64,
     },
     /// How long the file is expected to live.
     SetLifetime {
         /// The file.
         file: u64,
-        /// So long.
+        /// Its lifetime.
         lifetime: Lifetime,
     },
     /// Bytes were read, and waited for.
@@ -133,9 +133,9 @@ pub enum Op {
         file: u64,
         /// From here on.
         offset: u64,
-        /// So many were asked for.
+        /// Bytes that were asked for.
         len: u64,
-        /// So many there were.
+        /// Bytes that there were.
         got: u64,
     },
     /// A read began, and was not waited for.
@@ -146,14 +146,14 @@ pub enum Op {
         file: u64,
         /// From here on.
         offset: u64,
-        /// So many were asked for.
+        /// Bytes that were asked for.
         len: u64,
     },
     /// What a read that began before had got was waited for.
     ReadWait {
         /// Number of the read.
         read: u64,
-        /// So many bytes there were.
+        /// Bytes that there were.
         got: u64,
     },
     /// All names were made durable (a directory was synced).
@@ -356,7 +356,7 @@ impl Op {
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its number among all calls, as the engine took them.
+    /// Its number among all calls, as the engine took them; not all numbers are there.
     pub order: u64,
     /// The thread that called, numbered from 0 as they came.
     pub thread: u32,
@@ -498,7 +498,7 @@ impl<'a> Reader<'a> {
         let number = self.number()?;
         match i64::try_from(number) {
             Ok(_) => Ok(number),
-            Err(_) => Err(self.error(format!("{number} bytes: no file has so many"))),
+            Err(_) => Err(self.error(format!("{number} bytes: more than a file can have"))),
         }
     }
 
@@ -533,7 +533,7 @@ pub struct Recording {
 /// What a call may have waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// It began when so many calls had ended, ...
+    /// It began when this many calls had ended, ...
     pub after: u32,
     /// ... and ended as this one, counted from 0.
     pub ended: u32,

@@ -1,0 +1,214 @@
+//! Records what callers ask of a store, as `furrow_kv::trace` has it, to a file of the host.
+//!
+//! A call's number is taken while it has the engine, so that names changed, and appends took their
+//! place, in the order of the numbers. A call that does not take the engine, and a read that was
+//! begun, get theirs when they are recorded. Recording costs a call a lock and about a
+//! microsecond, which is counted to the caller's own time. The child of a fork records nothing.
+
+use crate::error::{Failure, Outcome, furrow_kind};
+use crate::shared::{Shared, check_fork, lock};
+use furrow_kv::trace::{Encoder, Op, Record};
+use furrow_kv::{Node, Store};
+use furrow_zone::Error;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::future::Future;
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
+use std::time::Instant;
+
+/// Bytes that are gathered before they are written.
+const GATHERED: usize = 64 << 10;
+
+/// The recording of a store.
+pub(crate) struct Recorder {
+    start: Instant,
+    order: AtomicU64,
+    reads: AtomicU64,
+    out: Mutex<Out>,
+}
+
+struct Out {
+    name: String,
+    file: File,
+    /// Where the next bytes go.
+    at: u64,
+    gathered: Vec<u8>,
+    encoder: Encoder,
+    threads: HashMap<ThreadId, u32>,
+    /// It was ended, or cannot be written any more.
+    ended: bool,
+}
+
+impl Out {
+    /// Writes what was gathered, and the end as it would be now: what comes later is written over
+    /// it.
+    fn flush(&mut self) {
+        if self.ended {
+            return;
+        }
+        let whole = self.gathered.len();
+        self.encoder.clone().end(&mut self.gathered);
+        match self.file.write_all_at(&self.gathered, self.at) {
+            Ok(()) => self.at += whole as u64,
+            Err(why) => {
+                eprintln!("furrow: record={}: cannot be written, it ends here: {why}", self.name);
+                self.ended = true;
+            }
+        }
+        self.gathered.clear();
+    }
+}
+
+impl Recorder {
+    pub(crate) fn create(path: &str) -> Outcome<Arc<Recorder>> {
+        let file = File::create(path).map_err(|why| {
+            let message = format!("record={path}: cannot be made: {why}");
+            Failure::new(furrow_kind::FURROW_IO, message)
+        })?;
+        let mut gathered = Vec::new();
+        let encoder = Encoder::new(&mut gathered);
+        let (name, threads) = (path.to_owned(), HashMap::new());
+        let out = Out { name, file, at: 0, gathered, encoder, threads, ended: false };
+        Ok(Arc::new(Recorder {
+            start: Instant::now(),
+            order: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            out: Mutex::new(out),
+        }))
+    }
+
+    /// The number of the call that has the engine now.
+    pub(crate) fn take(&self) -> u64 {
+        self.order.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number for a read that begins.
+    pub(crate) fn read(&self) -> u64 {
+        self.reads.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn put(&self, order: u64, begin: u64, took: u64, answer: u8, op: Op) {
+        let mut out = lock(&self.out);
+        if out.ended {
+            return;
+        }
+        let next = out.threads.len() as u32;
+        let thread = *out.threads.entry(std::thread::current().id()).or_insert(next);
+        let record = Record { order, thread, begin, took, gap: 0, answer, op };
+        let Out { encoder, gathered, .. } = &mut *out;
+        encoder.push(gathered, &record);
+        if gathered.len() >= GATHERED {
+            out.flush();
+        }
+    }
+
+    /// What the store has when the recording begins.
+    fn found(&self, store: &Store) -> furrow_zone::Result<()> {
+        let mut directories = vec![String::new()];
+        while let Some(directory) = directories.pop() {
+            for (name, node) in store.list(&directory)? {
+                let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
+                let op = match node {
+                    Node::File(id) => {
+                        Op::Found { file: id.0, size: store.size(id)?, path: path.clone() }
+                    }
+                    Node::Directory => {
+                        directories.push(path.clone());
+                        Op::FoundDirectory { path }
+                    }
+                };
+                self.put(self.take(), 0, 0, 0, op);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the file hold all that was recorded so far.
+    pub(crate) fn flush(&self) {
+        lock(&self.out).flush();
+    }
+
+    /// Ends the recording.
+    pub(crate) fn end(&self) {
+        let mut out = lock(&self.out);
+        out.flush();
+        out.ended = true;
+    }
+}
+
+/// A call that may be recorded, while it is carried out.
+pub(crate) struct Call<'a> {
+    shared: &'a Shared,
+    order: Cell<Option<u64>>,
+}
+
+impl Call<'_> {
+    /// Runs something on the engine, as [`Shared::call`].
+    pub(crate) fn engine<T, F>(&self, f: impl FnOnce(Store) -> F + Send + 'static) -> Outcome<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + 'static,
+    {
+        let recorder = self.shared.recorder.clone();
+        let (order, result) = self.shared.call(move |store| {
+            let order = recorder.as_deref().map(Recorder::take);
+            let future = f(store);
+            async move { Ok((order, future.await)) }
+        })?;
+        self.order.set(order);
+        Ok(result?)
+    }
+
+    /// As [`Call::engine`], of something that does not wait for the drive.
+    pub(crate) fn now<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static,
+    ) -> Outcome<T> {
+        self.engine(move |store| std::future::ready(f(&store)))
+    }
+}
+
+/// Carries a call out, and records it: `op` says what it was, and gets what it answered if it did
+/// not fail.
+pub(crate) fn recorded<T>(
+    recorder: Option<&Recorder>,
+    body: impl FnOnce() -> Outcome<T>,
+    order: impl FnOnce() -> Option<u64>,
+    op: impl FnOnce(Option<&T>) -> Op,
+) -> Outcome<T> {
+    let Some(recorder) = recorder else { return body() };
+    check_fork()?;
+    let begin = recorder.now();
+    let done = body();
+    let took = recorder.now().saturating_sub(begin);
+    let answer = done.as_ref().err().map_or(0, |failure| failure.kind as u8);
+    let order = order().unwrap_or_else(|| recorder.take());
+    recorder.put(order, begin, took, answer, op(done.as_ref().ok()));
+    done
+}
+
+impl Shared {
+    /// As [`recorded`], of a call that takes the engine.
+    pub(crate) fn record<T>(
+        &self,
+        body: impl FnOnce(&Call<'_>) -> Outcome<T>,
+        op: impl FnOnce(Option<&T>) -> Op,
+    ) -> Outcome<T> {
+        let call = Call { shared: self, order: Cell::new(None) };
+        recorded(self.recorder.as_deref(), || body(&call), || call.order.get(), op)
+    }
+
+    /// Records what the store has, when it was just opened.
+    pub(crate) fn record_found(&self) -> Outcome {
+        let Some(recorder) = self.recorder.clone() else { return Ok(()) };
+        self.now(move |store| recorder.found(store))
+    }
+}
