@@ -22,6 +22,8 @@ pub mod observe;
 pub mod op;
 pub mod oracle;
 pub mod part;
+pub mod promised;
+pub mod replay;
 pub mod silent;
 pub mod simulate;
 pub mod store;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use furrow_emu::CommandInfo;
 use furrow_fs::Canary;
@@ -11,6 +11,7 @@ use furrow_sim::damage::{self, Image, damaged, repaired};
 use furrow_sim::files::Files;
 use furrow_sim::ledger::{self, LedgerSubject};
 use furrow_sim::lives;
+use furrow_sim::replay::Replay;
 use furrow_sim::simulate::{Sink, Summary, simulate};
 use furrow_sim::store::StoreSubject;
 use furrow_sim::sweep::{Goal, sweep};
@@ -19,6 +20,7 @@ use furrow_sim::volume::VolumeSubject;
 use furrow_zone::{Command, Target};
 use std::io::{IsTerminal, Write};
 use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -94,11 +96,14 @@ struct DamageArgs {
 #[derive(Args)]
 struct CrashArgs {
     /// What to crash: fs, fsync (fs with many clients that sync much, in every run), rot (fs on a
-    /// drive whose blocks decay), raid (a volume), kv (a file store),
-    /// ledger (the log crate alone) or toy; or
+    /// drive whose blocks decay), raid (a volume), kv (a file store), recorded (a file store that
+    /// is asked what --recording says), ledger (the log crate alone) or toy; or
     /// fs:CANARY and so on for one of their built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
+    /// recorded: what to replay, a file of 'furrow run --record' or of record=FILE in a URI.
+    #[arg(long, value_name = "FILE")]
+    recording: Option<PathBuf>,
     /// First seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -127,6 +132,9 @@ struct ReplayArgs {
     /// What to crash, as for `crash`.
     #[arg(long, default_value = "fs")]
     subject: String,
+    /// recorded: what to replay.
+    #[arg(long, value_name = "FILE")]
+    recording: Option<PathBuf>,
     /// The drive loses what was not flushed.
     #[arg(long)]
     volatile: bool,
@@ -146,6 +154,7 @@ enum Chosen {
     Ledger(LedgerSubject),
     Volume(VolumeSubject),
     Store(StoreSubject),
+    Recorded(Box<Replay>),
 }
 
 const FS_CANARIES: [Canary; 12] = [
@@ -164,7 +173,7 @@ const FS_CANARIES: [Canary; 12] = [
 ];
 
 impl Chosen {
-    fn parse(name: &str) -> Result<Chosen> {
+    fn parse(name: &str, recording: Option<&Path>) -> Result<Chosen> {
         let (kind, canary) = match name.split_once(':') {
             Some((kind, canary)) => (kind, Some(canary)),
             None => (name, None),
@@ -185,7 +194,18 @@ impl Chosen {
             "kv" => Ok(Chosen::Store(StoreSubject {
                 canary: canary_of(canary, &furrow_kv::Canary::ALL)?,
             })),
-            _ => bail!("no subject {kind:?}: there are fs, fsync, rot, raid, kv, ledger and toy"),
+            "recorded" => {
+                let Some(path) = recording else { bail!("--subject recorded needs --recording") };
+                let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+                let canary = canary_of(canary, &furrow_kv::Canary::ALL)?;
+                let replay = Replay::new(&path.display().to_string(), &bytes, canary)
+                    .map_err(anyhow::Error::msg);
+                let replay = replay.with_context(|| path.display().to_string())?;
+                Ok(Chosen::Recorded(Box::new(replay)))
+            }
+            _ => bail!(
+                "no subject {kind:?}: there are fs, fsync, rot, raid, kv, recorded, ledger and toy"
+            ),
         }
     }
 }
@@ -386,12 +406,13 @@ fn damage(args: &DamageArgs) -> ExitCode {
 fn crash(args: &CrashArgs) -> Result<ExitCode> {
     // Panics of a subject are failures with a message; their backtraces come with a replay.
     std::panic::set_hook(Box::new(|_| {}));
-    match Chosen::parse(&args.subject)? {
+    match Chosen::parse(&args.subject, args.recording.as_deref())? {
         Chosen::Toy(toy) => Ok(crash_subject(&toy, args)),
         Chosen::Files(files) => Ok(crash_subject(&files, args)),
         Chosen::Ledger(ledger) => Ok(crash_subject(&ledger, args)),
         Chosen::Volume(volume) => Ok(crash_subject(&volume, args)),
         Chosen::Store(store) => Ok(crash_subject(&store, args)),
+        Chosen::Recorded(recorded) => Ok(crash_subject(&*recorded, args)),
     }
 }
 
@@ -453,12 +474,13 @@ fn again(args: &ReplayArgs) -> Result<ExitCode> {
             println!("{at:>6} queue {:>2}  {}", info.queue, show(info));
         }) as Trace
     });
-    let result = match Chosen::parse(&args.subject)? {
+    let result = match Chosen::parse(&args.subject, args.recording.as_deref())? {
         Chosen::Toy(toy) => replay(&toy, case, &args.cuts, trace),
         Chosen::Files(files) => replay(&files, case, &args.cuts, trace),
         Chosen::Ledger(ledger) => replay(&ledger, case, &args.cuts, trace),
         Chosen::Volume(volume) => replay(&volume, case, &args.cuts, trace),
         Chosen::Store(store) => replay(&store, case, &args.cuts, trace),
+        Chosen::Recorded(recorded) => replay(&*recorded, case, &args.cuts, trace),
     };
     match result {
         Ok(()) => {

@@ -1,15 +1,10 @@
 //! The file store under the crash harness: several clients create, append, sync, cut, rename and
-//! remove files; after a crash names and contents must be what was promised.
-//!
-//! Names change in one order for all clients: what is found must be the names as they were at one
-//! moment, at or after the last that a sync made durable. A file is what it was at some moment at
-//! or after its last sync; of an append a part may be missing at its end.
+//! remove files; after a crash names and contents must be what was promised (`promised`).
 
 use crate::crash::{Case, Subject};
+use crate::promised::{Change, Content, Event, Expected, History, Uid, bytes, failed};
 use furrow_emu::Emulator;
-use furrow_kv::{
-    Canary, CheckOptions, FileId, FormatOptions, Lifetime, Node, Options, Policy, Store,
-};
+use furrow_kv::{Canary, FileId, FormatOptions, Lifetime, Options, Policy, Store};
 use furrow_rt::{Rng, Rt};
 use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, ZonedDevice};
 use std::cell::RefCell;
@@ -25,71 +20,6 @@ const APPEND_MAX: u64 = 60_000;
 /// What files may hold, of what the store says there is, in percent.
 const FILLED: u64 = 60;
 
-/// A file that is written after recovery, and removed again.
-const AFTER: &str = "after";
-
-/// A file of the model, by the order in which files were made.
-type Uid = u32;
-
-/// What a file holds: up to each end, bytes of an append's number.
-type Content = Vec<(u64, u32)>;
-
-fn size(content: &Content) -> u64 {
-    content.last().map_or(0, |(end, _)| *end)
-}
-
-/// A byte of an append.
-fn byte(uid: Uid, append: u32, at: u64) -> u8 {
-    let word = (u64::from(uid) << 40 ^ u64::from(append) << 20 ^ (at / 8))
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (word >> (8 * (at % 8))) as u8
-}
-
-fn bytes(uid: Uid, content: &Content, upto: u64) -> Vec<u8> {
-    let (mut all, mut at) = (Vec::new(), 0);
-    for (end, append) in content {
-        while at < (*end).min(upto) {
-            all.push(byte(uid, *append, at));
-            at += 1;
-        }
-    }
-    all
-}
-
-#[derive(Clone, Debug)]
-enum Event {
-    /// A path names a file, or a directory.
-    Name(String, Option<Uid>),
-    Remove(String),
-    Rename(String, String),
-    /// What a file is going to hold.
-    Content(Uid, Content),
-    /// As many name changes are durable, and of a file as many states of its content.
-    Synced(usize, Option<(Uid, usize)>),
-}
-
-/// The events of a run.
-#[derive(Default)]
-pub struct History {
-    events: Vec<Event>,
-    names: usize,
-    states: BTreeMap<Uid, usize>,
-    next: Uid,
-    /// Bytes of the files there are.
-    bytes: BTreeMap<Uid, u64>,
-}
-
-type NameState = BTreeMap<String, Option<Uid>>;
-
-/// What must hold after a crash.
-#[derive(Clone, Debug, Default)]
-pub struct Expected {
-    /// Names as they may be, the oldest first.
-    names: Vec<NameState>,
-    /// Of each file what it may hold, the oldest first.
-    contents: BTreeMap<Uid, Vec<Content>>,
-}
-
 /// The store under the crash harness.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreSubject {
@@ -100,27 +30,25 @@ pub struct StoreSubject {
 struct Client {
     store: Store,
     history: Rc<RefCell<History>>,
+    /// Bytes of the files there are, of all clients.
+    bytes: Rc<RefCell<BTreeMap<Uid, u64>>>,
     number: u64,
     rng: Rng,
     open: Vec<(String, Uid, FileId, Content, u32)>,
 }
 
-fn failed(what: &str, error: &furrow_zone::Error) -> String {
-    format!("{what}: {error}")
-}
-
 impl Client {
     fn tell(&self, event: Event) {
-        let mut history = self.history.borrow_mut();
-        match &event {
-            Event::Content(uid, content) => {
-                *history.states.entry(*uid).or_default() += 1;
-                history.bytes.insert(*uid, size(content));
-            }
-            Event::Synced(..) => {}
-            _ => history.names += 1,
-        }
-        history.events.push(event);
+        self.history.borrow_mut().tell(event);
+    }
+
+    /// Something is going to happen to the content of a file; answers what it holds then.
+    fn change(&mut self, at: usize, change: Change) -> (Uid, FileId) {
+        let (_, uid, id, content, _) = &mut self.open[at];
+        content.apply(change);
+        self.bytes.borrow_mut().insert(*uid, content.size());
+        self.history.borrow_mut().tell(Event::Content(*uid, change));
+        (*uid, *id)
     }
 
     fn path(&mut self) -> String {
@@ -136,27 +64,20 @@ impl Client {
         if self.open.iter().any(|open| open.0 == path) {
             return Ok(());
         }
-        let uid = {
-            let mut history = self.history.borrow_mut();
-            history.next += 1;
-            history.next
-        };
+        let uid = self.history.borrow_mut().file();
         let lifetime = Lifetime::from_byte(self.rng.below(6) as u8).unwrap_or_default();
         let id = self.store.create(&path, lifetime).map_err(|e| failed("create", &e))?;
         self.forget(&path);
         self.tell(Event::Name(path.clone(), Some(uid)));
-        self.tell(Event::Content(uid, Content::new()));
-        self.open.push((path, uid, id, Content::new(), 0));
+        self.bytes.borrow_mut().insert(uid, 0);
+        self.open.push((path, uid, id, Content::default(), 0));
         Ok(())
     }
 
     /// The file at a path takes no room any more.
     fn forget(&self, path: &str) {
-        let mut history = self.history.borrow_mut();
-        let mut names = NameState::new();
-        history.events.iter().for_each(|event| apply(&mut names, event));
-        if let Some(Some(uid)) = names.get(path) {
-            history.bytes.remove(uid);
+        if let Some(Some(uid)) = self.history.borrow().names().get(path) {
+            self.bytes.borrow_mut().remove(uid);
         }
     }
 
@@ -167,18 +88,18 @@ impl Client {
         let at = self.rng.below(self.open.len() as u64) as usize;
         let most = [100, 5000, APPEND_MAX][self.rng.below(3) as usize];
         let count = 1 + self.rng.below(most);
-        let held: u64 = self.history.borrow().bytes.values().map(|size| size + 8192).sum();
+        let held: u64 = self.bytes.borrow().values().map(|size| size + 8192).sum();
         if held + count > self.store.space().capacity * FILLED / 100 {
             return Ok(());
         }
-        let (_, uid, id, content, appends) = &mut self.open[at];
+        let (_, _, _, content, appends) = &mut self.open[at];
         *appends += 1;
-        let from = size(content);
-        content.push((from + count, *appends));
-        let (uid, id, content) = (*uid, *id, content.clone());
-        let data: Vec<u8> = bytes(uid, &content, u64::MAX)[from as usize..].to_vec();
-        self.tell(Event::Content(uid, content));
-        self.store.append(id, &data).await.map_err(|e| failed("append", &e))
+        let (from, number) = (content.size(), *appends);
+        let (uid, id) = self.change(at, Change::Append { count, number });
+        let data = bytes(uid, number, from, count);
+        self.store.append(id, &data).await.map_err(|e| failed("append", &e))?;
+        self.history.borrow_mut().done(uid);
+        Ok(())
     }
 
     async fn truncate(&mut self) -> Result<(), String> {
@@ -186,31 +107,25 @@ impl Client {
             return Ok(());
         }
         let at = self.rng.below(self.open.len() as u64) as usize;
-        let (_, uid, id, content, _) = &mut self.open[at];
-        let keep = self.rng.below(size(content) + 1);
-        // Within the append that is cut its number stays.
-        let cut = content.iter().find(|(end, _)| *end > keep).map(|(_, append)| (keep, *append));
-        content.retain(|(end, _)| *end <= keep);
-        if size(content) < keep {
-            content.extend(cut);
-        }
-        let (uid, id, content) = (*uid, *id, content.clone());
-        self.tell(Event::Content(uid, content));
-        self.store.truncate(id, keep).await.map_err(|e| failed("truncate", &e))
+        let keep = self.rng.below(self.open[at].3.size() + 1);
+        let (uid, id) = self.change(at, Change::Cut(keep));
+        self.store.truncate(id, keep).await.map_err(|e| failed("truncate", &e))?;
+        self.history.borrow_mut().done(uid);
+        Ok(())
     }
 
     async fn sync(&mut self) -> Result<(), String> {
-        let names = self.history.borrow().names;
         if self.open.is_empty() || self.rng.one_in(6) {
+            let synced = self.history.borrow().synced(None);
             self.store.sync_names().await.map_err(|e| failed("sync of names", &e))?;
-            self.tell(Event::Synced(names, None));
+            self.tell(synced);
             return Ok(());
         }
         let at = self.rng.below(self.open.len() as u64) as usize;
         let (uid, id) = (self.open[at].1, self.open[at].2);
-        let state = self.history.borrow().states[&uid];
+        let synced = self.history.borrow().synced(Some(uid));
         self.store.sync(id).await.map_err(|e| failed("sync", &e))?;
-        self.tell(Event::Synced(names, Some((uid, state))));
+        self.tell(synced);
         Ok(())
     }
 
@@ -262,12 +177,12 @@ impl Client {
         }
         let at = self.rng.below(self.open.len() as u64) as usize;
         let (path, uid, id, content, _) = &self.open[at];
-        let whole = bytes(*uid, content, u64::MAX);
-        let from = self.rng.below(whole.len() as u64 + 1);
-        let count = self.rng.below(40_000) as usize;
-        let data = self.store.read(*id, from, count).await.map_err(|e| failed("read", &e))?;
-        let expected = &whole[from as usize..(from as usize + count).min(whole.len())];
-        match data.to_vec() == expected {
+        let from = self.rng.below(content.size() + 1);
+        let count = self.rng.below(40_000);
+        let data = self.store.read(*id, from, count as usize).await;
+        let data = data.map_err(|e| failed("read", &e))?.to_vec();
+        let whole = data.len() as u64 == count.min(content.size() - from);
+        match whole && content.holds(*uid, from, &data) {
             true => Ok(()),
             false => Err(format!("{path}: {count} bytes from {from} are not what was written")),
         }
@@ -296,100 +211,9 @@ impl Client {
     }
 }
 
-fn apply(names: &mut NameState, event: &Event) {
-    match event {
-        Event::Name(path, uid) => drop(names.insert(path.clone(), *uid)),
-        Event::Remove(path) => drop(names.remove(path)),
-        Event::Rename(from, to) => {
-            if let Some(uid) = names.remove(from) {
-                names.insert(to.clone(), uid);
-            }
-        }
-        Event::Content(..) | Event::Synced(..) => {}
-    }
-}
-
 fn options(canary: Option<Canary>, seed: u64) -> Options {
     let policy = Policy::NAMES[(seed % Policy::NAMES.len() as u64) as usize].1;
     Options { canary, policy, commit_interval: 50_000_000, ..Options::default() }
-}
-
-/// What a crash left is no damage, neither as it is nor when it was put in order.
-async fn check_clean(device: &dyn ZonedDevice, when: &str) -> Result<(), String> {
-    let report = furrow_kv::check(device, &CheckOptions::default()).await;
-    let report = report.map_err(|error| failed(when, &error))?;
-    match report.problems.first() {
-        None => Ok(()),
-        Some(problem) => Err(format!("{when} finds: {problem}")),
-    }
-}
-
-/// What a store holds must be one of what is expected.
-async fn compare(store: &Store, expected: &Expected) -> Result<(), String> {
-    let mut found: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
-    let mut directories = vec![String::new()];
-    while let Some(directory) = directories.pop() {
-        for (name, node) in store.list(&directory).map_err(|e| failed("list", &e))? {
-            let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
-            match node {
-                // Of a reopening that was cut.
-                _ if path == AFTER => {}
-                Node::Directory => {
-                    found.insert(path.clone(), None);
-                    directories.push(path);
-                }
-                Node::File(id) => {
-                    let size = store.size(id).map_err(|e| failed("size", &e))?;
-                    let data = store.read(id, 0, size as usize).await;
-                    let data = data.map_err(|e| failed(&format!("read of {path}"), &e))?;
-                    found.insert(path, Some(data.to_vec()));
-                }
-            }
-        }
-    }
-    let mut why = "no names fit".to_owned();
-    for names in expected.names.iter().rev() {
-        let same = names.len() == found.len()
-            && names
-                .iter()
-                .all(|(path, uid)| found.get(path).is_some_and(|f| f.is_some() == uid.is_some()));
-        if !same {
-            continue;
-        }
-        let wrong = names.iter().find_map(|(path, uid)| {
-            let (uid, data) = ((*uid)?, found[path].as_ref()?);
-            (!may_hold(uid, &expected.contents[&uid], data)).then(|| {
-                format!(
-                    "{path}: {} bytes that it cannot hold: {:?}",
-                    data.len(),
-                    expected.contents[&uid]
-                )
-            })
-        });
-        match wrong {
-            None => return Ok(()),
-            Some(wrong) => why = wrong,
-        }
-    }
-    let paths: Vec<&String> = found.keys().collect();
-    Err(format!(
-        "{why}; found {paths:?}, last of {} states: {:?}",
-        expected.names.len(),
-        expected.names.last()
-    ))
-}
-
-/// Whether a file may hold `data`: as it was at some moment, or in the middle of an append.
-fn may_hold(uid: Uid, states: &[Content], data: &[u8]) -> bool {
-    let length = data.len() as u64;
-    let matches = |content: &Content| bytes(uid, content, length) == data;
-    states.iter().enumerate().any(|(index, content)| {
-        let least = match index.checked_sub(1).map(|before| size(&states[before])) {
-            Some(before) if before <= size(content) => before,
-            _ => size(content),
-        };
-        (least..=size(content)).contains(&length) && matches(content)
-    })
 }
 
 impl Subject for StoreSubject {
@@ -445,11 +269,13 @@ impl Subject for StoreSubject {
         rt.block_on(async move {
             let opened = Store::open(&rt2, device, options(canary, case.seed)).await;
             let store = opened.map_err(|error| failed("open", &error))?;
+            let bytes: Rc<RefCell<BTreeMap<Uid, u64>>> = Rc::default();
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|number| {
                     let client = Client {
                         store: store.clone(),
                         history: history.clone(),
+                        bytes: bytes.clone(),
                         number,
                         rng: Rng::new(case.seed ^ (number + 1) << 32),
                         open: Vec::new(),
@@ -460,46 +286,19 @@ impl Subject for StoreSubject {
             for client in clients {
                 client.await?;
             }
-            let names = history.borrow().names;
+            let synced = history.borrow().synced(None);
             store.stop().await.map_err(|error| failed("stop", &error))?;
-            let mut history = history.borrow_mut();
-            history.events.push(Event::Synced(names, None));
+            history.borrow_mut().tell(synced);
             Ok(())
         })
     }
 
     fn mark(history: &History) -> usize {
-        history.events.len()
+        history.len()
     }
 
     fn expect(&self, history: &History, mark: usize) -> Expected {
-        let (mut all, mut durable) = (vec![NameState::new()], 0);
-        let mut contents: BTreeMap<Uid, Vec<Content>> = BTreeMap::new();
-        let mut synced: BTreeMap<Uid, usize> = BTreeMap::new();
-        for event in &history.events[..mark] {
-            match event {
-                Event::Content(uid, content) => {
-                    contents.entry(*uid).or_default().push(content.clone());
-                }
-                Event::Synced(names, file) => {
-                    durable = durable.max(*names);
-                    if let Some((uid, state)) = file {
-                        let known = synced.entry(*uid).or_default();
-                        *known = state.saturating_sub(1).max(*known);
-                    }
-                }
-                change => {
-                    let mut next = all.last().cloned().unwrap_or_default();
-                    apply(&mut next, change);
-                    all.push(next);
-                }
-            }
-        }
-        for (uid, state) in synced {
-            // What it was before counts no more.
-            contents.entry(uid).or_default().drain(..state);
-        }
-        Expected { names: all.split_off(durable), contents }
+        history.expect(mark)
     }
 
     fn reopen(
@@ -509,39 +308,12 @@ impl Subject for StoreSubject {
         case: Case,
         expected: &Expected,
     ) -> Result<(), String> {
-        let (rt2, canary, expected) = (rt.clone(), self.canary, expected.clone());
+        let (rt2, expected) = (rt.clone(), expected.clone());
+        let options = options(self.canary, case.seed);
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
         rt.block_on(async move {
             let checks = case.seed.is_multiple_of(4);
-            if checks {
-                check_clean(&*device, "a check after the crash").await?;
-            }
-            let opened = Store::open(&rt2, device.clone(), options(canary, case.seed)).await;
-            let store = opened.map_err(|error| failed("open", &error))?;
-            compare(&store, &expected).await?;
-            // It can be used, and what was found stays.
-            let mut rng = Rng::new(case.seed ^ 0xaf7e5);
-            let path = AFTER.to_owned();
-            let id = store.create(&path, Lifetime::Short).map_err(|e| failed("create", &e))?;
-            let content = vec![(1 + rng.below(30_000), 1)];
-            let data = bytes(0, &content, u64::MAX);
-            store.append(id, &data).await.map_err(|e| failed("append", &e))?;
-            store.sync(id).await.map_err(|e| failed("sync", &e))?;
-            store.close(id).await.map_err(|e| failed("close", &e))?;
-            store.stop().await.map_err(|e| failed("stop", &e))?;
-            if checks {
-                check_clean(&*device, "a check after recovery").await?;
-            }
-            let again = Store::open(&rt2, device, options(canary, case.seed)).await;
-            let store = again.map_err(|error| failed("second open", &error))?;
-            let id = store.open_file(&path).map_err(|e| failed("open after", &e))?;
-            let found = store.read(id, 0, data.len() + 1).await;
-            if found.map_err(|e| failed("read after", &e))?.to_vec() != data {
-                return Err("a file written after recovery is not what was written".to_owned());
-            }
-            store.close(id).await.map_err(|e| failed("close", &e))?;
-            store.remove(&path).map_err(|e| failed("remove", &e))?;
-            compare(&store, &expected).await
+            expected.hold(&rt2, device, options, case.seed, checks).await
         })
     }
 }

@@ -1,0 +1,354 @@
+//! What a file store promised in a run, and whether what is found after a crash keeps it.
+//!
+//! Names change in one order for all who change them: what is found must be the names as they were
+//! at one moment, at or after the last that a sync made durable. A file is what it was at some
+//! moment at or after its last sync; of an append a part may be missing at its end.
+
+use furrow_kv::{CheckOptions, Lifetime, Node, Options, Store};
+use furrow_rt::{Rng, Rt};
+use furrow_zone::ZonedDevice;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// A file that is written after recovery, and removed again.
+const AFTER: &str = "after";
+
+/// A file of the model, by the order in which files were made.
+pub type Uid = u32;
+
+/// Eight bytes of an append of a file, those from `8 × at` on.
+fn word(uid: Uid, append: u32, at: u64) -> [u8; 8] {
+    let word =
+        (u64::from(uid) << 40 ^ u64::from(append) << 20 ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    word.to_le_bytes()
+}
+
+/// The bytes of an append of a file, from an offset in the file on.
+pub(crate) fn bytes(uid: Uid, append: u32, from: u64, count: u64) -> Vec<u8> {
+    let first = from / 8;
+    let words = (first..(from + count).div_ceil(8)).flat_map(|at| word(uid, append, at));
+    words.skip((from - first * 8) as usize).take(count as usize).collect()
+}
+
+/// What happens to a file's content.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    /// An append: how many bytes, and its number, which others of the file do not have.
+    Append { count: u64, number: u32 },
+    /// It is cut off.
+    Cut(u64),
+}
+
+/// What a file holds: up to each end, bytes of an append's number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Content(Vec<(u64, u32)>);
+
+impl Content {
+    pub(crate) fn size(&self) -> u64 {
+        self.0.last().map_or(0, |(end, _)| *end)
+    }
+
+    pub(crate) fn apply(&mut self, change: Change) {
+        match change {
+            Change::Append { count, number } => self.0.push((self.size() + count, number)),
+            Change::Cut(keep) => {
+                let cut = self.0.iter().find(|(end, _)| *end > keep).map(|(_, append)| *append);
+                self.0.retain(|(end, _)| *end <= keep);
+                if self.size() < keep {
+                    // Within the append that is cut its number stays.
+                    self.0.extend(cut.map(|append| (keep, append)));
+                }
+            }
+        }
+    }
+
+    /// Whether `data` is what a file with this content holds from `from` on.
+    pub(crate) fn holds(&self, uid: Uid, from: u64, data: &[u8]) -> bool {
+        let (mut at, mut rest) = (from, data);
+        let first = self.0.partition_point(|(end, _)| *end <= from);
+        for (end, append) in &self.0[first..] {
+            let count = ((end - at) as usize).min(rest.len());
+            let (here, next) = rest.split_at(count);
+            let mut compared = 0;
+            while compared < count {
+                let bytes = word(uid, *append, at / 8);
+                let skip = (at % 8) as usize;
+                let now = (8 - skip).min(count - compared);
+                if here[compared..compared + now] != bytes[skip..skip + now] {
+                    return false;
+                }
+                (compared, at) = (compared + now, at + now as u64);
+            }
+            rest = next;
+        }
+        rest.is_empty()
+    }
+}
+
+/// What happened in a run.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// A path names a file, or a directory.
+    Name(String, Option<Uid>),
+    Remove(String),
+    Rename(String, String),
+    /// What is going to happen to a file's content.
+    Content(Uid, Change),
+    /// As many name changes are durable, and of a file as many changes of its content.
+    Synced(usize, Option<(Uid, usize)>),
+}
+
+/// The events of a run.
+#[derive(Default)]
+pub struct History {
+    events: Vec<Event>,
+    names: usize,
+    done: BTreeMap<Uid, usize>,
+    files: Uid,
+}
+
+impl History {
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    pub(crate) fn tell(&mut self, event: Event) {
+        if let Event::Name(..) | Event::Remove(..) | Event::Rename(..) = event {
+            self.names += 1;
+        }
+        self.events.push(event);
+    }
+
+    /// A number for a new file.
+    pub(crate) fn file(&mut self) -> Uid {
+        self.files += 1;
+        self.files
+    }
+
+    /// What was going to happen to a file's content has happened.
+    pub(crate) fn done(&mut self, uid: Uid) {
+        *self.done.entry(uid).or_default() += 1;
+    }
+
+    /// What a sync that begins now will have made durable when it returns.
+    pub(crate) fn synced(&self, uid: Option<Uid>) -> Event {
+        let file = uid.map(|uid| (uid, self.done.get(&uid).copied().unwrap_or(0)));
+        Event::Synced(self.names, file)
+    }
+
+    /// The names there are.
+    pub(crate) fn names(&self) -> NameState {
+        let mut names = NameState::new();
+        self.events.iter().for_each(|event| apply(&mut names, event));
+        names
+    }
+
+    /// What must hold after a crash when there were `mark` events.
+    pub(crate) fn expect(&self, mark: usize) -> Expected {
+        let events = &self.events[..mark];
+        let synced = events.iter().filter_map(|event| match event {
+            Event::Synced(names, file) => Some((*names, *file)),
+            _ => None,
+        });
+        let (mut durable, mut contents) = (0, BTreeMap::<Uid, Promise>::new());
+        for (names, file) in synced {
+            durable = durable.max(names);
+            if let Some((uid, changes)) = file {
+                let promise = contents.entry(uid).or_default();
+                promise.synced = promise.synced.max(changes);
+            }
+        }
+        let (mut now, mut changes) = (NameState::new(), 0);
+        let mut names = Vec::new();
+        for event in events {
+            match event {
+                Event::Content(uid, change) => {
+                    contents.entry(*uid).or_default().changes.push(*change);
+                }
+                Event::Synced(..) => {}
+                event => {
+                    if changes >= durable {
+                        names.push(now.clone());
+                    }
+                    apply(&mut now, event);
+                    changes += 1;
+                }
+            }
+        }
+        names.push(now);
+        Expected { names, contents: Rc::new(contents) }
+    }
+}
+
+/// Files by their paths; `None` is a directory.
+pub(crate) type NameState = BTreeMap<String, Option<Uid>>;
+
+fn apply(names: &mut NameState, event: &Event) {
+    match event {
+        Event::Name(path, uid) => drop(names.insert(path.clone(), *uid)),
+        Event::Remove(path) => drop(names.remove(path)),
+        Event::Rename(from, to) => {
+            let below = format!("{from}/");
+            let inside = names.range(below.clone()..).map(|(path, _)| path);
+            let inside = inside.take_while(|path| path.starts_with(&below)).cloned();
+            let moved: Vec<String> = inside.chain([from.clone()]).collect();
+            for path in moved {
+                if let Some(uid) = names.remove(&path) {
+                    names.insert(format!("{to}{}", &path[from.len()..]), uid);
+                }
+            }
+        }
+        Event::Content(..) | Event::Synced(..) => {}
+    }
+}
+
+/// What is known of a file.
+#[derive(Clone, Debug, Default)]
+struct Promise {
+    changes: Vec<Change>,
+    /// As many of them are durable.
+    synced: usize,
+}
+
+impl Promise {
+    /// Whether a file may hold `data`: as it was at some moment, or in the middle of an append.
+    fn may_hold(&self, uid: Uid, data: &[u8]) -> bool {
+        let (mut content, length) = (Content::default(), data.len() as u64);
+        for changes in 0..=self.changes.len() {
+            let before = content.size();
+            if let Some(change) = changes.checked_sub(1).map(|last| self.changes[last]) {
+                content.apply(change);
+            }
+            let now = content.size();
+            let least = if changes > self.synced && before <= now { before } else { now };
+            if changes >= self.synced
+                && (least..=now).contains(&length)
+                && content.holds(uid, 0, data)
+            {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// What must hold after a crash.
+#[derive(Clone, Debug, Default)]
+pub struct Expected {
+    /// Names as they may be, the oldest first.
+    names: Vec<NameState>,
+    contents: Rc<BTreeMap<Uid, Promise>>,
+}
+
+pub(crate) fn failed(what: &str, error: &furrow_zone::Error) -> String {
+    format!("{what}: {error}")
+}
+
+/// What a crash left is no damage, neither before nor after it was put in order.
+async fn check_clean(device: &dyn ZonedDevice, when: &str) -> Result<(), String> {
+    let report = furrow_kv::check(device, &CheckOptions::default()).await;
+    let report = report.map_err(|error| failed(when, &error))?;
+    match report.problems.first() {
+        None => Ok(()),
+        Some(problem) => Err(format!("{when} finds: {problem}")),
+    }
+}
+
+impl Expected {
+    /// What a store holds must be one of what is expected.
+    async fn compare(&self, store: &Store) -> Result<(), String> {
+        let mut found: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
+        let mut directories = vec![String::new()];
+        while let Some(directory) = directories.pop() {
+            for (name, node) in store.list(&directory).map_err(|e| failed("list", &e))? {
+                let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
+                match node {
+                    // Of a reopening that was cut.
+                    _ if path == AFTER => {}
+                    Node::Directory => {
+                        found.insert(path.clone(), None);
+                        directories.push(path);
+                    }
+                    Node::File(id) => {
+                        let size = store.size(id).map_err(|e| failed("size", &e))?;
+                        let data = store.read(id, 0, size as usize).await;
+                        let data = data.map_err(|e| failed(&format!("read of {path}"), &e))?;
+                        found.insert(path, Some(data.to_vec()));
+                    }
+                }
+            }
+        }
+        let mut why = "no names fit".to_owned();
+        for names in self.names.iter().rev() {
+            let fits = |path: &String, uid: &Option<Uid>| {
+                found.get(path).is_some_and(|found| found.is_some() == uid.is_some())
+            };
+            if names.len() != found.len() || !names.iter().all(|(path, uid)| fits(path, uid)) {
+                continue;
+            }
+            let nothing = Promise::default();
+            let wrong = names.iter().find_map(|(path, uid)| {
+                let (uid, data) = ((*uid)?, found[path].as_ref()?);
+                let promise = self.contents.get(&uid).unwrap_or(&nothing);
+                let (made, synced) = (promise.changes.len(), promise.synced);
+                (!promise.may_hold(uid, data)).then(|| {
+                    format!(
+                        "{path}: {} bytes that it cannot hold after {made} changes, {synced} of \
+                         them synced; the last: {:?}",
+                        data.len(),
+                        &promise.changes[made.saturating_sub(3)..]
+                    )
+                })
+            });
+            match wrong {
+                None => return Ok(()),
+                Some(wrong) => why = wrong,
+            }
+        }
+        let paths: Vec<&String> = found.keys().collect();
+        Err(format!(
+            "{why}; found {paths:?}, last of {} states: {:?}",
+            self.names.len(),
+            self.names.last()
+        ))
+    }
+
+    /// Opens what a crash left and compares; then it must be usable, and stay. With `checks` it is
+    /// also checked as `furrow kv fsck` does.
+    pub(crate) async fn hold(
+        &self,
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        options: Options,
+        seed: u64,
+        checks: bool,
+    ) -> Result<(), String> {
+        if checks {
+            check_clean(&*device, "a check after the crash").await?;
+        }
+        let opened = Store::open(rt, device.clone(), options.clone()).await;
+        let store = opened.map_err(|error| failed("open", &error))?;
+        self.compare(&store).await?;
+        // It can be used, and what was found stays.
+        let count = 1 + Rng::new(seed ^ 0xaf7e5).below(30_000);
+        let data = bytes(0, 1, 0, count);
+        let id = store.create(AFTER, Lifetime::Short).map_err(|e| failed("create", &e))?;
+        store.append(id, &data).await.map_err(|e| failed("append", &e))?;
+        store.sync(id).await.map_err(|e| failed("sync", &e))?;
+        store.close(id).await.map_err(|e| failed("close", &e))?;
+        store.stop().await.map_err(|e| failed("stop", &e))?;
+        if checks {
+            check_clean(&*device, "a check after recovery").await?;
+        }
+        let again = Store::open(rt, device, options).await;
+        let store = again.map_err(|error| failed("second open", &error))?;
+        let id = store.open_file(AFTER).map_err(|e| failed("open after", &e))?;
+        let found = store.read(id, 0, data.len() + 1).await;
+        if found.map_err(|e| failed("read after", &e))?.to_vec() != data {
+            return Err("a file written after recovery is not what was written".to_owned());
+        }
+        store.close(id).await.map_err(|e| failed("close", &e))?;
+        store.remove(AFTER).map_err(|e| failed("remove", &e))?;
+        self.compare(&store).await
+    }
+}

@@ -1,0 +1,48 @@
+//! Recorded runs of RocksDB under the crash harness: no failure, and every defect built into the
+//! store caught. `scripts/record.sh` made the recordings.
+
+use furrow_kv::Canary;
+use furrow_sim::crash::{Case, Effort, Figures, sweep_case};
+use furrow_sim::replay::Replay;
+
+/// Stock db_bench, and the driver of the plugin.
+const RUNS: [(&str, &[u8]); 2] = [
+    ("crates/sim/traces/db_bench.trace", include_bytes!("../traces/db_bench.trace")),
+    ("crates/sim/traces/workload.trace", include_bytes!("../traces/workload.trace")),
+];
+
+fn sweep(canary: Option<Canary>, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
+    let mut figures = Figures::default();
+    for seed in seeds {
+        for (name, bytes) in RUNS {
+            let replay = Replay::new(name, bytes, canary).expect("it can be replayed");
+            assert!(replay.calls() > 500, "{name}: {} calls", replay.calls());
+            for volatile in [false, true] {
+                figures.add(sweep_case(&replay, Case { seed, volatile }, &effort, &|_| false));
+            }
+        }
+        if figures.failures.len() >= effort.failures_max {
+            break;
+        }
+    }
+    figures
+}
+
+#[test]
+fn what_rocksdb_was_promised_is_kept() {
+    let effort = Effort { cuts_max: 12, samples: 2, nested_one_in: 4, ..Effort::default() };
+    let figures = sweep(None, 0..3, effort);
+    println!("{figures}");
+    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    assert!(figures.reopens > 200 && figures.nested > 20, "{figures}");
+}
+
+#[test]
+fn every_defect_built_in_is_caught() {
+    for canary in Canary::ALL {
+        let effort = Effort { cuts_max: 40, failures_max: 1, ..Effort::default() };
+        let figures = sweep(Some(canary), 1..20, effort);
+        assert!(!figures.failures.is_empty(), "{canary:?}: {figures}");
+        println!("{canary:?}: {} reopens", figures.reopens);
+    }
+}
