@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Kills a database under load, again and again: kill FURROW DIRECTORY ROUNDS SEED
+// Kills a database under load, again and again: kill FURROW DIRECTORY ROUNDS SEED [power [DEFECT]]
 //
 // A child writes, two threads of it, some writes synced and some not, and says of each through a
 // pipe when it begins and when it is acknowledged. It is killed at a random moment. Another child
 // opens the database and says what it holds: each key must be there as it was when a write to it,
 // or a later synced one, was acknowledged, or as a write made it that had begun since.
+//
+// With `power` it is the drive that ends: its power is cut at a random command, of RocksDB's
+// recovery too. Commands in flight are done, torn or not started, and of what was not flushed any
+// part is lost. DEFECT is one built into the store on purpose, which must be found.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,7 +31,12 @@ namespace {
 
 constexpr int kThreads = 2;
 constexpr int kKeys = 300;  // of each thread
-const char* kShape = "capacity=192MiB,zone-size=4MiB,max-active=14,max-open=14";
+const char* kShape =
+    "capacity=192MiB,zone-size=4MiB,max-active=14,max-open=14,volatile-cache=on";
+// With what a child ends whose drive failed.
+constexpr int kDriveFailed = 3;
+// Nothing that a child does takes so long, in seconds.
+constexpr unsigned kHangs = 120;
 
 // What a child says: one of these, written to the pipe in one piece.
 struct Event {
@@ -69,21 +78,38 @@ void Say(int to, const Event& event) {
   CHECK(write(to, &event, sizeof(event)) == sizeof(event), "pipe");
 }
 
+// A child whose drive may fail ends there; what it said until then counts.
+void CheckDrive(const Status& status, bool may_fail) {
+  if (!status.ok() && may_fail) _exit(kDriveFailed);
+  CHECK_OK(status);
+}
+
 // A database that flushes and compacts all the time; it lives as long as `env`.
-std::unique_ptr<DB> OpenSmall(const std::string& image, std::unique_ptr<Env>* env) {
-  *env = NewCompositeEnv(OpenFileSystem("furrow://" + image));
+std::unique_ptr<DB> OpenSmall(const std::string& uri, bool may_fail, std::unique_ptr<Env>* env) {
+  std::shared_ptr<FileSystem> fs;
+  CheckDrive(FileSystem::CreateFromString(ConfigOptions(), uri, &fs), may_fail);
+  *env = NewCompositeEnv(fs);
   Options options = BlobOptions(env->get());
   options.write_buffer_size = 512 << 10;
   options.target_file_size_base = 256 << 10;
   options.max_bytes_for_level_base = 1 << 20;
   options.max_background_jobs = 4;
-  return OpenDatabase(options, "/db");
+  furrow::Opened db = nullptr;
+  CheckDrive(DB::Open(options, "/db", &db), may_fail);
+  return std::unique_ptr<DB>(std::move(db));
 }
 
-// Writes until it is killed. `versions` continue those that the database holds.
-void Load(const std::string& image, uint64_t seed, bool mixed, int to) {
+// Writes until it is killed, or the drive fails if it may.
+void Load(const std::string& uri, uint64_t seed, bool mixed, bool may_fail, int to) {
+  alarm(kHangs);
+  if (may_fail) {
+    // RocksDB may assert that a drive does not fail; with the power of the drive the program's is
+    // gone anyway.
+    signal(SIGABRT, [](int) { _exit(kDriveFailed); });
+    CHECK(freopen("/dev/null", "w", stderr) != nullptr, "/dev/null");
+  }
   std::unique_ptr<Env> env;
-  std::unique_ptr<DB> owned = OpenSmall(image, &env);
+  std::unique_ptr<DB> owned = OpenSmall(uri, may_fail, &env);
   DB* db = owned.get();
   std::vector<std::thread> threads;
   for (uint32_t number = 0; number < kThreads; number++) {
@@ -97,7 +123,7 @@ void Load(const std::string& image, uint64_t seed, bool mixed, int to) {
         options.sync = !mixed || Next(&state) % 8 == 0;
         Say(to, {Event::kBegin, key, version});
         Status status = db->Put(options, KeyOf(key), ValueOf(key, version));
-        CHECK(status.ok(), status.ToString());
+        CheckDrive(status, may_fail);
         Say(to, {options.sync ? Event::kSynced : Event::kReturned, key, version});
       }
     });
@@ -106,9 +132,11 @@ void Load(const std::string& image, uint64_t seed, bool mixed, int to) {
 }
 
 // Says what the database holds.
-void Hold(const std::string& image, int to) {
+void Hold(const std::string& uri, int to) {
+  alarm(kHangs);
   std::unique_ptr<Env> env;
-  std::unique_ptr<DB> db = OpenSmall(image, &env);
+  std::unique_ptr<DB> db = OpenSmall(uri, false, &env);
+  CHECK_OK(db->VerifyChecksum());
   std::unique_ptr<Iterator> each(db->NewIterator(ReadOptions()));
   for (each->SeekToFirst(); each->Valid(); each->Next()) {
     uint32_t key = static_cast<uint32_t>(std::stoul(each->key().ToString()));
@@ -195,12 +223,12 @@ class Judge {
   }
 
   // Holds what the database has against what it must have. Afterwards that counts.
-  void Compare(const std::map<uint32_t, uint64_t>& held) {
+  void Compare(const std::map<uint32_t, uint64_t>& held, const std::string& when) {
     for (auto& [key, known] : known_) {
       auto found = held.find(key);
       uint64_t version = found == held.end() ? 0 : found->second;
       CHECK(version >= known.durable && version <= known.begun,
-            KeyOf(key) + ": version " + std::to_string(version) + ", acknowledged " +
+            when + ": " + KeyOf(key) + ": version " + std::to_string(version) + ", acknowledged " +
                 std::to_string(known.durable) + ", begun " + std::to_string(known.begun));
       // Found after a kill, it is durable: the store has it from the drive.
       known = {version, version};
@@ -225,46 +253,85 @@ class Judge {
   size_t durable_ = 0;
 };
 
+// Has the drive's power cut at its `command`th command from now on.
+void CutAt(const std::string& furrow, const std::string& image, uint64_t command) {
+  std::string add = furrow + " device fault " + image + " add power-cut --nth " +
+                    std::to_string(command) + " >/dev/null";
+  CHECK(system(add.c_str()) == 0, add);
+}
+
+// Whether the power was cut since: the fault is over.
+bool WasCut(const std::string& furrow, const std::string& image) {
+  std::string list = furrow + " device fault " + image + " list | grep -q power-cut";
+  return system(list.c_str()) != 0;
+}
+
+// A store that a crash left is not damaged.
+void Check(const std::string& furrow, const std::string& image) {
+  std::string check = furrow + " kv fsck " + image + " >/dev/null";
+  CHECK(system(check.c_str()) == 0, check);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   if (count == 6 && strcmp(arguments[1], "--load") == 0) {
     uint64_t seed = strtoull(arguments[3], nullptr, 10);
-    Load(arguments[2], seed, strcmp(arguments[4], "mixed") == 0, atoi(arguments[5]));
+    std::string how = arguments[4];
+    Load(arguments[2], seed, how[0] == 'm', how.back() == 'p', atoi(arguments[5]));
     return 1;
   }
   if (count == 4 && strcmp(arguments[1], "--hold") == 0) {
     Hold(arguments[2], atoi(arguments[3]));
     return 0;
   }
-  if (count != 5) {
-    fprintf(stderr, "usage: kill FURROW DIRECTORY ROUNDS SEED\n");
+  bool power = count >= 6 && strcmp(arguments[5], "power") == 0;
+  if (count < 5 || count > 7 || (count > 5 && !power)) {
+    fprintf(stderr, "usage: kill FURROW DIRECTORY ROUNDS SEED [power [DEFECT]]\n");
     return 2;
   }
+  const std::string furrow = arguments[1];
+  const std::string defect = count > 6 ? std::string("?canary=") + arguments[6] : "";
   uint64_t rounds = strtoull(arguments[3], nullptr, 10);
   uint64_t state = strtoull(arguments[4], nullptr, 10) * 2654435761u + 1;
-  Image image(arguments[1], std::string(arguments[2]) + "/kill.zns", kShape);
+  Image image(furrow, std::string(arguments[2]) + (power ? "/power.zns" : "/kill.zns"), kShape);
   Judge judge;
   size_t keys = 0;
+  uint64_t early = 0;
   for (uint64_t round = 1; round <= rounds; round++) {
     bool mixed = Next(&state) % 2 == 0;
-    Child child = Start({"--load", image.path(), std::to_string(round), mixed ? "mixed" : "sync"});
+    std::string how = mixed ? "mixed" : "sync";
     // From before the database is open to some seconds of load.
     useconds_t moment = Next(&state) % (Next(&state) % 4 == 0 ? 30000 : 700000);
+    if (power) {
+      // Of the same: the first hundred commands are of opening, mostly.
+      CutAt(furrow, image.path(), 1 + Next(&state) % (Next(&state) % 3 == 0 ? 100 : 1500));
+      how += "-p";
+    }
+    Child child = Start({"--load", image.uri() + defect, std::to_string(round), how});
     std::thread killer([&] {
+      if (power) return;
       usleep(moment);
       kill(child.pid, SIGKILL);
     });
     Event event;
-    while (Hear(child.from, &event)) judge.Hear(event);
+    uint64_t events = 0;
+    for (; Hear(child.from, &event); events++) judge.Hear(event);
     killer.join();
+    early += events == 0;
     int status = 0;
     CHECK(waitpid(child.pid, &status, 0) == child.pid, "waitpid");
-    CHECK(WIFSIGNALED(status), "the load ended by itself, in round " + std::to_string(round));
+    bool as_meant = power ? WIFEXITED(status) && WEXITSTATUS(status) == kDriveFailed
+                          : WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    CHECK(as_meant, "the load ended otherwise, in round " + std::to_string(round) + ": status " +
+                        std::to_string(status));
     close(child.from);
     judge.Over();
+    CHECK(!power || WasCut(furrow, image.path()),
+          "the load ended before its drive, in round " + std::to_string(round));
+    if (round % 8 == 0) Check(furrow, image.path());
 
-    Child reader = Start({"--hold", image.path()});
+    Child reader = Start({"--hold", image.uri() + defect});
     std::map<uint32_t, uint64_t> held;
     bool all = false;
     while (Hear(reader.from, &event)) {
@@ -275,11 +342,13 @@ int main(int count, char** arguments) {
     CHECK(all && WIFEXITED(status) && WEXITSTATUS(status) == 0,
           "the database cannot be read after round " + std::to_string(round));
     close(reader.from);
-    judge.Compare(held);
+    judge.Compare(held, "round " + std::to_string(round));
     keys = held.size();
   }
-  printf("%llu kills: %llu synced writes acknowledged, none lost; %zu keys\n",
-         static_cast<unsigned long long>(rounds),
+  printf("%llu %s, %llu of them before the database was open: %llu synced writes acknowledged, "
+         "none lost; %zu keys\n",
+         static_cast<unsigned long long>(rounds), power ? "power cuts" : "kills",
+         static_cast<unsigned long long>(early),
          static_cast<unsigned long long>(judge.acknowledged), keys);
   return 0;
 }
