@@ -6,11 +6,19 @@
 use crate::content::SUMS_INLINE;
 use crate::file::{Block, Extent, FileId, Sums};
 use crate::format::EXTENT_MAX;
-use crate::place::Use;
+use crate::place::Claim;
 use crate::store::Store;
-use crate::zones::RESERVE;
+use crate::zones::{Want, kept_from};
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+
+/// Blocks that are read and checked for moving before others have their turn.
+const MOVED_AT_ONCE: u32 = 64;
+
+/// Blocks of garbage, at most, for which a zone of so many blocks is not cleaned.
+pub(crate) fn garbage_left(zone_blocks: u32) -> u32 {
+    2.max(zone_blocks / 64)
+}
 
 impl Store {
     /// Starts what cleans in the background.
@@ -64,7 +72,7 @@ impl Store {
         let pool = &self.0.zones.pool;
         let share = u64::from(pool.free_count()) * 100;
         share < u64::from(self.0.options.clean_below) * u64::from(pool.total())
-            || pool.free_count() <= RESERVE
+            || pool.free_count() <= kept_from(Claim::Others, pool.total())
     }
 
     /// The zone that is worth cleaning most: each must leave more room than moving takes.
@@ -72,7 +80,7 @@ impl Store {
         let zones = &self.0.zones;
         let victim = zones.victim()?;
         let garbage = zones.capacity() - zones.valid(victim);
-        (garbage > 2.max(zones.capacity() / 64)).then_some(victim)
+        (garbage > garbage_left(zones.capacity())).then_some(victim)
     }
 
     pub(crate) fn may_clean(&self) -> bool {
@@ -122,7 +130,7 @@ impl Store {
         let (mut first, mut rest) = (extent.first, pages.as_slice());
         let mut moved = Vec::new();
         while !rest.is_empty() {
-            let zone = self.zone_for(Use::Moved, None).await?;
+            let zone = self.zone_for(Want::MOVED).await?;
             let room = self.0.zones.writer.room(zone).min(EXTENT_MAX) as usize;
             let (now, later) = rest.split_at(rest.len().min(room));
             let (piece, written) =
@@ -152,7 +160,7 @@ impl Store {
         }
         self.retire(id, extent);
         for extent in moved.iter().filter(|extent| extent.blocks > SUMS_INLINE) {
-            self.store_sums(id, extent.first, Use::Moved).await?;
+            self.store_sums(id, extent.first, Want::MOVED).await?;
         }
         Ok(())
     }
@@ -211,13 +219,16 @@ impl Store {
                 block += 1;
                 continue;
             }
-            let run = (block..extent.end()).take_while(|block| in_memory(*block).is_none());
+            let end = extent.end().min(block + MOVED_AT_ONCE);
+            let run = (block..end).take_while(|block| in_memory(*block).is_none());
             let count = run.count() as u32;
             let pin = self.0.zones.pool.pin(self.zone_of(extent.at));
             let read = self.read_checked(id, extent, block - extent.first, count).await;
             drop(pin);
             pages.extend(read.map_err(|error| error.at(self.name_of(id)))?);
             block += count;
+            // The thread that does this may be a caller's, and others wait for the engine.
+            self.0.rt.give_way().await;
         }
         Ok(pages)
     }

@@ -7,11 +7,11 @@ use crate::format::{EXTENT_MAX, SumsHead, kind};
 use crate::gather::Gathered;
 use crate::place::Use;
 use crate::store::Store;
-use crate::zones::Choice;
+use crate::zones::{Choice, Place, Want};
 use furrow_log::record::{self, Expect, RecordId, crc32c};
 use furrow_log::writer::{Durability, Kind, Written};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
-use furrow_rt::{PAGE_SIZE, Page, Pages, either};
+use furrow_rt::{Nanos, PAGE_SIZE, Page, Pages, either};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId};
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
@@ -24,7 +24,7 @@ const PIECE: usize = 256;
 pub(crate) const SUMS_INLINE: u32 = 16;
 /// An extent that is durable and has so many blocks is not continued: each sync would write all of
 /// its checksums again.
-const SYNCED_EXTENT: u32 = 64;
+pub(crate) const SYNCED_EXTENT: u32 = 64;
 /// Blocks of checksums in memory.
 const SUMS_CACHED: usize = 1024;
 
@@ -75,15 +75,19 @@ impl Store {
     /// durable.
     ///
     /// # Errors
-    /// `NoSpace` if cleaning makes no more room; then some of the bytes may have been appended.
+    /// `NoSpace` if cleaning makes no more room; then none of the bytes was appended.
     /// `Io` if the store died.
     pub async fn append(&self, id: FileId, bytes: &[u8]) -> Result<()> {
         self.check_alive()?;
         let lock = self.with(id, |file| file.lock.clone())?;
         let _one = lock.acquire(1).await;
         self.reopen_tail(id).await?;
-        self.with(id, |file| file.push(bytes))?;
-        self.appended(id, bytes.len()).await
+        let before = self.with(id, |file| {
+            let before = (file.size, file.tail.clone());
+            file.push(bytes);
+            before
+        })?;
+        self.appended(id, bytes.len(), before).await
     }
 
     /// Appends what was gathered; false if the file does not end where that begins.
@@ -95,15 +99,19 @@ impl Store {
         let lock = self.with(id, |file| file.lock.clone())?;
         let _one = lock.acquire(1).await;
         let bytes = gathered.len();
-        let fits = self.with(id, |file| gathered.push_to(file))?;
+        let (before, fits) = self.with(id, |file| {
+            let before = (file.size, file.tail.clone());
+            (before, gathered.push_to(file))
+        })?;
         if fits {
-            self.appended(id, bytes).await?;
+            self.appended(id, bytes, before).await?;
         }
         Ok(fits)
     }
 
     /// Bytes were appended to a file, which is locked: there may be enough to place, or too many.
-    async fn appended(&self, id: FileId, bytes: usize) -> Result<()> {
+    /// If there is no room for them, the file is as it was `before`: its bytes, and its tail.
+    async fn appended(&self, id: FileId, bytes: usize, before: (u64, Page)) -> Result<()> {
         let now = self.0.rt.wall().0;
         let waiting = self.with(id, |file| {
             file.modified = now;
@@ -111,7 +119,13 @@ impl Store {
         })?;
         self.count(|counters| counters.appended += bytes as u64);
         if waiting >= GATHER {
-            self.place(id).await?;
+            let placed = self.place(id).await;
+            if placed.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace) {
+                let (size, tail) = before;
+                self.cut(id, (size / PAGE_SIZE as u64) as u32, tail, size)?;
+                self.count(|counters| counters.appended -= bytes as u64);
+            }
+            placed?;
         }
         while self.0.zones.writer.pages_in_flight() > self.0.options.pages_in_flight {
             self.check_alive()?;
@@ -146,10 +160,16 @@ impl Store {
                 Page::from_slice(&kept.to_vec())
             }
         };
-        let cut = self.with(id, |file| cut(file, last, tail, size))?;
-        cut.iter().for_each(|extent| self.retire(id, extent));
-        self.0.must.borrow_mut().insert(id);
+        self.cut(id, last, tail, size)?;
         self.plan_commit();
+        Ok(())
+    }
+
+    /// Cuts a file to `last` whole blocks and what `tail` holds; the next round has that.
+    fn cut(&self, id: FileId, last: u32, tail: Page, size: u64) -> Result<()> {
+        let lost = self.with(id, |file| cut(file, last, tail, size))?;
+        lost.iter().for_each(|extent| self.retire(id, extent));
+        self.0.must.borrow_mut().insert(id);
         Ok(())
     }
 
@@ -202,21 +222,18 @@ impl Store {
         let rest = (size - u64::from(last) * PAGE_SIZE as u64) as usize;
         let kept = self.read(id, u64::from(last) * PAGE_SIZE as u64, rest).await?;
         let tail = Page::from_slice(&kept.to_vec());
-        let cut = self.with(id, |file| cut(file, last, tail, size))?;
-        cut.iter().for_each(|extent| self.retire(id, extent));
-        self.0.must.borrow_mut().insert(id);
-        Ok(())
+        self.cut(id, last, tail, size)
     }
 
     /// Gives all whole blocks of a file a place. The file is locked.
     pub(crate) async fn place(&self, id: FileId) -> Result<()> {
         loop {
-            let (usage, waiting) =
-                self.with(id, |file| (self.usage_of(file), file.waiting.len()))?;
+            let (want, waiting) =
+                self.with(id, |file| (self.want_of(id, file), file.waiting.len()))?;
             if waiting == 0 {
                 return Ok(());
             }
-            let zone = self.zone_for(usage, Some(id)).await?;
+            let zone = self.zone_for(want).await?;
             // Nothing waits from here on: the zone's room is as it was found.
             let ended = self.with(id, |file| {
                 let count = (self.0.zones.writer.room(zone) as usize).min(PIECE);
@@ -230,7 +247,7 @@ impl Store {
                 self.extend(file, extent)
             })?;
             if let Some(first) = ended {
-                self.store_sums(id, first, usage).await?;
+                self.store_sums(id, first, want).await?;
             }
         }
     }
@@ -272,15 +289,45 @@ impl Store {
         self.0.zones.policy().usage(file.role.kind, file.lifetime)
     }
 
-    /// A zone with room, which cleaning has to make if need be.
+    fn want_of(&self, id: FileId, file: &File) -> Want {
+        Want { usage: self.usage_of(file), file: Some(id), claim: file.claim() }
+    }
+
+    /// A zone with room, which cleaning has to make if need be. Those who wait for it get it in the
+    /// order in which they came.
     ///
     /// # Errors
     /// `NoSpace` if cleaning finds nothing.
-    pub(crate) async fn zone_for(&self, usage: Use, file: Option<FileId>) -> Result<ZoneId> {
+    pub(crate) async fn zone_for(&self, want: Want) -> Result<ZoneId> {
+        let mut place = None;
+        let found = self.zone_in_line(want, &mut place).await;
+        self.count(|counters| {
+            if let Some((_, since)) = &place {
+                counters.waits += 1;
+                counters.waited += self.0.rt.now().since(*since);
+            }
+            let refused = found.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace);
+            counters.refused += u64::from(refused);
+        });
+        found
+    }
+
+    async fn zone_in_line<'a>(
+        &'a self,
+        want: Want,
+        place: &mut Option<(Place<'a>, Nanos)>,
+    ) -> Result<ZoneId> {
+        let zones = &self.0.zones;
+        let queue = || (zones.queue(want.claim), self.0.rt.now());
         loop {
             self.check_alive()?;
-            let freed = self.0.zones.freed.wait();
-            match self.0.zones.choose(usage, file) {
+            let freed = zones.freed.wait();
+            if zones.must_wait(want, place.as_ref().map(|(place, _)| place)) {
+                place.get_or_insert_with(queue);
+                freed.await;
+                continue;
+            }
+            match zones.choose(want) {
                 Choice::Zone(zone) => {
                     self.clean_if_low();
                     return Ok(zone);
@@ -291,19 +338,20 @@ impl Store {
                 }
                 Choice::Nothing => {}
             }
-            if let Some(permit) = self.0.zones.next_permit(usage) {
+            if let Some(permit) = zones.next_permit(want) {
                 if let Ok(permit) = either(permit, freed).await
-                    && self.0.zones.find(usage, true).is_none()
+                    && zones.find(want, true).is_none()
                 {
-                    self.0.zones.open(usage, permit);
+                    zones.open(want, permit);
                 }
                 continue;
             }
-            if usage == Use::Moved || !self.may_clean() {
+            if want.usage == Use::Moved || !self.may_clean() {
                 let message = "no room: nothing is left that cleaning could free";
                 return Err(Error::new(ErrorKind::NoSpace, message));
             }
-            self.0.zones.wanted.notify_all();
+            place.get_or_insert_with(queue);
+            zones.wanted.notify_all();
             freed.await;
         }
     }
@@ -388,9 +436,8 @@ impl Store {
     }
 
     /// Writes the checksums of the extent that begins with block `first` to a block of their own.
-    pub(crate) async fn store_sums(&self, id: FileId, first: u32, usage: Use) -> Result<()> {
-        let file = Some(id).filter(|_| usage != Use::Moved);
-        let zone = self.zone_for(usage, file).await?;
+    pub(crate) async fn store_sums(&self, id: FileId, first: u32, want: Want) -> Result<()> {
+        let zone = self.zone_for(want).await?;
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id) else { return Ok(()) };
         let at = file.extents.partition_point(|extent| extent.first < first);

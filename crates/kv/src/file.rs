@@ -7,7 +7,7 @@
 //! - What was dispatched and not answered yet is in `flying` too, to be read there.
 
 use crate::entries::FileState;
-use crate::place::Role;
+use crate::place::{Claim, Role};
 use furrow_log::BlockAddr;
 use furrow_log::record::crc32c;
 use furrow_rt::{PAGE_SIZE, Page, Semaphore};
@@ -93,6 +93,8 @@ pub(crate) struct File {
     pub(crate) modified: i64,
     pub(crate) lifetime: Lifetime,
     pub(crate) role: Role,
+    /// Whether a compaction writes it.
+    pub(crate) compaction: bool,
     /// Paths that name it.
     pub(crate) names: u32,
     /// Handles.
@@ -125,6 +127,7 @@ impl File {
             modified,
             lifetime,
             role: Role::default(),
+            compaction: false,
             names: 0,
             opens: 0,
             synced: None,
@@ -144,6 +147,12 @@ impl File {
         file.extents = state.extents;
         file.journaled = blocks;
         file
+    }
+
+    /// Which of the last zones it may have.
+    pub(crate) fn claim(&self) -> Claim {
+        let claim = if self.compaction { Claim::Compaction } else { Claim::Others };
+        claim.max(self.role.claim)
     }
 
     /// Whole blocks that have a place.

@@ -6,12 +6,14 @@
 //!
 //! Invariant: the drive gets nothing but reads and questions for its zones.
 
+use crate::clean::garbage_left;
 use crate::entries::FileState;
 use crate::file::{Extent, FileId, Lifetime, Sums};
 use crate::format::{SumsHead, kind};
+use crate::place::Claim;
 use crate::recover::{self, Opened, Replay, reports_of};
-use crate::store::{Node, Space};
-use crate::zones::RESERVE;
+use crate::store::{Node, Space, sums_to_come, without_sums};
+use crate::zones::kept_from;
 use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
 use furrow_log::record::{self, Expect, Uuid, crc32c};
 use furrow_log::ring::RingZones;
@@ -157,9 +159,20 @@ impl Snapshot {
         let geometry = self.device.geometry();
         let content = &self.reports[self.found.ring.end() as usize..];
         let zones = content.iter().filter(|report| report.state != ZoneState::Offline).count();
-        let usable = (zones as u64).saturating_sub(u64::from(RESERVE));
+        let kept = kept_from(Claim::Others, zones as u32);
+        let usable = (zones as u64).saturating_sub(u64::from(kept));
         let capacity = usable * u64::from(blocks_per_zone(geometry));
         let used: u64 = self.found.replay.files.values().map(blocks_of).sum();
+        // Garbage that cleaning does not go for.
+        let zone_blocks = blocks_per_zone(geometry);
+        let least = garbage_left(zone_blocks);
+        let stuck = self.zones().into_iter().filter_map(|zone| {
+            let held = matches!(zone.usage, ZoneUse::Open | ZoneUse::Full) && zone.valid > 0;
+            Some(zone.written.checked_sub(zone.valid)?).filter(|garbage| held && *garbage <= least)
+        });
+        let files = self.found.replay.files.values();
+        let sums = files.map(|state| sums_to_come(&state.extents)).sum::<u64>();
+        let left = capacity.saturating_sub(used + sums + stuck.map(u64::from).sum::<u64>());
         let holds =
             |report: &&ZoneReport| !matches!(report.state, ZoneState::Empty | ZoneState::Offline);
         let written = content.iter().filter(holds).count() as u32;
@@ -167,7 +180,7 @@ impl Snapshot {
         Space {
             capacity: capacity * block,
             used: used * block,
-            available: capacity.saturating_sub(used) * block,
+            available: without_sums(left, zone_blocks) * block,
             zones: zones as u32,
             free_zones: zones as u32 - written,
             peak_zones: written,

@@ -44,4 +44,4 @@ pub use gather::Gathered;
 pub use inspect::{FileInfo, Snapshot, ZoneInfo, ZoneUse, identify};
 pub use place::{Family, FileKind, Policy};
 pub use recover::{FormatOptions, is_store};
-pub use store::{Canary, Counters, Node, Options, Space, Stat, Store};
+pub use store::{Canary, Counters, KindSum, Node, Options, Space, Stat, Store};

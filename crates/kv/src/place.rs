@@ -55,10 +55,36 @@ pub struct Family {
     pub name: String,
 }
 
+/// Who may have the last zones, least first: each has what is kept for it, and for those before
+/// it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Claim {
+    /// What flushes write, logs, files of users.
+    #[default]
+    Others,
+    /// Output of a compaction: what it takes the place of is removed after it.
+    Compaction,
+    /// What a database is made of: without it nothing that is removed can be written down.
+    Catalog,
+}
+
+impl Claim {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 3;
+
+    /// Of the file with this name.
+    fn of(name: &str, kind: FileKind) -> Claim {
+        let small = name.starts_with("OPTIONS-") || name == "IDENTITY" || name.ends_with(".dbtmp");
+        if kind == FileKind::Manifest || small { Claim::Catalog } else { Claim::Others }
+    }
+}
+
 /// What is known of a file besides its content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Role {
     pub(crate) kind: FileKind,
+    /// By its name.
+    pub(crate) claim: Claim,
     /// Of a blob file: its number, which grows with each that is made.
     pub(crate) number: Option<u64>,
     pub(crate) family: Family,
@@ -71,7 +97,7 @@ impl Role {
         let digits = name.split('.').next().unwrap_or_default();
         let number = digits.parse().ok().filter(|_| kind == FileKind::Blob);
         let family = Family { directory: directory.to_owned(), name: String::new() };
-        Role { kind, number, family }
+        Role { kind, claim: Claim::of(name, kind), number, family }
     }
 }
 
@@ -188,6 +214,12 @@ mod tests {
         let role = Role::of("a/db/000012.blob");
         assert_eq!((role.number, role.family.directory.as_str()), (Some(12), "a/db"));
         assert_eq!(Role::of("a/db/x.blob").number, None);
+        for name in ["MANIFEST-000004", "CURRENT", "OPTIONS-000007", "IDENTITY", "000008.dbtmp"] {
+            assert_eq!(Role::of(&format!("db/{name}")).claim, Claim::Catalog, "{name}");
+        }
+        for name in ["000012.blob", "000012.sst", "000012.log", "LOG", "backup"] {
+            assert_eq!(Role::of(&format!("db/{name}")).claim, Claim::Others, "{name}");
+        }
         assert_eq!(FileKind::ALL.map(|kind| kind as usize), [0, 1, 2, 3, 4]);
     }
 

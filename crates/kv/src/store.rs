@@ -6,12 +6,14 @@
 //! - What a round has not made durable is in memory; what it took the place of stays on the drive
 //!   until it has.
 
+use crate::clean::garbage_left;
+use crate::content::{SUMS_INLINE, SYNCED_EXTENT};
 use crate::entries::Entry;
-use crate::file::{File, FileId, Lifetime};
+use crate::file::{Extent, File, FileId, Lifetime, Sums};
 use crate::format::PATH_MAX;
-use crate::place::{Family, Policy, Role};
+use crate::place::{Claim, Family, Policy, Role};
 use crate::rounds::Round;
-use crate::zones::{RESERVE, Zones};
+use crate::zones::{Zones, kept_from};
 use furrow_log::record::Uuid;
 use furrow_log::ring::{RecordRing, RingZones};
 use furrow_log::{BLOCK_SIZE, BlockAddr};
@@ -136,7 +138,8 @@ pub struct Space {
     pub capacity: u64,
     /// What they hold.
     pub used: u64,
-    /// What they can hold besides, by cleaning alone.
+    /// What files can hold besides, by cleaning alone: without what is kept for the output of
+    /// compactions and for what a database is made of.
     pub available: u64,
     /// Zones for content.
     pub zones: u32,
@@ -169,6 +172,25 @@ pub struct Counters {
     pub resets: u64,
     /// Extents that were written again because their zone failed.
     pub relocated: u64,
+    /// Times a writer waited for cleaning to make room.
+    pub waits: u64,
+    /// Nanoseconds of these.
+    pub waited: u64,
+    /// Times there was no room.
+    pub refused: u64,
+}
+
+/// What the files of a kind are together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KindSum {
+    /// How many.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Blocks that they have on the drive, those of checksums included.
+    pub blocks: u64,
+    /// Runs of blocks.
+    pub extents: u64,
 }
 
 pub(crate) struct Names {
@@ -234,6 +256,19 @@ pub(crate) fn clean(path: &str) -> Result<String> {
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(path)
+}
+
+/// Extents whose checksums get a block when they are moved.
+pub(crate) fn sums_to_come(extents: &[Extent]) -> u64 {
+    let one = |e: &&Extent| e.blocks > SUMS_INLINE && matches!(e.sums, Sums::Here(_));
+    extents.iter().filter(one).count() as u64
+}
+
+/// How many of so many blocks can be content where extents are as short as files that are written
+/// side by side make them: each has a block of checksums.
+pub(crate) fn without_sums(blocks: u64, zone_blocks: u32) -> u64 {
+    let extent = u64::from(SYNCED_EXTENT.min(zone_blocks.saturating_sub(1)));
+    blocks - blocks.div_ceil(extent + 1)
 }
 
 /// What lies below a directory, from `directory/` on.
@@ -326,18 +361,39 @@ impl Store {
     /// Its room.
     pub fn space(&self) -> Space {
         let zones = &self.0.zones;
-        let usable = u64::from(zones.pool.total().saturating_sub(RESERVE));
+        let total = zones.pool.total();
+        let usable = u64::from(total.saturating_sub(kept_from(Claim::Others, total)));
         let capacity = usable * u64::from(zones.capacity());
         let used = zones.valid_total();
+        let waiting = |file: &File| file.waiting.len() as u64 + sums_to_come(&file.extents);
+        let waiting = self.0.files.borrow().values().map(waiting).sum();
+        let gone = [used, waiting, zones.out_of_reach(garbage_left(zones.capacity()))];
+        let left = gone.into_iter().fold(capacity, u64::saturating_sub);
         let block = BLOCK_SIZE as u64;
         Space {
             capacity: capacity * block,
             used: used * block,
-            available: capacity.saturating_sub(used) * block,
+            available: without_sums(left, zones.capacity()) * block,
             zones: zones.pool.total(),
             free_zones: zones.pool.free_count(),
             peak_zones: zones.pool.total() - zones.least_free.get(),
         }
+    }
+
+    /// What the files of each kind are together, as [`crate::FileKind::ALL`] has them.
+    pub fn kinds(&self) -> [KindSum; 5] {
+        let mut kinds = [KindSum::default(); 5];
+        for file in self.0.files.borrow().values() {
+            let sum = &mut kinds[file.role.kind as usize];
+            sum.files += 1;
+            sum.bytes += file.size;
+            let blocks = |extent: &Extent| {
+                u64::from(extent.blocks) + u64::from(matches!(extent.sums, Sums::At(_)))
+            };
+            sum.blocks += file.extents.iter().map(blocks).sum::<u64>();
+            sum.extents += file.extents.len() as u64;
+        }
+        kinds
     }
 
     fn changed(&self, entry: Entry) {
@@ -451,6 +507,14 @@ impl Store {
     /// `NotFound` if it is neither open nor named.
     pub fn set_lifetime(&self, id: FileId, lifetime: Lifetime) -> Result<()> {
         self.with(id, |file| file.lifetime = lifetime)
+    }
+
+    /// Says that a compaction writes a file: it may have room that is kept for that.
+    ///
+    /// # Errors
+    /// `NotFound` if it is neither open nor named.
+    pub fn mark_compaction(&self, id: FileId) -> Result<()> {
+        self.with(id, |file| file.compaction = true)
     }
 
     /// Opens a file, to be closed again. Its content stays until then, also without a name.

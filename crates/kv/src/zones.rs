@@ -3,12 +3,16 @@
 //! Invariants
 //! - A zone is open for what the policy puts together, as long as there are zones and permits;
 //!   otherwise files share what is open. Nobody waits for a zone that an open file holds.
-//! - The last free zones are for cleaning.
+//! - The last free zones are for cleaning; those before them are for what makes room by being
+//!   written: compactions, and what a database is made of. Who has no claim to a zone that was
+//!   opened out of these does not share it either, unless as many are free again.
+//! - Those who wait for room get it in the order in which they came, each claim in a line of its
+//!   own.
 //! - A zone is reset when nothing in it counts by a durable round, nobody writes to it, and no read
 //!   pins it.
 
-use crate::file::FileId;
-use crate::place::{Family, Policy, Role, Use};
+use crate::file::{FileId, Lifetime};
+use crate::place::{Claim, Family, Policy, Role, Use};
 use furrow_log::address::blocks_per_zone;
 use furrow_log::budget::{Acquire, Budget, Class, Permit};
 use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool};
@@ -20,14 +24,55 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Free zones that only cleaning takes.
 pub(crate) const RESERVE: u32 = 2;
+/// A store with fewer zones for content keeps none for claims.
+const ZONES_FOR_CLAIMS: u32 = 16;
+/// One in so many zones is kept for compactions.
+const COMPACTION_SHARE: u32 = 32;
 
-impl Use {
-    /// Whose permit a zone for it needs, and how many free zones are not for it.
-    fn claim(self) -> (Class, u32) {
-        match self {
-            Use::Files(_) | Use::Blobs(_) => (Class::User, RESERVE),
-            Use::Moved => (Class::Cleaning, 0),
-        }
+/// How many of a store's zones for content are kept from files with this claim: with claims, the
+/// one that cleaning writes to is one of them, open or not.
+pub(crate) fn kept_from(claim: Claim, zones: u32) -> u32 {
+    if zones < ZONES_FOR_CLAIMS {
+        return RESERVE;
+    }
+    let (cleaning, catalog, compaction) = (RESERVE + 1, 1, (zones / COMPACTION_SHARE).max(1));
+    match claim {
+        Claim::Catalog => cleaning,
+        Claim::Compaction => cleaning + catalog,
+        Claim::Others => cleaning + catalog + compaction,
+    }
+}
+
+/// Who wants a zone, and what for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    pub(crate) usage: Use,
+    /// The file that is written, if it is not cleaning that writes.
+    pub(crate) file: Option<FileId>,
+    pub(crate) claim: Claim,
+}
+
+impl Want {
+    /// What cleaning moves.
+    pub(crate) const MOVED: Want = Want { usage: Use::Moved, file: None, claim: Claim::Catalog };
+
+    fn class(self) -> Class {
+        if self.usage == Use::Moved { Class::Cleaning } else { Class::User }
+    }
+}
+
+/// A place in the line of those who wait for room. Dropping it leaves the line.
+pub(crate) struct Place<'a> {
+    zones: &'a Zones,
+    claim: Claim,
+    number: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.zones.lines.borrow_mut()[self.claim as usize].remove(&self.number);
+        // The next is first now.
+        self.zones.freed.notify_all();
     }
 }
 
@@ -37,6 +82,8 @@ struct Open {
     usage: Use,
     /// The file that is written to it, where the policy gives a zone to one at a time.
     holder: Option<FileId>,
+    /// The least that could have it opened when it was.
+    claim: Claim,
 }
 
 /// What can be had for a file.
@@ -70,6 +117,9 @@ pub(crate) struct Zones {
     pub(crate) least_free: Cell<u32>,
     /// Zones that are being reset.
     releasing: RefCell<BTreeSet<ZoneId>>,
+    /// Who waits for room, by claim.
+    lines: RefCell<[BTreeSet<u64>; Claim::COUNT]>,
+    next_in_line: Cell<u64>,
     /// A zone was released, or room came otherwise.
     pub(crate) freed: Notify,
     /// Room is wanted.
@@ -91,6 +141,8 @@ impl Zones {
             ended: Cell::new(false),
             least_free: Cell::new(least_free),
             releasing: RefCell::default(),
+            lines: RefCell::default(),
+            next_in_line: Cell::new(0),
             freed: Notify::new(),
             wanted: Notify::new(),
         }
@@ -106,30 +158,73 @@ impl Zones {
 
     /// Takes up a zone that was written in part before, at its writer's position.
     pub(crate) fn adopt(&self, zone: ZoneId, id: SuperzoneId, usage: Use) {
-        self.open.borrow_mut().push(Open { zone, id, usage, holder: None });
+        self.open.borrow_mut().push(Open { zone, id, usage, holder: None, claim: Claim::Others });
     }
 
-    /// A zone with room for `usage`, which a file or cleaning has.
-    pub(crate) fn choose(&self, usage: Use, file: Option<FileId>) -> Choice {
+    /// Whether as many zones are free as are kept from `want`, and more.
+    fn has_free(&self, want: Want) -> bool {
+        let (free, total) = (self.pool.free_count(), self.pool.total());
+        if want.usage == Use::Moved {
+            return free > 0;
+        }
+        let is_cleanings = |open: &Open| open.usage == Use::Moved && self.has_room(open);
+        let counts = total >= ZONES_FOR_CLAIMS;
+        let open = counts && self.open.borrow().iter().any(is_cleanings);
+        free + u32::from(open) > kept_from(want.claim, total)
+    }
+
+    /// Whether `want` may have room in a zone that is open.
+    fn may_have(&self, want: Want, open: &Open) -> bool {
+        let cleaning = want.usage == Use::Moved;
+        // Cleaning keeps a zone of its own for as long as it can.
+        cleaning || open.usage != Use::Moved && (open.claim <= want.claim || self.has_free(want))
+    }
+
+    /// A place in the line of those who wait for room, at its end.
+    pub(crate) fn queue(&self, claim: Claim) -> Place<'_> {
+        let number = self.next_in_line.get();
+        self.next_in_line.set(number + 1);
+        self.lines.borrow_mut()[claim as usize].insert(number);
+        Place { zones: self, claim, number }
+    }
+
+    /// Whether somebody waits for room who came before, unless the file has a zone of its own.
+    pub(crate) fn must_wait(&self, want: Want, place: Option<&Place<'_>>) -> bool {
+        if want.usage == Use::Moved {
+            return false;
+        }
+        let lines = self.lines.borrow();
+        let first = lines[want.claim as usize].first();
+        let before = first.is_some_and(|first| place.is_none_or(|place| *first < place.number));
+        let held = |open: &Open| open.holder.is_some() && open.holder == want.file;
+        before && !self.open.borrow().iter().any(|open| held(open) && self.has_room(open))
+    }
+
+    fn has_room(&self, open: &Open) -> bool {
+        self.writer.room(open.zone) > 0
+    }
+
+    /// A zone with room for what is wanted.
+    pub(crate) fn choose(&self, want: Want) -> Choice {
         let found = |zone: Option<ZoneId>| zone.map_or(Choice::Nothing, Choice::Zone);
-        let Some(file) = file.filter(|_| self.policy.holds() && usage != Use::Moved) else {
-            let exact = self.find(usage, true).or_else(|| self.begin(usage));
-            return found(exact.or_else(|| self.find(usage, false)));
+        let Some(file) = want.file.filter(|_| self.policy.holds()) else {
+            let exact = self.find(want, true).or_else(|| self.begin(want));
+            return found(exact.or_else(|| self.find(want, false)));
         };
         self.close_full();
         if let Some(held) = self.open.borrow().iter().find(|open| open.holder == Some(file)) {
             return Choice::Zone(held.zone);
         }
         let chosen = match self.policy {
-            Policy::LizaZenfs => match self.choose_as_zenfs(usage) {
+            Policy::LizaZenfs => match self.choose_as_zenfs(want) {
                 Choice::Zone(zone) => Some(zone),
                 choice @ Choice::End(_) => return choice,
                 Choice::Nothing => None,
             },
             // The earliest: the next file goes back to it.
-            _ => self.idle(|open| open.usage == usage).or_else(|| self.begin(usage)),
+            _ => self.idle(want, |open| open.usage == want.usage).or_else(|| self.begin(want)),
         };
-        let chosen = chosen.or_else(|| self.nearest_idle(usage));
+        let chosen = chosen.or_else(|| self.nearest_idle(want));
         if let Some(zone) = chosen {
             let mut open = self.open.borrow_mut();
             let held = open.iter_mut().find(|open| open.zone == zone);
@@ -137,41 +232,45 @@ impl Zones {
             return Choice::Zone(zone);
         }
         // Nobody waits for what an open file holds.
-        found(self.find(usage, false))
+        found(self.find(want, false))
+    }
+
+    fn is_idle(&self, want: Want, open: &Open) -> bool {
+        open.holder.is_none() && self.may_have(want, open)
     }
 
     /// The zone opened first of those nobody holds and `fits` takes.
-    fn idle(&self, fits: impl Fn(&Open) -> bool) -> Option<ZoneId> {
+    fn idle(&self, want: Want, fits: impl Fn(&Open) -> bool) -> Option<ZoneId> {
         let open = self.open.borrow();
-        let idle = open.iter().find(|open| open.holder.is_none() && fits(open));
+        let idle = open.iter().find(|open| self.is_idle(want, open) && fits(open));
         idle.map(|open| open.zone)
     }
 
-    fn nearest_idle(&self, usage: Use) -> Option<ZoneId> {
+    fn nearest_idle(&self, want: Want) -> Option<ZoneId> {
         let open = self.open.borrow();
-        let idle = open.iter().filter(|open| open.holder.is_none() && open.usage != Use::Moved);
-        idle.min_by_key(|open| open.usage.far(usage)).map(|open| open.zone)
+        let idle = open.iter().filter(|open| self.is_idle(want, open));
+        idle.min_by_key(|open| open.usage.far(want.usage)).map(|open| open.zone)
     }
 
     /// By ZenFS's rule.
-    fn choose_as_zenfs(&self, usage: Use) -> Choice {
+    fn choose_as_zenfs(&self, want: Want) -> Choice {
         let best = {
             let open = self.open.borrow();
-            let idle = open.iter().filter(|open| open.holder.is_none() && open.usage != Use::Moved);
-            let with = idle.map(|open| (open.usage.zenfs_diff(usage), open.zone));
+            let idle = open.iter().filter(|open| self.is_idle(want, open));
+            let with = idle.map(|open| (open.usage.zenfs_diff(want.usage), open.zone));
             with.min_by_key(|(diff, _)| *diff)
         };
         if let Some((_, zone)) = best.filter(|(diff, _)| *diff < 50) {
             return Choice::Zone(zone);
         }
-        if let Some(zone) = self.begin(usage) {
+        if let Some(zone) = self.begin(want) {
             return Choice::Zone(zone);
         }
         match best {
             Some((50, zone)) => Choice::Zone(zone),
-            Some(_) if self.pool.free_count() > usage.claim().1 => {
+            Some(_) if self.has_free(want) => {
                 let open = self.open.borrow();
-                let idle = open.iter().filter(|o| o.holder.is_none() && o.usage != Use::Moved);
+                let idle = open.iter().filter(|open| self.is_idle(want, open));
                 let least = idle.min_by_key(|open| self.writer.room(open.zone));
                 least.map_or(Choice::Nothing, |open| Choice::End(open.zone))
             }
@@ -195,44 +294,41 @@ impl Zones {
     }
 
     /// An open zone with room: one that is open for just that, or one that can be shared.
-    pub(crate) fn find(&self, usage: Use, exact: bool) -> Option<ZoneId> {
+    pub(crate) fn find(&self, want: Want, exact: bool) -> Option<ZoneId> {
         self.close_full();
         let open = self.open.borrow();
-        let fits = |open: &&Open| match exact {
-            true => open.usage == usage,
-            // Cleaning keeps a zone of its own for as long as it can.
-            false => open.usage != Use::Moved || usage == Use::Moved,
-        };
-        open.iter().filter(fits).min_by_key(|open| open.usage.far(usage)).map(|open| open.zone)
+        let fits = |open: &&Open| self.may_have(want, open) && (!exact || open.usage == want.usage);
+        open.iter().filter(fits).min_by_key(|open| open.usage.far(want.usage)).map(|open| open.zone)
     }
 
     /// A permit to wait for, if that is all that is missing: full zones give theirs back when the
     /// last write is answered. `None` if there is no free zone to be had.
-    pub(crate) fn next_permit(&self, usage: Use) -> Option<Acquire> {
-        let (class, kept) = usage.claim();
-        (self.pool.free_count() > kept).then(|| self.budget.acquire(class, 1))
+    pub(crate) fn next_permit(&self, want: Want) -> Option<Acquire> {
+        self.has_free(want).then(|| self.budget.acquire(want.class(), 1))
     }
 
-    fn begin(&self, usage: Use) -> Option<ZoneId> {
-        let (class, kept) = usage.claim();
-        if self.pool.free_count() <= kept {
+    fn begin(&self, want: Want) -> Option<ZoneId> {
+        if !self.has_free(want) {
             return None;
         }
-        let permit = self.budget.try_acquire(class, 1)?;
-        self.open(usage, permit)
+        let permit = self.budget.try_acquire(want.class(), 1)?;
+        self.open(want, permit)
     }
 
     /// Opens a free zone. `None` if there is none any more.
-    pub(crate) fn open(&self, usage: Use, permit: Permit) -> Option<ZoneId> {
-        if self.pool.free_count() <= usage.claim().1 {
+    pub(crate) fn open(&self, want: Want, permit: Permit) -> Option<ZoneId> {
+        if !self.has_free(want) {
             return None;
         }
+        let all = [Claim::Others, Claim::Compaction];
+        let least = all.into_iter().find(|claim| self.has_free(Want { claim: *claim, ..want }));
+        let claim = least.unwrap_or(Claim::Catalog).min(want.claim);
         let id = self.pool.allocate(&[])?;
         let zone = self.pool.zone(id, 0);
         self.least_free.set(self.least_free.get().min(self.pool.free_count()));
         self.writer.open_empty(zone);
         self.writer.attach(zone, permit);
-        self.open.borrow_mut().push(Open { zone, id, usage, holder: None });
+        self.open.borrow_mut().push(Open { zone, id, usage: want.usage, holder: None, claim });
         // Others may share it.
         self.freed.notify_all();
         Some(zone)
@@ -323,6 +419,27 @@ impl Zones {
     pub(crate) fn files_in(&self, zone: ZoneId) -> Vec<FileId> {
         let residents = self.residents.borrow();
         residents.get(&zone).map_or(Vec::new(), |files| files.keys().copied().collect())
+    }
+
+    /// Blocks that files with no claim cannot have though they hold nothing: of zones that are
+    /// open for others, and garbage of zones with `least` of it or less, which are not cleaned.
+    pub(crate) fn out_of_reach(&self, least: u32) -> u64 {
+        if self.ended.get() {
+            return 0;
+        }
+        self.close_full();
+        let want = Want { usage: Use::Files(Lifetime::NotSet), file: None, claim: Claim::Others };
+        let open = self.open.borrow();
+        let room = |open: &Open| u64::from(self.writer.room(open.zone));
+        let theirs = |open: &&Open| open.usage != Use::Moved && !self.may_have(want, open);
+        let theirs = open.iter().filter(theirs).map(room).sum::<u64>();
+        let written = |open: &Open| (open.zone, self.capacity() - self.writer.room(open.zone));
+        let full = self.full_zones().into_iter().map(|zone| (zone, self.capacity()));
+        let stuck = full.chain(open.iter().map(written)).map(|(zone, written)| {
+            let garbage = written.saturating_sub(self.valid(zone));
+            if garbage <= least { u64::from(garbage) } else { 0 }
+        });
+        theirs + stuck.sum::<u64>()
     }
 
     /// The full zone in which the fewest blocks count, if there is garbage in any.

@@ -1,0 +1,197 @@
+//! Room of a store: what is kept for whom, who waits for whom, and what is said of it.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use furrow_emu::{Emulator, Fates, Medium, Options as DriveOptions};
+use furrow_kv::{FileId, FormatOptions, Lifetime, Options, Policy, Snapshot, Store};
+use furrow_rt::{Config, Rng, Rt};
+use furrow_zone::{ErrorKind, Geometry};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+const ZONE: usize = 64 * 4096;
+
+/// A drive of 72 zones of 64 blocks with a new store; eight zones are the ring's.
+fn made(rt: &Rt, policy: Policy) -> (Rc<Emulator>, Store) {
+    let geometry = Geometry {
+        max_open: Some(8),
+        max_active: Some(8),
+        unwritten_reads_fail: true,
+        ..Geometry::unlimited(72, 64, 64)
+    };
+    let medium = Medium::memory(&geometry);
+    let device = Emulator::new(rt, geometry, medium, DriveOptions::simulated()).unwrap();
+    let device = Rc::new(device);
+    let (rt2, device2) = (rt.clone(), device.clone());
+    let store = rt.block_on(async move {
+        Store::format(&rt2, device2.clone(), &FormatOptions::default()).await.unwrap();
+        Store::open(&rt2, device2, Options { policy, ..Options::default() }).await.unwrap()
+    });
+    (device, store)
+}
+
+fn content(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    (0..bytes.div_ceil(8)).flat_map(|_| rng.next().to_le_bytes()).take(bytes).collect()
+}
+
+/// Appends and syncs pieces until there is no room; how many bytes the file has then.
+async fn fill(store: &Store, id: FileId, seed: u64, piece: usize) -> u64 {
+    loop {
+        let at = store.size(id).unwrap();
+        let bytes = content(seed ^ at, piece);
+        let appended = store.append(id, &bytes).await;
+        if let Err(error) = &appended {
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            assert_eq!(store.size(id).unwrap(), at, "nothing of what was refused is there");
+            return at;
+        }
+        if let Err(error) = store.sync(id).await {
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            store.truncate(id, at).await.unwrap();
+            return at;
+        }
+    }
+}
+
+async fn check(store: &Store, path: &str, seed: u64, piece: usize) {
+    let id = store.open_file(path).unwrap();
+    let size = store.size(id).unwrap();
+    for at in (0..size).step_by(piece) {
+        let found = store.read(id, at, piece).await.unwrap().to_vec();
+        assert_eq!(found, content(seed ^ at, piece), "{path} at {at}");
+    }
+    store.close(id).await.unwrap();
+}
+
+/// A store that is full for flushes has room for compactions, and one that is full for these for
+/// manifests. What is removed then can be written down, and all go on.
+#[test]
+fn compactions_and_manifests_have_room_of_their_own() {
+    for policy in Policy::NAMES.map(|(_, policy)| policy) {
+        let rt = Rt::new(Config::simulated(3));
+        let (device, store) = made(&rt, policy);
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let flush = store.create("000010.sst", Lifetime::Medium).unwrap();
+            fill(&store, flush, 1, 30_000).await;
+            assert!(store.space().available < 100_000, "{policy:?}: {:?}", store.space());
+            let other = store.create("000011.log", Lifetime::Short).unwrap();
+            assert!(fill(&store, other, 2, 30_000).await < ZONE as u64, "{policy:?}");
+            // Of one lifetime, so that zones could be shared.
+            let compacted = store.create("000012.sst", Lifetime::Medium).unwrap();
+            store.mark_compaction(compacted).unwrap();
+            let output = fill(&store, compacted, 3, 30_000).await;
+            let space = store.space();
+            assert!(output >= 2 * ZONE as u64 - 60_000, "{policy:?}: {output} bytes, {space:?}");
+            let manifest = store.create("MANIFEST-000004", Lifetime::Medium).unwrap();
+            let records = fill(&store, manifest, 4, 10_000).await;
+            assert!(records >= ZONE as u64 - 60_000, "{policy:?}: {records} bytes");
+            // What was kept is not for others, also where it is open and has room.
+            assert!(store.append(other, &content(2, ZONE)).await.is_err());
+            assert_eq!(store.space().available, 0, "{policy:?}");
+
+            store.remove("000010.sst").unwrap();
+            store.close(flush).await.unwrap();
+            store.sync_names().await.unwrap();
+            let more = store.create("000013.sst", Lifetime::Medium).unwrap();
+            assert!(fill(&store, more, 5, 30_000).await > 50 * ZONE as u64, "{policy:?}");
+            for id in [other, compacted, manifest, more] {
+                // What was never placed is refused once more.
+                let _ = store.close(id).await;
+            }
+            device.power_cut(&Fates::nothing(1));
+            rt2.sleep(1_000_000_000).await;
+            device.power_on();
+            let store = Store::open(&rt2, device.clone(), Options::default()).await.unwrap();
+            check(&store, "000012.sst", 3, 30_000).await;
+            check(&store, "MANIFEST-000004", 4, 10_000).await;
+            store.stop().await.unwrap();
+            let said = Snapshot::open(device.clone()).await.unwrap().space();
+            assert_eq!(said.capacity, store.space().capacity);
+        });
+        rt.clear();
+    }
+}
+
+/// As much as is said to be free goes in, and little more.
+#[test]
+fn what_is_said_to_be_free_goes_in() {
+    for seed in 0..6 {
+        let rt = Rt::new(Config::simulated(seed));
+        let (_, store) = made(&rt, Policy::Shared);
+        rt.block_on(async move {
+            let mut rng = Rng::new(seed);
+            // Files, of which some are removed: garbage to be cleaned.
+            for file in 0..100u64 {
+                let id = store.create(&format!("{file}"), Lifetime::Medium).unwrap();
+                store.append(id, &content(file, 100_000)).await.unwrap();
+                store.sync(id).await.unwrap();
+                store.close(id).await.unwrap();
+            }
+            for file in 0..100u64 {
+                if rng.one_in(2) {
+                    store.remove(&format!("{file}")).unwrap();
+                }
+            }
+            store.sync_names().await.unwrap();
+            let said = store.space().available;
+            let id = store.create("full", Lifetime::Medium).unwrap();
+            store.append(id, &content(7, said as usize / 4096 * 4096)).await.unwrap_or_else(
+                |error| {
+                    panic!(
+                        "seed {seed}: {said} bytes were said to be free: {error}, {:?} {:?}",
+                        store.space(),
+                        store.counters()
+                    )
+                },
+            );
+            store.sync(id).await.unwrap();
+            let more = fill(&store, id, 8, 4096).await - said;
+            assert!(more < 4 * ZONE as u64, "seed {seed}: {more} more than {said} went in");
+        });
+        rt.clear();
+    }
+}
+
+/// Who came first gets the room that cleaning makes, also if others come while it is made.
+#[test]
+fn who_waits_for_room_gets_it_in_order() {
+    let rt = Rt::new(Config::simulated(3));
+    let (_, store) = made(&rt, Policy::Shared);
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        // Half of each zone is garbage.
+        for file in 0..128u64 {
+            let id = store.create(&format!("{file}"), Lifetime::Medium).unwrap();
+            let done = store.append(id, &content(file, ZONE / 2)).await;
+            let synced = store.sync(id).await;
+            store.close(id).await.unwrap_or(());
+            if done.is_err() || synced.is_err() {
+                break;
+            }
+        }
+        for file in (0..128u64).step_by(2) {
+            store.remove(&format!("{file}")).unwrap_or(());
+        }
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let mut tasks = Vec::new();
+        for writer in 0..24u64 {
+            let (store, order) = (store.clone(), order.clone());
+            tasks.push(rt2.spawn(async move {
+                let id = store.create(&format!("w{writer}"), Lifetime::Medium).unwrap();
+                store.append(id, &content(writer, ZONE)).await.unwrap();
+                order.borrow_mut().push(writer);
+            }));
+            // Others come later, in the middle of cleaning.
+            rt2.sleep(if writer < 12 { 0 } else { 300_000 }).await;
+        }
+        for task in tasks {
+            task.await;
+        }
+        let order = order.borrow();
+        assert!(order.is_sorted(), "{order:?}");
+        assert!(store.counters().cleaned > 4, "{:?}", store.counters());
+    });
+    rt.clear();
+}
