@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Power cuts at every command of simulated runs: scripts/crash.sh slice|full
 #
-# First whole lives of file systems on drives of many shapes, and of volumes on several drives, with
-# faults and power cuts, by seed.
+# First whole lives of file systems and file stores on drives of many shapes, and of volumes on several
+# drives, with faults and power cuts, by seed.
 # For each subject it prints cut points, fates, a histogram of the commands in flight, and how many
 # crashed states were reopened and compared with what was promised. Then every defect that is built
 # in on purpose (a canary) must be caught: a harness that finds nothing may be blind.
@@ -13,13 +13,13 @@ case "${1:-slice}" in
 # with the features of the other tests it is built already.
 slice)
     build=(--workspace --bin furrow-sim) profile=debug
-    lives=600 volumes=100 effort="--cuts 150 --seconds"
+    lives=600 volumes=100 stores=80 effort="--cuts 150 --seconds"
     fs=20 fsync=7 rot=7 raid=18 kv=8 ledger=3 toy=3
     ;;
 # Every command of every run.
 full)
     build=(--release -p furrow-sim) profile=release
-    lives=50000 volumes=1000 effort="--reopens"
+    lives=50000 volumes=1000 stores=10000 effort="--reopens"
     fs=300000 fsync=50000 rot=50000 raid=50000 kv=50000 ledger=50000 toy=20000
     ;;
 *) fail "unknown form '$1': slice or full" ;;
@@ -55,6 +55,7 @@ canary() {
 
 "$sim" 1 --runs "$lives" --quiet || failed=1
 "$sim" --subject raid 1 --runs "$volumes" --quiet || failed=1
+"$sim" --subject kv 1 --runs "$stores" --quiet || failed=1
 sweep fs "$fs"
 sweep fsync "$fsync"
 sweep rot "$rot"
@@ -72,7 +73,7 @@ for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord Unlisted Early
     SkippedFlush; do
     canary "raid:$defect" --cuts 40
 done
-for defect in SkippedFlush EarlySync EarlyReset TrustedRound; do canary "kv:$defect" --cuts 100; done
+for defect in SkippedFlush EarlySync EarlyReset TrustedRound EarlyEmpty; do canary "kv:$defect" --cuts 100; done
 for defect in SkipFlush EarlyAck IgnoreExtent EarlyRelease; do canary "ledger:$defect"; done
 for defect in SkippedFlush EarlyAck DroppedCrc ReuseBeforeRelease; do canary "toy:$defect"; done
 say

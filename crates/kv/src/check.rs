@@ -9,16 +9,19 @@
 
 use crate::entries::FileState;
 use crate::file::{Extent, FileId, Sums};
-use crate::format::{PATH_MAX, SuperblockBody, kind};
+use crate::format::{PATH_MAX, kind};
 use crate::inspect::{PIECE, identify, name_of, places, read_sums, wrong_content};
-use crate::recover::{Replay, find_ring, is_written, reports_of, superblock_of};
+use crate::recover::{Replay, is_written, reports_of};
+use crate::ring::{
+    Superblock, find_ring, may_be_newer, none_found, offline_beginning, superblock_of,
+};
 use crate::store::Node;
 use furrow_log::address::{blocks_per_zone, blocks_written};
 use furrow_log::record::{self, RecordHeader, Uuid, crc32c};
-use furrow_log::ring::{RingZones, read_half};
+use furrow_log::ring::{RingZones, is_offline, read_half};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
 use furrow_rt::Pool;
-use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use furrow_zone::{ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
@@ -121,7 +124,7 @@ impl CheckReport {
 
 /// What a half of the ring says, as far as it can be followed.
 struct Half {
-    superblock: SuperblockBody,
+    superblock: Superblock,
     header: RecordHeader,
     replay: Replay,
     records: u64,
@@ -180,10 +183,7 @@ impl Check<'_> {
     }
 
     async fn run(&mut self) -> Result<()> {
-        let none = || {
-            let message = format!("{}: no store", self.device.name());
-            Error::new(ErrorKind::WrongFormat, message)
-        };
+        let none = || none_found(self.device, &self.reports);
         self.report.uuid = identify(self.device).await?.ok_or_else(none)?;
         let ring = match find_ring(self.device, &self.reports, &self.pages).await {
             Ok(Some(ring)) => ring,
@@ -199,8 +199,9 @@ impl Check<'_> {
                 return Ok(());
             }
         };
-        let Some(half) = self.newest(ring).await? else { return Ok(()) };
-        let label = half.superblock.label;
+        let zones = ring.zones;
+        let Some(half) = self.newest(zones, ring.halves).await? else { return Ok(()) };
+        let label = half.superblock.body.label;
         let label = label.split(|byte| *byte == 0).next().unwrap_or_default();
         self.report.label = String::from_utf8_lossy(label).into_owned();
         self.report.uuid = half.header.object;
@@ -218,51 +219,90 @@ impl Check<'_> {
         }
         self.failed_zones();
         self.names(&replay);
-        self.files(&replay, ring).await;
+        self.files(&replay, zones).await;
         Ok(())
     }
 
     /// The half of the ring that counts.
-    async fn newest(&mut self, ring: RingZones) -> Result<Option<Half>> {
-        let (first, second) = (self.half(ring, 0).await?, self.half(ring, 1).await?);
-        let turns: Vec<u64> =
-            [&first, &second].into_iter().flatten().map(|half| half.header.epoch.get()).collect();
-        let whole = [first, second].into_iter().flatten().filter(|half| half.replay.whole);
-        let newest = whole.max_by_key(|half| half.header.epoch.get());
-        let Some(half) = newest else {
-            self.of_ring(None, "neither half has a whole snapshot: the store cannot be opened");
-            return Ok(None);
-        };
-        let turn = half.header.epoch.get();
-        if turns.iter().any(|other| *other > turn) {
-            self.note("a crash cut the beginning of a half of the ring off: the other one counts");
-        } else if turns.len() > 1 {
-            self.note("the older half of the ring was not emptied yet: the next opening does it");
+    async fn newest(
+        &mut self,
+        ring: RingZones,
+        halves: Vec<(u64, Superblock)>,
+    ) -> Result<Option<Half>> {
+        self.without_superblock(ring, &halves);
+        let mut incomplete = false;
+        let mut halves = halves.into_iter();
+        while let Some((_, superblock)) = halves.next() {
+            let Some(half) = self.half(&superblock).await? else { continue };
+            if !half.replay.whole {
+                incomplete = true;
+                continue;
+            }
+            if let Some(zone) = may_be_newer(&superblock, &self.reports) {
+                self.of_ring(Some((zone.0, 0)), is_offline(self.device, zone).to_string());
+            }
+            if incomplete {
+                let what = "a crash cut the beginning of a half of the ring off: another counts";
+                self.note(what);
+            }
+            if halves.next().is_some() {
+                let what =
+                    "an older half of the ring was not emptied yet: the next opening does it";
+                self.note(what);
+            }
+            return Ok(Some(half));
         }
-        Ok(Some(half))
+        let offline = offline_beginning(self.device.geometry(), &self.reports);
+        match offline.filter(|zone| ring.has(*zone)) {
+            Some(zone) => {
+                self.of_ring(Some((zone.0, 0)), is_offline(self.device, zone).to_string())
+            }
+            None => {
+                let what = "no half has a whole snapshot: the store cannot be opened";
+                self.of_ring(None, what);
+            }
+        }
+        Ok(None)
     }
 
-    /// Reads a half of the ring.
-    async fn half(&mut self, ring: RingZones, number: u8) -> Result<Option<Half>> {
-        let mut half: Option<Half> = None;
-        for zone in ring.zones(number) {
-            let end = blocks_written(&self.reports[zone.0 as usize], self.device.geometry());
-            let (at, ended) = self.zone_of_half(zone, &mut half).await?;
-            if half.is_none() && end > 0 {
+    /// Notes zones of the ring that hold something and are of no half that was found.
+    fn without_superblock(&mut self, ring: RingZones, halves: &[(u64, Superblock)]) {
+        for zone in ring.zones() {
+            let known = |(_, half): &(u64, Superblock)| {
+                half.zones.contains(&zone) || half.failed.contains(&zone)
+            };
+            let report = &self.reports[zone.0 as usize];
+            let written = blocks_written(report, self.device.geometry()) > 0;
+            if written && !halves.iter().any(known) {
                 self.note(format!(
                     "zone {zone} begins with no superblock: a crash cut off the half of the ring \
                      that was to begin there, or it is damaged"
                 ));
             }
+        }
+    }
+
+    /// Reads a half of the ring.
+    async fn half(&mut self, superblock: &Superblock) -> Result<Option<Half>> {
+        let zones = &superblock.zones;
+        let mut half: Option<Half> = None;
+        for (index, zone) in zones.iter().copied().enumerate() {
+            let end = blocks_written(&self.reports[zone.0 as usize], self.device.geometry());
+            let (at, ended) = self.zone_of_half(zone, &mut half).await?;
             let Some(half) = half.as_mut().filter(|half| !half.broken) else { break };
-            if at < end && !ended && at > 0 && self.is_zeros(zone, at).await {
-                continue;
+            if at < end && !ended && at > 0 {
+                match self.filled(zone, at).await {
+                    // The zone was ended before it was full, or is read-only.
+                    None => break,
+                    Some(true) => continue,
+                    Some(false) => {}
+                }
             }
             if at < end {
-                self.behind_the_end(zone, at, half, ring.zones(number)).await;
+                self.behind_the_end(zone, at, half, &zones[index..]).await;
                 break;
             }
-            if at == 0 {
+            if at < blocks_per_zone(self.device.geometry()) {
                 break;
             }
         }
@@ -325,24 +365,23 @@ impl Check<'_> {
         Some(pages.first()?.bytes().to_vec())
     }
 
-    async fn is_zeros(&self, zone: ZoneId, offset: u32) -> bool {
-        let block = self.block(zone, offset).await;
-        block.is_some_and(|block| block.iter().all(|byte| *byte == 0))
+    /// Whether a block of a zone holds the zeros that fill it up. `None` if the drive is sure that it
+    /// was never written.
+    async fn filled(&self, zone: ZoneId, offset: u32) -> Option<bool> {
+        let at = BlockAddr::new(self.device.geometry(), zone, offset);
+        match read_blocks(self.device, QueueId(0), at, 1, &self.pages).await {
+            Ok(read) => Some(read.iter().all(|page| page.bytes().iter().all(|byte| *byte == 0))),
+            Err(error) => (error.kind() != ErrorKind::Corrupt).then_some(false),
+        }
     }
 
     /// The records of a half end at a block that holds something else. A crash leaves that, if it
     /// was the last round; if whole records of the same turn come behind it in the zone, or some of
     /// a later round in another one, something durable is damaged.
-    async fn behind_the_end(
-        &mut self,
-        zone: ZoneId,
-        end: u32,
-        half: &mut Half,
-        zones: impl Iterator<Item = ZoneId>,
-    ) {
+    async fn behind_the_end(&mut self, zone: ZoneId, end: u32, half: &mut Half, zones: &[ZoneId]) {
         let (last, round) = (half.replay.record, half.replay.round);
         let mut lost = 0u64;
-        for other in zones.filter(|other| other.0 >= zone.0) {
+        for other in zones.iter().copied() {
             let written = blocks_written(&self.reports[other.0 as usize], self.device.geometry());
             let mut lost_here = 0;
             for at in if other == zone { end } else { 0 }..written {

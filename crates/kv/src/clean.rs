@@ -7,10 +7,12 @@ use crate::content::SUMS_INLINE;
 use crate::file::{Block, Extent, FileId, Sums};
 use crate::format::EXTENT_MAX;
 use crate::place::Claim;
-use crate::store::Store;
+use crate::store::{Canary, Store};
 use crate::zones::{Want, kept_from};
+use furrow_log::record::crc32c;
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use std::rc::Rc;
 
 /// Blocks that are read and checked for moving before others have their turn.
 const MOVED_AT_ONCE: u32 = 64;
@@ -99,11 +101,20 @@ impl Store {
         }
     }
 
-    /// Empties a zone.
+    /// Empties a zone, unless something in it cannot be read.
     async fn clean(&self, victim: ZoneId) -> Result<()> {
         for id in self.0.zones.files_in(victim) {
             while let Some(extent) = self.extent_in(victim, id) {
-                self.move_extent(id, &extent).await?;
+                match self.pages_of(id, &extent).await {
+                    Ok(pages) => self.move_pages(id, &extent, pages).await?,
+                    Err(error) if error.is_gone() => return Err(error),
+                    // What cannot be read stays where it is: whoever reads the file is told.
+                    Err(_) => {
+                        self.0.zones.leave_uncleaned(victim);
+                        self.count(|counters| counters.unreadable += 1);
+                        return Ok(());
+                    }
+                }
             }
         }
         self.join_round(None).await?;
@@ -121,12 +132,11 @@ impl Store {
         files.get(&id)?.extents.iter().find(inside).cloned()
     }
 
-    /// Gives an extent another place.
+    /// Gives an extent, which holds these pages, another place.
     ///
     /// # Errors
-    /// `Corrupt` or `Io` if it cannot be read, `NoSpace`.
-    async fn move_extent(&self, id: FileId, extent: &Extent) -> Result<()> {
-        let pages = self.pages_of(id, extent).await?;
+    /// `NoSpace`; `Io` if the store died.
+    async fn move_pages(&self, id: FileId, extent: &Extent, pages: Pages) -> Result<()> {
         let (mut first, mut rest) = (extent.first, pages.as_slice());
         let mut moved = Vec::new();
         while !rest.is_empty() {
@@ -153,54 +163,55 @@ impl Store {
             counters.copied += u64::from(extent.blocks);
             counters.copied_of[kind as usize] += u64::from(extent.blocks);
         });
-        if !self.replace(id, extent, &moved) {
+        let Some(before) = self.replace(id, extent, &moved) else {
             // It was removed or cut meanwhile.
             moved.iter().for_each(|extent| self.retire(id, extent));
             return Ok(());
-        }
-        self.retire(id, extent);
+        };
+        self.retire(id, &before);
         for extent in moved.iter().filter(|extent| extent.blocks > SUMS_INLINE) {
             self.store_sums(id, extent.first, Want::MOVED).await?;
         }
         Ok(())
     }
 
-    /// The extent lies elsewhere from now on, where all of it has arrived.
-    fn replace(&self, id: FileId, extent: &Extent, moved: &[Extent]) -> bool {
+    /// The extent lies elsewhere from now on, where all of it has arrived. Answers what it was until
+    /// now: its checksums may have been written meanwhile.
+    fn replace(&self, id: FileId, extent: &Extent, moved: &[Extent]) -> Option<Extent> {
         let mut files = self.0.files.borrow_mut();
-        let Some(file) = files.get_mut(&id) else { return false };
+        let file = files.get_mut(&id)?;
         let same = |now: &Extent| now.at == extent.at && now.blocks == extent.blocks;
-        let Some(at) = file.extents.iter().position(same) else { return false };
-        file.extents.splice(at..=at, moved.iter().cloned());
+        let at = file.extents.iter().position(same)?;
+        let before = file.extents.splice(at..=at, moved.iter().cloned()).next();
         file.flying.retain(|block, _| *block < extent.first || *block >= extent.end());
         file.changed_from(extent.first);
         self.0.must.borrow_mut().insert(id);
-        true
+        before
     }
 
     /// Nothing more is written to a zone of which a write failed.
     ///
     /// # Errors
-    /// If it is the drive that failed.
+    /// If it is the drive that failed: what a drive that was away has lost is unknown.
     pub(crate) fn give_up(&self, zone: ZoneId, error: &Error) -> Result<()> {
         let writer = &self.0.zones.writer;
-        if !writer.device().report(zone, 1).is_ok_and(|reports| !reports.is_empty()) {
+        if error.is_gone()
+            || !writer.device().report(zone, 1).is_ok_and(|reports| !reports.is_empty())
+        {
             return Err(error.clone());
         }
         self.0.zones.leave(zone);
         self.0.moves.set(self.0.moves.get() + 1);
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
-            // A zone that was ended looks written to its end: the last round on the drive may name
-            // what is not there until the next is durable. If that fails, the store is dead.
+            // What is to go elsewhere may need the zone's permit. So it is ended at once, though the
+            // last round on the drive may name what is not in it: recovery looks for that.
             let writer = &store.0.zones.writer;
             writer.drained(zone).await;
-            if store.join_round(None).await.is_err() {
-                return;
-            }
             // A zone that cannot be ended stays active: there is one fewer then.
             let _ = writer.close(zone).await;
             writer.forgive(zone);
+            let _ = store.join_round(None).await;
         });
         Ok(())
     }
@@ -237,6 +248,9 @@ impl Store {
     pub(crate) async fn relocate(&self, id: FileId, lost: &Extent, error: &Error) -> Result<()> {
         let zone = self.zone_of(lost.at);
         self.give_up(zone, error)?;
+        if self.has(Canary::UnmovedExtent) {
+            return Ok(());
+        }
         let find = || {
             let files = self.0.files.borrow();
             let file = files.get(&id)?;
@@ -246,12 +260,46 @@ impl Store {
             file.extents.iter().find(overlaps).cloned()
         };
         while let Some(extent) = find() {
-            self.move_extent(id, &extent).await.map_err(|why| match why.kind() {
+            let extent = self.split(id, extent, lost.first);
+            let pages = self.pages_of(id, &extent).await?;
+            self.move_pages(id, &extent, pages).await.map_err(|why| match why.kind() {
                 ErrorKind::NoSpace => error.clone().at(why.to_string()),
                 _ => why,
             })?;
+            // A round under way may have told of the place where nothing is.
+            self.0.moves.set(self.0.moves.get() + 1);
             self.count(|counters| counters.relocated += 1);
         }
         Ok(())
+    }
+
+    /// Makes two of an extent: what the drive has before block `at` stays, the rest is in memory.
+    /// Answers that.
+    fn split(&self, id: FileId, whole: Extent, at: u32) -> Extent {
+        let mut files = self.0.files.borrow_mut();
+        let Some(file) = files.get_mut(&id).filter(|_| whole.first < at) else { return whole };
+        let in_memory = (at..whole.end()).map(|block| file.flying.get(&block));
+        let sums: Option<Vec<u32>> =
+            in_memory.map(|page| page.map(|page| crc32c(page.bytes()))).collect();
+        let (Some(sums), Some(index)) = (sums, file.extents.iter().position(|e| *e == whole))
+        else {
+            return whole;
+        };
+        let kept = at - whole.first;
+        let rest = Extent {
+            first: at,
+            blocks: whole.blocks - kept,
+            at: whole.at.plus(kept),
+            sums: Sums::Here(Rc::new(sums)),
+        };
+        let first = &mut file.extents[index];
+        first.blocks = kept;
+        if let Sums::Here(sums) = &mut first.sums {
+            Rc::make_mut(sums).truncate(kept as usize);
+        }
+        file.extents.insert(index + 1, rest.clone());
+        file.changed_from(whole.first);
+        self.0.must.borrow_mut().insert(id);
+        rest
     }
 }

@@ -469,9 +469,11 @@ impl Store {
         self.0.flights.borrow_mut().insert(flight, id);
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
-            if written.await.is_err() {
-                store.0.zones.leave(zone);
+            if let Err(error) = written.await {
                 store.unstore_sums(id, first, place, &sums);
+                if let Err(error) = store.give_up(zone, &error) {
+                    store.die(&error);
+                }
             }
             store.0.flights.borrow_mut().remove(&flight);
             store.0.landed.notify_all();
@@ -482,13 +484,16 @@ impl Store {
     /// A block of checksums could not be written: they are in the entry again.
     fn unstore_sums(&self, id: FileId, first: u32, place: BlockAddr, sums: &Rc<Vec<u32>>) {
         self.0.moves.set(self.0.moves.get() + 1);
-        self.0.retired.borrow_mut().push((self.zone_of(place), id, 1));
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id) else { return };
         let found = file.extents.iter_mut().find(|e| e.sums == Sums::At(place));
+        // Else the extent has gone, and the block with it.
         if let Some(extent) = found {
-            extent.sums = Sums::Here(sums.clone());
+            let kept = sums.iter().take(extent.blocks as usize).copied().collect();
+            extent.sums = Sums::Here(Rc::new(kept));
             file.changed_from(first);
+            self.0.must.borrow_mut().insert(id);
+            self.0.retired.borrow_mut().push((self.zone_of(place), id, 1));
         }
     }
 

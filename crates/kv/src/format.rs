@@ -6,8 +6,9 @@
 //! names and files, the last record of which says so, then what changed since, in *rounds*.
 //!
 //! Invariants
-//! - Of the two halves the one with the higher turn whose snapshot is whole counts. The other is
-//!   emptied only after that.
+//! - Of the halves the one with the highest turn whose snapshot is whole counts. The others are
+//!   emptied only after that. A zone that is offline holds none that counts if the first zone of
+//!   the newest half there is could be emptied, and was not.
 //! - Records of a half have consecutive sequence numbers. What follows a gap was never promised.
 //! - A round may name content that is not on the drive only if it is the last one: then the files
 //!   it names are as the round before had them.
@@ -20,8 +21,10 @@ use furrow_log::layout;
 use furrow_log::record::Uuid;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
+/// The superblock says what each zone of the ring is.
+pub const INCOMPAT_ROLES: u64 = 1;
 /// Features that an older version must refuse.
-pub const INCOMPAT_KNOWN: u64 = 0;
+pub const INCOMPAT_KNOWN: u64 = INCOMPAT_ROLES;
 /// Most bytes of a path.
 pub const PATH_MAX: usize = 1024;
 /// Most blocks of an extent: those that a block of checksums covers.
@@ -60,10 +63,12 @@ pub mod flag {
 }
 
 layout! {
-    /// Body of the first record of a half of the ring.
+    /// Body of the first record of a half of the ring. A byte follows for each zone of the ring:
+    /// 0 it is for other halves, 1 it is of this one, 2 it failed. Stores without that feature have
+    /// no such bytes: their halves lie one behind the other.
     ///
     /// Invariants: the ring's zones lie behind the conventional ones, those of the content behind
-    /// the ring; both as the drive's geometry gives them.
+    /// the ring; both as the drive's geometry gives them. A half's zones are in ascending order.
     pub struct SuperblockBody: 120 {
         /// Features an older version may ignore.
         pub compat: U64,
@@ -81,10 +86,12 @@ layout! {
         pub zone_blocks: U32,
         /// First zone of the ring.
         pub ring_start: U32,
-        /// Zones of each half of the ring.
+        /// Zones of each half of the ring, if there are so many that did not fail.
         pub half_zones: U32,
+        /// Zones of the ring beyond those of two halves.
+        pub spare_zones: U32,
         /// Zeros.
-        pub reserved: [u8; 8],
+        pub reserved: [u8; 4],
     }
 
     /// Opens the body of a record of entries.

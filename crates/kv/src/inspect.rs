@@ -11,7 +11,8 @@ use crate::entries::FileState;
 use crate::file::{Extent, FileId, Lifetime, Sums};
 use crate::format::{SumsHead, kind};
 use crate::place::Claim;
-use crate::recover::{self, Opened, Replay, reports_of};
+use crate::recover::{Opened, Replay, reports_of};
+use crate::ring::{MAY_BEGIN, find};
 use crate::store::{Node, Space, sums_to_come, without_sums};
 use crate::zones::kept_from;
 use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
@@ -29,8 +30,6 @@ use zerocopy::FromBytes;
 
 /// Most blocks that are read with one command.
 pub(crate) const PIECE: u32 = 256;
-/// Zones behind the conventional ones that may begin a half of the ring.
-const MAY_BEGIN: usize = 65;
 
 /// What is known of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,8 +103,8 @@ impl Snapshot {
     pub async fn open(device: Rc<dyn ZonedDevice>) -> Result<Snapshot> {
         let reports = reports_of(&*device)?;
         let pages = Pool::new(2 * PIECE as usize);
-        let mut found = recover::find(&*device, &reports, &pages).await?;
-        found.replay.put_in_order(&*device, &reports, &pages, false).await?;
+        let mut found = find(&*device, &reports, &pages, false).await?;
+        found.replay.put_in_order(&*device, &reports, &pages, (found.ring, false)).await?;
         let names = count_names(&found.replay);
         Ok(Snapshot { device, pages, reports, found, names, sums: RefCell::default() })
     }
@@ -140,11 +139,16 @@ impl Snapshot {
         self.found.replay.record
     }
 
+    /// The zones of the ring, and those of the half that counts.
+    pub fn ring_zones(&self) -> (RingZones, &[ZoneId]) {
+        (self.found.ring, &self.found.half)
+    }
+
     /// Bytes of a half of the ring, and how many of the half that counts were written.
     pub fn ring(&self) -> (u64, u64) {
         let geometry = self.device.geometry();
-        let zones = self.found.ring.zones(1 - self.found.half);
-        let written = zones.map(|zone| blocks_written(self.report(zone), geometry));
+        let zones = self.found.half.iter();
+        let written = zones.map(|zone| blocks_written(self.report(*zone), geometry));
         let half = u64::from(self.found.ring.half) * u64::from(blocks_per_zone(geometry));
         let block = BLOCK_SIZE as u64;
         (half * block, written.map(u64::from).sum::<u64>() * block)
@@ -242,7 +246,7 @@ impl Snapshot {
             let files = residents.remove(&report.zone).unwrap_or_default();
             let conventional = usage == ZoneUse::Conventional;
             let written = if conventional { 0 } else { blocks_written(report, geometry) };
-            let current = self.found.ring.zones(1 - self.found.half).any(|z| z == report.zone);
+            let current = self.found.half.contains(&report.zone);
             let valid = if current { written } else { files.values().sum() };
             let active = report.state.is_active();
             ZoneInfo { zone: report.zone, usage, active, written, valid, files }
@@ -445,7 +449,7 @@ pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<Uuid>> {
     let pages = Pool::new(8);
     let reports = reports_of(device)?;
     let first = geometry.conventional_zones;
-    for report in reports.iter().skip(first as usize).take(MAY_BEGIN) {
+    for report in reports.iter().skip(first as usize).take(MAY_BEGIN as usize) {
         // The superblock; where it is damaged, the snapshot's first record behind it.
         for (offset, wanted) in [(0, kind::SUPERBLOCK), (1, kind::ENTRIES)] {
             if offset >= blocks_begun(report, geometry) {

@@ -16,6 +16,7 @@
 //! | `zones` | which zones are open and for what, what counts in each |
 //! | `clean` | zone cleaning, relocation of what a failed zone lost |
 //! | `recover` | making and opening a store |
+//! | `ring` | the record ring as it is found on a drive |
 //! | `inspect` | looking at a store without writing to its drive |
 //! | `check` | is everything as it must be? |
 //! | `trace` | recorded runs, to be replayed |
@@ -31,6 +32,7 @@ mod gather;
 mod inspect;
 mod place;
 mod recover;
+mod ring;
 mod rounds;
 mod store;
 pub mod trace;

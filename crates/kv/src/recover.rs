@@ -5,25 +5,26 @@
 
 use crate::entries::{self, Entry, FileState};
 use crate::file::{Extent, File, FileId, Sums};
-use crate::format::{INCOMPAT_KNOWN, SuperblockBody, flag, kind};
+use crate::format::{SumsHead, flag, kind};
+use crate::inspect::places;
 use crate::place::{Family, Role, Use};
+use crate::ring::{MAY_BEGIN, find};
 use crate::store::{Canary, Counters, Inner, Names, Node, Options, Store, rename};
 use crate::zones::{RESERVE, Zones};
-use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
+use furrow_log::address::{blocks_begun, blocks_written, sectors_per_block};
 use furrow_log::budget::{Budget, Class};
 use furrow_log::pool::{ReleaseProof, SuperzoneId, ZonePool, describe};
-use furrow_log::record::{RecordHeader, Uuid, crc32c};
-use furrow_log::ring::{FoundRecord, RecordRing, RingZones, half_for, read_half, release_zones};
+use furrow_log::record::{self, Expect, Uuid, crc32c};
+use furrow_log::ring::{FoundRecord, RecordRing, RingZones, empty_zone, half_for, release_zones};
 use furrow_log::writer::{Order, Writer};
 use furrow_log::{BlockAddr, read_blocks};
-use furrow_rt::{Notify, Pool, Rt};
+use furrow_rt::{Notify, PAGE_SIZE, Page, Pool, Rt};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use zerocopy::FromBytes;
 
 /// Permits that a drive without a limit counts as having.
 const UNLIMITED: u32 = 64;
@@ -35,7 +36,10 @@ const PERMITS_MIN: u32 = 4;
 const ZONES_MIN: u32 = RESERVE + 3;
 /// Bytes a half of the ring should hold.
 const HALF_BYTES: u64 = 16 << 20;
-
+/// One zone of so many is there for a zone of the ring that fails.
+const SPARE_OF: u32 = 32;
+/// Most zones that are.
+const SPARES: u32 = 4;
 /// How a store is made.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
@@ -71,11 +75,19 @@ fn check(geometry: &Geometry, ring: RingZones) -> Result<()> {
     if let Some(permits) = geometry.max_active.filter(|permits| *permits < PERMITS_MIN) {
         return invalid(format!("{permits} active zones: a store needs {PERMITS_MIN}"));
     }
+    // The end of a zone below a whole block is written with the last block.
+    let block = sectors_per_block(geometry);
+    let least = block + geometry.zone_capacity.0 % block;
+    if let Some(most) = geometry.max_transfer.filter(|most| most.0 < least) {
+        return invalid(format!(
+            "commands of at most {most} logical blocks: a store needs {least}"
+        ));
+    }
     let left = geometry.zones.saturating_sub(ring.end());
     if left < ZONES_MIN {
         return invalid(format!(
             "{left} zones behind the ring, which takes {}: a store needs {ZONES_MIN}",
-            2 * ring.half
+            ring.count()
         ));
     }
     Ok(())
@@ -85,7 +97,8 @@ fn ring_of(geometry: &Geometry, half_bytes: Option<u64>) -> RingZones {
     let half = half_for(geometry, half_bytes.unwrap_or(HALF_BYTES));
     // Of a small drive no more than an eighth.
     let half = half.min((geometry.zones / 16).max(1));
-    RingZones { start: geometry.conventional_zones, half }
+    let spares = (geometry.zones / SPARE_OF).clamp(1, SPARES);
+    RingZones { start: geometry.conventional_zones, half, spares }
 }
 
 /// What recovery reads of the ring.
@@ -154,111 +167,6 @@ impl Replay {
     }
 }
 
-/// What a half of the ring says.
-struct Half {
-    superblock: SuperblockBody,
-    header: RecordHeader,
-    replay: Replay,
-}
-
-/// Reads a half of the ring. `None` if it does not begin with a superblock and a whole snapshot.
-async fn read(
-    device: &dyn ZonedDevice,
-    reports: &[ZoneReport],
-    zones: impl Iterator<Item = ZoneId>,
-    pages: &Pool,
-) -> Result<Option<Half>> {
-    let mut half: Option<Half> = None;
-    let mut broken = None;
-    read_half(device, reports, zones, pages, |record| {
-        let sequence = record.header.sequence.get();
-        match &mut half {
-            None => {
-                let Some(superblock) = superblock_of(device, &record)? else { return Ok(false) };
-                let replay = Replay { record: sequence, ..Replay::default() };
-                half = Some(Half { superblock, header: record.header, replay });
-            }
-            Some(half) => {
-                let same = record.header.kind.get() == kind::ENTRIES
-                    && record.header.object == half.header.object
-                    && record.header.epoch == half.header.epoch
-                    && sequence == half.replay.record + 1;
-                if !same {
-                    return Ok(false);
-                }
-                // A whole record that says what cannot be is damage, not an end.
-                if let Err(error) = half.replay.apply(&record) {
-                    broken = Some(error.at(format!("{}: record {sequence}", device.name())));
-                    return Ok(false);
-                }
-            }
-        }
-        Ok(true)
-    })
-    .await?;
-    match (half.filter(|half| half.replay.whole), broken) {
-        (Some(_), Some(error)) => Err(error),
-        (half, _) => Ok(half),
-    }
-}
-
-pub(crate) fn superblock_of(
-    device: &dyn ZonedDevice,
-    record: &FoundRecord,
-) -> Result<Option<SuperblockBody>> {
-    if record.header.kind.get() != kind::SUPERBLOCK {
-        return Ok(None);
-    }
-    let Ok((body, _)) = SuperblockBody::read_from_prefix(&record.body) else { return Ok(None) };
-    let wrong = |what: String| Err(Error::new(ErrorKind::WrongFormat, what).at(device.name()));
-    let unknown = body.incompat.get() & !INCOMPAT_KNOWN;
-    if unknown != 0 {
-        return wrong(format!(
-            "the store has features this program does not know ({unknown:#x}): use a newer version"
-        ));
-    }
-    let geometry = device.geometry();
-    let (zones, blocks) = (body.zones.get(), body.zone_blocks.get());
-    let expected = (geometry.zones, blocks_per_zone(geometry));
-    if (zones, blocks) != expected {
-        return wrong(format!(
-            "a store of {zones} zones of {blocks} blocks, the drive has {} of {}",
-            expected.0, expected.1
-        ));
-    }
-    Ok(Some(body))
-}
-
-/// The halves of the ring there are, found where they may begin: at its start, or behind a half of
-/// so many zones as there may be.
-pub(crate) async fn find_ring(
-    device: &dyn ZonedDevice,
-    reports: &[ZoneReport],
-    pages: &Pool,
-) -> Result<Option<RingZones>> {
-    let geometry = device.geometry();
-    let start = geometry.conventional_zones;
-    for zone in (start..geometry.zones).take(65) {
-        let mut found = None;
-        read_half(device, reports, std::iter::once(ZoneId(zone)), pages, |record| {
-            found = superblock_of(device, &record)?;
-            Ok(false)
-        })
-        .await?;
-        if let Some(body) = found {
-            let ring = RingZones { start: body.ring_start.get(), half: body.half_zones.get() };
-            let begins = ring.start == start
-                && (1..=64).contains(&ring.half)
-                && (zone == start || zone == start + ring.half)
-                && ring.end() < geometry.zones;
-            if begins {
-                return Ok(Some(ring));
-            }
-        }
-    }
-    Ok(None)
-}
-
 impl Store {
     /// Makes a store on a drive.
     ///
@@ -280,16 +188,18 @@ impl Store {
         let reports = reports_of(&*device)?;
         let pages = Pool::new(256);
         refuse_used(&*device, &reports, options.force)?;
-        if let Some(bad) =
-            reports[ring.start as usize..ring.end() as usize].iter().find(|r| is_bad(r))
-        {
+        let failed: BTreeSet<ZoneId> =
+            ring.zones().filter(|zone| is_bad(&reports[zone.0 as usize])).collect();
+        if ring.count() - (failed.len() as u32) < 2 {
             return Err(Error::new(
                 ErrorKind::Io,
                 format!(
-                    "{}: zone {} is {:?}, and the record ring needs it: this drive cannot be used",
+                    "{}: {} of zones {} to {} failed, and the record ring needs two of them: this \
+                     drive cannot be used",
                     device.name(),
-                    bad.zone,
-                    bad.state
+                    failed.len(),
+                    ring.start,
+                    ring.end() - 1
                 ),
             ));
         }
@@ -306,7 +216,8 @@ impl Store {
             uuid,
             device: drive,
             ring,
-            half: 0,
+            half: Vec::new(),
+            failed,
             turn: 0,
             replay: Replay { next_file: 1, ..Replay::default() },
         };
@@ -326,16 +237,20 @@ impl Store {
     pub async fn open(rt: &Rt, device: Rc<dyn ZonedDevice>, options: Options) -> Result<Store> {
         let reports = reports_of(&*device)?;
         let pages = Pool::new(options.pages_in_flight);
-        let found = find(&*device, &reports, &pages).await?;
+        let older = options.has(Canary::OlderHalf);
+        let mut found = find(&*device, &reports, &pages, older).await?;
         check(device.geometry(), found.ring).map_err(|error| error.at(device.name()))?;
-        let trusting = cfg!(feature = "canary") && has_trusted_round(&options);
-        let mut found = found;
-        found.replay.put_in_order(&*device, &reports, &pages, trusting).await?;
+        let trusting = options.has(Canary::TrustedRound);
+        found.replay.put_in_order(&*device, &reports, &pages, (found.ring, trusting)).await?;
         let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
-        // The half that is to begin holds an older snapshot, or one that a crash cut off.
+        // The other zones of the ring hold older snapshots, or one that a crash cut off.
         let pool = ZonePool::new(&writer, &[], 1)?;
-        let next = found.ring.zones(found.half);
-        release_zones(&pool, &*device, next, ReleaseProof::by(0)).await?;
+        for zone in found.ring.zones().filter(|zone| !found.half.contains(zone)) {
+            let fine = !found.failed.contains(&zone);
+            if fine && !empty_zone(&pool, &*device, zone, ReleaseProof::by(0)).await? {
+                found.failed.insert(zone);
+            }
+        }
         let reports = end_strays(&writer, reports_of(&*device)?).await?;
         let store = found.store(rt, writer, &reports, pages, options)?;
         let round = store.0.round.get();
@@ -381,17 +296,6 @@ impl Store {
     }
 }
 
-#[allow(unused_variables, reason = "without the feature none has one")]
-fn has_trusted_round(options: &Options) -> bool {
-    #[cfg(feature = "canary")]
-    return options.canary == Some(Canary::TrustedRound);
-    #[cfg(not(feature = "canary"))]
-    {
-        let _ = Canary::TrustedRound;
-        false
-    }
-}
-
 /// A power cut can leave more zones active than there were permits in use: those that were full but
 /// for what a cache lost. Ends as many as it takes for the ring to go on; answers how zones are.
 ///
@@ -431,52 +335,17 @@ fn refuse_used(device: &dyn ZonedDevice, reports: &[ZoneReport], force: bool) ->
     }
 }
 
-/// Reads the ring: the newest half with a whole snapshot.
-pub(crate) async fn find(
-    device: &dyn ZonedDevice,
-    reports: &[ZoneReport],
-    pages: &Pool,
-) -> Result<Opened> {
-    let none = || Error::new(ErrorKind::WrongFormat, format!("{}: no store", device.name()));
-    BlockAddr::check(device.geometry()).map_err(|error| error.at(device.name()))?;
-    let ring = find_ring(device, reports, pages).await?.ok_or_else(none)?;
-    let mut best: Option<(u8, Half)> = None;
-    for half in 0..2 {
-        let found = read(device, reports, ring.zones(half), pages).await?;
-        let newer = |found: &Half| {
-            best.as_ref().is_none_or(|best| found.header.epoch.get() > best.1.header.epoch.get())
-        };
-        if let Some(found) = found.filter(newer) {
-            best = Some((half, found));
-        }
-    }
-    let (half, found) = best.ok_or_else(|| {
-        let message = "neither half of the record ring has a whole snapshot";
-        Error::new(ErrorKind::Corrupt, message).at(device.name())
-    })?;
-    let label = found.superblock.label;
-    let label = label.split(|byte| *byte == 0).next().unwrap_or_default();
-    Ok(Opened {
-        label: String::from_utf8_lossy(label).into_owned(),
-        created: found.superblock.created.get(),
-        uuid: found.header.object,
-        device: found.header.device,
-        ring,
-        half: 1 - half,
-        turn: found.header.epoch.get(),
-        replay: found.replay,
-    })
-}
-
 /// What is needed to open a store.
 pub(crate) struct Opened {
     pub(crate) label: String,
     pub(crate) created: i64,
     pub(crate) uuid: Uuid,
-    device: Uuid,
+    pub(crate) device: Uuid,
     pub(crate) ring: RingZones,
-    /// The half that is going to be written.
-    pub(crate) half: u8,
+    /// Zones of the half that counts.
+    pub(crate) half: Vec<ZoneId>,
+    /// Zones of the ring that failed.
+    pub(crate) failed: BTreeSet<ZoneId>,
     pub(crate) turn: u64,
     pub(crate) replay: Replay,
 }
@@ -489,14 +358,14 @@ impl Replay {
         device: &dyn ZonedDevice,
         reports: &[ZoneReport],
         pages: &Pool,
-        trusting: bool,
+        (ring, trusting): (RingZones, bool),
     ) -> Result<()> {
         let lacking = match trusting {
             true => BTreeSet::new(),
             false => self.lacking(device, reports, pages).await?,
         };
         self.take_back(&lacking);
-        self.check(device)
+        self.check(device, ring)
     }
 
     /// Files whose last round names content that is not on the drive.
@@ -547,9 +416,10 @@ impl Replay {
     }
 
     /// Refuses what cannot be.
-    fn check(&self, device: &dyn ZonedDevice) -> Result<()> {
+    fn check(&self, device: &dyn ZonedDevice, ring: RingZones) -> Result<()> {
         let geometry = device.geometry();
-        let mut taken = BTreeSet::new();
+        // Where each extent ends, by where it begins.
+        let mut taken: BTreeMap<BlockAddr, BlockAddr> = BTreeMap::new();
         for (id, state) in &self.files {
             let corrupt = |what: String| {
                 let message = format!("{}: file {}: {what}", device.name(), id.0);
@@ -558,15 +428,21 @@ impl Replay {
             if id.0 >= self.next_file {
                 return corrupt(format!("files up to {} were made", self.next_file));
             }
-            for extent in &state.extents {
-                let end = extent.at.plus(extent.blocks - 1);
-                let places = (extent.at.locate(geometry), end.locate(geometry));
-                let (Some((zone, _)), Some((last, _))) = places else {
-                    return corrupt(format!("an extent at {}", extent.at));
+            for (at, blocks) in state.extents.iter().flat_map(places) {
+                let last = BlockAddr(at.0.saturating_add(blocks - 1));
+                let (Some((zone, _)), Some((end, _))) =
+                    (at.locate(geometry), last.locate(geometry))
+                else {
+                    return corrupt(format!("an extent at {at}, beyond the drive's end"));
                 };
-                if zone != last || !taken.insert(extent.at) {
-                    return corrupt(format!("an extent at {} that cannot be", extent.at));
+                if zone != end || zone.0 < ring.end() {
+                    return corrupt(format!("an extent at {at} that cannot be"));
                 }
+                let before = taken.range(..=last).next_back();
+                if before.is_some_and(|(_, end)| *end >= at) {
+                    return corrupt(format!("an extent at {at}, where another is"));
+                }
+                taken.insert(at, last);
             }
         }
         Ok(())
@@ -589,7 +465,8 @@ pub(crate) fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneRe
 }
 
 /// Whether all of an extent is on the drive, as far as a power cut decides that. A zone that was
-/// ended looks written to its end: there the last block tells, as zones are written in order.
+/// ended looks written to its end, and so does one that is read-only: there the last block tells, as
+/// zones are written in order.
 async fn is_there(
     extent: &Extent,
     device: &dyn ZonedDevice,
@@ -600,32 +477,70 @@ async fn is_there(
     if !is_written(extent, geometry, reports) {
         return Ok(false);
     }
-    let last = extent.at.plus(extent.blocks - 1);
-    let (sums, sum) = match &extent.sums {
-        Sums::Here(sums) => (None, sums.last().copied()),
-        Sums::At(at) => (Some(*at), None),
+    let ended = |at: BlockAddr| {
+        let report = at.locate(geometry).map(|(zone, _)| reports[zone.0 as usize].state);
+        matches!(report, Some(ZoneState::Full | ZoneState::ReadOnly))
     };
-    for at in std::iter::once(last).chain(sums) {
-        let full = |report: &ZoneReport| report.state == ZoneState::Full;
-        if !at.locate(geometry).is_some_and(|(zone, _)| full(&reports[zone.0 as usize])) {
-            continue;
-        }
-        match read_blocks(device, QueueId(0), at, 1, pages).await {
-            // What was never written may read as zeros.
-            Ok(read) => {
-                let zeros = read[0].bytes().iter().all(|byte| *byte == 0);
-                let written = at == last && sum.is_none_or(|sum| sum == crc32c(read[0].bytes()));
-                if zeros && !written {
-                    return Ok(false);
-                }
+    let sum = match &extent.sums {
+        Sums::Here(sums) => sums.last().copied(),
+        Sums::At(at) => match found(device, *at, pages).await? {
+            Found::Nothing if ended(*at) => return Ok(false),
+            Found::Page(page) if ended(*at) && is_cut_off(&page, None, geometry) => {
+                return Ok(false);
             }
-            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(false),
-            // A block that cannot be read was written: whoever reads the file is told.
-            Err(error) if !error.is_gone() => {}
-            Err(error) => return Err(error),
-        }
+            Found::Page(page) => sum_in(&page, extent.blocks as usize - 1),
+            _ => None,
+        },
+    };
+    let last = extent.at.plus(extent.blocks - 1);
+    if !ended(last) {
+        return Ok(true);
     }
-    Ok(true)
+    Ok(match found(device, last, pages).await? {
+        Found::Nothing => false,
+        Found::Unread => true,
+        Found::Page(page) => {
+            let whole = sum.is_some_and(|sum| sum == crc32c(page.bytes()));
+            whole || !is_cut_off(&page, Some(PAGE_SIZE), geometry)
+        }
+    })
+}
+
+/// What a drive has of a block.
+enum Found {
+    Page(Page),
+    /// It was never written.
+    Nothing,
+    /// It was written, and cannot be read: whoever reads the file is told.
+    Unread,
+}
+
+async fn found(device: &dyn ZonedDevice, at: BlockAddr, pages: &Pool) -> Result<Found> {
+    match read_blocks(device, QueueId(0), at, 1, pages).await {
+        Ok(mut read) => Ok(read.pop().map_or(Found::Nothing, Found::Page)),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Found::Nothing),
+        Err(error) if !error.is_gone() => Ok(Found::Unread),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a power cut left nothing or only a part of a block that held so many bytes: what was never
+/// written may read as zeros. `None`: as many as its record says.
+fn is_cut_off(page: &Page, bytes: Option<usize>, geometry: &Geometry) -> bool {
+    if page.bytes().iter().all(|byte| *byte == 0) {
+        return true;
+    }
+    let record = || record::peek(page.bytes()).map(|header| header.length.get() as usize);
+    let sector = geometry.block_size.0 as usize;
+    bytes.or_else(record).is_some_and(|bytes| record::is_torn(page.bytes(), bytes, sector))
+}
+
+/// A checksum in a block of checksums.
+fn sum_in(page: &Page, index: usize) -> Option<u32> {
+    let expect = Expect { kind: kind::SUMS, ..Expect::default() };
+    let (_, body) = record::open(page.bytes(), &expect).ok()?;
+    let sum = body.get(SumsHead::SIZE..)?.as_chunks::<4>().0.get(index)?;
+    Some(u32::from_le_bytes(*sum))
 }
 
 impl Opened {
@@ -647,8 +562,9 @@ impl Opened {
             owner.into_iter().for_each(|id: SuperzoneId| pool.mark_full(id));
         }
         let budget = Budget::new(geometry.max_active.unwrap_or(UNLIMITED), &KEPT);
-        let permits = || budget.try_acquire(Class::Metadata, 1);
-        let ring = RecordRing::begin(&writer, &pages, self.ring, self.half, (permits(), permits()));
+        let permit = budget.try_acquire(Class::Metadata, 1);
+        let known = (self.half, self.failed);
+        let ring = RecordRing::new(&writer, &pages, self.ring, known, permit);
         let zones = Zones::new(pool, budget, writer, options.policy);
         let replay = self.replay;
         let mut files: BTreeMap<FileId, File> = BTreeMap::new();
@@ -721,7 +637,7 @@ pub async fn is_store(device: &dyn ZonedDevice) -> Result<bool> {
     let geometry = device.geometry();
     let pages = Pool::new(8);
     let reports = reports_of(device)?;
-    for zone in (geometry.conventional_zones..geometry.zones).take(65) {
+    for zone in (geometry.conventional_zones..geometry.zones).take(MAY_BEGIN as usize) {
         if blocks_begun(&reports[zone as usize], geometry) == 0 {
             continue;
         }

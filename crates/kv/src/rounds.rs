@@ -4,19 +4,20 @@
 //! next begins when it is durable. So only the last round on a drive may name content that is not
 //! there, and it was never promised then.
 //!
-//! When the ring's half is full, the round is a turn: a snapshot of everything in the other half,
-//! sent when the content is durable.
+//! When the ring's half is full, or a zone of it fails, the round is a turn: a snapshot of everything
+//! in another half, sent when the content is durable.
 
 use crate::entries::{Bodies, Entry, FileState};
 use crate::file::{File, FileId, Synced};
-use crate::format::{SuperblockBody, flag, kind};
+use crate::format::{INCOMPAT_ROLES, SuperblockBody, flag, kind};
 use crate::store::{Canary, Inner, Node, Retired, Store};
 use furrow_log::budget::Class;
 use furrow_log::pool::ReleaseProof;
 use furrow_log::record::{RecordId, blocks_for};
-use furrow_log::ring::release_zones;
+use furrow_log::ring::empty_zone;
+use furrow_log::writer::Failure;
 use furrow_rt::Notify;
-use furrow_zone::{Result, ZoneId};
+use furrow_zone::{Error, Result, ZoneId};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use zerocopy::IntoBytes;
@@ -99,6 +100,14 @@ impl Store {
         // What goes on in the background finds this when it comes to the drive.
         let message = "the store was stopped";
         self.die(&furrow_zone::Error::new(furrow_zone::ErrorKind::Io, message));
+        // A round under way ends before the drive is let go.
+        loop {
+            let over = self.0.landed.wait();
+            if !self.0.committing.get() {
+                break;
+            }
+            over.await;
+        }
         self.0.zones.ended.set(true);
         self.0.zones.writer.let_go();
         Ok(())
@@ -165,7 +174,11 @@ impl Store {
                 views = self.turn(number, &mut wanted, views).await?;
                 break;
             }
-            self.send(kind::ENTRIES, bodies).await?;
+            if let Err(error) = self.send(kind::ENTRIES, bodies).await {
+                self.end_half(&error, true).await?;
+                views = self.turn(number, &mut wanted, views).await?;
+                break;
+            }
             told = true;
             if !self.has(Canary::EarlySync) {
                 self.landed(mark, Some(&wanted)).await?;
@@ -226,7 +239,8 @@ impl Store {
         let ring = self.0.ring.borrow();
         let blocks = bodies.iter().map(|body| blocks_for(body.len()));
         let (total, longest) = (blocks.clone().sum::<u32>(), blocks.max().unwrap_or(0));
-        total + (self.0.ring_zones.half - 1) * longest <= ring.room()
+        let ends = ring.half().len().saturating_sub(1) as u32;
+        total + ends * longest <= ring.room()
     }
 
     fn record_id(&self, kind: u16) -> RecordId {
@@ -271,7 +285,28 @@ impl Store {
         }
     }
 
-    /// Goes on in the ring's other half, with a snapshot.
+    /// The ring's half is ended, because a zone of it failed. `counts`: what is durable is there.
+    ///
+    /// # Errors
+    /// The error of the write, if it is not a zone of the ring that failed, of a drive that answers;
+    /// or that of the drive, if it does not let the zone end.
+    async fn end_half(&self, error: &Error, counts: bool) -> Result<()> {
+        let writer = &self.0.zones.writer;
+        let failed = |failure: Failure| failure.of_zone && self.0.ring_zones.has(failure.zone);
+        if error.is_gone() || !writer.failures().into_iter().any(failed) {
+            return Err(error.clone());
+        }
+        let begun = self.0.ring.borrow().begun();
+        for zone in begun {
+            writer.close(zone).await?;
+            writer.forget(zone);
+        }
+        self.0.ring.borrow_mut().end_half(counts);
+        self.count(|counters| counters.ring_failures += 1);
+        Ok(())
+    }
+
+    /// Goes on in another half of the ring, with a snapshot.
     async fn turn(
         &self,
         number: u64,
@@ -294,27 +329,44 @@ impl Store {
             }
         };
         self.flush().await?;
-        let permit = inner.zones.budget.try_acquire(Class::Metadata, 1);
-        inner.ring.borrow_mut().turn(permit)?;
         self.begin_half(bodies).await?;
         Ok(views)
     }
 
-    /// Writes superblock and snapshot to the half of the ring that begins, and empties the other
-    /// one when they are durable.
+    /// Writes superblock and snapshot to a half of the ring that begins, and empties the others when
+    /// they are durable. Where a zone fails, to another.
     pub(crate) async fn begin_half(&self, bodies: Vec<Vec<u8>>) -> Result<()> {
-        let inner = &*self.0;
-        inner.turn.set(inner.turn.get() + 1);
-        self.count(|counters| counters.turns += 1);
-        self.send(kind::SUPERBLOCK, vec![inner.superblock().as_bytes().to_vec()]).await?;
-        self.send(kind::ENTRIES, bodies).await?;
+        while let Err(error) = self.write_half(&bodies).await {
+            self.end_half(&error, false).await?;
+        }
         self.flush().await?;
-        let other: Vec<ZoneId> = inner.ring.borrow().other().collect();
+        self.empty_old().await
+    }
+
+    /// Empties what earlier halves of the ring had.
+    async fn empty_old(&self) -> Result<()> {
+        let inner = &*self.0;
         let zones = &inner.zones;
         let proof = ReleaseProof::by(zones.pool.durable_checkpoint());
-        release_zones(&zones.pool, &**zones.writer.device(), other.into_iter(), proof).await?;
-        inner.ring.borrow_mut().other_released();
+        let old = inner.ring.borrow().old();
+        for zone in old {
+            let empty = empty_zone(&zones.pool, &**zones.writer.device(), zone, proof).await?;
+            inner.ring.borrow_mut().emptied(zone, empty);
+        }
         Ok(())
+    }
+
+    async fn write_half(&self, bodies: &[Vec<u8>]) -> Result<()> {
+        let inner = &*self.0;
+        let permit = inner.zones.budget.acquire(Class::Metadata, 1).await;
+        inner.ring.borrow_mut().turn(Some(permit))?;
+        if self.has(Canary::EarlyEmpty) {
+            self.empty_old().await?;
+        }
+        inner.turn.set(inner.turn.get() + 1);
+        self.count(|counters| counters.turns += 1);
+        self.send(kind::SUPERBLOCK, vec![inner.superblock()]).await?;
+        self.send(kind::ENTRIES, bodies.to_vec()).await
     }
 
     /// The round is durable: what it says counts, what it took the place of does not any more.
@@ -371,25 +423,30 @@ async fn run_rounds(store: Store) {
         round.over.notify_all();
     }
     store.0.committing.set(false);
+    store.0.landed.notify_all();
 }
 
 impl Inner {
-    pub(crate) fn superblock(&self) -> SuperblockBody {
+    /// The superblock of the half that is written, and what each zone of the ring is.
+    fn superblock(&self) -> Vec<u8> {
         let geometry = self.zones.writer.geometry();
         let mut label = [0; 64];
         label[..self.label.len()].copy_from_slice(self.label.as_bytes());
-        SuperblockBody {
+        let body = SuperblockBody {
             compat: 0.into(),
             ro_compat: 0.into(),
-            incompat: 0.into(),
+            incompat: INCOMPAT_ROLES.into(),
             label,
             created: self.created.into(),
             zones: geometry.zones.into(),
             zone_blocks: self.zones.capacity().into(),
             ring_start: self.ring_zones.start.into(),
             half_zones: self.ring_zones.half.into(),
-            reserved: [0; 8],
-        }
+            spare_zones: self.ring_zones.spares.into(),
+            reserved: [0; 4],
+        };
+        let roles = self.ring.borrow().roles().into_iter().map(|role| role as u8);
+        body.as_bytes().iter().copied().chain(roles).collect()
     }
 
     fn zone_entry(&self, zone: ZoneId) -> Entry {

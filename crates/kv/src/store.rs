@@ -14,6 +14,7 @@ use crate::format::PATH_MAX;
 use crate::place::{Claim, Family, Policy, Role};
 use crate::rounds::Round;
 use crate::zones::{Zones, kept_from};
+use furrow_log::pool::SuperzoneState;
 use furrow_log::record::Uuid;
 use furrow_log::ring::{RecordRing, RingZones};
 use furrow_log::{BLOCK_SIZE, BlockAddr};
@@ -56,8 +57,8 @@ impl Default for Options {
     }
 }
 
-/// A defect built in on purpose, which the crash sweep must catch. Without the feature `canary`
-/// nothing has one.
+/// A defect built in on purpose, which the crash sweep or the simulation must catch. Without the
+/// feature `canary` nothing has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
     /// A sync does not flush the drive's cache.
@@ -72,17 +73,36 @@ pub enum Canary {
     EarlyNames,
     /// A round has the bytes behind a file's last whole block only when the file is new to it.
     StaleTail,
+    /// The ring's older half is emptied before the newer one is durable.
+    EarlyEmpty,
+    /// What a zone that failed has lost is not written again.
+    UnmovedExtent,
+    /// What is on the drive is shown, though a zone that may have held newer records is offline.
+    OlderHalf,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 6] = [
+    pub const ALL: [Canary; 9] = [
         Canary::SkippedFlush,
         Canary::EarlySync,
         Canary::EarlyReset,
         Canary::TrustedRound,
         Canary::EarlyNames,
         Canary::StaleTail,
+        Canary::EarlyEmpty,
+        Canary::UnmovedExtent,
+        Canary::OlderHalf,
+    ];
+    /// Those that power cuts alone show.
+    pub const CRASH: [Canary; 7] = [
+        Canary::SkippedFlush,
+        Canary::EarlySync,
+        Canary::EarlyReset,
+        Canary::TrustedRound,
+        Canary::EarlyNames,
+        Canary::StaleTail,
+        Canary::EarlyEmpty,
     ];
 }
 
@@ -108,6 +128,14 @@ impl Options {
             let message = format!("{canary:?}: this build has no defects that can be chosen");
             Err(Error::new(ErrorKind::Unsupported, message))
         }
+    }
+
+    #[allow(unused_variables, reason = "without the feature none has one")]
+    pub(crate) fn has(&self, canary: Canary) -> bool {
+        #[cfg(feature = "canary")]
+        return self.canary == Some(canary);
+        #[cfg(not(feature = "canary"))]
+        false
     }
 }
 
@@ -178,6 +206,10 @@ pub struct Counters {
     pub waited: u64,
     /// Times there was no room.
     pub refused: u64,
+    /// Zones that cleaning left because something in them cannot be read.
+    pub unreadable: u64,
+    /// Halves of the record ring that ended because a zone failed.
+    pub ring_failures: u64,
 }
 
 /// What the files of a kind are together.
@@ -325,12 +357,8 @@ impl Store {
         self.0.dead.borrow().clone()
     }
 
-    #[allow(unused_variables, reason = "without the feature none has one")]
     pub(crate) fn has(&self, canary: Canary) -> bool {
-        #[cfg(feature = "canary")]
-        return self.0.options.canary == Some(canary);
-        #[cfg(not(feature = "canary"))]
-        false
+        self.0.options.has(canary)
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counters)) {
@@ -361,7 +389,8 @@ impl Store {
     /// Its room.
     pub fn space(&self) -> Space {
         let zones = &self.0.zones;
-        let total = zones.pool.total();
+        let failed = zones.pool.count(SuperzoneState::Retired);
+        let total = zones.pool.total() - failed;
         let usable = u64::from(total.saturating_sub(kept_from(Claim::Others, total)));
         let capacity = usable * u64::from(zones.capacity());
         let used = zones.valid_total();

@@ -120,6 +120,8 @@ pub(crate) struct Zones {
     /// Who waits for room, by claim.
     lines: RefCell<[BTreeSet<u64>; Claim::COUNT]>,
     next_in_line: Cell<u64>,
+    /// Zones with something that cannot be read: cleaning leaves them.
+    uncleaned: RefCell<BTreeSet<ZoneId>>,
     /// A zone was released, or room came otherwise.
     pub(crate) freed: Notify,
     /// Room is wanted.
@@ -143,6 +145,7 @@ impl Zones {
             releasing: RefCell::default(),
             lines: RefCell::default(),
             next_in_line: Cell::new(0),
+            uncleaned: RefCell::default(),
             freed: Notify::new(),
             wanted: Notify::new(),
         }
@@ -446,8 +449,16 @@ impl Zones {
     pub(crate) fn victim(&self) -> Option<ZoneId> {
         self.close_full();
         let valid = self.full_zones().into_iter().map(|zone| (self.valid(zone), zone));
-        let some = valid.filter(|(valid, _)| (1..self.capacity()).contains(valid));
+        let uncleaned = self.uncleaned.borrow();
+        let some = valid.filter(|(valid, zone)| {
+            (1..self.capacity()).contains(valid) && !uncleaned.contains(zone)
+        });
         some.min().map(|(_, zone)| zone)
+    }
+
+    /// Something in a zone cannot be read: it is not cleaned any more.
+    pub(crate) fn leave_uncleaned(&self, zone: ZoneId) {
+        self.uncleaned.borrow_mut().insert(zone);
     }
 
     /// Full zones in which nothing counts.
@@ -476,6 +487,7 @@ impl Zones {
             self.untold.borrow_mut().insert(zone);
         }
         self.releasing.borrow_mut().remove(&zone);
+        self.uncleaned.borrow_mut().remove(&zone);
         self.freed.notify_all();
         released
     }

@@ -219,7 +219,7 @@ fn zones_names_and_pieces_of_files_are_told() {
         assert_eq!(gone.kind(), ErrorKind::NotFound);
         let zones = snapshot.zones();
         assert_eq!(zones.len(), 48);
-        assert_eq!(zones.iter().filter(|zone| zone.usage == ZoneUse::Ring).count(), 6);
+        assert_eq!(zones.iter().filter(|zone| zone.usage == ZoneUse::Ring).count(), 7);
         let content = zones.iter().filter(|zone| zone.usage != ZoneUse::Ring);
         let valid: u64 = content.clone().map(|zone| u64::from(zone.valid)).sum();
         assert_eq!(valid * 4096, snapshot.space().used);

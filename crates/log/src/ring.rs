@@ -1,14 +1,20 @@
-//! The record ring: records one after the other, in two halves of whole zones.
+//! The record ring: records one after the other, in halves of whole zones that take turns.
 //!
-//! An engine appends records to one half. When the half is full it *turns*: the other half begins
+//! An engine appends records to one half. When the half is full it *turns*: the next half begins
 //! with all that counts, written whole, and the first is released once that is durable. So one half
 //! always holds a whole beginning, and a power cut in the middle of a turn costs nothing.
 //!
+//! Zones fail. The ring has more zones than two halves take, and a half is made of any of them that
+//! are empty. One that takes no write any more ends the half: the ring turns. One that cannot be
+//! emptied is *failed*: no half has it again.
+//!
 //! Invariants
 //! - A record never crosses the end of a zone: what is left of the zone is filled with zeros.
-//! - Records of a half lie in the order of their sequence numbers.
+//! - Records of a half lie in the order of their sequence numbers, and its zones in ascending order.
+//! - A half's first zone is emptied before the others: what is left of one is not taken for it.
 //! - Each half needs an active-zone permit while it holds something: within a half a zone is not
-//!   begun before the one before it is full. Nothing is filled or finished for a turn.
+//!   begun before the one before it is full. Nothing is filled or finished for a turn, unless a
+//!   zone failed.
 //!
 //! It does not know what the records say.
 
@@ -17,30 +23,47 @@ use crate::budget::Permit;
 use crate::pool::{ReleaseProof, ZonePool};
 use crate::record::{self, Expect, RecordHeader, RecordId, blocks_for};
 use crate::writer::{Durability, Kind, Writer, Written};
-use furrow_rt::Pool;
+use furrow_rt::{Pages, Pool};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
+use std::collections::BTreeSet;
 
-/// The zones of a ring: two halves, each of consecutive zones, one after the other.
+/// Most zones of a half.
+pub const HALF_MAX: u32 = 64;
+/// Most zones beyond those of two halves.
+pub const SPARES_MAX: u32 = 8;
+
+/// The zones of a ring, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingZones {
-    /// First zone of the first half.
+    /// The first.
     pub start: u32,
-    /// Zones of each half.
+    /// Zones of each half, if there are so many that did not fail.
     pub half: u32,
+    /// Zones beyond those of two halves.
+    pub spares: u32,
 }
 
 impl RingZones {
-    /// Zones of a half, in order.
-    pub fn zones(&self, half: u8) -> impl Iterator<Item = ZoneId> + use<> {
-        let first = self.start + u32::from(half) * self.half;
-        (first..first + self.half).map(ZoneId)
+    /// All of them, in order.
+    pub fn zones(&self) -> impl Iterator<Item = ZoneId> + use<> {
+        (self.start..self.end()).map(ZoneId)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        2 * self.half + self.spares
     }
 
     /// The first zone behind the ring.
     pub fn end(&self) -> u32 {
-        self.start + 2 * self.half
+        self.start + self.count()
+    }
+
+    /// Whether a zone is one of them.
+    pub fn has(&self, zone: ZoneId) -> bool {
+        (self.start..self.end()).contains(&zone.0)
     }
 }
 
@@ -57,8 +80,9 @@ pub struct FoundRecord {
 /// gets one after the other, and says whether to go on.
 ///
 /// # Errors
-/// `Io` if a block that was written cannot be read, or what `each` returned. A record that is torn
-/// or damaged ends the half: whether one was to be there is for the caller to know.
+/// `Io` if a block that was written cannot be read, or a zone is offline that records may have
+/// reached; or what `each` returned. A record that is torn or damaged ends the half: whether one
+/// was to be there is for the caller to know.
 pub async fn read_half(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -70,6 +94,9 @@ pub async fn read_half(
     for zone in zones {
         let missing = || Error::new(ErrorKind::Io, format!("{}: no report", device.name()));
         let report = reports.get(zone.0 as usize).ok_or_else(missing)?;
+        if report.state == ZoneState::Offline {
+            return Err(is_offline(device, zone));
+        }
         let (mut at, end) = (0, blocks_written(report, geometry));
         while at < end {
             let Some(record) = record_at(device, zone, at, end, pages).await? else {
@@ -84,18 +111,43 @@ pub async fn read_half(
                 return Ok(());
             }
         }
-        if at == 0 {
+        if end < blocks_per_zone(geometry) {
             return Ok(());
         }
     }
     Ok(())
 }
 
+/// What a ring's zone may have held is nowhere else.
+pub fn is_offline(device: &dyn ZonedDevice, zone: ZoneId) -> Error {
+    let message = format!(
+        "{}: zone {zone} is offline, and the newest records may have been there: nothing older is \
+         shown instead; bring the zone back, or restore a backup",
+        device.name()
+    );
+    Error::new(ErrorKind::Io, message)
+}
+
+/// Blocks of a zone. `None` if the drive is sure that some were never written.
+async fn blocks_at(
+    device: &dyn ZonedDevice,
+    (zone, at): (ZoneId, u32),
+    blocks: u32,
+    pages: &Pool,
+) -> Result<Option<Pages>> {
+    let addr = BlockAddr::new(device.geometry(), zone, at);
+    match read_blocks(device, QueueId(0), addr, blocks, pages).await {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Whether block `at` holds the zeros that fill a zone up.
 async fn is_filled(device: &dyn ZonedDevice, zone: ZoneId, at: u32, pages: &Pool) -> Result<bool> {
-    let addr = BlockAddr::new(device.geometry(), zone, at);
-    let page = read_blocks(device, QueueId(0), addr, 1, pages).await?;
-    Ok(page[0].bytes().iter().all(|byte| *byte == 0))
+    let page = blocks_at(device, (zone, at), 1, pages).await?;
+    let zeros = |page: Pages| page.iter().all(|page| page.bytes().iter().all(|byte| *byte == 0));
+    Ok(page.is_some_and(zeros))
 }
 
 /// The record at block `at` of a zone that was written up to `end`, if there is a whole one.
@@ -106,16 +158,18 @@ async fn record_at(
     end: u32,
     pages: &Pool,
 ) -> Result<Option<FoundRecord>> {
-    let addr = BlockAddr::new(device.geometry(), zone, at);
-    let first = read_blocks(device, QueueId(0), addr, 1, pages).await?;
-    let Some(header) = record::peek(first[0].bytes()) else { return Ok(None) };
+    let Some(first) = blocks_at(device, (zone, at), 1, pages).await? else { return Ok(None) };
+    let Some(header) = first.first().and_then(|page| record::peek(page.bytes())) else {
+        return Ok(None);
+    };
     if header.blocks() == 0 || header.blocks() > end - at {
         return Ok(None);
     }
     let whole = match header.blocks() {
-        1 => first,
-        blocks => read_blocks(device, QueueId(0), addr, blocks, pages).await?,
+        1 => Some(first),
+        blocks => blocks_at(device, (zone, at), blocks, pages).await?,
     };
+    let Some(whole) = whole else { return Ok(None) };
     let bytes: Vec<u8> = whole.iter().flat_map(|page| page.iter().copied()).collect();
     match record::open(&bytes, &Expect { kind: header.kind.get(), ..Expect::default() }) {
         Ok((header, body)) => Ok(Some(FoundRecord { header, body: body.to_vec() })),
@@ -124,71 +178,80 @@ async fn record_at(
     }
 }
 
+/// What a zone of a ring is to the half that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RingRole {
+    /// For halves to come.
+    Other = 0,
+    /// Of this half.
+    Half = 1,
+    /// It failed: no half has it again.
+    Failed = 2,
+}
+
+impl RingRole {
+    /// From what is stored.
+    pub fn from_byte(byte: u8) -> Option<RingRole> {
+        [RingRole::Other, RingRole::Half, RingRole::Failed].get(usize::from(byte)).copied()
+    }
+}
+
 /// The writing end of a ring.
 pub struct RecordRing {
     writer: Writer,
     pages: Pool,
     zones: RingZones,
-    half: u8,
-    /// The zone of the half that is written, counted from its first.
-    current: u32,
-    /// Whether the other half is empty on the drive.
-    other_clean: bool,
-    /// For the zone of the other half that a power cut left active.
+    /// Zones of the half that is written, in order.
+    half: Vec<ZoneId>,
+    /// The zone of the half that is written.
+    current: usize,
+    /// Zones of earlier halves that are not empty yet, in the order in which to empty them.
+    old: Vec<ZoneId>,
+    failed: BTreeSet<ZoneId>,
+    /// For the zone of an earlier half that a power cut left active.
     other_permit: Option<Permit>,
 }
 
 impl RecordRing {
-    /// A ring that goes on in the empty `half`; the other one may hold what it will. The permits
-    /// are for the zones of this half and of the other.
-    pub fn begin(
+    /// A ring that writes no half yet: [`RecordRing::turn`] begins one. The zones of the half that
+    /// counts are `old`; all that are neither those nor `failed` are empty. The permit is for the
+    /// half that counts.
+    pub fn new(
         writer: &Writer,
         pages: &Pool,
         zones: RingZones,
-        half: u8,
-        (permit, other_permit): (Option<Permit>, Option<Permit>),
+        (old, failed): (Vec<ZoneId>, BTreeSet<ZoneId>),
+        other_permit: Option<Permit>,
     ) -> RecordRing {
-        let (writer, pages) = (writer.clone(), pages.clone());
-        let other_clean = false;
-        let ring = RecordRing { writer, pages, zones, half, current: 0, other_clean, other_permit };
-        ring.open_first(permit);
-        ring
-    }
-
-    fn open_first(&self, permit: Option<Permit>) {
-        let first = self.zone(0);
-        self.writer.open_empty(first);
-        self.writer.keep_permit(first);
-        if let Some(permit) = permit {
-            self.writer.attach(first, permit);
-        }
-    }
-
-    /// Which half is written.
-    pub fn half(&self) -> u8 {
-        self.half
-    }
-
-    fn zone(&self, current: u32) -> ZoneId {
-        ZoneId(self.zones.start + u32::from(self.half) * self.zones.half + current)
+        let (writer, pages, half) = (writer.clone(), pages.clone(), Vec::new());
+        RecordRing { writer, pages, zones, half, current: 0, old, failed, other_permit }
     }
 
     fn capacity(&self) -> u32 {
         blocks_per_zone(self.writer.geometry())
     }
 
-    /// Blocks that are left of the half, if nothing is lost at the ends of zones.
-    pub fn room(&self) -> u32 {
-        let zones = self.zones.half - self.current - 1;
-        self.writer.room(self.zone(self.current)) + zones * self.capacity()
+    /// Zones of the half that is written.
+    pub fn half(&self) -> &[ZoneId] {
+        &self.half
     }
 
-    /// Whether a record with a body of `body` bytes fits what is left of the half.
-    pub fn fits(&self, body: usize) -> bool {
-        let blocks = blocks_for(body);
-        blocks <= self.capacity()
-            && (blocks <= self.writer.room(self.zone(self.current))
-                || self.current + 1 < self.zones.half)
+    /// What each zone of the ring is, in order.
+    pub fn roles(&self) -> Vec<RingRole> {
+        let role = |zone| match () {
+            () if self.half.contains(&zone) => RingRole::Half,
+            () if self.failed.contains(&zone) => RingRole::Failed,
+            () => RingRole::Other,
+        };
+        self.zones.zones().map(role).collect()
+    }
+
+    /// Blocks that are left of the half, if nothing is lost at the ends of zones.
+    pub fn room(&self) -> u32 {
+        let Some(zone) = self.half.get(self.current) else { return 0 };
+        let behind = self.half.len() - self.current - 1;
+        self.writer.room(*zone) + behind as u32 * self.capacity()
     }
 
     /// Appends a record and dispatches it.
@@ -196,49 +259,115 @@ impl RecordRing {
     /// # Errors
     /// `NoSpace` if it does not fit: the ring has to turn. Nothing was done then.
     pub fn append(&mut self, id: &RecordId, body: &[u8]) -> Result<Written> {
-        if !self.fits(body.len()) {
-            let (blocks, room) = (blocks_for(body.len()), self.room());
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                format!("a record of {blocks} blocks, {room} are left of the ring's half"),
-            ));
-        }
-        let mut zone = self.zone(self.current);
-        if blocks_for(body.len()) > self.writer.room(zone) {
+        let (blocks, room) = (blocks_for(body.len()), self.room());
+        let full = || {
+            let message =
+                format!("a record of {blocks} blocks, {room} are left of the ring's half");
+            Error::new(ErrorKind::NoSpace, message)
+        };
+        let mut zone = *self.half.get(self.current).ok_or_else(full)?;
+        if blocks > self.writer.room(zone) {
+            let next = self.half.get(self.current + 1).filter(|_| blocks <= self.capacity());
+            let next = *next.ok_or_else(full)?;
             drop(self.writer.fill(zone, self.capacity()));
-            let previous = zone;
             self.current += 1;
-            zone = self.zone(self.current);
-            self.writer.open_zone_after(zone, previous);
-            self.writer.keep_permit(zone);
+            self.writer.open_zone_after(next, zone);
+            self.writer.keep_permit(next);
+            zone = next;
         }
         let pages = record::seal(id, body, &self.pages);
         Ok(self.writer.write(zone, Kind::Checkpoint, pages, Durability::Cached).1)
     }
 
-    /// Goes on in the other half, which must be empty, with a permit for its zones.
+    /// Goes on in another half, of zones that are empty, with a permit for them.
     ///
     /// # Errors
-    /// `Busy` if the other half was not released yet.
+    /// `Io` if no zone is left.
     pub fn turn(&mut self, permit: Option<Permit>) -> Result<()> {
-        if !self.other_clean {
-            let message = "the other half of the record ring was not released yet";
-            return Err(Error::new(ErrorKind::Busy, message));
+        let taken = |zone: &ZoneId| {
+            self.half.contains(zone) || self.old.contains(zone) || self.failed.contains(zone)
+        };
+        let empty = self.zones.zones().filter(|zone| !taken(zone));
+        let next: Vec<ZoneId> = empty.take(self.zones.half as usize).collect();
+        let Some(first) = next.first().copied() else {
+            let message = format!(
+                "{}: no zone of the record ring (zones {} to {}) is left that can be written, {} \
+                 failed: files can be read; replace the drive",
+                self.writer.device().name(),
+                self.zones.start,
+                self.zones.end() - 1,
+                self.failed.len()
+            );
+            return Err(Error::new(ErrorKind::Io, message));
+        };
+        self.old.append(&mut self.half);
+        (self.half, self.current) = (next, 0);
+        self.writer.open_empty(first);
+        self.writer.keep_permit(first);
+        if let Some(permit) = permit {
+            self.writer.attach(first, permit);
         }
-        (self.half, self.current, self.other_clean) = (1 - self.half, 0, false);
-        self.open_first(permit);
         Ok(())
     }
 
-    /// Zones of the half that is not written.
-    pub fn other(&self) -> impl Iterator<Item = ZoneId> + use<> {
-        self.zones.zones(1 - self.half)
+    /// Zones of the half that were written to.
+    pub fn begun(&self) -> Vec<ZoneId> {
+        self.half.iter().take(self.current + 1).copied().collect()
     }
 
-    /// The zones of the half that is not written are empty.
-    pub fn other_released(&mut self) {
-        self.other_clean = true;
-        self.other_permit = None;
+    /// A zone failed, and the half is ended: none is written. Unless the half counts, those of its
+    /// zones that were not begun are for another.
+    pub fn end_half(&mut self, counts: bool) {
+        if !counts {
+            self.half.truncate(self.current + 1);
+        }
+        self.old.append(&mut self.half);
+        self.current = 0;
+    }
+
+    /// Zones of earlier halves, in the order in which to empty them when this one is durable.
+    pub fn old(&self) -> Vec<ZoneId> {
+        self.old.clone()
+    }
+
+    /// A zone of an earlier half is empty, or has failed.
+    pub fn emptied(&mut self, zone: ZoneId, empty: bool) {
+        self.old.retain(|other| *other != zone);
+        if !empty {
+            self.failed.insert(zone);
+        }
+        if self.old.is_empty() {
+            self.other_permit = None;
+        }
+    }
+}
+
+/// Empties a zone of a ring. False if it failed: it takes no reset, and no write either.
+///
+/// # Errors
+/// As [`ZonePool::release_zone`].
+pub async fn empty_zone(
+    pool: &ZonePool,
+    device: &dyn ZonedDevice,
+    zone: ZoneId,
+    proof: ReleaseProof,
+) -> Result<bool> {
+    let state = || {
+        let refused = |s| Error::device(&device.name(), format!("report of zone {zone}"), s);
+        let reports = device.report(zone, 1).map_err(refused)?;
+        Ok::<_, Error>(reports.first().map(|report| report.state))
+    };
+    let is_bad = |state| matches!(state, Some(ZoneState::ReadOnly | ZoneState::Offline));
+    if state()? == Some(ZoneState::Empty) || pool.try_release_zone(zone, proof).await? {
+        return Ok(true);
+    }
+    // An older half that could be written must not be there beside a newer one.
+    match is_bad(state()?) {
+        true => Ok(false),
+        false => Err(Error::new(
+            ErrorKind::Io,
+            format!("{}: zone {zone} cannot be reset: replace the drive", device.name()),
+        )),
     }
 }
 
@@ -263,8 +392,8 @@ pub async fn release_zones(
 }
 
 /// Zones of a half for records of so many bytes in all, of a drive like this: at least one, and at
-/// most 64.
+/// most [`HALF_MAX`].
 pub fn half_for(geometry: &Geometry, bytes: u64) -> u32 {
     let zone = u64::from(blocks_per_zone(geometry)) * crate::format::BLOCK_SIZE as u64;
-    bytes.div_ceil(zone.max(1)).clamp(1, 64) as u32
+    bytes.div_ceil(zone.max(1)).clamp(1, u64::from(HALF_MAX)) as u32
 }

@@ -1,4 +1,5 @@
-//! Damaged images: mount, fsck and dump may refuse what they find, but must neither panic nor hang.
+//! Damaged images: mount, fsck and dump may refuse what they find, but must neither panic nor hang;
+//! the same for those of file stores (`store`).
 //!
 //! A seed makes a file system with a history, cuts the power in half of the cases, and damages the
 //! image: bits, fields, blocks, at places that hold metadata more often than not. Checksums would
@@ -7,12 +8,13 @@
 //! is what is tried. What comes out is not judged; that is for the sweeps whose checksums hold.
 
 mod repair;
+mod store;
 
 pub use repair::{Repaired, repaired};
+pub use store::damaged_store;
 
 use crate::crash::{Case, Subject};
 use crate::files::Files;
-use crate::history::History;
 use furrow_emu::{Emulator, Fates, Medium, Options};
 use furrow_fs::dump::{Part, Which, dump};
 use furrow_fs::format::{BLOCK, CheckpointBody, StreamState, SuperblockBody, UnitRef, kind};
@@ -64,16 +66,21 @@ impl Image {
     /// If the engine fails: a bug that has nothing to do with damage.
     pub fn make(seed: u64) -> Result<Image, String> {
         let files = Files { rot: true, ..Files::default() };
-        let case = Case { seed, volatile: false };
-        let geometry = files.drive(case);
+        Image::of(&files, Case { seed, volatile: false })
+    }
+
+    /// What a run leaves on its drive.
+    fn of<S: Subject>(subject: &S, case: Case) -> Result<Image, String> {
+        let seed = case.seed;
+        let geometry = subject.drive(case);
         let rt = Rt::new(Config::shuffled(seed));
         let medium = Medium::memory(&geometry);
         let drive = Emulator::new(&rt, geometry.clone(), medium, Options::simulated());
         let drive = drive.map_err(|error| error.to_string())?;
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
-        files.prepare(&rt, device.clone(), case)?;
-        let history = Rc::new(RefCell::new(History::default()));
-        files.run(&rt, device.clone(), case, history)?;
+        subject.prepare(&rt, device.clone(), case)?;
+        let history = Rc::new(RefCell::new(S::History::default()));
+        subject.run(&rt, device.clone(), case, history)?;
         let left = drive.snapshot().power_cut(&Fates::seeded(seed));
         rt.clear();
         let rt = Rt::new(Config::shuffled(seed));

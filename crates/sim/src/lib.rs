@@ -27,6 +27,7 @@ pub mod replay;
 pub mod silent;
 pub mod simulate;
 pub mod store;
+pub mod store_lives;
 pub mod sweep;
 pub mod toy;
 pub mod volume;

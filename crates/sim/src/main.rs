@@ -7,13 +7,14 @@ use clap::{Args, Parser, Subcommand};
 use furrow_emu::CommandInfo;
 use furrow_fs::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, Subject, Trace, replay};
-use furrow_sim::damage::{self, Image, damaged, repaired};
+use furrow_sim::damage::{self, Image, damaged, damaged_store, repaired};
 use furrow_sim::files::Files;
 use furrow_sim::ledger::{self, LedgerSubject};
 use furrow_sim::lives;
 use furrow_sim::replay::Replay;
 use furrow_sim::simulate::{Sink, Summary, simulate};
 use furrow_sim::store::StoreSubject;
+use furrow_sim::store_lives;
 use furrow_sim::sweep::{Goal, sweep};
 use furrow_sim::toy::{self, Toy};
 use furrow_sim::volume::VolumeSubject;
@@ -44,11 +45,11 @@ struct Cli {
 
 #[derive(Args)]
 struct SimulateArgs {
-    /// Simulate a file system or a volume, its clients and its faulty drives through several power
-    /// cuts.
+    /// Simulate a file system, a volume or a file store, its clients and its faulty drives through
+    /// several power cuts.
     #[arg(default_value_t = 1)]
     seed: u64,
-    /// What: fs or raid.
+    /// What: fs, raid or kv; or kv:CANARY for one of its built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
     /// Simulate so many seeds, from SEED on.
@@ -68,14 +69,16 @@ enum Task {
     Crash(CrashArgs),
     /// Repeat one failing case of a crash sweep.
     Replay(ReplayArgs),
-    /// Damage images of file systems; mount, fsck and dump must neither panic nor hang, and a
-    /// repair
-    /// must make nothing worse.
+    /// Damage images of file systems or file stores; mount, fsck and dump must neither panic nor hang,
+    /// and a repair must make nothing worse.
     Damage(DamageArgs),
 }
 
 #[derive(Args)]
 struct DamageArgs {
+    /// What: fs or kv.
+    #[arg(long, default_value = "fs")]
+    subject: String,
     /// First seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -224,7 +227,7 @@ fn main() -> ExitCode {
         None => simulate_seeds(&cli.simulate),
         Some(Task::Crash(args)) => crash(&args),
         Some(Task::Replay(args)) => again(&args),
-        Some(Task::Damage(args)) => Ok(damage(&args)),
+        Some(Task::Damage(args)) => damage(&args),
     };
     match result {
         Ok(code) => code,
@@ -239,11 +242,18 @@ fn simulate_seeds(args: &SimulateArgs) -> Result<ExitCode> {
     if !args.verbose {
         std::panic::set_hook(Box::new(|_| {}));
     }
-    let run: fn(u64, Sink<'_>) -> Result<Summary, String> = match args.subject.as_str() {
-        "fs" => simulate,
-        "raid" => lives::simulate,
-        other => bail!("no subject {other:?} to simulate: there are fs and raid"),
+    let canary = match args.subject.split_once(':') {
+        Some(("kv", canary)) => canary_of(Some(canary), &furrow_kv::Canary::ALL)?,
+        _ => None,
     };
+    let run = |seed: u64, sink: Sink<'_>| match args.subject.as_str() {
+        "raid" => lives::simulate(seed, sink),
+        "fs" => simulate(seed, sink),
+        _ => store_lives::simulate_with(seed, canary, sink),
+    };
+    if !matches!(args.subject.as_str(), "fs" | "raid" | "kv") && canary.is_none() {
+        bail!("no subject {:?} to simulate: there are fs, raid and kv", args.subject);
+    }
     let (started, mut total) = (Instant::now(), Summary::default());
     for seed in args.seed..args.seed.saturating_add(args.runs) {
         let mut print = |line: &str| {
@@ -316,8 +326,14 @@ impl Repairs {
     }
 }
 
-/// Damages images one after the other, many of each file system.
-fn damage(args: &DamageArgs) -> ExitCode {
+/// Damages images one after the other, many of each file system or store.
+fn damage(args: &DamageArgs) -> Result<ExitCode> {
+    let stores = match args.subject.as_str() {
+        "fs" => false,
+        "kv" if !args.repair => true,
+        "kv" => bail!("file stores are not repaired: run without --repair"),
+        other => bail!("no subject {other:?} to damage: there are fs and kv"),
+    };
     let runs = args.runs.unwrap_or(if args.seconds.is_some() { u64::MAX } else { 1000 });
     let until = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let (next, over) = (AtomicU64::new(args.seed), AtomicBool::new(false));
@@ -333,7 +349,10 @@ fn damage(args: &DamageArgs) -> ExitCode {
     let failed = |seed: u64, why: &str| {
         println!("FAILED seed {seed}: {why}");
         let repair = if args.repair { " --repair" } else { "" };
-        println!("  again: cargo run -p furrow-sim -- damage{repair} --runs 1 --seed {seed}");
+        let subject = if stores { " --subject kv" } else { "" };
+        println!(
+            "  again: cargo run -p furrow-sim -- damage{subject}{repair} --runs 1 --seed {seed}"
+        );
     };
     let work = |place: &Mutex<Option<(u64, Instant)>>| {
         let mut image: Option<(u64, Image)> = None;
@@ -346,12 +365,14 @@ fn damage(args: &DamageArgs) -> ExitCode {
             let result = std::panic::catch_unwind(AssertUnwindSafe(|| {
                 let base = seed / DAMAGED_AGAIN;
                 if image.as_ref().is_none_or(|(made, _)| *made != base) {
-                    image = Some((base, Image::make(base)?));
+                    let made = if stores { Image::make_store(base) } else { Image::make(base) };
+                    image = Some((base, made?));
                 }
                 match &image {
                     Some((_, image)) if args.repair => {
                         repairs.one(image, seed, args.runs == Some(1))
                     }
+                    Some((_, image)) if stores => damaged_store(image, seed),
                     Some((_, image)) => damaged(image, seed),
                     None => Ok(Default::default()),
                 }
@@ -394,13 +415,15 @@ fn damage(args: &DamageArgs) -> ExitCode {
     });
     let [images, mounted, found, refused] = totals.map(|total| total.load(Relaxed));
     println!("images      {images:>10}   {:.1} s", started.elapsed().as_secs_f64());
+    let code = if over.load(Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if args.repair {
         repairs.print();
-        return if over.load(Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        return Ok(code);
     }
-    println!("mounted     {mounted:>10}");
+    let opened = if stores { "opened " } else { "mounted" };
+    println!("{opened}     {mounted:>10}");
     println!("fsck        {found:>10}   found something, {refused} it could not check");
-    if over.load(Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    Ok(code)
 }
 
 fn crash(args: &CrashArgs) -> Result<ExitCode> {

@@ -70,7 +70,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             "label": args.label,
             "zones": geometry.zones,
             "zone_bytes": zone,
-            "ring_bytes": 2 * half,
+            "ring_bytes": u64::from(made.ring_zones().0.count()) * zone,
             "size_bytes": space.capacity,
         });
         super::print_json(out, &document)?;
@@ -78,7 +78,8 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     writeln!(out, "{name}: file store made")?;
     let label = if args.label.is_empty() { "(none)" } else { &args.label };
-    let ring = format!("two halves of {} for names and places of files", show::bytes(half));
+    let (half, spares) = (show::bytes(half), made.ring_zones().0.spares);
+    let ring = format!("two halves of {half} for names and places of files, and spares: {spares}");
     for (what, value) in [
         ("UUID", uuid.to_string()),
         ("label", label.to_owned()),
