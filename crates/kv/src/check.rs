@@ -365,8 +365,8 @@ impl Check<'_> {
         Some(pages.first()?.bytes().to_vec())
     }
 
-    /// Whether a block of a zone holds the zeros that fill it up. `None` if the drive is sure that it
-    /// was never written.
+    /// Whether a block of a zone holds the zeros that fill it up. `None` if the drive is sure that
+    /// it was never written.
     async fn filled(&self, zone: ZoneId, offset: u32) -> Option<bool> {
         let at = BlockAddr::new(self.device.geometry(), zone, offset);
         match read_blocks(self.device, QueueId(0), at, 1, &self.pages).await {

@@ -108,7 +108,7 @@ impl Store {
                 match self.pages_of(id, &extent).await {
                     Ok(pages) => self.move_pages(id, &extent, pages).await?,
                     Err(error) if error.is_gone() => return Err(error),
-                    // What cannot be read stays where it is: whoever reads the file is told.
+                    // What cannot be read stays there: reads of the file say so.
                     Err(_) => {
                         self.0.zones.leave_uncleaned(victim);
                         self.count(|counters| counters.unreadable += 1);
@@ -175,8 +175,8 @@ impl Store {
         Ok(())
     }
 
-    /// The extent lies elsewhere from now on, where all of it has arrived. Answers what it was until
-    /// now: its checksums may have been written meanwhile.
+    /// The extent lies elsewhere from now on, where all of it has arrived. Answers what it was
+    /// until now: its checksums may have been written meanwhile.
     fn replace(&self, id: FileId, extent: &Extent, moved: &[Extent]) -> Option<Extent> {
         let mut files = self.0.files.borrow_mut();
         let file = files.get_mut(&id)?;
@@ -204,8 +204,8 @@ impl Store {
         self.0.moves.set(self.0.moves.get() + 1);
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
-            // What is to go elsewhere may need the zone's permit. So it is ended at once, though the
-            // last round on the drive may name what is not in it: recovery looks for that.
+            // What is to go elsewhere may need the zone's permit. So it is ended at once, though
+            // the last round on the drive may name what is not in it: recovery looks for that.
             let writer = &store.0.zones.writer;
             writer.drained(zone).await;
             // A zone that cannot be ended stays active: there is one fewer then.

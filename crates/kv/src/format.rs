@@ -86,7 +86,7 @@ layout! {
         pub zone_blocks: U32,
         /// First zone of the ring.
         pub ring_start: U32,
-        /// Zones of each half of the ring, if there are so many that did not fail.
+        /// Zones of each half of the ring; fewer where zones failed.
         pub half_zones: U32,
         /// Zones of the ring beyond those of two halves.
         pub spare_zones: U32,

@@ -16,7 +16,7 @@
 //! | `zones` | which zones are open and for what, what counts in each |
 //! | `clean` | zone cleaning, relocation of what a failed zone lost |
 //! | `recover` | making and opening a store |
-//! | `ring` | the record ring as it is found on a drive |
+//! | `ring` | the record ring found on a drive: which half counts |
 //! | `inspect` | looking at a store without writing to its drive |
 //! | `check` | is everything as it must be? |
 //! | `trace` | recorded runs, to be replayed |

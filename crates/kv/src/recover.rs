@@ -36,7 +36,7 @@ const PERMITS_MIN: u32 = 4;
 const ZONES_MIN: u32 = RESERVE + 3;
 /// Bytes a half of the ring should hold.
 const HALF_BYTES: u64 = 16 << 20;
-/// One zone of so many is there for a zone of the ring that fails.
+/// Zones of a drive for each spare zone of the ring.
 const SPARE_OF: u32 = 32;
 /// Most zones that are.
 const SPARES: u32 = 4;
@@ -465,8 +465,8 @@ pub(crate) fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneRe
 }
 
 /// Whether all of an extent is on the drive, as far as a power cut decides that. A zone that was
-/// ended looks written to its end, and so does one that is read-only: there the last block tells, as
-/// zones are written in order.
+/// ended looks written to its end, and so does one that is read-only: there the last block tells,
+/// as zones are written in order.
 async fn is_there(
     extent: &Extent,
     device: &dyn ZonedDevice,
@@ -511,7 +511,7 @@ enum Found {
     Page(Page),
     /// It was never written.
     Nothing,
-    /// It was written, and cannot be read: whoever reads the file is told.
+    /// It was written, and cannot be read: reads of the file say so.
     Unread,
 }
 
@@ -524,8 +524,8 @@ async fn found(device: &dyn ZonedDevice, at: BlockAddr, pages: &Pool) -> Result<
     }
 }
 
-/// Whether a power cut left nothing or only a part of a block that held so many bytes: what was never
-/// written may read as zeros. `None`: as many as its record says.
+/// Whether a power cut left nothing or only a part of a block that held `bytes` bytes: what was
+/// never written may read as zeros. `None`: as many as its record says.
 fn is_cut_off(page: &Page, bytes: Option<usize>, geometry: &Geometry) -> bool {
     if page.bytes().iter().all(|byte| *byte == 0) {
         return true;

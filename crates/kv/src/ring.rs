@@ -1,4 +1,4 @@
-//! The record ring as it is found on a drive: where halves begin, which of them counts, and whether
+//! The record ring found on a drive: where halves begin, which of them counts, and whether
 //! a zone that is offline may have held a newer one.
 
 use crate::format::{INCOMPAT_KNOWN, INCOMPAT_ROLES, SuperblockBody, kind};
@@ -143,8 +143,8 @@ pub(crate) fn superblock_of(
 /// caller to judge.
 ///
 /// # Errors
-/// `Io` if a zone that could be read is not, `WrongFormat` if the store is one this program does not
-/// know.
+/// `Io` if a zone that could be read is not, `WrongFormat` if the store is one this program does
+/// not know.
 pub(crate) async fn find_ring(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -204,8 +204,8 @@ pub(crate) fn none_found(device: &dyn ZonedDevice, reports: &[ZoneReport]) -> Er
     }
 }
 
-/// A zone that is offline and may have held what is newer than a half of the ring that was found. If
-/// the half's first zone could be emptied, and was not, no newer half counted.
+/// A zone that is offline and may have held what is newer than a half of the ring that was found.
+/// If the half's first zone could be emptied, and was not, no newer half counted.
 pub(crate) fn may_be_newer(half: &Superblock, reports: &[ZoneReport]) -> Option<ZoneId> {
     let state = |zone: ZoneId| reports.get(zone.0 as usize).map(|report| report.state);
     let first = half.zones.first().copied()?;

@@ -4,8 +4,8 @@
 //! next begins when it is durable. So only the last round on a drive may name content that is not
 //! there, and it was never promised then.
 //!
-//! When the ring's half is full, or a zone of it fails, the round is a turn: a snapshot of everything
-//! in another half, sent when the content is durable.
+//! When the ring's half is full, or a zone of it fails, the round is a turn: a snapshot of
+//! everything in another half, sent when the content is durable.
 
 use crate::entries::{Bodies, Entry, FileState};
 use crate::file::{File, FileId, Synced};
@@ -288,8 +288,8 @@ impl Store {
     /// The ring's half is ended, because a zone of it failed. `counts`: what is durable is there.
     ///
     /// # Errors
-    /// The error of the write, if it is not a zone of the ring that failed, of a drive that answers;
-    /// or that of the drive, if it does not let the zone end.
+    /// The error of the write, if it is not a zone of the ring that failed, of a drive that
+    /// answers; or that of the drive, if it does not let the zone end.
     async fn end_half(&self, error: &Error, counts: bool) -> Result<()> {
         let writer = &self.0.zones.writer;
         let failed = |failure: Failure| failure.of_zone && self.0.ring_zones.has(failure.zone);
@@ -333,8 +333,8 @@ impl Store {
         Ok(views)
     }
 
-    /// Writes superblock and snapshot to a half of the ring that begins, and empties the others when
-    /// they are durable. Where a zone fails, to another.
+    /// Writes superblock and snapshot to a half of the ring that begins, and empties the others
+    /// when they are durable. Where a zone fails, to another.
     pub(crate) async fn begin_half(&self, bodies: Vec<Vec<u8>>) -> Result<()> {
         while let Err(error) = self.write_half(&bodies).await {
             self.end_half(&error, false).await?;

@@ -139,8 +139,8 @@ fn a_zone_of_the_ring_that_is_offline_is_named() {
     }
 }
 
-/// A half in zones that cannot be written any more cannot be emptied: that it is there does not show
-/// that it is the newest.
+/// A half in zones that cannot be written any more cannot be emptied: that it is there does not
+/// show that it is the newest.
 #[test]
 fn an_older_half_that_cannot_be_emptied_is_not_taken_for_the_newest() {
     let rt = Rt::new(Config::shuffled(5));

@@ -10,7 +10,8 @@
 //!
 //! Invariants
 //! - A record never crosses the end of a zone: what is left of the zone is filled with zeros.
-//! - Records of a half lie in the order of their sequence numbers, and its zones in ascending order.
+//! - Records of a half lie in the order of their sequence numbers, and its zones in ascending
+//!   order.
 //! - A half's first zone is emptied before the others: what is left of one is not taken for it.
 //! - Each half needs an active-zone permit while it holds something: within a half a zone is not
 //!   begun before the one before it is full. Nothing is filled or finished for a turn, unless a
@@ -39,7 +40,7 @@ pub const SPARES_MAX: u32 = 8;
 pub struct RingZones {
     /// The first.
     pub start: u32,
-    /// Zones of each half, if there are so many that did not fail.
+    /// Zones of each half; fewer where zones failed.
     pub half: u32,
     /// Zones beyond those of two halves.
     pub spares: u32,

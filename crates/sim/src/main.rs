@@ -69,8 +69,8 @@ enum Task {
     Crash(CrashArgs),
     /// Repeat one failing case of a crash sweep.
     Replay(ReplayArgs),
-    /// Damage images of file systems or file stores; mount, fsck and dump must neither panic nor hang,
-    /// and a repair must make nothing worse.
+    /// Damage images of file systems or file stores; mount, fsck and dump must neither panic nor
+    /// hang, and a repair must make nothing worse.
     Damage(DamageArgs),
 }
 

@@ -417,7 +417,7 @@ impl Life {
         {
             let mut history = self.history.borrow_mut();
             history.now = base.names[0].clone();
-            // Where a client goes on with a file it has to know what that holds.
+            // A client that opens one of these files has to know what it holds.
             for (uid, contents) in &base.contents {
                 history.tell(Event::Content(*uid, contents[0].clone()));
             }

@@ -89,12 +89,13 @@ fn every_defect_that_needs_faults_is_caught() {
 /// Seeds that found defects once.
 #[test]
 fn what_failed_once_holds() {
-    // A zone that failed was ended after the round that waited for what it had lost; that waited for
-    // the zone's permit.
+    // A zone that failed was ended after the round that waited for what it had lost; that waited
+    // for the zone's permit.
     let permits = [20, 1250, 1641, 2021];
     // A round went on after the drive was let go.
     let stopped = [426];
-    // A block of checksums that could not be written counted twice as gone, if its file was removed.
+    // A block of checksums that could not be written counted twice as gone, if its file was
+    // removed.
     let twice = [805];
     // A zone torn within a block and then found read-only; and a round that told of the place where
     // a write had failed, begun before that was written elsewhere.
