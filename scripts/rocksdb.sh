@@ -30,7 +30,7 @@ stock() {
     "$furrow" device create "$drive" --option capacity=256MiB,zone-size=4MiB,max-active=14 >/dev/null
     "$furrow" kv mkfs "$drive" >/dev/null
     "$furrow" run --store "$drive" --policy baza --same-victim -- "${db_bench[@]}" \
-        --benchmarks=fillseq,overwrite --db=/bench --num=2000 --value_size=8192 --threads=1 \
+        --benchmarks=fillseq,overwrite,readrandom,multireadrandom,seekrandom --reads=300 --db=/bench --num=2000 --value_size=8192 --threads=1 \
         --enable_blob_files=true --min_blob_size=1024 --enable_blob_garbage_collection=true \
         --write_buffer_size=1048576 --blob_file_size=1048576 --compression_type=none \
         >"$out" 2>&1 || { cat "$out"; fail "db_bench failed"; }

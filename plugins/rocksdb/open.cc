@@ -38,8 +38,12 @@ using rocksdb::DB;
 using rocksdb::DBOptions;
 using rocksdb::Env;
 using rocksdb::FileSystem;
+using rocksdb::PinnableSlice;
+using rocksdb::ReadOptions;
+using rocksdb::Slice;
 using rocksdb::StackableDB;
 using rocksdb::Status;
+using rocksdb::WriteOptions;
 
 using Families = std::vector<rocksdb::ColumnFamilyDescriptor>;
 using Handles = std::vector<ColumnFamilyHandle*>;
@@ -62,16 +66,94 @@ class WatchedDatabase : public StackableDB {
     if (status.ok()) watch_->Add(*handle);
     return status;
   }
+  Status CreateColumnFamilies(const ColumnFamilyOptions& options,
+                              const std::vector<std::string>& names,
+                              std::vector<ColumnFamilyHandle*>* handles) override {
+    return Watched(StackableDB::CreateColumnFamilies(options, names, handles), *handles);
+  }
+  Status CreateColumnFamilies(const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
+                              std::vector<ColumnFamilyHandle*>* handles) override {
+    return Watched(StackableDB::CreateColumnFamilies(families, handles), *handles);
+  }
   Status DropColumnFamily(ColumnFamilyHandle* handle) override {
     watch_->Forget(handle);
     return StackableDB::DropColumnFamily(handle);
+  }
+  Status DropColumnFamilies(const std::vector<ColumnFamilyHandle*>& handles) override {
+    for (ColumnFamilyHandle* handle : handles) watch_->Forget(handle);
+    return StackableDB::DropColumnFamilies(handles);
   }
   Status DestroyColumnFamilyHandle(ColumnFamilyHandle* handle) override {
     watch_->Forget(handle);
     return StackableDB::DestroyColumnFamilyHandle(handle);
   }
 
+  // StackableDB passes none of these on: DB's own answer that they are not there.
+  using StackableDB::DeleteRange;
+  using StackableDB::Get;
+  using StackableDB::KeyMayExist;
+  using StackableDB::MultiGet;
+  Status Resume() override { return db_->Resume(); }
+  Status GetStatsHistory(uint64_t from, uint64_t until,
+                         std::unique_ptr<rocksdb::StatsHistoryIterator>* each) override {
+    return db_->GetStatsHistory(from, until, each);
+  }
+  Status DeleteRange(const WriteOptions& options, ColumnFamilyHandle* family, const Slice& begin,
+                     const Slice& end, const Slice& timestamp) override {
+    return db_->DeleteRange(options, family, begin, end, timestamp);
+  }
+  bool KeyMayExist(const ReadOptions& options, ColumnFamilyHandle* family, const Slice& key,
+                   std::string* value, std::string* timestamp, bool* found) override {
+    return db_->KeyMayExist(options, family, key, value, timestamp, found);
+  }
+#if ROCKSDB_MAJOR < 9
+  Status Get(const ReadOptions& options, ColumnFamilyHandle* family, const Slice& key,
+             PinnableSlice* value, std::string* timestamp) override {
+    return db_->Get(options, family, key, value, timestamp);
+  }
+  std::vector<Status> MultiGet(const ReadOptions& options,
+                               const std::vector<ColumnFamilyHandle*>& families,
+                               const std::vector<Slice>& keys, std::vector<std::string>* values,
+                               std::vector<std::string>* timestamps) override {
+    return db_->MultiGet(options, families, keys, values, timestamps);
+  }
+  void MultiGet(const ReadOptions& options, ColumnFamilyHandle* family, const size_t count,
+                const Slice* keys, PinnableSlice* values, std::string* timestamps,
+                Status* statuses, const bool sorted) override {
+    db_->MultiGet(options, family, count, keys, values, timestamps, statuses, sorted);
+  }
+  void MultiGet(const ReadOptions& options, const size_t count, ColumnFamilyHandle** families,
+                const Slice* keys, PinnableSlice* values, Status* statuses,
+                const bool sorted) override {
+    db_->MultiGet(options, count, families, keys, values, statuses, sorted);
+  }
+  void MultiGet(const ReadOptions& options, const size_t count, ColumnFamilyHandle** families,
+                const Slice* keys, PinnableSlice* values, std::string* timestamps,
+                Status* statuses, const bool sorted) override {
+    db_->MultiGet(options, count, families, keys, values, timestamps, statuses, sorted);
+  }
+#endif
+#if ROCKSDB_MAJOR > 9 || (ROCKSDB_MAJOR == 9 && ROCKSDB_MINOR >= 11)
+  Status WriteWithCallback(const WriteOptions& options, rocksdb::WriteBatch* batch,
+                           rocksdb::UserWriteCallback* callback) override {
+    return db_->WriteWithCallback(options, batch, callback);
+  }
+#endif
+#if ROCKSDB_MAJOR == 9 && ROCKSDB_MINOR >= 11
+  Status GetPropertiesOfTablesForLevels(
+      ColumnFamilyHandle* family,
+      std::vector<std::unique_ptr<rocksdb::TablePropertiesCollection>>* levels) override {
+    return db_->GetPropertiesOfTablesForLevels(family, levels);
+  }
+#endif
+
  private:
+  // Those that were made are watched, also if another could not be.
+  Status Watched(Status status, const std::vector<ColumnFamilyHandle*>& made) {
+    for (ColumnFamilyHandle* handle : made) watch_->Add(handle);
+    return status;
+  }
+
   std::shared_ptr<SameVictim> watch_;
 };
 
