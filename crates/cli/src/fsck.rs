@@ -2,6 +2,7 @@
 
 mod repair;
 
+use crate::findings::Findings;
 use crate::holds;
 use crate::target::{Target, source_name};
 use anyhow::{anyhow, bail};
@@ -15,9 +16,6 @@ use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, Write};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-
-/// Findings printed without -v.
-const SHOWN: usize = 20;
 
 /// Check a file system, and mend it
 ///
@@ -204,18 +202,14 @@ fn print(
     report: &FsckReport,
     verbose: bool,
 ) -> std::io::Result<()> {
-    let shown = if verbose { report.findings.len() } else { SHOWN };
-    for finding in report.findings.iter().take(shown) {
-        writeln!(out, "{device}: {finding}")?;
-    }
-    let hidden = report.findings.len().saturating_sub(shown) as u64 + report.more_findings;
-    if hidden > 0 {
-        let hint = if verbose { "" } else { " (-v shows more)" };
-        writeln!(out, "{device}: and {hidden} more findings{hint}")?;
-    }
-    for note in &report.notes {
-        writeln!(out, "{device}: note: {note}")?;
-    }
+    let findings = Findings {
+        device,
+        found: &report.findings,
+        more: report.more_findings,
+        notes: &report.notes,
+        noun: "findings",
+    };
+    findings.print(out, verbose)?;
     let s = &report.statistics;
     if verbose {
         writeln!(
@@ -233,15 +227,10 @@ fn print(
             s.sync_records,
         )?;
     }
-    let state = match (report.is_ok(), report.clean) {
-        (true, true) => "clean".to_owned(),
-        (true, false) => "no errors; not unmounted, the next mount recovers it".to_owned(),
-        (false, _) => {
-            let count = report.findings.len() as u64 + report.more_findings;
-            let noun = if count == 1 { "ERROR" } else { "ERRORS" };
-            format!("{count} {noun}, nothing was changed")
-        }
-    };
+    let state = findings.errors().unwrap_or_else(|| match report.clean {
+        true => "clean".to_owned(),
+        false => "no errors; not unmounted, the next mount recovers it".to_owned(),
+    });
     let others = s.inodes.saturating_sub(s.directories);
     writeln!(
         out,
@@ -293,44 +282,35 @@ fn document(device: &str, report: &FsckReport) -> serde_json::Value {
 mod tests {
     use super::*;
 
-    fn damaged(count: usize) -> FsckReport {
-        let finding = |index: usize| Finding {
-            structure: "inode",
-            place: format!("inode {index}, links"),
-            expected: "2".into(),
-            found: "3".into(),
-        };
-        FsckReport {
-            findings: (0..count).map(finding).collect(),
-            more_findings: 5,
-            ..FsckReport::default()
-        }
-    }
-
-    fn printed(report: &FsckReport, verbose: bool) -> String {
+    fn printed(report: &FsckReport) -> String {
         let mut out = Vec::new();
-        print(&mut out, "d.zns", report, verbose).unwrap();
+        print(&mut out, "d.zns", report, false).unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn findings_are_printed_up_to_a_limit_and_counted_beyond() {
-        let text = printed(&damaged(30), false);
-        assert!(text.starts_with("d.zns: inode: inode 0, links: expected 2, found 3\n"), "{text}");
-        assert!(text.contains("and 15 more findings (-v shows more)"), "{text}");
-        assert!(text.contains("35 ERRORS"), "{text}");
-        let text = printed(&damaged(30), true);
-        assert!(text.contains("inode 29") && text.contains("and 5 more findings\n"), "{text}");
-        let json = document("d.zns", &damaged(2));
-        assert_eq!((&json["ok"], &json["more_findings"]), (&false.into(), &5.into()));
-        assert_eq!(json["findings"][1]["place"], "inode 1, links");
+    fn findings_say_what_was_expected() {
+        let finding = Finding {
+            structure: "inode",
+            place: "inode 1, links".into(),
+            expected: "2".into(),
+            found: "3".into(),
+        };
+        let report = FsckReport { findings: vec![finding], ..FsckReport::default() };
+        let text = printed(&report);
+        let first = "d.zns: inode: inode 1, links: expected 2, found 3\n\
+                     d.zns: 1 ERROR, nothing was changed: 0 files";
+        assert!(text.starts_with(first), "{text}");
+        let json = document("d.zns", &report);
+        assert_eq!((&json["ok"], &json["more_findings"]), (&false.into(), &0.into()));
+        assert_eq!(json["findings"][0]["place"], "inode 1, links");
     }
 
     #[test]
     fn an_unclean_end_is_no_error() {
         let mut report = FsckReport::default();
-        assert!(printed(&report, false).contains("the next mount recovers it"));
+        assert!(printed(&report).contains("the next mount recovers it"));
         report.clean = true;
-        assert!(printed(&report, false).starts_with("d.zns: clean: 0 files"));
+        assert!(printed(&report).starts_with("d.zns: clean: 0 files"));
     }
 }

@@ -18,6 +18,7 @@ mod device;
 mod df;
 mod docs;
 mod dump;
+mod findings;
 mod fsck;
 mod gc;
 mod helper;

@@ -1,6 +1,7 @@
 //! `furrow fsck --repair`: shows what a repair would do, asks, and makes it.
 
-use super::{Args, SHOWN, document, finding, open, print};
+use super::{Args, document, finding, open, print};
+use crate::findings::SHOWN;
 use crate::show::{bytes, print_table, table};
 use crate::target::source_name;
 use anyhow::anyhow;

@@ -3,6 +3,7 @@
 use super::drive;
 use super::progress::Progress;
 use crate::daemon::config;
+use crate::findings::Findings;
 use crate::holds;
 use crate::show;
 use crate::target::source_name;
@@ -12,9 +13,6 @@ use furrow_rt::Rt;
 use serde_json::json;
 use std::io::Write;
 use std::rc::Rc;
-
-/// Problems printed without -v.
-const SHOWN: usize = 20;
 
 /// Exit status of fsck(8): errors are left.
 const ERRORS_LEFT: u8 = 4;
@@ -82,18 +80,14 @@ fn print(
     report: &CheckReport,
     args: &Args,
 ) -> std::io::Result<()> {
-    let shown = if args.verbose { report.problems.len() } else { SHOWN };
-    for problem in report.problems.iter().take(shown) {
-        writeln!(out, "{device}: {}", show::printable(&problem.to_string()))?;
-    }
-    let hidden = report.problems.len().saturating_sub(shown) as u64 + report.more;
-    if hidden > 0 {
-        let hint = if args.verbose { "" } else { " (-v shows more)" };
-        writeln!(out, "{device}: and {hidden} more problems{hint}")?;
-    }
-    for note in &report.notes {
-        writeln!(out, "{device}: note: {note}")?;
-    }
+    let findings = Findings {
+        device,
+        found: &report.problems,
+        more: report.more,
+        notes: &report.notes,
+        noun: "problems",
+    };
+    findings.print(out, args.verbose)?;
     let c = &report.checked;
     if args.verbose {
         writeln!(
@@ -109,12 +103,7 @@ fn print(
             c.sums
         )?;
     }
-    let count = report.problems.len() as u64 + report.more;
-    let state = match count {
-        0 => "clean".to_owned(),
-        1 => "1 ERROR, nothing was changed".to_owned(),
-        count => format!("{count} ERRORS, nothing was changed"),
-    };
+    let state = findings.errors().unwrap_or_else(|| "clean".to_owned());
     let not_read = if args.metadata_only { ", which was not read" } else { "" };
     writeln!(
         out,
@@ -165,35 +154,25 @@ fn document(device: &str, report: &CheckReport) -> serde_json::Value {
 mod tests {
     use super::*;
 
-    fn damaged(count: usize) -> CheckReport {
-        let problem = |index: usize| Problem {
+    #[test]
+    fn problems_say_where_they_are() {
+        let problem = Problem {
             structure: "content",
             file: Some("db/1.sst".to_owned()),
-            block: Some(index as u32),
+            block: Some(7),
             place: Some((9, 3)),
             what: "it has another checksum".to_owned(),
         };
-        let problems = (0..count).map(problem).collect();
-        CheckReport { problems, more: 5, ..CheckReport::default() }
-    }
-
-    fn printed(report: &CheckReport, verbose: bool) -> String {
-        let args = Args { device: "d".into(), verbose, metadata_only: false, json: false };
+        let report = CheckReport { problems: vec![problem], ..CheckReport::default() };
+        let args = Args { device: "d".into(), verbose: false, metadata_only: false, json: false };
         let mut out = Vec::new();
-        print(&mut out, "d.zns", report, &args).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn problems_are_printed_up_to_a_limit_and_counted_beyond() {
-        let text = printed(&damaged(30), false);
-        let first = "d.zns: content: db/1.sst: block 0 (zone 9 offset 3): it has another checksum";
+        print(&mut out, "d.zns", &report, &args).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let first = "d.zns: content: db/1.sst: block 7 (zone 9 offset 3): it has another checksum\n\
+                     d.zns: 1 ERROR, nothing was changed: 0 files";
         assert!(text.starts_with(first), "{text}");
-        assert!(text.contains("and 15 more problems (-v shows more)"), "{text}");
-        assert!(text.contains("35 ERRORS"), "{text}");
-        assert!(printed(&damaged(30), true).contains("block 29 "));
-        let json = document("d.zns", &damaged(2));
-        assert_eq!((&json["ok"], &json["more_problems"]), (&false.into(), &5.into()));
-        assert_eq!((&json["problems"][1]["zone"], &json["version"]), (&9.into(), &1.into()));
+        let json = document("d.zns", &report);
+        assert_eq!((&json["ok"], &json["more_problems"]), (&false.into(), &0.into()));
+        assert_eq!((&json["problems"][0]["zone"], &json["version"]), (&9.into(), &1.into()));
     }
 }
