@@ -164,8 +164,8 @@ int main(int count, char** arguments) {
     watch = std::make_shared<furrow::SameVictim>(store, how);
     options.listeners.push_back(watch);
   }
-  DB* db = nullptr;
-  CHECK_OK(DB::Open(options, "/db", &db));
+  std::unique_ptr<DB> owned = OpenDatabase(options, "/db");
+  DB* db = owned.get();
   if (watch != nullptr) watch->Attach(db, {db->DefaultColumnFamily()});
   WriteOptions write;
   write.disableWAL = settings.Number("wal") == 0;
@@ -256,6 +256,6 @@ int main(int count, char** arguments) {
          watch ? watch->compactions() : 0, watch ? watch->stale() : 0, counters.calls,
          counters.hops);
   if (watch != nullptr) watch->Detach();
-  delete db;
+  owned.reset();
   return 0;
 }
