@@ -240,6 +240,37 @@ impl<E: 'static> Port<E> {
         value.ok_or_else(|| shared.over.get().cloned().unwrap_or_default())
     }
 
+    /// As [`Port::try_call`], but this thread never holds the engine: its present holder or the
+    /// reactor carries the request out. For threads of low priority: one that held the engine would
+    /// keep all others waiting whenever the system lets something else run.
+    ///
+    /// # Errors
+    /// As [`Port::try_call`].
+    ///
+    /// # Panics
+    /// As [`Port::try_call`].
+    pub fn try_call_by_others<T, F>(
+        &self,
+        f: impl FnOnce(&Rt, &E) -> F + Send + 'static,
+    ) -> Result<T, Stopped>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let shared = &*self.0.shared;
+        assert!(inside() != shared.id, "an engine cannot wait for a call to itself: use submit");
+        let (reply, answer) = answer();
+        shared.push(Request::Run(Box::new(move |rt, state| run_for(rt, f(rt, state), reply))));
+        // A holder looks again for what was signalled; the reactor sleeps unless it is rung. Either
+        // may be over: nobody looks then, but this thread sees that it is.
+        shared.doorbell.ring();
+        if shared.over.get().is_some() {
+            shared.attend(&mut |_, _| {});
+        }
+        let value = shared.with_clock_moving(|| answer.wait());
+        value.ok_or_else(|| shared.over.get().cloned().unwrap_or_default())
+    }
+
     /// Runs a last request and ends the engine: its tasks and its state are dropped, its reactor
     /// has gone when this returns. Requests still on their way are dropped.
     ///

@@ -358,3 +358,61 @@ fn requests_of_threads_that_have_ended_are_served() {
         assert_eq!(port.call(|_, engine| std::future::ready(engine.count.get())), round + 1);
     }
 }
+
+/// Who leaves its requests to others never runs one, gets every answer, and hears of the end.
+#[test]
+fn a_thread_that_leaves_its_calls_to_others_never_holds_the_engine() {
+    let port = start();
+    let busy = port.clone();
+    let over = Arc::new(AtomicBool::new(false));
+    let ends = over.clone();
+    let other = std::thread::spawn(move || {
+        while !ends.load(Ordering::Relaxed) {
+            busy.call(|_, engine| std::future::ready(engine.count.set(engine.count.get() + 1)));
+        }
+    });
+    let threads: Vec<_> = (0..3u64)
+        .map(|thread| {
+            let port = port.clone();
+            std::thread::spawn(move || {
+                let me = std::thread::current().id();
+                for call in 0..1_000 {
+                    let ran = port.try_call_by_others(move |rt, engine| {
+                        let on = std::thread::current().id();
+                        engine.log.borrow_mut().push((thread, call));
+                        let rt = rt.clone();
+                        async move {
+                            if call % 100 == 0 {
+                                rt.sleep(1_000).await;
+                            }
+                            on
+                        }
+                    });
+                    assert_ne!(ran.unwrap(), me, "thread {thread} held the engine");
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    over.store(true, Ordering::Relaxed);
+    other.join().unwrap();
+    // Nobody else calls: the reactor does it.
+    for thread in 0..3 {
+        let log =
+            port.try_call_by_others(|_, engine| std::future::ready(engine.log.borrow().clone()));
+        let log = log.unwrap();
+        let calls: Vec<u64> =
+            log.iter().filter(|(of, _)| *of == thread).map(|(_, call)| *call).collect();
+        assert!(calls.iter().copied().eq(0..1_000), "in order, each once");
+    }
+    for _ in 0..20 {
+        let port = start();
+        let other = port.clone();
+        let calls = std::thread::spawn(move || {
+            while other.try_call_by_others(|_, _| async {}).is_ok() {}
+            other.try_call_by_others(|_, _| async {}).unwrap_err();
+        });
+        port.stop(|_, _| async {});
+        calls.join().unwrap();
+    }
+}
