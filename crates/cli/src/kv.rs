@@ -17,6 +17,7 @@ mod progress;
 mod put;
 mod restore;
 mod stat;
+mod trace;
 
 use clap::Subcommand;
 use std::io::Write;
@@ -33,6 +34,7 @@ Examples:
   furrow kv get s.zns db/CURRENT -
   furrow kv backup s.zns /var/backups/db-2
   furrow kv fsck s.zns
+  furrow kv trace run.trace
 
 A path in a store is given from its root, with or without a slash in front. A store is used by one
 program at a time; ls, df, map, get, backup, stat and fsck write nothing to the drive. What a store
@@ -58,6 +60,7 @@ enum Action {
     Backup(backup::Args),
     Restore(restore::Args),
     Fsck(fsck::Args),
+    Trace(trace::Args),
 }
 
 /// Runs the command.
@@ -76,6 +79,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         Action::Backup(args) => backup::run(&args, out),
         Action::Restore(args) => restore::run(&args, out),
         Action::Fsck(args) => fsck::run(&args, out),
+        Action::Trace(args) => trace::run(&args, out),
     }
 }
 

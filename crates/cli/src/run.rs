@@ -51,6 +51,9 @@ pub struct Args {
     /// When the program ends, write what the store did to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Record what the program asks of the store to FILE, for 'furrow kv trace' and for replays
+    #[arg(long, value_name = "FILE", requires = "store")]
+    record: Option<PathBuf>,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -69,7 +72,7 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
     let mut command = Command::new(&args.program[0]);
     if let Some(store) = &args.store {
         is_usable(store)?;
-        let uri = uri(store, args);
+        let uri = uri(store, args)?;
         if takes_uri(&args.program) {
             command.arg(format!("--fs_uri={uri}"));
         }
@@ -96,14 +99,21 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
     Err(error).with_context(|| format!("{name}: cannot be run"))
 }
 
-fn uri(store: &DeviceSpec, args: &Args) -> String {
+fn uri(store: &DeviceSpec, args: &Args) -> Result<String> {
     let mut options = Vec::new();
     if let Some(policy) = args.policy {
         let named = furrow_kv::Policy::NAMES.iter().find(|(_, each)| *each == policy);
         options.extend(named.map(|(name, _)| format!("policy={name}")));
     }
     options.extend(args.clean_below.map(|percent| format!("clean-below={percent}")));
-    format!("furrow://{store}?{}", options.join(","))
+    if let Some(record) = &args.record {
+        let path = std::path::absolute(record).context("--record")?;
+        let path = path.to_str().filter(|path| !path.contains([',', '?'])).with_context(|| {
+            format!("--record {}: the path must be UTF-8 without ',' and '?'", record.display())
+        })?;
+        options.push(format!("record={path}"));
+    }
+    Ok(format!("furrow://{store}?{}", options.join(",")))
 }
 
 /// True of a tool of RocksDB's that is not told yet where its files are.

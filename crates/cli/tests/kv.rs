@@ -474,3 +474,32 @@ fn a_store_in_use_is_refused_and_who_uses_it_is_said() {
     assert!(child.wait().unwrap().success());
     assert_eq!(place.ok(&["kv", "get", &d, "x", "-"]), "some");
 }
+
+#[test]
+fn a_recorded_run_is_summed_up_and_listed() {
+    let place = Place::new("trace");
+    let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/traces/db_bench.trace");
+    let shown = place.json(&["kv", "trace", run]);
+    assert_eq!(shown["whole"], true);
+    let kinds = shown["kinds"].as_array().unwrap();
+    let calls = |kind: &str| {
+        let found = kinds.iter().find(|found| found["kind"] == kind);
+        found.map_or(0, |found| found["calls"].as_u64().unwrap())
+    };
+    let all: u64 = kinds.iter().map(|kind| kind["calls"].as_u64().unwrap()).sum();
+    assert_eq!(shown["calls"].as_u64().unwrap(), all);
+    // Every write was synced, by itself or with others.
+    assert!(calls("append") > 500 && calls("sync") > 300 && calls("rename") > 0, "{shown}");
+    let table = place.ok(&["kv", "trace", run]);
+    assert!(table.contains("threads") && !table.contains("cut off"), "{table}");
+    let listed = place.ok(&["kv", "trace", "--list", run]);
+    assert_eq!(listed.lines().count() as u64, all);
+
+    // What was cut off counts up to there.
+    let bytes = fs::read(run).unwrap();
+    let half = place.at("half.trace");
+    fs::write(&half, &bytes[..bytes.len() / 2]).unwrap();
+    assert!(place.ok(&["kv", "trace", &half]).contains("cut off"));
+    place.refused(&["kv", "trace", &place.drive()], 1, &["not a recorded run"]);
+    place.refused(&["kv", "trace", &place.at("none")], 1, &["No such file"]);
+}

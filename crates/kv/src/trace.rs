@@ -6,8 +6,9 @@
 //! short of its end is believed up to its last whole record ([`Recording::whole`]).
 //!
 //! - **Order.** `order` grows as the engine took the calls, so that names changed in that order; a
-//!   call that took the engine twice has the number of the second time. A recording has them in the order in which they ended, since only then is known what
-//!   became of them; [`Recording::decode`] sorts.
+//!   call that took the engine twice has the number of the second time. A recording has them in
+//!   the order in which they ended, since only then is known what became of them;
+//!   [`Recording::decode`] sorts.
 //! - **Threads** are numbered as they came. One thread's calls do not overlap.
 //! - **Time** is in nanoseconds of one clock for all threads, from the recording's start. A call
 //!   that ended before another began may be the reason for it; those that overlap are not
