@@ -3,6 +3,7 @@
 //
 // Each ends the program at the first thing that does not hold.
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -225,7 +226,8 @@ void LocksAndRoom() {
 
 void ForksGetErrors() {
   Image image(furrow_command, directory + "/fork.zns", kShape);
-  auto fs = OpenFileSystem(image.uri());
+  const std::string recording = directory + "/fork.trace";
+  auto fs = OpenFileSystem(image.uri() + "?record=" + recording);
   auto file = Create(*fs, "/f");
   CHECK_OK(file->Append("parent", kIo, nullptr));
   alarm(60);
@@ -235,6 +237,8 @@ void ForksGetErrors() {
     uint64_t size = 0;
     CHECK(!fs->GetFileSize("/f", kIo, &size, nullptr).ok(), "size");
     CHECK(!file->Close(kIo, nullptr).ok(), "close");
+    furrow_store* store = fs->CheckedCast<furrow::StoreFileSystem>()->store();
+    CHECK(furrow_store_sync_all(store, nullptr) == FURROW_FORKED, "sync of all");
     file.reset();
     fs.reset();
   });
@@ -243,6 +247,13 @@ void ForksGetErrors() {
   CHECK_OK(file->Append(" goes on", kIo, nullptr));
   CHECK_OK(file->Sync(kIo, nullptr));
   CHECK(ReadAll(*fs, "/f") == "parent goes on", "the parent's file");
+  // What it gathered so far is the parent's to write.
+  struct stat found;
+  CHECK(stat(recording.c_str(), &found) == 0 && found.st_size == 0, "the child wrote");
+  furrow_store* store = fs->CheckedCast<furrow::StoreFileSystem>()->store();
+  CHECK(furrow_store_sync_all(store, nullptr) == FURROW_OK, "sync of all");
+  CHECK(stat(recording.c_str(), &found) == 0 && found.st_size > 0, "the parent wrote");
+  unlink(recording.c_str());
 }
 
 // Syncs a file, appends more and is killed.

@@ -244,6 +244,8 @@ pub unsafe extern "C" fn furrow_store_sync_all(
     unsafe {
         answer(error, || {
             let sync = |store: Store| async move { store.sync_all().await };
+            // In the child of a fork the recording is the parent's.
+            crate::shared::check_fork()?;
             let shared = shared(store)?;
             let done = shared.record(|call| call.engine(sync), |_| Op::SyncAll);
             shared.recorder.iter().for_each(|recorder| recorder.flush());
