@@ -196,7 +196,8 @@ impl Store {
         if self.has(Canary::SkippedFlush) {
             return Ok(());
         }
-        self.0.zones.writer.flush().await
+        // What a drive lost that failed a flush is unknown: nothing can be made durable any more.
+        self.0.zones.writer.flush().await.map_err(|error| self.die(&error))
     }
 
     /// Adds an entry of each file as it is now; answers what they say.
