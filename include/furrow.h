@@ -77,7 +77,8 @@ typedef struct furrow_space {
   uint64_t capacity;
   // What they hold.
   uint64_t used;
-  // What they can hold besides, by cleaning alone.
+  // What files can hold besides, by cleaning alone: without what is kept for the output of
+  // compactions and for what a database is made of.
   uint64_t available;
   // Zones for content, a number.
   uint64_t zones;
@@ -86,6 +87,14 @@ typedef struct furrow_space {
   // The most of them that were in use at once since the store was opened, a number.
   uint64_t peak_zones;
 } furrow_space;
+
+// Calls that took the engine.
+typedef struct furrow_calls {
+  // How many.
+  uint64_t calls;
+  // Those of them that another thread carried out.
+  uint64_t hops;
+} furrow_calls;
 
 // What a store did since it was opened.
 typedef struct furrow_counters {
@@ -115,6 +124,24 @@ typedef struct furrow_counters {
   uint64_t calls;
   // Those of them that another thread carried out.
   uint64_t hops;
+  // Those that append or cut.
+  struct furrow_calls append;
+  // Those that make something durable.
+  struct furrow_calls sync;
+  // Those that read; reads that were only begun are not counted.
+  struct furrow_calls read_calls;
+  // Those that open, make and close files.
+  struct furrow_calls open;
+  // Those of names and directories.
+  struct furrow_calls names;
+  // Those of threads of low priority, which leave them to others.
+  uint64_t handed;
+  // Times a writer waited for cleaning to make room.
+  uint64_t waits;
+  // Nanoseconds of these.
+  uint64_t waited;
+  // Times there was no room.
+  uint64_t refused;
 } furrow_counters;
 
 // What is known of a path.
@@ -251,7 +278,7 @@ int32_t furrow_open(const struct furrow_store *store,
                     struct furrow_error *error);
 
 // Appends bytes. They can be read at once, through any handle; they are durable after
-// `furrow_file_sync`. With `FURROW_NO_SPACE` some of them may have been appended.
+// `furrow_file_sync`. With `FURROW_NO_SPACE` none of them was appended.
 int32_t furrow_file_append(const struct furrow_file *to,
                            const void *bytes,
                            uintptr_t len,
@@ -294,6 +321,10 @@ int32_t furrow_file_id(const struct furrow_file *of, uint64_t *id, struct furrow
 int32_t furrow_file_set_lifetime(const struct furrow_file *of,
                                  int32_t lifetime,
                                  struct furrow_error *error);
+
+// Says that a compaction writes a file: it may have room that is kept for compactions, so that
+// they can end, and what they took the place of can be removed, when others find none.
+int32_t furrow_file_set_compaction(const struct furrow_file *of, struct furrow_error *error);
 
 // Reads up to `len` bytes from `offset` on; `got` says how many: fewer only at the file's end.
 int32_t furrow_file_read(const struct furrow_file *of,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #include "fs.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -44,6 +45,27 @@ std::string DirName(const std::string& path) {
 
 bool StartsWith(const std::string& text, const std::string& front) {
   return text.compare(0, front.size(), front) == 0;
+}
+
+// Whether what is written with this priority makes room when it is done: the output of a
+// compaction, or of the flushes by which DB::Open empties logs. RocksDB says it by the priority of a
+// file, but for one case: where writers are slowed down, flushes and compactions have the same. Its
+// threads are named for their pools then, and those of sub-compactions inherit the name.
+bool MakesRoom(rocksdb::Env::IOPriority priority) {
+  char thread[16] = "";
+  pthread_getname_np(pthread_self(), thread, sizeof(thread));
+  std::string name = thread;
+  switch (priority) {
+    case rocksdb::Env::IO_LOW:
+      return true;
+    case rocksdb::Env::IO_HIGH:
+      // No thread of a pool: that of DB::Open.
+      return !StartsWith(name, "rocksdb:");
+    case rocksdb::Env::IO_USER:
+      return StartsWith(name, "rocksdb:low") || StartsWith(name, "rocksdb:bottom");
+    default:
+      return false;
+  }
 }
 
 // A file that is open, closed with the last that shares it.
@@ -262,6 +284,11 @@ class WritableFile : public rocksdb::FSWritableFile {
     FSWritableFile::SetWriteLifeTimeHint(hint);
     // A hint that cannot be had costs placement, nothing else.
     furrow_file_set_lifetime(handle_.get(), static_cast<int>(hint), nullptr);
+  }
+  void SetIOPriority(rocksdb::Env::IOPriority priority) override {
+    FSWritableFile::SetIOPriority(priority);
+    // One that cannot be had costs room that is kept, nothing else.
+    if (MakesRoom(priority)) furrow_file_set_compaction(handle_.get(), nullptr);
   }
   uint64_t GetFileSize(const IOOptions&, IODebugContext*) override {
     uint64_t size = 0;

@@ -44,10 +44,24 @@ void Report(const char* path, const std::string& uri, furrow_store* store) {
           ", \"appended\": %" PRIu64 ", \"read\": %" PRIu64 ", \"syncs\": %" PRIu64
           ", \"rounds\": %" PRIu64 ", \"zones_cleaned\": %" PRIu64 ", \"copied\": %" PRIu64
           ", \"copied_blobs\": %" PRIu64 ", \"copied_tables\": %" PRIu64 ", \"resets\": %" PRIu64
-          ", \"calls\": %" PRIu64 ", \"hops\": %" PRIu64 "}\n",
+          ", \"calls\": %" PRIu64 ", \"hops\": %" PRIu64 ", \"handed_calls\": %" PRIu64
+          ", \"waits\": %" PRIu64 ", \"waited_nanoseconds\": %" PRIu64 ", \"refused\": %" PRIu64
+          ", \"operations\": {",
           name.c_str(), s.capacity, s.used, s.available, s.peak_zones, s.zones, c.appended, c.read,
           c.syncs, c.rounds, c.cleaned, c.copied, c.copied_blobs, c.copied_tables, c.resets, c.calls,
-          c.hops);
+          c.hops, c.handed, c.waits, c.waited, c.refused);
+  const std::pair<const char*, furrow_calls> operations[] = {{"append", c.append},
+                                                             {"sync", c.sync},
+                                                             {"read", c.read_calls},
+                                                             {"open", c.open},
+                                                             {"names", c.names}};
+  const char* before = "";
+  for (const auto& [name, told] : operations) {
+    fprintf(file, "%s\"%s\": {\"calls\": %" PRIu64 ", \"hops\": %" PRIu64 "}", before, name,
+            told.calls, told.hops);
+    before = ", ";
+  }
+  fputs("}}\n", file);
   fclose(file);
 }
 

@@ -431,6 +431,97 @@ void Databases() {
   }
 }
 
+// A database that fills its store: what was acknowledged is there, also after it was opened again
+// while it was full; once it has made room it goes on.
+void FullStore() {
+  Image image(furrow_command, directory + "/full.zns",
+              "capacity=192MiB,zone-size=4MiB,max-active=14,max-open=14");
+  auto fs = OpenFileSystem(image.uri());
+  std::unique_ptr<Env> env = NewCompositeEnv(fs);
+  Options options = BlobOptions(env.get());
+  // Each table has few keys, so that whole ones can be deleted.
+  options.target_file_size_base = 2 << 10;
+  DB* db = nullptr;
+  CHECK_OK(DB::Open(options, "/db", &db));
+  int filled = 0;
+  auto put = [&](int key) { return db->Put(WriteOptions(), Key(key), Content(key, 8000)); };
+  auto holds = [&](int from, int to) {
+    for (int key = from; key < to; key++) {
+      std::string value;
+      CHECK_OK(db->Get(ReadOptions(), Key(key), &value));
+      CHECK(value == Content(key, 8000), Key(key));
+    }
+  };
+  Status status;
+  while (filled < 40000 && (status = put(filled)).ok()) filled++;
+  CHECK(status.IsNoSpace(), status.ToString());
+  holds(0, filled);
+  uint64_t free = 1;
+  CHECK_OK(fs->GetFreeSpace("/", kIo, &free, nullptr));
+  CHECK(free < (8 << 20), "nearly nothing is free: " + std::to_string(free));
+  for (int life = 0; life < 2; life++) {
+    // The second time by the database that has been opened meanwhile: what its logs held needs room.
+    if (life == 1) {
+      while (filled < 40000 && (status = put(filled)).ok()) filled++;
+      CHECK(status.IsNoSpace(), status.ToString());
+      delete db;
+      CHECK_OK(DB::Open(options, "/db", &db));
+      holds(filled / 2, filled);
+    }
+    // No more than a record of the manifest: flushes have no room, that has.
+    int gone = filled * (life + 1) / 4;
+    std::string first = Key(0), last = Key(gone);
+    Slice from(first), to(last);
+    CHECK_OK(DeleteFilesInRange(db, db->DefaultColumnFamily(), &from, &to));
+    // RocksDB asks for the free space every five seconds, and resumes by itself; it is busy with that.
+    for (int tries = 0; tries < 300 && !(status = db->Resume()).ok(); tries++) usleep(100000);
+    CHECK_OK(status);
+    for (int key = 0; key < 500; key++) CHECK_OK(put(filled++));
+    CHECK_OK(db->CompactRange(CompactRangeOptions(), nullptr, nullptr));
+    holds(gone + 1, filled);
+  }
+  delete db;
+  CHECK_OK(DB::Open(options, "/db", &db));
+  holds(filled / 2 + 1, filled);
+  delete db;
+}
+
+// What another program is told of a store that is in use.
+void RunningStoresSayHowTheyAre() {
+  std::string run = directory + "/run";
+  CHECK(setenv("FURROW_RUN", run.c_str(), 1) == 0, "setenv");
+  Image image(furrow_command, directory + "/running.zns", kShape);
+  auto fs = OpenFileSystem(image.uri());
+  auto file = Create(*fs, "/000001.sst");
+  CHECK_OK(file->Append(Content(1, 300000), kIo, nullptr));
+  CHECK_OK(file->Sync(kIo, nullptr));
+  auto shown = [&](const std::string& what) {
+    std::string command = furrow_command + " kv " + what + " 2>&1";
+    FILE* pipe = popen(command.c_str(), "r");
+    CHECK(pipe != nullptr, command);
+    std::string text;
+    char buffer[4096];
+    size_t got = 0;
+    while ((got = fread(buffer, 1, sizeof(buffer), pipe)) > 0) text.append(buffer, got);
+    CHECK(pclose(pipe) == 0, command + ": " + text);
+    return text;
+  };
+  auto has = [&](const std::string& what, const std::string& words) {
+    std::string text = shown(what);
+    CHECK(text.find(words) != std::string::npos, what + ": no '" + words + "' in: " + text);
+  };
+  std::string path = image.path();
+  has("stat " + path, "process " + std::to_string(getpid()));
+  has("stat " + path, "by another thread");
+  has("stat --json " + path, "\"appended_bytes\": 300000");
+  has("stat --json " + path, "\"running\": true");
+  has("stat --prometheus " + path, "furrow_kv_appended_bytes_total{device=");
+  has("df " + path, "sst");
+  file.reset();
+  fs.reset();
+  has("stat " + path, "made");
+}
+
 // Two families of a database, and another database on the same store; the store is closed and
 // opened in the middle. At each moment the share is that of the family's own files up to the
 // youngest of its fullest zone that is the oldest.
@@ -522,6 +613,8 @@ int main(int count, char** arguments) {
       {"wrong_uris", WrongUris},
       {"wrong_paths", WrongPaths},
       {"databases", Databases},
+      {"full_store", FullStore},
+      {"running_stores_say_how_they_are", RunningStoresSayHowTheyAre},
       {"same_victims", SameVictims},
   };
   for (const auto& [name, test] : tests) {

@@ -4,6 +4,7 @@ use crate::error::{Failure, Outcome, answer, furrow_error, furrow_kind};
 use crate::record::{Call, Recorder, recorded};
 use crate::shared::{Shared, check_fork, lock};
 use crate::store::{lifetime_of, put};
+use crate::tally::Counted;
 use furrow_kv::trace::Op;
 use furrow_kv::{Data, FileId, Gathered, Store, crc32c};
 use furrow_rt::Page;
@@ -94,12 +95,12 @@ impl furrow_file {
 
     fn size(&self) -> Outcome<u64> {
         let id = self.id;
-        self.shared.now(move |store| store.size(id))
+        self.shared.now(Counted::Other, move |store| store.size(id))
     }
 }
 
 /// Appends bytes. They can be read at once, through any handle; they are durable after
-/// `furrow_file_sync`. With `FURROW_NO_SPACE` some of them may have been appended.
+/// `furrow_file_sync`. With `FURROW_NO_SPACE` none of them was appended.
 ///
 /// # Safety
 /// As the crate's description says; `bytes` may be read for `len` bytes.
@@ -120,7 +121,7 @@ pub unsafe extern "C" fn furrow_file_append(
                 len: bytes.len() as u64,
                 sum: crc32c(bytes),
             };
-            to.shared.record(|call| to.append(call, bytes), op).map(drop)
+            to.shared.record(Counted::Append, |call| to.append(call, bytes), op).map(drop)
         })
     }
 }
@@ -148,7 +149,7 @@ pub unsafe extern "C" fn furrow_file_append_at(
                 to.truncate(call, offset)?;
                 to.append(call, bytes)
             };
-            to.shared.record(write, op).map(drop)
+            to.shared.record(Counted::Append, write, op).map(drop)
         })
     }
 }
@@ -168,7 +169,7 @@ pub unsafe extern "C" fn furrow_file_truncate(
         answer(error, || {
             let of = file(of)?;
             let op = |_: Option<&()>| Op::Truncate { file: of.id.0, size };
-            of.shared.record(|call| of.truncate(call, size), op)
+            of.shared.record(Counted::Append, |call| of.truncate(call, size), op)
         })
     }
 }
@@ -185,7 +186,7 @@ pub unsafe extern "C" fn furrow_file_sync(of: *const furrow_file, error: *mut fu
             let of = file(of)?;
             let id = of.id;
             let sync = move |store: Store| async move { store.sync(id).await };
-            of.shared.record(|call| call.engine(sync), |_| Op::Sync { file: id.0 })
+            of.shared.record(Counted::Sync, |call| call.engine(sync), |_| Op::Sync { file: id.0 })
         })
     }
 }
@@ -204,7 +205,7 @@ pub unsafe extern "C" fn furrow_file_flush(
     unsafe {
         answer(error, || {
             let of = file(of)?;
-            of.shared.record(|_| check_fork(), |_| Op::Flush { file: of.id.0 })
+            of.shared.record(Counted::Other, |_| check_fork(), |_| Op::Flush { file: of.id.0 })
         })
     }
 }
@@ -225,7 +226,11 @@ pub unsafe extern "C" fn furrow_file_range_sync(
     unsafe {
         answer(error, || {
             let of = file(of)?;
-            of.shared.record(|_| check_fork(), |_| Op::RangeSync { file: of.id.0, offset, len })
+            of.shared.record(
+                Counted::Other,
+                |_| check_fork(),
+                |_| Op::RangeSync { file: of.id.0, offset, len },
+            )
         })
     }
 }
@@ -275,7 +280,27 @@ pub unsafe extern "C" fn furrow_file_set_lifetime(
             let id = of.id;
             let set = move |store: &Store| store.set_lifetime(id, lifetime);
             let op = |_: Option<&()>| Op::SetLifetime { file: id.0, lifetime };
-            of.shared.record(|call| call.now(set), op)
+            of.shared.record(Counted::Other, |call| call.now(set), op)
+        })
+    }
+}
+
+/// Says that a compaction writes a file: it may have room that is kept for compactions, so that
+/// they can end, and what they took the place of can be removed, when others find none.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_file_set_compaction(
+    of: *const furrow_file,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let of = file(of)?;
+            let id = of.id;
+            of.shared.now(Counted::Other, move |store| store.mark_compaction(id))
         })
     }
 }
@@ -328,7 +353,7 @@ pub unsafe extern "C" fn furrow_file_read(
                 got: got.map_or(0, |got| *got as u64),
             };
             let copied = |call: &Call<'_>| copy(&call.engine(read)?, buffer, len);
-            put(got, of.shared.record(copied, op)?, "got")
+            put(got, of.shared.record(Counted::Read, copied, op)?, "got")
         })
     }
 }
@@ -368,7 +393,7 @@ pub unsafe extern "C" fn furrow_read_begin(
             };
             let op =
                 |_: Option<&_>| Op::ReadBegin { read: number, file: id.0, offset, len: len as u64 };
-            let result = of.shared.record(begin, op)?;
+            let result = of.shared.record(Counted::Read, begin, op)?;
             put(read, Box::into_raw(Box::new(furrow_read { result, recorder, number })), "read")
         })
     }
@@ -434,7 +459,11 @@ pub unsafe extern "C" fn furrow_file_close(
             }
             let furrow_file { shared, id, .. } = *Box::from_raw(closed);
             let close = move |store: Store| async move { store.close(id).await };
-            let done = shared.record(|call| call.engine(close), |_| Op::Close { file: id.0 });
+            let done = shared.record(
+                Counted::Open,
+                |call| call.engine(close),
+                |_| Op::Close { file: id.0 },
+            );
             done.and(Shared::leave(shared))
         })
     }

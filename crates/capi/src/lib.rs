@@ -2,7 +2,8 @@
 //!
 //! Any thread may call anything at any time. The calling thread copies and computes checksums, then
 //! takes the engine and runs it in place; [`furrow_counters`](crate::store::furrow_counters) says
-//! how often another thread had it. Nothing unwinds into the caller: a defect becomes an error.
+//! how often another thread had it. A thread whose priority is lower than that of the thread that
+//! opened the store leaves its calls to others, and so never keeps them waiting. Nothing unwinds into the caller: a defect becomes an error.
 //!
 //! What holds for all functions:
 //! - They answer 0, or a [`furrow_kind`](crate::error::furrow_kind) that is not 0, and say why in
@@ -22,8 +23,10 @@
 #![allow(non_camel_case_types, reason = "names are C's")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
 
+mod control;
 pub mod error;
 pub mod file;
 mod record;
 mod shared;
 pub mod store;
+mod tally;

@@ -7,6 +7,7 @@
 
 use crate::error::{Failure, Outcome, furrow_kind};
 use crate::shared::{Shared, check_fork, lock};
+use crate::tally::Counted;
 use furrow_kv::trace::{Encoder, Op, Record};
 use furrow_kv::{Node, Store};
 use furrow_zone::Error;
@@ -147,6 +148,7 @@ impl Recorder {
 /// A call that may be recorded, while it is carried out.
 pub(crate) struct Call<'a> {
     shared: &'a Shared,
+    what: Counted,
     order: Cell<Option<u64>>,
 }
 
@@ -158,7 +160,7 @@ impl Call<'_> {
         F: Future<Output = Result<T, Error>> + 'static,
     {
         let recorder = self.shared.recorder.clone();
-        let (order, result) = self.shared.call(move |store| {
+        let (order, result) = self.shared.call(self.what, move |store| {
             let order = recorder.as_deref().map(Recorder::take);
             let future = f(store);
             async move { Ok((order, future.await)) }
@@ -199,16 +201,17 @@ impl Shared {
     /// As [`recorded`], of a call that takes the engine.
     pub(crate) fn record<T>(
         &self,
+        what: Counted,
         body: impl FnOnce(&Call<'_>) -> Outcome<T>,
         op: impl FnOnce(Option<&T>) -> Op,
     ) -> Outcome<T> {
-        let call = Call { shared: self, order: Cell::new(None) };
+        let call = Call { shared: self, what, order: Cell::new(None) };
         recorded(self.recorder.as_deref(), || body(&call), || call.order.get(), op)
     }
 
     /// Records what the store has, when it was just opened.
     pub(crate) fn record_found(&self) -> Outcome {
         let Some(recorder) = self.recorder.clone() else { return Ok(()) };
-        self.now(move |store| recorder.found(store))
+        self.now(Counted::Other, move |store| recorder.found(store))
     }
 }

@@ -1,11 +1,13 @@
 //! A store that is open in this process, and how its callers reach it.
 
+use crate::control::{Control, Source};
 use crate::error::{Failure, Outcome, furrow_kind};
 use crate::record::{Recorder, recorded};
+use crate::tally::{Counted, Tally};
 use furrow_emu::{Emulator, OpenMode};
 use furrow_kv::trace::Op;
 use furrow_kv::{FormatOptions, Options, Store};
-use furrow_rt::{Config, Pool, Port, Rt};
+use furrow_rt::{Config, Pool, Port, Rt, Stopped};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +15,7 @@ use std::fs::File;
 use std::future::Future;
 use std::io::Read as _;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 /// Pages that copies of callers come from, at most, besides those of the engine.
@@ -74,11 +76,22 @@ pub(crate) struct Engine {
 pub(crate) struct Shared {
     pub(crate) port: Port<Engine>,
     pub(crate) pages: Pool,
+    /// What its drive is called.
     name: String,
+    uuid: String,
+    label: String,
     pub(crate) locks: Mutex<BTreeSet<String>>,
-    pub(crate) calls: AtomicU64,
-    pub(crate) hops: AtomicU64,
     pub(crate) recorder: Option<Arc<Recorder>>,
+    pub(crate) tally: Arc<Tally>,
+    /// How nice the thread that opened it is, and so the one that serves it.
+    nice: i32,
+    control: Mutex<Option<Control>>,
+}
+
+/// How nice this thread is: more is a lower priority.
+fn nice() -> i32 {
+    // On Linux it is the calling thread's.
+    rustix::process::getpriority_process(None).unwrap_or(0)
 }
 
 /// Real time, and a seed nobody can know.
@@ -121,6 +134,10 @@ fn start(rt: &Rt, spec: &DeviceSpec, options: Options) -> Result<Engine, Error> 
     Ok(Engine { store, _device: drive })
 }
 
+fn stopped(why: Stopped) -> Failure {
+    Failure::new(furrow_kind::FURROW_IO, why.to_string())
+}
+
 fn parse(device: &str) -> Outcome<DeviceSpec> {
     device.parse().map_err(|error| Failure::invalid(format!("{device}: not a device: {error}")))
 }
@@ -157,14 +174,28 @@ impl Shared {
             return Ok(shared);
         }
         let port = Port::start(config()?, move |rt| start(rt, &spec, options))?;
+        let about = port.try_call(|_, engine| {
+            std::future::ready((engine.store.uuid().to_string(), engine.store.label().to_owned()))
+        });
+        let (uuid, label) = about.map_err(stopped)?;
         let shared = Arc::new(Shared {
             port,
             pages: Pool::new(PAGES),
             name: name.clone(),
+            uuid,
+            label,
             locks: Mutex::default(),
-            calls: AtomicU64::new(0),
-            hops: AtomicU64::new(0),
             recorder: record.map(Recorder::create).transpose()?,
+            tally: Arc::default(),
+            nice: nice(),
+            control: Mutex::default(),
+        });
+        *lock(&shared.control) = Control::start(Source {
+            port: shared.port.clone(),
+            tally: shared.tally.clone(),
+            device: shared.name.clone(),
+            uuid: shared.uuid.clone(),
+            label: shared.label.clone(),
         });
         shared.record_found()?;
         open.insert(name, Arc::downgrade(&shared));
@@ -184,6 +215,8 @@ impl Shared {
             drop(shared);
             return Ok(());
         }
+        // Nobody asks any more from here on.
+        drop(lock(&shared.control).take());
         let stop = || {
             let ended = shared.port.clone().try_stop(|_, engine| {
                 let store = engine.store.clone();
@@ -191,7 +224,7 @@ impl Shared {
             });
             match ended {
                 Ok(result) => Ok(result?),
-                Err(stopped) => Err(Failure::new(furrow_kind::FURROW_IO, stopped.to_string())),
+                Err(why) => Err(stopped(why)),
             }
         };
         let recorder = shared.recorder.as_deref();
@@ -202,32 +235,40 @@ impl Shared {
         ended
     }
 
-    /// Runs something on the engine, in place if nobody else has it, and waits for the result.
-    pub(crate) fn call<T, F>(&self, f: impl FnOnce(Store) -> F + Send + 'static) -> Outcome<T>
+    /// Runs something on the engine, in place if nobody else has it, and waits for the result. A
+    /// thread of low priority leaves it to others.
+    pub(crate) fn call<T, F>(
+        &self,
+        what: Counted,
+        f: impl FnOnce(Store) -> F + Send + 'static,
+    ) -> Outcome<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + 'static,
     {
         check_fork()?;
-        self.calls.fetch_add(1, Ordering::Relaxed);
         let caller = std::thread::current().id();
-        let result = self.port.try_call(move |_, engine| {
+        let run = move |_: &Rt, engine: &Engine| {
             let hop = std::thread::current().id() != caller;
             let future = f(engine.store.clone());
             async move { (hop, future.await) }
-        });
-        let (hop, result) =
-            result.map_err(|stopped| Failure::new(furrow_kind::FURROW_IO, stopped.to_string()))?;
-        if hop {
-            self.hops.fetch_add(1, Ordering::Relaxed);
-        }
+        };
+        let result = if nice() > self.nice {
+            self.tally.count_handed();
+            self.port.try_call_by_others(run)
+        } else {
+            self.port.try_call(run)
+        };
+        let (hop, result) = result.map_err(stopped)?;
+        self.tally.count(what, hop);
         Ok(result?)
     }
     /// As [`Shared::call`], of something that does not wait for the drive.
     pub(crate) fn now<T: Send + 'static>(
         &self,
+        what: Counted,
         f: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static,
     ) -> Outcome<T> {
-        self.call(move |store| std::future::ready(f(&store)))
+        self.call(what, move |store| std::future::ready(f(&store)))
     }
 }

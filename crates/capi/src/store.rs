@@ -3,11 +3,11 @@
 use crate::error::{Failure, Outcome, answer, furrow_error};
 use crate::file::{furrow_file, opened};
 use crate::shared::{Shared, lock};
+use crate::tally::Counted;
 use furrow_kv::trace::Op;
 use furrow_kv::{Family, FileId, FileKind, Lifetime, Node, Options, Store};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A store that is open.
 pub struct furrow_store(pub(crate) Arc<Shared>);
@@ -30,7 +30,8 @@ pub struct furrow_space {
     pub capacity: u64,
     /// What they hold.
     pub used: u64,
-    /// What they can hold besides, by cleaning alone.
+    /// What files can hold besides, by cleaning alone: without what is kept for the output of
+    /// compactions and for what a database is made of.
     pub available: u64,
     /// Zones for content, a number.
     pub zones: u64,
@@ -38,6 +39,15 @@ pub struct furrow_space {
     pub free_zones: u64,
     /// The most of them that were in use at once since the store was opened, a number.
     pub peak_zones: u64,
+}
+
+/// Calls that took the engine.
+#[repr(C)]
+pub struct furrow_calls {
+    /// How many.
+    pub calls: u64,
+    /// Those of them that another thread carried out.
+    pub hops: u64,
 }
 
 /// What a store did since it was opened.
@@ -69,6 +79,24 @@ pub struct furrow_counters {
     pub calls: u64,
     /// Those of them that another thread carried out.
     pub hops: u64,
+    /// Those that append or cut.
+    pub append: furrow_calls,
+    /// Those that make something durable.
+    pub sync: furrow_calls,
+    /// Those that read; reads that were only begun are not counted.
+    pub read_calls: furrow_calls,
+    /// Those that open, make and close files.
+    pub open: furrow_calls,
+    /// Those of names and directories.
+    pub names: furrow_calls,
+    /// Those of threads of low priority, which leave them to others.
+    pub handed: u64,
+    /// Times a writer waited for cleaning to make room.
+    pub waits: u64,
+    /// Nanoseconds of these.
+    pub waited: u64,
+    /// Times there was no room.
+    pub refused: u64,
 }
 
 /// Gets one entry of a directory: its name, whether it is a directory, and a file's bytes.
@@ -226,7 +254,7 @@ pub unsafe extern "C" fn furrow_store_sync(
     unsafe {
         answer(error, || {
             let sync = |store: Store| async move { store.sync_names().await };
-            shared(store)?.record(|call| call.engine(sync), |_| Op::SyncNames)
+            shared(store)?.record(Counted::Sync, |call| call.engine(sync), |_| Op::SyncNames)
         })
     }
 }
@@ -247,7 +275,7 @@ pub unsafe extern "C" fn furrow_store_sync_all(
             // In the child of a fork the recording is the parent's.
             crate::shared::check_fork()?;
             let shared = shared(store)?;
-            let done = shared.record(|call| call.engine(sync), |_| Op::SyncAll);
+            let done = shared.record(Counted::Sync, |call| call.engine(sync), |_| Op::SyncAll);
             shared.recorder.iter().for_each(|recorder| recorder.flush());
             done
         })
@@ -267,7 +295,7 @@ pub unsafe extern "C" fn furrow_store_space(
     // SAFETY: as the caller promises.
     unsafe {
         answer(error, || {
-            let found = shared(store)?.now(|store| Ok(store.space()))?;
+            let found = shared(store)?.now(Counted::Other, |store| Ok(store.space()))?;
             let found = furrow_space {
                 capacity: found.capacity,
                 used: found.used,
@@ -295,7 +323,8 @@ pub unsafe extern "C" fn furrow_store_counters(
     unsafe {
         answer(error, || {
             let shared = shared(store)?;
-            let found = shared.now(|store| Ok(store.counters()))?;
+            let found = shared.now(Counted::Other, |store| Ok(store.counters()))?;
+            let all = shared.tally.all();
             let counted = furrow_counters {
                 appended: found.appended,
                 read: found.read,
@@ -308,8 +337,17 @@ pub unsafe extern "C" fn furrow_store_counters(
                 copied_tables: found.copied_of[FileKind::Table as usize] * 4096,
                 resets: found.resets,
                 relocated: found.relocated,
-                calls: shared.calls.load(Ordering::Relaxed),
-                hops: shared.hops.load(Ordering::Relaxed),
+                calls: all.calls,
+                hops: all.hops,
+                append: shared.tally.of(Counted::Append),
+                sync: shared.tally.of(Counted::Sync),
+                read_calls: shared.tally.of(Counted::Read),
+                open: shared.tally.of(Counted::Open),
+                names: shared.tally.of(Counted::Names),
+                handed: shared.tally.handed(),
+                waits: found.waits,
+                waited: found.waited,
+                refused: found.refused,
             };
             put(counters, counted, "counters")
         })
@@ -333,7 +371,7 @@ unsafe fn rename_like(
             let (from, to) = (text(paths[0], "from")?, text(paths[1], "to")?);
             let (asked, other) = (from.clone(), to.clone());
             let change = move |store: &Store| change(store, &from, &to);
-            shared(store)?.record(|call| call.now(change), |_| op(asked, other))
+            shared(store)?.record(Counted::Names, |call| call.now(change), |_| op(asked, other))
         })
     }
 }
@@ -355,7 +393,7 @@ unsafe fn change(
             let path = text(path, "path")?;
             let asked = path.clone();
             let change = move |store: &Store| change(store, &path);
-            shared(store)?.record(|call| call.now(change), |_| op(asked))
+            shared(store)?.record(Counted::Names, |call| call.now(change), |_| op(asked))
         })
     }
 }
@@ -480,7 +518,7 @@ pub unsafe extern "C" fn furrow_stat_path(
             let asked = path.clone();
             let find = move |store: &Store| stat_of(store, &path);
             let op = |_: Option<&furrow_stat>| Op::Stat { path: asked };
-            let found = shared(store)?.record(|call| call.now(find), op)?;
+            let found = shared(store)?.record(Counted::Names, |call| call.now(find), op)?;
             put(stat, found, "stat")
         })
     }
@@ -510,7 +548,7 @@ pub unsafe extern "C" fn furrow_list(
                 Ok(store.list(&path)?.into_iter().filter_map(with).collect::<Vec<_>>())
             };
             let op = |_: Option<&Vec<_>>| Op::List { path: asked };
-            let found = shared(store)?.record(|call| call.now(find), op)?;
+            let found = shared(store)?.record(Counted::Names, |call| call.now(find), op)?;
             for (stat, name) in found {
                 // Names have no zeros: they came from C, or from a checked record.
                 let Ok(name) = CString::new(name) else { continue };
@@ -567,7 +605,8 @@ pub unsafe extern "C" fn furrow_smallest_youngest(
         answer(error, || {
             let directory = text(directory, "directory")?;
             let family = Family { directory, name: text(family, "family")? };
-            let found = shared(store)?.now(move |store| store.youngest_in_full_zones(&family))?;
+            let found = shared(store)?
+                .now(Counted::Other, move |store| store.youngest_in_full_zones(&family))?;
             let smallest = found.iter().map(|(_, number)| *number).min();
             put(youngest, smallest.unwrap_or(0), "youngest")?;
             put(zones, found.len() as u64, "zones")
@@ -650,7 +689,7 @@ pub unsafe extern "C" fn furrow_create(
                 lifetime,
                 path: asked,
             };
-            let id = shared.record(|call| call.now(create), op)?;
+            let id = shared.record(Counted::Open, |call| call.now(create), op)?;
             put(file, opened(shared, id, true), "file")
         })
     }
@@ -674,7 +713,7 @@ pub unsafe extern "C" fn furrow_open(
             let (shared, asked) = (shared(store)?, path.clone());
             let open = move |store: &Store| store.open_file(&path);
             let op = |id: Option<&FileId>| Op::Open { file: id.map_or(0, |id| id.0), path: asked };
-            let id = shared.record(|call| call.now(open), op)?;
+            let id = shared.record(Counted::Open, |call| call.now(open), op)?;
             put(file, opened(shared, id, false), "file")
         })
     }

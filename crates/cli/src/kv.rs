@@ -16,6 +16,7 @@ mod mkfs;
 mod progress;
 mod put;
 mod restore;
+mod running;
 mod stat;
 mod trace;
 

@@ -12,7 +12,8 @@ use std::io::Write;
 /// Show space, and which kinds of files take it
 ///
 /// "Used" is what counts on the drive, in whole blocks, with blocks of checksums; "available" is
-/// what can be written by cleaning alone, without anything being removed. Kinds are told by names,
+/// what can be written by cleaning alone, without anything being removed and without what is kept
+/// for compactions and manifests. A program that uses the store is asked. Kinds are told by names,
 /// as RocksDB gives them.
 #[derive(clap::Args)]
 pub struct Args {
@@ -55,10 +56,18 @@ pub fn sums(store: &Snapshot) -> BTreeMap<Kind, Sum> {
 /// # Errors
 /// If there is no store.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let looked = Looked::open(&args.device)?;
-    let store = looked.store();
-    let (space, sums) = (store.space(), sums(store));
     let device = source_name(&args.device);
+    let (uuid, label, space, sums) = match Looked::open(&args.device) {
+        Ok(looked) => {
+            let store = looked.store();
+            (store.uuid().to_string(), store.label().to_owned(), store.space(), sums(store))
+        }
+        Err(error) => {
+            let running = super::running::instead(&args.device, error)?;
+            let (uuid, label) = running.names();
+            (uuid.to_owned(), label.to_owned(), running.space(), running.sums())
+        }
+    };
     if args.json {
         let kinds = sums.iter().map(|(kind, sum)| {
             json!({
@@ -71,8 +80,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         let document = json!({
             "version": super::VERSION,
             "device": device,
-            "uuid": store.uuid().to_string(),
-            "label": store.label(),
+            "uuid": uuid,
+            "label": label,
             "size_bytes": space.capacity,
             "used_bytes": space.used,
             "available_bytes": space.available,

@@ -14,8 +14,9 @@ use std::io::{self, Write};
 
 /// Show what a store is made of
 ///
-/// Files, zones by use, the record ring, garbage that cleaning could make room of. What a program
-/// does with the store it says itself: this is what is on the drive.
+/// Files, zones by use, the record ring, garbage that cleaning could make room of: what is on the
+/// drive. While a program uses the store, what that did since it opened it: calls, and how many of
+/// them another thread carried out, bytes copied by kind, waits for room, space.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
@@ -104,12 +105,27 @@ impl Figures {
 /// # Errors
 /// If there is no store.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let looked = Looked::open(&args.device)?;
+    let looked = match Looked::open(&args.device) {
+        Ok(looked) => looked,
+        Err(error) => return running(args, error, out),
+    };
     let figures = Figures::of(source_name(&args.device), looked.store());
     match (args.json, args.prometheus) {
         (true, _) => super::print_json(out, &document(&figures))?,
         (_, true) => out.write_all(prometheus(&figures).as_bytes())?,
         _ => print(out, &figures)?,
+    }
+    Ok(0)
+}
+
+/// What the program says that uses the store.
+fn running(args: &Args, error: anyhow::Error, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let running = super::running::instead(&args.device, error)?;
+    let device = source_name(&args.device);
+    match (args.json, args.prometheus) {
+        (true, _) => super::print_json(out, &running.document(&device))?,
+        (_, true) => out.write_all(running.prometheus(&device).as_bytes())?,
+        _ => running.print(out, &device)?,
     }
     Ok(0)
 }

@@ -3,6 +3,7 @@
 use super::request::{Answer, REQUEST_MAX, Request};
 use super::status::Status;
 use anyhow::{Context as _, Result, anyhow, bail};
+use serde::Serialize;
 use serde_json::Value;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -191,9 +192,18 @@ pub fn ask_last(socket: &Path, request: &Request) -> Result<Value> {
     Ok(answer)
 }
 
+/// As [`ask_within`], for daemons that take other requests.
+///
+/// # Errors
+/// As [`ask`].
+pub fn exchange_lines(socket: &Path, request: &impl Serialize, limit: Duration) -> Result<Value> {
+    let (answer, _) = exchange(socket, request, Some(limit))?;
+    Ok(answer)
+}
+
 fn exchange(
     socket: &Path,
-    request: &Request,
+    request: &impl Serialize,
     limit: Option<Duration>,
 ) -> Result<(Value, UnixStream)> {
     let at = || socket.display().to_string();

@@ -1,0 +1,232 @@
+//! The control socket of a store that is open: how other programs ask how it is.
+//!
+//! A line of JSON `{"request":"stat"}` is answered by a line with `"ok":...` or `"error":"..."`,
+//! as the sockets of arrays do. The socket is `UUID.store` in the directory of running daemons, for
+//! its owner alone. A thread of its own listens there; it only asks the engine, as any caller.
+//!
+//! Whatever bytes come, the worst is an error and the end of that connection: a request has a
+//! longest length and a time in which it must be there. A store whose socket cannot be made is
+//! used without: a library has nobody to tell.
+
+use crate::shared::{Engine, check_fork};
+use crate::tally::{Counted, Tally};
+use furrow_kv::FileKind;
+use furrow_rt::{Port, Stopped};
+use serde_json::{Value, json};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Behind the UUID, in the names of sockets.
+const ENDING: &str = ".store";
+/// Longest request.
+const REQUEST_MAX: usize = 4096;
+/// How long a request may take to come, or an answer to be taken.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// After so long a connection that says nothing is looked after: the store may be closing.
+const TICK: Duration = Duration::from_millis(100);
+/// Bytes of a block.
+const BLOCK: u64 = 4096;
+
+/// What is told, and of what.
+pub(crate) struct Source {
+    pub(crate) port: Port<Engine>,
+    pub(crate) tally: Arc<Tally>,
+    /// What its drive is called.
+    pub(crate) device: String,
+    pub(crate) uuid: String,
+    pub(crate) label: String,
+}
+
+/// A socket that is listened at. Dropping it ends the thread and removes the socket.
+pub(crate) struct Control {
+    path: PathBuf,
+    /// Device and inode of the socket.
+    file: (u64, u64),
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where the sockets of running daemons are, as of the command.
+fn directory() -> PathBuf {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(own) = set("FURROW_RUN") {
+        return std::path::absolute(&own).unwrap_or_else(|_| own.into());
+    }
+    match set("XDG_RUNTIME_DIR") {
+        Some(users) => PathBuf::from(users).join("furrow"),
+        None => PathBuf::from("/run/furrow"),
+    }
+}
+
+/// Listens at `path`; at one of a process that is dead, in its place.
+fn bind(path: &Path) -> std::io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+        bound => return bound,
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        _ => Err(ErrorKind::AddrInUse.into()),
+    }
+}
+
+impl Control {
+    /// Listens for a store. `None` if that cannot be.
+    pub(crate) fn start(of: Source) -> Option<Control> {
+        let directory = directory();
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).ok()?;
+        let uuid = of.uuid.as_str();
+        // A copy of a drive has the UUID of the other.
+        let names = [uuid.to_owned(), format!("{uuid}-{}", std::process::id())];
+        let mut bound = names.into_iter().filter_map(|name| {
+            let path = directory.join(format!("{name}{ENDING}"));
+            Some((bind(&path).ok()?, path))
+        });
+        let (listener, path) = bound.next()?;
+        let own = std::fs::Permissions::from_mode(0o600);
+        let file = std::fs::set_permissions(&path, own)
+            .and_then(|()| std::fs::symlink_metadata(&path))
+            .inspect_err(|_| drop(std::fs::remove_file(&path)))
+            .ok()?;
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        let thread = std::thread::Builder::new()
+            .name("furrow-control".into())
+            .spawn(move || listen(&listener, &of, &ends))
+            .inspect_err(|_| drop(std::fs::remove_file(&path)))
+            .ok();
+        let file = (file.dev(), file.ino());
+        thread.map(|thread| Control { path, file, over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if check_fork().is_err() {
+            // Both are the parent's.
+            return;
+        }
+        self.over.store(true, Ordering::Release);
+        // One more client, so that the thread looks.
+        drop(UnixStream::connect(&self.path));
+        let found = std::fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
+            // What cannot be removed is found by the next to be a dead one's.
+            let _ = std::fs::remove_file(&self.path);
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// One client after the other.
+fn listen(listener: &UnixListener, store: &Source, over: &AtomicBool) {
+    loop {
+        let client = listener.accept();
+        if over.load(Ordering::Acquire) {
+            return;
+        }
+        match client {
+            // However it ends, only this connection has ended.
+            Ok((client, _)) => drop(converse(client, store, over)),
+            Err(_) => std::thread::sleep(TICK),
+        }
+    }
+}
+
+/// Answers one request.
+fn converse(mut client: UnixStream, store: &Source, over: &AtomicBool) -> std::io::Result<()> {
+    client.set_read_timeout(Some(TICK))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let (begun, mut bytes, mut buffer) = (Instant::now(), Vec::new(), [0; 1024]);
+    while !bytes.contains(&b'\n') && bytes.len() <= REQUEST_MAX {
+        match client.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(read) => bytes.extend_from_slice(&buffer[..read]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if begun.elapsed() > PATIENCE || over.load(Ordering::Acquire) {
+            return Ok(());
+        }
+    }
+    let answer = match answer(&bytes, store) {
+        Ok(value) => json!({ "version": 1, "ok": value }),
+        Err(why) => json!({ "version": 1, "error": why }),
+    };
+    client.write_all(format!("{answer}\n").as_bytes())
+}
+
+fn answer(bytes: &[u8], store: &Source) -> Result<Value, String> {
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    if line.len() > REQUEST_MAX {
+        return Err(format!("not a request: longer than {REQUEST_MAX} bytes"));
+    }
+    let request: Value =
+        serde_json::from_slice(line).map_err(|why| format!("not a request: {why}"))?;
+    if request != json!({ "request": "stat" }) {
+        return Err("not a request: there is {\"request\":\"stat\"}".to_owned());
+    }
+    stat(store).map_err(|stopped| stopped.to_string())
+}
+
+/// How a store is: what `furrow kv stat` shows of one that runs.
+fn stat(of: &Source) -> Result<Value, Stopped> {
+    let (space, did, kinds) = of.port.try_call(|_, engine| {
+        let store = &engine.store;
+        std::future::ready((store.space(), store.counters(), store.kinds()))
+    })?;
+    let by_kind = FileKind::ALL.iter().zip(kinds).map(|(kind, sum)| {
+        json!({
+            "kind": kind.name(),
+            "files": sum.files,
+            "bytes": sum.bytes,
+            "disk_bytes": sum.blocks * BLOCK,
+            "extents": sum.extents,
+            "copied_bytes": did.copied_of[*kind as usize] * BLOCK,
+        })
+    });
+    let operations = Counted::NAMES.map(|(op, name)| {
+        let told = of.tally.of(op);
+        json!({ "operation": name, "calls": told.calls, "hops": told.hops })
+    });
+    Ok(json!({
+        "version": 1,
+        "device": of.device,
+        "uuid": of.uuid,
+        "label": of.label,
+        "process": std::process::id(),
+        "size_bytes": space.capacity,
+        "used_bytes": space.used,
+        "available_bytes": space.available,
+        "zones": space.zones,
+        "free_zones": space.free_zones,
+        "peak_zones": space.peak_zones,
+        "kinds": by_kind.collect::<Vec<_>>(),
+        "appended_bytes": did.appended,
+        "read_bytes": did.read,
+        "syncs": did.syncs,
+        "rounds": did.rounds,
+        "ring_turns": did.turns,
+        "zones_cleaned": did.cleaned,
+        "zones_reset": did.resets,
+        "relocated_extents": did.relocated,
+        "waits": did.waits,
+        "waited_nanoseconds": did.waited,
+        "refused": did.refused,
+        "operations": operations,
+        "handed_calls": of.tally.handed(),
+    }))
+}

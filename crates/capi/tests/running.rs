@@ -1,0 +1,148 @@
+//! A store that is open: what its control socket says, what comes over it, who holds the engine.
+
+#![allow(unsafe_code, reason = "an interface for C takes pointers")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use furrow::file::{furrow_file, furrow_file_append, furrow_file_close, furrow_file_sync};
+use furrow::store::{
+    furrow_counters, furrow_create, furrow_store, furrow_store_close, furrow_store_counters,
+    furrow_store_open,
+};
+use serde_json::Value;
+use std::ffi::CString;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::ptr::{null, null_mut};
+use std::time::{Duration, Instant};
+
+fn sockets(folder: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+fn open() -> *mut furrow_store {
+    let device = CString::new("mem:capacity=256MiB,zone-size=4MiB").unwrap();
+    let mut store = null_mut();
+    // SAFETY: strings with zeros, a place for the answer.
+    let kind = unsafe { furrow_store_open(device.as_ptr(), null(), &raw mut store, null_mut()) };
+    assert_eq!(kind, 0);
+    store
+}
+
+fn counters(store: *const furrow_store) -> furrow_counters {
+    let mut counted = std::mem::MaybeUninit::uninit();
+    // SAFETY: the store is open; what is filled in is used only if it was.
+    unsafe {
+        assert_eq!(furrow_store_counters(store, counted.as_mut_ptr(), null_mut()), 0);
+        counted.assume_init()
+    }
+}
+
+/// Makes, appends to, syncs and closes a file: four calls.
+fn write(store: *const furrow_store, name: &str) {
+    let (name, bytes) = (CString::new(name).unwrap(), [7u8; 100_000]);
+    let mut file: *mut furrow_file = null_mut();
+    // SAFETY: the store is open, the file until it is closed.
+    unsafe {
+        assert_eq!(furrow_create(store, name.as_ptr(), 3, &raw mut file, null_mut()), 0);
+        assert_eq!(furrow_file_append(file, bytes.as_ptr().cast(), bytes.len(), null_mut()), 0);
+        assert_eq!(furrow_file_sync(file, null_mut()), 0);
+        assert_eq!(furrow_file_close(file, null_mut()), 0);
+    }
+}
+
+/// What comes for these bytes until the connection ends.
+fn said(socket: &Path, bytes: &[u8]) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    // It may have ended the connection meanwhile.
+    let _ = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
+}
+
+#[test]
+fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_others() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("running");
+    let _ = std::fs::remove_dir_all(&folder);
+    // SAFETY: this program has no other thread that looks at its environment.
+    unsafe { std::env::set_var("FURROW_RUN", &folder) };
+    let store = open();
+    write(store, "000001.sst");
+    let found = sockets(&folder);
+    assert_eq!(found.len(), 1);
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&folder), mode(&found[0])), (0o700, 0o600), "its owner's alone");
+
+    let ask = || {
+        let answer = said(&found[0], b"{\"request\":\"stat\"}\n");
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["version"], 1);
+        answer["ok"].clone()
+    };
+    let told = ask();
+    assert_eq!((told["appended_bytes"].as_u64(), told["syncs"].as_u64()), (Some(100_000), Some(1)));
+    assert_eq!(told["kinds"][1]["kind"], "table");
+    assert_eq!(told["kinds"][1]["bytes"], 100_000);
+    assert_eq!(told["operations"][0]["operation"], "append");
+    assert_eq!(told["operations"][0]["calls"], 1);
+
+    // Whatever comes, the next one is answered.
+    let endless = vec![b'x'; 100_000];
+    let deep = format!("{}\n", "[".repeat(4000));
+    for hostile in [&b"\n"[..], b"{}\n", b"\xff\xfe\0\n", b"{\"request\":\"stop\"}\n", &endless] {
+        let answer = said(&found[0], hostile);
+        assert!(answer.is_empty() || answer.contains("not a request"), "{answer}");
+    }
+    assert!(said(&found[0], deep.as_bytes()).contains("not a request"));
+    drop(UnixStream::connect(&found[0]).unwrap());
+    assert_eq!(ask()["appended_bytes"], 100_000);
+
+    // A thread of low priority never has the engine; others have it in place.
+    let before = counters(store);
+    let address = store as usize;
+    let lower = std::thread::spawn(move || {
+        let now = rustix::process::getpriority_process(None).unwrap();
+        rustix::process::setpriority_process(None, (now + 1).min(19)).unwrap();
+        assert!(rustix::process::getpriority_process(None).unwrap() > now, "cannot be lower");
+        for file in 0..20 {
+            write(address as *const furrow_store, &format!("low{file}"));
+        }
+    });
+    lower.join().unwrap();
+    let after = counters(store);
+    assert_eq!(after.handed - before.handed, 80);
+    // All of them, and none of this thread's but by chance.
+    let hops = after.append.hops - before.append.hops;
+    assert_eq!((after.append.calls - before.append.calls, hops), (20, 20));
+    write(store, "mine");
+    assert_eq!(counters(store).handed, after.handed);
+
+    // One who says nothing does not keep it from closing, and the socket is gone.
+    let silent = UnixStream::connect(&found[0]).unwrap();
+    let begun = Instant::now();
+    // SAFETY: it is not used after this.
+    assert_eq!(unsafe { furrow_store_close(store, null_mut()) }, 0);
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(sockets(&folder).is_empty());
+    drop(silent);
+
+    // The socket of a process that was killed is no obstacle, nor is a folder that is none.
+    let dead = folder.join("dead.store");
+    drop(UnixListener::bind(&dead).unwrap());
+    assert!(UnixStream::connect(&dead).is_err());
+    let store = open();
+    assert_eq!(sockets(&folder).len(), 2);
+    // SAFETY: it is not used after this.
+    assert_eq!(unsafe { furrow_store_close(store, null_mut()) }, 0);
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::write(&folder, "a file").unwrap();
+    let store = open();
+    write(store, "000001.sst");
+    // SAFETY: it is not used after this.
+    assert_eq!(unsafe { furrow_store_close(store, null_mut()) }, 0);
+    std::fs::remove_file(&folder).unwrap();
+}

@@ -1,0 +1,277 @@
+//! A store that a program uses, as it says itself: asked by its control socket.
+
+use super::df::{self, Sum};
+use super::kind::Kind;
+use crate::raid::client;
+use crate::show;
+use anyhow::Result;
+use furrow_kv::Space;
+use furrow_metrics::Page;
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Error, ErrorKind};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// How control sockets of stores are called: UUID, then this.
+const ENDING: &str = "store";
+/// How long a store may take to say how it is.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a store says.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Running {
+    device: String,
+    uuid: String,
+    label: String,
+    process: u32,
+    size_bytes: u64,
+    used_bytes: u64,
+    available_bytes: u64,
+    zones: u32,
+    free_zones: u32,
+    peak_zones: u32,
+    kinds: Vec<OfKind>,
+    appended_bytes: u64,
+    read_bytes: u64,
+    syncs: u64,
+    rounds: u64,
+    ring_turns: u64,
+    zones_cleaned: u64,
+    zones_reset: u64,
+    relocated_extents: u64,
+    waits: u64,
+    waited_nanoseconds: u64,
+    refused: u64,
+    operations: Vec<Operation>,
+    handed_calls: u64,
+    /// All of it, as it came.
+    #[serde(skip)]
+    document: Value,
+}
+
+/// The files of a kind, in the order of [`Kind::ALL`].
+#[derive(Clone, Debug, Deserialize)]
+struct OfKind {
+    files: u64,
+    bytes: u64,
+    disk_bytes: u64,
+    extents: u64,
+    copied_bytes: u64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Operation {
+    operation: String,
+    calls: u64,
+    hops: u64,
+}
+
+/// The program's view of the store on `device`, if looking at the drive failed with `error`
+/// because a program uses it, and that program answers.
+///
+/// # Errors
+/// `error` otherwise.
+pub fn instead(device: &str, error: anyhow::Error) -> Result<Running> {
+    let busy = error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Busy);
+    let path = match device.parse() {
+        Ok(DeviceSpec::Image(image)) if busy => Path::new(&image.path).canonicalize().ok(),
+        _ => None,
+    };
+    path.and_then(|path| find(&path)).ok_or(error)
+}
+
+/// Asks all stores that run for the one on the image at `path`.
+fn find(path: &Path) -> Option<Running> {
+    let entries = std::fs::read_dir(client::runtime_dir()).ok()?;
+    let sockets = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut sockets = sockets.filter(|path| path.extension().is_some_and(|e| e == ENDING));
+    sockets.find_map(|socket| {
+        // Those of dead programs refuse.
+        drop(UnixStream::connect(&socket).ok()?);
+        let document = client::exchange_lines(&socket, &json!({ "request": "stat" }), PATIENCE);
+        let document = document.ok()?;
+        let found: Running = serde_json::from_value(document.clone()).ok()?;
+        (Path::new(&found.device) == path).then_some(Running { document, ..found })
+    })
+}
+
+impl Running {
+    /// Its room.
+    pub fn space(&self) -> Space {
+        Space {
+            capacity: self.size_bytes,
+            used: self.used_bytes,
+            available: self.available_bytes,
+            zones: self.zones,
+            free_zones: self.free_zones,
+            peak_zones: self.peak_zones,
+        }
+    }
+
+    /// What its files of each kind are together.
+    pub fn sums(&self) -> BTreeMap<Kind, Sum> {
+        let sum = |of: &OfKind| Sum {
+            files: of.files,
+            bytes: of.bytes,
+            disk: of.disk_bytes,
+            extents: of.extents,
+        };
+        Kind::ALL.into_iter().zip(self.kinds.iter().map(sum)).collect()
+    }
+
+    /// Its UUID and its label.
+    pub fn names(&self) -> (&str, &str) {
+        (&self.uuid, &self.label)
+    }
+
+    fn copied(&self) -> impl Iterator<Item = (Kind, u64)> {
+        Kind::ALL.into_iter().zip(self.kinds.iter().map(|kind| kind.copied_bytes))
+    }
+
+    /// For programs.
+    pub fn document(&self, device: &str) -> Value {
+        let mut document = self.document.clone();
+        document["device"] = json!(device);
+        document["running"] = json!(true);
+        // As the command calls kinds.
+        let kinds = document["kinds"].as_array_mut().into_iter().flatten();
+        kinds.zip(Kind::ALL).for_each(|(told, kind)| told["kind"] = json!(kind.name()));
+        document
+    }
+
+    /// In the text format of Prometheus.
+    pub fn prometheus(&self, device: &str) -> String {
+        let mut page = Page::new("furrow_kv", &[("device", device), ("store", &self.uuid)]);
+        page.family("space_bytes", "gauge", "Room for files");
+        let states = [
+            ("size", self.size_bytes),
+            ("used", self.used_bytes),
+            ("available", self.available_bytes),
+        ];
+        for (state, bytes) in states {
+            page.sample("space_bytes", &[("state", state)], bytes);
+        }
+        page.family("zones", "gauge", "Zones, by use");
+        page.sample("zones", &[("use", "free")], self.free_zones);
+        page.sample("zones", &[("use", "used")], self.zones - self.free_zones.min(self.zones));
+        page.one("peak_zones", "gauge", "Most zones that were in use at once", self.peak_zones);
+        page.family("copied_bytes_total", "counter", "Bytes that cleaning copied, by kind");
+        for (kind, bytes) in self.copied() {
+            page.sample("copied_bytes_total", &[("kind", kind.name())], bytes);
+        }
+        page.family("file_bytes", "gauge", "Bytes of files, by kind");
+        for (kind, sum) in self.sums() {
+            page.sample("file_bytes", &[("kind", kind.name())], sum.bytes);
+        }
+        page.family("calls_total", "counter", "Calls, by what they are for");
+        for each in &self.operations {
+            page.sample("calls_total", &[("operation", &*each.operation)], each.calls);
+        }
+        page.family("hops_total", "counter", "Calls that another thread carried out");
+        for each in &self.operations {
+            page.sample("hops_total", &[("operation", &*each.operation)], each.hops);
+        }
+        for (name, help, value) in [
+            (
+                "handed_calls_total",
+                "Calls that threads of low priority left to others",
+                self.handed_calls,
+            ),
+            ("appended_bytes_total", "Bytes that were appended", self.appended_bytes),
+            ("read_bytes_total", "Bytes that were read", self.read_bytes),
+            ("syncs_total", "Syncs of files", self.syncs),
+            ("rounds_since_open_total", "Rounds that made them durable", self.rounds),
+            ("ring_turns_since_open_total", "Times the record ring turned", self.ring_turns),
+            ("zones_cleaned_total", "Zones that cleaning emptied", self.zones_cleaned),
+            ("zones_reset_total", "Zones that were reset", self.zones_reset),
+            ("relocated_extents_total", "Extents of zones that failed", self.relocated_extents),
+            ("waits_total", "Times a writer waited for cleaning", self.waits),
+            ("waited_nanoseconds_total", "How long writers waited", self.waited_nanoseconds),
+            ("refused_total", "Times there was no room", self.refused),
+        ] {
+            page.one(name, "counter", help, value);
+        }
+        page.finish()
+    }
+
+    /// For people.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn print(&self, out: &mut dyn Write, device: &str) -> io::Result<()> {
+        let label = if self.label.is_empty() { "(none)" } else { &self.label };
+        writeln!(out, "{device}: file store {}, label {label}", self.uuid)?;
+        let copied: u64 = self.copied().map(|(_, bytes)| bytes).sum();
+        let milliseconds = self.waited_nanoseconds as f64 / 1e6;
+        let used = self.zones - self.free_zones.min(self.zones);
+        for (what, value) in [
+            ("used by", format!("process {}; figures since it opened the store", self.process)),
+            (
+                "appended",
+                format!(
+                    "{}, read {}",
+                    show::bytes(self.appended_bytes),
+                    show::bytes(self.read_bytes)
+                ),
+            ),
+            (
+                "syncs",
+                format!(
+                    "{} in {} rounds, {} turns of the ring",
+                    self.syncs, self.rounds, self.ring_turns
+                ),
+            ),
+            ("zones", format!("{used} of {} in use, at most {}", self.zones, self.peak_zones)),
+            (
+                "cleaned",
+                format!(
+                    "{} zones, {} copied; {} zones reset",
+                    self.zones_cleaned,
+                    show::bytes(copied),
+                    self.zones_reset
+                ),
+            ),
+            ("failed", format!("{} extents written again", self.relocated_extents)),
+            (
+                "waits",
+                format!(
+                    "{} for room, {milliseconds:.1} ms; {} times there was none",
+                    self.waits, self.refused
+                ),
+            ),
+            ("handed", format!("{} calls of threads of low priority", self.handed_calls)),
+        ] {
+            writeln!(out, "  {what:<8} {value}")?;
+        }
+        writeln!(out)?;
+        df::print_space(out, device, &self.space())?;
+        writeln!(out)?;
+        let mut table = show::table(&["calls", "number", "by another thread", "share"]);
+        for each in &self.operations {
+            table.add_row([
+                each.operation.clone(),
+                each.calls.to_string(),
+                each.hops.to_string(),
+                show::percent(each.hops, each.calls),
+            ]);
+        }
+        show::print_table(out, &table)?;
+        writeln!(out)?;
+        let mut table = show::table(&["kind", "files", "bytes", "extents", "copied"]);
+        for ((kind, sum), (_, copied)) in self.sums().into_iter().zip(self.copied()) {
+            table.add_row([
+                kind.name().to_owned(),
+                sum.files.to_string(),
+                show::bytes(sum.bytes),
+                sum.extents.to_string(),
+                show::bytes(copied),
+            ]);
+        }
+        show::print_table(out, &table)
+    }
+}
