@@ -4,7 +4,7 @@
 // LIVE (0.70) is the share of the store's capacity that values take; the rest of what is in use is
 // garbage that RocksDB has not collected. As soon as 95 % are in use the oldest 3 % of the blob files
 // are collected, until less is: RocksDB writes what it collects before it removes anything, so a
-// larger share would need room that is not there. Keys are overwritten at random until CAPACITIES (10)
+// larger share would need room that is not there. Keys are overwritten at random until CAPACITIES (1)
 // times the capacity has been written. Prints what was written by whom, as JSON; ends with 1 at the
 // first write that fails.
 #include <algorithm>
@@ -27,7 +27,7 @@ int main(int count, char** arguments) {
     return 2;
   }
   const double live = count > 2 ? atof(arguments[2]) : 0.70;
-  const double capacities = count > 3 ? atof(arguments[3]) : 10;
+  const double capacities = count > 3 ? atof(arguments[3]) : 1;
   CHECK(live > 0 && live < 0.95 && capacities > 0, "LIVE is below 0.95, CAPACITIES above 0");
   std::shared_ptr<FileSystem> fs;
   CHECK_OK(FileSystem::CreateFromString(ConfigOptions(), arguments[1], &fs));

@@ -517,9 +517,6 @@ void RunningStoresSayHowTheyAre() {
   has("stat --json " + path, "\"running\": true");
   has("stat --prometheus " + path, "furrow_kv_appended_bytes_total{device=");
   has("df " + path, "sst");
-  file.reset();
-  fs.reset();
-  has("stat " + path, "made");
 }
 
 // Two families of a database, and another database on the same store; the store is closed and
