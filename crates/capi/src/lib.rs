@@ -3,7 +3,8 @@
 //! Any thread may call anything at any time. The calling thread copies and computes checksums, then
 //! takes the engine and runs it in place; [`furrow_counters`](crate::store::furrow_counters) says
 //! how often another thread had it. A thread whose priority is lower than that of the thread that
-//! opened the store leaves its calls to others, and so never keeps them waiting. Nothing unwinds into the caller: a defect becomes an error.
+//! opened the store leaves its calls to others, and so never keeps them waiting. Nothing unwinds
+//! into the caller: a defect becomes an error.
 //!
 //! What holds for all functions:
 //! - They answer 0, or a [`furrow_kind`](crate::error::furrow_kind) that is not 0, and say why in
