@@ -368,7 +368,10 @@ fn a_thread_that_leaves_its_calls_to_others_never_holds_the_engine() {
     let ends = over.clone();
     let other = std::thread::spawn(move || {
         while !ends.load(Ordering::Relaxed) {
-            busy.call(|_, engine| std::future::ready(engine.count.set(engine.count.get() + 1)));
+            busy.call(|_, engine| {
+                engine.count.set(engine.count.get() + 1);
+                async {}
+            });
         }
     });
     let threads: Vec<_> = (0..3u64)
