@@ -21,7 +21,7 @@ struct Shared(*mut furrow_store);
 unsafe impl Sync for Shared {}
 
 fn c(text: &str) -> CString {
-    CString::new(text).unwrap()
+    CString::new(text).expect("no zeros in it")
 }
 
 /// What a thread does: a file of its own, appends, a write at an offset, syncs.
