@@ -11,13 +11,13 @@ use std::rc::Rc;
 
 const ZONE: usize = 64 * 4096;
 
-/// A drive of 72 zones of 64 blocks with a new store; eight zones are the ring's.
+/// A drive of 74 zones of 64 blocks with a new store; ten zones are the ring's.
 fn made(rt: &Rt, policy: Policy) -> (Rc<Emulator>, Store) {
     let geometry = Geometry {
         max_open: Some(8),
         max_active: Some(8),
         unwritten_reads_fail: true,
-        ..Geometry::unlimited(72, 64, 64)
+        ..Geometry::unlimited(74, 64, 64)
     };
     let medium = Medium::memory(&geometry);
     let device = Emulator::new(rt, geometry, medium, DriveOptions::simulated()).unwrap();
