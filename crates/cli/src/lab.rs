@@ -85,9 +85,9 @@ struct Table {
     /// The file to write; standard output if not said
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Only claims whose IDs begin so
+    /// Only claims whose IDs begin with one of these
     #[arg(value_name = "PREFIX")]
-    prefix: Option<String>,
+    prefixes: Vec<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -120,6 +120,10 @@ struct Common {
     /// opcode, offset, length, timestamp; without it these claims are left out
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Where the recorded runs are (NAME.run, made by scripts/recorded.sh) that claims about
+    /// engines on files replay; without it these claims are left out
+    #[arg(long, value_name = "DIR")]
+    recorded: Option<PathBuf>,
 }
 
 impl Common {
@@ -127,7 +131,10 @@ impl Common {
     fn catalogue(&self) -> anyhow::Result<Catalogue> {
         let mut catalogue = self.data()?;
         if let Some(trace) = &self.trace {
-            catalogue.trace = Some(Arc::new(Trace::read(trace)?));
+            catalogue.traces.volume = Some(Arc::new(Trace::read(trace)?));
+        }
+        if let Some(recorded) = &self.recorded {
+            catalogue.traces.recorded = furrow_lab::recorded::directory(recorded)?;
         }
         Ok(catalogue)
     }
@@ -145,8 +152,8 @@ impl Common {
     fn order(&self, catalogue: &Catalogue) -> Order {
         let size = if self.full { Size::Full } else { Size::Scaled };
         let order = Order::new(size, self.seeds);
-        let trace = catalogue.trace.clone();
-        Order { threads: self.jobs.map_or(order.threads, usize::from), trace, ..order }
+        let traces = catalogue.traces.clone();
+        Order { threads: self.jobs.map_or(order.threads, usize::from), traces, ..order }
     }
 
     fn cache(&self) -> Cache {
@@ -225,21 +232,28 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
 }
 
 fn write_table(catalogue: &Catalogue, table: &Table, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let prefix = table.prefix.as_deref().unwrap_or_default();
     let runnable = catalogue.claims.iter().filter(|claim| catalogue.has_all(claim));
-    let claims: Vec<&Claim> = runnable.filter(|claim| claim.id.starts_with(prefix)).collect();
+    let prefixes = &table.prefixes;
+    let wanted = |claim: &&Claim| {
+        prefixes.is_empty() || prefixes.iter().any(|prefix| claim.id.starts_with(prefix.as_str()))
+    };
+    let claims: Vec<&Claim> = runnable.filter(wanted).collect();
     if claims.is_empty() {
-        bail!("no claim that can be run is called '{prefix}…': see 'furrow lab list'");
+        let prefixes = prefixes.join("…' or '");
+        bail!("no claim that can be run is called '{prefixes}…': see 'furrow lab list'");
     }
     let (order, cache) = (table.common.order(catalogue), table.common.cache());
     let outcome = execute(catalogue, &claims, &order, &cache)?;
     let mut command = "furrow lab table".to_owned();
-    for word in table.prefix.iter().cloned().chain([format!("--{}", order.size)]) {
+    for word in prefixes.iter().cloned().chain([format!("--{}", order.size)]) {
         command.push_str(&format!(" {word}"));
     }
     command.push_str(&format!(" --seeds {}", order.seeds.len()));
-    if let Some(trace) = &catalogue.trace {
+    if let Some(trace) = &catalogue.traces.volume {
         command.push_str(&format!(" --trace {}", trace.name.file));
+    }
+    if table.common.recorded.is_some() {
+        command.push_str(" --recorded DIR");
     }
     if let Some(output) = &table.output {
         command.push_str(&format!(" -o {}", output.display()));
@@ -271,7 +285,7 @@ fn chosen<'a>(catalogue: &'a Catalogue, ids: &[String]) -> anyhow::Result<Vec<&'
             bail!("{} cannot be run yet, it needs {needs}", claim.id);
         }
         if !catalogue.has_all(claim) {
-            bail!("{} replays a trace: name one with '--trace FILE'", claim.id);
+            bail!("{} replays {}", claim.id, claim.lacks());
         }
         if !claims.iter().any(|known| known.id == claim.id) {
             claims.push(claim);

@@ -125,6 +125,8 @@ fn what_cannot_be_run_is_one_line_and_a_status() {
         (&["run", "Z99"][..], 1, "no claim is called 'Z99': see 'furrow lab list'"),
         (&["run", "R25"], 1, "R25 cannot be run yet, it needs"),
         (&["run", "R24"], 1, "R24 replays a trace: name one with '--trace FILE'"),
+        (&["run", "Z20"], 1, "Z20 replays recorded runs: name their directory"),
+        (&["run", "Z20", "--recorded", "/nowhere"], 1, "cannot read /nowhere"),
         (&["run", "R24", "--trace", "/nowhere/t"], 1, "cannot read trace /nowhere/t"),
         (&["run"], 2, "required"),
         (&["run", "Z-die", "--all"], 2, "cannot be used with"),

@@ -315,6 +315,7 @@ fn direct(preset: &str, op: Kind, kib: u64, zones: u32, depth: u32) -> Point {
         act: Act::None,
         replay: Replay::None,
         trace: None,
+        recorded: None,
         threads: zones,
         depth,
         mode: Mode::Direct,
@@ -334,7 +335,13 @@ fn direct(preset: &str, op: Kind, kib: u64, zones: u32, depth: u32) -> Point {
     let about = "the drive itself".to_owned();
     Point {
         device: format!("mem:{preset},medium=discard,timing=virtual"),
-        profile: Profile { engine: Engine::None, about, policy: Default::default(), array: None },
+        profile: Profile {
+            engine: Engine::None,
+            about,
+            policy: Default::default(),
+            array: None,
+            store: None,
+        },
         host: Host::default(),
         workload,
     }

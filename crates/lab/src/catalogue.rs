@@ -13,8 +13,9 @@ pub use claim::{Claim, Figure, Paper, Relation, Series, SeriesPoint, Take, Trial
 
 use crate::array::Array;
 use crate::host::Host;
-use crate::policy::Policy;
-use crate::trace::Trace;
+use crate::policy::{Policy, StorePolicy};
+use crate::recorded::Replayed;
+use crate::scenario::Traces;
 use crate::workload::Workload;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use claim::label;
@@ -24,19 +25,20 @@ use furrow_zone::spec::Timing;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
 use toml::{Table, Value};
 
 // A source may have files of its own; they are read as if they stood at the end of the common ones.
 const SETUP: &str = concat!(
     include_str!("../data/setup.toml"),
     include_str!("../data/setup-hzfs.toml"),
-    include_str!("../data/setup-zapraid.toml")
+    include_str!("../data/setup-zapraid.toml"),
+    include_str!("../data/setup-recorded.toml")
 );
 const CLAIMS: &str = concat!(
     include_str!("../data/claims.toml"),
     include_str!("../data/claims-hzfs.toml"),
-    include_str!("../data/claims-zapraid.toml")
+    include_str!("../data/claims-zapraid.toml"),
+    include_str!("../data/claims-recorded.toml")
 );
 
 /// How large a claim is tried.
@@ -91,6 +93,8 @@ pub enum Engine {
     Spread,
     /// The RAID volume, on several drives like the one that is named.
     Raid,
+    /// The file store. It replays recorded runs.
+    Store,
 }
 
 /// An engine and its policies.
@@ -107,6 +111,9 @@ pub struct Profile {
     /// Of the RAID volume: the array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<Array>,
+    /// Of the file store: how it is opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StorePolicy>,
 }
 
 /// A scenario, whole: what runs where, on what host. With a seed it is a run.
@@ -145,8 +152,8 @@ pub struct Catalogue {
     workloads: BTreeMap<String, Table>,
     /// Claims, in the order of the file.
     pub claims: Vec<Claim>,
-    /// The trace that is replayed by claims that replay one.
-    pub trace: Option<Arc<Trace>>,
+    /// What is replayed by claims that replay something.
+    pub traces: Traces,
 }
 
 #[derive(Deserialize)]
@@ -193,7 +200,7 @@ impl Catalogue {
             hosts: setup.host,
             workloads: setup.workload,
             claims: claims.claim,
-            trace: None,
+            traces: Traces::default(),
         };
         catalogue.check()?;
         Ok(catalogue)
@@ -221,8 +228,15 @@ impl Catalogue {
         claim.check()?;
         for size in [Size::Scaled, Size::Full] {
             let trials = self.trials(claim, size)?;
-            let mut points = trials.iter().flat_map(|series| &series.points);
-            let replays = points.any(|point| !point.point.workload.replay.is_none());
+            let points = || trials.iter().flat_map(|series| &series.points);
+            let recorded = |point: &SeriesPoint| point.point.workload.recorded.clone();
+            let used: BTreeSet<String> = points().filter_map(recorded).map(|run| run.run).collect();
+            ensure!(
+                used.iter().eq(claim.recorded.iter().collect::<BTreeSet<_>>()),
+                "`recorded` is {:?}, its runs say {used:?}",
+                claim.recorded
+            );
+            let replays = points().any(|point| !point.point.workload.replay.is_none());
             ensure!(replays == claim.replays, "`replays` is {}, its runs say otherwise", !replays);
         }
         Ok(())
@@ -230,7 +244,10 @@ impl Catalogue {
 
     /// True if `claim` can be run with what there is.
     pub fn has_all(&self, claim: &Claim) -> bool {
-        claim.is_runnable() && (!claim.replays || self.trace.is_some())
+        let Traces { volume, recorded } = &self.traces;
+        claim.is_runnable()
+            && (!claim.replays || volume.is_some())
+            && claim.recorded.iter().all(|name| recorded.contains_key(name))
     }
 
     /// The claim called `id`, in any case.
@@ -318,7 +335,11 @@ impl Catalogue {
         let within = || format!("workload {workload}");
         let workload: Workload = table.try_into().with_context(within)?;
         let workload = Workload {
-            trace: match (&self.trace, workload.replay.is_none()) {
+            recorded: workload.recorded.clone().map(|run| Replayed {
+                name: self.traces.recorded.get(&run.run).map(|found| found.name.clone()),
+                ..run
+            }),
+            trace: match (&self.traces.volume, workload.replay.is_none()) {
                 (Some(trace), false) => Some(trace.name.clone()),
                 _ => None,
             },
@@ -365,6 +386,12 @@ fn check_profile(profile: &Profile) -> Result<()> {
     if let Some(array) = &profile.array {
         ensure!(profile.policy == Policy::default(), "an array has no policies of files");
         array.check().map_err(|what| anyhow!(what)).context("array")?;
+    }
+    let store = profile.engine == Engine::Store;
+    ensure!(store == profile.store.is_some(), "a `store` is that of `store`, which needs one");
+    if let Some(policy) = &profile.store {
+        ensure!(profile.policy == Policy::default(), "a store has policies of its own");
+        policy.options().context("store")?;
     }
     let own = [profile.policy.data_zones.is_some(), profile.policy.journal.is_some()];
     let spread = profile.engine == Engine::Spread;

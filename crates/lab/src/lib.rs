@@ -31,6 +31,7 @@ mod nbd;
 pub mod plot;
 pub mod policy;
 mod reach;
+pub mod recorded;
 pub mod report;
 pub mod result;
 pub mod runner;

@@ -116,6 +116,38 @@ pub struct Policy {
     pub journal: Option<String>,
 }
 
+/// How a file store is opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StorePolicy {
+    /// Which files share zones, by its name.
+    pub policy: String,
+    /// Zone cleaning begins when less than this share of the zones is free, in percent.
+    #[serde(default = "a_fifth")]
+    pub clean_below: u32,
+}
+
+fn a_fifth() -> u32 {
+    20
+}
+
+impl StorePolicy {
+    /// As the store takes it.
+    ///
+    /// # Errors
+    /// If there is no such policy, or no such share.
+    pub fn options(&self) -> anyhow::Result<furrow_kv::Options> {
+        let policy = self.policy.parse()?;
+        anyhow::ensure!(self.clean_below <= 90, "clean_below of {} %: 0 to 90", self.clean_below);
+        Ok(furrow_kv::Options { policy, clean_below: self.clean_below, ..Default::default() })
+    }
+
+    /// One line for people.
+    pub fn describe(&self) -> String {
+        format!("zones shared by `{}`, cleaned below {} % free", self.policy, self.clean_below)
+    }
+}
+
 fn blocks(bytes: Bytes) -> u32 {
     (bytes.0 / PAGE_SIZE as u64) as u32
 }

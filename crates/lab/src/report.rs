@@ -283,6 +283,11 @@ impl Page<'_> {
                 let array = array.map(crate::array::Array::describe).unwrap_or_default();
                 format!("{}: {array}", point.profile.about)
             }
+            Engine::Store => {
+                let policy = point.profile.store.as_ref();
+                let policy = policy.map(crate::policy::StorePolicy::describe).unwrap_or_default();
+                format!("{}: {policy}", point.profile.about)
+            }
             Engine::Fs | Engine::Spread => {
                 format!("{}: {}", point.profile.about, point.profile.policy.describe())
             }
@@ -388,7 +393,7 @@ impl Page<'_> {
                 claim.id,
                 claim.what,
                 figures.join("; "),
-                claim.needs.as_deref().unwrap_or("a trace: --trace FILE"),
+                claim.needs.as_deref().unwrap_or_else(|| claim.lacks()),
             );
         }
         put!(self, "</tbody></table></div>\n</section>");

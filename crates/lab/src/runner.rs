@@ -8,8 +8,8 @@ use crate::catalogue::{Catalogue, Claim, Engine, Point, Series, Size};
 use crate::measure::Measures;
 use crate::result::{ClaimResult, SeriesResult};
 use crate::scenario;
+use crate::scenario::Traces;
 use crate::target::Watch;
-use crate::trace::Trace;
 use anyhow::{Result, anyhow};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,15 +27,15 @@ pub struct Order {
     pub seeds: Vec<u64>,
     /// Runs at once.
     pub threads: usize,
-    /// The trace for runs that replay one.
-    pub trace: Option<Arc<Trace>>,
+    /// What runs may replay.
+    pub traces: Traces,
 }
 
 impl Order {
     /// Seeds 1 to `seeds`, on every processor of this machine.
     pub fn new(size: Size, seeds: u64) -> Order {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Order { size, seeds: (1..=seeds).collect(), threads, trace: None }
+        Order { size, seeds: (1..=seeds).collect(), threads, traces: Traces::default() }
     }
 }
 
@@ -77,7 +77,7 @@ pub struct Outcome<'a> {
 struct Job {
     point: Point,
     seed: u64,
-    trace: Option<Arc<Trace>>,
+    traces: Traces,
     /// How long it takes beside the others.
     weight: f64,
     watch: Arc<Watch>,
@@ -197,17 +197,23 @@ impl Job {
             Engine::Spread => 2.0,
             Engine::Fs => 6.0,
             Engine::Raid => 8.0,
+            Engine::Store => 4.0,
         };
-        let weight = engine * seconds * rate * (1.0 + 0.1 * pages) + 1_000.0;
+        let requests = match &workload.recorded {
+            None => seconds * rate * (1.0 + 0.1 * pages),
+            Some(run) => {
+                run.name.as_ref().map_or(0, |name| name.requests) as f64 * f64::from(run.copies)
+            }
+        };
+        let weight = engine * requests + 1_000.0;
         let watch = Arc::default();
-        let trace = order.trace.clone();
-        Job { point: point.clone(), seed, trace, weight, watch, result: Mutex::new(None) }
+        let traces = order.traces.clone();
+        Job { point: point.clone(), seed, traces, weight, watch, result: Mutex::new(None) }
     }
 
     fn run(&self, cache: &Cache) -> Result<(), String> {
         let began = Instant::now();
-        let trace = self.trace.as_ref();
-        let run = || scenario::replay(&self.point, self.seed, &self.watch, trace);
+        let run = || scenario::replay(&self.point, self.seed, &self.watch, &self.traces);
         let measured = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -349,7 +355,7 @@ name = "four"
     }
 
     fn order(threads: usize) -> Order {
-        Order { size: Size::Scaled, seeds: vec![1, 2], threads, trace: None }
+        Order { size: Size::Scaled, seeds: vec![1, 2], threads, traces: Default::default() }
     }
 
     fn figures(outcome: &Outcome<'_>) -> Vec<(String, Vec<f64>)> {

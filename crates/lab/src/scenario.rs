@@ -5,10 +5,13 @@ mod array;
 use crate::catalogue::{Engine, Point};
 use crate::host::Host;
 use crate::measure::Measures;
-use crate::target::{Files, Flows, Spread, SpreadFiles, Watch, Zones, drive};
+use crate::recorded::{Recorded, Recordings, Replayed};
+use crate::target::{
+    Files, Flows, FsKeeper, Spread, SpreadFiles, StoreKeeper, Watch, Zones, drive, replay_recorded,
+};
 use crate::trace::Trace;
 use crate::workload::Workload;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use furrow_emu::OpenMode;
 use furrow_rt::{Config, Rt};
 use furrow_zone::{DeviceSpec, ZonedDevice};
@@ -20,27 +23,46 @@ use std::sync::Arc;
 /// # Errors
 /// If the point makes no sense or the drive refuses a command.
 pub fn run(point: &Point, seed: u64, watch: &Arc<Watch>) -> Result<Measures> {
-    replay(point, seed, watch, None)
+    replay(point, seed, watch, &Traces::default())
 }
 
-/// The same of a point that may replay `trace`.
+/// What points may replay.
+#[derive(Clone, Debug, Default)]
+pub struct Traces {
+    /// The requests of a volume.
+    pub volume: Option<Arc<Trace>>,
+    /// Recorded runs of an engine, by name.
+    pub recorded: Recordings,
+}
+
+impl Traces {
+    /// The recorded run that `workload` replays, if it replays one.
+    ///
+    /// # Errors
+    /// If it is not there, or another one.
+    fn of(&self, workload: &Workload) -> Result<Option<Arc<Recorded>>> {
+        let Some(wanted) = &workload.recorded else { return Ok(None) };
+        let found = self.recorded.get(&wanted.run);
+        let found = found.filter(|found| Some(&found.name) == wanted.name.as_ref());
+        let missing = || format!("the recorded run {} is replayed, and not given", wanted.run);
+        Ok(Some(found.with_context(missing)?.clone()))
+    }
+}
+
+/// The same of a point that may replay something of `traces`.
 ///
 /// # Errors
-/// As [`run`], and if the point is of another trace.
-pub fn replay(
-    point: &Point,
-    seed: u64,
-    watch: &Arc<Watch>,
-    trace: Option<&Arc<Trace>>,
-) -> Result<Measures> {
+/// As [`run`], and if the point is of another one.
+pub fn replay(point: &Point, seed: u64, watch: &Arc<Watch>, traces: &Traces) -> Result<Measures> {
     let spec: DeviceSpec = point.device.parse()?;
     crate::catalogue::check_device(&point.device)?;
+    let recorded = traces.of(&point.workload)?;
     let rt = Rt::new(Config::simulated(seed));
     if point.profile.engine == Engine::Raid {
         let (on, point, watch) = (rt.clone(), point.clone(), watch.clone());
-        let trace = trace.cloned();
-        let measured = rt
-            .block_on(async move { array::run(&on, &point, seed, &watch, trace.as_deref()).await });
+        let traces = traces.clone();
+        let measured =
+            rt.block_on(async move { array::run(&on, &point, seed, &watch, &traces).await });
         rt.clear();
         return measured;
     }
@@ -48,7 +70,11 @@ pub fn replay(
     let (on, point, watch) = (rt.clone(), point.clone(), watch.clone());
     let measured = rt.block_on(async move {
         let (workload, host) = (&point.workload, &point.host);
+        if let (Some(run), Some(replayed)) = (&recorded, &workload.recorded) {
+            return on_files(&on, device, &point, run, replayed, seed, &watch).await;
+        }
         match point.profile.engine {
+            Engine::Store => bail!("a store replays recorded runs, and nothing else"),
             Engine::Raid => unreachable!("invariant: it has been run above"),
             Engine::None => on_zones(&on, device, workload, host, seed, &watch).await,
             Engine::Spread => {
@@ -71,6 +97,30 @@ pub fn replay(
     // Executor, tasks and drive refer to each other.
     rt.clear();
     measured
+}
+
+/// Replays a recorded run on a file system or a store on `device`.
+async fn on_files(
+    rt: &Rt,
+    device: Rc<dyn ZonedDevice>,
+    point: &Point,
+    run: &Arc<Recorded>,
+    replayed: &Replayed,
+    seed: u64,
+    watch: &Arc<Watch>,
+) -> Result<Measures> {
+    let (profile, host) = (&point.profile, &point.host);
+    match (profile.engine, &profile.store) {
+        (Engine::Fs, _) => {
+            let keeper = FsKeeper::new(rt, device, profile, host).await?;
+            replay_recorded(rt, keeper, run, replayed, host, seed, watch).await
+        }
+        (Engine::Store, Some(policy)) => {
+            let keeper = StoreKeeper::new(rt, device, policy, host).await?;
+            replay_recorded(rt, keeper, run, replayed, host, seed, watch).await
+        }
+        (engine, _) => bail!("a recorded run needs files, which {engine:?} has not"),
+    }
 }
 
 /// Runs `workload` on the zones of `device` itself.
@@ -102,7 +152,13 @@ mod tests {
     const PM1731A: &str = "mem:pm1731a,timing=virtual,medium=discard";
 
     fn profile(engine: Engine) -> Profile {
-        Profile { engine, about: String::new(), policy: Default::default(), array: None }
+        Profile {
+            engine,
+            about: String::new(),
+            policy: Default::default(),
+            array: None,
+            store: None,
+        }
     }
 
     fn point(device: &str, workload: Workload) -> Point {
@@ -122,6 +178,7 @@ mod tests {
             act: Act::None,
             replay: Replay::None,
             trace: None,
+            recorded: None,
             threads: 4,
             depth: 8,
             mode: Mode::Buffered,

@@ -218,7 +218,7 @@ fn waiting(out: &mut String, catalogue: &Catalogue, outcome: &Outcome<'_>) {
     }
     put!(out, "\n## Not tried\n\n| claim | what | needs |\n|---|---|---|");
     for claim in waiting {
-        let needs = claim.needs.as_deref().unwrap_or("a trace: --trace FILE");
+        let needs = claim.needs.as_deref().unwrap_or_else(|| claim.lacks());
         put!(out, "| {} | {} | {} |", claim.id, cell(&claim.what), cell(needs));
     }
 }
@@ -248,7 +248,8 @@ name = "r"
         ]);
         let catalogue = Catalogue::parse(fixture::SETUP, &claims).unwrap();
         let claims: Vec<&Claim> = catalogue.claims.iter().collect();
-        let order = Order { size: Size::Scaled, seeds: vec![1, 2], threads: 2, trace: None };
+        let order =
+            Order { size: Size::Scaled, seeds: vec![1, 2], threads: 2, traces: Default::default() };
         let build = Build { commit: "abc123".to_owned(), changed: false };
         let cache = Cache::none(build.clone());
         let outcome = runner::run(&catalogue, &claims, &order, &cache, &|_| {}).unwrap();

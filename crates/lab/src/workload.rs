@@ -8,6 +8,7 @@
 //! bytes of a file, or of zones laid end to end.
 
 use crate::flow::Flow;
+use crate::recorded::Replayed;
 use crate::trace::Name;
 use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_rt::Rng;
@@ -170,6 +171,9 @@ pub struct Workload {
     /// Which one. Not for data files: the command line names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Name>,
+    /// Of files or an array: a recorded run of an engine, whatever else is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Replayed>,
     /// Requests each client keeps outstanding.
     pub depth: u32,
     /// How writes reach a file system.
@@ -287,6 +291,12 @@ impl Workload {
         if !self.phases.is_empty() && (!files || self.flow.is_some()) {
             return Err("`phases` are of files that are written, and nothing else".into());
         }
+        if let Some(recorded) = &self.recorded {
+            recorded.check()?;
+            if !self.replay.is_none() || self.flow.is_some() || self.act != Act::None {
+                return Err("`recorded` with `replay`, `flow` or `act`: one of them".into());
+            }
+        }
         if let Some(flow) = &self.flow {
             flow.check()?;
             if self.depth != 1 {
@@ -307,6 +317,9 @@ impl Workload {
     /// One line for people.
     pub fn describe(&self) -> String {
         let Workload { size, depth, zones, stride, warm, run, span, .. } = self;
+        if let Some(recorded) = &self.recorded {
+            return recorded.describe();
+        }
         if !self.replay.is_none() {
             let trace = self.trace.as_ref().map_or("none", |trace| &trace.file);
             return match self.replay {
@@ -566,6 +579,7 @@ mod tests {
             act: Act::None,
             replay: Replay::None,
             trace: None,
+            recorded: None,
             threads: 4,
             depth: 1,
             mode: Mode::Buffered,

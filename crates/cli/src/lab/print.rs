@@ -37,7 +37,7 @@ impl Line {
             what: claim.what.clone(),
             needs: claim.needs.clone().or_else(|| {
                 let lacks = !catalogue.has_all(claim);
-                lacks.then(|| "a trace: --trace FILE".to_owned())
+                lacks.then(|| claim.lacks().to_owned())
             }),
             cached: runner::is_cached(catalogue, claim, order, cache),
         }

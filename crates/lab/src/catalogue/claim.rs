@@ -26,6 +26,10 @@ pub struct Claim {
     /// Its runs replay a trace, which the command line has to name.
     #[serde(default)]
     pub replays: bool,
+    /// Its runs replay these recorded runs, which must be in the directory that the command line
+    /// names.
+    #[serde(default)]
+    pub recorded: Vec<String>,
     /// What its runs have in common.
     #[serde(default)]
     pub setup: Option<Setup>,
@@ -281,6 +285,14 @@ impl Claim {
     /// True if it can be run.
     pub fn is_runnable(&self) -> bool {
         !self.runs.is_empty()
+    }
+
+    /// What the command line must name before it can be run.
+    pub fn lacks(&self) -> &'static str {
+        match self.recorded.is_empty() {
+            true => "a trace: name one with '--trace FILE'",
+            false => "recorded runs: name their directory with '--recorded DIR'",
+        }
     }
 
     /// Checks what can be checked without looking anything up.

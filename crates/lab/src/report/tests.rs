@@ -37,7 +37,8 @@ device_with = "model.group-rate=20MB/s"
 fn report() -> String {
     let catalogue = Catalogue::parse(fixture::SETUP, &claims()).unwrap();
     let claims: Vec<&Claim> = catalogue.claims.iter().collect();
-    let order = Order { size: Size::Scaled, seeds: vec![1, 2], threads: 2, trace: None };
+    let order =
+        Order { size: Size::Scaled, seeds: vec![1, 2], threads: 2, traces: Default::default() };
     let build = Build { commit: "abc123".to_owned(), changed: true };
     let cache = Cache::none(build.clone());
     let outcome = runner::run(&catalogue, &claims, &order, &cache, &|_| {}).unwrap();

@@ -3,8 +3,8 @@
 use crate::array::Way;
 use crate::catalogue::Point;
 use crate::measure::{Measures, Meter};
-use crate::target::{Blocks, Partial, Watch, drive, processor, replay};
-use crate::trace::Trace;
+use crate::scenario::Traces;
+use crate::target::{Blocks, Layout, Partial, Watch, drive, processor, replay, replay_recorded};
 use crate::workload::{Act, Fill};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use furrow_emu::{Emulator, Fates, OpenMode};
@@ -12,6 +12,7 @@ use furrow_raid::{MemberState, Options, Volume, assemble, create};
 use furrow_rt::{Nanos, Rt};
 use furrow_zone::{DeviceSpec, ZonedDevice};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Time for what a host had under way to come to its end when the drives are gone.
 const AFTERMATH: u64 = 10 * Nanos::MILLI;
@@ -40,14 +41,18 @@ pub async fn run(
     rt: &Rt,
     point: &Point,
     seed: u64,
-    watch: &Watch,
-    trace: Option<&Trace>,
+    watch: &Arc<Watch>,
+    traces: &Traces,
 ) -> Result<Measures> {
     let (workload, host) = (&point.workload, &point.host);
     let array = point.profile.array.as_ref().context("the profile has no array")?;
     let spec: DeviceSpec = point.device.parse()?;
+    // A recorded run is of files, which the model of them caches.
+    let caches = workload.recorded.is_some();
     ensure!(
-        host.memory.0 == 0 && host.dirty.0 == 0 && !host.zone_lock && host.readahead.0 == 0,
+        host.memory.0 == 0
+            && !host.zone_lock
+            && (caches || host.dirty.0 == 0 && host.readahead.0 == 0),
         "a volume caches nothing and knows no zone lock: only `cpu` and `page_cpu` of a host count"
     );
     let drives = Drives::open(rt, &spec, array.drives)?;
@@ -61,8 +66,13 @@ pub async fn run(
     let options = array.options();
     let volume = create(rt, drives.devices(), &config, &options, false).await.context("create")?;
     let mut blocks = Blocks::new(volume, workload)?;
+    if let (Some(run), Some(replayed)) = (traces.of(workload)?, &workload.recorded) {
+        let layout = Layout::new(rt, blocks, host);
+        return replay_recorded(rt, layout, &run, replayed, host, seed, watch).await;
+    }
     if !workload.replay.is_none() {
-        let trace = trace.filter(|trace| Some(&trace.name) == workload.trace.as_ref());
+        let trace =
+            traces.volume.as_ref().filter(|trace| Some(&trace.name) == workload.trace.as_ref());
         let trace = trace.context("a trace is replayed, and none is given")?;
         ensure!(trace.span() <= blocks.span(), "the trace's requests are past the volume's end");
         return replay(rt, blocks, trace, workload, watch).await;
@@ -132,8 +142,8 @@ mod tests {
     use crate::catalogue::{Engine, Profile};
     use crate::host::Host;
     use crate::policy::Policy;
+    use crate::trace::Trace;
     use crate::workload::{Replay, Workload};
-    use std::sync::Arc;
 
     fn point(array: &str, workload: &str) -> Point {
         let array: Array = toml::from_str(array).unwrap();
@@ -145,7 +155,8 @@ mod tests {
         let workload: Workload = table.try_into().unwrap();
         workload.check().unwrap();
         let (about, policy) = (String::new(), Policy::default());
-        let profile = Profile { engine: Engine::Raid, about, policy, array: Some(array) };
+        let profile =
+            Profile { engine: Engine::Raid, about, policy, array: Some(array), store: None };
         let device = "mem:zn540-4t,timing=virtual,zones=60,zone-size=16MiB".to_owned();
         Point { device, profile, host: Host::default(), workload }
     }
@@ -153,6 +164,11 @@ mod tests {
     fn run(array: &str, workload: &str) -> Measures {
         let point = point(array, workload);
         crate::scenario::run(&point, 1, &Arc::default()).unwrap_or_else(|error| panic!("{error:#}"))
+    }
+
+    fn replay(point: &Point, trace: &Arc<Trace>) -> Result<Measures> {
+        let traces = Traces { volume: Some(trace.clone()), ..Traces::default() };
+        crate::scenario::replay(point, 1, &Arc::default(), &traces)
     }
 
     fn rate(measures: &Measures) -> f64 {
@@ -262,11 +278,11 @@ mod tests {
             text.push_str(&format!("1,{write},{},8192,{}\n", number * 4096, number * 500));
         }
         let trace = Arc::new(Trace::parse("t.csv".to_owned(), text.as_bytes()).unwrap());
-        let of = |replay: &str, trace: &Arc<Trace>| {
-            let mut point = point("segments = '1+1'", &format!("replay = '{replay}'\ndepth = 8"));
+        let of = |how: &str, trace: &Arc<Trace>| {
+            let mut point = point("segments = '1+1'", &format!("replay = '{how}'\ndepth = 8"));
             assert_ne!(point.workload.replay, Replay::None);
             point.workload.trace = Some(trace.name.clone());
-            crate::scenario::replay(&point, 1, &Arc::default(), Some(trace))
+            replay(&point, trace)
         };
         let (fast, paced) = (of("fast", &trace).unwrap(), of("paced", &trace).unwrap());
         assert_eq!((fast.ops, fast.bytes), (400, 400 * 8192));
@@ -277,7 +293,7 @@ mod tests {
         let other = Trace::parse("u.csv".to_owned(), b"1,W,0,4096,0\n").unwrap();
         let mut point = point("", "replay = 'fast'");
         point.workload.trace = Some(trace.name.clone());
-        let wrong = crate::scenario::replay(&point, 1, &Arc::default(), Some(&Arc::new(other)));
+        let wrong = replay(&point, &Arc::new(other));
         assert!(format!("{:#}", wrong.unwrap_err()).contains("none is given"));
     }
 }

@@ -345,7 +345,13 @@ mod tests {
     fn run(workload: &str, journal: &str) -> Result<Measures, String> {
         let journal = format!("mem:cns,timing=virtual{journal}");
         let policy = Policy { data_zones: Some(2), journal: Some(journal), ..Policy::default() };
-        let profile = Profile { engine: Engine::Spread, about: String::new(), policy, array: None };
+        let profile = Profile {
+            engine: Engine::Spread,
+            about: String::new(),
+            policy,
+            array: None,
+            store: None,
+        };
         let workload: Workload = toml::from_str(workload).unwrap();
         let host = Host { zone_lock: true, dirty: Bytes(1 << 20), ..Host::default() };
         let device = "mem:zn540-4t,timing=virtual".to_owned();

@@ -1,0 +1,389 @@
+//! Recorded runs of an engine on a file store, ready to be replayed: which call waits for what.
+//!
+//! A run is what `furrow_kv::trace` defines. A replay has each thread make its calls one after the
+//! other, with the gaps between them that were recorded. What one thread's call must wait for of
+//! another's is decided here, once, by what both touch: a *resource* is a file, or a name.
+//!
+//! - A call that changes a resource waits for all calls before it on that resource, in the order
+//!   in which the engine took them. One that only uses it (a read, a sync) waits for the last
+//!   change before it.
+//! - So a number for each resource is enough: how many calls on it must have ended
+//!   ([`Need::after`]). Since changes wait for all before them, that many are just those.
+//! - All else that one thread waited for of another is in the gaps: a writer that waits for the
+//!   leader of its group, a flush that waits for a full memtable, a stall. With
+//!   [`Waits::All`] a call also waits for every call that had ended when it began.
+//!
+//! Not here: carrying calls out (`target/recorded.rs`).
+
+use crate::trace::Name;
+use anyhow::{Context as _, Result, ensure};
+use furrow_kv::trace::{Cause, Op, Record, Recording};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Ending of the names of recorded runs.
+pub const ENDING: &str = "run";
+
+/// Most replays of a run at a time.
+const COPIES_MAX: u32 = 64;
+
+/// What a call waits for besides its own thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Waits {
+    /// For calls before it on what it touches.
+    #[default]
+    Files,
+    /// For all calls, too, that had ended when it began: one slow call holds up all threads.
+    All,
+}
+
+/// A recorded run as a workload, as the data files say it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replayed {
+    /// Which one: a file's name without its ending.
+    pub run: String,
+    /// What the file is known by. Not for data files: it is where the recordings are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Name>,
+    /// Replays of it at a time, each in a directory of its own.
+    #[serde(default = "one")]
+    pub copies: u32,
+    /// How long gaps are, in percent of what was recorded.
+    #[serde(default = "whole")]
+    pub gaps: u32,
+    /// What calls wait for.
+    #[serde(default)]
+    pub waits: Waits,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn whole() -> u32 {
+    100
+}
+
+impl Replayed {
+    /// Says what is wrong with it, if anything is.
+    ///
+    /// # Errors
+    /// One clause.
+    pub fn check(&self) -> Result<(), String> {
+        if !(1..=COPIES_MAX).contains(&self.copies) {
+            return Err(format!("`copies` of {}: 1 to {COPIES_MAX}", self.copies));
+        }
+        if self.gaps > 10_000 {
+            return Err(format!("`gaps` of {} %: at most 10000", self.gaps));
+        }
+        Ok(())
+    }
+
+    /// One line for people.
+    pub fn describe(&self) -> String {
+        let mut text = format!("the recorded run {}", self.run);
+        if self.copies > 1 {
+            text.push_str(&format!(", {} of it at a time", self.copies));
+        }
+        if self.gaps != 100 {
+            text.push_str(&format!(", gaps of {} %", self.gaps));
+        }
+        if self.waits == Waits::All {
+            text.push_str(", every call behind all that had ended");
+        }
+        text
+    }
+}
+
+/// A call waits until this many calls on a resource have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// The resource's number.
+    pub resource: u32,
+    /// Calls on it.
+    pub after: u32,
+}
+
+/// What there was before the first call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// A directory.
+    Directory(String),
+    /// A file: its number, name and size.
+    File(u64, String, u64),
+}
+
+/// A recorded run, ready to be replayed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// What it is known by.
+    pub name: Name,
+    /// What there was before.
+    pub before: Vec<Before>,
+    /// The calls, as the engine took them.
+    pub calls: Vec<Record>,
+    /// By thread: its calls, in order.
+    pub threads: Vec<Vec<u32>>,
+    /// Resources that calls touch.
+    pub resources: usize,
+    /// By call: what it waits for, if calls wait for everything.
+    pub causes: Vec<Cause>,
+    /// By call: where its needs end in `all_needs`; they begin where those before it end.
+    ends: Vec<u32>,
+    all_needs: Vec<Need>,
+}
+
+/// What a call may touch.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Resource {
+    File(u64),
+    Name(String),
+    /// A read that was begun and is waited for later.
+    Read(u64),
+}
+
+/// How far a resource is.
+#[derive(Default)]
+struct Use {
+    number: u32,
+    /// Calls on it so far, and up to and with the last change.
+    calls: u32,
+    changed: u32,
+}
+
+#[derive(Default)]
+struct Uses {
+    all: BTreeMap<Resource, Use>,
+    /// Files by name, at this moment of the run.
+    files: BTreeMap<String, u64>,
+}
+
+impl Uses {
+    fn need(&mut self, needs: &mut Vec<Need>, resource: Resource, changes: bool) {
+        let next = self.all.len() as u32;
+        let fresh = || Use { number: next, ..Use::default() };
+        let used = self.all.entry(resource).or_insert_with(fresh);
+        // A call touches a resource once: a file that is renamed over itself would wait for ever.
+        if needs.iter().any(|need| need.resource == used.number) {
+            return;
+        }
+        let after = if changes { used.calls } else { used.changed };
+        needs.push(Need { resource: used.number, after });
+        used.calls += 1;
+        if changes {
+            used.changed = used.calls;
+        }
+    }
+
+    /// What call `op` waits for. One that failed touched nothing.
+    fn needs(&mut self, op: &Op) -> Vec<Need> {
+        let mut needs = Vec::new();
+        let mut file = |uses: &mut Uses, number: u64, changes: bool| {
+            uses.need(&mut needs, Resource::File(number), changes);
+        };
+        match op {
+            Op::Create { file: number, path, .. } => {
+                file(self, *number, true);
+                self.name(&mut needs, path, true);
+                self.files.insert(path.clone(), *number);
+            }
+            Op::Open { file: number, path } => {
+                file(self, *number, false);
+                self.name(&mut needs, path, false);
+            }
+            Op::Close { file: number }
+            | Op::Append { file: number, .. }
+            | Op::AppendAt { file: number, .. }
+            | Op::Truncate { file: number, .. }
+            | Op::SetLifetime { file: number, .. } => file(self, *number, true),
+            Op::Sync { file: number }
+            | Op::Flush { file: number }
+            | Op::RangeSync { file: number, .. }
+            | Op::Read { file: number, .. } => file(self, *number, false),
+            Op::ReadBegin { read, file: number, .. } => {
+                file(self, *number, false);
+                self.need(&mut needs, Resource::Read(*read), true);
+            }
+            Op::ReadWait { read, .. } => self.need(&mut needs, Resource::Read(*read), true),
+            Op::Rename { from, to } => {
+                self.name(&mut needs, from, true);
+                self.name(&mut needs, to, true);
+                if let Some(lost) = self.files.remove(to) {
+                    self.need(&mut needs, Resource::File(lost), true);
+                }
+                if let Some(number) = self.files.remove(from) {
+                    self.files.insert(to.clone(), number);
+                }
+            }
+            Op::Link { from, to } => {
+                self.name(&mut needs, from, false);
+                self.name(&mut needs, to, true);
+                if let Some(number) = self.files.get(from).copied() {
+                    self.files.insert(to.clone(), number);
+                }
+            }
+            Op::Remove { path } => {
+                self.name(&mut needs, path, true);
+                if let Some(lost) = self.files.remove(path) {
+                    self.need(&mut needs, Resource::File(lost), true);
+                }
+            }
+            Op::MakeDirectory { path } | Op::RemoveDirectory { path } => {
+                self.name(&mut needs, path, true);
+            }
+            _ => {}
+        }
+        needs
+    }
+
+    /// A name, and the directory that it is in.
+    fn name(&mut self, needs: &mut Vec<Need>, path: &str, changes: bool) {
+        self.need(needs, Resource::Name(path.to_owned()), changes);
+        if let Some((parent, _)) = path.rsplit_once('/').filter(|(parent, _)| !parent.is_empty()) {
+            self.need(needs, Resource::Name(parent.to_owned()), false);
+        }
+    }
+}
+
+impl Recorded {
+    /// Reads a recorded run from a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is damaged, or no whole one.
+    pub fn read(path: &Path) -> Result<Recorded> {
+        let shown = path.display();
+        let bytes = std::fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+        let file = path.file_name().map(|name| name.to_string_lossy().into());
+        let file = file.unwrap_or_else(|| shown.to_string());
+        Recorded::parse(file, &bytes).with_context(|| format!("recorded run {shown}"))
+    }
+
+    /// Reads a recorded run from its bytes.
+    ///
+    /// # Errors
+    /// As [`Recorded::read`].
+    pub fn parse(file: String, bytes: &[u8]) -> Result<Recorded> {
+        let recording = Recording::decode(bytes)?;
+        ensure!(recording.whole, "it stops short of its end: record it again");
+        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32;
+        Recorded::new(file, crc, recording)
+    }
+
+    fn new(file: String, crc: u32, recording: Recording) -> Result<Recorded> {
+        let (mut before, mut uses) = (Vec::new(), Uses::default());
+        let mut calls = Vec::with_capacity(recording.records.len());
+        let mut idle: BTreeMap<u32, u64> = BTreeMap::new();
+        for record in recording.records {
+            match record.op {
+                Op::Found { file, size, path } => {
+                    uses.files.insert(path.clone(), file);
+                    before.push(Before::File(file, path, size));
+                }
+                Op::FoundDirectory { path } => before.push(Before::Directory(path)),
+                // They do nothing, also in a kernel's file system by default: no system call.
+                Op::Flush { .. } | Op::RangeSync { .. } => {
+                    let idle = idle.entry(record.thread).or_default();
+                    *idle = idle.saturating_add(record.gap);
+                }
+                _ => {
+                    let idle = idle.remove(&record.thread).unwrap_or(0);
+                    calls.push(Record { gap: record.gap.saturating_add(idle), ..record });
+                }
+            }
+        }
+        ensure!(!calls.is_empty(), "no calls are in it");
+        let (mut ends, mut all_needs) = (Vec::with_capacity(calls.len()), Vec::new());
+        let mut threads: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (number, call) in calls.iter().enumerate() {
+            if call.answer == 0 {
+                all_needs.extend(uses.needs(&call.op));
+            }
+            ends.push(all_needs.len() as u32);
+            let own = threads.entry(call.thread).or_default();
+            if let Some(last) = own.last() {
+                let last = &calls[*last as usize];
+                ensure!(
+                    last.end() <= call.begin,
+                    "thread {}: call {} began before call {} of the same thread had ended",
+                    call.thread,
+                    call.order,
+                    last.order
+                );
+            }
+            own.push(number as u32);
+        }
+        let recording = Recording { records: calls, whole: true };
+        let causes = recording.causes();
+        check(&recording.records, &causes)?;
+        let calls = recording.records;
+        Ok(Recorded {
+            name: Name { file, crc, requests: calls.len() as u64 },
+            before,
+            threads: threads.into_values().collect(),
+            resources: uses.all.len(),
+            causes,
+            ends,
+            all_needs,
+            calls,
+        })
+    }
+
+    /// What call `number` waits for.
+    pub fn needs(&self, number: usize) -> &[Need] {
+        let from = number.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        &self.all_needs[from..self.ends[number] as usize]
+    }
+}
+
+/// Calls that had ended when one began must have been taken before it: else two would wait for each
+/// other.
+fn check(calls: &[Record], causes: &[Cause]) -> Result<()> {
+    let mut taken = vec![0; calls.len()];
+    for (number, cause) in causes.iter().enumerate() {
+        taken[cause.ended as usize] = number;
+    }
+    // The latest taken of those that ended first, second and so on.
+    let mut latest = 0;
+    for number in &mut taken {
+        latest = latest.max(*number);
+        *number = latest;
+    }
+    for (number, cause) in causes.iter().enumerate() {
+        let before = (cause.after as usize).checked_sub(1).map(|last| taken[last]);
+        ensure!(
+            before.is_none_or(|before| before < number),
+            "call {} is numbered before one that had ended when it began",
+            calls[number].order
+        );
+    }
+    Ok(())
+}
+
+/// Recorded runs by name.
+pub type Recordings = BTreeMap<String, Arc<Recorded>>;
+
+/// All recorded runs of a directory: files that end in `.run`.
+///
+/// # Errors
+/// If it cannot be read, has none, or one is damaged.
+pub fn directory(path: &Path) -> Result<Recordings> {
+    let shown = path.display();
+    let mut found = Recordings::new();
+    let entries = std::fs::read_dir(path).with_context(|| format!("cannot read {shown}"))?;
+    for entry in entries {
+        let path = entry.with_context(|| format!("cannot read {shown}"))?.path();
+        let Some(name) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
+        if path.extension().is_some_and(|ending| ending == ENDING) {
+            found.insert(name.to_owned(), Arc::new(Recorded::read(&path)?));
+        }
+    }
+    ensure!(!found.is_empty(), "{shown}: no recorded run in it, expected names that end in .run");
+    Ok(found)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Records the runs of stock db_bench that claims Z20 to Z23 and R26 replay: scripts/recorded.sh DIR
+#
+# Then `furrow lab table Z20 Z21 Z22 Z23 R26 --recorded DIR` makes docs/claims-recorded.md. Needs 10 GB
+# of memory and 4 GB in DIR, and a machine with nothing else to do: the time that threads spend
+# between their calls is recorded, and what others take of the processors is in it.
+# OPERATIONS (1000000, of 50 million published) and VALUES (16384 of each of R26's eight clients,
+# of 205000 published) are how long the runs are.
+. "$(dirname "$0")/lib.sh"
+
+dir="${1:-}" operations="${OPERATIONS:-1000000}" values="${VALUES:-16384}"
+[ -n "$dir" ] || fail "usage: scripts/recorded.sh DIR"
+built="$(realpath "$target_dir")/${PROFILE:-release}"
+[ -x "$built/furrow" ] || fail "$built/furrow is not built: make build rocksdb"
+have db_bench || fail "missing: db_bench; run scripts/setup.sh test"
+mkdir -p "$dir"
+dir="$(realpath "$dir")"
+memory=mem:capacity=6GiB,zone-size=96MiB,max-active=64,max-open=64
+image="$dir/database.zns"
+
+# $1: store, $2: what the run is called, or nothing; the rest: arguments of db_bench
+bench() {
+    local uri="furrow://$1"
+    [ -z "$2" ] || uri="$uri?record=$dir/$2.run"
+    shift 2
+    "$built/furrow" run -- db_bench --fs_uri="$uri" --db=/bench --key_size=16 --seed=7 "$@" \
+        >"$dir/db_bench.txt" 2>&1 || { cat "$dir/db_bench.txt"; fail "db_bench failed"; }
+    grep -h "ops/sec" "$dir/db_bench.txt"
+}
+
+# As published: 16 threads, values of 1 KB. What was not published has db_bench's own values.
+z() {
+    bench "$@" --threads=16 --num="$operations" --value_size=1000
+}
+each=$((operations / 16))
+z "$memory" fillseq --benchmarks=fillseq --writes="$each"
+z "$memory" fillrandom --benchmarks=fillrandom --writes="$each"
+rm -f "$image"
+"$built/furrow" device create "$image" -o capacity=6GiB,zone-size=96MiB,max-active=64,max-open=64
+"$built/furrow" kv mkfs "$image"
+z "$image" "" --benchmarks=fillrandom,flush,waitforcompaction --writes="$each"
+z "$image" readrandom --use_existing_db=1 --benchmarks=readrandom --reads=$((each / 4))
+z "$image" overwrite --use_existing_db=1 --benchmarks=overwrite --writes="$each"
+rm -f "$image"
+
+# One of the eight published clients: 8 threads, values of 64 KiB, nothing compressed. Bulk load is
+# the same without compactions.
+r() {
+    bench "$memory" "$@" --benchmarks=fillrandom --threads=8 --num="$values" --writes=$((values / 8)) \
+        --value_size=65536 --compression_type=none
+}
+r clients
+r bulk --disable_auto_compactions=1
+rm -f "$dir/db_bench.txt"
