@@ -4,11 +4,11 @@
 # Then `furrow lab table Z20 Z21 Z22 Z23 R26 --recorded DIR` makes docs/claims-recorded.md. Needs 10 GB
 # of memory and 4 GB in DIR, and a machine with nothing else to do: the time that threads spend
 # between their calls is recorded, and what others take of the processors is in it.
-# OPERATIONS (1000000, of 50 million published) and VALUES (16384 of each of R26's eight clients,
-# of 205000 published) are how long the runs are.
+# OPERATIONS (500000, of 50 million published) and VALUES (4096 of each of R26's eight clients, of
+# 205000 published) are how long the runs are.
 . "$(dirname "$0")/lib.sh"
 
-dir="${1:-}" operations="${OPERATIONS:-1000000}" values="${VALUES:-16384}"
+dir="${1:-}" operations="${OPERATIONS:-500000}" values="${VALUES:-4096}"
 [ -n "$dir" ] || fail "usage: scripts/recorded.sh DIR"
 built="$(realpath "$target_dir")/${PROFILE:-release}"
 [ -x "$built/furrow" ] || fail "$built/furrow is not built: make build rocksdb"

@@ -25,6 +25,7 @@ use anyhow::{Context as _, Error, Result};
 use furrow_kv::trace::Op;
 use furrow_rt::{JoinHandle, Nanos, Notify, PAGE_SIZE, Rng, Rt};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -65,6 +66,9 @@ pub trait Keeper: 'static {
         async { Ok(None) }
     }
 }
+
+/// Reads that began, by copy and number: of which file, where, how much.
+type Begun = RefCell<BTreeMap<(u32, u64), (u64, u64, u64)>>;
 
 /// `path` of a copy: below a directory of its own.
 pub(super) fn path_of(copy: u32, path: &str) -> String {

@@ -3,7 +3,7 @@
 //! A sync is an fsync; `Flush` and `RangeSync` do nothing there by default. Lifetimes are said to
 //! the file system, as RocksDB says them to the kernel.
 
-use super::{Ahead, Id, Keeper, path_of};
+use super::{Ahead, Begun, Id, Keeper, path_of};
 use crate::catalogue::Profile;
 use crate::host::Host;
 use crate::inside::Ended;
@@ -30,8 +30,7 @@ pub struct FsKeeper {
     library: Rc<Library>,
     directories: RefCell<BTreeMap<String, Ino>>,
     files: RefCell<BTreeMap<Id, Rc<File>>>,
-    /// Reads that began: of which file, where, how much.
-    reads: RefCell<BTreeMap<(u32, u64), (u64, u64, u64)>>,
+    reads: Begun,
     /// Bytes read ahead; 0: none.
     ahead: u64,
 }

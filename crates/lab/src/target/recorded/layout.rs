@@ -9,7 +9,7 @@
 //!
 //! What is left out is alike under all ways in which a volume writes.
 
-use super::{Ahead, Id, Keeper, path_of};
+use super::{Ahead, Begun, Id, Keeper, path_of};
 use crate::host::Host;
 use crate::inside::Array;
 use crate::target::Blocks;
@@ -98,7 +98,7 @@ struct Inner {
     room: RefCell<Room>,
     files: RefCell<BTreeMap<Id, Rc<File>>>,
     names: RefCell<BTreeMap<String, Id>>,
-    reads: RefCell<BTreeMap<(u32, u64), (u64, u64, u64)>>,
+    reads: Begun,
     limit: u64,
     dirty: Cell<u64>,
     landed: Notify,

@@ -1,6 +1,6 @@
 //! Recorded runs on a file store, as the plugin uses it.
 
-use super::{Ahead, Id, Keeper, path_of};
+use super::{Ahead, Begun, Id, Keeper, path_of};
 use crate::host::Host;
 use crate::policy::StorePolicy;
 use anyhow::{Context as _, Result};
@@ -25,8 +25,7 @@ pub struct StoreKeeper {
     rt: Rt,
     store: Store,
     files: RefCell<BTreeMap<Id, Rc<File>>>,
-    /// Reads that began: of which file, where, how much.
-    reads: RefCell<BTreeMap<(u32, u64), (u64, u64, u64)>>,
+    reads: Begun,
     /// Bytes read ahead; 0: none.
     ahead: u64,
     /// What is written: content makes no difference in virtual time.
