@@ -165,9 +165,9 @@ extern "C" {
 // store that this process has open already is shared, with the options it was opened with.
 //
 // `options` may be null; else options separated by commas: `clean-below=PERCENT` (20), below
-// which share of free zones cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza),
-// which files share zones; `record=FILE`, a file of the host to which all calls are recorded, as
-// crates/kv/src/trace.rs describes it (`furrow kv trace`).
+// which share of free zones cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza,
+// generations), which files share zones; `record=FILE`, a file of the host to which all calls are
+// recorded, as crates/kv/src/trace.rs describes it (`furrow kv trace`).
 int32_t furrow_store_open(const char *device,
                           const char *options_text,
                           struct furrow_store **store,
@@ -253,6 +253,15 @@ int32_t furrow_smallest_youngest(const struct furrow_store *store,
                                  uint64_t *youngest,
                                  uint64_t *zones,
                                  struct furrow_error *error);
+
+// Says that nobody reads these bytes of a file again. Until the zones that they are in are cleaned
+// they read as they were written, then as zeros, and take no room. Offsets stay. Of a file with
+// several names nothing is forgotten. Fails with `FURROW_INVALID` if the file ends before that.
+int32_t furrow_forget(const struct furrow_store *store,
+                      const char *path,
+                      uint64_t offset,
+                      uint64_t len,
+                      struct furrow_error *error);
 
 // Locks a name against all others in this process that lock it; the drive is locked against other
 // processes as long as the store is open. Fails with `FURROW_BUSY` if it is locked.

@@ -172,9 +172,9 @@ fn options(text: &str) -> Outcome<(Options, Option<String>)> {
 /// store that this process has open already is shared, with the options it was opened with.
 ///
 /// `options` may be null; else options separated by commas: `clean-below=PERCENT` (20), below
-/// which share of free zones cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza),
-/// which files share zones; `record=FILE`, a file of the host to which all calls are recorded, as
-/// crates/kv/src/trace.rs describes it (`furrow kv trace`).
+/// which share of free zones cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza,
+/// generations), which files share zones; `record=FILE`, a file of the host to which all calls are
+/// recorded, as crates/kv/src/trace.rs describes it (`furrow kv trace`).
 ///
 /// # Safety
 /// As the crate's description says.
@@ -610,6 +610,35 @@ pub unsafe extern "C" fn furrow_smallest_youngest(
             let smallest = found.iter().map(|(_, number)| *number).min();
             put(youngest, smallest.unwrap_or(0), "youngest")?;
             put(zones, found.len() as u64, "zones")
+        })
+    }
+}
+
+/// Says that nobody reads these bytes of a file again. Until the zones that they are in are cleaned
+/// they read as they were written, then as zeros, and take no room. Offsets stay. Of a file with
+/// several names nothing is forgotten. Fails with `FURROW_INVALID` if the file ends before that.
+///
+/// # Safety
+/// As the crate's description says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn furrow_forget(
+    store: *const furrow_store,
+    path: *const c_char,
+    offset: u64,
+    len: u64,
+    error: *mut furrow_error,
+) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        answer(error, || {
+            let path = text(path, "path")?;
+            shared(store)?.now(Counted::Other, move |store| match store.stat(&path)?.node {
+                Node::File(id) => store.forget(id, offset, len),
+                Node::Directory => {
+                    let message = format!("{path}: a directory");
+                    Err(furrow_zone::Error::new(furrow_zone::ErrorKind::IsDirectory, message))
+                }
+            })
         })
     }
 }

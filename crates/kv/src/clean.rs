@@ -6,7 +6,9 @@
 use crate::content::SUMS_INLINE;
 use crate::file::{Block, Extent, FileId, Sums};
 use crate::format::EXTENT_MAX;
-use crate::place::Claim;
+use crate::holes::join_holes;
+use crate::inspect::places;
+use crate::place::{Claim, Policy};
 use crate::store::{Canary, Store};
 use crate::zones::{Want, kept_from};
 use furrow_log::record::crc32c;
@@ -20,6 +22,14 @@ const MOVED_AT_ONCE: u32 = 64;
 /// Blocks of garbage, at most, for which a zone of so many blocks is not cleaned.
 pub(crate) fn garbage_left(zone_blocks: u32) -> u32 {
     2.max(zone_blocks / 64)
+}
+
+/// Blocks of an extent, from `first` to before `end`.
+struct Run {
+    first: u32,
+    end: u32,
+    /// What they hold; `None`: nobody reads them any more.
+    pages: Option<Pages>,
 }
 
 impl Store {
@@ -80,8 +90,11 @@ impl Store {
     /// The zone that is worth cleaning most: each must leave more room than moving takes.
     fn victim(&self) -> Option<ZoneId> {
         let zones = &self.0.zones;
-        let victim = zones.victim()?;
-        let garbage = zones.capacity() - zones.valid(victim);
+        let (victim, moved) = match zones.policy() {
+            Policy::Generations => self.victim_by_benefit()?,
+            _ => zones.victim().map(|zone| (zone, zones.valid(zone)))?,
+        };
+        let garbage = zones.capacity() - moved;
         (garbage > garbage_left(zones.capacity())).then_some(victim)
     }
 
@@ -105,8 +118,8 @@ impl Store {
     async fn clean(&self, victim: ZoneId) -> Result<()> {
         for id in self.0.zones.files_in(victim) {
             while let Some(extent) = self.extent_in(victim, id) {
-                match self.pages_of(id, &extent).await {
-                    Ok(pages) => self.move_pages(id, &extent, pages).await?,
+                match self.runs_with_pages(id, &extent).await {
+                    Ok(runs) => self.move_runs(id, &extent, runs).await?,
                     Err(error) if error.is_gone() => return Err(error),
                     // What cannot be read stays there: reads of the file say so.
                     Err(_) => {
@@ -127,20 +140,60 @@ impl Store {
         let files = self.0.files.borrow();
         let inside = |extent: &&Extent| {
             let sums = matches!(extent.sums, Sums::At(at) if self.zone_of(at) == zone);
-            self.zone_of(extent.at) == zone || sums
+            !extent.is_hole() && (self.zone_of(extent.at) == zone || sums)
         };
         files.get(&id)?.extents.iter().find(inside).cloned()
     }
 
-    /// Gives an extent, which holds these pages, another place.
+    /// Gives an extent, which holds these runs, another place: that of a run that nobody reads is
+    /// none.
     ///
     /// # Errors
     /// `NoSpace`; `Io` if the store died.
-    async fn move_pages(&self, id: FileId, extent: &Extent, pages: Pages) -> Result<()> {
-        let (mut first, mut rest) = (extent.first, pages.as_slice());
+    async fn move_runs(&self, id: FileId, extent: &Extent, runs: Vec<Run>) -> Result<()> {
+        let want = Want::moved(self.moving_out_of(self.zone_of(extent.at)));
         let mut moved = Vec::new();
+        for run in runs {
+            match run.pages {
+                Some(pages) => self.move_pages(id, run.first, &pages, want, &mut moved).await?,
+                None => moved.push(Extent::hole(run.first, run.end - run.first)),
+            }
+        }
+        let placed = || moved.iter().filter(|piece| !piece.is_hole());
+        let copied: u64 = placed().map(|piece| u64::from(piece.blocks)).sum();
+        let kind = self.with(id, |file| {
+            placed().for_each(|e| self.0.zones.note_blob(self.zone_of(e.at), &file.role));
+            file.role.kind
+        });
+        let kind = kind.unwrap_or_default();
+        self.count(|counters| {
+            counters.copied += copied;
+            counters.copied_of[kind as usize] += copied;
+        });
+        let Some(before) = self.replace(id, extent, &moved) else {
+            // It was removed or cut meanwhile, or got another name.
+            moved.iter().for_each(|extent| self.retire(id, extent));
+            return Ok(());
+        };
+        self.retire(id, &before);
+        for extent in placed().filter(|extent| extent.blocks > SUMS_INLINE) {
+            self.store_sums(id, extent.first, want).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes blocks of a file, from `first` on, to another place.
+    async fn move_pages(
+        &self,
+        id: FileId,
+        mut first: u32,
+        pages: &Pages,
+        want: Want,
+        moved: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let mut rest = pages.as_slice();
         while !rest.is_empty() {
-            let zone = self.zone_for(Want::MOVED).await?;
+            let zone = self.zone_for(want).await?;
             let room = self.0.zones.writer.room(zone).min(EXTENT_MAX) as usize;
             let (now, later) = rest.split_at(rest.len().min(room));
             let (piece, written) =
@@ -154,24 +207,6 @@ impl Store {
             first += now.len() as u32;
             rest = later;
         }
-        let kind = self.with(id, |file| {
-            moved.iter().for_each(|e| self.0.zones.note_blob(self.zone_of(e.at), &file.role));
-            file.role.kind
-        });
-        let kind = kind.unwrap_or_default();
-        self.count(|counters| {
-            counters.copied += u64::from(extent.blocks);
-            counters.copied_of[kind as usize] += u64::from(extent.blocks);
-        });
-        let Some(before) = self.replace(id, extent, &moved) else {
-            // It was removed or cut meanwhile.
-            moved.iter().for_each(|extent| self.retire(id, extent));
-            return Ok(());
-        };
-        self.retire(id, &before);
-        for extent in moved.iter().filter(|extent| extent.blocks > SUMS_INLINE) {
-            self.store_sums(id, extent.first, Want::MOVED).await?;
-        }
         Ok(())
     }
 
@@ -182,9 +217,15 @@ impl Store {
         let file = files.get_mut(&id)?;
         let same = |now: &Extent| now.at == extent.at && now.blocks == extent.blocks;
         let at = file.extents.iter().position(same)?;
+        if file.names > 1 && moved.iter().any(Extent::is_hole) {
+            return None;
+        }
         let before = file.extents.splice(at..=at, moved.iter().cloned()).next();
         file.flying.retain(|block, _| *block < extent.first || *block >= extent.end());
         file.changed_from(extent.first);
+        if let Some(first) = join_holes(file) {
+            file.changed_from(first);
+        }
         self.0.must.borrow_mut().insert(id);
         before
     }
@@ -216,11 +257,33 @@ impl Store {
         Ok(())
     }
 
-    /// The blocks of an extent, from memory as far as they are there.
-    async fn pages_of(&self, id: FileId, extent: &Extent) -> Result<Pages> {
+    /// An extent in runs, with the pages of those that somebody may read.
+    async fn runs_with_pages(&self, id: FileId, extent: &Extent) -> Result<Vec<Run>> {
+        // Held to the end: the file may be removed between two reads, and the zones be reset.
+        let pin = |(at, _)| self.0.zones.pool.pin(self.zone_of(at));
+        let _pins: Vec<_> = places(extent).map(pin).collect();
+        let mut runs = Vec::new();
+        for (first, end, live) in self.runs_of(id, extent) {
+            let pages = match live {
+                true => Some(self.pages_of(id, extent, (first, end)).await?),
+                false => None,
+            };
+            runs.push(Run { first, end, pages });
+        }
+        Ok(runs)
+    }
+
+    /// Blocks of an extent, first and end, from memory as far as they are there. Its zones are
+    /// pinned.
+    async fn pages_of(
+        &self,
+        id: FileId,
+        extent: &Extent,
+        (first, end): (u32, u32),
+    ) -> Result<Pages> {
         let mut pages = Pages::new();
-        let mut block = extent.first;
-        while block < extent.end() {
+        let mut block = first;
+        while block < end {
             let in_memory = |block: u32| {
                 let files = self.0.files.borrow();
                 files.get(&id).and_then(|file| file.flying.get(&block).cloned())
@@ -230,12 +293,10 @@ impl Store {
                 block += 1;
                 continue;
             }
-            let end = extent.end().min(block + MOVED_AT_ONCE);
-            let run = (block..end).take_while(|block| in_memory(*block).is_none());
+            let until = end.min(block + MOVED_AT_ONCE);
+            let run = (block..until).take_while(|block| in_memory(*block).is_none());
             let count = run.count() as u32;
-            let pin = self.0.zones.pool.pin(self.zone_of(extent.at));
             let read = self.read_checked(id, extent, block - extent.first, count).await;
-            drop(pin);
             pages.extend(read.map_err(|error| error.at(self.name_of(id)))?);
             block += count;
             // The thread that does this may be a caller's, and others wait for the engine.
@@ -261,8 +322,8 @@ impl Store {
         };
         while let Some(extent) = find() {
             let extent = self.split(id, extent, lost.first);
-            let pages = self.pages_of(id, &extent).await?;
-            self.move_pages(id, &extent, pages).await.map_err(|why| match why.kind() {
+            let runs = self.runs_with_pages(id, &extent).await?;
+            self.move_runs(id, &extent, runs).await.map_err(|why| match why.kind() {
                 ErrorKind::NoSpace => error.clone().at(why.to_string()),
                 _ => why,
             })?;

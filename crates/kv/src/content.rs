@@ -169,6 +169,7 @@ impl Store {
     fn cut(&self, id: FileId, last: u32, tail: Page, size: u64) -> Result<()> {
         let lost = self.with(id, |file| cut(file, last, tail, size))?;
         lost.iter().for_each(|extent| self.retire(id, extent));
+        self.keep_from(id, size);
         self.0.must.borrow_mut().insert(id);
         Ok(())
     }
@@ -261,7 +262,8 @@ impl Store {
             return None;
         };
         let synced = last.end() <= journaled && last.blocks >= SYNCED_EXTENT;
-        let adjacent = last.at.plus(last.blocks) == new.at
+        let adjacent = !last.is_hole()
+            && last.at.plus(last.blocks) == new.at
             && self.zone_of(last.at) == self.zone_of(new.at)
             && last.blocks + new.blocks <= EXTENT_MAX;
         if let (Sums::Here(sums), Sums::Here(more)) = (&mut last.sums, &new.sums)
@@ -274,8 +276,8 @@ impl Store {
             file.changed_from(first);
             return None;
         }
-        let ended =
-            (matches!(last.sums, Sums::Here(_)) && last.blocks > SUMS_INLINE).then_some(last.first);
+        let inline = matches!(last.sums, Sums::Here(_)) && !last.is_hole();
+        let ended = (inline && last.blocks > SUMS_INLINE).then_some(last.first);
         file.extents.push(new);
         ended
     }
@@ -346,7 +348,7 @@ impl Store {
                 }
                 continue;
             }
-            if want.usage == Use::Moved || !self.may_clean() {
+            if want.usage.is_moved() || !self.may_clean() {
                 let message = "no room: nothing is left that cleaning could free";
                 return Err(Error::new(ErrorKind::NoSpace, message));
             }
@@ -425,7 +427,7 @@ impl Store {
         for block in extent.first..extent.end() {
             // Unless the block got another place meanwhile, which is on its way.
             let geometry = self.0.zones.writer.geometry();
-            let here = file.extent_of(block).is_some_and(|now| {
+            let here = file.extent_of(block).filter(|now| !now.is_hole()).is_some_and(|now| {
                 now.at.plus(block - now.first) == extent.at.plus(block - extent.first)
                     && now.at.locate(geometry).is_some()
             });
@@ -445,6 +447,9 @@ impl Store {
             return Ok(());
         };
         let Sums::Here(sums) = extent.sums.clone() else { return Ok(()) };
+        if extent.is_hole() {
+            return Ok(());
+        }
         let head = SumsHead { first: first.into(), blocks: extent.blocks.into() };
         let mut body = head.as_bytes().to_vec();
         sums.iter().for_each(|sum| body.extend(sum.to_le_bytes()));
@@ -507,6 +512,9 @@ impl Store {
 
     /// Blocks of an extent are to count no more once the next round is durable.
     pub(crate) fn retire(&self, id: FileId, extent: &Extent) {
+        if extent.is_hole() {
+            return;
+        }
         let mut retired = self.0.retired.borrow_mut();
         retired.push((self.zone_of(extent.at), id, extent.blocks));
         if let Sums::At(at) = extent.sums {
@@ -550,6 +558,10 @@ impl Store {
             }
             let lost = || Error::new(ErrorKind::Corrupt, format!("block {block} has no place"));
             let extent = file.extent_of(block).cloned().ok_or_else(lost)?;
+            if extent.is_hole() {
+                let count = end.min(extent.end()) - block;
+                return Ok((0..count).map(|_| Page::zeroed()).collect());
+            }
             let on_drive = |block: &u32| !file.flying.contains_key(block);
             let count = (block..end.min(extent.end())).take_while(on_drive).count() as u32;
             (self.0.zones.pool.pin(self.zone_of(extent.at)), extent, count)
@@ -640,7 +652,8 @@ fn cut(file: &mut File, last: u32, tail: Page, size: u64) -> Vec<Extent> {
         }
         let rest = extent.blocks - kept;
         // Its checksums keep their block: that counts as long as the extent.
-        let gone = Extent { first: last, blocks: rest, at: extent.at.plus(kept), sums: nothing() };
+        let at = if extent.is_hole() { BlockAddr::HOLE } else { extent.at.plus(kept) };
+        let gone = Extent { first: last, blocks: rest, at, sums: nothing() };
         extent.blocks = kept;
         if let Sums::Here(sums) = &mut extent.sums {
             Rc::make_mut(sums).truncate(kept as usize);

@@ -140,6 +140,7 @@ impl Entry {
 
 fn encode_extent(extent: &Extent, out: &mut Vec<u8>) {
     let sums = match &extent.sums {
+        _ if extent.is_hole() => 0,
         Sums::Here(_) => u32::MAX,
         Sums::At(at) => at.0,
     };
@@ -250,6 +251,9 @@ impl<'a> Bytes<'a> {
         if blocks == 0 || blocks > EXTENT_MAX || head.first.get().checked_add(blocks).is_none() {
             return Err(corrupt(format!("extent of {blocks} blocks from {}", head.first.get())));
         }
+        if head.at.get() == BlockAddr::HOLE.0 {
+            return Ok(Extent::hole(head.first.get(), blocks));
+        }
         let sums = match head.sums.get() {
             u32::MAX => {
                 let bytes = self.take(4 * blocks as usize)?;
@@ -335,12 +339,13 @@ mod tests {
 
     fn some() -> Vec<Entry> {
         let extent = |first, blocks, sums| Extent { first, blocks, at: BlockAddr(77), sums };
+        let hole = Extent::hole(13, 7);
         let here = Sums::Here(Rc::new(vec![1, u32::MAX, 3]));
         let state = FileState {
-            size: 4096 * 13 + 5,
+            size: 4096 * 20 + 5,
             modified: -4,
             lifetime: Lifetime::Long,
-            extents: vec![extent(7, 3, here), extent(10, 3, Sums::At(BlockAddr(9)))],
+            extents: vec![extent(7, 3, here), extent(10, 3, Sums::At(BlockAddr(9))), hole],
             tail: vec![1, 2, 3, 4, 5],
         };
         vec![

@@ -234,7 +234,10 @@ impl File {
             .map(|extent| {
                 let count = extent.blocks.min(blocks - extent.first);
                 let sums = match &extent.sums {
-                    Sums::Here(all) => Sums::Here(Rc::new(all[..count as usize].to_vec())),
+                    // A hole has none.
+                    Sums::Here(all) => {
+                        Sums::Here(Rc::new(all.iter().take(count as usize).copied().collect()))
+                    }
                     at => at.clone(),
                 };
                 Extent { blocks: count, sums, ..*extent }

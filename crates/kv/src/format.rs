@@ -23,8 +23,10 @@ use zerocopy::little_endian::{I64, U16, U32, U64};
 
 /// The superblock says what each zone of the ring is.
 pub const INCOMPAT_ROLES: u64 = 1;
+/// Files may have extents without a place, which read as zeros.
+pub const INCOMPAT_HOLES: u64 = 2;
 /// Features that an older version must refuse.
-pub const INCOMPAT_KNOWN: u64 = INCOMPAT_ROLES;
+pub const INCOMPAT_KNOWN: u64 = INCOMPAT_ROLES | INCOMPAT_HOLES;
 /// Most bytes of a path.
 pub const PATH_MAX: usize = 1024;
 /// Most blocks of an extent: those that a block of checksums covers.
@@ -185,15 +187,16 @@ layout! {
         pub reserved: [u8; 4],
     }
 
-    /// A run of blocks of a file that lie one after the other in a zone.
+    /// A run of blocks of a file that lie one after the other in a zone, or that have no place.
     pub struct ExtentEntry: 16 {
         /// First block in the file.
         pub first: U32,
         /// How many: 1 to 998.
         pub blocks: U32,
-        /// Address of the first.
+        /// Address of the first; `0xffffffff`: a hole, which reads as zeros.
         pub at: U32,
         /// Address of the block with their checksums; `0xffffffff`: 4 bytes for each block follow.
+        /// Of a hole 0.
         pub sums: U32,
     }
 

@@ -281,6 +281,10 @@ impl Snapshot {
             let last = end.div_ceil(PAGE_SIZE as u64) as u32;
             let before = bytes.len();
             match extent_of(state, block) {
+                Some(hole) if hole.is_hole() => {
+                    let count = (last.min(hole.end()) - block).min(PIECE);
+                    bytes.resize(before + count as usize * PAGE_SIZE, 0);
+                }
                 Some(extent) => {
                     let count = (last.min(extent.end()) - block).min(PIECE);
                     let pages = self.read_checked(id, extent, block - extent.first, count).await?;
@@ -400,13 +404,14 @@ fn extent_of(state: &FileState, block: u32) -> Option<&Extent> {
     state.extents.get(after.checked_sub(1)?).filter(|extent| block < extent.end())
 }
 
-/// Where an extent and its checksums lie, and how many blocks they take there.
+/// Where an extent and its checksums lie, and how many blocks they take there; a hole nowhere.
 pub(crate) fn places(extent: &Extent) -> impl Iterator<Item = (BlockAddr, u32)> + use<> {
     let sums = match extent.sums {
         Sums::Here(_) => None,
         Sums::At(at) => Some((at, 1)),
     };
-    std::iter::once((extent.at, extent.blocks)).chain(sums)
+    let content = Some((extent.at, extent.blocks)).filter(|_| !extent.is_hole());
+    content.into_iter().chain(sums)
 }
 
 /// Blocks that a file takes, those of checksums included.

@@ -15,6 +15,7 @@
 //! | `rounds` | sync: what makes names and files durable, for all who ask at once |
 //! | `zones` | which zones are open and for what, what counts in each |
 //! | `clean` | zone cleaning, relocation of what a failed zone lost |
+//! | `holes` | what nobody reads any more, and the holes it leaves |
 //! | `recover` | making and opening a store |
 //! | `ring` | the record ring found on a drive: which half counts |
 //! | `inspect` | looking at a store without writing to its drive |
@@ -29,6 +30,7 @@ mod entries;
 pub mod file;
 pub mod format;
 mod gather;
+mod holes;
 mod inspect;
 mod place;
 mod recover;

@@ -118,21 +118,26 @@ pub enum Policy {
     /// zone, a concurrent one takes another, the next file goes back to the earlier zone (§IV-B,
     /// Fig. 5). All others as `LizaPaper`.
     Baza,
+    /// As `Baza`, and what cleaning moves lies in zones of its own by how often it was moved.
+    /// Cleaning takes the zone that pays most, by cost and benefit, instead of the one with the
+    /// most garbage.
+    Generations,
 }
 
 impl Policy {
     /// All of them, and their names.
-    pub const NAMES: [(&'static str, Policy); 4] = [
+    pub const NAMES: [(&'static str, Policy); 5] = [
         ("shared", Policy::Shared),
         ("liza-paper", Policy::LizaPaper),
         ("liza-zenfs", Policy::LizaZenfs),
         ("baza", Policy::Baza),
+        ("generations", Policy::Generations),
     ];
 
     /// What a zone is open for that takes a file of this kind and lifetime.
     pub(crate) fn usage(self, kind: FileKind, lifetime: Lifetime) -> Use {
         match (self, kind) {
-            (Policy::Baza, FileKind::Blob) => Use::Blobs(Lifetime::NotSet),
+            (Policy::Baza | Policy::Generations, FileKind::Blob) => Use::Blobs(Lifetime::NotSet),
             (Policy::LizaPaper, FileKind::Blob) => Use::Blobs(lifetime),
             _ => Use::Files(lifetime),
         }
@@ -164,20 +169,27 @@ pub(crate) enum Use {
     Files(Lifetime),
     /// Blob files of a lifetime.
     Blobs(Lifetime),
-    /// What cleaning moves.
-    Moved,
+    /// What cleaning moves, by how often it was moved, as far as the policy tells that apart.
+    Moved(u8),
 }
 
 impl Use {
     pub(crate) fn lifetime(self) -> Option<Lifetime> {
         match self {
             Use::Files(lifetime) | Use::Blobs(lifetime) => Some(lifetime),
-            Use::Moved => None,
+            Use::Moved(_) => None,
         }
+    }
+
+    pub(crate) fn is_moved(self) -> bool {
+        matches!(self, Use::Moved(_))
     }
 
     /// How much one likes to put a file of this use into a zone of another: less is better.
     pub(crate) fn far(self, other: Use) -> i32 {
+        if let (Use::Moved(a), Use::Moved(b)) = (self, other) {
+            return i32::from(a.abs_diff(b));
+        }
         let (Some(a), Some(b)) = (self.lifetime(), other.lifetime()) else { return 19 };
         let apart = std::mem::discriminant(&self) != std::mem::discriminant(&other);
         (a as i32 - b as i32).abs() + if apart { 10 } else { 0 }

@@ -6,6 +6,7 @@
 use crate::entries::{self, Entry, FileState};
 use crate::file::{Extent, File, FileId, Sums};
 use crate::format::{SumsHead, flag, kind};
+use crate::holes::Forgotten;
 use crate::inspect::places;
 use crate::place::{Family, Role, Use};
 use crate::ring::{MAY_BEGIN, find};
@@ -452,6 +453,9 @@ impl Replay {
 /// Whether the zone was written so far as to hold all of an extent, and its checksums. A zone that
 /// has failed may hold it: that is no matter of a power cut.
 pub(crate) fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneReport]) -> bool {
+    if extent.is_hole() {
+        return true;
+    }
     let reaches = |at: BlockAddr, blocks: u32| {
         let Some((zone, offset)) = at.locate(geometry) else { return false };
         let report = &reports[zone.0 as usize];
@@ -474,6 +478,9 @@ async fn is_there(
     pages: &Pool,
 ) -> Result<bool> {
     let geometry = device.geometry();
+    if extent.is_hole() {
+        return Ok(true);
+    }
     if !is_written(extent, geometry, reports) {
         return Ok(false);
     }
@@ -568,8 +575,9 @@ impl Opened {
         let zones = Zones::new(pool, budget, writer, options.policy);
         let replay = self.replay;
         let mut files: BTreeMap<FileId, File> = BTreeMap::new();
+        let holes = replay.files.values().any(|state| state.extents.iter().any(Extent::is_hole));
         for (id, state) in replay.files {
-            for extent in &state.extents {
+            for extent in state.extents.iter().filter(|extent| !extent.is_hole()) {
                 zones.add(extent.at.zone(&geometry), id, extent.blocks);
                 if let Sums::At(at) = extent.sums {
                     zones.add(at.zone(&geometry), id, 1);
@@ -622,6 +630,7 @@ impl Opened {
             commit_planned: Cell::new(false),
             sums: RefCell::default(),
             awaited: RefCell::default(),
+            forgotten: RefCell::new(Forgotten::new(holes)),
             counters: RefCell::new(Counters::default()),
             dead: RefCell::default(),
             stopping: Cell::new(false),

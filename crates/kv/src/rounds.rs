@@ -9,7 +9,7 @@
 
 use crate::entries::{Bodies, Entry, FileState};
 use crate::file::{File, FileId, Synced};
-use crate::format::{INCOMPAT_ROLES, SuperblockBody, flag, kind};
+use crate::format::{INCOMPAT_HOLES, INCOMPAT_ROLES, SuperblockBody, flag, kind};
 use crate::store::{Canary, Inner, Node, Retired, Store};
 use furrow_log::budget::Class;
 use furrow_log::pool::ReleaseProof;
@@ -237,6 +237,11 @@ impl Store {
 
     /// Whether the ring takes these records before it has to turn.
     fn fits(&self, bodies: &[Vec<u8>]) -> bool {
+        let forgotten = self.0.forgotten.borrow();
+        if forgotten.wanted && !forgotten.told {
+            // The superblock is to say that there are holes.
+            return false;
+        }
         let ring = self.0.ring.borrow();
         let blocks = bodies.iter().map(|body| blocks_for(body.len()));
         let (total, longest) = (blocks.clone().sum::<u32>(), blocks.max().unwrap_or(0));
@@ -337,11 +342,16 @@ impl Store {
     /// Writes superblock and snapshot to a half of the ring that begins, and empties the others
     /// when they are durable. Where a zone fails, to another.
     pub(crate) async fn begin_half(&self, bodies: Vec<Vec<u8>>) -> Result<()> {
-        while let Err(error) = self.write_half(&bodies).await {
-            self.end_half(&error, false).await?;
-        }
+        let holes = loop {
+            match self.write_half(&bodies).await {
+                Ok(holes) => break holes,
+                Err(error) => self.end_half(&error, false).await?,
+            }
+        };
         self.flush().await?;
-        self.empty_old().await
+        self.empty_old().await?;
+        self.0.forgotten.borrow_mut().told = holes;
+        Ok(())
     }
 
     /// Empties what earlier halves of the ring had.
@@ -357,7 +367,8 @@ impl Store {
         Ok(())
     }
 
-    async fn write_half(&self, bodies: &[Vec<u8>]) -> Result<()> {
+    /// Answers whether the superblock says that there are holes.
+    async fn write_half(&self, bodies: &[Vec<u8>]) -> Result<bool> {
         let inner = &*self.0;
         let permit = inner.zones.budget.acquire(Class::Metadata, 1).await;
         inner.ring.borrow_mut().turn(Some(permit))?;
@@ -366,8 +377,10 @@ impl Store {
         }
         inner.turn.set(inner.turn.get() + 1);
         self.count(|counters| counters.turns += 1);
+        let holes = inner.forgotten.borrow().wanted;
         self.send(kind::SUPERBLOCK, vec![inner.superblock()]).await?;
-        self.send(kind::ENTRIES, bodies.to_vec()).await
+        self.send(kind::ENTRIES, bodies.to_vec()).await?;
+        Ok(holes)
     }
 
     /// The round is durable: what it says counts, what it took the place of does not any more.
@@ -433,10 +446,11 @@ impl Inner {
         let geometry = self.zones.writer.geometry();
         let mut label = [0; 64];
         label[..self.label.len()].copy_from_slice(self.label.as_bytes());
+        let holes = if self.forgotten.borrow().wanted { INCOMPAT_HOLES } else { 0 };
         let body = SuperblockBody {
             compat: 0.into(),
             ro_compat: 0.into(),
-            incompat: INCOMPAT_ROLES.into(),
+            incompat: (INCOMPAT_ROLES | holes).into(),
             label,
             created: self.created.into(),
             zones: geometry.zones.into(),

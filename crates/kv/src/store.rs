@@ -11,6 +11,8 @@ use crate::content::{SUMS_INLINE, SYNCED_EXTENT};
 use crate::entries::Entry;
 use crate::file::{Extent, File, FileId, Lifetime, Sums};
 use crate::format::PATH_MAX;
+use crate::holes::Forgotten;
+use crate::inspect::places;
 use crate::place::{Claim, Family, Policy, Role};
 use crate::rounds::Round;
 use crate::zones::{Zones, kept_from};
@@ -266,6 +268,7 @@ pub(crate) struct Inner {
     pub(crate) sums: RefCell<BTreeMap<BlockAddr, Rc<Vec<u32>>>>,
     /// Families of files that are to be made.
     pub(crate) awaited: RefCell<BTreeMap<String, String>>,
+    pub(crate) forgotten: RefCell<Forgotten>,
     pub(crate) counters: RefCell<Counters>,
     pub(crate) dead: RefCell<Option<Error>>,
     pub(crate) stopping: Cell<bool>,
@@ -292,7 +295,8 @@ pub(crate) fn clean(path: &str) -> Result<String> {
 
 /// Extents whose checksums get a block when they are moved.
 pub(crate) fn sums_to_come(extents: &[Extent]) -> u64 {
-    let one = |e: &&Extent| e.blocks > SUMS_INLINE && matches!(e.sums, Sums::Here(_));
+    let inline = |e: &&Extent| matches!(e.sums, Sums::Here(_)) && !e.is_hole();
+    let one = |e: &&Extent| e.blocks > SUMS_INLINE && inline(e);
     extents.iter().filter(one).count() as u64
 }
 
@@ -416,10 +420,8 @@ impl Store {
             let sum = &mut kinds[file.role.kind as usize];
             sum.files += 1;
             sum.bytes += file.size;
-            let blocks = |extent: &Extent| {
-                u64::from(extent.blocks) + u64::from(matches!(extent.sums, Sums::At(_)))
-            };
-            sum.blocks += file.extents.iter().map(blocks).sum::<u64>();
+            let blocks = file.extents.iter().flat_map(places).map(|(_, blocks)| u64::from(blocks));
+            sum.blocks += blocks.sum::<u64>();
             sum.extents += file.extents.len() as u64;
         }
         kinds
@@ -659,7 +661,8 @@ impl Store {
             return Err(Error::new(ErrorKind::IsDirectory, format!("{path}: a directory")));
         };
         let zones = self.with(id, |file| {
-            file.extents.iter().map(|extent| self.zone_of(extent.at)).collect::<BTreeSet<_>>()
+            let placed = file.extents.iter().filter(|extent| !extent.is_hole());
+            placed.map(|extent| self.zone_of(extent.at)).collect::<BTreeSet<_>>()
         })?;
         Ok(zones.into_iter().collect())
     }

@@ -12,6 +12,7 @@
 //!   pins it.
 
 use crate::file::{FileId, Lifetime};
+use crate::holes::Age;
 use crate::place::{Claim, Family, Policy, Role, Use};
 use furrow_log::address::blocks_per_zone;
 use furrow_log::budget::{Acquire, Budget, Class, Permit};
@@ -53,11 +54,13 @@ pub(crate) struct Want {
 }
 
 impl Want {
-    /// What cleaning moves.
-    pub(crate) const MOVED: Want = Want { usage: Use::Moved, file: None, claim: Claim::Catalog };
+    /// What cleaning moves to a zone that is open for that.
+    pub(crate) fn moved(usage: Use) -> Want {
+        Want { usage, file: None, claim: Claim::Catalog }
+    }
 
     fn class(self) -> Class {
-        if self.usage == Use::Moved { Class::Cleaning } else { Class::User }
+        if self.usage.is_moved() { Class::Cleaning } else { Class::User }
     }
 }
 
@@ -111,6 +114,10 @@ pub(crate) struct Zones {
     untold: RefCell<BTreeSet<ZoneId>>,
     /// Blocks that count, by zone and file.
     residents: RefCell<BTreeMap<ZoneId, BTreeMap<FileId, u32>>>,
+    /// Blocks that were written so far.
+    clock: Cell<u64>,
+    /// Zones that were opened since the store was.
+    ages: RefCell<BTreeMap<ZoneId, Age>>,
     /// The writer has let its zones go: nothing is written or reset any more.
     pub(crate) ended: Cell<bool>,
     /// The fewest zones that were free at once.
@@ -140,6 +147,8 @@ impl Zones {
             youngest: RefCell::default(),
             untold: RefCell::default(),
             residents: RefCell::default(),
+            clock: Cell::new(0),
+            ages: RefCell::default(),
             ended: Cell::new(false),
             least_free: Cell::new(least_free),
             releasing: RefCell::default(),
@@ -167,10 +176,13 @@ impl Zones {
     /// Whether as many zones are free as are kept from `want`, and more.
     fn has_free(&self, want: Want) -> bool {
         let (free, total) = (self.pool.free_count(), self.pool.total());
-        if want.usage == Use::Moved {
-            return free > 0;
+        let is_cleanings = |open: &Open| open.usage.is_moved() && self.has_room(open);
+        if want.usage.is_moved() {
+            // One is left while there is room for what is moved elsewhere: cleaning a zone may take
+            // all of that, and one zone.
+            let other = |open: &Open| is_cleanings(open) && open.usage != want.usage;
+            return free > u32::from(self.open.borrow().iter().any(other));
         }
-        let is_cleanings = |open: &Open| open.usage == Use::Moved && self.has_room(open);
         let counts = total >= ZONES_FOR_CLAIMS;
         let open = counts && self.open.borrow().iter().any(is_cleanings);
         free + u32::from(open) > kept_from(want.claim, total)
@@ -178,9 +190,9 @@ impl Zones {
 
     /// Whether `want` may have room in a zone that is open.
     fn may_have(&self, want: Want, open: &Open) -> bool {
-        let cleaning = want.usage == Use::Moved;
-        // Cleaning keeps a zone of its own for as long as it can.
-        cleaning || open.usage != Use::Moved && (open.claim <= want.claim || self.has_free(want))
+        let cleaning = want.usage.is_moved();
+        // Cleaning keeps zones of its own for as long as it can.
+        cleaning || !open.usage.is_moved() && (open.claim <= want.claim || self.has_free(want))
     }
 
     /// A place in the line of those who wait for room, at its end.
@@ -193,7 +205,7 @@ impl Zones {
 
     /// Whether somebody waits for room who came before, unless the file has a zone of its own.
     pub(crate) fn must_wait(&self, want: Want, place: Option<&Place<'_>>) -> bool {
-        if want.usage == Use::Moved {
+        if want.usage.is_moved() {
             return false;
         }
         let lines = self.lines.borrow();
@@ -332,6 +344,8 @@ impl Zones {
         self.writer.open_empty(zone);
         self.writer.attach(zone, permit);
         self.open.borrow_mut().push(Open { zone, id, usage: want.usage, holder: None, claim });
+        let generation = if let Use::Moved(generation) = want.usage { generation } else { 0 };
+        self.ages.borrow_mut().insert(zone, Age { generation, opened: self.clock.get() });
         // Others may share it.
         self.freed.notify_all();
         Some(zone)
@@ -387,7 +401,18 @@ impl Zones {
         self.open.borrow().iter().any(|open| open.zone == zone)
     }
 
+    /// How old a zone is; of one that was opened before the store was, the oldest.
+    pub(crate) fn age(&self, zone: ZoneId) -> Age {
+        self.ages.borrow().get(&zone).copied().unwrap_or_default()
+    }
+
+    /// Blocks that were written so far.
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock.get()
+    }
+
     pub(crate) fn add(&self, zone: ZoneId, file: FileId, blocks: u32) {
+        self.clock.set(self.clock.get() + u64::from(blocks));
         let mut residents = self.residents.borrow_mut();
         *residents.entry(zone).or_default().entry(file).or_default() += blocks;
     }
@@ -425,7 +450,8 @@ impl Zones {
     }
 
     /// Blocks that files with no claim cannot have though they hold nothing: of zones that are
-    /// open for others, and garbage of zones with `least` of it or less, which are not cleaned.
+    /// open for others, or for cleaning beyond one, and garbage of zones with `least` of it or
+    /// less, which are not cleaned.
     pub(crate) fn out_of_reach(&self, least: u32) -> u64 {
         if self.ended.get() {
             return 0;
@@ -434,7 +460,10 @@ impl Zones {
         let want = Want { usage: Use::Files(Lifetime::NotSet), file: None, claim: Claim::Others };
         let open = self.open.borrow();
         let room = |open: &Open| u64::from(self.writer.room(open.zone));
-        let theirs = |open: &&Open| open.usage != Use::Moved && !self.may_have(want, open);
+        let cleanings = || open.iter().filter(|open| open.usage.is_moved()).map(room);
+        // One of these is kept, whether it is open or not.
+        let cleanings = cleanings().sum::<u64>() - cleanings().max().unwrap_or(0);
+        let theirs = |open: &&Open| !open.usage.is_moved() && !self.may_have(want, open);
         let theirs = open.iter().filter(theirs).map(room).sum::<u64>();
         let written = |open: &Open| (open.zone, self.capacity() - self.writer.room(open.zone));
         let full = self.full_zones().into_iter().map(|zone| (zone, self.capacity()));
@@ -442,7 +471,7 @@ impl Zones {
             let garbage = written.saturating_sub(self.valid(zone));
             if garbage <= least { u64::from(garbage) } else { 0 }
         });
-        theirs + stuck.sum::<u64>()
+        theirs + cleanings + stuck.sum::<u64>()
     }
 
     /// The full zone in which the fewest blocks count, if there is garbage in any.
@@ -454,6 +483,11 @@ impl Zones {
             (1..self.capacity()).contains(valid) && !uncleaned.contains(zone)
         });
         some.min().map(|(_, zone)| zone)
+    }
+
+    /// Whether something in a zone cannot be read.
+    pub(crate) fn is_uncleaned(&self, zone: ZoneId) -> bool {
+        self.uncleaned.borrow().contains(&zone)
     }
 
     /// Something in a zone cannot be read: it is not cleaned any more.
