@@ -86,6 +86,8 @@ typedef struct furrow_space {
   uint64_t free_zones;
   // The most of them that were in use at once since the store was opened, a number.
   uint64_t peak_zones;
+  // What a zone holds.
+  uint64_t zone_bytes;
 } furrow_space;
 
 // Calls that took the engine.

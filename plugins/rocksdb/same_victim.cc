@@ -98,6 +98,11 @@ bool SameVictim::Ideal(ColumnFamilyHandle* family, Cutoff* cutoff) const {
     if (zones > 0 && file.blob_file_number <= youngest) cutoff->k++;
   }
   if (options_.as_printed && cutoff->k > 0) cutoff->k--;
+  furrow_space space;
+  if (options_.short_below > 0 && furrow_store_space(store_, &space, nullptr) == FURROW_OK &&
+      space.free_zones * 100 >= options_.short_below * space.zones) {
+    cutoff->k = 0;
+  }
   return true;
 }
 

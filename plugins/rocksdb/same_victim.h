@@ -39,6 +39,8 @@ struct Cutoff {
 struct SameVictimOptions {
   // Equation 1 of the paper as it is printed, one file less than the paper's own examples.
   bool as_printed = false;
+  // Collects only while less than this share of the zones is free, in percent; 0: always.
+  uint32_t short_below = 0;
   // A file of the host to which a line is added for each compaction that begins: the share it
   // took, and the one that would have been right at that moment. Empty: none.
   std::string log;

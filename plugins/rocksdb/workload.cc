@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// The workloads of the Same-Victim GC paper, on RocksDB's interface: workload URI [NAME=VALUE...]
+// The workloads of the Same-Victim GC paper, and one that goes on for several drive capacities, on
+// RocksDB's interface: workload URI [NAME=VALUE...]
 //
 // Prints one line of JSON: what was written, what each collector copied, space and times.
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "check.h"
+#include "dead_ranges.h"
 #include "fs.h"
 #include "rocksdb/convenience.h"
 #include "rocksdb/db.h"
@@ -32,10 +34,20 @@ constexpr char kUsage[] =
     "usage: workload URI [NAME=VALUE...]\n"
     "  workload=fillrandom|a|b|c  random writes; or, after a load, by a zipfian distribution (0.99):\n"
     "                             a 80 % updates 20 % inserts, b 80 % updates 20 % reads, c 50/50\n"
+    "  workload=sustained         as a, but each insert deletes a record drawn evenly: live=SHARE of\n"
+    "                             nominal=BYTES stays live, turns=N times nominal is written\n"
     "  records=N operations=N value=BYTES blob=BYTES memtable=BYTES table=BYTES level=BYTES\n"
     "  cutoff=SHARE same-victim=off|on|as-printed log=FILE threads=N seed=N wal=0|1 open-files=N\n"
     "  zeros=0|1                  values are zeros behind their first bytes, so that a drive in memory\n"
-    "                             takes little of it\n";
+    "                             takes little of it; sustained values always are\n"
+    "  collect=on|off             off: RocksDB collects no blob files\n"
+    "  dead-ranges=on|off         on: the store is told what no table names; with collect=off\n"
+    "  short=PERCENT              Same-Victim collects only while fewer zones than that are free\n"
+    "  trace=FILE                 writes keys and sizes, in the order of writing (sustained), to FILE;\n"
+    "                             with the URI `trace:` nothing else is done\n";
+
+// Bytes of a record of a blob file besides the value: its head, and the key.
+constexpr uint64_t kRecordHead = 32 + 16;
 
 struct Settings {
   std::map<std::string, std::string> values{
@@ -43,7 +55,8 @@ struct Settings {
       {"blob", "8388608"},    {"memtable", "8388608"}, {"table", "67108864"},
       {"level", "268435456"}, {"cutoff", "0.25"},   {"same-victim", "off"}, {"log", ""},
       {"threads", "1"},       {"seed", "1"},        {"wal", "0"},           {"open-files", "4"},
-      {"zeros", "0"},
+      {"zeros", "0"},         {"live", "0.5"},      {"nominal", "0"},       {"turns", "4"},
+      {"collect", "on"},      {"short", "0"},       {"trace", ""},          {"dead-ranges", "off"},
   };
   uint64_t Number(const char* name) const { return strtoull(values.at(name).c_str(), nullptr, 10); }
   double Share(const char* name) const { return strtod(values.at(name).c_str(), nullptr); }
@@ -98,6 +111,63 @@ std::string KeyOf(uint64_t number) {
   return std::string(key, 16);
 }
 
+// The writes of the sustained workload, a function of the seed: records are loaded, then four of
+// five writes update a record drawn by a zipfian distribution, and the fifth replaces one that is
+// drawn evenly by a new one. So live data stays as much as it was.
+class Sustained {
+ public:
+  struct Write {
+    uint64_t key;
+    // The key that is deleted with it.
+    uint64_t gone;
+    bool deletes;
+  };
+
+  Sustained(uint64_t records, uint64_t seed)
+      : state_(seed * 1000003 + 1), zipfian_(records, 0.99), keys_(records) {
+    for (uint64_t slot = 0; slot < records; slot++) keys_[slot] = slot;
+    next_ = records;
+  }
+  uint64_t records() const { return keys_.size(); }
+  // What is loaded first, in the order of hashes.
+  uint64_t Loaded(uint64_t record) const { return Key(record); }
+  Write Next() {
+    if (Unit(&state_) < 0.8) {
+      uint64_t slot = Scramble(zipfian_.Draw(&state_)) % keys_.size();
+      return {Key(keys_[slot]), 0, false};
+    }
+    uint64_t slot = ::Next(&state_) % keys_.size();
+    uint64_t gone = Key(keys_[slot]);
+    keys_[slot] = next_++;
+    return {Key(keys_[slot]), gone, true};
+  }
+
+ private:
+  static uint64_t Key(uint64_t number) { return Scramble(number) % 10000000000000000u; }
+
+  uint64_t state_;
+  Zipfian zipfian_;
+  // The record that each of the places holds.
+  std::vector<uint64_t> keys_;
+  uint64_t next_;
+};
+
+// The trace of a sustained workload: lines of key and size, size 0 deletes the key.
+bool WriteTrace(const std::string& path, Sustained workload, uint64_t operations, uint64_t size) {
+  FILE* file = fopen(path.c_str(), "w");
+  if (file == nullptr) return false;
+  fprintf(file, "key,size\n");
+  for (uint64_t record = 0; record < workload.records(); record++) {
+    fprintf(file, "%" PRIu64 ",%" PRIu64 "\n", workload.Loaded(record), size);
+  }
+  for (uint64_t i = 0; i < operations; i++) {
+    Sustained::Write write = workload.Next();
+    if (write.deletes) fprintf(file, "%" PRIu64 ",0\n", write.gone);
+    fprintf(file, "%" PRIu64 ",%" PRIu64 "\n", write.key, size);
+  }
+  return fclose(file) == 0;
+}
+
 double Seconds(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
 }
@@ -119,6 +189,29 @@ int main(int count, char** arguments) {
     }
     settings.values[word.substr(0, equals)] = word.substr(equals + 1);
   }
+  const std::string workload = settings.Text("workload");
+  const bool sustained = workload == "sustained";
+  const uint64_t value_size = settings.Number("value");
+  const uint64_t nominal = settings.Number("nominal");
+  uint64_t records = settings.Number("records");
+  uint64_t operations = settings.Number("operations");
+  if (sustained) {
+    const uint64_t record = value_size + kRecordHead;
+    records = static_cast<uint64_t>(settings.Share("live") * static_cast<double>(nominal)) / record;
+    operations = settings.Number("turns") * nominal / record;
+    if (records < 2) {
+      fprintf(stderr, "workload: live=%s nominal=%s: no two records of %" PRIu64 " bytes\n",
+              settings.Text("live").c_str(), settings.Text("nominal").c_str(), record);
+      return 2;
+    }
+    const std::string& trace = settings.Text("trace");
+    Sustained writes(records, settings.Number("seed"));
+    if (!trace.empty() && !WriteTrace(trace, writes, operations, record)) {
+      fprintf(stderr, "workload: %s: the trace cannot be written\n", trace.c_str());
+      return 1;
+    }
+    if (std::string(arguments[1]) == "trace:") return 0;
+  }
   std::shared_ptr<FileSystem> fs;
   Status opened = FileSystem::CreateFromString(ConfigOptions(), arguments[1], &fs);
   if (!opened.ok()) {
@@ -132,10 +225,6 @@ int main(int count, char** arguments) {
   }
   furrow_store* store = store_fs->store();
   std::unique_ptr<Env> env = NewCompositeEnv(fs);
-  const std::string workload = settings.Text("workload");
-  const uint64_t records = settings.Number("records");
-  const uint64_t operations = settings.Number("operations");
-  const uint64_t value_size = settings.Number("value");
   const uint64_t threads = settings.Number("threads");
 
   Options options;
@@ -152,7 +241,7 @@ int main(int count, char** arguments) {
   options.enable_blob_files = true;
   options.min_blob_size = 1024;
   options.blob_file_size = settings.Number("blob");
-  options.enable_blob_garbage_collection = true;
+  options.enable_blob_garbage_collection = settings.Text("collect") != "off";
   options.blob_garbage_collection_age_cutoff = settings.Share("cutoff");
   options.statistics = CreateDBStatistics();
   std::shared_ptr<furrow::SameVictim> watch;
@@ -161,26 +250,49 @@ int main(int count, char** arguments) {
     furrow::SameVictimOptions how;
     how.as_printed = same_victim == "as-printed";
     how.log = settings.Text("log");
+    how.short_below = static_cast<uint32_t>(settings.Number("short"));
     watch = std::make_shared<furrow::SameVictim>(store, how);
     options.listeners.push_back(watch);
   }
+  std::shared_ptr<furrow::DeadRanges> dead;
+  if (settings.Text("dead-ranges") == "on") {
+    dead = std::make_shared<furrow::DeadRanges>(store);
+    options.listeners.push_back(dead);
+    options.table_properties_collector_factories.push_back(furrow::DeadRanges::Factory());
+  }
   std::unique_ptr<DB> owned = OpenDatabase(options, "/db");
   DB* db = owned.get();
+  if (dead != nullptr) {
+    CHECK(dead->Attach(db, {db->DefaultColumnFamily()}), "tables without a record of ranges");
+  }
   if (watch != nullptr) watch->Attach(db, {db->DefaultColumnFamily()});
   WriteOptions write;
   write.disableWAL = settings.Number("wal") == 0;
 
   // Values differ in their first bytes: what a store copies is the same for all.
-  const std::string body = settings.Number("zeros") == 0
-                               ? Content(settings.Number("seed"), value_size)
-                               : std::string(value_size, '\0');
-  auto put = [&](uint64_t key, uint64_t version, std::string* value) {
+  // What takes a drive's room for long is zeros behind them, which a drive in memory does not keep.
+  const bool zeros = sustained || settings.Number("zeros") != 0;
+  const std::string body =
+      zeros ? std::string(value_size, '\0') : Content(settings.Number("seed"), value_size);
+  auto try_put = [&](uint64_t key, uint64_t version, std::string* value) {
     memcpy(&(*value)[0], &key, sizeof(key));
     memcpy(&(*value)[8], &version, sizeof(version));
-    CHECK_OK(db->Put(write, KeyOf(key), *value));
+    return db->Put(write, KeyOf(key), *value);
   };
+  auto put = [&](uint64_t key, uint64_t version, std::string* value) {
+    CHECK_OK(try_put(key, version, value));
+  };
+  // A drive that is too small for a scheme is a result.
+  Status failed;
+  uint64_t written = 0;
   auto begun = std::chrono::steady_clock::now();
-  if (workload != "fillrandom") {
+  if (sustained) {
+    std::string value = body;
+    Sustained writes(records, settings.Number("seed"));
+    for (uint64_t record = 0; record < records && failed.ok(); record++) {
+      failed = try_put(writes.Loaded(record), 0, &value);
+    }
+  } else if (workload != "fillrandom") {
     std::string value = body;
     // In the order of hashes, as YCSB loads.
     for (uint64_t record = 0; record < records; record++) {
@@ -194,11 +306,22 @@ int main(int count, char** arguments) {
   CHECK_OK(options.statistics->Reset());
 
   std::unique_ptr<Zipfian> zipfian;
-  if (workload != "fillrandom") zipfian = std::make_unique<Zipfian>(records, 0.99);
+  if (!sustained && workload != "fillrandom") zipfian = std::make_unique<Zipfian>(records, 0.99);
   std::atomic<uint64_t> inserted{0};
   begun = std::chrono::steady_clock::now();
+  if (sustained) {
+    Sustained writes(records, settings.Number("seed"));
+    std::string value = body;
+    for (; written < operations && failed.ok(); written++) {
+      Sustained::Write next = writes.Next();
+      if (next.deletes) failed = db->Delete(write, KeyOf(next.gone));
+      if (failed.ok()) failed = try_put(next.key, written + 1, &value);
+      // A drive that is full shows in what is written behind.
+      if (!failed.ok()) break;
+    }
+  }
   std::vector<std::thread> running;
-  for (uint64_t thread = 0; thread < threads; thread++) {
+  for (uint64_t thread = 0; thread < threads && !sustained; thread++) {
     running.emplace_back([&, thread] {
       uint64_t state = settings.Number("seed") * 1000003 + thread * 7919 + 1;
       std::string value = body;
@@ -234,6 +357,8 @@ int main(int count, char** arguments) {
   options.statistics->histogramData(FLUSH_TIME, &flushes);
   ColumnFamilyMetaData data;
   db->GetColumnFamilyMetaData(&data);
+  // Writers behind the one that failed are told in other words.
+  const bool full = failed.IsNoSpace() || failed.ToString().find("No space") != std::string::npos;
   printf("{\"version\": 1, \"workload\": \"%s\", \"uri\": \"%s\", \"seed\": %" PRIu64
          ", \"cutoff\": %s, \"same_victim\": \"%s\", \"records\": %" PRIu64
          ", \"operations\": %" PRIu64 ", \"value\": %" PRIu64 ", \"load_seconds\": %.3f"
@@ -244,7 +369,11 @@ int main(int count, char** arguments) {
          ", \"used_bytes\": %" PRIu64 ", \"blob_files\": %zu, \"put_us\": %.2f, \"get_us\": %.2f"
          ", \"compactions\": %" PRIu64 ", \"compaction_seconds\": %.3f, \"flushes\": %" PRIu64
          ", \"stall_seconds\": %.3f, \"sets\": %" PRIu64 ", \"watched\": %" PRIu64
-         ", \"stale\": %" PRIu64 ", \"calls\": %" PRIu64 ", \"hops\": %" PRIu64 "}\n",
+         ", \"stale\": %" PRIu64 ", \"calls\": %" PRIu64 ", \"hops\": %" PRIu64
+         ", \"collect\": \"%s\", \"short\": %" PRIu64 ", \"live\": %s, \"nominal\": %" PRIu64
+         ", \"live_bytes\": %" PRIu64 ", \"user_bytes\": %" PRIu64 ", \"zone_bytes\": %" PRIu64
+         ", \"appended\": %" PRIu64 ", \"copied\": %" PRIu64
+         ", \"dead_ranges\": %" PRIu64 ", \"dead_bytes\": %" PRIu64 ", \"stopped\": \"%s\"}\n",
          workload.c_str(), arguments[1], settings.Number("seed"), settings.Text("cutoff").c_str(),
          same_victim.c_str(), records, operations, value_size, load_seconds, seconds,
          counters.copied_blobs - loaded.copied_blobs, counters.copied_tables - loaded.copied_tables,
@@ -254,8 +383,20 @@ int main(int count, char** arguments) {
          compactions.count, static_cast<double>(compactions.sum) / 1e6, flushes.count,
          static_cast<double>(ticker(STALL_MICROS)) / 1e6, watch ? watch->sets() : 0,
          watch ? watch->compactions() : 0, watch ? watch->stale() : 0, counters.calls,
-         counters.hops);
+         counters.hops, settings.Text("collect").c_str(), settings.Number("short"),
+         settings.Text("live").c_str(), nominal, records * (value_size + kRecordHead),
+         written * (value_size + kRecordHead), space.zone_bytes,
+         counters.appended, counters.copied, dead ? dead->ranges() : 0, dead ? dead->bytes() : 0,
+         failed.ok() ? "" : full ? "no space" : "failed");
+  if (!failed.ok()) {
+    fprintf(stderr, "workload: stopped after %" PRIu64 " of %" PRIu64 " writes: %s\n", written,
+            operations, failed.ToString().c_str());
+    // There is nothing left to be made durable.
+    fflush(stdout);
+    _exit(full ? 0 : 1);
+  }
   if (watch != nullptr) watch->Detach();
+  if (dead != nullptr) dead->Detach();
   owned.reset();
   return 0;
 }

@@ -39,6 +39,8 @@ pub struct furrow_space {
     pub free_zones: u64,
     /// The most of them that were in use at once since the store was opened, a number.
     pub peak_zones: u64,
+    /// What a zone holds.
+    pub zone_bytes: u64,
 }
 
 /// Calls that took the engine.
@@ -295,7 +297,8 @@ pub unsafe extern "C" fn furrow_store_space(
     // SAFETY: as the caller promises.
     unsafe {
         answer(error, || {
-            let found = shared(store)?.now(Counted::Other, |store| Ok(store.space()))?;
+            let look = |store: &Store| Ok((store.space(), store.zone_blocks()));
+            let (found, zone_blocks) = shared(store)?.now(Counted::Other, look)?;
             let found = furrow_space {
                 capacity: found.capacity,
                 used: found.used,
@@ -303,6 +306,7 @@ pub unsafe extern "C" fn furrow_store_space(
                 zones: u64::from(found.zones),
                 free_zones: u64::from(found.free_zones),
                 peak_zones: u64::from(found.peak_zones),
+                zone_bytes: u64::from(zone_blocks) * 4096,
             };
             put(space, found, "space")
         })

@@ -390,6 +390,11 @@ impl Store {
         self.0.created
     }
 
+    /// Blocks that a zone holds.
+    pub fn zone_blocks(&self) -> u32 {
+        self.0.zones.capacity()
+    }
+
     /// Its room.
     pub fn space(&self) -> Space {
         let zones = &self.0.zones;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// Dead ranges: the store is told which parts of blob files no table names any more, and cleans
+// zones without them. RocksDB copies nothing.
+//
+// A collector of table properties sees each blob index that goes into a table, and records the
+// ranges of blob files that it names as a property of the table. A range that some table named is
+// dead when the last such table file is gone: RocksDB deletes a table file when no version of the
+// database, and so no iterator and no reader, has it any more; what a snapshot sees, compaction
+// keeps in tables. When a database is opened, what no table of it names is dead.
+//
+// Collection of blob files by RocksDB is to be off (enable_blob_garbage_collection=false, or a
+// cut-off of 0): it still deletes files of which all is dead.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rocksdb/db.h"
+#include "rocksdb/listener.h"
+#include "rocksdb/table_properties.h"
+
+struct furrow_store;
+
+namespace furrow {
+
+// A part of a blob file: bytes from `offset` on.
+struct BlobRange {
+  uint64_t file = 0;
+  uint64_t offset = 0;
+  uint64_t size = 0;
+  bool operator<(const BlobRange& other) const {
+    return file != other.file ? file < other.file : offset < other.offset;
+  }
+  bool operator==(const BlobRange& other) const {
+    return file == other.file && offset == other.offset && size == other.size;
+  }
+};
+
+// The ranges as the value of a table's property, and back. Decoding is false if it is none.
+std::string EncodeRanges(std::vector<BlobRange> ranges);
+bool DecodeRanges(const std::string& text, std::vector<BlobRange>* ranges);
+// The range of the record that a blob index names, with its head and key. False if the index names
+// none, or is none.
+bool DecodeBlobIndex(const rocksdb::Slice& index, uint64_t key_bytes, BlobRange* range);
+
+// One for each database. Before DB::Open it goes into the listeners of the options, and its
+// Factory() into those of each column family; after that, before the database is used, Attach with
+// all column families; before the database is closed Detach.
+class DeadRanges : public rocksdb::EventListener {
+ public:
+  explicit DeadRanges(furrow_store* store);
+  ~DeadRanges() override;
+
+  // For ColumnFamilyOptions::table_properties_collector_factories, of every column family.
+  static std::shared_ptr<rocksdb::TablePropertiesCollectorFactory> Factory();
+
+  // Begins to tell what is dead. Answers false if some table has no record of what it names, as
+  // one has that was written without Factory(): nothing is told until all those are gone.
+  bool Attach(rocksdb::DB* db, const std::vector<rocksdb::ColumnFamilyHandle*>& families);
+  void Detach();
+
+  // Ranges and bytes that were told.
+  uint64_t ranges() const;
+  uint64_t bytes() const;
+
+  const char* Name() const override { return "furrow.DeadRanges"; }
+  void OnTableFileCreated(const rocksdb::TableFileCreationInfo& info) override;
+  void OnTableFileDeleted(const rocksdb::TableFileDeletionInfo& info) override;
+  void OnBlobFileDeleted(const rocksdb::BlobFileDeletionInfo& info) override;
+
+ private:
+  struct Named {
+    uint64_t size = 0;
+    uint64_t tables = 0;
+  };
+  // A table is there, and says what it names.
+  void Add(const std::string& path, const rocksdb::TableProperties& properties);
+  // The dead ranges are told, if all that is alive is known.
+  void Tell(std::unique_lock<std::mutex>* lock);
+
+  furrow_store* store_;
+  mutable std::mutex mutex_;
+  bool attached_ = false;
+  std::string directory_;
+  // What each table names, by its path.
+  std::map<std::string, std::vector<BlobRange>> tables_;
+  // Tables of which nobody knows what they name.
+  std::set<std::string> unknown_;
+  // By how many tables each range is named, by file and offset.
+  std::map<uint64_t, std::map<uint64_t, Named>> named_;
+  std::vector<BlobRange> dead_;
+  uint64_t told_ranges_ = 0;
+  uint64_t told_bytes_ = 0;
+};
+
+}  // namespace furrow
