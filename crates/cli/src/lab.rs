@@ -3,6 +3,7 @@
 //! Claims, scenarios and how figures are made of them are `furrow-lab`'s; here they are asked for,
 //! printed and written to a file.
 
+mod collection;
 mod print;
 
 use crate::show;
@@ -36,6 +37,10 @@ enum Command {
     Report(Report),
     /// Run claims, those not in the cache, and write a table of their figures in Markdown
     Table(Table),
+    /// What any collector of garbage has to copy of a trace, by the space it may use
+    Bound(collection::Bound),
+    /// Write pictures and tables of what collectors copied (docs/collection.md)
+    Collection(collection::Collection),
 }
 
 #[derive(clap::Args)]
@@ -174,6 +179,8 @@ impl Common {
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let catalogue = match &args.command {
+        Command::Bound(bound) => return collection::bound(bound, out),
+        Command::Collection(pages) => return collection::collection(pages, out),
         Command::List(list) => list.common.catalogue(),
         Command::Run(run) => run.common.catalogue(),
         Command::Report(report) => report.common.catalogue(),
@@ -228,6 +235,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             Ok(status(&outcome))
         }
         Command::Table(table) => write_table(&catalogue, table, out),
+        // Answered above: they need no catalogue.
+        Command::Bound(_) | Command::Collection(_) => Ok(0),
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Args {
     /// Drive with a store ('furrow kv mkfs'), or mem:..., which begins empty
     #[arg(long, value_name = "DEVICE")]
     store: Option<DeviceSpec>,
-    /// Which files share zones: shared, liza-paper, liza-zenfs, baza
+    /// Which files share zones: shared, liza-paper, liza-zenfs, baza, generations
     #[arg(long, value_name = "NAME", requires = "store")]
     policy: Option<furrow_kv::Policy>,
     /// Zone cleaning begins when less than this share of the zones is free, in percent

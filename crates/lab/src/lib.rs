@@ -15,6 +15,7 @@ pub mod cache;
 pub mod calibrate;
 mod capacity;
 pub mod catalogue;
+pub mod collection;
 mod directory;
 pub mod document;
 mod emulator;

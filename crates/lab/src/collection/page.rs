@@ -1,0 +1,275 @@
+//! The pictures and tables of `docs/collection.md`.
+
+use super::{Limit, Run};
+use crate::plot::{Axis, Plot, Point};
+use std::fmt::Write as _;
+
+/// A plot and the name of its file.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// Without a directory.
+    pub file: String,
+    /// The plot.
+    pub plot: Plot,
+}
+
+/// Runs of one scheme with one setting.
+struct Group<'a> {
+    scheme: &'a str,
+    setting: &'a str,
+    runs: Vec<&'a Run>,
+}
+
+/// Mean, least and most.
+struct Sample {
+    mean: f64,
+    low: f64,
+    high: f64,
+}
+
+impl Sample {
+    fn of(values: impl Iterator<Item = f64>) -> Sample {
+        let all: Vec<f64> = values.collect();
+        let (low, high) =
+            all.iter().fold((f64::INFINITY, 0.0f64), |(l, h), v| (l.min(*v), h.max(*v)));
+        Sample { mean: all.iter().sum::<f64>() / all.len().max(1) as f64, low, high }
+    }
+
+    /// The mean, and the range where it shows.
+    fn text(&self, places: usize) -> String {
+        let one = |value: f64| format!("{value:.places$}");
+        match one(self.low) == one(self.high) {
+            true => one(self.mean),
+            false => format!("{} ({} to {})", one(self.mean), one(self.low), one(self.high)),
+        }
+    }
+}
+
+impl Group<'_> {
+    fn sample(&self, value: impl Fn(&Run) -> f64) -> Sample {
+        Sample::of(self.runs.iter().map(|run| value(run)))
+    }
+
+    /// Runs that found no space.
+    fn failed(&self) -> usize {
+        self.runs.iter().filter(|run| !run.stopped.is_empty()).count()
+    }
+}
+
+/// The live shares there are runs of, ascending.
+fn shares(runs: &[Run]) -> Vec<f64> {
+    let mut shares: Vec<f64> = runs.iter().map(|run| run.live).collect();
+    shares.sort_by(f64::total_cmp);
+    shares.dedup();
+    shares
+}
+
+/// The runs of a live share in groups, in the order in which they come first.
+fn groups(runs: &[Run], live: f64) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for run in runs.iter().filter(|run| run.live == live) {
+        let of = groups.iter_mut().find(|g| g.scheme == run.scheme && g.setting == run.setting);
+        match of {
+            Some(group) => group.runs.push(run),
+            None => {
+                groups.push(Group { scheme: &run.scheme, setting: &run.setting, runs: vec![run] })
+            }
+        }
+    }
+    groups
+}
+
+/// Schemes, in the order in which they come first.
+fn schemes(runs: &[Run]) -> Vec<&str> {
+    let mut schemes: Vec<&str> = Vec::new();
+    for run in runs {
+        if !schemes.contains(&run.scheme.as_str()) {
+            schemes.push(&run.scheme);
+        }
+    }
+    schemes
+}
+
+/// What every schedule copies at least for each byte the user writes, and what the best one found
+/// does; by space as a share of the nominal drive.
+fn curve(limits: &[Limit], of: impl Fn(&Limit) -> f64) -> Vec<(f64, f64)> {
+    let each = limits
+        .iter()
+        .map(|limit| (limit.space as f64 / limit.nominal as f64, of(limit) / limit.written as f64));
+    each.collect()
+}
+
+/// One picture for each live share: bytes copied over peak space.
+pub fn pictures(runs: &[Run], limits: &[Limit]) -> Vec<Picture> {
+    let picture = |live: f64| {
+        let percent = (live * 100.0).round();
+        let x = Axis::linear("peak space, share of the nominal drive");
+        let y = Axis::linear("blob bytes copied for each byte written").from_zero();
+        let title = format!("{percent:.0} % live");
+        let mut plot = Plot::new(title, x, y).sized(860, 480);
+        let all = groups(runs, live);
+        for scheme in schemes(runs) {
+            let whole = all.iter().filter(|group| group.scheme == scheme && group.failed() == 0);
+            let mut points: Vec<Point> = whole
+                .map(|group| {
+                    let (x, y) = (group.sample(Run::peak), group.sample(Run::copied_share));
+                    Point::new(x.mean, y.mean).range(y.low, y.high).note(group.setting)
+                })
+                .collect();
+            points.sort_by(|a, b| a.x.total_cmp(&b.x));
+            if !points.is_empty() {
+                plot = plot.line(scheme, points);
+            }
+        }
+        // Runs take twice the nominal drive at most.
+        let shown = |limit: &Limit| limit.live == live && limit.space <= 2 * limit.nominal;
+        let of: Vec<Limit> = limits.iter().copied().filter(shown).collect();
+        if !of.is_empty() {
+            plot = plot.line("clairvoyant", curve(&of, |limit| limit.upper as f64));
+            plot = plot.line("bound", curve(&of, |limit| limit.lower));
+        }
+        Picture { file: format!("live-{percent:.0}.svg"), plot }
+    };
+    shares(runs).into_iter().map(picture).collect()
+}
+
+/// All runs: what each collector copied, space, amplification.
+pub fn runs_table(runs: &[Run]) -> String {
+    let mut text = String::from(
+        "| live | scheme | setting | runs | copied by RocksDB | copied by zones | peak space | \
+         space at the end | write amplification | |\n|---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for live in shares(runs) {
+        for group in groups(runs, live) {
+            let over = |value: fn(&Run) -> u64| {
+                group.sample(|run| value(run) as f64 / run.written() as f64).text(2)
+            };
+            let stopped = match group.failed() {
+                0 => String::new(),
+                some => {
+                    let turns = group.sample(|run| run.user_bytes as f64 / run.nominal as f64);
+                    format!(
+                        "no space: {some} of {}, after {} capacities",
+                        group.runs.len(),
+                        turns.text(2)
+                    )
+                }
+            };
+            let _ = writeln!(
+                text,
+                "| {:.0} % | {} | {} | {} | {} | {} | {} | {} | {} | {stopped} |",
+                live * 100.0,
+                group.scheme,
+                group.setting,
+                group.runs.len(),
+                over(Run::by_rocksdb),
+                over(Run::by_zones),
+                group.sample(Run::peak).text(2),
+                group.sample(Run::end).text(2),
+                group.sample(Run::amplification).text(2),
+            );
+        }
+    }
+    text
+}
+
+/// At equal peak space: the least that each scheme copied within it, whatever its setting, beside
+/// the bound and the clairvoyant schedule.
+pub fn comparison(runs: &[Run], limits: &[Limit], spaces: &[f64]) -> String {
+    let names = schemes(runs);
+    let mut text = String::from("| live | peak space up to |");
+    for name in &names {
+        let _ = write!(text, " {name} |");
+    }
+    text.push_str(" clairvoyant | bound |\n|---|---|");
+    text.push_str(&"---|".repeat(names.len() + 2));
+    text.push('\n');
+    for live in shares(runs) {
+        let all = groups(runs, live);
+        for space in spaces {
+            let _ = write!(text, "| {:.0} % | {space:.2} |", live * 100.0);
+            for name in &names {
+                let fits = all.iter().filter(|group| {
+                    group.scheme == *name
+                        && group.failed() == 0
+                        && group.sample(Run::peak).mean <= space + 0.005
+                });
+                let copied = fits.map(|group| group.sample(Run::copied_share));
+                let least = copied.min_by(|a, b| a.mean.total_cmp(&b.mean));
+                let _ = write!(text, " {} |", least.map_or("-".into(), |least| least.text(2)));
+            }
+            let at = limits.iter().filter(|limit| {
+                limit.live == live && limit.space as f64 <= space * limit.nominal as f64 + 1.0
+            });
+            // What less space allows, more does; a bound at more space holds for less.
+            let upper = at.map(|limit| limit.upper as f64 / limit.written as f64);
+            let upper = upper.reduce(f64::min);
+            let at = limits.iter().filter(|limit| {
+                limit.live == live && limit.space as f64 >= space * limit.nominal as f64 - 1.0
+            });
+            let lower = at.map(|limit| limit.lower / limit.written as f64).reduce(f64::max);
+            for value in [upper, lower] {
+                let value = value.map(|value| format!("{value:.2}"));
+                let _ = write!(text, " {} |", value.unwrap_or("-".into()));
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(scheme: &str, setting: &str, peak: u64, copied: u64, stopped: &str) -> Run {
+        Run {
+            scheme: scheme.into(),
+            setting: setting.into(),
+            seed: 1,
+            live: 0.5,
+            nominal: 1000,
+            live_bytes: 500,
+            user_bytes: 500,
+            zone_bytes: 10,
+            zones: 100,
+            peak_zones: peak,
+            used_zones: peak - 1,
+            used_bytes: 1,
+            relocated: copied,
+            relocated_load: 0,
+            copied_blobs: 0,
+            copied_blobs_load: 0,
+            copied_tables: 0,
+            appended: 2000,
+            copied: 0,
+            stopped: stopped.into(),
+        }
+    }
+
+    #[test]
+    fn the_least_within_a_space_is_compared() {
+        let runs = [
+            run("a", "0.5", 80, 3000, ""),
+            run("a", "0.5", 80, 1000, ""),
+            run("a", "0.25", 95, 500, ""),
+            run("b", "", 90, 700, ""),
+            run("b", "small", 60, 100, "no space"),
+        ];
+        let (live, nominal, written) = (0.5, 1000, 1000);
+        let limit = |space, lower, upper| Limit { live, nominal, written, space, lower, upper };
+        let limits = [limit(700, 300.0, 400), limit(900, 100.0, 200)];
+        let table = comparison(&runs, &limits, &[0.8, 1.0]);
+        assert!(
+            table.contains("| 50 % | 0.80 | 2.00 (1.00 to 3.00) | - | 0.40 | 0.10 |"),
+            "{table}"
+        );
+        assert!(table.contains("| 50 % | 1.00 | 0.50 | 0.70 | 0.20 | - |"), "{table}");
+        assert!(runs_table(&runs).contains("no space: 1 of 1, after 0.50 capacities"));
+        let pictures = pictures(&runs, &limits);
+        assert_eq!((pictures.len(), pictures[0].file.as_str()), (1, "live-50.svg"));
+        let names: Vec<&str> = pictures[0].plot.series.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "clairvoyant", "bound"]);
+        assert_eq!(pictures[0].plot.series[1].points.len(), 1);
+    }
+}
