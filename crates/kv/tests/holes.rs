@@ -176,7 +176,7 @@ fn a_file_of_two_names_is_not_forgotten_and_what_is_cut_off_is_written_anew() {
         let mut known = written(&store, &mut rng, "1.blob", 200_000).await;
         assert_eq!(store.forget(known.id, 199_000, 2_000).unwrap_err().kind(), ErrorKind::Invalid);
         store.link("1.blob", "2.blob").unwrap();
-        store.forget(known.id, 0, 100_000).unwrap();
+        store.forget(known.id, 0, 200_000).unwrap();
         // What is forgotten is cut off, and other bytes take its place: these stay.
         let mut cut = written(&store, &mut rng, "3.blob", 200_000).await;
         forget(&store, &mut cut, 50_000, 150_000);
