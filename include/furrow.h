@@ -333,9 +333,12 @@ int32_t furrow_file_set_lifetime(const struct furrow_file *of,
                                  int32_t lifetime,
                                  struct furrow_error *error);
 
-// Says that a compaction writes a file: it may have room that is kept for compactions, so that
-// they can end, and what they took the place of can be removed, when others find none.
-int32_t furrow_file_set_compaction(const struct furrow_file *of, struct furrow_error *error);
+// Says who writes a file: `claim` is 0 for anyone, 1 for a compaction, 2 for a flush of a log. The
+// last two may have room that is kept for them, so that they can end, and what they took the place
+// of can be removed, when others find none.
+int32_t furrow_file_set_claim(const struct furrow_file *of,
+                              int32_t claim,
+                              struct furrow_error *error);
 
 // Reads up to `len` bytes from `offset` on; `got` says how many: fewer only at the file's end.
 int32_t furrow_file_read(const struct furrow_file *of,

@@ -47,24 +47,25 @@ bool StartsWith(const std::string& text, const std::string& front) {
   return text.compare(0, front.size(), front) == 0;
 }
 
-// Whether what is written with this priority makes room when it is done: the output of a
-// compaction, or of the flushes by which DB::Open empties logs. RocksDB says it by the priority of a
-// file, but for one case: where writers are slowed down, flushes and compactions have the same. Its
-// threads are named for their pools then, and those of sub-compactions inherit the name.
-bool MakesRoom(rocksdb::Env::IOPriority priority) {
+// Who writes a file with this priority, as furrow_file_set_claim has it. RocksDB says it by the priority
+// of a file, but for one case: where writers are slowed down, flushes and compactions have the same. Its
+// threads are named for their pools then, and those of sub-compactions inherit the name. That of
+// DB::Open, which empties logs by flushes, is of none.
+int Claim(rocksdb::Env::IOPriority priority) {
+  constexpr int kNone = 0, kCompaction = 1, kFlush = 2;
   char thread[16] = "";
   pthread_getname_np(pthread_self(), thread, sizeof(thread));
   std::string name = thread;
   switch (priority) {
     case rocksdb::Env::IO_LOW:
-      return true;
+      return kCompaction;
     case rocksdb::Env::IO_HIGH:
-      // No thread of a pool: that of DB::Open.
-      return !StartsWith(name, "rocksdb:");
+      return kFlush;
     case rocksdb::Env::IO_USER:
-      return StartsWith(name, "rocksdb:low") || StartsWith(name, "rocksdb:bottom");
+      if (StartsWith(name, "rocksdb:high")) return kFlush;
+      return StartsWith(name, "rocksdb:low") || StartsWith(name, "rocksdb:bottom") ? kCompaction : kNone;
     default:
-      return false;
+      return kNone;
   }
 }
 
@@ -288,7 +289,7 @@ class WritableFile : public rocksdb::FSWritableFile {
   void SetIOPriority(rocksdb::Env::IOPriority priority) override {
     FSWritableFile::SetIOPriority(priority);
     // One that cannot be had costs room that is kept, nothing else.
-    if (MakesRoom(priority)) furrow_file_set_compaction(handle_.get(), nullptr);
+    if (int claim = Claim(priority)) furrow_file_set_claim(handle_.get(), claim, nullptr);
   }
   uint64_t GetFileSize(const IOOptions&, IODebugContext*) override {
     uint64_t size = 0;

@@ -6,7 +6,7 @@ use crate::shared::{Shared, check_fork, lock};
 use crate::store::{lifetime_of, put};
 use crate::tally::Counted;
 use furrow_kv::trace::Op;
-use furrow_kv::{Data, FileId, Gathered, Store, crc32c};
+use furrow_kv::{Claim, Data, FileId, Gathered, Store, crc32c};
 use furrow_rt::Page;
 use std::ffi::c_void;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -285,22 +285,30 @@ pub unsafe extern "C" fn furrow_file_set_lifetime(
     }
 }
 
-/// Says that a compaction writes a file: it may have room that is kept for compactions, so that
-/// they can end, and what they took the place of can be removed, when others find none.
+/// Says who writes a file: `claim` is 0 for anyone, 1 for a compaction, 2 for a flush of a log. The
+/// last two may have room that is kept for them, so that they can end, and what they took the place
+/// of can be removed, when others find none.
 ///
 /// # Safety
 /// As the crate's description says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn furrow_file_set_compaction(
+pub unsafe extern "C" fn furrow_file_set_claim(
     of: *const furrow_file,
+    claim: i32,
     error: *mut furrow_error,
 ) -> i32 {
     // SAFETY: as the caller promises.
     unsafe {
         answer(error, || {
             let of = file(of)?;
+            let claim = match claim {
+                0 => Claim::Others,
+                1 => Claim::Compaction,
+                2 => Claim::Flush,
+                _ => return Err(Failure::invalid(format!("claim {claim}: expected 0 to 2"))),
+            };
             let id = of.id;
-            of.shared.now(Counted::Other, move |store| store.mark_compaction(id))
+            of.shared.now(Counted::Other, move |store| store.set_claim(id, claim))
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::holes::join_holes;
 use crate::inspect::places;
 use crate::place::{Claim, Policy};
 use crate::store::{Canary, Store};
-use crate::zones::{Want, kept_from};
+use crate::zones::Want;
 use furrow_log::record::crc32c;
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -84,7 +84,7 @@ impl Store {
         let pool = &self.0.zones.pool;
         let share = u64::from(pool.free_count()) * 100;
         share < u64::from(self.0.options.clean_below) * u64::from(pool.total())
-            || pool.free_count() <= kept_from(Claim::Others, pool.total())
+            || pool.free_count() <= self.0.zones.kept(Claim::Others)
     }
 
     /// The zone that is worth cleaning most: each must leave more room than moving takes.

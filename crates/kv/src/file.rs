@@ -7,7 +7,7 @@
 //! - What was dispatched and not answered yet is in `flying` too, to be read there.
 
 use crate::entries::FileState;
-use crate::place::{Claim, Role};
+use crate::place::{Claim, FileKind, Role};
 use furrow_log::BlockAddr;
 use furrow_log::record::crc32c;
 use furrow_rt::{PAGE_SIZE, Page, Semaphore};
@@ -93,8 +93,8 @@ pub(crate) struct File {
     pub(crate) modified: i64,
     pub(crate) lifetime: Lifetime,
     pub(crate) role: Role,
-    /// Whether a compaction writes it.
-    pub(crate) compaction: bool,
+    /// What was said of who writes it.
+    pub(crate) claim: Claim,
     /// Paths that name it.
     pub(crate) names: u32,
     /// Handles.
@@ -127,7 +127,7 @@ impl File {
             modified,
             lifetime,
             role: Role::default(),
-            compaction: false,
+            claim: Claim::Others,
             names: 0,
             opens: 0,
             synced: None,
@@ -151,8 +151,9 @@ impl File {
 
     /// Which of the last zones it may have.
     pub(crate) fn claim(&self) -> Claim {
-        let claim = if self.compaction { Claim::Compaction } else { Claim::Others };
-        claim.max(self.role.claim)
+        // What is kept for flushes is kept from logs.
+        let said = if self.role.kind == FileKind::Wal { Claim::Others } else { self.claim };
+        said.max(self.role.claim)
     }
 
     /// Whole blocks that have a place.

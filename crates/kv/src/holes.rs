@@ -14,7 +14,6 @@ use crate::file::{Extent, File, FileId, Sums};
 use crate::format::EXTENT_MAX;
 use crate::place::{Claim, Policy, Use};
 use crate::store::Store;
-use crate::zones::kept_from;
 use furrow_log::BlockAddr;
 use furrow_rt::PAGE_SIZE;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -212,7 +211,7 @@ impl Store {
         let (zones, pool) = (&self.0.zones, &self.0.zones.pool);
         let begin = u64::from(self.0.options.clean_below) * u64::from(pool.total()) / 100;
         // Where files have to wait for room, whatever can be cleaned is.
-        let kept = u64::from(kept_from(Claim::Others, pool.total()));
+        let kept = u64::from(zones.kept(Claim::Others));
         let above = |zones: u64| zones.saturating_sub(kept);
         let (free, begin) = (above(u64::from(pool.free_count())), above(begin).max(1));
         let half = u64::from(zones.capacity() / 2);

@@ -10,11 +10,11 @@ use crate::clean::garbage_left;
 use crate::entries::FileState;
 use crate::file::{Extent, FileId, Lifetime, Sums};
 use crate::format::{SumsHead, kind};
-use crate::place::Claim;
+use crate::place::{Claim, FileKind};
 use crate::recover::{Opened, Replay, reports_of};
 use crate::ring::{MAY_BEGIN, find};
 use crate::store::{Node, Space, sums_to_come, without_sums};
-use crate::zones::kept_from;
+use crate::zones::{kept_for_flushes, kept_from};
 use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
 use furrow_log::record::{self, Expect, Uuid, crc32c};
 use furrow_log::ring::RingZones;
@@ -24,7 +24,7 @@ use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
@@ -163,12 +163,22 @@ impl Snapshot {
         let geometry = self.device.geometry();
         let content = &self.reports[self.found.ring.end() as usize..];
         let zones = content.iter().filter(|report| report.state != ZoneState::Offline).count();
+        let nodes = self.found.replay.nodes.iter();
+        let logs = nodes.filter(|(path, _)| FileKind::of(path) == FileKind::Wal);
+        let ids = logs.filter_map(|(_, node)| match node {
+            Node::File(id) => Some(*id),
+            Node::Directory => None,
+        });
+        let logs: BTreeSet<FileId> = ids.collect();
+        let states = logs.iter().filter_map(|id| self.found.replay.files.get(id));
+        let zone_blocks = blocks_per_zone(geometry);
+        let flushes = kept_for_flushes(states.map(blocks_of).sum(), zones as u32, zone_blocks);
+        let flushes = u64::from(flushes) * u64::from(zone_blocks);
         let kept = kept_from(Claim::Others, zones as u32);
         let usable = (zones as u64).saturating_sub(u64::from(kept));
-        let capacity = usable * u64::from(blocks_per_zone(geometry));
+        let capacity = usable * u64::from(zone_blocks);
         let used: u64 = self.found.replay.files.values().map(blocks_of).sum();
         // Garbage that cleaning does not go for.
-        let zone_blocks = blocks_per_zone(geometry);
         let least = garbage_left(zone_blocks);
         let stuck = self.zones().into_iter().filter_map(|zone| {
             let held = matches!(zone.usage, ZoneUse::Open | ZoneUse::Full) && zone.valid > 0;
@@ -176,7 +186,8 @@ impl Snapshot {
         });
         let files = self.found.replay.files.values();
         let sums = files.map(|state| sums_to_come(&state.extents)).sum::<u64>();
-        let left = capacity.saturating_sub(used + sums + stuck.map(u64::from).sum::<u64>());
+        let left =
+            capacity.saturating_sub(used + sums + flushes + stuck.map(u64::from).sum::<u64>());
         let holds =
             |report: &&ZoneReport| !matches!(report.state, ZoneState::Empty | ZoneState::Offline);
         let written = content.iter().filter(holds).count() as u32;

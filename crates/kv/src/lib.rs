@@ -46,6 +46,6 @@ pub use file::{FileId, Lifetime};
 pub use furrow_log::record::crc32c;
 pub use gather::Gathered;
 pub use inspect::{FileInfo, Snapshot, ZoneInfo, ZoneUse, identify};
-pub use place::{Family, FileKind, Policy};
+pub use place::{Claim, Family, FileKind, Policy};
 pub use recover::{FormatOptions, is_store};
 pub use store::{Canary, Counters, KindSum, Node, Options, Space, Stat, Store};

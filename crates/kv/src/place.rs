@@ -58,19 +58,21 @@ pub struct Family {
 /// Who may have the last zones, least first: each has what is kept for it, and for those before
 /// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Claim {
-    /// What flushes write, logs, files of users.
+pub enum Claim {
+    /// Logs, files of users.
     #[default]
     Others,
     /// Output of a compaction: what it takes the place of is removed after it.
     Compaction,
+    /// Output of a flush: it takes the place of a log.
+    Flush,
     /// What a database is made of: without it nothing that is removed can be written down.
     Catalog,
 }
 
 impl Claim {
     /// How many there are.
-    pub(crate) const COUNT: usize = 3;
+    pub(crate) const COUNT: usize = 4;
 
     /// Of the file with this name.
     fn of(name: &str, kind: FileKind) -> Claim {

@@ -8,7 +8,7 @@ use crate::file::{Extent, File, FileId, Sums};
 use crate::format::{SumsHead, flag, kind};
 use crate::holes::Forgotten;
 use crate::inspect::places;
-use crate::place::{Family, Role, Use};
+use crate::place::{Family, FileKind, Role, Use};
 use crate::ring::{MAY_BEGIN, find};
 use crate::store::{Canary, Counters, Inner, Names, Node, Options, Store, rename};
 use crate::zones::{RESERVE, Zones};
@@ -591,6 +591,7 @@ impl Opened {
                 let file = files.entry(*id).or_insert_with(none);
                 file.names += 1;
                 file.role = Role::of(path);
+                zones.set_log(*id, file.role.kind == FileKind::Wal);
             }
         }
         for (zone, youngest) in replay.youngest {

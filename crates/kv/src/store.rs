@@ -13,7 +13,7 @@ use crate::file::{Extent, File, FileId, Lifetime, Sums};
 use crate::format::PATH_MAX;
 use crate::holes::Forgotten;
 use crate::inspect::places;
-use crate::place::{Claim, Family, Policy, Role};
+use crate::place::{Claim, Family, FileKind, Policy, Role};
 use crate::rounds::Round;
 use crate::zones::{Zones, kept_from};
 use furrow_log::pool::SuperzoneState;
@@ -169,7 +169,7 @@ pub struct Space {
     /// What they hold.
     pub used: u64,
     /// What files can hold besides, by cleaning alone: without what is kept for the output of
-    /// compactions and for what a database is made of.
+    /// compactions, for flushes of the logs there are, and for what a database is made of.
     pub available: u64,
     /// Zones for content.
     pub zones: u32,
@@ -405,7 +405,8 @@ impl Store {
         let used = zones.valid_total();
         let waiting = |file: &File| file.waiting.len() as u64 + sums_to_come(&file.extents);
         let waiting = self.0.files.borrow().values().map(waiting).sum();
-        let gone = [used, waiting, zones.out_of_reach(garbage_left(zones.capacity()))];
+        let flushes = u64::from(zones.kept_for_flushes()) * u64::from(zones.capacity());
+        let gone = [used, waiting, flushes, zones.out_of_reach(garbage_left(zones.capacity()))];
         let left = gone.into_iter().fold(capacity, u64::saturating_sub);
         let block = BLOCK_SIZE as u64;
         Space {
@@ -529,6 +530,7 @@ impl Store {
         if let Some(name) = self.0.awaited.borrow_mut().remove(&path) {
             file.role.family.name = name;
         }
+        self.0.zones.set_log(id, file.role.kind == FileKind::Wal);
         self.0.files.borrow_mut().insert(id, file);
         self.changed(Entry::Name { path, file: Some(id) });
         if let Some(Node::File(before)) = before {
@@ -545,12 +547,12 @@ impl Store {
         self.with(id, |file| file.lifetime = lifetime)
     }
 
-    /// Says that a compaction writes a file: it may have room that is kept for that.
+    /// Says who writes a file: it may have room that is kept for that.
     ///
     /// # Errors
     /// `NotFound` if it is neither open nor named.
-    pub fn mark_compaction(&self, id: FileId) -> Result<()> {
-        self.with(id, |file| file.compaction = true)
+    pub fn set_claim(&self, id: FileId, claim: Claim) -> Result<()> {
+        self.with(id, |file| file.claim = claim)
     }
 
     /// Opens a file, to be closed again. Its content stays until then, also without a name.
@@ -653,6 +655,7 @@ impl Store {
             let name = std::mem::take(&mut file.role.family.name);
             file.role = Role::of(path);
             file.role.family.name = name;
+            self.0.zones.set_log(*id, file.role.kind == FileKind::Wal);
         }
     }
 
@@ -728,6 +731,9 @@ impl Store {
         let mut files = self.0.files.borrow_mut();
         let file = files.get_mut(&id).expect("invariant: what has a name is there");
         file.names -= 1;
+        if file.names == 0 {
+            self.0.zones.set_log(id, false);
+        }
         drop(files);
         self.drop_unused(id);
     }

@@ -4,8 +4,10 @@
 //! - A zone is open for what the policy puts together, as long as there are zones and permits;
 //!   otherwise files share what is open. Nobody waits for a zone that an open file holds.
 //! - The last free zones are for cleaning; those before them are for what makes room by being
-//!   written: compactions, and what a database is made of. Who has no claim to a zone that was
-//!   opened out of these does not share it either, unless as many are free again.
+//!   written: compactions, flushes, and what a database is made of. Who has no claim to a zone that
+//!   was opened out of these does not share it either, unless as many are free again.
+//! - As much as the logs hold is kept for flushes, which write that to other files: what a log took,
+//!   `DB::Open` finds room for.
 //! - Those who wait for room get it in the order in which they came, each claim in a line of its
 //!   own.
 //! - A zone is reset when nothing in it counts by a durable round, nobody writes to it, and no read
@@ -30,8 +32,22 @@ const ZONES_FOR_CLAIMS: u32 = 16;
 /// One in so many zones is kept for compactions.
 const COMPACTION_SHARE: u32 = 32;
 
-/// How many of a store's zones for content are kept from files with this claim: with claims, the
-/// one that cleaning writes to is one of them, open or not.
+/// A flush may write more than its log holds, by one part in so many.
+const FLUSH_SURPLUS: u64 = 8;
+/// No more than one in so many zones is kept for flushes.
+const FLUSH_SHARE: u32 = 8;
+
+/// Zones that are kept for flushes of logs with so many blocks.
+pub(crate) fn kept_for_flushes(log_blocks: u64, zones: u32, zone_blocks: u32) -> u32 {
+    if zones < ZONES_FOR_CLAIMS {
+        return 0;
+    }
+    let blocks = log_blocks + log_blocks.div_ceil(FLUSH_SURPLUS);
+    blocks.div_ceil(u64::from(zone_blocks)).min(u64::from(zones / FLUSH_SHARE)) as u32
+}
+
+/// How many of a store's zones for content are kept from files with this claim while there are no
+/// logs: with claims, the one that cleaning writes to is one of them, open or not.
 pub(crate) fn kept_from(claim: Claim, zones: u32) -> u32 {
     if zones < ZONES_FOR_CLAIMS {
         return RESERVE;
@@ -39,7 +55,7 @@ pub(crate) fn kept_from(claim: Claim, zones: u32) -> u32 {
     let (cleaning, catalog, compaction) = (RESERVE + 1, 1, (zones / COMPACTION_SHARE).max(1));
     match claim {
         Claim::Catalog => cleaning,
-        Claim::Compaction => cleaning + catalog,
+        Claim::Flush | Claim::Compaction => cleaning + catalog,
         Claim::Others => cleaning + catalog + compaction,
     }
 }
@@ -114,6 +130,10 @@ pub(crate) struct Zones {
     untold: RefCell<BTreeSet<ZoneId>>,
     /// Blocks that count, by zone and file.
     residents: RefCell<BTreeMap<ZoneId, BTreeMap<FileId, u32>>>,
+    /// Of files that are logs: blocks that count.
+    logs: RefCell<BTreeMap<FileId, u64>>,
+    /// All of these.
+    log_blocks: Cell<u64>,
     /// Blocks that were written so far.
     clock: Cell<u64>,
     /// Zones that were opened since the store was.
@@ -147,6 +167,8 @@ impl Zones {
             youngest: RefCell::default(),
             untold: RefCell::default(),
             residents: RefCell::default(),
+            logs: RefCell::default(),
+            log_blocks: Cell::new(0),
             clock: Cell::new(0),
             ages: RefCell::default(),
             ended: Cell::new(false),
@@ -185,7 +207,35 @@ impl Zones {
         }
         let counts = total >= ZONES_FOR_CLAIMS;
         let open = counts && self.open.borrow().iter().any(is_cleanings);
-        free + u32::from(open) > kept_from(want.claim, total)
+        free + u32::from(open) > self.kept(want.claim)
+    }
+
+    /// How many zones are kept from files with this claim.
+    pub(crate) fn kept(&self, claim: Claim) -> u32 {
+        let flushes = if claim < Claim::Flush { self.kept_for_flushes() } else { 0 };
+        kept_from(claim, self.pool.total()) + flushes
+    }
+
+    /// How many zones are kept for flushes of the logs there are.
+    pub(crate) fn kept_for_flushes(&self) -> u32 {
+        kept_for_flushes(self.log_blocks.get(), self.pool.total(), self.capacity())
+    }
+
+    /// Says whether a file is a log, of which a flush may have to be written.
+    pub(crate) fn set_log(&self, file: FileId, is_log: bool) {
+        let mut logs = self.logs.borrow_mut();
+        if logs.contains_key(&file) == is_log {
+            return;
+        }
+        if let Some(blocks) = logs.remove(&file) {
+            self.log_blocks.set(self.log_blocks.get() - blocks);
+            return;
+        }
+        let residents = self.residents.borrow();
+        let of_file = residents.values().filter_map(|files| files.get(&file));
+        let blocks = of_file.map(|blocks| u64::from(*blocks)).sum();
+        logs.insert(file, blocks);
+        self.log_blocks.set(self.log_blocks.get() + blocks);
     }
 
     /// Whether `want` may have room in a zone that is open.
@@ -335,7 +385,7 @@ impl Zones {
         if !self.has_free(want) {
             return None;
         }
-        let all = [Claim::Others, Claim::Compaction];
+        let all = [Claim::Others, Claim::Compaction, Claim::Flush];
         let least = all.into_iter().find(|claim| self.has_free(Want { claim: *claim, ..want }));
         let claim = least.unwrap_or(Claim::Catalog).min(want.claim);
         let id = self.pool.allocate(&[])?;
@@ -415,6 +465,10 @@ impl Zones {
         self.clock.set(self.clock.get() + u64::from(blocks));
         let mut residents = self.residents.borrow_mut();
         *residents.entry(zone).or_default().entry(file).or_default() += blocks;
+        if let Some(of_log) = self.logs.borrow_mut().get_mut(&file) {
+            *of_log += u64::from(blocks);
+            self.log_blocks.set(self.log_blocks.get() + u64::from(blocks));
+        }
     }
 
     /// Blocks of a file in a zone count no more, by a durable round.
@@ -428,6 +482,10 @@ impl Zones {
         }
         if files.is_empty() {
             residents.remove(&zone);
+        }
+        if let Some(of_log) = self.logs.borrow_mut().get_mut(&file) {
+            *of_log -= u64::from(blocks);
+            self.log_blocks.set(self.log_blocks.get() - u64::from(blocks));
         }
     }
 

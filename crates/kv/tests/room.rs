@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use furrow_emu::{Emulator, Fates, Medium, Options as DriveOptions};
-use furrow_kv::{FileId, FormatOptions, Lifetime, Options, Policy, Snapshot, Store};
+use furrow_kv::{Claim, FileId, FormatOptions, Lifetime, Options, Policy, Snapshot, Store};
 use furrow_rt::{Config, Rng, Rt};
 use furrow_zone::{ErrorKind, Geometry};
 use std::cell::RefCell;
@@ -80,7 +80,7 @@ fn compactions_and_manifests_have_room_of_their_own() {
             assert!(fill(&store, other, 2, 30_000).await < ZONE as u64, "{policy:?}");
             // Of one lifetime, so that zones could be shared.
             let compacted = store.create("000012.sst", Lifetime::Medium).unwrap();
-            store.mark_compaction(compacted).unwrap();
+            store.set_claim(compacted, Claim::Compaction).unwrap();
             let output = fill(&store, compacted, 3, 30_000).await;
             let space = store.space();
             assert!(output >= 2 * ZONE as u64 - 60_000, "{policy:?}: {output} bytes, {space:?}");
@@ -111,6 +111,80 @@ fn compactions_and_manifests_have_room_of_their_own() {
             assert_eq!(said.capacity, store.space().capacity);
         });
         rt.clear();
+    }
+}
+
+/// Whatever logs took, flushes of all of it have room, also after a crash, when all else is full;
+/// and where there are no logs any more, others have that room.
+#[test]
+fn what_logs_hold_can_be_flushed() {
+    for policy in Policy::NAMES.map(|(_, policy)| policy) {
+        for logs_first in [true, false] {
+            let rt = Rt::new(Config::simulated(5));
+            let (device, store) = made(&rt, policy);
+            let rt2 = rt.clone();
+            rt.block_on(async move {
+                let table = store.create("000010.sst", Lifetime::Medium).unwrap();
+                let compacted = store.create("000014.blob", Lifetime::Medium).unwrap();
+                store.set_claim(compacted, Claim::Compaction).unwrap();
+                let log = async |name: &str, seed| {
+                    let id = store.create(name, Lifetime::Short).unwrap();
+                    for at in (0..2 * ZONE as u64).step_by(20_000) {
+                        store.append(id, &content(seed ^ at, 20_000)).await.unwrap();
+                        store.sync(id).await.unwrap();
+                    }
+                    store.close(id).await.unwrap();
+                };
+                if logs_first {
+                    log("000011.log", 7).await;
+                    log("000012.log", 8).await;
+                    fill(&store, table, 1, 30_000).await;
+                } else {
+                    // Until only what two logs take is left, and what is kept for them.
+                    let mut at = 0;
+                    while store.space().available > 10 * ZONE as u64 {
+                        store.append(table, &content(1 ^ at, 30_000)).await.unwrap();
+                        store.sync(table).await.unwrap();
+                        at = store.size(table).unwrap();
+                    }
+                    log("000011.log", 7).await;
+                    log("000012.log", 8).await;
+                    fill(&store, table, 1, 30_000).await;
+                }
+                // Compactions do not take it.
+                fill(&store, compacted, 2, 30_000).await;
+                // What was never placed is refused once more.
+                let _ = (store.close(table).await, store.close(compacted).await);
+                assert!(store.space().available < ZONE as u64, "{policy:?}: {:?}", store.space());
+                let said = Snapshot::open(device.clone()).await.unwrap().space();
+                assert!(said.available < 2 * ZONE as u64, "{policy:?}: {said:?}");
+                device.power_cut(&Fates::nothing(1));
+                rt2.sleep(1_000_000_000).await;
+                device.power_on();
+                let options = Options { policy, ..Options::default() };
+                let store = Store::open(&rt2, device.clone(), options).await.unwrap();
+                for (name, of) in [("000021.blob", 7), ("000022.sst", 8)] {
+                    let output = store.create(name, Lifetime::Medium).unwrap();
+                    store.set_claim(output, Claim::Flush).unwrap();
+                    for at in (0..2 * ZONE as u64).step_by(20_000) {
+                        let appended = store.append(output, &content(of ^ at, 20_000)).await;
+                        appended.unwrap_or_else(|e| panic!("{policy:?}, {logs_first}: {e}"));
+                    }
+                    store.sync(output).await.unwrap();
+                    store.close(output).await.unwrap();
+                }
+                for name in ["000011.log", "000012.log"] {
+                    store.remove(name).unwrap();
+                }
+                store.sync_names().await.unwrap();
+                let other = store.create("000023.sst", Lifetime::Medium).unwrap();
+                let more = fill(&store, other, 3, 30_000).await;
+                assert!(more > 2 * ZONE as u64, "{policy:?}, {logs_first}: {more} bytes");
+                let _ = store.close(other).await;
+                let _ = store.stop().await;
+            });
+            rt.clear();
+        }
     }
 }
 
