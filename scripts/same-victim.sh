@@ -7,18 +7,20 @@
 # (docs/data/same-victim.jsonl). Profiles:
 #   untimed    three schemes and the rule of the released ZenFS, four workloads; a drive in memory
 #              without a timing model
-#   timed      the same on the model of a ZN540 by the real clock, eight times slower than the drive:
-#              an eighth of the bytes then takes as long as all of them would
-#   zn540      claim V8: workload A on the first 64 zones of a ZN540, by the real clock
-#   small      claim V9: workload A, zones of 8 MiB, blob files of 4 MiB
+#   timed      the paper's three on the model of its emulated drive (ConfZNS), by the real clock: all
+#              its sizes divided by eight, its times left, so that a value, a zone and a run take as long
+#              as those of the published size would
+#   logged     the same with RocksDB's write-ahead log
+#   zn540      claim V8: workload A on the first 64 zones of a ZN540, by the real clock, likewise
+#   small      claim V9: workload A, zones of 8 MiB, blob files of 4 MiB, on the emulated drive's model
 #   full       the published size once: 64 zones of 1 GiB, values of 128 KiB,
 #              blob files and memtable of 64 MiB; about 1 GB of memory
-#   sweep      workload A with cut-offs from 0.05 to 0.5, which the paper does not state
-#   deep       workload A with levels so small that tables, and with them blob files, have several
-#              lifetimes: base 1 MiB, tables of 256 KiB
-#   unlimited  workload A without a limit of active zones
-#   printed    workload A with equation 1 as it is printed
-#   all        all of these
+#   sweep      as timed, workload A with cut-offs from 0.05 to 0.5, which the paper does not state
+#   deep       as timed, workload A with levels so small that tables, and with them blob files, have
+#              several lifetimes: base 1 MiB, tables of 256 KiB
+#   unlimited  as timed, workload A without a limit of active zones
+#   printed    as timed, workload A with equation 1 as it is printed
+#   all        all of these; those by the real clock six at a time
 #   table      docs/claims-same-victim.md from FILE; nothing is run
 . "$(dirname "$0")/lib.sh"
 
@@ -29,8 +31,8 @@ while [ $# -gt 0 ]; do
     case "$1" in
     --out) out="$2"; shift ;;
     --seeds) seeds="$2"; shift ;;
-    all) profiles+=(untimed small deep sweep unlimited printed full timed zn540 table) ;;
-    untimed | timed | zn540 | small | full | deep | sweep | unlimited | printed | table) profiles+=("$1") ;;
+    all) profiles+=(untimed small deep sweep unlimited printed full timed logged zn540 table) ;;
+    untimed | timed | logged | zn540 | small | full | deep | sweep | unlimited | printed | table) profiles+=("$1") ;;
     *) fail "unknown: $1; scripts/same-victim.sh [--out FILE] [--seeds N] PROFILE..., see its head" ;;
     esac
     shift
@@ -47,11 +49,24 @@ mkdir -p "$(dirname "$out")"
 
 limits=max-active=14,max-open=14
 plain="mem:capacity=8GiB,zone-size=128MiB"
-clock="timing=realtime,model=zn540-1t,time-scale=8"
+confzns="max-transfer=256KiB,max-append=16KiB,timing=realtime,model=confzns,model.unit=2KiB\
+,model.page=2KiB,model.group-rate=36408888B/s,model.channel-rate=81920kB/s,model.link-rate=400MB/s"
+zn540="max-transfer=256KiB,max-append=16KiB,timing=realtime,model=zn540-1t\
+,model.write-service=512B:5.32us/1KiB:5.6us/2KiB:8.9us/16KiB:62.3us\
+,model.append-service=512B:7.25us/1KiB:6.6us/2KiB:8.9us/16KiB:62.3us\
+,model.write-latency=512B:11.6us/1KiB:11.6us/2KiB:16.6us/4KiB:22.6us/16KiB:47us\
+,model.append-latency=512B:15.1us/1KiB:14.3us/2KiB:20.5us/4KiB:28.3us/16KiB:52us\
+,model.buffer=512KiB,model.zone-quota=128KiB,model.unit=12KiB,model.group-rate=147200KiB/s\
+,model.page=2KiB,model.channel-rate=56250kB/s,model.link-rate=340MB/s,model.reset-rate=10281250kB/s\
+,model.reset-active-above=12800B,model.finish-rate=151808KiB/s"
+timed="$plain,$limits,$confzns"
+# Runs by the real clock wait for their drives most of the time.
+abreast=6
 
 # $1: profile, $2: drive, $3: scheme, $4: workload, $5: seed, the rest: settings
 run() {
     local profile="$1" drive="$2" scheme="$3" workload="$4" seed="$5" line policy=baza
+    local err="$out.$profile-$scheme-$workload-$seed.err"
     shift 5
     local settings=(records=196608 operations=196608 cutoff=0.25 zeros=1)
     [ "$workload" != fillrandom ] || settings=(operations=294912 cutoff=0.25 zeros=1)
@@ -61,37 +76,51 @@ run() {
     baza+) settings+=(same-victim=on) ;;
     esac
     if ! line="$("$program" "furrow://$drive?policy=$policy" workload="$workload" seed="$seed" \
-        "${settings[@]}" "$@" 2>"$out.err")"; then
+        "${settings[@]}" "$@" 2>"$err")"; then
         line="{\"version\": 1, \"workload\": \"$workload\", \"seed\": $seed, \"failed\": \"$(
-            tail -1 "$out.err" | tr -d '"\\')\"}"
-        say "$profile, $scheme, $workload, seed $seed: failed: $(tail -1 "$out.err")"
+            tail -1 "$err" | tr -d '"\\')\"}"
+        say "$profile, $scheme, $workload, seed $seed: failed: $(tail -1 "$err")"
     fi
-    rm -f "$out.err"
+    rm -f "$err"
     printf '{"profile": "%s", "scheme": "%s", %s\n' "$profile" "$scheme" "${line#\{}" >>"$out"
     say "$profile, $scheme, $workload, seed $seed: after $SECONDS s"
+}
+
+# As `run`, but as many at a time as wait for their drives.
+run_abreast() {
+    while [ "$(jobs -rp | wc -l)" -ge "$abreast" ]; do wait -n; done
+    run "$@" &
 }
 
 schemes="baseline baza baza+"
 for profile in "${profiles[@]}"; do
     for seed in $(seq 1 "$seeds"); do
         case "$profile" in
-        untimed | timed)
-            drive="$plain,$limits"
-            [ "$profile" = untimed ] || drive="$drive,$clock"
+        untimed)
             for workload in fillrandom a b c; do
-                for scheme in $schemes; do run "$profile" "$drive" "$scheme" "$workload" "$seed"; done
-                [ "$profile" = timed ] || run "$profile" "$drive" zenfs "$workload" "$seed"
+                for scheme in $schemes zenfs; do
+                    run untimed "$plain,$limits" "$scheme" "$workload" "$seed"
+                done
+            done
+            ;;
+        timed | logged)
+            wal=0
+            [ "$profile" = timed ] || wal=1
+            for workload in fillrandom a b c; do
+                for scheme in $schemes; do
+                    run_abreast "$profile" "$timed" "$scheme" "$workload" "$seed" wal=$wal
+                done
             done
             ;;
         zn540)
             # An eighth of 1,077 MiB, in whole MiB.
-            drive="mem:capacity=8640MiB,zone-size=135MiB,$limits,$clock"
-            for scheme in baseline baza+; do run zn540 "$drive" "$scheme" a "$seed"; done
+            drive="mem:capacity=8640MiB,zone-size=135MiB,$limits,$zn540"
+            for scheme in baseline baza+; do run_abreast zn540 "$drive" "$scheme" a "$seed"; done
             ;;
         small)
-            drive="mem:capacity=8GiB,zone-size=8MiB,$limits"
+            drive="mem:capacity=8GiB,zone-size=8MiB,$limits,$confzns"
             for scheme in baseline baza+; do
-                run small "$drive" "$scheme" a "$seed" blob=4194304 memtable=4194304
+                run_abreast small "$drive" "$scheme" a "$seed" blob=4194304 memtable=4194304
             done
             ;;
         full)
@@ -106,21 +135,22 @@ for profile in "${profiles[@]}"; do
         sweep)
             for cutoff in 0.05 0.1 0.35 0.5; do
                 for scheme in baseline baza; do
-                    run sweep "$plain,$limits" "$scheme" a "$seed" cutoff=$cutoff
+                    run_abreast sweep "$timed" "$scheme" a "$seed" cutoff=$cutoff
                 done
             done
             ;;
         deep)
             for scheme in $schemes zenfs; do
-                run deep "$plain,$limits" "$scheme" a "$seed" level=1048576 table=262144
+                run_abreast deep "$timed" "$scheme" a "$seed" level=1048576 table=262144
             done
             ;;
         unlimited)
-            for scheme in $schemes; do run unlimited "$plain" "$scheme" a "$seed"; done
+            for scheme in $schemes; do run_abreast unlimited "$plain,$confzns" "$scheme" a "$seed"; done
             ;;
-        printed) run printed "$plain,$limits" baza+ a "$seed" same-victim=as-printed ;;
+        printed) run_abreast printed "$timed" baza+ a "$seed" same-victim=as-printed ;;
         table) ;;
         esac
     done
+    wait
     [ "$profile" != table ] || python3 scripts/same-victim.py "$out" docs
 done

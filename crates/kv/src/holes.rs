@@ -204,8 +204,8 @@ impl Store {
         each.max().map(|(_, zone, live)| (zone, live))
     }
 
-    /// Blocks of garbage from which on a zone is cleaned: half of it where cleaning begins, and less
-    /// as fewer zones are free. To clean zones that hold hardly any would copy all there is again
+    /// Blocks of garbage from which on a zone is cleaned: half of it where cleaning begins, and
+    /// less as fewer zones are free. To clean zones that hold hardly any would copy all there is again
     /// and again, only for free zones that nobody asks for yet.
     fn garbage_needed(&self) -> u32 {
         let (zones, pool) = (&self.0.zones, &self.0.zones.pool);

@@ -6,8 +6,8 @@
 //! - The last free zones are for cleaning; those before them are for what makes room by being
 //!   written: compactions, flushes, and what a database is made of. Who has no claim to a zone that
 //!   was opened out of these does not share it either, unless as many are free again.
-//! - As much as the logs hold is kept for flushes, which write that to other files: what a log took,
-//!   `DB::Open` finds room for.
+//! - As much as the logs hold is kept for flushes, which write that to other files: for what a log
+//!   took `DB::Open` finds room.
 //! - Those who wait for room get it in the order in which they came, each claim in a line of its
 //!   own.
 //! - A zone is reset when nothing in it counts by a durable round, nobody writes to it, and no read

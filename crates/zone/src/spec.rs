@@ -39,7 +39,7 @@ use std::str::FromStr;
 /// What a device spec names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSpec {
-    /// A drive of the system: a path under `/dev/`.
+    /// A drive of the system: a path under `/dev/`, but not under `/dev/shm/`.
     Node(String),
     /// An emulated drive that an image file holds.
     Image(Image),
@@ -235,7 +235,8 @@ fn parse_one(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint> {
     let parts = split(text, part.clone(), ',');
     let path = unescape(text, parts[0].clone())?;
     let rest = parts.get(1).map_or(part.end..part.end, |next| next.start..part.end);
-    if path.starts_with("/dev/") {
+    // What lies in shared memory are files.
+    if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") {
         return match parts.get(1) {
             None => Ok(DeviceSpec::Node(path)),
             Some(_) => Err(Complaint::new(

@@ -70,6 +70,7 @@ fn kinds_are_told_apart() {
         DeviceSpec::Image(image) => image,
         other => panic!("{spec} is {other:?}"),
     };
+    assert_eq!(image("/dev/shm/a.zns").path, "/dev/shm/a.zns");
     assert_eq!(image("a b.zns").path, "a b.zns");
     assert_eq!(image("./mem:x").path, "./mem:x");
     assert_eq!(image("\\mem:x").path, "mem:x");
