@@ -205,8 +205,8 @@ impl Store {
     }
 
     /// Blocks of garbage from which on a zone is cleaned: half of it where cleaning begins, and
-    /// less as fewer zones are free. To clean zones that hold hardly any would copy all there is again
-    /// and again, only for free zones that nobody asks for yet.
+    /// less as fewer zones are free. To clean zones that hold hardly any would copy all there is
+    /// again and again, only for free zones that nobody asks for yet.
     fn garbage_needed(&self) -> u32 {
         let (zones, pool) = (&self.0.zones, &self.0.zones.pool);
         let begin = u64::from(self.0.options.clean_below) * u64::from(pool.total()) / 100;
