@@ -11,7 +11,16 @@ furrow="$target_dir/release/furrow"
 scripts/rocksdb.sh build
 [ "$(id -u)" -eq 0 ] || fail "mounting an ext4 image needs root"
 work="$(mktemp -d)"
-trap 'umount "$work/ext4" 2>/dev/null; umount "$work" 2>/dev/null; rmdir "$work"' EXIT
+cleanup() {
+    umount "$work/ext4" 2>/dev/null || true
+    # The loop device holds its image for a moment more.
+    for _ in $(seq 50); do
+        umount "$work" 2>/dev/null && break
+        sleep 0.1
+    done
+    rmdir "$work"
+}
+trap cleanup EXIT
 mount -t tmpfs -o size=7g tmpfs "$work"
 mkdir "$work/ext4"
 
