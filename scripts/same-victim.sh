@@ -11,6 +11,9 @@
 #              its sizes divided by eight, its times left, so that a value, a zone and a run take as long
 #              as those of the published size would
 #   logged     the same with RocksDB's write-ahead log
+#   paced      as timed, workloads fillrandom and A at 16 MB a second of the user: collection keeps up
+#   open       as timed, workload A with 1,000 open files instead of the published 4: what RocksDB
+#              collects is read without opening a file for nearly each value
 #   zn540      claim V8: workload A on the first 64 zones of a ZN540, by the real clock, likewise
 #   small      claim V9: workload A, zones of 8 MiB, blob files of 4 MiB, on the emulated drive's model
 #   full       the published size once: 64 zones of 1 GiB, values of 128 KiB,
@@ -31,8 +34,8 @@ while [ $# -gt 0 ]; do
     case "$1" in
     --out) out="$2"; shift ;;
     --seeds) seeds="$2"; shift ;;
-    all) profiles+=(untimed small deep sweep unlimited printed full timed logged zn540 table) ;;
-    untimed | timed | logged | zn540 | small | full | deep | sweep | unlimited | printed | table) profiles+=("$1") ;;
+    all) profiles+=(untimed small deep sweep unlimited printed full timed logged paced open zn540 table) ;;
+    untimed | timed | logged | paced | open | zn540 | small | full | deep | sweep | unlimited | printed | table) profiles+=("$1") ;;
     *) fail "unknown: $1; scripts/same-victim.sh [--out FILE] [--seeds N] PROFILE..., see its head" ;;
     esac
     shift
@@ -111,6 +114,16 @@ for profile in "${profiles[@]}"; do
                     run_abreast "$profile" "$timed" "$scheme" "$workload" "$seed" wal=$wal
                 done
             done
+            ;;
+        paced)
+            for workload in fillrandom a; do
+                for scheme in $schemes; do
+                    run_abreast paced "$timed" "$scheme" "$workload" "$seed" rate=16000000
+                done
+            done
+            ;;
+        open)
+            for scheme in $schemes; do run_abreast open "$timed" "$scheme" a "$seed" open-files=1000; done
             ;;
         zn540)
             # An eighth of 1,077 MiB, in whole MiB.

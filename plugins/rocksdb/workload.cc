@@ -43,6 +43,7 @@ constexpr char kUsage[] =
     "                             takes little of it; sustained values always are\n"
     "  collect=on|off             off: RocksDB collects no blob files\n"
     "  dead-ranges=on|off         on: the store is told what no table names; with collect=off\n"
+    "  rate=BYTES                 user bytes a second, at most; 0: as fast as it goes\n"
     "  short=PERCENT              Same-Victim collects only while fewer zones than that are free\n"
     "  trace=FILE                 writes keys and sizes, in the order of writing (sustained), to FILE;\n"
     "                             with the URI `trace:` nothing else is done\n";
@@ -57,7 +58,8 @@ struct Settings {
       {"level", "268435456"}, {"cutoff", "0.25"},   {"same-victim", "off"}, {"log", ""},
       {"threads", "1"},       {"seed", "1"},        {"wal", "0"},           {"open-files", "4"},
       {"zeros", "0"},         {"live", "0.5"},      {"nominal", "0"},       {"turns", "4"},
-      {"collect", "on"},      {"short", "0"},       {"trace", ""},          {"dead-ranges", "off"},
+      {"rate", "0"},          {"collect", "on"},    {"short", "0"},         {"trace", ""},
+      {"dead-ranges", "off"},
   };
   uint64_t Number(const char* name) const { return strtoull(values.at(name).c_str(), nullptr, 10); }
   double Share(const char* name) const { return strtod(values.at(name).c_str(), nullptr); }
@@ -301,6 +303,12 @@ int main(int count, char** arguments) {
   Status failed;
   uint64_t written = 0;
   auto begun = std::chrono::steady_clock::now();
+  // Waits until so many values may have been written or read since `begun`.
+  auto keep_rate = [&](uint64_t values) {
+    if (settings.Number("rate") == 0) return;
+    double seconds = static_cast<double>(values * value_size) / settings.Share("rate");
+    std::this_thread::sleep_until(begun + std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));
+  };
   if (sustained) {
     std::string value = body;
     Sustained writes(records, settings.Number("seed"));
@@ -311,6 +319,7 @@ int main(int count, char** arguments) {
     std::string value = body;
     // In the order of hashes, as YCSB loads.
     for (uint64_t record = 0; record < records; record++) {
+      keep_rate(record);
       put(Scramble(record) % 10000000000000000u, 0, &value);
     }
   }
@@ -343,6 +352,7 @@ int main(int count, char** arguments) {
       std::string value = body;
       std::string found;
       for (uint64_t i = thread; i < operations; i += threads) {
+        keep_rate(i);
         if (workload == "fillrandom") {
           put(Next(&state) % operations, i, &value);
           continue;
