@@ -7,7 +7,7 @@
 # (docs/data/same-victim.jsonl). Profiles:
 #   untimed    three schemes and the rule of the released ZenFS, four workloads; a drive in memory
 #              without a timing model
-#   timed      the paper's three on the model of its emulated drive (ConfZNS), by the real clock: all
+#   timed      the same on the model of its emulated drive (ConfZNS), by the real clock: all
 #              its sizes divided by eight, its times left, so that a value, a zone and a run take as long
 #              as those of the published size would
 #   logged     the same with RocksDB's write-ahead log
@@ -110,20 +110,20 @@ for profile in "${profiles[@]}"; do
             wal=0
             [ "$profile" = timed ] || wal=1
             for workload in fillrandom a b c; do
-                for scheme in $schemes; do
+                for scheme in $schemes zenfs; do
                     run_abreast "$profile" "$timed" "$scheme" "$workload" "$seed" wal=$wal
                 done
             done
             ;;
         paced)
             for workload in fillrandom a; do
-                for scheme in $schemes; do
+                for scheme in $schemes zenfs; do
                     run_abreast paced "$timed" "$scheme" "$workload" "$seed" rate=16000000
                 done
             done
             ;;
         open)
-            for scheme in $schemes; do run_abreast open "$timed" "$scheme" a "$seed" open-files=1000; done
+            for scheme in $schemes zenfs; do run_abreast open "$timed" "$scheme" a "$seed" open-files=1000; done
             ;;
         zn540)
             # An eighth of 1,077 MiB, in whole MiB.
