@@ -10,7 +10,7 @@ rm -rf "$work"
 mkdir -p "$work"
 
 # 96 zones of 16 MiB, values of 16 KiB, blob files of 2 MiB: 8 to a zone.
-shape=capacity=1536MiB,zone-size=16MiB,max-active=14,max-open=14
+shape=capacity=1792MiB,zone-size=16MiB,max-active=14,max-open=14
 keys=32000
 
 # $1: name, $2: policy, the rest: options of `furrow run`
