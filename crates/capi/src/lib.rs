@@ -18,11 +18,11 @@
 //! - What was appended and not synced is gone when the process ends, however it ends. Only
 //!   `furrow_file_sync` and `furrow_store_sync` make something durable.
 //!
-//! A face, not the core: it has threads of its callers' and one executor per store.
+//! A front end, not the core: it has threads of its callers' and one executor per store.
 
 #![allow(unsafe_code, reason = "an interface for C takes pointers")]
 #![allow(non_camel_case_types, reason = "names are C's")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
 
 mod control;
 pub mod error;

@@ -5,9 +5,9 @@
 //! status, an error is printed here as one line. To add one: a module, a variant of [`Command`],
 //! an arm in [`Command::run`] and, if its statuses differ from the rule, one in [`Statuses::of`].
 //!
-//! A face, not the core: it may use files, processes and the wall clock.
+//! A front end, not the core: it may use files, processes and the wall clock.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
 // They panic where standard error or output is closed or full: `show::say` and `out` do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -25,7 +25,6 @@
 //!
 //! It touches files only in its image medium, and draws random numbers only from the executor.
 
-pub mod beside;
 mod cache;
 mod core;
 pub mod emulator;
@@ -35,6 +34,7 @@ mod holder;
 pub mod image;
 pub mod medium;
 pub mod memory;
+pub mod oob;
 mod open;
 pub mod power;
 mod queue;

@@ -10,9 +10,9 @@
 //! | [`Medium::Discard`] | dropped, reads give zeros | all bytes | no |
 //! | [`Medium::Image`] | in a sparse file | in the file | yes, also kill -9 |
 
-use crate::beside::Beside;
 use crate::image::Image;
 use crate::memory::Memory;
+use crate::oob::OobStore;
 use furrow_rt::{PAGE_SIZE, Page};
 use furrow_zone::{Geometry, Status, Zone, ZoneId};
 use std::io::ErrorKind as IoKind;
@@ -73,7 +73,7 @@ pub enum Medium {
     /// In memory, packed.
     Memory(Memory),
     /// Payload nowhere, out-of-band bytes in memory, if the drive has such.
-    Discard(Option<Beside>),
+    Discard(Option<OobStore>),
     /// In a file.
     Image(Box<Image>),
 }
@@ -87,7 +87,7 @@ impl Medium {
     /// A medium that drops payload, for a drive of `geometry`.
     pub fn discard(geometry: &Geometry) -> Medium {
         let bytes = usize::from(geometry.oob_bytes);
-        Medium::Discard((bytes > 0).then(|| Beside::new(geometry.zones, bytes)))
+        Medium::Discard((bytes > 0).then(|| OobStore::new(geometry.zones, bytes)))
     }
 
     #[inline]
@@ -100,7 +100,7 @@ impl Medium {
         match self {
             Medium::Memory(memory) => memory.write(span, pages, oob),
             Medium::Discard(None) => {}
-            Medium::Discard(Some(beside)) => beside.write(span, oob),
+            Medium::Discard(Some(store)) => store.write(span, oob),
             Medium::Image(image) => image.write(span, pages, oob)?,
         }
         Ok(())
@@ -117,12 +117,12 @@ impl Medium {
     ) -> Result<(), MediumError> {
         match self {
             Medium::Memory(memory) => memory.read(span, pages, into, oob),
-            Medium::Discard(beside) => {
+            Medium::Discard(store) => {
                 shape.zero(pages, into, span.blocks as usize, oob);
-                if let Some(beside) = beside
+                if let Some(store) = store
                     && !oob.is_empty()
                 {
-                    beside.read(span, into, oob);
+                    store.read(span, into, oob);
                 }
                 Ok(())
             }
@@ -134,7 +134,7 @@ impl Medium {
     pub(crate) fn truncate(&mut self, zone: ZoneId, offset: u64) {
         match self {
             Medium::Memory(memory) => memory.truncate(zone.0 as usize, offset as usize),
-            Medium::Discard(Some(beside)) => beside.truncate(zone.0 as usize, offset as usize),
+            Medium::Discard(Some(store)) => store.truncate(zone.0 as usize, offset as usize),
             Medium::Discard(None) => {}
             Medium::Image(image) => image.punch(zone, offset),
         }
@@ -176,7 +176,7 @@ impl Medium {
     pub(crate) fn snapshot(&self, geometry: &Geometry, written: &dyn Fn(ZoneId) -> u64) -> Medium {
         match self {
             Medium::Memory(memory) => Medium::Memory(memory.clone()),
-            Medium::Discard(beside) => Medium::Discard(beside.clone()),
+            Medium::Discard(store) => Medium::Discard(store.clone()),
             Medium::Image(image) => Medium::Memory(image.load(geometry, written)),
         }
     }

@@ -122,9 +122,9 @@ fn a_volatile_cache_loses_only_what_no_flush_covered() {
     assert!(put(&rt, &drive, 0, 6, 10).is_ok());
     // The flush is submitted now, so that a later write is not covered though done before it.
     let late = payload(&geometry, 50, 2);
-    let write_late = drive.submit(QueueId(0), Request::with_data(write(6, 2), late));
+    let reserve_block = drive.submit(QueueId(0), Request::with_data(write(6, 2), late));
     let flush = drive.submit(QueueId(0), Request::bare(Command::Flush));
-    rt.block_on(async move { (write_late.await.status, flush.await.status) });
+    rt.block_on(async move { (reserve_block.await.status, flush.await.status) });
     assert!(put(&rt, &drive, 8, 3, 20).is_ok());
     let lost = Fates { commands: None, unflushed: Unflushed::Lost, seed: 1 };
     let kept = Fates { commands: None, unflushed: Unflushed::Kept, seed: 1 };

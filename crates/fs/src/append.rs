@@ -13,7 +13,7 @@
 //!   is whose is open. So `next` of a head, room and the drive's limits are as with writes.
 //! - A pointer to a block is set only when the block is on the drive.
 //! - A segment's summary is written when all appends to it are placed; nothing that comes behind
-//!   it in its zone is before it (`Writer::write_late`).
+//!   it in its zone is before it (`Writer::reserve_block`).
 //! - At the cut of a checkpoint no append is in flight: it sees summaries that are whole.
 //! - Every append ends here, also where the drive or the engine fails: its blocks belong to nobody
 //!   then.
@@ -283,7 +283,7 @@ impl Core {
                 } else if let Some(closed) = segment.closed {
                     // What is on its way to other zones of it may still be placed: rather none, so
                     // that cleaning asks all nodes, than one that names nobody.
-                    self.writer.provide(closed.zone, closed.offset, Page::zeroed());
+                    self.writer.fill_reserved(closed.zone, closed.offset, Page::zeroed());
                 }
             }
         }
@@ -334,7 +334,7 @@ impl Core {
         let (superzone, within) = (number / self.layout.segments, number % self.layout.segments);
         let Closed { zone, offset, stream, generation, entries } = closed;
         let page = self.build_summary(stream, superzone, within, generation, &entries);
-        self.writer.provide(zone, offset, page);
+        self.writer.fill_reserved(zone, offset, page);
     }
 
     /// Dirty blocks of `ino` that are not on their way; of any file without one.

@@ -189,7 +189,7 @@ pub(crate) struct Core {
     /// What was held when it was most.
     pub(crate) memory_peak: Memory,
     /// Where somebody wants to wait for what is dispatched in the present stretch: its writes.
-    pub(crate) watched: Option<Vec<furrow_log::writer::Written>>,
+    pub(crate) watched: Option<Vec<furrow_log::writer::WriteHandle>>,
     /// Tickets of writes dispatched in the present stretch.
     pub(crate) tickets: Vec<Ticket>,
     /// Why the engine no longer writes.

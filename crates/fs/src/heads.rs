@@ -32,7 +32,7 @@ use crate::quota::{self, WINDOW};
 use crate::space::RESERVE;
 use crate::types::{Placement, StreamInfo};
 use furrow_log::budget::{Budget, Class, Permit};
-use furrow_log::pool::{Beside, SuperzoneId};
+use furrow_log::pool::{GroupLoad, SuperzoneId};
 use furrow_log::writer::Kind as WriteKind;
 use furrow_rt::{Nanos, Page};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
@@ -348,7 +348,7 @@ impl Core {
             }
             self.streams.turns[head].permit = permit;
         }
-        let Some(id) = self.zones.allocate(&self.beside(self.stream_of_head(head))) else {
+        let Some(id) = self.zones.allocate(&self.group_loads(self.stream_of_head(head))) else {
             // The reservation is there to make this impossible; better to stop than to lose.
             let message = "no free superzone for a write already promised";
             let error = Error::new(ErrorKind::NoSpace, message);
@@ -391,8 +391,8 @@ impl Core {
 
     /// What each interference group is going to be written, as seen by a stream: each stream
     /// writes the same to each superzone it has open, nothing to parked ones.
-    fn beside(&self, stream: usize) -> Vec<Beside> {
-        let mut groups = vec![Beside::default(); self.zones.groups() as usize];
+    fn group_loads(&self, stream: usize) -> Vec<GroupLoad> {
+        let mut groups = vec![GroupLoad::default(); self.zones.groups() as usize];
         let nodes = |stream| stream >= self.layout.streams as usize / 2;
         for other in 0..self.layout.streams as usize {
             let parked = |head: usize| self.streams.turns[head].parked;
@@ -557,9 +557,11 @@ impl Core {
     }
 
     /// Whether a head has no superzone yet, and what is beside it if it has one.
-    fn open_beside(&self, head: usize) -> (bool, Beside) {
-        let Some(superzone) = self.heads[head].superzone else { return (true, Beside::default()) };
-        let groups = self.beside(self.stream_of_head(head));
+    fn open_group_load(&self, head: usize) -> (bool, GroupLoad) {
+        let Some(superzone) = self.heads[head].superzone else {
+            return (true, GroupLoad::default());
+        };
+        let groups = self.group_loads(self.stream_of_head(head));
         (false, groups[self.zones.group(SuperzoneId(superzone)) as usize])
     }
 
@@ -571,14 +573,14 @@ impl Core {
             // Parked superzones are taken back before any is opened: those with least beside them.
             let turn = |head: &&usize| &self.streams.turns[**head];
             let parked = heads.iter().filter(|head| turn(head).parked && !turn(head).closing);
-            let next = parked.min_by_key(|head| (self.open_beside(**head), **head));
+            let next = parked.min_by_key(|head| (self.open_group_load(**head), **head));
             let Some(next) = next.copied() else { break };
             self.streams.turns[next].parked = false;
             self.level(next);
         }
         for _ in quota as usize..active {
             let busy = heads.iter().skip(1).filter(|head| !self.streams.turns[**head].parked);
-            let next = busy.max_by_key(|head| (self.open_beside(**head), **head));
+            let next = busy.max_by_key(|head| (self.open_group_load(**head), **head));
             let Some(next) = next.copied() else { break };
             self.streams.turns[next].parked = true;
             self.streams.turns[next].since = self.rt.now();

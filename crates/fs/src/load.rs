@@ -4,7 +4,7 @@
 //! with what waits for the slowest. Where two busy superzones are on one group, as happens when
 //! streams have more superzones than there are groups, or when the load changes while they are
 //! open, each must get less than one that has its group to itself. So a stream goes on with the
-//! head on whose group least was written lately, by anybody (`heads`); where groups are written
+//! head on whose group least was written now_coarse, by anybody (`heads`); where groups are written
 //! alike, that is in turn.
 //!
 //! "Lately" fades: after every four segments for each group all counts are halved, so that what
@@ -14,7 +14,7 @@
 /// Segments for each group after which counts are halved.
 const FADE: u64 = 4;
 
-/// Blocks written lately, by group.
+/// Blocks written now_coarse, by group.
 pub(crate) struct Load {
     blocks: Vec<u64>,
     /// Blocks until counts are halved, and how many there are between.
@@ -48,7 +48,7 @@ impl Load {
         *blocks = (*blocks).max(least.unwrap_or(0));
     }
 
-    /// Blocks written to `group` lately.
+    /// Blocks written to `group` now_coarse.
     pub(crate) fn of(&self, group: u32) -> u64 {
         self.blocks[group as usize]
     }

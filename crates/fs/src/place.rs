@@ -162,7 +162,7 @@ impl Core {
         let generation = self.zones.generation(SuperzoneId(superzone));
         let (zone, offset) = self.place_in(superzone, self.heads[head].next);
         self.stamp += 1;
-        let placed = self.writer.write_late(zone, WriteKind::Summary);
+        let placed = self.writer.reserve_block(zone, WriteKind::Summary);
         debug_assert_eq!(placed, offset, "zone {zone}");
         self.unstable.insert(zone, (offset + 1, self.stamp));
         let stream = stream as u8;

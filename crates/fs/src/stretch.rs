@@ -38,7 +38,7 @@ impl Core {
     pub(crate) fn begin_step(&mut self) {
         let turn = self.rt.turn();
         if self.stretch.turn != turn {
-            let (base, began) = (self.cache.looked(), self.rt.lately());
+            let (base, began) = (self.cache.looked(), self.rt.now_coarse());
             self.stretch = Stretch { turn, base, began };
         }
     }

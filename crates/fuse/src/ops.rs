@@ -1,8 +1,8 @@
 //! What POSIX asks beyond the engine's operations: owners and modes of new inodes, set-id bits
 //! that changes take away, names that outlive their last link, `.` and `..`.
 
-use crate::face::DOTS;
 use crate::serve::Shared;
+use crate::server::DOTS;
 use furrow_fs::{Attr, Fs, Ino, Kind, NewNode, RenameMode, SetAttr, Time, XattrMode};
 use furrow_rt::Rt;
 use furrow_zone::{Error, ErrorKind, Result};

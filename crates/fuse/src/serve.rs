@@ -1,4 +1,4 @@
-//! From a callback to the engine and back: what all callbacks of the face do.
+//! From a callback to the engine and back: what all callbacks of the server do.
 //!
 //! Invariants: a request is answered exactly once (a reply that is dropped answers EIO); an inode
 //! whose last name goes is kept alive ([`Shared::pinned`]) until the kernel forgets it, so a
@@ -98,13 +98,13 @@ impl Shared {
 }
 
 /// The FUSE server of one mounted file system.
-pub struct Face {
+pub struct FuseServer {
     pub(crate) port: Port<Fs>,
     pub(crate) pool: Pool,
     pub(crate) shared: Arc<Shared>,
 }
 
-/// Says what the file system of a [`Face`] does, from any thread.
+/// Says what the file system of a [`FuseServer`] does, from any thread.
 pub struct Reporter {
     port: Port<Fs>,
     shared: Arc<Shared>,
@@ -140,7 +140,7 @@ macro_rules! fail {
 fail!(ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty);
 fail!(ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr);
 
-impl Face {
+impl FuseServer {
     /// A server for the file system behind `port`. `pool` gives the pages payload is copied to;
     /// `log` gets a line for every device error and corruption.
     pub fn new(
@@ -149,7 +149,7 @@ impl Face {
         ttl: Duration,
         info: Info,
         log: Box<dyn Fn(&str) + Send + Sync>,
-    ) -> Face {
+    ) -> FuseServer {
         let pins = AtomicUsize::new(0);
         let (ended, failed) = (AtomicBool::new(false), AtomicBool::new(false));
         let (latencies, since) = (Latencies::default(), Instant::now());
@@ -157,13 +157,13 @@ impl Face {
         let async_dio = false;
         let shared =
             Shared { ttl, info, pinned, pins, ended, failed, log, latencies, async_dio, since };
-        Face { port, pool, shared: Arc::new(shared) }
+        FuseServer { port, pool, shared: Arc::new(shared) }
     }
 
     /// Lets the kernel have many direct requests of one program under way (`async_dio`): it then
     /// leaves to the server what `O_DSYNC` asks, and its page cache is not made to agree.
     #[must_use]
-    pub fn with_async_dio(mut self, wanted: bool) -> Face {
+    pub fn with_async_dio(mut self, wanted: bool) -> FuseServer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.async_dio = wanted;
         }
@@ -235,7 +235,7 @@ impl Face {
         });
     }
 
-    /// As [`Face::run`], for answers that are a name's inode.
+    /// As [`FuseServer::run`], for answers that are a name's inode.
     pub(crate) fn entry<F>(
         &self,
         reply: ReplyEntry,
@@ -248,7 +248,7 @@ impl Face {
         });
     }
 
-    /// As [`Face::run`], for answers that say nothing.
+    /// As [`FuseServer::run`], for answers that say nothing.
     pub(crate) fn empty<F>(
         &self,
         reply: ReplyEmpty,

@@ -25,13 +25,13 @@ impl<F: Filesystem> Session<F> {
     ///
     /// # Errors
     /// See [`Endpoint::mount`]; nothing is mounted then.
-    pub fn mount(face: F, endpoint: &Endpoint, directory: &Path) -> Result<Session<F>> {
+    pub fn mount(server: F, endpoint: &Endpoint, directory: &Path) -> Result<Session<F>> {
         let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
         let channel = endpoint.mount(&directory)?;
         let mut config = Config::default();
         config.n_threads = Some(1);
         config.acl = SessionACL::All;
-        match fuser::Session::from_fd(face, channel, SessionACL::All, config) {
+        match fuser::Session::from_fd(server, channel, SessionACL::All, config) {
             Ok(session) => Ok(Session { session, directory }),
             Err(error) => {
                 // Without a daemon the mount would be dead.

@@ -1,6 +1,6 @@
 //! Extended attributes and access lists, asked of a mount through the kernel.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -1,7 +1,7 @@
 //! File handles, as NFS servers and backup programs use them: they outlive what the kernel
 //! remembers.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -1,6 +1,6 @@
 //! The endpoint and the session, on the server that does nothing.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -1,7 +1,7 @@
 //! Allocation, holes, copies, locks, maps, direct I/O, times of access and sizes, asked of a mount
 //! through the kernel.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -9,7 +9,7 @@ use crate::place::Use;
 use crate::store::Store;
 use crate::zones::{Choice, Place, Want};
 use furrow_log::record::{self, Expect, RecordId, crc32c};
-use furrow_log::writer::{Durability, Kind, Written};
+use furrow_log::writer::{Durability, Kind, WriteHandle};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
 use furrow_rt::{Nanos, PAGE_SIZE, Page, Pages, either};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId};
@@ -387,7 +387,7 @@ impl Store {
         first: u32,
         zone: ZoneId,
         content: Vec<Block>,
-    ) -> (Extent, Written) {
+    ) -> (Extent, WriteHandle) {
         let sums = content.iter().map(|block| block.sum).collect();
         let blocks = content.len() as u32;
         let pages: Pages = content.into_iter().map(|block| block.page).collect();
@@ -399,7 +399,7 @@ impl Store {
     }
 
     /// Follows a write of an extent to its end.
-    fn watch(&self, id: FileId, extent: Extent, written: Written) {
+    fn watch(&self, id: FileId, extent: Extent, written: WriteHandle) {
         let flight = self.0.next_flight.get();
         self.0.next_flight.set(flight + 1);
         self.0.flights.borrow_mut().insert(flight, id);

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MkfsOptions, MountOptions};
 use furrow_fuse::null::{self, Null};
-use furrow_fuse::{Background, Endpoint, Face, Info, Session};
+use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session};
 use furrow_rt::{Config, Port, Rng};
 use furrow_zone::Error;
 use rustix::fd::OwnedFd;
@@ -145,8 +145,8 @@ impl Mount {
             // Nobody has to hear it.
             let _ = writeln!(std::io::stderr(), "{line}");
         });
-        let face = Face::new(port.clone(), pool, Duration::ZERO, Info::default(), log);
-        let session = Session::mount(face, &endpoint("furrow-bench"), &directory)?;
+        let server = FuseServer::new(port.clone(), pool, Duration::ZERO, Info::default(), log);
+        let session = Session::mount(server, &endpoint("furrow-bench"), &directory)?;
         let mount = Mount { served: session.spawn()?, directory, port: Some(port) };
         std::fs::write(mount.file(), noise(BLOCK, 1)).context("cannot write the file to read")?;
         Ok(mount)

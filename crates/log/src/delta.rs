@@ -20,7 +20,7 @@ use crate::address::{BlockAddr, blocks_begun, blocks_per_command, blocks_per_zon
 use crate::budget::Permit;
 use crate::format::{BLOCK_BODY, BLOCK_SIZE, DeltaGroup, ExtentEntry};
 use crate::record::{self, Expect, RecordId, crc32c_append};
-use crate::writer::{Canary, Durability, Kind, Writer, Written};
+use crate::writer::{Canary, Durability, Kind, WriteHandle, Writer};
 use furrow_rt::{Page, Pages, Pool};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
@@ -374,7 +374,7 @@ impl Packer {
 pub struct Appended {
     /// Blocks it took.
     pub blocks: u32,
-    written: SmallVec<[Written; 2]>,
+    written: SmallVec<[WriteHandle; 2]>,
 }
 
 impl Appended {
@@ -578,7 +578,7 @@ impl DeltaLog {
     }
 
     /// Writes pages that lie in one zone, from block `from` of the half on.
-    fn dispatch(&self, from: u32, pages: Pages) -> Written {
+    fn dispatch(&self, from: u32, pages: Pages) -> WriteHandle {
         let (zone, offset) =
             self.layout.place(self.half, from).expect("invariant: append checked the room");
         if offset == 0 && from > 0 {

@@ -13,7 +13,6 @@ pub mod address;
 pub mod budget;
 pub mod delta;
 pub mod format;
-mod lane;
 pub mod layout;
 pub mod pool;
 mod queues;
@@ -24,6 +23,7 @@ mod toy;
 pub mod victim;
 mod window;
 pub mod writer;
+mod zone_queue;
 
 pub use address::{BlockAddr, read_blocks};
 pub use budget::{Budget, Class, Permit};
@@ -34,5 +34,6 @@ pub use record::{Expect, RecordHeader, RecordId, Uuid, crc32c, crc32c_append};
 pub use ring::RecordRing;
 pub use window::Mark;
 pub use writer::{
-    Counters, Durability, Kind, Order, Party, Payload, Placed, Writer, WriterOptions, Written,
+    Counters, Durability, Kind, Order, Payload, Placed, WriteHandle, WriteObserver, Writer,
+    WriterOptions,
 };

@@ -100,7 +100,7 @@ impl ReleaseProof {
 
 /// What is open in an interference group, as the stream sees it that wants a superzone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Beside {
+pub struct GroupLoad {
     /// Superzones that the stream itself writes to: it would wait for itself.
     pub own: u32,
     /// What is going to be written to the superzones of everybody, in any unit.
@@ -377,10 +377,10 @@ impl ZonePool {
     /// active ones of anybody, and then the one with the most free superzones (Z-LFS, section 4.3);
     /// in it, the least often released. Where a group is exhausted the next best serves. `None` if
     /// none is free.
-    pub fn allocate(&self, beside: &[Beside]) -> Option<SuperzoneId> {
+    pub fn allocate(&self, loads: &[GroupLoad]) -> Option<SuperzoneId> {
         let mut superzones = self.0.superzones.borrow_mut();
         let count = self.0.groups as usize;
-        let total: u64 = beside.iter().map(|beside| beside.load).sum();
+        let total: u64 = loads.iter().map(|group| group.load).sum();
         let eighth = (total / (8 * count as u64)).max(1);
         // Of each group: active and free superzones.
         let mut groups = vec![(0u32, 0u32); count];
@@ -397,7 +397,7 @@ impl ZonePool {
             .filter(|s| s.state == SuperzoneState::Free && !s.releasing)
             .min_by_key(|s| {
                 let group = self.group(s.id) as usize;
-                let Beside { own, load, class } = beside.get(group).copied().unwrap_or_default();
+                let GroupLoad { own, load, class } = loads.get(group).copied().unwrap_or_default();
                 let (active, free) = groups[group];
                 let beside = (own, load / eighth, class);
                 (beside, active, std::cmp::Reverse(free), s.generation, s.id)

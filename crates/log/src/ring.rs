@@ -23,7 +23,7 @@ use crate::address::{BlockAddr, blocks_per_zone, blocks_written, read_blocks};
 use crate::budget::Permit;
 use crate::pool::{ReleaseProof, ZonePool};
 use crate::record::{self, Expect, RecordHeader, RecordId, blocks_for};
-use crate::writer::{Durability, Kind, Writer, Written};
+use crate::writer::{Durability, Kind, WriteHandle, Writer};
 use furrow_rt::{Pages, Pool};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
@@ -259,7 +259,7 @@ impl RecordRing {
     ///
     /// # Errors
     /// `NoSpace` if it does not fit: the ring has to turn. Nothing was done then.
-    pub fn append(&mut self, id: &RecordId, body: &[u8]) -> Result<Written> {
+    pub fn append(&mut self, id: &RecordId, body: &[u8]) -> Result<WriteHandle> {
         let (blocks, room) = (blocks_for(body.len()), self.room());
         let full = || {
             let message =

@@ -1,13 +1,13 @@
 //! The ordered writer: the only thing that writes to zones.
 //!
 //! A caller appends pages to an open zone. The address is known at once (*placed*); the returned
-//! [`Written`] resolves when the drive has answered (*durable*, as far as asked and as the drive's
+//! [`WriteHandle`] resolves when the drive has answered (*durable*, as far as asked and as the drive's
 //! cache allows). Nothing waits on the way: what cannot be sent yet is queued here.
 //!
 //! Under [`Order::Append`] a caller may leave it to the drive where in a zone pages land
 //! ([`Writer::append`]): blocks are set aside at once, but which of them are whose is known only
 //! at completion. A block whose content depends on that can be set aside too
-//! ([`Writer::write_late`]).
+//! ([`Writer::reserve_block`]).
 //!
 //! Invariants
 //! - Each zone's writes reach the drive in the order of the calls, through one hardware queue, at
@@ -23,11 +23,11 @@
 
 use crate::address::{blocks_begun, blocks_per_zone, sectors_per_block};
 use crate::budget::Permit;
-use crate::lane::{
-    Lane, Pump, Tell, What, largest_append, largest_command, not_open, tail_sectors,
-};
 use crate::queues::Queues;
 use crate::window::{Mark, Window};
+use crate::zone_queue::{
+    Dispatcher, Tell, What, ZoneQueue, largest_append, largest_command, not_open, tail_sectors,
+};
 
 use furrow_rt::{Notify, Page, Pages, Rt};
 use furrow_zone::{
@@ -87,10 +87,10 @@ impl<'a> Payload<'a> {
 
 /// Who is told what became of its writes, by the task that takes the drive's answers: for those
 /// that would otherwise wait for several in a task of their own.
-pub trait Party {
+pub trait WriteObserver {
     /// Write number `part` begins at block `at` of its zone and is durable as asked, or failed.
     /// Called once for each, when nothing of the writer is borrowed.
-    fn landed(self: Rc<Self>, part: u32, at: Result<u32>);
+    fn on_complete(self: Rc<Self>, part: u32, at: Result<u32>);
 }
 
 /// A defect built in on purpose, which the crash tests must catch. Without the feature `canary`
@@ -183,7 +183,7 @@ pub(crate) struct Shared {
     pub(crate) failures: RefCell<Vec<Failure>>,
     pub(crate) counters: RefCell<Counters>,
     capacity: u32,
-    lanes: RefCell<Vec<Option<Rc<Lane>>>>,
+    zone_queues: RefCell<Vec<Option<Rc<ZoneQueue>>>>,
     /// The flush that starts next or, once started, is in flight.
     next_flush: RefCell<Option<Rc<Round>>>,
     flushing: Cell<bool>,
@@ -205,25 +205,25 @@ pub struct Writer(Rc<Shared>);
 
 /// Resolves when a write is durable as asked. Cheap to drop: the write goes on.
 #[must_use = "a write's fate is told here; drop it only where a mark or drain covers it"]
-pub struct Written {
-    lane: Option<Rc<Lane>>,
+pub struct WriteHandle {
+    zone_queue: Option<Rc<ZoneQueue>>,
     end: u32,
 }
 
-impl Written {
+impl WriteHandle {
     /// One that is written already: of nothing.
-    pub fn already() -> Written {
-        Written { lane: None, end: 0 }
+    pub fn already() -> WriteHandle {
+        WriteHandle { zone_queue: None, end: 0 }
     }
 }
 
-impl Future for Written {
+impl Future for WriteHandle {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        match &self.lane {
+        match &self.zone_queue {
             None => Poll::Ready(Ok(())),
-            Some(lane) => lane.poll_reached(self.end, cx),
+            Some(zone_queue) => zone_queue.poll_reached(self.end, cx),
         }
     }
 }
@@ -231,7 +231,7 @@ impl Future for Written {
 /// Resolves to the first block of an append when the drive has told it.
 #[must_use = "where an append landed is told here only"]
 pub struct Placed {
-    written: Written,
+    written: WriteHandle,
     at: Rc<Cell<u32>>,
 }
 
@@ -257,7 +257,7 @@ impl Writer {
             Order::Blocking => 1,
             Order::Queued | Order::Append => options.depth.max(1),
         };
-        let lanes = (0..geometry.zones).map(|_| None).collect();
+        let zone_queues = (0..geometry.zones).map(|_| None).collect();
         let largest = largest_command(geometry);
         let cap = options.command_blocks.map_or(largest, |cap| cap.clamp(1, largest));
         Writer(Rc::new(Shared {
@@ -280,7 +280,7 @@ impl Writer {
             failures: RefCell::default(),
             counters: RefCell::default(),
             capacity: blocks_per_zone(geometry),
-            lanes: RefCell::new(lanes),
+            zone_queues: RefCell::new(zone_queues),
             next_flush: RefCell::default(),
             flushing: Cell::new(false),
             flush_failed: RefCell::default(),
@@ -307,7 +307,7 @@ impl Writer {
     /// The hardware queue of `zone`: that it is bound to while it is written, any otherwise.
     pub fn queue(&self, zone: ZoneId) -> QueueId {
         let any = QueueId((zone.0 % self.0.queues.count()) as u16);
-        self.lane(zone).map_or(any, |lane| lane.queue)
+        self.zone_queue(zone).map_or(any, |zone_queue| zone_queue.queue)
     }
 
     /// Whether it has the defect.
@@ -321,31 +321,37 @@ impl Writer {
         }
     }
 
-    fn lane(&self, zone: ZoneId) -> Option<Rc<Lane>> {
-        self.0.lanes.borrow().get(zone.0 as usize).and_then(Clone::clone)
+    fn zone_queue(&self, zone: ZoneId) -> Option<Rc<ZoneQueue>> {
+        self.0.zone_queues.borrow().get(zone.0 as usize).and_then(Clone::clone)
     }
 
-    fn open_lane(&self, zone: ZoneId) -> Rc<Lane> {
-        self.lane(zone).unwrap_or_else(|| panic!("{}", not_open(zone)))
+    fn open_zone_queue(&self, zone: ZoneId) -> Rc<ZoneQueue> {
+        self.zone_queue(zone).unwrap_or_else(|| panic!("{}", not_open(zone)))
     }
 
-    fn start(&self, zone: ZoneId, at: u32, rest: Option<Range<u64>>, gate: Option<Rc<Lane>>) {
+    fn start(
+        &self,
+        zone: ZoneId,
+        at: u32,
+        rest: Option<Range<u64>>,
+        predecessor: Option<Rc<ZoneQueue>>,
+    ) {
         // A zone that follows another goes on in its queue; others take the one with the fewest.
-        let queue = match &gate {
-            Some(gate) => gate.queue,
+        let queue = match &predecessor {
+            Some(predecessor) => predecessor.queue,
             None => self.0.queues.least(),
         };
-        let lane = Lane::new(zone, self.0.capacity, at, rest);
-        let lane = Rc::new(lane.bound_to(queue, &self.0.queues));
-        if let Some(gate) = gate {
-            lane.follow(gate);
+        let zone_queue = ZoneQueue::new(zone, self.0.capacity, at, rest);
+        let zone_queue = Rc::new(zone_queue.bound_to(queue, &self.0.queues));
+        if let Some(predecessor) = predecessor {
+            zone_queue.follow(predecessor);
         }
-        let old = self.0.lanes.borrow_mut()[zone.0 as usize].replace(lane.clone());
+        let old = self.0.zone_queues.borrow_mut()[zone.0 as usize].replace(zone_queue.clone());
         if let Some(old) = old {
             assert!(old.is_idle(), "zone {zone} opened again with writes in flight");
             drop(old.retire());
         }
-        self.0.rt.spawn_detached(Pump::new(lane, self.0.clone()));
+        self.0.rt.spawn_detached(Dispatcher::new(zone_queue, self.0.clone()));
     }
 
     /// Takes the empty `zone` into use.
@@ -393,7 +399,7 @@ impl Writer {
     /// # Panics
     /// If the zone is not open.
     pub fn level(&self, zone: ZoneId) {
-        self.open_lane(zone).level(&self.0);
+        self.open_zone_queue(zone).level(&self.0);
     }
 
     /// Takes the empty `zone` into use as the continuation of `previous`, which is not written
@@ -403,13 +409,13 @@ impl Writer {
     /// # Panics
     /// As [`Writer::open_zone`].
     pub fn open_zone_after(&self, zone: ZoneId, previous: ZoneId) {
-        let gate = self.lane(previous).inspect(|lane| lane.seal());
-        self.start(zone, 0, None, gate);
+        let predecessor = self.zone_queue(previous).inspect(|zone_queue| zone_queue.seal());
+        self.start(zone, 0, None, predecessor);
     }
 
     /// Holds back what is written to the open `zone` until `previous` is full.
     pub(crate) fn follow(&self, zone: ZoneId, previous: ZoneId) {
-        self.open_lane(zone).follow(self.open_lane(previous));
+        self.open_zone_queue(zone).follow(self.open_zone_queue(previous));
     }
 
     /// Ties `permit` to the open `zone`: it is given back when the zone is full, finished or
@@ -418,7 +424,7 @@ impl Writer {
     /// # Panics
     /// If the zone is not open.
     pub fn attach(&self, zone: ZoneId, permit: Permit) {
-        self.open_lane(zone).attach(permit);
+        self.open_zone_queue(zone).attach(permit);
     }
 
     /// Keeps the permit of the open `zone` even when it is full, until the zone opened after it
@@ -427,12 +433,12 @@ impl Writer {
     /// # Panics
     /// If the zone is not open.
     pub fn keep_permit(&self, zone: ZoneId) {
-        self.open_lane(zone).expect_heir();
+        self.open_zone_queue(zone).expect_successor();
     }
 
     /// True if `zone` is in use here.
     pub fn is_open(&self, zone: ZoneId) -> bool {
-        self.lane(zone).is_some()
+        self.zone_queue(zone).is_some()
     }
 
     /// The offset the next write of `zone` will be placed at, in blocks.
@@ -440,7 +446,7 @@ impl Writer {
     /// # Panics
     /// If the zone is not open.
     pub fn position(&self, zone: ZoneId) -> u32 {
-        self.open_lane(zone).position()
+        self.open_zone_queue(zone).position()
     }
 
     /// Blocks `zone` still takes.
@@ -461,7 +467,7 @@ impl Writer {
         kind: Kind,
         payload: impl Into<Payload<'a>>,
         durability: Durability,
-    ) -> (u32, Written) {
+    ) -> (u32, WriteHandle) {
         let payload = payload.into();
         let blocks = payload.pages.len() as u32;
         self.push(zone, kind, blocks, payload.parts(), durability, (What::Here, Tell::Nobody))
@@ -478,11 +484,11 @@ impl Writer {
         kind: Kind,
         (pages, oob): (impl ExactSizeIterator<Item = Page>, &[u8]),
         append: bool,
-        (party, part): (Rc<dyn Party>, u32),
+        (party, part): (Rc<dyn WriteObserver>, u32),
     ) {
         let blocks = pages.len() as u32;
         let what = if append { self.as_append(zone, blocks) } else { What::Here };
-        let what = (what, Tell::Party(party, part));
+        let what = (what, Tell::WriteObserver(party, part));
         drop(self.push(zone, kind, blocks, (pages, oob), Durability::Cached, what));
     }
 
@@ -524,21 +530,21 @@ impl Writer {
         if ragged { What::Here } else { What::Append }
     }
 
-    /// Sets aside the next block of `zone` for a page that [`Writer::provide`] will tell; nothing
+    /// Sets aside the next block of `zone` for a page that [`Writer::fill_reserved`] will tell; nothing
     /// behind it reaches the drive before. The block.
     ///
     /// # Panics
     /// As [`Writer::write`].
-    pub fn write_late(&self, zone: ZoneId, kind: Kind) -> u32 {
+    pub fn reserve_block(&self, zone: ZoneId, kind: Kind) -> u32 {
         let nothing = Payload::default().parts();
         self.push(zone, kind, 1, nothing, Durability::Cached, (What::Late(None), Tell::Nobody)).0
     }
 
     /// Tells the content of block `at` of `zone`, which was set aside for it. Without effect if
     /// the zone failed meanwhile.
-    pub fn provide(&self, zone: ZoneId, at: u32, page: Page) {
-        if let Some(lane) = self.lane(zone) {
-            lane.provide(at, page);
+    pub fn fill_reserved(&self, zone: ZoneId, at: u32, page: Page) {
+        if let Some(zone_queue) = self.zone_queue(zone) {
+            zone_queue.fill_reserved(at, page);
         }
     }
 
@@ -546,7 +552,7 @@ impl Writer {
     ///
     /// # Panics
     /// As [`Writer::write`].
-    pub fn fill(&self, zone: ZoneId, upto: u32) -> Written {
+    pub fn fill(&self, zone: ZoneId, upto: u32) -> WriteHandle {
         let blocks = upto.saturating_sub(self.position(zone));
         let zeros = Payload::default().parts();
         let what = (What::Here, Tell::Nobody);
@@ -561,18 +567,18 @@ impl Writer {
         payload: (impl ExactSizeIterator<Item = Page>, &[u8]),
         durability: Durability,
         what: (What, Tell),
-    ) -> (u32, Written) {
-        let lane = self.open_lane(zone);
+    ) -> (u32, WriteHandle) {
+        let zone_queue = self.open_zone_queue(zone);
         if blocks == 0 {
-            return (lane.position(), Written::already());
+            return (zone_queue.position(), WriteHandle::already());
         }
         self.0.counters.borrow_mut().bytes[kind as usize] +=
             u64::from(blocks) * crate::format::BLOCK_SIZE as u64;
-        let at = lane.push(&self.0, blocks, payload, durability == Durability::Fua, what);
+        let at = zone_queue.push(&self.0, blocks, payload, durability == Durability::Fua, what);
         if self.has_canary(Canary::EarlyAck) {
-            return (at, Written::already());
+            return (at, WriteHandle::already());
         }
-        (at, Written { lane: Some(lane), end: at + blocks })
+        (at, WriteHandle { zone_queue: Some(zone_queue), end: at + blocks })
     }
 
     /// The present point in the order of dispatch.
@@ -639,8 +645,8 @@ impl Writer {
 
     /// Waits until no write of `zone` is in flight or queued, whatever became of them.
     pub async fn drained(&self, zone: ZoneId) {
-        if let Some(lane) = self.lane(zone) {
-            std::future::poll_fn(|cx| lane.poll_idle(cx)).await;
+        if let Some(zone_queue) = self.zone_queue(zone) {
+            std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
         }
     }
 
@@ -691,27 +697,28 @@ impl Writer {
     /// `Invalid` if the zone is not open, the failure of one of its writes, or the drive's
     /// refusal.
     pub async fn finish(&self, zone: ZoneId) -> Result<()> {
-        let lane = self.lane(zone).ok_or_else(|| not_open(zone))?;
-        lane.seal();
+        let zone_queue = self.zone_queue(zone).ok_or_else(|| not_open(zone))?;
+        zone_queue.seal();
         let shared = self.0.clone();
         // A task of its own: half a finish must not be left behind by a dropped caller.
         let task = self.0.rt.spawn(async move {
-            std::future::poll_fn(|cx| lane.poll_idle(cx)).await;
-            if let Some(error) = lane.failed() {
+            std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
+            if let Some(error) = zone_queue.failed() {
                 return Err(error);
             }
-            if lane.done() == shared.capacity {
+            if zone_queue.done() == shared.capacity {
                 return Ok(());
             }
             let target = Target::Zone(shared.device.geometry().start(zone));
             let command = Command::Manage { target, action: Action::Finish };
-            let status = shared.device.submit(lane.queue, Request::bare(command)).await.status;
+            let status =
+                shared.device.submit(zone_queue.queue, Request::bare(command)).await.status;
             if !status.is_ok() {
                 let what = format!("finish of zone {zone}");
                 return Err(Error::device(&shared.device.name(), what, status));
             }
             shared.counters.borrow_mut().finishes += 1;
-            lane.finished();
+            zone_queue.finished();
             Ok(())
         });
         task.await
@@ -743,10 +750,10 @@ impl Writer {
     /// # Panics
     /// If writes of the zone are in flight.
     pub fn forget(&self, zone: ZoneId) {
-        let lane = self.0.lanes.borrow_mut()[zone.0 as usize].take();
-        if let Some(lane) = lane {
-            assert!(lane.is_idle(), "zone {zone} forgotten with writes in flight");
-            drop(lane.retire());
+        let zone_queue = self.0.zone_queues.borrow_mut()[zone.0 as usize].take();
+        if let Some(zone_queue) = zone_queue {
+            assert!(zone_queue.is_idle(), "zone {zone} forgotten with writes in flight");
+            drop(zone_queue.retire());
         }
         self.0.failures.borrow_mut().retain(|failure| failure.zone != zone);
     }
@@ -762,7 +769,7 @@ impl Writer {
 
     /// As [`Writer::forget`], but with a canary's early reset writes may still be in flight.
     pub(crate) fn forget_reset(&self, zone: ZoneId) {
-        if self.lane(zone).is_none_or(|lane| lane.is_idle()) {
+        if self.zone_queue(zone).is_none_or(|zone_queue| zone_queue.is_idle()) {
             self.forget(zone);
         }
     }

@@ -1,4 +1,4 @@
-//! The NBD face: block volumes served to any NBD client, as tasks of the engine's own executor.
+//! The NBD server: block volumes served to any NBD client, as tasks of the engine's own executor.
 //!
 //! ```text
 //! client ── socket ── Input ── Session ── Volume      reading task: many requests for one call
@@ -29,7 +29,7 @@
 //! Deliberately not here: durability (the volume's), opening devices, signals (the command's), and
 //! extended headers of 64 bits.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
 
 mod budget;
 mod connection;

@@ -95,9 +95,9 @@ impl<V: Volume> Session<V> {
         self.link.begin();
         let session = self.clone();
         self.link.rt.run_now(async move {
-            let begun = session.link.rt.lately();
+            let begun = session.link.rt.now_coarse();
             let reply = session.perform(&header, command, pages, charge).await;
-            let took = session.link.rt.lately().0.saturating_sub(begun.0);
+            let took = session.link.rt.now_coarse().0.saturating_sub(begun.0);
             session.tally(|counters| clock(counters, command, took));
             session.link.answer(reply);
             session.link.end();

@@ -22,7 +22,7 @@ use furrow_log::address::oob_per_block;
 use furrow_log::budget::Class;
 use furrow_log::pool::ReleaseProof;
 use furrow_log::record::crc32c;
-use furrow_log::writer::{Durability, Kind, Payload, Written};
+use furrow_log::writer::{Durability, Kind, Payload, WriteHandle};
 use furrow_rt::{JoinHandle, Nanos, Pages};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -411,7 +411,7 @@ impl Volume {
     ) -> Result<Vec<FooterEntry>> {
         let (mut entries, mut next) = (Vec::new(), 0);
         let mut batches: VecDeque<JoinHandle<Batch>> = VecDeque::new();
-        let mut writes: VecDeque<Written> = VecDeque::new();
+        let mut writes: VecDeque<WriteHandle> = VecDeque::new();
         let mut result = Ok(());
         let mut listing = self.0.shape.bare.then(|| Listing::new(segment.chunk));
         while result.is_ok() && (next < rows || !batches.is_empty()) {

@@ -243,7 +243,7 @@ impl Volume {
 
     /// Adds a block to the stripe that the stream fills. Never waits.
     pub(crate) fn put(&self, stream: &Rc<Stream>, item: Item, call: &Rc<Call>) {
-        let now = self.0.rt.lately();
+        let now = self.0.rt.now_coarse();
         let full = {
             let mut filling = stream.filling.borrow_mut();
             if !filling.calls.last().is_some_and(|last| Rc::ptr_eq(last, call)) {

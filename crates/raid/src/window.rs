@@ -19,7 +19,7 @@ use crate::stream::{Open, Stream};
 use crate::volume::Volume;
 use furrow_log::Uuid;
 use furrow_log::record::{self, Expect, RecordId, crc32c};
-use furrow_log::writer::{Durability, Kind, Written};
+use furrow_log::writer::{Durability, Kind, WriteHandle};
 use furrow_rt::{Notify, Page, Pages, Pool};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -301,7 +301,7 @@ impl Volume {
         open: &Rc<Open>,
         number: u32,
         cover: &Cover,
-        flights: Vec<(u32, Written)>,
+        flights: Vec<(u32, WriteHandle)>,
     ) {
         let (mut there, mut broken) = (0, false);
         for (index, done) in flights {

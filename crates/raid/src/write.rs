@@ -11,7 +11,7 @@ use crate::volume::{Canary, Volume};
 use crate::window::Cover;
 use furrow_log::address::oob_per_block;
 use furrow_log::record::{self, crc32c};
-use furrow_log::writer::{Kind, Party};
+use furrow_log::writer::{Kind, WriteObserver};
 use furrow_rt::{Page, Pages};
 use furrow_zone::Result;
 use smallvec::SmallVec;
@@ -52,8 +52,8 @@ struct Flight {
     broken: Cell<bool>,
 }
 
-impl Party for Flight {
-    fn landed(self: Rc<Self>, chunk: u32, at: Result<u32>) {
+impl WriteObserver for Flight {
+    fn on_complete(self: Rc<Self>, chunk: u32, at: Result<u32>) {
         let (volume, index) = (&self.volume, self.drive(chunk));
         match at {
             Ok(at) => {
@@ -349,7 +349,7 @@ impl Volume {
         self.0.in_flight.set(self.0.in_flight.get() + 1);
         open.in_flight.set(open.in_flight.get() + 1);
         let padding = (k * chunk) as usize - stripe.items.len();
-        let now = self.0.rt.lately();
+        let now = self.0.rt.now_coarse();
         let waited = u128::from(now.0) * stripe.items.len() as u128 - stripe.came;
         self.count(|counters| {
             counters.stripes += 1;
@@ -449,7 +449,7 @@ impl Volume {
                 continue;
             };
             let pages = (first..first + chunk).map(|at| block(at).0.clone());
-            let party = (flight.clone() as Rc<dyn Party>, c);
+            let party = (flight.clone() as Rc<dyn WriteObserver>, c);
             drive.writer.send(zone, Kind::Data, (pages, oob), open.append, party);
         }
     }

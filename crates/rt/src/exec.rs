@@ -105,7 +105,7 @@ pub trait Source {
 /// tasks that yield to each other would keep a device from ever answering.
 const ROUND: usize = 256;
 
-/// Ready tasks that run between two looks at the clock for [`Rt::lately`].
+/// Ready tasks that run between two looks at the clock for [`Rt::now_coarse`].
 const LATELY: usize = 16;
 
 /// Timers by when they are due and, for one instant, by when they were set.
@@ -116,7 +116,7 @@ struct Inner {
     now: Cell<Nanos>,
     real: Option<Driver>,
     /// The real clock as it was last looked at, if that was a few tasks ago at most.
-    lately: Cell<Option<Nanos>>,
+    now_coarse: Cell<Option<Nanos>>,
     tasks: RefCell<Tasks>,
     ready: RefCell<VecDeque<usize>>,
     /// Empty but while they are moved to those: for its memory.
@@ -171,7 +171,7 @@ impl Rt {
             config,
             now: Cell::new(Nanos(0)),
             real,
-            lately: Cell::new(None),
+            now_coarse: Cell::new(None),
             tasks: RefCell::new(Tasks::new(inbox.clone())),
             ready: RefCell::new(VecDeque::new()),
             woken: RefCell::new(Vec::new()),
@@ -197,11 +197,11 @@ impl Rt {
 
     /// The clock as it was a few tasks ago at most: the real one is not asked each time. For
     /// statistics, and for what may come some microseconds early.
-    pub fn lately(&self) -> Nanos {
+    pub fn now_coarse(&self) -> Nanos {
         let Some(real) = &self.0.real else { return self.0.now.get() };
-        let lately = self.0.lately.get().unwrap_or_else(|| real.now());
-        self.0.lately.set(Some(lately));
-        lately
+        let now_coarse = self.0.now_coarse.get().unwrap_or_else(|| real.now());
+        self.0.now_coarse.set(Some(now_coarse));
+        now_coarse
     }
 
     /// Time of day: seconds since 1970 and nanoseconds. In virtual time the run starts at
@@ -284,7 +284,7 @@ impl Rt {
     /// Runs `future` at once, on the caller's stack; only if it has to wait does it become a
     /// task. The way for operations that rarely wait.
     pub fn run_now(&self, future: impl Future<Output = ()> + 'static) {
-        self.0.lately.set(None);
+        self.0.now_coarse.set(None);
         let key = self.0.tasks.borrow_mut().insert(Box::pin(future));
         self.run_task(key);
     }
@@ -296,7 +296,7 @@ impl Rt {
         future: impl Future<Output = T> + 'static,
         later: impl FnOnce() -> L,
     ) -> Option<T> {
-        self.0.lately.set(None);
+        self.0.now_coarse.set(None);
         let mut future = Box::pin(future);
         let running = {
             let mut tasks = self.0.tasks.borrow_mut();
@@ -465,7 +465,7 @@ impl Rt {
             self.gather_woken();
             let Some(key) = self.next_ready() else { return ran };
             if ran.is_multiple_of(LATELY) {
-                self.0.lately.set(None);
+                self.0.now_coarse.set(None);
             }
             self.run_task(key);
             if self.0.gave_way.get() {

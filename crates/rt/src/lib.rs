@@ -17,11 +17,11 @@ pub mod completion;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the real clock")]
 mod driver;
 pub mod exec;
-pub mod gate;
 #[allow(clippy::disallowed_types, reason = "where threads meet")]
 mod hub;
 #[cfg(all(test, loom))]
 mod loom_tests;
+pub mod notify;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "where threads meet")]
 pub mod port;
 pub mod ranges;
@@ -38,7 +38,7 @@ pub mod wait;
 pub use buf::{OwnedPage, PAGE_SIZE, Page, Pages, Pool};
 pub use completion::{Completion, CompletionTable, Ticket};
 pub use exec::{Clock, Config, JoinHandle, Nanos, Rt, Source};
-pub use gate::{Notified, Notify, Permit, Semaphore};
+pub use notify::{Notified, Notify, Permit, Semaphore};
 pub use port::{Port, Stopped};
 pub use ranges::{Held, Ranges};
 pub use rng::Rng;

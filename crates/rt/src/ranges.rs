@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 const STALE: usize = 64;
 
 /// One who holds a range or waits for it.
-struct Party {
+struct WriteObserver {
     ticket: u64,
     range: Range<u64>,
     /// Those it waits for that are still there.
@@ -43,7 +43,7 @@ struct Last {
 #[derive(Default)]
 struct Table {
     next: u64,
-    parties: Slab<Party>,
+    parties: Slab<WriteObserver>,
     /// By start; they do not overlap. Some are of parties that have gone.
     last: BTreeMap<u64, Last>,
 }
@@ -53,7 +53,7 @@ impl Table {
         let ticket = self.next;
         self.next += 1;
         let range = range.clone();
-        let party = Party {
+        let party = WriteObserver {
             ticket,
             range: range.clone(),
             ahead: 0,

@@ -27,20 +27,20 @@ fn sleeps_take_at_least_their_time() {
 
 /// It is asked for once for many tasks, but a wait and what comes from outside look anew.
 #[test]
-fn lately_is_not_long_ago() {
+fn now_coarse_is_not_long_ago() {
     let rt = Rt::new(Config::real());
     let engine = rt.clone();
     rt.block_on(async move {
         for _ in 0..5 {
             let before = engine.now();
             engine.sleep(2 * Nanos::MILLI).await;
-            let lately = engine.lately();
-            assert!(lately.since(before) >= Nanos::MILLI && lately <= engine.now());
-            assert_eq!(engine.lately(), lately, "within a task it stands still");
+            let now_coarse = engine.now_coarse();
+            assert!(now_coarse.since(before) >= Nanos::MILLI && now_coarse <= engine.now());
+            assert_eq!(engine.now_coarse(), now_coarse, "within a task it stands still");
         }
     });
     let (before, engine) = (rt.now(), rt.clone());
-    rt.run_now(async move { assert!(engine.lately() >= before) });
+    rt.run_now(async move { assert!(engine.now_coarse() >= before) });
 }
 
 /// The waiting executor has no timer and no descriptor: only the other thread can end the wait,

@@ -1,6 +1,6 @@
 //! The simulation command: crash sweeps and replays by seed.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, Subcommand};

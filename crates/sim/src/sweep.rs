@@ -1,7 +1,11 @@
 //! Sweeps over many seeds, on several threads: each case has an executor of its own, so threads
 //! share nothing but the figures.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a face: it runs sweeps")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a front end: it runs sweeps"
+)]
 
 use crate::crash::{Case, Effort, Figures, Subject, sweep_case};
 use std::sync::Mutex;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow};
 use furrow_emu::OpenMode;
 use furrow_fs::Fs;
 use furrow_fuse::report::prometheus;
-use furrow_fuse::{Face, Info, Session, Signals};
+use furrow_fuse::{FuseServer, Info, Session, Signals};
 use furrow_rt::{Pool, Port};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind};
@@ -44,10 +44,10 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     let (port, pool, info) = start_engine(&plan).inspect_err(|_| no_more_metrics())?;
     let mut endpoint = plan.options.endpoint.clone();
     endpoint.source.clone_from(&plan.source);
-    let face = Face::new(port.clone(), pool, plan.options.ttl, info, Box::new(log))
+    let server = FuseServer::new(port.clone(), pool, plan.options.ttl, info, Box::new(log))
         .with_async_dio(plan.options.async_dio);
-    let reporter = face.reporter();
-    let served = Session::mount(face, &endpoint, &plan.directory)
+    let reporter = server.reporter();
+    let served = Session::mount(server, &endpoint, &plan.directory)
         .and_then(|session| {
             signals.unmount_on_signal(session.directory().to_owned(), log)?;
             let page = move || Some(prometheus::text(&reporter.stat()?));

@@ -2,7 +2,7 @@
 
 use furrow_emu::{OpenMode, create_image};
 use furrow_fs::{Fs, MkfsOptions, MountOptions};
-use furrow_fuse::{Background, Endpoint, Face, Info, Session};
+use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session};
 use furrow_rt::{Config, Port, Rt};
 use furrow_zone::spec::{DeviceSpec, parse_geometry};
 use furrow_zone::{Error, ErrorKind, ZonedDevice};
@@ -72,9 +72,9 @@ impl Mounted {
         .unwrap();
         let (pool, info) = receiver.recv().unwrap();
         let log = Box::new(|line: &str| eprintln!("{line}"));
-        let face = Face::new(port.clone(), pool, ttl, info, log);
+        let server = FuseServer::new(port.clone(), pool, ttl, info, log);
         let endpoint = Endpoint { source: image.to_owned(), ..Endpoint::default() };
-        let served = Session::mount(face, &endpoint, directory).unwrap().spawn().unwrap();
+        let served = Session::mount(server, &endpoint, directory).unwrap().spawn().unwrap();
         Mounted { port, served }
     }
 

@@ -17,7 +17,7 @@ use crate::inside::Array as Inside;
 use crate::workload::{Op, Workload};
 use anyhow::{Result, anyhow, ensure};
 use furrow_log::address::blocks_per_zone;
-use furrow_log::writer::{Durability, Kind, Order, Writer, WriterOptions, Written};
+use furrow_log::writer::{Durability, Kind, Order, WriteHandle, Writer, WriterOptions};
 use furrow_raid::{Level, Placement};
 use furrow_rt::{PAGE_SIZE, Page, Pages, Rt, Semaphore};
 use furrow_zone::{ZoneId, ZonedDevice};
@@ -172,7 +172,7 @@ impl Partial {
         }
         let (stripe, filled) = (segment.stripe.get(), segment.filled.get());
         let end = (filled + left).min(k * chunk);
-        let mut flights: Vec<Written> = Vec::new();
+        let mut flights: Vec<WriteHandle> = Vec::new();
         let mut at = filled;
         while at < end {
             let upto = end.min((at / chunk + 1) * chunk);
@@ -205,7 +205,7 @@ impl Partial {
         Ok(end - filled)
     }
 
-    fn write(&self, segment: &Segment, drive: u32, pages: Pages) -> Written {
+    fn write(&self, segment: &Segment, drive: u32, pages: Pages) -> WriteHandle {
         let zone = segment.zones[drive as usize].get();
         let writer = &self.drives[drive as usize].writer;
         writer.write(zone, Kind::Data, pages, Durability::Cached).1

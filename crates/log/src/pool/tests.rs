@@ -82,7 +82,7 @@ fn load_says_more_than_numbers() {
     let bench = bench(2);
     let pool = &bench.pool;
     assert_eq!(pool.allocate(&[]), Some(SuperzoneId(0)));
-    let [light, heavy] = [1, 100].map(|load| Beside { load, class: 1, ..Beside::default() });
+    let [light, heavy] = [1, 100].map(|load| GroupLoad { load, class: 1, ..GroupLoad::default() });
     // Group 1 is idle, but what is open in group 0 is hardly written to.
     assert_eq!(pool.allocate(&[light, heavy]), Some(SuperzoneId(2)));
     assert_eq!(pool.allocate(&[light, heavy]), Some(SuperzoneId(1)), "group 0 is exhausted");
@@ -91,7 +91,7 @@ fn load_says_more_than_numbers() {
 #[test]
 fn a_stream_does_not_share_dies_with_itself() {
     let bench = bench(2);
-    let [own, other] = [(1, 1), (0, 100)].map(|(own, load)| Beside { own, load, class: 1 });
+    let [own, other] = [(1, 1), (0, 100)].map(|(own, load)| GroupLoad { own, load, class: 1 });
     assert_eq!(bench.pool.allocate(&[own, other]), Some(SuperzoneId(1)));
 }
 

@@ -1,7 +1,7 @@
 //! Zones that failed: what they have lost, and how they end.
 
 use super::{Shared, Writer};
-use crate::lane::Lane;
+use crate::zone_queue::ZoneQueue;
 use furrow_zone::{Action, Command, Error, Request, Result, Target, ZoneId, ZoneState};
 use std::rc::Rc;
 
@@ -40,8 +40,8 @@ impl Shared {
 impl Writer {
     /// Lets go of the drive: what is under way is finished, nothing else is written.
     pub fn let_go(&self) {
-        for lane in self.0.lanes.borrow_mut().iter_mut().filter_map(Option::take) {
-            drop(lane.retire());
+        for zone_queue in self.0.zone_queues.borrow_mut().iter_mut().filter_map(Option::take) {
+            drop(zone_queue.retire());
         }
     }
 
@@ -52,17 +52,17 @@ impl Writer {
     /// # Errors
     /// `Io` if the drive does not answer, or keeps the zone active.
     pub async fn close(&self, zone: ZoneId) -> Result<()> {
-        let Some(lane) = self.lane(zone) else { return Ok(()) };
-        lane.seal();
+        let Some(zone_queue) = self.zone_queue(zone) else { return Ok(()) };
+        zone_queue.seal();
         let this = self.clone();
         // A task of its own: half a close must not be left behind by a dropped caller.
         let task = self.0.rt.spawn(async move {
-            std::future::poll_fn(|cx| lane.poll_idle(cx)).await;
+            std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
             match this.finish_if_any(zone).await {
-                Ok(()) => lane.is_over(),
+                Ok(()) => zone_queue.is_over(),
                 // Nor will what waits behind it go on.
                 Err(error) => {
-                    lane.cannot_end(&error);
+                    zone_queue.cannot_end(&error);
                     return Err(error);
                 }
             }
@@ -73,9 +73,9 @@ impl Writer {
 
     /// Waits until the drive holds no resources for `zone`, as far as it was written here.
     pub async fn freed(&self, zone: ZoneId) {
-        if let Some(lane) = self.lane(zone) {
+        if let Some(zone_queue) = self.zone_queue(zone) {
             // Where nobody will close a failed zone any more there is nothing to wait for.
-            let _ = std::future::poll_fn(|cx| lane.poll_free(&self.0, cx)).await;
+            let _ = std::future::poll_fn(|cx| zone_queue.poll_free(&self.0, cx)).await;
         }
     }
 
@@ -112,8 +112,9 @@ impl Writer {
     /// Nothing will be relocated any more: what is held back behind failed zones fails as well.
     pub fn give_up(&self) {
         self.0.relocates.set(false);
-        let lanes: Vec<Rc<Lane>> = self.0.lanes.borrow().iter().flatten().cloned().collect();
-        lanes.iter().for_each(|lane| lane.wake_if_failed());
+        let zone_queues: Vec<Rc<ZoneQueue>> =
+            self.0.zone_queues.borrow().iter().flatten().cloned().collect();
+        zone_queues.iter().for_each(|zone_queue| zone_queue.wake_if_failed());
     }
 
     /// What `zone` has lost is elsewhere: waits tell of its failure no more.

@@ -25,7 +25,7 @@ fn stamped(writer: &Writer, zone: ZoneId, count: u32) -> Pages {
     (at..at + count).map(|offset| stamp(zone, offset)).collect()
 }
 
-fn write(writer: &Writer, zone: u32, count: u32) -> Written {
+fn write(writer: &Writer, zone: u32, count: u32) -> WriteHandle {
     let pages = stamped(writer, ZoneId(zone), count);
     writer.write(ZoneId(zone), Kind::Data, pages, Durability::Cached).1
 }
@@ -256,7 +256,7 @@ proptest! {
                 late.retain_mut(|(steps, at, page): &mut (u32, u32, Page)| {
                     *steps = steps.saturating_sub(1);
                     if *steps == 0 {
-                        writer2.provide(zone, *at, page.clone());
+                        writer2.fill_reserved(zone, *at, page.clone());
                     }
                     *steps > 0
                 });
@@ -279,7 +279,7 @@ proptest! {
                     }
                     AppendOp::Late(steps) if room > 0 => {
                         let page = numbered(&mut next, 1).remove(0);
-                        let at = writer2.write_late(zone, Kind::Summary);
+                        let at = writer2.reserve_block(zone, Kind::Summary);
                         found.push((page.clone(), at));
                         late.push((steps + 1, at, page));
                     }
@@ -288,7 +288,7 @@ proptest! {
                 }
             }
             for (_, at, page) in late {
-                writer2.provide(zone, at, page);
+                writer2.fill_reserved(zone, at, page);
             }
             let end = writer2.position(zone);
             writer2.drain().await.unwrap();
@@ -316,12 +316,12 @@ fn what_depends_on_appends_waits_for_them() {
     for _ in 0..3 {
         drop(writer.append(zone, Kind::Data, Pages::from_iter(numbered(&mut next, 1))));
     }
-    let at = writer.write_late(zone, Kind::Summary);
+    let at = writer.reserve_block(zone, Kind::Summary);
     drop(writer.write(zone, Kind::Node, stamped(&writer, zone, 1), Durability::Cached));
     rt.run_ready();
     // Three appends at once; what is behind the block not known is not sent.
     assert_eq!((toy.log().len(), toy.most_in_flight(), writer.in_flight()), (3, 3, 2));
-    writer.provide(zone, at, stamp(zone, at));
+    writer.fill_reserved(zone, at, stamp(zone, at));
     rt.run_ready();
     assert_eq!((toy.log().len(), writer.in_flight()), (4, 0));
     assert!(written(&toy, zone, 3, 1) && written(&toy, zone, 4, 1));
@@ -346,7 +346,7 @@ fn a_failed_append_fails_its_zone_and_what_waits_behind() {
     let mut page = || numbered(&mut next, 1).into_iter().collect::<Pages>();
     let (_, good) = writer.append(ZoneId(0), Kind::Data, page());
     let (_, bad) = writer.append(ZoneId(1), Kind::Data, page());
-    writer.write_late(ZoneId(1), Kind::Summary);
+    writer.reserve_block(ZoneId(1), Kind::Summary);
     let (failed, drained) = rt.block_on({
         let writer = writer.clone();
         async move {
@@ -359,7 +359,7 @@ fn a_failed_append_fails_its_zone_and_what_waits_behind() {
     });
     assert!(failed.to_string().contains("Zone Is Full"), "{failed}");
     assert!(drained.to_string().contains("zone 1"), "{drained}");
-    writer.provide(ZoneId(1), 1, Page::zeroed());
+    writer.fill_reserved(ZoneId(1), 1, Page::zeroed());
     rt.clear();
 }
 

@@ -1,7 +1,7 @@
 //! Those who are told what became of their writes, instead of waiting for it.
 
 use super::*;
-use crate::writer::Party;
+use crate::writer::WriteObserver;
 use std::cell::RefCell;
 
 /// Notes what it is told, and writes one block more for each, as long as it is to.
@@ -18,13 +18,13 @@ impl Told {
 
     fn send(self: &Rc<Told>, zone: u32, part: u32, append: bool) {
         let page = std::iter::once(stamp(ZoneId(zone), part));
-        let party = (self.clone() as Rc<dyn Party>, part);
+        let party = (self.clone() as Rc<dyn WriteObserver>, part);
         self.writer.send(ZoneId(zone), Kind::Data, (page, &[]), append, party);
     }
 }
 
-impl Party for Told {
-    fn landed(self: Rc<Self>, part: u32, at: Result<u32>) {
+impl WriteObserver for Told {
+    fn on_complete(self: Rc<Self>, part: u32, at: Result<u32>) {
         self.heard.borrow_mut().push((part, at));
         if self.more.get() > 0 {
             self.more.set(self.more.get() - 1);

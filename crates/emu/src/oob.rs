@@ -17,17 +17,17 @@ type Chunk = Arc<[u8]>;
 
 /// The out-of-band bytes of a drive. Cloning is a snapshot.
 #[derive(Clone, Debug)]
-pub struct Beside {
+pub struct OobStore {
     /// Of each zone, as far as it was ever written.
     zones: Vec<Vec<Chunk>>,
     /// Of each block.
     bytes: usize,
 }
 
-impl Beside {
+impl OobStore {
     /// Of a drive with so many zones and out-of-band bytes per block.
-    pub(crate) fn new(zones: u32, bytes: usize) -> Beside {
-        Beside { zones: vec![Vec::new(); zones as usize], bytes }
+    pub(crate) fn new(zones: u32, bytes: usize) -> OobStore {
+        OobStore { zones: vec![Vec::new(); zones as usize], bytes }
     }
 
     /// Stores what lies beside the blocks of `span`; `oob` may be empty: zeros.
@@ -84,26 +84,26 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_and_a_snapshot_stays_as_it_was() {
-        let mut beside = Beside::new(2, 3);
+        let mut store = OobStore::new(2, 3);
         let span = |offset, blocks| Span { zone: ZoneId(1), offset, blocks };
         let bytes: Vec<u8> = (0..210).map(|i| i as u8 + 1).collect();
-        beside.write(span(60, 70), &bytes);
-        let read = |beside: &Beside, from, blocks| {
+        store.write(span(60, 70), &bytes);
+        let read = |store: &OobStore, from, blocks| {
             let mut oob = vec![9; 6 + 3 * blocks as usize];
-            beside.read(span(from, blocks), 2, &mut oob);
+            store.read(span(from, blocks), 2, &mut oob);
             assert_eq!(oob[..6], [9; 6]);
             oob.split_off(6)
         };
-        assert_eq!(read(&beside, 60, 70), bytes);
-        assert_eq!(read(&beside, 58, 3), [0, 0, 0, 0, 0, 0, 1, 2, 3]);
-        let before = beside.clone();
-        beside.write(span(60, 2), &[]);
-        beside.write(span(62, 1), &[7, 8, 9]);
-        assert_eq!(read(&beside, 60, 4), [0, 0, 0, 0, 0, 0, 7, 8, 9, 10, 11, 12]);
+        assert_eq!(read(&store, 60, 70), bytes);
+        assert_eq!(read(&store, 58, 3), [0, 0, 0, 0, 0, 0, 1, 2, 3]);
+        let before = store.clone();
+        store.write(span(60, 2), &[]);
+        store.write(span(62, 1), &[7, 8, 9]);
+        assert_eq!(read(&store, 60, 4), [0, 0, 0, 0, 0, 0, 7, 8, 9, 10, 11, 12]);
         assert_eq!(read(&before, 60, 70), bytes);
-        assert_eq!(read(&beside, 400, 1), [0, 0, 0]);
-        beside.truncate(1, 0);
-        assert_eq!(read(&beside, 60, 2), [0; 6]);
+        assert_eq!(read(&store, 400, 1), [0, 0, 0]);
+        store.truncate(1, 0);
+        assert_eq!(read(&store, 60, 2), [0; 6]);
         assert_eq!(read(&before, 60, 70), bytes);
     }
 }

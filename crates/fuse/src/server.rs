@@ -16,7 +16,7 @@ use crate::endpoint::MAX_WRITE;
 use crate::latency::Op;
 use crate::ops::{Call, Caller};
 use crate::report;
-use crate::serve::{Face, sized};
+use crate::serve::{FuseServer, sized};
 use furrow_fs::{Allocate, Kind, NewNode, RenameMode, Seek, SetAttr, WriteData, XattrMode};
 use furrow_zone::ErrorKind;
 use fuser::{
@@ -96,7 +96,7 @@ fn absent() -> FileAttr {
     }
 }
 
-impl Filesystem for Face {
+impl Filesystem for FuseServer {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // What this kernel does not know stays off: none is needed for correctness but
         // KILLPRIV_V2, without which the kernel clears set-id bits itself.

@@ -1,4 +1,4 @@
-//! A lane: the way of one zone's writes to the drive.
+//! A zone_queue: the way of one zone's writes to the drive.
 //!
 //! Invariants
 //! - `done ≤ sent ≤ position ≤ capacity`. Blocks below `done` were answered with success; blocks
@@ -9,9 +9,9 @@
 //! - A command refused with Zone Invalid Write is sent again at the same address if it was sent
 //!   while an earlier one was in flight (which has succeeded by the time its answer is looked
 //!   at); then nothing is before it, so it is sent again at most once.
-//! - Any other refusal fails the lane for good. Its writes are over once no command is in flight.
-//!   Where the engine relocates, a lane that follows a failed one waits until that is closed.
-//! - A lane holds its zone's permit until the drive has freed the zone's resources.
+//! - Any other refusal fails the zone_queue for good. Its writes are over once no command is in flight.
+//!   Where the engine relocates, a zone_queue that follows a failed one waits until that is closed.
+//! - A zone_queue holds its zone's permit until the drive has freed the zone's resources.
 //! - Writes and Zone Appends are never in flight together. Appends in flight together fill, in an
 //!   order the drive chooses, exactly the blocks that were set aside for them; `done` counts them
 //!   in the order of the calls, so it tells how much is answered, and each append where it is.
@@ -22,7 +22,7 @@
 use crate::address::{blocks_per_command, oob_per_block, sectors_per_block};
 use crate::budget::Permit;
 use crate::queues::{Bound, Queues};
-use crate::writer::{Failure, Party, Shared};
+use crate::writer::{Failure, Shared, WriteObserver};
 use furrow_rt::{Completion, Page, Pages};
 use furrow_zone::{
     BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Request, Result,
@@ -57,13 +57,13 @@ pub(crate) enum Tell {
     /// It is read here when the write is over.
     Place(Rc<Cell<u32>>),
     /// The party, and which of its writes it is.
-    Party(Rc<dyn Party>, u32),
+    WriteObserver(Rc<dyn WriteObserver>, u32),
 }
 
 /// What parties are to be told.
-type Told = Vec<(Rc<dyn Party>, u32, Result<u32>)>;
+type Told = Vec<(Rc<dyn WriteObserver>, u32, Result<u32>)>;
 
-/// One call of `write`, `fill`, `append` or `write_late`.
+/// One call of `write`, `fill`, `append` or `reserve_block`.
 struct Dispatched {
     blocks: u32,
     end: u32,
@@ -119,16 +119,16 @@ struct State {
     /// Sorted by the offset waited for.
     waiters: VecDeque<(u32, Waker)>,
     idle_waiters: Vec<Waker>,
-    pump: Option<Waker>,
+    dispatcher: Option<Waker>,
     kicked: bool,
     permit: Option<Permit>,
-    /// A lane that follows this one takes the permit over when this one is full.
-    heir: bool,
-    /// Nothing is sent before this lane is full, or its zone reset.
-    gate: Option<Rc<Lane>>,
+    /// A zone_queue that follows this one takes the permit over when this one is full.
+    hands_over: bool,
+    /// Nothing is sent before this zone_queue is full, or its zone reset.
+    predecessor: Option<Rc<ZoneQueue>>,
     /// Logical blocks of the zone to write before anything else, to stand at a whole block.
     rest: Option<Range<u64>>,
-    /// Forgotten by the writer: the pump ends.
+    /// Forgotten by the writer: the dispatcher ends.
     gone: bool,
     /// Counts as written through its queue, until it is full or ended otherwise.
     bound: Option<Bound>,
@@ -142,8 +142,8 @@ impl State {
     fn kick(&mut self) {
         if !self.kicked {
             self.kicked = true;
-            if let Some(pump) = &self.pump {
-                pump.wake_by_ref();
+            if let Some(dispatcher) = &self.dispatcher {
+                dispatcher.wake_by_ref();
             }
         }
     }
@@ -164,7 +164,7 @@ impl State {
     }
 }
 
-pub(crate) struct Lane {
+pub(crate) struct ZoneQueue {
     pub(crate) zone: ZoneId,
     /// The hardware queue it is bound to.
     pub(crate) queue: QueueId,
@@ -172,18 +172,18 @@ pub(crate) struct Lane {
     state: RefCell<State>,
 }
 
-impl Lane {
-    /// A lane that goes on at block `at`, when the logical blocks in `rest` are written.
-    pub(crate) fn new(zone: ZoneId, capacity: u32, at: u32, rest: Option<Range<u64>>) -> Lane {
+impl ZoneQueue {
+    /// A zone_queue that goes on at block `at`, when the logical blocks in `rest` are written.
+    pub(crate) fn new(zone: ZoneId, capacity: u32, at: u32, rest: Option<Range<u64>>) -> ZoneQueue {
         assert!(at <= capacity, "zone {zone} opened at {at}, its capacity is {capacity}");
         // Full is what the drive has made full.
         let done = if rest.is_some() { at - 1 } else { at };
         let state = State { position: at, sent: at, done, rest, ..State::default() };
-        Lane { zone, queue: QueueId(0), capacity, state: RefCell::new(state) }
+        ZoneQueue { zone, queue: QueueId(0), capacity, state: RefCell::new(state) }
     }
 
     /// The same, bound to a hardware queue. A zone that is full already is not written.
-    pub(crate) fn bound_to(mut self, queue: QueueId, queues: &Rc<Queues>) -> Lane {
+    pub(crate) fn bound_to(mut self, queue: QueueId, queues: &Rc<Queues>) -> ZoneQueue {
         self.queue = queue;
         let state = self.state.get_mut();
         if state.done < self.capacity {
@@ -192,10 +192,10 @@ impl Lane {
         self
     }
 
-    /// Lets nothing pass before `gate` is full or reset, and then takes over its permit.
-    pub(crate) fn follow(&self, gate: Rc<Lane>) {
-        gate.expect_heir();
-        self.state.borrow_mut().gate = Some(gate);
+    /// Lets nothing pass before `predecessor` is full or reset, and then takes over its permit.
+    pub(crate) fn follow(&self, predecessor: Rc<ZoneQueue>) {
+        predecessor.expect_successor();
+        self.state.borrow_mut().predecessor = Some(predecessor);
     }
 
     pub(crate) fn position(&self) -> u32 {
@@ -216,14 +216,14 @@ impl Lane {
 
     pub(crate) fn attach(&self, permit: Permit) {
         let mut state = self.state.borrow_mut();
-        if state.done < self.capacity || state.heir {
+        if state.done < self.capacity || state.hands_over {
             state.permit = Some(permit);
         }
     }
 
-    /// Keeps the permit beyond the zone's end, for the lane that will follow.
-    pub(crate) fn expect_heir(&self) {
-        self.state.borrow_mut().heir = true;
+    /// Keeps the permit beyond the zone's end, for the zone_queue that will follow.
+    pub(crate) fn expect_successor(&self) {
+        self.state.borrow_mut().hands_over = true;
     }
 
     /// Queues `blocks` more blocks: `pages`, or as `what` has it. Answers where.
@@ -249,10 +249,10 @@ impl Lane {
         if let Some(error) = &state.failed {
             shared.window.borrow_mut().close(sequence, count);
             let (zone, of_zone, error) = (self.zone, state.of_zone, error.clone());
-            if let Tell::Party(party, part) = tell {
+            if let Tell::WriteObserver(party, part) = tell {
                 // Not on the way of who just asked.
                 let error = error.clone();
-                shared.rt.spawn_detached(async move { party.landed(part, Err(error)) });
+                shared.rt.spawn_detached(async move { party.on_complete(part, Err(error)) });
             }
             shared.note_failure(Failure { zone, from: at, of_zone, error, sequence });
             return at;
@@ -292,8 +292,8 @@ impl Lane {
         state.kick();
     }
 
-    /// Tells the content of the late block at `at`; of no effect if its lane has failed.
-    pub(crate) fn provide(&self, at: u32, page: Page) {
+    /// Tells the content of the late block at `at`; of no effect if its zone_queue has failed.
+    pub(crate) fn fill_reserved(&self, at: u32, page: Page) {
         let mut state = self.state.borrow_mut();
         if let Some(write) = state.writes.iter_mut().find(|write| write.end == at + 1)
             && let What::Late(late) = &mut write.what
@@ -340,7 +340,7 @@ impl Lane {
         let mut state = self.state.borrow_mut();
         state.over = true;
         state.bound = None;
-        if !state.heir {
+        if !state.hands_over {
             state.permit = None;
         }
         state.waiters.drain(..).for_each(|(_, waker)| waker.wake());
@@ -355,7 +355,7 @@ impl Lane {
         state.kick();
     }
 
-    /// Lets those who wait for a failed lane look again.
+    /// Lets those who wait for a failed zone_queue look again.
     pub(crate) fn wake_if_failed(&self) {
         self.state.borrow_mut().wake_reached();
     }
@@ -368,14 +368,14 @@ impl Lane {
         state.kick();
     }
 
-    /// Ends the lane: the zone was reset, or is not written any more.
+    /// Ends the zone_queue: the zone was reset, or is not written any more.
     pub(crate) fn retire(&self) -> Option<Permit> {
         let mut state = self.state.borrow_mut();
         state.gone = true;
         state.bound = None;
         state.wake_reached();
         state.kick();
-        if state.heir { None } else { state.permit.take() }
+        if state.hands_over { None } else { state.permit.take() }
     }
 
     /// Whether the drive holds no resources for the zone any more: it is full, or was reset.
@@ -384,13 +384,13 @@ impl Lane {
             let state = self.state.borrow();
             let unwritten = state.failed.is_some() && state.done < self.capacity;
             let held = unwritten && shared.relocates.get();
-            (state.gone || state.over, state.gate.is_some() || held)
+            (state.gone || state.over, state.predecessor.is_some() || held)
         };
         if over {
             return Poll::Ready(Ok(()));
         }
         if waits {
-            // Full since long ago, perhaps, but the lane before it may not be.
+            // Full since long ago, perhaps, but the zone_queue before it may not be.
             self.wake_at(self.capacity, cx.waker());
             return Poll::Pending;
         }
@@ -410,7 +410,7 @@ impl Lane {
         state.done = done;
         if done == self.capacity {
             state.bound = None;
-            if !state.heir {
+            if !state.hands_over {
                 state.permit = None;
             }
         }
@@ -427,18 +427,18 @@ struct Next {
     append: bool,
 }
 
-/// The task that moves one lane's writes to the drive.
-pub(crate) struct Pump {
-    lane: Rc<Lane>,
+/// The task that moves one zone_queue's writes to the drive.
+pub(crate) struct Dispatcher {
+    zone_queue: Rc<ZoneQueue>,
     shared: Rc<Shared>,
     told: RefCell<Told>,
 }
 
-impl Future for Pump {
+impl Future for Dispatcher {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.lane.state.borrow_mut().kicked = false;
+        self.zone_queue.state.borrow_mut().kicked = false;
         if self.pass_gate(cx).is_ready() {
             self.reap(cx);
             while self.send() {
@@ -447,53 +447,55 @@ impl Future for Pump {
             }
         }
         self.tell();
-        let mut state = self.lane.state.borrow_mut();
+        let mut state = self.zone_queue.state.borrow_mut();
         state.wake_idle();
-        let full = state.done == self.lane.capacity && state.gate.is_none();
+        let full = state.done == self.zone_queue.capacity && state.predecessor.is_none();
         let over = state.gone || state.over || state.failed.is_some() || full;
         if over && state.is_idle() {
-            state.pump = None;
+            state.dispatcher = None;
             return Poll::Ready(());
         }
-        if !state.pump.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            state.pump = Some(cx.waker().clone());
+        if !state.dispatcher.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            state.dispatcher = Some(cx.waker().clone());
         }
         Poll::Pending
     }
 }
 
-impl Drop for Pump {
+impl Drop for Dispatcher {
     fn drop(&mut self) {
-        // With the executor it ends before its writes: parties may keep what keeps the lane.
-        let writes = std::mem::take(&mut self.lane.state.borrow_mut().writes);
+        // With the executor it ends before its writes: parties may keep what keeps the zone_queue.
+        let writes = std::mem::take(&mut self.zone_queue.state.borrow_mut().writes);
         drop(writes);
     }
 }
 
-impl Pump {
-    pub(crate) fn new(lane: Rc<Lane>, shared: Rc<Shared>) -> Pump {
-        Pump { lane, shared, told: RefCell::default() }
+impl Dispatcher {
+    pub(crate) fn new(zone_queue: Rc<ZoneQueue>, shared: Rc<Shared>) -> Dispatcher {
+        Dispatcher { zone_queue, shared, told: RefCell::default() }
     }
 
     /// Tells parties what became of their writes. What they write thereupon wakes this task.
     fn tell(&self) {
         let mut told = self.told.take();
         for (party, part, at) in told.drain(..) {
-            party.landed(part, at);
+            party.on_complete(part, at);
         }
         *self.told.borrow_mut() = told;
     }
 
-    /// Waits for the lane before this one and takes over its permit.
+    /// Waits for the zone_queue before this one and takes over its permit.
     fn pass_gate(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(gate) = self.lane.state.borrow().gate.clone() else { return Poll::Ready(()) };
-        let Poll::Ready(result) = gate.poll_free(&self.shared, cx) else {
+        let Some(predecessor) = self.zone_queue.state.borrow().predecessor.clone() else {
+            return Poll::Ready(());
+        };
+        let Poll::Ready(result) = predecessor.poll_free(&self.shared, cx) else {
             return Poll::Pending;
         };
-        let permit = gate.state.borrow_mut().permit.take();
+        let permit = predecessor.state.borrow_mut().permit.take();
         {
-            let mut state = self.lane.state.borrow_mut();
-            state.gate = None;
+            let mut state = self.zone_queue.state.borrow_mut();
+            state.predecessor = None;
             if state.permit.is_none() {
                 state.permit = permit;
             }
@@ -509,7 +511,7 @@ impl Pump {
     fn reap(&self, cx: &mut Context<'_>) {
         loop {
             let (flight, outcome) = {
-                let mut state = self.lane.state.borrow_mut();
+                let mut state = self.zone_queue.state.borrow_mut();
                 let Some(flight) = state.flights.front_mut() else { break };
                 let Poll::Ready(outcome) = Pin::new(&mut flight.answer).poll(cx) else { return };
                 (state.flights.pop_front(), outcome)
@@ -518,8 +520,8 @@ impl Pump {
                 self.settle(flight, outcome);
             }
         }
-        // Nothing in flight any more: a failed lane's writes are over.
-        let mut state = self.lane.state.borrow_mut();
+        // Nothing in flight any more: a failed zone_queue's writes are over.
+        let mut state = self.zone_queue.state.borrow_mut();
         if state.failed.is_some() {
             let mut window = self.shared.window.borrow_mut();
             for write in state.writes.drain(..) {
@@ -530,7 +532,7 @@ impl Pump {
     }
 
     fn settle(&self, flight: Flight, outcome: Outcome) {
-        let mut state = self.lane.state.borrow_mut();
+        let mut state = self.zone_queue.state.borrow_mut();
         if state.failed.is_some() {
             return;
         }
@@ -538,7 +540,7 @@ impl Pump {
             let first = state.done;
             let mut at = first;
             if flight.append {
-                at = match self.landed(&state, flight.end, outcome.lba) {
+                at = match self.on_complete(&state, flight.end, outcome.lba) {
                     Ok(at) => at,
                     Err((error, of_zone)) => {
                         drop(state);
@@ -556,12 +558,12 @@ impl Pump {
                     match write.tell {
                         Tell::Nobody => {}
                         Tell::Place(told) => told.set(place),
-                        Tell::Party(party, part) => told.push((party, part, Ok(place))),
+                        Tell::WriteObserver(party, part) => told.push((party, part, Ok(place))),
                     }
                 }
             }
             drop((window, told));
-            self.lane.advance(&mut state, flight.end);
+            self.zone_queue.advance(&mut state, flight.end);
             return;
         }
         if let (Status::ZoneInvalidWrite, Some(again)) = (outcome.status, flight.again) {
@@ -570,7 +572,7 @@ impl Pump {
             state.flights.push_front(Flight { answer, again: None, ..flight });
             return;
         }
-        let (first, zone) = (state.done, self.lane.zone);
+        let (first, zone) = (state.done, self.zone_queue.zone);
         drop(state);
         let what = format!("write of {} blocks at zone {zone} offset {first}", flight.end - first);
         // What else it may say is about the drive, or about us.
@@ -583,15 +585,20 @@ impl Pump {
 
     /// Where an append landed: among the blocks set aside for those in flight with it. Else the
     /// error, and whether it is only the zone's: one torn within a block of ours shifts the others.
-    fn landed(&self, state: &State, end: u32, lba: Lba) -> std::result::Result<u32, (Error, bool)> {
+    fn on_complete(
+        &self,
+        state: &State,
+        end: u32,
+        lba: Lba,
+    ) -> std::result::Result<u32, (Error, bool)> {
         let geometry = self.shared.device.geometry();
         let per_block = sectors_per_block(geometry);
         let blocks = u64::from(end - state.done);
-        let sectors = lba.0.wrapping_sub(geometry.start(self.lane.zone).0);
+        let sectors = lba.0.wrapping_sub(geometry.start(self.zone_queue.zone).0);
         let at = sectors / per_block;
         let fits = at >= u64::from(state.append_from) && at + blocks <= u64::from(state.sent);
         if !sectors.is_multiple_of(per_block) || !fits {
-            let (name, zone) = (self.shared.device.name(), self.lane.zone);
+            let (name, zone) = (self.shared.device.name(), self.zone_queue.zone);
             let (from, to) = (state.append_from, state.sent);
             let message = format!(
                 "{name}: append of {blocks} blocks to zone {zone} landed at LBA {lba}, expected \
@@ -605,16 +612,16 @@ impl Pump {
     }
 
     fn fail(&self, error: Error, of_zone: bool) {
-        let mut state = self.lane.state.borrow_mut();
+        let mut state = self.zone_queue.state.borrow_mut();
         if let Some(write) = state.writes.front() {
-            let (zone, from, sequence) = (self.lane.zone, state.done, write.sequence);
+            let (zone, from, sequence) = (self.zone_queue.zone, state.done, write.sequence);
             let error = error.clone();
             self.shared.note_failure(Failure { zone, from, of_zone, error, sequence });
         }
         let mut told = self.told.borrow_mut();
         for write in &mut state.writes {
             match std::mem::take(&mut write.tell) {
-                Tell::Party(party, part) => told.push((party, part, Err(error.clone()))),
+                Tell::WriteObserver(party, part) => told.push((party, part, Err(error.clone()))),
                 Tell::Nobody | Tell::Place(_) => {}
             }
         }
@@ -627,7 +634,7 @@ impl Pump {
     fn submit(&self, request: Request) -> Completion<Outcome> {
         let shared = &self.shared;
         shared.counters.borrow_mut().commands += 1;
-        shared.device.submit(self.lane.queue, request)
+        shared.device.submit(self.zone_queue.queue, request)
     }
 
     /// Sends the next command, if there is one and the depth allows it.
@@ -643,13 +650,13 @@ impl Pump {
             fua: request.fua,
         });
         let answer = self.submit(request);
-        self.lane.state.borrow_mut().flights.push_back(Flight { answer, end, append, again });
+        self.zone_queue.state.borrow_mut().flights.push_back(Flight { answer, end, append, again });
         true
     }
 
     /// The next command: what is queued and adjacent in one, if it may.
     fn next_request(&self) -> Option<Next> {
-        let state = &mut *self.lane.state.borrow_mut();
+        let state = &mut *self.zone_queue.state.borrow_mut();
         let (from, depth) = (state.sent, self.shared.depth as usize);
         if state.failed.is_some() || state.flights.len() >= depth {
             return None;
@@ -677,13 +684,13 @@ impl Pump {
         let geometry = self.shared.device.geometry();
         let per_block = sectors_per_block(geometry);
         let mut sectors = u64::from(state.sent - from) * per_block;
-        if state.sent == self.lane.capacity {
+        if state.sent == self.zone_queue.capacity {
             // What is left below a whole block is written too: a zone is to become full.
             let tail = tail_sectors(geometry);
             sectors += tail;
             data.extend((tail > 0).then(|| self.shared.zero.clone()));
         }
-        let (zone_start, blocks) = (geometry.start(self.lane.zone), BlockCount(sectors));
+        let (zone_start, blocks) = (geometry.start(self.zone_queue.zone), BlockCount(sectors));
         let command = if append {
             Command::Append { zone_start, blocks }
         } else {
@@ -761,7 +768,7 @@ impl Pump {
     fn level(&self, rest: Range<u64>) -> Request {
         let geometry = self.shared.device.geometry();
         let blocks = BlockCount(rest.end - rest.start);
-        let lba = Lba(geometry.start(self.lane.zone).0 + rest.start);
+        let lba = Lba(geometry.start(self.zone_queue.zone).0 + rest.start);
         let pages = blocks.0.div_ceil(sectors_per_block(geometry));
         let zeros = (0..pages).map(|_| self.shared.zero.clone());
         Request::with_data(Command::Write { lba, blocks }, zeros.collect::<Pages>())
