@@ -1,33 +1,16 @@
 //! Whole-stack simulation: crash sweeps, models, canaries.
+//!
+//! By subject (`fs`, `raid`, `kv`, `log`, `toy`) and kind: `crash` cuts the power at every command
+//! of a run, `sim` leads a subject through several lives, `damage` flips bits of its image. The
+//! other files are the harness that subjects share.
 
-pub mod array;
-pub mod attributes;
-mod batch;
-pub mod blocks;
-mod bystanders;
-pub mod client;
-pub mod content;
 pub mod crash;
-pub mod damage;
 pub mod fates;
-pub mod faulty;
-pub mod files;
-mod flood;
-pub mod generate;
-pub mod history;
-pub mod ledger;
-pub mod lives;
-pub mod model;
-pub mod observe;
-pub mod op;
-pub mod oracle;
-pub mod part;
-pub mod promised;
-pub mod replay;
-pub mod silent;
-pub mod simulate;
-pub mod store;
-pub mod store_lives;
+pub mod fs;
+pub mod image;
+pub mod kv;
+pub mod log;
+pub mod raid;
+pub mod simulation;
 pub mod sweep;
 pub mod toy;
-pub mod volume;

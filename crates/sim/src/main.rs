@@ -7,17 +7,19 @@ use clap::{Args, Parser, Subcommand};
 use furrow_emu::CommandInfo;
 use furrow_fs::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, Subject, Trace, replay};
-use furrow_sim::damage::{self, Image, damaged, damaged_store, repaired};
-use furrow_sim::files::Files;
-use furrow_sim::ledger::{self, LedgerSubject};
-use furrow_sim::lives;
-use furrow_sim::replay::Replay;
-use furrow_sim::simulate::{Sink, Summary, simulate};
-use furrow_sim::store::StoreSubject;
-use furrow_sim::store_lives;
+use furrow_sim::fs::crash::FsSubject;
+use furrow_sim::fs::damage::damaged;
+use furrow_sim::fs::repair::repaired;
+use furrow_sim::image::{self, Image};
+use furrow_sim::kv::crash::KvSubject;
+use furrow_sim::kv::damage::damaged_store;
+use furrow_sim::kv::recorded::RecordedSubject;
+use furrow_sim::log::crash::{self as log_crash, LogSubject};
+use furrow_sim::raid::crash::RaidSubject;
+use furrow_sim::simulation::{Sink, Summary};
 use furrow_sim::sweep::{Goal, sweep};
 use furrow_sim::toy::{self, Toy};
-use furrow_sim::volume::VolumeSubject;
+use furrow_sim::{fs, kv, raid};
 use furrow_zone::{Command, Target};
 use std::io::{IsTerminal, Write};
 use std::panic::AssertUnwindSafe;
@@ -153,11 +155,11 @@ struct ReplayArgs {
 /// What runs on the drive.
 enum Chosen {
     Toy(Toy),
-    Files(Files),
-    Ledger(LedgerSubject),
-    Volume(VolumeSubject),
-    Store(StoreSubject),
-    Recorded(Box<Replay>),
+    Fs(FsSubject),
+    Log(LogSubject),
+    Raid(RaidSubject),
+    Kv(KvSubject),
+    Recorded(Box<RecordedSubject>),
 }
 
 const FS_CANARIES: [Canary; 12] = [
@@ -183,25 +185,25 @@ impl Chosen {
         };
         match kind {
             "toy" => Ok(Chosen::Toy(Toy { canary: canary_of(canary, &toy::Canary::ALL)? })),
-            "fs" | "fsync" | "rot" => Ok(Chosen::Files(Files {
+            "fs" | "fsync" | "rot" => Ok(Chosen::Fs(FsSubject {
                 canary: canary_of(canary, &FS_CANARIES)?,
                 rot: kind == "rot",
                 fsync: kind == "fsync",
             })),
             "ledger" => {
-                Ok(Chosen::Ledger(LedgerSubject { canary: canary_of(canary, &ledger::CANARIES)? }))
+                Ok(Chosen::Log(LogSubject { canary: canary_of(canary, &log_crash::CANARIES)? }))
             }
-            "raid" => Ok(Chosen::Volume(VolumeSubject {
+            "raid" => Ok(Chosen::Raid(RaidSubject {
                 canary: canary_of(canary, &furrow_raid::Canary::ALL)?,
             })),
-            "kv" => Ok(Chosen::Store(StoreSubject {
-                canary: canary_of(canary, &furrow_kv::Canary::ALL)?,
-            })),
+            "kv" => {
+                Ok(Chosen::Kv(KvSubject { canary: canary_of(canary, &furrow_kv::Canary::ALL)? }))
+            }
             "recorded" => {
                 let Some(path) = recording else { bail!("--subject recorded needs --recording") };
                 let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
                 let canary = canary_of(canary, &furrow_kv::Canary::ALL)?;
-                let replay = Replay::new(&path.display().to_string(), &bytes, canary)
+                let replay = RecordedSubject::new(&path.display().to_string(), &bytes, canary)
                     .map_err(anyhow::Error::msg);
                 let replay = replay.with_context(|| path.display().to_string())?;
                 Ok(Chosen::Recorded(Box::new(replay)))
@@ -247,9 +249,9 @@ fn simulate_seeds(args: &SimulateArgs) -> Result<ExitCode> {
         _ => None,
     };
     let run = |seed: u64, sink: Sink<'_>| match args.subject.as_str() {
-        "raid" => lives::simulate(seed, sink),
-        "fs" => simulate(seed, sink),
-        _ => store_lives::simulate_with(seed, canary, sink),
+        "raid" => raid::sim::simulate(seed, sink),
+        "fs" => fs::sim::simulate(seed, sink),
+        _ => kv::sim::simulate_with(seed, canary, sink),
     };
     if !matches!(args.subject.as_str(), "fs" | "raid" | "kv") && canary.is_none() {
         bail!("no subject {:?} to simulate: there are fs, raid and kv", args.subject);
@@ -280,7 +282,9 @@ fn simulate_seeds(args: &SimulateArgs) -> Result<ExitCode> {
     }
     if args.runs > 1 {
         if args.subject == "raid" {
-            lives::lost_lines(&total.lost).iter().for_each(|line| println!("lost        {line}"));
+            raid::sim::lost_lines(&total.lost)
+                .iter()
+                .for_each(|line| println!("lost        {line}"));
         }
         let Summary { lives, crashes, operations, commands, appends, ref reached, .. } = total;
         for (what, count) in reached {
@@ -302,7 +306,7 @@ struct Repairs([AtomicU64; 7]);
 
 impl Repairs {
     /// Repairs a damaged image, and counts what comes of it.
-    fn one(&self, image: &Image, seed: u64, tell: bool) -> Result<damage::Summary, String> {
+    fn one(&self, image: &Image, seed: u64, tell: bool) -> Result<image::Summary, String> {
         let done = repaired(image, seed)?;
         if tell {
             println!("{done}");
@@ -312,7 +316,7 @@ impl Repairs {
         for (total, count) in self.0.iter().zip(counts) {
             total.fetch_add(count, Relaxed);
         }
-        Ok(damage::Summary::default())
+        Ok(image::Summary::default())
     }
 
     fn print(&self) {
@@ -431,10 +435,10 @@ fn crash(args: &CrashArgs) -> Result<ExitCode> {
     std::panic::set_hook(Box::new(|_| {}));
     match Chosen::parse(&args.subject, args.recording.as_deref())? {
         Chosen::Toy(toy) => Ok(crash_subject(&toy, args)),
-        Chosen::Files(files) => Ok(crash_subject(&files, args)),
-        Chosen::Ledger(ledger) => Ok(crash_subject(&ledger, args)),
-        Chosen::Volume(volume) => Ok(crash_subject(&volume, args)),
-        Chosen::Store(store) => Ok(crash_subject(&store, args)),
+        Chosen::Fs(files) => Ok(crash_subject(&files, args)),
+        Chosen::Log(ledger) => Ok(crash_subject(&ledger, args)),
+        Chosen::Raid(volume) => Ok(crash_subject(&volume, args)),
+        Chosen::Kv(store) => Ok(crash_subject(&store, args)),
         Chosen::Recorded(recorded) => Ok(crash_subject(&*recorded, args)),
     }
 }
@@ -499,10 +503,10 @@ fn again(args: &ReplayArgs) -> Result<ExitCode> {
     });
     let result = match Chosen::parse(&args.subject, args.recording.as_deref())? {
         Chosen::Toy(toy) => replay(&toy, case, &args.cuts, trace),
-        Chosen::Files(files) => replay(&files, case, &args.cuts, trace),
-        Chosen::Ledger(ledger) => replay(&ledger, case, &args.cuts, trace),
-        Chosen::Volume(volume) => replay(&volume, case, &args.cuts, trace),
-        Chosen::Store(store) => replay(&store, case, &args.cuts, trace),
+        Chosen::Fs(files) => replay(&files, case, &args.cuts, trace),
+        Chosen::Log(ledger) => replay(&ledger, case, &args.cuts, trace),
+        Chosen::Raid(volume) => replay(&volume, case, &args.cuts, trace),
+        Chosen::Kv(store) => replay(&store, case, &args.cuts, trace),
         Chosen::Recorded(recorded) => replay(&*recorded, case, &args.cuts, trace),
     };
     match result {

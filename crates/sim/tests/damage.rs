@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use furrow_sim::damage::{Image, damaged, repaired};
+use furrow_sim::fs::damage::damaged;
+use furrow_sim::fs::repair::repaired;
+use furrow_sim::image::Image;
 
 #[test]
 fn mount_fsck_and_dump_survive_damaged_images() {

@@ -4,9 +4,9 @@
 use furrow_fs::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, replay, sweep_case};
 use furrow_sim::fates::print_case;
-use furrow_sim::files::{Files, Setup};
+use furrow_sim::fs::crash::{FsSubject, Setup};
 
-fn sweep(files: Files, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
+fn sweep(files: FsSubject, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
     let mut figures = Figures::default();
     for seed in seeds {
         for volatile in [false, true] {
@@ -25,7 +25,7 @@ fn few() -> Effort {
 
 #[test]
 fn the_file_system_keeps_the_durability_contract() {
-    let figures = sweep(Files::default(), 0..20, few());
+    let figures = sweep(FsSubject::default(), 0..20, few());
     println!("{figures}");
     for failure in &figures.failures {
         println!("{failure}");
@@ -46,7 +46,7 @@ fn what_failed_once_holds() {
     let effort = Effort { cuts_max: 0, samples: 1, ..Effort::default() };
     for seed in seeds {
         let case = Case { seed, volatile: false };
-        let figures = sweep_case(&Files::default(), case, &effort, &|_| false);
+        let figures = sweep_case(&FsSubject::default(), case, &effort, &|_| false);
         assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
         assert!(figures.reopens > 100, "{figures}");
     }
@@ -58,19 +58,19 @@ fn what_failed_once_holds() {
 /// for damage.
 #[test]
 fn a_record_cut_off_by_an_older_crash_is_no_damage() {
-    let busy = Files { fsync: true, ..Files::default() };
+    let busy = FsSubject { fsync: true, ..FsSubject::default() };
     let case = Case { seed: 3, volatile: false };
     let cuts = "27:NDDDN@L3474580365+55:DD@L1338480550+41:D@L2536242416";
     assert_eq!(replay(&busy, case, cuts, None), Ok(()));
     // One cut off within a block of 4 KiB, on a drive of 512-byte blocks, in a zone that is full.
     let case = Case { seed: 15, volatile: false };
-    assert_eq!(replay(&Files::default(), case, "172:T1DT1@L2293185332", None), Ok(()));
+    assert_eq!(replay(&FsSubject::default(), case, "172:T1DT1@L2293185332", None), Ok(()));
     // The same within a block that is not the record's last.
     let case = Case { seed: 215, volatile: true };
-    assert_eq!(replay(&Files::default(), case, "46:T27DD@S563912339", None), Ok(()));
+    assert_eq!(replay(&FsSubject::default(), case, "46:T27DD@S563912339", None), Ok(()));
     // A summary cut off so.
     let case = Case { seed: 60, volatile: false };
-    assert_eq!(replay(&Files::default(), case, "51:DT1@L1509501809", None), Ok(()));
+    assert_eq!(replay(&FsSubject::default(), case, "51:DT1@L1509501809", None), Ok(()));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn what_failed_once_on_a_drive_that_fails_holds() {
     for seed in [10, 26, 58, 102, 3047, 5011, 9114] {
         for volatile in [false, true] {
             let figures =
-                sweep_case(&Files::default(), Case { seed, volatile }, &effort, &|_| false);
+                sweep_case(&FsSubject::default(), Case { seed, volatile }, &effort, &|_| false);
             assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
         }
     }
@@ -91,7 +91,7 @@ fn what_failed_once_on_a_drive_that_fails_holds() {
 #[test]
 fn what_failed_once_on_a_drive_that_rots_holds() {
     let effort = Effort { cuts_max: 0, samples: 2, ..Effort::default() };
-    let rot = Files { rot: true, ..Files::default() };
+    let rot = FsSubject { rot: true, ..FsSubject::default() };
     for (seed, volatile) in [(5, false), (5, true), (89, false), (89, true)] {
         let figures = sweep_case(&rot, Case { seed, volatile }, &effort, &|_| false);
         assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
@@ -105,7 +105,7 @@ fn is_caught(canary: Canary, rot: bool) {
 }
 
 fn is_caught_by(canary: Canary, rot: bool, seeds: impl Fn(&u64) -> bool) {
-    let files = Files { canary: Some(canary), rot, ..Files::default() };
+    let files = FsSubject { canary: Some(canary), rot, ..FsSubject::default() };
     let effort = Effort { cuts_max: 40, samples: 4, failures_max: 1, ..Effort::default() };
     let figures = sweep(files, (0..40).filter(seeds), effort);
     let failure = figures.failures.first().unwrap_or_else(|| panic!("{canary:?} not caught"));
@@ -188,7 +188,7 @@ fn what_is_promised_holds_while_a_full_drive_is_cleaned() {
     for seed in (0..70).filter(|seed| Setup::is_full(Case { seed: *seed, volatile: false })) {
         for volatile in [false, true] {
             let case = Case { seed, volatile };
-            figures.add(sweep_case(&Files::default(), case, &effort, &|_| false));
+            figures.add(sweep_case(&FsSubject::default(), case, &effort, &|_| false));
         }
     }
     println!("{figures}");
@@ -201,7 +201,7 @@ fn what_is_promised_holds_while_a_full_drive_is_cleaned() {
 fn what_is_promised_holds_while_logs_are_merged() {
     let effort = Effort { cuts_max: 25, samples: 4, ..Effort::default() };
     let merging = |seed: &u64| Setup::is_merging(Case { seed: *seed, volatile: false });
-    let figures = sweep(Files::default(), (0..70).filter(merging), effort);
+    let figures = sweep(FsSubject::default(), (0..70).filter(merging), effort);
     println!("{figures}");
     assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
     assert!(figures.reopens > 1000, "{figures}");
@@ -216,7 +216,7 @@ fn a_dropped_crc_is_caught() {
 
 #[test]
 fn a_drive_that_rots_shows_errors_but_never_wrong_data() {
-    let figures = sweep(Files { rot: true, ..Files::default() }, 0..25, few());
+    let figures = sweep(FsSubject { rot: true, ..FsSubject::default() }, 0..25, few());
     for failure in &figures.failures {
         println!("{failure}");
     }
@@ -227,7 +227,7 @@ fn a_drive_that_rots_shows_errors_but_never_wrong_data() {
 /// One seed twice is one run, command by command; another seed is another.
 #[test]
 fn one_seed_gives_one_hash() {
-    let run = |seed| sweep(Files::default(), seed..seed + 1, few());
+    let run = |seed| sweep(FsSubject::default(), seed..seed + 1, few());
     for seed in [4, 5] {
         let (one, two, other) = (run(seed), run(seed), run(seed + 2));
         assert_eq!((one.hash, one.commands), (two.hash, two.commands));

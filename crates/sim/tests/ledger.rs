@@ -3,9 +3,9 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "drives sweeps")]
 
 use furrow_sim::crash::{Case, Effort, Figures, sweep_case};
-use furrow_sim::ledger::LedgerSubject;
+use furrow_sim::log::crash::LogSubject;
 
-fn sweep(subject: LedgerSubject, seeds: std::ops::Range<u64>, effort: &Effort) -> Figures {
+fn sweep(subject: LogSubject, seeds: std::ops::Range<u64>, effort: &Effort) -> Figures {
     let mut figures = Figures::default();
     for seed in seeds {
         for volatile in [false, true] {
@@ -21,16 +21,16 @@ fn sweep(subject: LedgerSubject, seeds: std::ops::Range<u64>, effort: &Effort) -
 #[test]
 fn the_ledger_survives_power_cuts() {
     let effort = Effort { cuts_max: 60, samples: 4, ..Effort::default() };
-    let figures = sweep(LedgerSubject { canary: None }, 100..106, &effort);
+    let figures = sweep(LogSubject { canary: None }, 100..106, &effort);
     assert!(figures.failures.is_empty(), "{:#?}", figures.failures);
     assert!(figures.reopens > 1000 && figures.nested > 50, "{figures}");
 }
 
 #[test]
 fn every_canary_is_caught() {
-    for canary in furrow_sim::ledger::CANARIES {
+    for canary in furrow_sim::log::crash::CANARIES {
         let effort = Effort { failures_max: 1, ..Effort::default() };
-        let figures = sweep(LedgerSubject { canary: Some(canary) }, 1..40, &effort);
+        let figures = sweep(LogSubject { canary: Some(canary) }, 1..40, &effort);
         assert!(!figures.failures.is_empty(), "{canary:?} was not caught:\n{figures}");
         println!("{canary:?}: {}", figures.failures[0]);
     }

@@ -3,11 +3,11 @@
 
 use furrow_raid::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, replay, sweep_case};
-use furrow_sim::lives;
-use furrow_sim::simulate::Summary;
-use furrow_sim::volume::VolumeSubject;
+use furrow_sim::raid::crash::RaidSubject;
+use furrow_sim::raid::sim;
+use furrow_sim::simulation::Summary;
 
-fn sweep(subject: VolumeSubject, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
+fn sweep(subject: RaidSubject, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
     let mut figures = Figures::default();
     for seed in seeds {
         for volatile in [false, true] {
@@ -23,7 +23,7 @@ fn sweep(subject: VolumeSubject, seeds: impl IntoIterator<Item = u64>, effort: E
 #[test]
 fn the_volume_keeps_what_it_acknowledged() {
     let effort = Effort { cuts_max: 8, samples: 2, nested_one_in: 4, ..Effort::default() };
-    let figures = sweep(VolumeSubject::default(), 0..8, effort);
+    let figures = sweep(RaidSubject::default(), 0..8, effort);
     println!("{figures}");
     assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
     for what in [
@@ -48,7 +48,7 @@ fn what_failed_once_holds() {
     let effort = Effort { cuts_max: 30, samples: 4, ..Effort::default() };
     for (seed, volatile) in [(1, false), (2, false), (3, false), (100, false), (500, true)] {
         let case = Case { seed, volatile };
-        let figures = sweep_case(&VolumeSubject::default(), case, &effort, &|_| false);
+        let figures = sweep_case(&RaidSubject::default(), case, &effort, &|_| false);
         assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
         assert!(figures.reopens > 60, "{figures}");
     }
@@ -60,7 +60,7 @@ fn what_failed_once_holds() {
 fn a_member_missed_for_a_moment_holds() {
     let effort = Effort { cuts_max: 24, ..Effort::default() };
     let case = Case { seed: 30_057, volatile: false };
-    let figures = sweep_case(&VolumeSubject::default(), case, &effort, &|_| false);
+    let figures = sweep_case(&RaidSubject::default(), case, &effort, &|_| false);
     assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
     assert!(figures.reopens > 60, "{figures}");
 }
@@ -72,7 +72,7 @@ fn parity_that_looks_like_metadata_holds() {
     let effort = Effort { cuts_max: 24, ..Effort::default() };
     for volatile in [false, true] {
         let case = Case { seed: 30_007, volatile };
-        let figures = sweep_case(&VolumeSubject::default(), case, &effort, &|_| false);
+        let figures = sweep_case(&RaidSubject::default(), case, &effort, &|_| false);
         assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
         assert!(figures.reopens > 60, "{figures}");
     }
@@ -83,10 +83,10 @@ fn parity_that_looks_like_metadata_holds() {
 #[test]
 fn a_recovery_without_a_free_segment_holds() {
     let case = Case { seed: 30_072, volatile: false };
-    let held = replay(&VolumeSubject::default(), case, "328:NDNNNN@L3169934881", None);
+    let held = replay(&RaidSubject::default(), case, "328:NDNNNN@L3169934881", None);
     assert_eq!(held, Ok(()));
     let effort = Effort { cuts_max: 24, ..Effort::default() };
-    let figures = sweep_case(&VolumeSubject::default(), case, &effort, &|_| false);
+    let figures = sweep_case(&RaidSubject::default(), case, &effort, &|_| false);
     assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
     assert!(figures.reopens > 60, "{figures}");
 }
@@ -95,7 +95,7 @@ fn a_recovery_without_a_free_segment_holds() {
 fn every_defect_built_in_is_caught() {
     for canary in Canary::ALL {
         let effort = Effort { cuts_max: 40, samples: 4, failures_max: 1, ..Effort::default() };
-        let figures = sweep(VolumeSubject { canary: Some(canary) }, 0..40, effort);
+        let figures = sweep(RaidSubject { canary: Some(canary) }, 0..40, effort);
         let failure = figures.failures.first().unwrap_or_else(|| panic!("{canary:?} not caught"));
         println!("{canary:?}, after {} reopens: {failure}", figures.reopens);
     }
@@ -127,7 +127,7 @@ fn what_failed_once_in_a_volumes_lives_holds() {
         2171, 2337, 2381, 2385, 12029,
     ];
     for seed in failed {
-        if let Err(why) = lives::simulate(seed, &mut |_| {}) {
+        if let Err(why) = sim::simulate(seed, &mut |_| {}) {
             panic!("seed {seed}: {why}");
         }
     }
@@ -146,7 +146,7 @@ fn what_failed_once_in_a_volumes_lives_holds() {
 #[test]
 fn what_failed_once_in_a_branch_holds() {
     for seed in [204, 561, 821, 843, 988, 4352, 20233] {
-        if let Err(why) = lives::simulate(seed, &mut |_| {}) {
+        if let Err(why) = sim::simulate(seed, &mut |_| {}) {
             panic!("seed {seed}: {why}");
         }
     }
@@ -159,7 +159,7 @@ fn what_failed_once_in_a_branch_holds() {
 #[test]
 fn what_may_have_been_acknowledged_is_not_taken_for_torn() {
     for seed in [1377, 791] {
-        if let Err(why) = lives::simulate(seed, &mut |_| {}) {
+        if let Err(why) = sim::simulate(seed, &mut |_| {}) {
             panic!("seed {seed}: {why}");
         }
     }
@@ -170,7 +170,7 @@ fn what_may_have_been_acknowledged_is_not_taken_for_torn() {
 fn branches_reach_what_they_are_for() {
     let mut all = Summary::default();
     for seed in 1000..1030 {
-        match lives::simulate(seed, &mut |_| {}) {
+        match sim::simulate(seed, &mut |_| {}) {
             Ok(summary) => all.add(&summary),
             Err(why) => panic!("seed {seed}: {why}"),
         }
@@ -193,7 +193,7 @@ fn branches_reach_what_they_are_for() {
 fn a_volume_lives_through_power_cuts_and_faults() {
     let mut all = Summary::default();
     for seed in 20..40 {
-        match lives::simulate(seed, &mut |_| {}) {
+        match sim::simulate(seed, &mut |_| {}) {
             Ok(summary) => all.add(&summary),
             Err(why) => panic!("seed {seed}: {why}"),
         }
@@ -203,7 +203,7 @@ fn a_volume_lives_through_power_cuts_and_faults() {
 
 #[test]
 fn one_seed_gives_one_run() {
-    let hash = |seed| lives::simulate(seed, &mut |_| {}).map(|summary| summary.hash);
+    let hash = |seed| sim::simulate(seed, &mut |_| {}).map(|summary| summary.hash);
     assert_eq!(hash(30), hash(30));
     assert_ne!(hash(30), hash(31));
 }

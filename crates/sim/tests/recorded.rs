@@ -3,7 +3,7 @@
 
 use furrow_kv::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, sweep_case};
-use furrow_sim::replay::Replay;
+use furrow_sim::kv::recorded::RecordedSubject;
 
 /// Stock db_bench, and the driver of the plugin.
 const RUNS: [(&str, &[u8]); 2] = [
@@ -15,7 +15,7 @@ fn sweep(canary: Option<Canary>, seeds: impl IntoIterator<Item = u64>, effort: E
     let mut figures = Figures::default();
     for seed in seeds {
         for (name, bytes) in RUNS {
-            let replay = Replay::new(name, bytes, canary).expect("it can be replayed");
+            let replay = RecordedSubject::new(name, bytes, canary).expect("it can be replayed");
             assert!(replay.calls() > 500, "{name}: {} calls", replay.calls());
             for volatile in [false, true] {
                 figures.add(sweep_case(&replay, Case { seed, volatile }, &effort, &|_| false));

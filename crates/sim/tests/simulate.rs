@@ -1,6 +1,6 @@
 //! The simulation: seeds that must hold, and one seed is one run.
 
-use furrow_sim::simulate::simulate;
+use furrow_sim::fs::sim::simulate;
 
 fn run(seed: u64) -> (u64, Vec<String>) {
     let mut lines = Vec::new();

@@ -7,9 +7,9 @@ use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options as DriveOpti
 use furrow_raid::format::RING_ZONES;
 use furrow_raid::{Config, Level, Options, Recovered, assemble, create};
 use furrow_rt::{Config as RtConfig, Pages, Rng, Rt};
-use furrow_sim::array::devices;
-use furrow_sim::blocks::{Blocks, TRIM, page};
-use furrow_sim::part::Part;
+use furrow_sim::raid::array::devices;
+use furrow_sim::raid::oracle::{Blocks, TRIM, page};
+use furrow_sim::raid::part::Part;
 use furrow_zone::{ErrorKind, Geometry, ZoneId, ZoneState, ZonedDevice};
 use std::cell::RefCell;
 use std::rc::Rc;

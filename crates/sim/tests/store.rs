@@ -4,12 +4,12 @@
 
 use furrow_kv::Canary;
 use furrow_sim::crash::{Case, Effort, Figures, sweep_case};
-use furrow_sim::simulate::Summary;
-use furrow_sim::store::StoreSubject;
-use furrow_sim::store_lives::{simulate, simulate_with};
+use furrow_sim::kv::crash::KvSubject;
+use furrow_sim::kv::sim::{simulate, simulate_with};
+use furrow_sim::simulation::Summary;
 use std::panic::catch_unwind;
 
-fn sweep(subject: StoreSubject, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
+fn sweep(subject: KvSubject, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
     let mut figures = Figures::default();
     for seed in seeds {
         for volatile in [false, true] {
@@ -25,7 +25,7 @@ fn sweep(subject: StoreSubject, seeds: impl IntoIterator<Item = u64>, effort: Ef
 #[test]
 fn the_store_keeps_what_was_synced() {
     let effort = Effort { cuts_max: 20, samples: 3, nested_one_in: 4, ..Effort::default() };
-    let figures = sweep(StoreSubject::default(), 0..20, effort);
+    let figures = sweep(KvSubject::default(), 0..20, effort);
     println!("{figures}");
     assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
     assert!(figures.reopens > 1000 && figures.nested > 100, "{figures}");
@@ -35,7 +35,7 @@ fn the_store_keeps_what_was_synced() {
 fn every_defect_built_in_is_caught() {
     for canary in Canary::CRASH {
         let effort = Effort { cuts_max: 100, failures_max: 1, ..Effort::default() };
-        let figures = sweep(StoreSubject { canary: Some(canary) }, 1..20, effort);
+        let figures = sweep(KvSubject { canary: Some(canary) }, 1..20, effort);
         assert!(!figures.failures.is_empty(), "{canary:?}: {figures}");
     }
 }

@@ -1,0 +1,20 @@
+//! File systems: crash sweeps, simulation, damaged images, and the model and oracle that judge them.
+
+pub mod attributes;
+pub mod client;
+pub mod content;
+pub mod crash;
+pub mod damage;
+pub mod faults;
+mod flood;
+mod fsync_batch;
+pub mod generate;
+pub mod history;
+mod isolation;
+pub mod model;
+pub mod observe;
+pub mod op;
+pub mod oracle;
+pub mod read_only;
+pub mod repair;
+pub mod sim;

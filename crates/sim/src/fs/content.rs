@@ -1,0 +1,313 @@
+//! Content of files in the model: which bytes come from which write.
+//!
+//! A file is a size and extents. An extent says whose payload its bytes are: of which file, which
+//! version, from which byte of it on. So a copy in another file, at another place, still says where
+//! its bytes were written. What no extent covers reads as zeros.
+
+use crate::fs::op::{How, Object, Op, SECTOR, SECTORS_PER_BLOCK, fill};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Bytes per block: durability is per block.
+pub const BLOCK: u64 = SECTOR as u64 * SECTORS_PER_BLOCK;
+
+/// Whose payload the bytes up to `end` are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extent {
+    end: u64,
+    object: Object,
+    version: u32,
+    /// Where the first byte is in the payload.
+    at: u64,
+}
+
+impl Extent {
+    /// The same extent from its byte `from` on, if it starts at `start`.
+    fn skip(self, start: u64, from: u64) -> Extent {
+        Extent { at: self.at + (from - start), ..self }
+    }
+}
+
+/// Content of a file: its size and the ranges that hold something.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    /// Bytes.
+    pub size: u64,
+    extents: BTreeMap<u64, Extent>,
+}
+
+/// What a copy puts into a file: found out when it is submitted, for the source may change later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// Where it goes.
+    range: Range<u64>,
+    /// What goes there.
+    extents: BTreeMap<u64, Extent>,
+    /// Where the engine may be done with a part, in order; the last one is the end.
+    ends: Vec<u64>,
+}
+
+impl Copied {
+    /// True if there is nothing to copy.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+}
+
+impl Content {
+    /// No content yet, and no end of it.
+    pub(crate) fn endless() -> Content {
+        Content { size: u64::MAX, extents: BTreeMap::new() }
+    }
+
+    /// The extents in `range`, cut off at its ends.
+    fn within(&self, range: Range<u64>) -> impl Iterator<Item = (u64, Extent)> + '_ {
+        let before = self.extents.range(..range.start).next_back();
+        let before = before.filter(|(_, extent)| extent.end > range.start);
+        let all = before.into_iter().chain(self.extents.range(range.start..range.end));
+        all.map(move |(&start, &extent)| {
+            let from = start.max(range.start);
+            (from, Extent { end: extent.end.min(range.end), ..extent.skip(start, from) })
+        })
+    }
+
+    /// Makes a hole of `range`.
+    fn clear(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        if let Some((&start, extent)) = self.extents.range_mut(..range.start).next_back()
+            && extent.end > range.start
+        {
+            let whole = *extent;
+            extent.end = range.start;
+            if whole.end > range.end {
+                self.extents.insert(range.end, whole.skip(start, range.end));
+            }
+        }
+        while let Some((&start, &extent)) = self.extents.range(range.start..range.end).next() {
+            self.extents.remove(&start);
+            if extent.end > range.end {
+                self.extents.insert(range.end, extent.skip(start, range.end));
+            }
+        }
+    }
+
+    /// Writes `length` bytes of version `version` of `object`.
+    pub fn write(&mut self, object: Object, offset: u64, length: u32, version: u32) {
+        let end = offset + u64::from(length);
+        self.clear(offset..end);
+        self.extents.insert(offset, Extent { end, object, version, at: offset });
+        self.size = self.size.max(end);
+    }
+
+    /// Sets the size; what is cut off reads as zeros if the file grows again.
+    pub fn truncate(&mut self, size: u64) {
+        self.clear(size..u64::MAX);
+        self.size = size;
+    }
+
+    /// Applies the operation if it changes content; a copy is [`Content::paste`]d.
+    pub fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Write { object, offset, length, version } => {
+                self.write(object, offset, length, version);
+            }
+            Op::Truncate { size, .. } => self.truncate(size),
+            Op::Fallocate { how, offset, length, .. } => {
+                if matches!(how, How::Punch | How::Zero | How::ZeroKeepSize) {
+                    self.clear(offset..offset + length);
+                }
+                if matches!(how, How::Extend | How::Zero) {
+                    self.size = self.size.max(offset + length);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What a copy of `length` bytes from `source` on puts at `target`.
+    pub fn copy(&self, source: u64, target: u64, length: u64) -> Copied {
+        let length = length.min(self.size.saturating_sub(source));
+        let range = target..target + length;
+        let mut ends = Vec::new();
+        // Data from the beginning on goes at once; holes and what is between them goes in parts.
+        let starts_in_hole = self.within(source..source + 1).next().is_none();
+        if starts_in_hole {
+            let next = (source / BLOCK + 1) * BLOCK;
+            ends.extend((next..source + length).step_by(BLOCK as usize));
+        }
+        ends.push(source + length);
+        let extents = self.within(source..source + length).map(|(start, extent)| {
+            let moved = |at: u64| at - source + target;
+            (moved(start), Extent { end: moved(extent.end), ..extent })
+        });
+        Copied {
+            range,
+            extents: extents.collect(),
+            ends: ends.into_iter().map(|end| end - source + target).collect(),
+        }
+    }
+
+    /// Puts a copy into the file, and tells `seen` of each state that may be seen on the way.
+    pub fn paste(&mut self, copied: &Copied, mut seen: impl FnMut(&Content)) {
+        let mut from = copied.range.start;
+        for &end in copied.ends.iter().filter(|_| !copied.is_empty()) {
+            self.clear(from..end);
+            let whole = Content { size: u64::MAX, extents: copied.extents.clone() };
+            self.extents.extend(whole.within(from..end));
+            self.size = self.size.max(end);
+            from = end;
+            seen(self);
+        }
+    }
+
+    /// Fills `out` with what is there from `offset` on; past the end of the file, zeros.
+    pub fn read(&self, offset: u64, out: &mut [u8]) {
+        out.fill(0);
+        let end = offset.saturating_add(out.len() as u64);
+        for (start, extent) in self.within(offset..end) {
+            let out = &mut out[(start - offset) as usize..(extent.end - offset) as usize];
+            fill(out, extent.object, extent.at, extent.version);
+        }
+    }
+
+    /// Takes block `block` over from `other`.
+    pub fn adopt_block(&mut self, other: &Content, block: u64) {
+        let range = block * BLOCK..(block + 1) * BLOCK;
+        self.clear(range.clone());
+        self.extents.extend(other.within(range));
+    }
+
+    /// The blocks that are no holes.
+    pub fn blocks(&self) -> BTreeSet<u64> {
+        let blocks = |(start, extent): (&u64, &Extent)| start / BLOCK..extent.end.div_ceil(BLOCK);
+        self.extents.iter().flat_map(blocks).collect()
+    }
+}
+
+/// A change of content that may have been applied.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// What was asked for.
+    pub op: Op,
+    /// Of a copy: what it puts there.
+    pub copied: Option<Rc<Copied>>,
+    /// It failed in the middle: a part of it may be done, for good.
+    pub torn: bool,
+}
+
+impl Change {
+    /// Applies it, and tells `seen` of each state that may be seen on the way.
+    pub fn apply(&self, content: &mut Content, mut seen: impl FnMut(&Content)) {
+        match &self.copied {
+            Some(copied) => content.paste(copied, seen),
+            None => {
+                content.apply(&self.op);
+                seen(content);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Object = Object(0x100_0000);
+    const TWO: Object = Object(0x100_0001);
+
+    fn bytes(content: &Content) -> Vec<u8> {
+        let mut out = vec![0xff; content.size as usize];
+        content.read(0, &mut out);
+        out
+    }
+
+    fn payload(object: Object, version: u32, range: Range<u64>) -> Vec<u8> {
+        let mut out = vec![0; (range.end - range.start) as usize];
+        fill(&mut out, object, range.start, version);
+        out
+    }
+
+    #[test]
+    fn truncation_leaves_zeros_when_the_file_grows_again() {
+        let mut content = Content::default();
+        content.write(ONE, 0, 8192, 1);
+        content.truncate(700);
+        content.truncate(8192);
+        let found = bytes(&content);
+        assert_eq!(found[..700], payload(ONE, 1, 0..700));
+        assert!(found[700..].iter().all(|&b| b == 0));
+        assert_eq!(content.blocks().into_iter().collect::<Vec<_>>(), [0]);
+        content.truncate(0);
+        assert_eq!(content, Content::default());
+    }
+
+    /// Against plain bytes: any mix of writes, holes, cuts and copies.
+    #[test]
+    fn it_is_what_a_string_of_bytes_would_be() {
+        let mut rng = furrow_rt::Rng::new(5);
+        let (mut content, mut plain) = (Content::default(), Vec::<u8>::new());
+        for version in 1..3000 {
+            let (offset, length) = (rng.below(20_000), 1 + rng.below(6000));
+            let range = offset as usize..(offset + length) as usize;
+            match rng.below(6) {
+                0 | 1 => {
+                    content.write(ONE, offset, length as u32, version);
+                    plain.resize(plain.len().max(range.end), 0);
+                    plain[range].copy_from_slice(&payload(ONE, version, offset..offset + length));
+                }
+                2 => {
+                    content.truncate(offset);
+                    plain.resize(offset as usize, 0);
+                }
+                3 => {
+                    let how = [How::Punch, How::Zero, How::ZeroKeepSize][rng.below(3) as usize];
+                    content.apply(&Op::Fallocate { object: ONE, how, offset, length });
+                    if how == How::Zero {
+                        plain.resize(plain.len().max(range.end), 0);
+                    }
+                    let end = range.end.min(plain.len());
+                    plain[range.start.min(end)..end].fill(0);
+                }
+                4 => {
+                    let target = offset + length + rng.below(3000);
+                    let copied = content.copy(offset, target, length);
+                    content.paste(&copied, |_| {});
+                    let source =
+                        plain[range.start.min(plain.len())..range.end.min(plain.len())].to_vec();
+                    if !source.is_empty() {
+                        let end = target as usize + source.len();
+                        plain.resize(plain.len().max(end), 0);
+                        plain[target as usize..end].copy_from_slice(&source);
+                    }
+                }
+                _ => {
+                    let mut other = Content::endless();
+                    content.blocks().iter().for_each(|&at| other.adopt_block(&content, at));
+                    other.truncate(content.size);
+                    assert_eq!(bytes(&other), plain);
+                }
+            }
+            assert_eq!(bytes(&content), plain, "at version {version}");
+        }
+    }
+
+    #[test]
+    fn a_copy_says_where_its_bytes_were_written() {
+        let mut content = Content::default();
+        content.write(ONE, 1000, 500, 1);
+        let copied = content.copy(900, 5, 10_000);
+        let mut other = Content::default();
+        other.write(TWO, 0, 2000, 7);
+        other.paste(&copied, |_| {});
+        assert_eq!(other.size, 2000);
+        let found = bytes(&other);
+        assert_eq!(found[..5], payload(TWO, 7, 0..5));
+        assert!(found[5..105].iter().all(|&b| b == 0));
+        assert_eq!(found[105..605], payload(ONE, 1, 1000..1500));
+        assert_eq!(found[605..], payload(TWO, 7, 605..2000));
+        assert!(content.copy(1500, 0, 10).is_empty());
+    }
+}

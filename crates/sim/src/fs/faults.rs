@@ -1,0 +1,240 @@
+//! A file system on a drive that fails: which faults strike in a case of the crash sweep, and what
+//! must hold when the drive is opened again.
+//!
+//! What must survive is written down with the fault model (`furrow_emu::fault`) and in
+//! docs/ARCHITECTURE.md: everything acknowledged, whatever failed; except that the blocks of an
+//! offline zone are gone, and that a drive whose *metadata* zones cannot be written any more may
+//! refuse to be mounted for writing, but then shows everything when mounted for reading.
+
+use crate::crash::Case;
+use crate::fs::crash::{Setup, fsck, probe};
+use crate::fs::history::Expected;
+use crate::fs::observe::{Trouble, check, check_damaged, told};
+use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
+use furrow_fs::{Fs, MountOptions, ZoneUse};
+use furrow_rt::{Nanos, Rng, Rt};
+use furrow_zone::{BlockCount, ErrorKind, Lba, ZoneId, ZoneState, ZonedDevice};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// True if the drive of this case fails in more ways than by power cuts: of every other seed.
+pub fn strikes(case: Case) -> bool {
+    case.seed % 4 >= 2
+}
+
+/// An error that a fault of the drive explains.
+pub fn explains(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Io | ErrorKind::ReadOnly)
+}
+
+/// The zones that hold no files: without them there is no file system.
+pub fn metadata_zones(fs: &Fs) -> BTreeSet<ZoneId> {
+    let is_metadata = |usage| {
+        use ZoneUse::{Checkpoint, DeltaLog, SyncLog, Tables};
+        matches!(usage, Checkpoint | DeltaLog | Tables | SyncLog)
+    };
+    let zones = fs.zone_map().unwrap_or_default();
+    // They come first. One that has failed by now is among them, and shown as retired.
+    let last = zones.iter().rposition(|info| is_metadata(info.usage));
+    let mut count = last.map_or(0, |last| last + 1);
+    count += zones[count..].iter().take_while(|info| info.usage == ZoneUse::Retired).count();
+    (0..count as u32).map(ZoneId).collect()
+}
+
+fn draw(kind: u64, nth: When, rng: &mut Rng) -> Fault {
+    let fault = match kind {
+        0 => Fault::new(FaultKind::WriteError).times(1),
+        1 => Fault::new(FaultKind::WriteTorn).times(1),
+        2 => Fault::new(FaultKind::ReadError).times(1),
+        3 => Fault::new(FaultKind::Disappear { commands: Some(1 + rng.below(30)) }),
+        4 => Fault::new(FaultKind::ZoneReadOnly),
+        5 => Fault::new(FaultKind::ZoneOffline),
+        6 => Fault::new(FaultKind::ZoneFull),
+        _ => {
+            let nanoseconds = rng.below(3) * Nanos::MILLI;
+            let polls = 1 + rng.below(20) as u32;
+            let every = When::OneIn(1 + rng.below(10));
+            return Fault::new(FaultKind::Slow { polls, nanoseconds }).when(every);
+        }
+    };
+    fault.when(nth)
+}
+
+/// Faults that strike while the clients work.
+pub fn in_run(case: Case) -> Vec<Fault> {
+    let mut rng = Rng::new(case.seed ^ 0xfa_017);
+    (0..1 + rng.below(2))
+        .map(|_| {
+            let within = [50, 200, 600][rng.below(3) as usize];
+            let (kind, nth) = (rng.below(8), When::Nth(1 + rng.below(within)));
+            draw(kind, nth, &mut rng)
+        })
+        .collect()
+}
+
+/// What a power cut may do to a drive besides: nothing in half of the cases, a zone found
+/// read-only, offline or full, or errors when it is next used.
+pub fn at_rest(emulator: &Emulator, seed: u64) {
+    // What is left of the run's is over.
+    let _ = emulator.clear_faults(None);
+    emulator.power_on();
+    let mut rng = Rng::new(seed ^ 0xa7_4e57);
+    let geometry = emulator.geometry().clone();
+    let Ok(report) = emulator.report(ZoneId(0), geometry.zones) else { return };
+    let used: Vec<_> = report.iter().filter(|zone| zone.write_pointer.0 > 0).collect();
+    let kind = rng.below(16);
+    let fault = match kind {
+        4..=6 => {
+            let zone = used[rng.below(used.len() as u64) as usize].zone;
+            let kinds = [FaultKind::ZoneReadOnly, FaultKind::ZoneOffline, FaultKind::ZoneFull];
+            Fault::new(kinds[kind as usize - 4]).at_zone(zone)
+        }
+        // A block that cannot be read, until somebody clears the fault.
+        7 => {
+            let zone = used[rng.below(used.len() as u64) as usize];
+            let at = geometry.start(zone.zone).0 + rng.below(zone.write_pointer.0);
+            Fault::new(FaultKind::ReadError).at_blocks(Lba(at), BlockCount(1))
+        }
+        0..=3 => draw(kind, When::Nth(1 + rng.below(30)), &mut rng),
+        _ => return,
+    };
+    // A zone that is full already cannot become it.
+    let _ = emulator.inject(fault);
+}
+
+/// What a drive is like when it is opened.
+struct Damage {
+    /// Zones gone with their blocks.
+    offline: bool,
+    /// Zones that cannot be written any more: room that is gone.
+    closed: bool,
+    /// Zones without which there is no mount for writing.
+    metadata: bool,
+}
+
+fn damage(emulator: &Emulator, expected: &Expected) -> Result<Damage, String> {
+    let zones = emulator.geometry().zones;
+    let report = emulator.report(ZoneId(0), zones).map_err(|status| status.to_string())?;
+    let mut damage = Damage { offline: false, closed: false, metadata: false };
+    for zone in &report {
+        let dead = matches!(zone.state, ZoneState::Offline | ZoneState::ReadOnly);
+        damage.closed |= dead;
+        damage.offline |= zone.state == ZoneState::Offline;
+        // A run that never got to its mount does not know which they are.
+        let known = !expected.metadata.is_empty();
+        damage.metadata |= dead && (expected.metadata.contains(&zone.zone) || !known);
+    }
+    Ok(damage)
+}
+
+/// Reopens a drive with faults: once with those that are still to come, which may refuse, and once
+/// without, which must hold what was promised.
+///
+/// # Errors
+/// Says what does not hold.
+pub async fn reopen(
+    rt: Rt,
+    emulator: Emulator,
+    case: Case,
+    setup: Setup,
+    expected: Expected,
+) -> Result<(), Trouble> {
+    let choice = rt.random();
+    if !emulator.faults().is_empty() {
+        let looked = look(&rt, &emulator, &setup.mount, &expected).await;
+        match looked {
+            Ok(()) => {}
+            Err(Trouble::Refused(_, kind)) if explains(kind) => {}
+            // A block that could not be read may have been one that says why there is no room.
+            Err(Trouble::Refused(_, ErrorKind::NoSpace)) => {}
+            Err(trouble) => return Err(trouble.at("with faults")),
+        }
+        // The next one finds a drive that lost its power meanwhile.
+        emulator.power_cut(&Fates::seeded(choice));
+        rt.sleep(Nanos::MILLI).await;
+        let _ = emulator.clear_faults(None);
+        emulator.power_on();
+    }
+    let damage = damage(&emulator, &expected)?;
+    if damage.offline {
+        return after_loss(&rt, &emulator, &setup, &expected).await;
+    }
+    let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
+    if choice.is_multiple_of(3) {
+        fsck(&device, "after the crash").await?;
+    }
+    let fs = match Fs::mount(&rt, device.clone(), setup.mount.clone()).await {
+        Err(error) if damage.metadata && explains(error.kind()) => {
+            return look_only(&rt, device, &setup, &expected).await;
+        }
+        // A full drive that loses zones has no room for what recovery writes.
+        Err(error) if damage.closed && error.kind() == ErrorKind::NoSpace => {
+            return look_only(&rt, device, &setup, &expected).await;
+        }
+        other => other.map_err(told("mount"))?,
+    };
+    check(&fs, &expected).await?;
+    let used = async {
+        probe(&fs, choice ^ case.seed).await?;
+        match fs.unmount().await {
+            Err(error) if error.kind() != ErrorKind::NoSpace => Err(told("unmount")(error)),
+            _ => Ok(()),
+        }
+    };
+    match used.await {
+        Err(Trouble::Refused(_, kind)) if damage.metadata && explains(kind) => return Ok(()),
+        other => other.map_err(|trouble| trouble.at("after recovery"))?,
+    }
+    drop(fs);
+    fsck(&device, "after recovery").await
+}
+
+/// Mounts, compares, unmounts.
+async fn look(
+    rt: &Rt,
+    emulator: &Emulator,
+    mount: &MountOptions,
+    expected: &Expected,
+) -> Result<(), Trouble> {
+    let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
+    let fs = Fs::mount(rt, device, mount.clone()).await.map_err(told("mount"))?;
+    let compared = check(&fs, expected).await.map(|_| ());
+    let ended = fs.unmount().await.map_err(told("unmount"));
+    compared.and(ended)
+}
+
+/// What cannot be written any more must still show everything.
+async fn look_only(
+    rt: &Rt,
+    device: Rc<dyn ZonedDevice>,
+    setup: &Setup,
+    expected: &Expected,
+) -> Result<(), Trouble> {
+    let mount = MountOptions { read_only: true, ..setup.mount.clone() };
+    let fs = Fs::mount(rt, device, mount).await.map_err(told("mount for reading"))?;
+    check(&fs, expected).await.map_err(|trouble| trouble.at("mounted for reading"))?;
+    fs.unmount().await.map_err(told("unmount"))
+}
+
+/// With zones gone: what can be read is true, and what is elsewhere can be read.
+async fn after_loss(
+    rt: &Rt,
+    emulator: &Emulator,
+    setup: &Setup,
+    expected: &Expected,
+) -> Result<(), Trouble> {
+    let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
+    let fs = match Fs::mount(rt, device.clone(), setup.mount.clone()).await {
+        // Recovery needs something that is gone: it says so, and changes nothing.
+        Err(error) if explains(error.kind()) => return Ok(()),
+        // Room is gone too: what is left can be looked at.
+        Err(error) if error.kind() == ErrorKind::NoSpace => {
+            let mount = MountOptions { read_only: true, ..setup.mount.clone() };
+            Fs::mount(rt, device, mount).await.map_err(told("mount for reading, a zone gone"))?
+        }
+        other => other.map_err(told("mount with a zone gone"))?,
+    };
+    check_damaged(&fs, expected).await.map_err(|trouble| trouble.at("with a zone gone"))?;
+    let _ = fs.unmount().await;
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! Floods of removals: a client fills the drive with files that need more than their inode, waits
+//! until they are durable, and removes all of them. A crash then finds more removals in the sync
+//! log than there is room for nodes.
+
+use crate::fs::model::{BLOCK, Model};
+use crate::fs::op::{Make, Name, Object, Op};
+
+/// First of the names that a flood uses.
+const FIRST: u16 = 1_000;
+/// A block that no inode points to.
+const FAR: u64 = 700;
+
+/// How far a flood has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Making,
+    /// Waiting until all is durable.
+    Syncing,
+    Removing,
+    /// The removals are made durable by an fsync.
+    Ending,
+    Over,
+}
+
+/// A flood, as one client draws it.
+#[derive(Clone, Debug)]
+pub(crate) struct Flood {
+    stage: Stage,
+    /// Files to make, if there is room.
+    files: u16,
+    made: u16,
+    /// The last of them is to be written.
+    write: Option<Object>,
+}
+
+impl Flood {
+    /// A flood of so many files; of none there is no flood.
+    pub(crate) fn of(files: u16) -> Flood {
+        let stage = if files == 0 { Stage::Over } else { Stage::Making };
+        Flood { stage, files, made: 0, write: None }
+    }
+
+    /// The next operation of it, for `client`, which calls its next object `object`; `None` if it
+    /// has come to its end.
+    pub(crate) fn next(
+        &mut self,
+        model: &Model,
+        client: u8,
+        (object, version): (&mut dyn FnMut() -> Object, &mut dyn FnMut() -> u32),
+    ) -> Option<Op> {
+        if let Some(object) = self.write.take() {
+            if model.names.node(object).is_some() {
+                let (offset, length) = (FAR * BLOCK, 512);
+                return Some(Op::Write { object, offset, length, version: version() });
+            }
+            // There was no room for another.
+            self.made = self.files;
+        }
+        if self.stage == Stage::Making && self.made == self.files {
+            self.stage = Stage::Syncing;
+        }
+        match self.stage {
+            Stage::Making => {
+                let name = Name { client, index: FIRST + self.made };
+                let object = object();
+                self.made += 1;
+                self.write = Some(object);
+                Some(Op::Create { make: Make::File, object, dir: Object::ROOT, name, mode: 0o600 })
+            }
+            Stage::Syncing => {
+                self.stage = Stage::Removing;
+                Some(Op::Sync)
+            }
+            Stage::Removing => {
+                let mut names = model.names.names();
+                let next = names.find(|(_, name, object)| {
+                    let file = model.names.node(*object).is_some_and(|n| n.make == Make::File);
+                    name.client == client && name.index >= FIRST && file
+                });
+                if let Some((dir, name, _)) = next {
+                    return Some(Op::Unlink { dir, name });
+                }
+                self.stage = Stage::Ending;
+                let data_only = false;
+                Some(Op::Fsync { object: Object::ROOT, data_only, background: false })
+            }
+            Stage::Ending | Stage::Over => {
+                self.stage = Stage::Over;
+                None
+            }
+        }
+    }
+}

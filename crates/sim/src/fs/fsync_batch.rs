@@ -1,0 +1,264 @@
+//! Fsyncs that share a record, one of them of a damaged file.
+//!
+//! On a copy of the drive of a life, files of the harness's own are made beside those of the
+//! clients: one that is large, or a directory with long attributes, and a few small ones. All of
+//! them are changed. Then blocks of nodes are damaged that the fsync of the large one needs, and
+//! that nobody has looked at since: so its damage is met only by the record that it shares with
+//! the others, who are all synced at once. What the large one is answered is open. The others
+//! must be told that they are durable, and must be so after a power cut. What became of the copy
+//! is thrown away.
+
+use crate::fs::crash::Setup;
+use crate::fs::faults::metadata_zones;
+use crate::fs::history::History;
+use crate::fs::isolation::is_damage;
+use crate::fs::observe::{Trouble, check, told};
+use furrow_emu::{Emulator, Fates, Fault, FaultKind, Options};
+use furrow_fs::format::{LEVEL_INODE, LEVEL_XATTR, NODE_MAGIC, NodeHeader};
+use furrow_fs::{
+    Attr, Fs, Ino, MountOptions, NewNode, OnDamage, SetAttr, Time, WriteData, XattrMode,
+};
+use furrow_log::address::{BlockAddr, blocks_begun, read_blocks, sectors_per_block};
+use furrow_rt::{Nanos, PAGE_SIZE, Pool, Rng, Rt};
+use furrow_zone::{BlockCount, ErrorKind, Lba, QueueId, Result, ZonedDevice};
+use std::rc::Rc;
+use zerocopy::FromBytes;
+
+/// Small files beside the damaged one: more than there are records in flight.
+const SMALL: u64 = 6;
+/// Pages of the cache: as few as there may be, so that what is looked at no more leaves it.
+const CACHE: usize = 256;
+/// Blocks of a file that are read to have the others leave it.
+const READ: u64 = 320;
+
+/// What the damaged file is, and which of its nodes are damaged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Large {
+    /// A directory whose attributes have nodes of their own: these.
+    Directory,
+    /// A file with index nodes and leaves: the leaves.
+    Leaves,
+    /// The same: the index nodes.
+    Index,
+}
+
+impl Large {
+    /// Blocks of it that are changed, each with a leaf of its own.
+    fn blocks(self) -> &'static [u64] {
+        match self {
+            Large::Directory => &[],
+            Large::Leaves | Large::Index => &[600, 3_000_000],
+        }
+    }
+
+    fn called(self) -> &'static str {
+        match self {
+            Large::Directory => "an fsync that lacks attributes, beside others",
+            Large::Leaves => "an fsync that lacks a leaf, beside others",
+            Large::Index => "an fsync that lacks an index, beside others",
+        }
+    }
+
+    fn is_damaged(self, level: u8) -> bool {
+        match self {
+            Large::Directory => level == LEVEL_XATTR,
+            Large::Leaves => level == 0,
+            Large::Index => (1..LEVEL_XATTR).contains(&level),
+        }
+    }
+}
+
+fn mount_options(setup: &Setup) -> MountOptions {
+    MountOptions {
+        cache_pages: CACHE,
+        on_damage: OnDamage::Continue,
+        // A record is to tell of it, no checkpoint.
+        commit_interval: 100_000 * Nanos::SECOND,
+        ..setup.mount.clone()
+    }
+}
+
+async fn write(fs: &Fs, ino: Ino, block: u64, with: u8) -> Result<()> {
+    let at = block * PAGE_SIZE as u64;
+    fs.write(ino, WriteData::copy(fs.pool(), at, &[with; PAGE_SIZE])).await
+}
+
+/// Changes attributes of `ino` to what they are, so that there is something to sync.
+async fn touch(fs: &Fs, ino: Ino) -> Result<Attr> {
+    let mode = fs.getattr(ino).await?.mode;
+    fs.setattr(ino, SetAttr { mode: Some(mode), ..SetAttr::default() }).await
+}
+
+/// The files of the harness's own.
+struct Own {
+    large: Ino,
+    small: Vec<Ino>,
+    filler: Ino,
+}
+
+async fn make(fs: &Fs, kind: Large) -> Result<Own> {
+    let create = async |name: &str, node: NewNode| {
+        Ok::<Ino, furrow_zone::Error>(fs.create(Ino::ROOT, name.as_bytes(), &node).await?.ino)
+    };
+    let node = if kind == Large::Directory { NewNode::directory() } else { NewNode::file() };
+    let large = create("a large one", node).await?;
+    if kind == Large::Directory {
+        fs.setxattr(large, b"user.long", &[5; 9_000], XattrMode::Set).await?;
+    }
+    for block in kind.blocks() {
+        write(fs, large, *block, 1).await?;
+    }
+    let mut small = Vec::new();
+    for n in 0..SMALL {
+        let ino = create(&format!("a small one {n}"), NewNode::file()).await?;
+        write(fs, ino, 0, 1).await?;
+        small.push(ino);
+    }
+    let filler = create("a filler", NewNode::file()).await?;
+    let read = if kind == Large::Directory { 0 } else { READ };
+    for block in 0..read {
+        write(fs, filler, block, 1).await?;
+    }
+    fs.sync().await?;
+    Ok(Own { large, small, filler })
+}
+
+/// Where blocks of nodes are that are to be damaged: all that there ever were.
+async fn nodes_of(drive: &Emulator, first: usize, large: Ino, kind: Large) -> Vec<Lba> {
+    let (geometry, pool) = (drive.geometry().clone(), Pool::new(4));
+    let per_block = sectors_per_block(&geometry);
+    let mut found = Vec::new();
+    for zone in drive.snapshot().report().into_iter().skip(first) {
+        let start = geometry.start(zone.zone).0;
+        for offset in 0..blocks_begun(&zone, &geometry) {
+            let at = BlockAddr::new(&geometry, zone.zone, offset);
+            let Ok(pages) = read_blocks(drive, QueueId(0), at, 1, &pool).await else { continue };
+            let Ok((header, _)) = NodeHeader::read_from_prefix(pages[0].bytes()) else { continue };
+            if header.magic.get() == NODE_MAGIC
+                && header.ino.get() == large.0
+                && header.level != LEVEL_INODE
+                && kind.is_damaged(header.level)
+            {
+                found.push(Lba(start + u64::from(offset) * per_block));
+            }
+        }
+    }
+    found
+}
+
+/// What was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// The drive had no room for it, or recovery was in the way.
+    Nothing,
+    /// Nobody needed what was damaged.
+    Unharmed,
+    /// The fsync of the damaged file failed, and no other: what that is called.
+    Damage(&'static str),
+}
+
+/// Has files synced at once of which one is damaged, on a copy of `drive`.
+///
+/// # Errors
+/// Says whose fsync failed for another's damage, or was not kept.
+pub async fn sync_beside_damage(
+    rt: Rt,
+    drive: Emulator,
+    setup: Setup,
+    history: History,
+    seed: u64,
+) -> std::result::Result<Met, Trouble> {
+    // Drawn apart: seeds that failed once stay what they were.
+    let mut rng = Rng::new(seed ^ 0xba7c_4000);
+    let kind = [Large::Directory, Large::Leaves, Large::Index][rng.below(3) as usize];
+    let drive = Emulator::from_snapshot(&rt, &drive.snapshot(), Options::simulated());
+    let place = format!("beside a damaged {kind:?}");
+    let fs = Fs::mount(&rt, Rc::new(drive.clone()), mount_options(&setup)).await;
+    let fs = fs.map_err(told("mount"))?;
+    let recovered = check(&fs, &history.cut(history.mark())).await?;
+    let unless_full = |error: furrow_zone::Error| match error.kind() {
+        ErrorKind::NoSpace => Ok(Met::Nothing),
+        _ => Err(told("set-up")(error).at(&place)),
+    };
+    let own = match make(&fs, kind).await {
+        Ok(own) => own,
+        Err(error) => {
+            return unless_full(error);
+        }
+    };
+    // Nothing is in the cache then but what the changes need.
+    fs.unmount().await.map_err(told("unmount"))?;
+    let fs = Fs::mount(&rt, Rc::new(drive.clone()), mount_options(&setup)).await;
+    let fs = fs.map_err(told("mount"))?;
+    // The files of the clients are in the same records.
+    let mut others: Vec<Ino> = recovered.inos.values().map(|ino| Ino(ino.0)).collect();
+    let changed = async {
+        for block in kind.blocks() {
+            write(&fs, own.large, *block, 2).await?;
+        }
+        // Its attributes are not looked at by that.
+        let mtime = Some(Time { seconds: 1, nanoseconds: 0 });
+        fs.setattr(own.large, SetAttr { mtime, ..SetAttr::default() }).await?;
+        for ino in &own.small {
+            write(&fs, *ino, 0, 2).await?;
+        }
+        for ino in &others {
+            touch(&fs, *ino).await?;
+        }
+        for block in
+            (0..READ).cycle().take(if kind == Large::Directory { 0 } else { 2 * READ as usize })
+        {
+            fs.read(own.filler, block * PAGE_SIZE as u64, 1).await?;
+        }
+        Ok(())
+    };
+    if let Err(error) = changed.await {
+        return unless_full(error);
+    }
+    let damaged = nodes_of(&drive, metadata_zones(&fs).len(), own.large, kind).await;
+    for lba in &damaged {
+        let flip = Fault::new(FaultKind::BitFlip).at_blocks(*lba, BlockCount(1));
+        // What a crash tore cannot be read anyway.
+        let _ = drive.inject(flip);
+    }
+    others.extend(&own.small);
+    // In any order, and the damaged one twice: in one of those records it surely is.
+    others.insert(rng.below(others.len() as u64 + 1) as usize, own.large);
+    others.insert(rng.below(others.len() as u64 + 1) as usize, own.large);
+    let at = rng.below(others.len() as u64) as usize;
+    others.rotate_left(at);
+    let sync = |ino: &Ino| {
+        let (fs, ino) = (fs.clone(), *ino);
+        (ino, rt.spawn(async move { fs.fsync(ino, false).await }))
+    };
+    let tasks: Vec<_> = others.iter().map(sync).collect();
+    let mut met = Met::Unharmed;
+    for (ino, task) in tasks {
+        match task.await {
+            Ok(()) => {}
+            Err(error) if ino == own.large && is_damage(error.kind()) => {
+                met = Met::Damage(kind.called());
+            }
+            Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Met::Nothing),
+            Err(error) => return Err(told(format!("fsync of inode {ino}"))(error).at(&place)),
+        }
+    }
+    let after = drive.snapshot().power_cut(&Fates::seeded(rng.next()));
+    drop(fs);
+    let after = Emulator::from_snapshot(&rt, &after, Options::simulated());
+    let fs = match Fs::mount(&rt, Rc::new(after), mount_options(&setup)).await {
+        Ok(fs) => fs,
+        // Recovery had to see what is damaged.
+        Err(error) if is_damage(error.kind()) => return Ok(met),
+        Err(error) => return Err(told("mount after a power cut")(error).at(&place)),
+    };
+    for ino in &own.small {
+        let read = fs.read(*ino, 0, PAGE_SIZE).await;
+        let read = read.map_err(|error| told("read")(error).at(&place))?.to_vec();
+        if read != [2; PAGE_SIZE] {
+            let what = format!("inode {ino} was synced {place}, and is not kept");
+            return Err(what.into());
+        }
+    }
+    Ok(met)
+}

@@ -1,0 +1,471 @@
+//! The oracle: is what was found after a crash allowed by the durability contract?
+//!
+//! The contract (DESIGN §4.1, docs/ARCHITECTURE.md): an fsynced file holds, block by block, the
+//! fsynced version or a later written one, its size likewise; a name is there if its file or
+//! directory was fsynced after the change; a rename shows old or new; nothing shows blocks of
+//! another file or stale data. The engine promises more, and the oracle holds it to that: *every*
+//! acknowledged fsync or sync covers all name changes answered before it was submitted, and the
+//! names found are those after a prefix of the name changes, in the order they were applied (see
+//! [`crate::fs::history`] for what order means among clients).
+//!
+//! The oracle knows nothing of the engine: it compares an [`Observed`] tree with an [`Expected`].
+//! Times are compared as far as the harness knows when the engine took them: between submission and
+//! answer. Times of access are promised by nobody: what was read may have any by the clock.
+
+use crate::fs::attributes::{Allowed, Attributes, Moment, Times};
+use crate::fs::history::{Expected, ObjectSteps};
+use crate::fs::model::{BLOCK, Content, Namespace};
+use crate::fs::op::{
+    Ino, Kind, Make, Name, Object, SECTOR, describe, symlink_target, value_bytes, xattr_name,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes that a truncation cuts off at once; a longer one goes in steps, and a crash may find it
+/// between two of them (docs/ARCHITECTURE.md says so).
+const CUT_MAX: u64 = 126 << 20;
+
+/// One inode as the engine shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u16,
+    /// Owner and group.
+    pub owners: (u32, u32),
+    /// Times.
+    pub times: Times,
+    /// Link count.
+    pub links: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Of a symbolic link: its target.
+    pub target: Vec<u8>,
+    /// Of a directory: its names.
+    pub entries: BTreeMap<Vec<u8>, Ino>,
+    /// Extended attributes: values by name.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// The whole tree as the engine shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Every inode reached from the root.
+    pub nodes: BTreeMap<Ino, Found>,
+}
+
+impl Observed {
+    fn subdirectories(&self, found: &Found) -> u32 {
+        let is_directory =
+            |ino: &&Ino| self.nodes.get(ino).is_some_and(|child| child.kind == Kind::Directory);
+        found.entries.values().filter(is_directory).count() as u32
+    }
+
+    /// Checks what must hold of any tree: link counts, one name per directory.
+    ///
+    /// # Errors
+    /// Says which inode is wrong.
+    pub fn check_links(&self) -> Result<(), String> {
+        let mut names: BTreeMap<Ino, u32> = BTreeMap::from([(Ino::ROOT, 1)]);
+        for found in self.nodes.values() {
+            for &ino in found.entries.values() {
+                *names.entry(ino).or_default() += 1;
+            }
+        }
+        for (ino, found) in &self.nodes {
+            let names = names.get(ino).copied().unwrap_or(0);
+            let links = match found.kind {
+                Kind::Directory if names > 1 => {
+                    return Err(format!("directory {ino} has {names} names"));
+                }
+                Kind::Directory => 2 + self.subdirectories(found),
+                _ => names,
+            };
+            if links != found.links {
+                return Err(format!(
+                    "inode {ino} says {} links, the tree shows {links}",
+                    found.links
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether permission bits and owners are these.
+fn inode_fits(attributes: &Attributes, found: &Found) -> bool {
+    // Those of a symbolic link say nothing.
+    let mode = found.kind == Kind::Symlink || attributes.mode == found.mode;
+    mode && (attributes.uid, attributes.gid) == found.owners
+}
+
+fn kind_of(make: Make) -> Kind {
+    match make {
+        Make::File => Kind::File,
+        Make::Directory => Kind::Directory,
+        Make::Fifo => Kind::Fifo,
+        Make::Symlink(_) => Kind::Symlink,
+    }
+}
+
+/// Which inode each object of the model is.
+pub type Matching = BTreeMap<Object, Ino>;
+
+/// Which of the allowed names were found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// Which inode each object is.
+    pub matching: Matching,
+    /// How many name changes of each client are there.
+    pub prefixes: BTreeMap<u8, usize>,
+}
+
+/// Compares `client`'s names with those found; on success adds its objects to `matching`.
+fn compare_names(
+    names: &Namespace,
+    client: u8,
+    expected: &Expected,
+    observed: &Observed,
+    matching: &mut Matching,
+) -> Result<(), String> {
+    for (dir, node) in names.objects().filter(|(_, n)| n.make == Make::Directory) {
+        // A removed directory that is still open, in a live comparison, is not in the tree.
+        if node.names == 0 {
+            continue;
+        }
+        let ino = expected.inos.get(&dir).ok_or_else(|| format!("{dir} has no inode number"))?;
+        let found = observed.nodes.get(ino).ok_or_else(|| format!("{dir} is not there"))?;
+        let mine: BTreeMap<Name, Ino> = found
+            .entries
+            .iter()
+            .filter_map(|(bytes, &ino)| Name::parse(bytes).map(|name| (name, ino)))
+            .filter(|(name, _)| name.client == client || !dir.is_shared())
+            .collect();
+        for (name, object) in &node.entries {
+            let Some(&ino) = mine.get(name) else {
+                return Err(format!("{dir}/{name} ({object}) is missing"));
+            };
+            if let Some(&known) = expected.inos.get(object)
+                && known != ino
+            {
+                return Err(format!("{dir}/{name} is inode {ino}, {object} was {known}"));
+            }
+            matching.insert(*object, ino);
+        }
+        if let Some((name, ino)) = mine.iter().find(|(name, _)| !node.entries.contains_key(name)) {
+            return Err(format!("{dir}/{name} (inode {ino}) should not be there"));
+        }
+    }
+    Ok(())
+}
+
+fn compare_kinds(
+    names: &Namespace,
+    observed: &Observed,
+    matching: &Matching,
+) -> Result<(), String> {
+    let mut seen: BTreeMap<Ino, Object> = BTreeMap::new();
+    for (object, node) in names.objects() {
+        let Some(ino) = matching.get(&object) else { continue };
+        if let Some(other) = seen.insert(*ino, object) {
+            return Err(format!("{object} and {other} are both inode {ino}"));
+        }
+        let Some(found) = observed.nodes.get(ino) else {
+            return Err(format!("inode {ino} ({object}) is not there"));
+        };
+        if found.kind != kind_of(node.make) {
+            return Err(format!("{object} is a {:?}, found {:?}", node.make, found.kind));
+        }
+        if let Make::Symlink(length) = node.make
+            && found.target != symlink_target(object, length)
+        {
+            let target =
+                String::from_utf8_lossy(&found.target).chars().take(40).collect::<String>();
+            return Err(format!("{object} points to {target:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// For one client: how many of its name changes match what was found, and which objects then.
+struct Candidates {
+    client: u8,
+    matches: Vec<(usize, Matching)>,
+    /// What did not match at the shortest and the longest prefix.
+    differences: Vec<String>,
+}
+
+impl Expected {
+    fn candidates(&self, client: u8, observed: &Observed) -> Candidates {
+        let steps = &self.clients[&client];
+        let mut names = self.names_after(client, steps.durable);
+        let mut matches = Vec::new();
+        let mut differences = Vec::new();
+        for count in steps.durable..=steps.steps.len() {
+            if count > steps.durable {
+                let applied = names.apply(&steps.steps[count - 1].op);
+                debug_assert!(applied.is_ok(), "a successful step replays");
+            }
+            let mut matching = Matching::new();
+            let compared = compare_names(&names, client, self, observed, &mut matching)
+                .and_then(|()| compare_kinds(&names, observed, &matching));
+            match compared {
+                Ok(()) => matches.push((count, matching)),
+                Err(why) if count == steps.durable || count == steps.steps.len() => {
+                    differences.push(format!("after {count} name changes: {why}"));
+                }
+                Err(_) => {}
+            }
+        }
+        // A name may come back, and the inode number with it: its mode and its times tell whose it
+        // is then.
+        if matches.iter().any(|(_, matching)| self.inodes_fit(observed, matching)) {
+            matches.retain(|(_, matching)| self.inodes_fit(observed, matching));
+        }
+        Candidates { client, matches, differences }
+    }
+
+    /// Whether each object has permission bits, owners and times that it may have.
+    fn inodes_fit(&self, observed: &Observed, matching: &Matching) -> bool {
+        matching.iter().all(|(object, ino)| {
+            let Some(steps) = self.objects.get(object) else { return true };
+            let Some(found) = observed.nodes.get(ino) else { return true };
+            let mut attributes = steps.attributes.iter();
+            let fits = attributes.any(|attributes| inode_fits(attributes, found));
+            (fits || steps.attributes.is_empty()) && self.check_times(*object, found).is_ok()
+        })
+    }
+
+    /// How many name changes of `client` must be there if those of `of` are there up to `count`.
+    fn implied(&self, client: u8, of: u8, count: usize) -> usize {
+        let Some(last) = count.checked_sub(1).map(|at| &self.clients[&of].steps[at]) else {
+            return 0;
+        };
+        let before = |end: Option<usize>| end.is_some_and(|end| end < last.begin);
+        self.clients[&client].steps.iter().take_while(|step| before(step.end)).count()
+    }
+
+    /// Checks the names found, and says which inode each object is.
+    ///
+    /// # Errors
+    /// Says what no allowed prefix explains.
+    pub fn check_names(&self, observed: &Observed) -> Result<Names, String> {
+        for found in observed.nodes.values() {
+            for (bytes, ino) in &found.entries {
+                let shared = Object::SHARED.iter().any(|o| o.shared_name() == Some(bytes));
+                if !shared
+                    && Name::parse(bytes).is_none_or(|n| !self.clients.contains_key(&n.client))
+                {
+                    let name = String::from_utf8_lossy(bytes).into_owned();
+                    return Err(format!("nobody made the name {name:?} (inode {ino})"));
+                }
+            }
+        }
+        observed.check_links()?;
+        let mut all: Vec<Candidates> = Vec::new();
+        for &client in self.clients.keys() {
+            let candidates = self.candidates(client, observed);
+            if candidates.matches.is_empty() {
+                let steps = &self.clients[&client];
+                return Err(format!(
+                    "no prefix of {} to {} name changes of client {client} gives these names: {}",
+                    steps.durable,
+                    steps.steps.len(),
+                    candidates.differences.join("; ")
+                ));
+            }
+            all.push(candidates);
+        }
+        self.choose_prefixes(&all)
+    }
+
+    /// The least choice of prefixes in which nothing is there without what came before it.
+    fn choose_prefixes(&self, all: &[Candidates]) -> Result<Names, String> {
+        let mut chosen = vec![0; all.len()];
+        loop {
+            let mut changed = false;
+            for (at, candidates) in all.iter().enumerate() {
+                let needed = (0..all.len())
+                    .filter(|&other| other != at)
+                    .map(|other| {
+                        let count = all[other].matches[chosen[other]].0;
+                        self.implied(candidates.client, all[other].client, count)
+                    })
+                    .max()
+                    .unwrap_or(0);
+                while candidates.matches[chosen[at]].0 < needed {
+                    changed = true;
+                    chosen[at] += 1;
+                    if chosen[at] == candidates.matches.len() {
+                        return Err(format!(
+                            "names of client {} end before its change {needed}, but a later \
+                             change of another client is there",
+                            candidates.client
+                        ));
+                    }
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        let mut matching: Matching = self
+            .inos
+            .iter()
+            .filter(|(object, _)| object.is_shared())
+            .map(|(&object, &ino)| (object, ino))
+            .collect();
+        let mut prefixes = BTreeMap::new();
+        for (candidates, &at) in all.iter().zip(&chosen) {
+            let (count, objects) = &candidates.matches[at];
+            prefixes.insert(candidates.client, *count);
+            matching.extend(objects.iter().map(|(&object, &ino)| (object, ino)));
+        }
+        Ok(Names { matching, prefixes })
+    }
+
+    /// The blocks of `object` to look at: all that were ever written, and some that never were.
+    pub fn blocks_of_interest(&self, object: Object, size: u64) -> BTreeSet<u64> {
+        let Some(steps) = self.objects.get(&object) else { return BTreeSet::new() };
+        let mut content = steps.base.clone();
+        let mut blocks = content.blocks();
+        blocks.extend(&steps.punched);
+        for change in &steps.later {
+            change.apply(&mut content, |content| blocks.extend(content.blocks()));
+        }
+        let end = size.div_ceil(BLOCK);
+        blocks.extend([0, 1, end / 2, end.saturating_sub(1)]);
+        blocks.retain(|&block| block < end);
+        blocks
+    }
+
+    /// Checks a file's size and the blocks of
+    /// [`blocks_of_interest`](Expected::blocks_of_interest) (each cut off at the size). Returns
+    /// the content found, in terms of the model.
+    ///
+    /// # Errors
+    /// Says which block holds what, and what it may hold.
+    pub fn check_content(
+        &self,
+        object: Object,
+        found: &Found,
+        blocks: &BTreeMap<u64, Vec<u8>>,
+    ) -> Result<Content, String> {
+        let mut adopted = Content::endless();
+        let Some(steps) = self.objects.get(&object) else { return Ok(Content::default()) };
+        if found.kind != Kind::File {
+            return Ok(Content::default());
+        }
+        let mut content = steps.base.clone();
+        let mut sizes = BTreeSet::from([content.size]);
+        let mut wrong: BTreeMap<u64, &Vec<u8>> = blocks.iter().map(|(&b, v)| (b, v)).collect();
+        let mut want = [0; BLOCK as usize];
+        let mut strike = |content: &Content, wrong: &mut BTreeMap<u64, &Vec<u8>>| {
+            wrong.retain(|&block, bytes| {
+                let want = &mut want[..bytes.len()];
+                content.read(block * BLOCK, want);
+                let differs = want != bytes.as_slice();
+                if !differs {
+                    adopted.adopt_block(content, block);
+                }
+                differs
+            });
+        };
+        strike(&content, &mut wrong);
+        let mut between = false;
+        for change in &steps.later {
+            let before = content.size;
+            change.apply(&mut content, |content| {
+                sizes.insert(content.size);
+                strike(content, &mut wrong);
+            });
+            between |= before.saturating_sub(content.size) > CUT_MAX
+                && (content.size..before).contains(&found.size);
+        }
+        if !sizes.contains(&found.size) && !between {
+            return Err(format!("{object} has {} bytes, not one of {sizes:?}", found.size));
+        }
+        match wrong.first_key_value() {
+            None => {
+                // What a block may hold behind the end of the file is cut off for good.
+                adopted.truncate(found.size);
+                Ok(adopted)
+            }
+            Some((&block, bytes)) => Err(self.explain(object, block, bytes)),
+        }
+    }
+
+    /// Checks permission bits, owners and extended attributes, which change together, and says what
+    /// they are in terms of the model.
+    ///
+    /// # Errors
+    /// Says which are there and which may be.
+    pub fn check_attributes(&self, object: Object, found: &Found) -> Result<Attributes, String> {
+        let Some(steps) = self.objects.get(&object) else { return Ok(Attributes::default()) };
+        if steps.attributes.is_empty() {
+            return Ok(Attributes::default());
+        }
+        let bytes = |state: &Attributes| -> BTreeMap<Vec<u8>, Vec<u8>> {
+            let pairs = state.xattrs.iter();
+            pairs.map(|(&s, &value)| (xattr_name(s), value_bytes(object, s, value))).collect()
+        };
+        let mut states = steps.attributes.iter().rev();
+        if let Some(state) = states.find(|s| inode_fits(s, found) && bytes(s) == found.xattrs) {
+            return Ok(state.clone());
+        }
+        let show = |(name, value): (&Vec<u8>, &Vec<u8>)| {
+            let name = String::from_utf8_lossy(name).into_owned();
+            format!("{name}: {} bytes, {}", value.len(), describe(value))
+        };
+        let there: Vec<String> = found.xattrs.iter().map(show).collect();
+        let (mode, owners, may) = (found.mode, found.owners, &steps.attributes);
+        Err(format!(
+            "{object} has mode {mode} (0o{mode:o}), owners {owners:?}, attributes {there:?}, not \
+             one of {may:?}"
+        ))
+    }
+
+    /// Checks times.
+    ///
+    /// # Errors
+    /// Says which is there and which may be.
+    pub fn check_times(&self, object: Object, found: &Found) -> Result<(), String> {
+        let Some(ObjectSteps { times, .. }) = self.objects.get(&object) else { return Ok(()) };
+        let Times { atime, mtime, ctime } = found.times;
+        let wrong = |sort: &str, is: Moment, may: &Allowed| {
+            Err(format!("{object} has {sort} {is:?}, not {may}"))
+        };
+        match () {
+            () if !times.mtime.allows(mtime) => wrong("mtime", mtime, &times.mtime),
+            () if !times.ctime.allows(ctime) => wrong("ctime", ctime, &times.ctime),
+            () if !times.atime.allows_access(atime) => wrong("atime", atime, &times.atime),
+            () => Ok(()),
+        }
+    }
+
+    fn explain(&self, object: Object, block: u64, bytes: &[u8]) -> String {
+        let steps = &self.objects[&object];
+        let mut content = steps.base.clone();
+        let mut want = vec![0; bytes.len()];
+        content.read(block * BLOCK, &mut want);
+        let at = want.iter().zip(bytes).position(|(a, b)| a != b).unwrap_or(0) / SECTOR;
+        let sector = |bytes: &[u8]| describe(bytes.chunks(SECTOR).nth(at).unwrap_or_default());
+        let mut allowed = vec![sector(&want)];
+        for change in &steps.later {
+            change.apply(&mut content, |content| {
+                content.read(block * BLOCK, &mut want);
+                allowed.push(sector(&want));
+            });
+        }
+        allowed.dedup();
+        format!(
+            "{object} block {block}, sector {at} of it: found {}; durable or later: {}",
+            sector(bytes),
+            allowed.join(", ")
+        )
+    }
+}
+
+#[cfg(test)]
+#[path = "oracle_tests.rs"]
+mod tests;

@@ -1,0 +1,382 @@
+//! One file system on one drive through several lives, all of it a function of one seed.
+//!
+//! In each life the drive is powered on, perhaps with faults; the file system is mounted and
+//! compared with what the life before left, clients work on it at once, and it ends: unmounted, by
+//! a power cut, or because a fault stopped it. What was found after a crash is what the next life
+//! builds on. The faults are those an engine must survive: slow commands, read and write errors,
+//! torn writes, zones that cannot be written any more, a drive that is away for a while, power
+//! cuts at any command.
+
+use crate::crash::Case;
+use crate::fs::crash::{
+    Idle, Setup, durably, fresh_clients, fsck, learn_shared, prepare, same, work,
+};
+use crate::fs::faults::metadata_zones;
+use crate::fs::fsync_batch::{self, Met};
+use crate::fs::history::{History, Line};
+use crate::fs::isolation;
+use crate::fs::observe::{Recovered, Trouble, check, told};
+use crate::fs::op::Object;
+use crate::fs::read_only;
+use crate::simulation::{Sink, Summary, on_executor};
+use furrow_emu::{Counters, Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
+use furrow_fs::Fs;
+use furrow_rt::{Nanos, Rng, Rt};
+use furrow_zone::{BlockCount, ErrorKind, ZoneId, ZonedDevice};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// How a life is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Unmount,
+    PowerCut,
+}
+
+/// What a life starts from, and what the life before promised.
+struct World {
+    setup: Setup,
+    drive: Snapshot,
+    history: Rc<RefCell<History>>,
+    clients: Idle,
+}
+
+/// Runs the simulation of `seed`.
+///
+/// # Errors
+/// Says what is wrong, and in which life.
+pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
+    let mut rng = Rng::new(seed ^ 0x51_3e);
+    let case = Case { seed, volatile: rng.one_in(2) };
+    let mut world = begin(seed, case)?;
+    let mut summary = Summary::default();
+    let lives = 2 + rng.below(7) as u32;
+    let mut zones_may_fail = !Setup::is_full(case);
+    for life in 0..=lives {
+        // The last one shows that all is well.
+        let last = life == lives;
+        let mut plan = if last { Plan::quiet(&mut rng) } else { Plan::draw(&mut rng) };
+        if !last && zones_may_fail && rng.one_in(3) {
+            // Few, or a small drive would have no room left.
+            zones_may_fail = !rng.one_in(2);
+            plan.zone = Some(draw_zone_fault(&mut rng));
+        }
+        if !last && Rng::new(seed ^ 0xb1_57 ^ u64::from(life) << 32).one_in(5) {
+            let beside = beside_damage(&world, seed, life, &mut summary);
+            beside.map_err(|why| format!("before life {life}: {why}"))?;
+        }
+        sink(&format!("life {life}: {plan}"));
+        let lived = live(&mut world, seed, life, &plan, &mut summary);
+        for line in world.history.borrow().operations() {
+            sink(&event(life, &line));
+        }
+        lived.map_err(|why| format!("life {life} ({plan}): {why}"))?;
+    }
+    Ok(summary)
+}
+
+fn event(life: u32, line: &Line<'_>) -> String {
+    let answer = match line.result {
+        None => "no answer".to_owned(),
+        Some(Ok(())) => "ok".to_owned(),
+        Some(Err(kind)) => format!("{kind:?}"),
+    };
+    let took = line.end.map_or(0, |end| end.since(line.begin));
+    let client = match line.client {
+        u8::MAX => '-',
+        client => char::from(b'a' + client),
+    };
+    format!(
+        "{life:>4} {:>14} {took:>11} {client} {:<9} {answer:<12} {}",
+        line.begin.0,
+        line.op.verb(),
+        line.op.arguments()
+    )
+}
+
+fn begin(seed: u64, case: Case) -> Result<World, String> {
+    let setup = Setup::draw(case, None);
+    let setup = match () {
+        () if Setup::is_full(case) => setup.full(case),
+        () if Setup::is_merging(case) => setup.merging(case),
+        () if Setup::is_wide(case) => setup.wide(case),
+        () => setup,
+    };
+    let setup = if Setup::is_large(case) { setup.large(case) } else { setup };
+    let setup = setup.in_sectors(case);
+    let drive = on_executor(seed, &mut Summary::default(), |rt| {
+        let medium = Medium::memory(&setup.geometry);
+        let emulator = Emulator::new(rt, setup.geometry.clone(), medium, Options::simulated())
+            .map_err(|error| error.to_string())?;
+        rt.block_on(prepare(rt.clone(), Rc::new(emulator.clone()), setup.clone()))?;
+        Ok(emulator.snapshot())
+    })?;
+    let clients = fresh_clients(seed, &setup);
+    Ok(World { setup, drive, history: Rc::new(RefCell::new(History::new())), clients })
+}
+
+/// What happens in one life.
+#[derive(Clone, Debug)]
+struct Plan {
+    faults: Vec<Fault>,
+    /// Strikes a zone of the main area.
+    zone: Option<Fault>,
+    /// The faults are there from before the mount.
+    early: bool,
+    end: End,
+    operations: u32,
+    seed: u64,
+}
+
+impl Plan {
+    fn quiet(rng: &mut Rng) -> Plan {
+        let end = End::Unmount;
+        let (faults, zone, operations) = (Vec::new(), None, 20);
+        Plan { faults, zone, early: false, end, operations, seed: rng.next() >> 32 }
+    }
+
+    fn draw(rng: &mut Rng) -> Plan {
+        let mut faults = Vec::new();
+        for _ in 0..rng.below(3) {
+            faults.push(draw_fault(rng));
+        }
+        let end = if rng.one_in(3) { End::Unmount } else { End::PowerCut };
+        let operations = [5, 30, 100][rng.below(3) as usize];
+        let (zone, early) = (None, rng.one_in(3));
+        Plan { faults, zone, early, end, operations, seed: rng.next() >> 32 }
+    }
+
+    /// True if commands may fail whatever zone they are for. Where only zones of the main area
+    /// fail the file system goes on, and nobody notices.
+    fn may_fail(&self) -> bool {
+        self.faults.iter().any(|fault| !matches!(fault.kind, FaultKind::Slow { .. }))
+    }
+}
+
+/// A zone closes for good, or fills, or a write fails: what is in it stays readable.
+fn draw_zone_fault(rng: &mut Rng) -> Fault {
+    let within = [10, 60, 400][rng.below(3) as usize];
+    use FaultKind::{WriteError, WriteTorn, ZoneFull, ZoneReadOnly};
+    let kind = [ZoneReadOnly, ZoneFull, WriteError, WriteTorn][rng.below(4) as usize];
+    Fault::new(kind).when(When::Nth(1 + rng.below(within))).times(1)
+}
+
+fn draw_fault(rng: &mut Rng) -> Fault {
+    let within = [10, 60, 400][rng.below(3) as usize];
+    let nth = When::Nth(1 + rng.below(within));
+    match rng.below(8) {
+        0..=2 => Fault::new(FaultKind::PowerCut).when(nth),
+        3 => Fault::new(FaultKind::WriteError).when(nth).times(1),
+        4 => Fault::new(FaultKind::WriteTorn).when(nth).times(1),
+        5 => Fault::new(FaultKind::ReadError).when(nth).times(1),
+        6 => {
+            let commands = Some(1 + rng.below(30));
+            Fault::new(FaultKind::Disappear { commands }).when(nth)
+        }
+        _ => {
+            let nanoseconds = rng.below(3) * Nanos::MILLI;
+            let slow = FaultKind::Slow { polls: 1 + rng.below(20) as u32, nanoseconds };
+            Fault::new(slow).when(When::OneIn(1 + rng.below(10)))
+        }
+    }
+}
+
+impl std::fmt::Display for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} operations each, then {:?}", self.operations, self.end)?;
+        for fault in self.faults.iter().chain(&self.zone) {
+            write!(f, "; {}, {}", fault.kind, fault.when)?;
+        }
+        if self.early { f.write_str(", from before the mount") } else { Ok(()) }
+    }
+}
+
+/// How far a life got.
+struct Lived {
+    clients: Idle,
+    /// A fault stopped the mount or the comparison: nobody has worked.
+    stillborn: bool,
+}
+
+/// An error that a fault of the device explains.
+fn is_device(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Io | ErrorKind::ReadOnly)
+}
+
+/// The clients go on from what was found.
+pub(crate) fn adopt(clients: Idle, recovered: &Recovered) -> Idle {
+    clients
+        .into_iter()
+        .map(|(number, (generator, _))| {
+            let model = recovered.models.get(&number).cloned().unwrap_or_default();
+            (number, (generator, model))
+        })
+        .collect()
+}
+
+fn live(
+    world: &mut World,
+    seed: u64,
+    life: u32,
+    plan: &Plan,
+    summary: &mut Summary,
+) -> Result<(), String> {
+    let rt_seed = seed.rotate_left(20) ^ u64::from(life) << 1 | u64::from(seed.is_multiple_of(2));
+    let history = world.history.clone();
+    let mut counters = Counters::default();
+    let lived = on_executor(rt_seed, summary, |rt| {
+        let emulator = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
+        emulator.clear_faults(None).map_err(|error| error.to_string())?;
+        let lived = rt.block_on(one_life(
+            rt.clone(),
+            emulator.clone(),
+            world.setup.clone(),
+            std::mem::take(&mut world.clients),
+            history,
+            plan.clone(),
+        ));
+        counters = emulator.counters();
+        let drive = emulator.snapshot().power_cut(&Fates::seeded(plan.seed));
+        Ok((lived?, drive))
+    });
+    let (lived, drive) = lived?;
+    summary.lives += 1;
+    let written = counters.writes + counters.appends;
+    summary.commands += counters.reads + written + counters.flushes + counters.management;
+    summary.appends += counters.appends;
+    if !lived.stillborn {
+        summary.operations += world.history.borrow().len() as u64;
+    }
+    world.drive = drive;
+    world.clients = lived.clients;
+    summary.crashes += u64::from(lived.stillborn || plan.end == End::PowerCut);
+    Ok(())
+}
+
+/// See [`isolation::work_beside_damage`] and [`fsync_batch::sync_beside_damage`].
+fn beside_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> Result<(), String> {
+    let seed = seed.rotate_left(40) ^ u64::from(life) << 1 | u64::from(seed.is_multiple_of(2));
+    let met = on_executor(seed, summary, |rt| {
+        let drive = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
+        drive.clear_faults(None).map_err(|error| error.to_string())?;
+        let setup = world.setup.clone();
+        let history = world.history.borrow().clone();
+        let clients = world.clients.clone();
+        let work = isolation::work_beside_damage(rt.clone(), drive, setup, clients, history, seed);
+        rt.block_on(work).map_err(String::from)
+    })?;
+    *summary.reached.entry("a damaged file").or_default() += u64::from(met);
+    let met = on_executor(seed, summary, |rt| {
+        let drive = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
+        drive.clear_faults(None).map_err(|error| error.to_string())?;
+        let (setup, history) = (world.setup.clone(), world.history.borrow().clone());
+        let work = fsync_batch::sync_beside_damage(rt.clone(), drive, setup, history, seed);
+        rt.block_on(work).map_err(String::from)
+    })?;
+    if let Met::Damage(what) = met {
+        *summary.reached.entry(what).or_default() += 1;
+    }
+    Ok(())
+}
+
+async fn one_life(
+    rt: Rt,
+    emulator: Emulator,
+    setup: Setup,
+    clients: Idle,
+    history: Rc<RefCell<History>>,
+    plan: Plan,
+) -> Result<Lived, String> {
+    let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
+    if plan.seed.is_multiple_of(3) {
+        fsck(&device, "at power on").await?;
+    }
+    let inject = || {
+        let reorder = Fault::new(FaultKind::ReorderAppends).when(When::OneIn(2));
+        emulator.inject(reorder).map_err(|e| e.to_string())?;
+        plan.faults.iter().try_for_each(|fault| emulator.inject(*fault)).map_err(|e| e.to_string())
+    };
+    if plan.early {
+        inject()?;
+    }
+    let seen = if plan.seed % 4 == 1 && !plan.early {
+        let expected = {
+            let history = history.borrow();
+            history.cut(history.mark())
+        };
+        // Before the first mount nobody knows the numbers of the directories that all share; a
+        // crash may have left some of them unknown.
+        let known = Object::SHARED.iter().all(|object| expected.inos.contains_key(object));
+        match known {
+            true => Some(read_only::look(&rt, &emulator, &setup.mount, &expected).await?),
+            false => None,
+        }
+    } else {
+        None
+    };
+    let may_fail = plan.early && plan.may_fail();
+    let io = |trouble: &Trouble| matches!(trouble, Trouble::Refused(_, k) if is_device(*k));
+    let started = async {
+        let fs =
+            Fs::mount(&rt, device.clone(), setup.mount.clone()).await.map_err(told("mount"))?;
+        if history.borrow().ino(Object::SHARED[2]).is_none() {
+            learn_shared(&fs, &history).await?;
+        }
+        let expected = {
+            let history = history.borrow();
+            history.cut(history.mark())
+        };
+        let recovered = check(&fs, &expected).await?;
+        Ok((fs, recovered))
+    };
+    let (fs, recovered): (Fs, Recovered) = match started.await {
+        Ok(started) => started,
+        Err(trouble) if may_fail && io(&trouble) => {
+            // The clients wait for a better day.
+            return Ok(Lived { clients, stillborn: true });
+        }
+        Err(trouble) => return Err(trouble.to_string()),
+    };
+    same(seen, &recovered)?;
+    if !plan.early {
+        inject()?;
+    }
+    if let Some(fault) = plan.zone {
+        // Without its logs there is no file system; the crash sweep looks at that.
+        let first = metadata_zones(&fs).len() as u32;
+        let start = device.geometry().start(ZoneId(first));
+        let end = device.geometry().start(ZoneId(setup.geometry.zones));
+        let fault = fault.at_blocks(start, BlockCount(end.0 - start.0));
+        emulator.inject(fault).map_err(|error| error.to_string())?;
+    }
+    let clients = adopt(clients, &recovered);
+    *history.borrow_mut() = History::resume(recovered.models, recovered.inos);
+    // Slow commands move the clock, so that a commit ends later than it was due.
+    if plan.faults.is_empty() && plan.zone.is_none() {
+        history.borrow_mut().promise_commits(setup.mount.commit_interval);
+    }
+    let operations = plan.operations + 3 * u32::from(setup.flood);
+    let load = (operations, setup.cleanings);
+    let mut clients = work(&rt, &fs, clients, load, &history, plan.may_fail()).await?;
+    if plan.may_fail() {
+        read_only::stays_silent(&rt, &fs, &emulator).await?;
+    }
+    if plan.end == End::Unmount {
+        match durably(&rt, &history, fs.unmount()).await {
+            Ok(()) => {
+                emulator.clear_faults(None).map_err(|error| error.to_string())?;
+                // A drive that went away after the last command is looked at in the next life.
+                if device.report(ZoneId(0), 1).is_ok() {
+                    fsck(&device, "after unmount").await?;
+                }
+            }
+            Err(error) if plan.may_fail() && is_device(error.kind()) => {}
+            Err(error) if error.kind() == ErrorKind::NoSpace => {}
+            Err(error) => return Err(format!("unmount: {error}")),
+        }
+    }
+    for (_, model) in clients.values_mut() {
+        model.close_all();
+    }
+    Ok(Lived { clients, stillborn: false })
+}

@@ -1,0 +1,472 @@
+//! Recorded runs of an engine under the crash harness: what a program asked of its store, asked of
+//! one whose drive loses power at each command; after that names and contents must be what was
+//! promised (`promises`).
+//!
+//! Each thread of the recording is a task here. A call begins when all calls have ended that had
+//! when it was recorded ([`Recording::causes`]); those that overlapped overlap here too, and which
+//! of them gets the engine first is the seed's. Calls that failed, and questions without an effect,
+//! are left out. Content is made up; what is read is compared with it.
+
+use crate::crash::{Case, Subject};
+use crate::kv::promises::{Change, Content, Event, Expected, History, Uid, bytes, failed};
+use furrow_emu::Emulator;
+use furrow_kv::trace::{Cause, Op, Record, Recording};
+use furrow_kv::{Canary, FileId, FormatOptions, Gathered, Options, Policy, Store};
+use furrow_rt::{Notify, PAGE_SIZE, Page, Pool, Rng, Rt};
+use furrow_zone::{BlockCount, ByteLen, Geometry, ZonedDevice};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Most bytes that are read at once.
+const READ_MAX: u64 = 1 << 20;
+
+/// A recorded run under the crash harness.
+#[derive(Clone)]
+pub struct RecordedSubject {
+    name: String,
+    recording: Arc<Recording>,
+    causes: Arc<Vec<Cause>>,
+    /// Blocks that the files take at most, as far as the order of the calls says it.
+    peak: u64,
+    files: u64,
+    /// The store's defect, if any.
+    pub canary: Option<Canary>,
+}
+
+/// A path as a store lists it.
+fn clean(path: &str) -> String {
+    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    parts.join("/")
+}
+
+impl RecordedSubject {
+    /// A recording, to be replayed; `name` is its file's.
+    ///
+    /// # Errors
+    /// If it is none, or began on a store that held files.
+    pub fn new(
+        name: &str,
+        bytes: &[u8],
+        canary: Option<Canary>,
+    ) -> Result<RecordedSubject, String> {
+        let recording = Recording::decode(bytes).map_err(|error| error.to_string())?;
+        let (mut now, mut peak, mut files) = (BTreeMap::new(), 0, 0);
+        let mut names = BTreeMap::new();
+        let blocks = |size: u64| size.div_ceil(PAGE_SIZE as u64) + 1;
+        for record in recording.records.iter().filter(|record| record.answer == 0) {
+            match &record.op {
+                Op::Found { path, .. } => {
+                    return Err(format!(
+                        "the recording began when {path} was there: record from an empty store on"
+                    ));
+                }
+                Op::Create { file, path, .. } => {
+                    now.insert(*file, 0);
+                    names.insert(clean(path), *file).map(|before| now.remove(&before));
+                }
+                Op::Append { file, offset, len, .. } | Op::AppendAt { file, offset, len, .. } => {
+                    now.insert(*file, offset + len);
+                }
+                Op::Rename { from, to } => {
+                    if let Some(file) = names.remove(&clean(from)) {
+                        names.insert(clean(to), file).map(|before| now.remove(&before));
+                    }
+                }
+                Op::Remove { path } => {
+                    names.remove(&clean(path)).map(|file| now.remove(&file));
+                }
+                _ => continue,
+            }
+            peak = peak.max(now.values().map(|size| blocks(*size)).sum());
+            files = files.max(now.len() as u64);
+        }
+        if peak == 0 || peak > 1 << 20 {
+            return Err(format!("files of {peak} blocks: replayed are 1 to 1048576"));
+        }
+        let causes = Arc::new(recording.causes());
+        let (name, recording) = (name.to_owned(), Arc::new(recording));
+        Ok(RecordedSubject { name, recording, causes, peak, files, canary })
+    }
+
+    /// How many calls it has.
+    pub fn calls(&self) -> usize {
+        self.recording.records.len()
+    }
+
+    fn options(&self, seed: u64) -> Options {
+        let policy = Policy::NAMES[(seed % Policy::NAMES.len() as u64) as usize].1;
+        let canary = self.canary;
+        Options { canary, policy, commit_interval: 50_000_000, ..Options::default() }
+    }
+}
+
+/// A file of the recording.
+struct Held {
+    uid: Uid,
+    id: FileId,
+    content: Content,
+    /// Its end and last page, as a program keeps them that wrote all of it.
+    end: Option<(u64, Page)>,
+    /// Changes of it that are under way.
+    changing: u32,
+}
+
+/// A replay that is under way.
+struct Run {
+    store: Store,
+    history: Rc<RefCell<History>>,
+    recording: Arc<Recording>,
+    causes: Arc<Vec<Cause>>,
+    pages: Pool,
+    files: RefCell<BTreeMap<u64, Held>>,
+    /// Which calls ended, by their number in the recording's order of ends, ...
+    ended: RefCell<Vec<bool>>,
+    /// ... and how many without a gap.
+    all_ended: Cell<usize>,
+    progress: Notify,
+    failed: RefCell<Option<String>>,
+    /// Whether threads do something else between their calls, as they did.
+    gaps: bool,
+}
+
+impl Run {
+    fn tell(&self, event: Event) {
+        self.history.borrow_mut().tell(event);
+    }
+
+    fn with<T>(&self, file: u64, look: impl FnOnce(&mut Held) -> T) -> Result<T, String> {
+        let mut files = self.files.borrow_mut();
+        let held = files.get_mut(&file);
+        Ok(look(held.ok_or_else(|| format!("file {file} was never made or opened"))?))
+    }
+
+    /// Something is going to happen to a file's content.
+    fn begin(&self, file: u64, change: Change) -> Result<(Uid, FileId), String> {
+        let (uid, id) = self.with(file, |held| {
+            held.content.apply(change);
+            held.changing += 1;
+            (held.uid, held.id)
+        })?;
+        self.tell(Event::Content(uid, change));
+        Ok((uid, id))
+    }
+
+    fn finish(&self, file: u64, uid: Uid) -> Result<(), String> {
+        self.history.borrow_mut().done(uid);
+        self.with(file, |held| held.changing -= 1)
+    }
+
+    async fn cut(&self, file: u64, size: u64) -> Result<(), String> {
+        if self.with(file, |held| held.content.size())? == size {
+            return Ok(());
+        }
+        let (uid, id) = self.begin(file, Change::Cut(size))?;
+        self.with(file, |held| held.end = None)?;
+        self.store.truncate(id, size).await.map_err(|e| failed("truncate", &e))?;
+        self.finish(file, uid)
+    }
+
+    /// Appends as the library for programs does: gathered if the handle wrote all of the file.
+    async fn append(&self, file: u64, offset: u64, count: u64, number: u32) -> Result<(), String> {
+        let size = self.with(file, |held| held.content.size())?;
+        if size != offset {
+            return Err(format!("file {file} ends at {size}, recorded is an append at {offset}"));
+        }
+        let (uid, id) = self.begin(file, Change::Append { count, number })?;
+        let data = bytes(uid, number, offset, count);
+        let end = self.with(file, |held| held.end.take())?;
+        if let Some((from, tail)) = end.filter(|(from, _)| *from == offset) {
+            let gathered = Gathered::new(from, &tail, &data, &self.pages);
+            let after = (offset + count, gathered.tail().clone());
+            let fits = self.store.append_gathered(id, gathered).await;
+            if fits.map_err(|e| failed("append", &e))? {
+                self.with(file, |held| held.end = Some(after))?;
+                return self.finish(file, uid);
+            }
+        }
+        self.store.append(id, &data).await.map_err(|e| failed("append", &e))?;
+        self.finish(file, uid)
+    }
+
+    /// What is in memory, and what is on the drive, is what was written.
+    async fn read(&self, file: u64, offset: u64, count: u64) -> Result<(), String> {
+        let look = |held: &mut Held| (held.id, held.changing, held.content.size());
+        let before = self.with(file, look)?;
+        let count = count.min(READ_MAX);
+        let data = self.store.read(before.0, offset, count as usize).await;
+        let data = data.map_err(|e| failed("read", &e))?.to_vec();
+        if before.1 > 0 || self.with(file, look)? != before {
+            return Ok(());
+        }
+        let whole = data.len() as u64 == count.min(before.2.saturating_sub(offset));
+        match whole && self.with(file, |held| held.content.holds(held.uid, offset, &data))? {
+            true => Ok(()),
+            false => Err(format!("file {file}: {count} bytes from {offset} are not as written")),
+        }
+    }
+
+    fn hold(&self, file: u64, path: &str, id: FileId) -> Result<(), String> {
+        match self.with(file, |held| held.id)? == id {
+            true => Ok(()),
+            false => Err(format!("{path} is not the file {file} that was opened by that name")),
+        }
+    }
+
+    /// Everything is durable once `work` has returned.
+    async fn all_synced<F>(&self, work: impl FnOnce() -> F) -> Result<(), String>
+    where
+        F: Future<Output = furrow_zone::Result<()>>,
+    {
+        let synced: Vec<Event> = {
+            let (files, history) = (self.files.borrow(), self.history.borrow());
+            let files = files.values().map(|held| history.synced(Some(held.uid)));
+            files.chain([history.synced(None)]).collect()
+        };
+        work().await.map_err(|e| failed("sync of all", &e))?;
+        synced.into_iter().for_each(|event| self.tell(event));
+        Ok(())
+    }
+
+    async fn perform(&self, index: usize) -> Result<(), String> {
+        let (store, record) = (&self.store, &self.recording.records[index]);
+        let number = index as u32 + 1;
+        match &record.op {
+            Op::MakeDirectory { path } => {
+                store.make_directory(path).map_err(|e| failed("mkdir", &e))?;
+                self.tell(Event::Name(clean(path), None));
+            }
+            Op::RemoveDirectory { path } => {
+                store.remove_directory(path).map_err(|e| failed("rmdir", &e))?;
+                self.tell(Event::Remove(clean(path)));
+            }
+            Op::Create { file, lifetime, path } => {
+                let id = store.create(path, *lifetime).map_err(|e| failed("create", &e))?;
+                let uid = self.history.borrow_mut().file();
+                self.tell(Event::Name(clean(path), Some(uid)));
+                let (content, end) = (Content::default(), Some((0, Page::zeroed())));
+                let held = Held { uid, id, content, end, changing: 0 };
+                self.files.borrow_mut().insert(*file, held);
+            }
+            Op::Open { file, path } => {
+                let id = store.open_file(path).map_err(|e| failed("open", &e))?;
+                self.hold(*file, path, id)?;
+            }
+            Op::Close { file } => {
+                let id = self.with(*file, |held| held.id)?;
+                store.close(id).await.map_err(|e| failed("close", &e))?;
+            }
+            Op::Append { file, offset, len, .. } => {
+                self.append(*file, *offset, *len, number).await?;
+            }
+            Op::AppendAt { file, offset, len, .. } => {
+                self.cut(*file, *offset).await?;
+                self.append(*file, *offset, *len, number).await?;
+            }
+            Op::Truncate { file, size } => self.cut(*file, *size).await?,
+            Op::Sync { file } => {
+                let (uid, id) = self.with(*file, |held| (held.uid, held.id))?;
+                let synced = self.history.borrow().synced(Some(uid));
+                store.sync(id).await.map_err(|e| failed("sync", &e))?;
+                self.tell(synced);
+            }
+            Op::SyncNames => {
+                let synced = self.history.borrow().synced(None);
+                store.sync_names().await.map_err(|e| failed("sync of names", &e))?;
+                self.tell(synced);
+            }
+            Op::SyncAll => self.all_synced(|| store.sync_all()).await?,
+            Op::SetLifetime { file, lifetime } => {
+                let id = self.with(*file, |held| held.id)?;
+                store.set_lifetime(id, *lifetime).map_err(|e| failed("lifetime", &e))?;
+            }
+            Op::SetFamily { path, family } => {
+                store.set_family(path, family).map_err(|e| failed("family", &e))?;
+            }
+            Op::Rename { from, to } => {
+                store.rename(from, to).map_err(|e| failed("rename", &e))?;
+                self.tell(Event::Rename(clean(from), clean(to)));
+            }
+            Op::Link { from, to } => {
+                store.link(from, to).map_err(|e| failed("link", &e))?;
+                let uid = self.history.borrow().names().get(&clean(from)).copied().flatten();
+                self.tell(Event::Name(clean(to), uid));
+            }
+            Op::Remove { path } => {
+                store.remove(path).map_err(|e| failed("remove", &e))?;
+                self.tell(Event::Remove(clean(path)));
+            }
+            Op::Read { file, offset, len, .. } | Op::ReadBegin { file, offset, len, .. } => {
+                self.read(*file, *offset, *len).await?;
+            }
+            Op::Found { .. }
+            | Op::FoundDirectory { .. }
+            | Op::Flush { .. }
+            | Op::RangeSync { .. }
+            | Op::ReadWait { .. }
+            | Op::Stat { .. }
+            | Op::List { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Waits until as many calls have ended as when this one was recorded. False if one failed.
+    async fn may_begin(&self, after: u32) -> bool {
+        loop {
+            let progress = self.progress.wait();
+            if self.failed.borrow().is_some() {
+                return false;
+            }
+            if self.all_ended.get() >= after as usize {
+                return true;
+            }
+            progress.await;
+        }
+    }
+
+    fn end(&self, ended: u32) {
+        let mut all = self.ended.borrow_mut();
+        all[ended as usize] = true;
+        let mut count = self.all_ended.get();
+        while all.get(count).is_some_and(|ended| *ended) {
+            count += 1;
+        }
+        self.all_ended.set(count);
+        self.progress.notify_all();
+    }
+
+    /// The calls of one thread.
+    async fn thread(self: Rc<Self>, rt: Rt, calls: Vec<usize>) {
+        for index in calls {
+            let (record, cause) = (&self.recording.records[index], self.causes[index]);
+            if !self.may_begin(cause.after).await {
+                return;
+            }
+            if self.gaps {
+                rt.sleep(record.gap).await;
+            }
+            let done = if record.answer == 0 { self.perform(index).await } else { Ok(()) };
+            if let Err(why) = done {
+                let Record { order, op, .. } = record;
+                let why = format!("call {order} ({}): {why}", op.name());
+                self.failed.borrow_mut().get_or_insert(why);
+            }
+            self.end(cause.ended);
+        }
+    }
+}
+
+impl Subject for RecordedSubject {
+    type History = History;
+    type Expected = Expected;
+
+    fn name(&self) -> String {
+        // As a command line has it.
+        match self.canary {
+            None => format!("recorded --recording {}", self.name),
+            Some(canary) => format!("recorded:{canary:?} --recording {}", self.name),
+        }
+    }
+
+    /// From hardly enough room, where zones are cleaned all the time, to three times as much.
+    fn drive(&self, case: Case) -> Geometry {
+        let mut rng = Rng::new(case.seed ^ 0x4e91a);
+        let small = rng.one_in(3);
+        let zones = 16 + 2 * rng.below(16);
+        // Two zones are the ring's, two for cleaning; each kind of file has one open.
+        let wanted = self.peak * (14 + rng.below(20)) / 10 + 2 * self.files;
+        let pages = (wanted / (zones - 10)).max(16);
+        let capacity = if small { pages * 8 } else { pages };
+        let active = [None, Some(4), Some(6), Some(14)][rng.below(4) as usize];
+        let transfer = if small { 8 * (1 + rng.below(32)) } else { 1 + rng.below(32) };
+        Geometry {
+            block_size: ByteLen(if small { 512 } else { 4096 }),
+            max_open: active,
+            max_active: active,
+            max_transfer: Some(BlockCount(transfer)),
+            unwritten_reads_fail: true,
+            volatile_cache: case.volatile,
+            ..Geometry::unlimited(zones as u32, capacity.next_power_of_two(), capacity)
+        }
+    }
+
+    fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, _: Case) -> Result<(), String> {
+        let rt2 = rt.clone();
+        let made = rt.block_on(async move {
+            let options = FormatOptions { half_bytes: Some(1), ..FormatOptions::default() };
+            Store::format(&rt2, device, &options).await
+        });
+        made.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn run(
+        &self,
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        case: Case,
+        history: Rc<RefCell<History>>,
+    ) -> Result<(), String> {
+        let (rt2, options) = (rt.clone(), self.options(case.seed));
+        let (recording, causes) = (self.recording.clone(), self.causes.clone());
+        let mut threads: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (index, record) in recording.records.iter().enumerate() {
+            threads.entry(record.thread).or_default().push(index);
+        }
+        // One thread's calls in the order of their ends: what they are numbered by is when they
+        // had the engine, which some never had.
+        threads.values_mut().for_each(|calls| calls.sort_by_key(|index| causes[*index].ended));
+        rt.block_on(async move {
+            let opened = Store::open(&rt2, device, options).await;
+            let store = opened.map_err(|error| failed("open", &error))?;
+            let run = Rc::new(Run {
+                store,
+                history,
+                ended: RefCell::new(vec![false; recording.records.len()]),
+                recording,
+                causes,
+                pages: Pool::new(256),
+                files: RefCell::default(),
+                all_ended: Cell::new(0),
+                progress: Notify::new(),
+                failed: RefCell::default(),
+                gaps: case.seed.is_multiple_of(3),
+            });
+            let tasks: Vec<_> = threads
+                .into_values()
+                .map(|calls| rt2.spawn(run.clone().thread(rt2.clone(), calls)))
+                .collect();
+            for task in tasks {
+                task.await;
+            }
+            if let Some(why) = run.failed.borrow().clone() {
+                return Err(why);
+            }
+            run.all_synced(|| run.store.stop()).await
+        })
+    }
+
+    fn mark(history: &History) -> usize {
+        history.len()
+    }
+
+    fn expect(&self, history: &History, mark: usize) -> Expected {
+        history.expect(mark)
+    }
+
+    fn reopen(
+        &self,
+        rt: &Rt,
+        drive: &Emulator,
+        case: Case,
+        expected: &Expected,
+    ) -> Result<(), String> {
+        let (rt2, expected) = (rt.clone(), expected.clone());
+        let options = self.options(case.seed);
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        rt.block_on(async move {
+            let checks = case.seed.is_multiple_of(4);
+            expected.hold(&rt2, device, options, case.seed, checks).await
+        })
+    }
+}

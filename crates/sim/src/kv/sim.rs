@@ -1,0 +1,510 @@
+//! A file store on one drive through several lives, all of it a function of one seed.
+//!
+//! In each life the drive is powered on, perhaps with faults; the store is looked at, opened and
+//! compared with what the life before left; clients create, append, sync, cut, rename and remove
+//! files at once; and it ends: stopped, or by a power cut. What was found is what the next life
+//! builds on. Faults: slow commands, read and write errors, torn writes, zones that become full,
+//! read-only or offline, a drive that is away for a while, power cuts at any command.
+//!
+//! What must hold: names and contents are what was promised. A zone that goes offline takes the
+//! content in it: reads of it fail with an error that names the file, and all else is whole. One
+//! that held the newest records is named by the error of the opening, and nothing older is shown.
+//! Any other zone that fails costs room and nothing else, as long as the ring has one left.
+
+mod client;
+mod states;
+
+use crate::kv::promises::failed;
+use crate::simulation::{Sink, Summary, on_executor};
+use client::{Client, Halt, History, Life, compare, look_through};
+use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options as Drive, Snapshot, When};
+use furrow_kv::{
+    Canary, CheckOptions, FileId, FormatOptions, Options, Policy, Snapshot as Looked, Store,
+};
+use furrow_log::ring::RingZones;
+use furrow_rt::{Nanos, Rng, Rt};
+use furrow_zone::{
+    BlockCount, ByteLen, Error, ErrorKind, Geometry, ZoneId, ZoneReport, ZoneState, ZonedDevice,
+};
+use states::{Event, Expected, NameState, Uid, after};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// Names of each client.
+const NAMES: u64 = 6;
+const BLOCK: u64 = 4096;
+
+/// What a life starts from, and what the life before promised.
+struct World {
+    geometry: Geometry,
+    options: Options,
+    ring: RingZones,
+    /// What files may hold, of what the store says there is, in percent.
+    filled: u64,
+    drive: Snapshot,
+    expected: Expected,
+    next: Uid,
+    canary: Option<Canary>,
+}
+
+/// What happens in one life.
+#[derive(Clone, Debug)]
+struct Plan {
+    faults: Vec<Fault>,
+    /// They are there from before the opening.
+    early: bool,
+    stop: bool,
+    clients: u64,
+    operations: u64,
+    seed: u64,
+}
+
+impl Plan {
+    fn has(&self, fits: impl Fn(FaultKind) -> bool) -> bool {
+        self.faults.iter().any(|fault| fits(fault.kind))
+    }
+
+    /// The drive may be gone, for a while or until it is powered on: the store dies of that.
+    fn may_be_gone(&self) -> bool {
+        self.has(|kind| matches!(kind, FaultKind::PowerCut | FaultKind::Disappear { .. }))
+    }
+
+    fn may_misread(&self) -> bool {
+        self.has(|kind| kind == FaultKind::ReadError)
+    }
+
+    fn zones_may_fail(&self) -> bool {
+        use FaultKind::{WriteError, WriteTorn, ZoneFull, ZoneOffline, ZoneReadOnly};
+        let zone =
+            |kind| matches!(kind, WriteError | WriteTorn | ZoneFull | ZoneOffline | ZoneReadOnly);
+        self.has(zone)
+    }
+}
+
+/// Runs the simulation of `seed`.
+///
+/// # Errors
+/// Says what is wrong, and in which life.
+pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
+    simulate_with(seed, None, sink)
+}
+
+/// The same, of a store with a defect.
+///
+/// # Errors
+/// As [`simulate`]; it should find one, sooner or later.
+pub fn simulate_with(seed: u64, canary: Option<Canary>, sink: Sink<'_>) -> Result<Summary, String> {
+    let mut rng = Rng::new(seed ^ 0x6b_76e5);
+    let mut summary = Summary::default();
+    let mut world = begin(seed, canary, &mut rng, &mut summary)?;
+    let Geometry { zones, zone_capacity, max_active, block_size, .. } = &world.geometry;
+    sink(&format!(
+        "{zones} zones of {zone_capacity} blocks of {block_size} bytes, active {max_active:?}, \
+         ring {:?}, {:?}, filled to {} %",
+        world.ring, world.options.policy, world.filled
+    ));
+    let lives = 2 + rng.below(6);
+    for life in 0..=lives {
+        // The last one shows that all is well.
+        let last = life == lives;
+        let plan = if last { quiet(&mut rng) } else { draw(&world, &mut rng) };
+        let struck = if last { None } else { at_rest(&mut world, seed ^ life << 32, &mut rng)? };
+        sink(&format!("life {life}: {plan:?}, before it {struck:?}"));
+        let seed = seed.rotate_left(20) ^ life << 1 | u64::from(seed.is_multiple_of(2));
+        let lived = live(&mut world, seed, &plan, struck, &mut summary, sink);
+        let met = lived.map_err(|why| format!("life {life} ({plan:?}, {struck:?}): {why}"))?;
+        if met == Some(REFUSED) {
+            return Ok(summary);
+        }
+    }
+    Ok(summary)
+}
+
+/// The store says that a zone that is offline may have held the newest records.
+const REFUSED: &str = "a zone offline that held the newest records: refused";
+
+fn begin(
+    seed: u64,
+    canary: Option<Canary>,
+    rng: &mut Rng,
+    summary: &mut Summary,
+) -> Result<World, String> {
+    let sectors = if rng.one_in(3) { 8 } else { 1 };
+    let capacity = (16 + rng.below(120)) * sectors + rng.below(sectors);
+    let active = [None, Some(4), Some(5), Some(6), Some(14), Some(64)][rng.below(6) as usize];
+    let more = [12, 60][rng.below(2) as usize];
+    let zones = 12 + rng.below(more) as u32;
+    let conventional_zones = if rng.one_in(6) { rng.below(3) as u32 } else { 0 };
+    let geometry = Geometry {
+        block_size: ByteLen(BLOCK / sectors),
+        conventional_zones,
+        max_open: active,
+        max_active: active,
+        max_transfer: Some(BlockCount(sectors * (2 + rng.below(32)))),
+        unwritten_reads_fail: rng.one_in(2),
+        volatile_cache: rng.one_in(2),
+        channels: rng.one_in(2).then(|| 1 << rng.below(5)),
+        ..Geometry::unlimited(zones + conventional_zones, capacity.next_power_of_two(), capacity)
+    };
+    let half_bytes = Some([1, 1, capacity * BLOCK / sectors * 3][rng.below(3) as usize]);
+    let options = Options {
+        canary,
+        clean_below: [5, 20, 40][rng.below(3) as usize],
+        commit_interval: [5, 50, 1000][rng.below(3) as usize] * Nanos::MILLI,
+        pages_in_flight: [64, 8192][rng.below(2) as usize],
+        policy: Policy::NAMES[rng.below(Policy::NAMES.len() as u64) as usize].1,
+    };
+    let drive = on_executor(seed, summary, |rt| {
+        let medium = Medium::memory(&geometry);
+        let emulator = Emulator::new(rt, geometry.clone(), medium, Drive::simulated())
+            .map_err(|error| error.to_string())?;
+        let (rt2, device) = (rt.clone(), Rc::new(emulator.clone()));
+        rt.block_on(async move {
+            let options = FormatOptions { half_bytes, ..FormatOptions::default() };
+            let made = Store::format(&rt2, device.clone(), &options).await;
+            made.map_err(|error| failed("format", &error))?;
+            let looked = Looked::open(device).await.map_err(|error| failed("look", &error))?;
+            Ok::<RingZones, String>(looked.ring_zones().0)
+        })
+        .map(|ring| (emulator.snapshot(), ring))
+    });
+    let (drive, ring) = drive?;
+    let expected = Expected { names: vec![NameState::new()], contents: BTreeMap::new() };
+    let filled = [40, 60, 60, 97][rng.below(4) as usize];
+    Ok(World { geometry, options, ring, filled, drive, expected, next: 0, canary })
+}
+
+fn quiet(rng: &mut Rng) -> Plan {
+    let seed = rng.next() >> 32;
+    Plan { faults: Vec::new(), early: false, stop: true, clients: 2, operations: 20, seed }
+}
+
+/// Zones of the ring that can be written, beyond the two that it needs.
+fn ring_left(world: &World) -> u32 {
+    let bad = world.drive.report().iter().filter(|r| is_bad(r) && world.ring.has(r.zone)).count();
+    (world.ring.count() - world.ring.half - 1).saturating_sub(bad as u32)
+}
+
+fn is_bad(report: &ZoneReport) -> bool {
+    matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
+}
+
+/// Zones behind the ring that can be written, in percent of what there were.
+fn content_left(world: &World) -> u64 {
+    let reports = world.drive.report();
+    let content = &reports[world.ring.end() as usize..];
+    let good = content.iter().filter(|report| !is_bad(report)).count();
+    good as u64 * 100 / content.len() as u64
+}
+
+fn draw(world: &World, rng: &mut Rng) -> Plan {
+    use FaultKind::{
+        Disappear, PowerCut, ReadError, Slow, WriteError, WriteTorn, ZoneFull, ZoneOffline,
+        ZoneReadOnly,
+    };
+    let mut faults = Vec::new();
+    // Few, or a small drive would have no room left.
+    let (mut of_ring, mut of_content) = (ring_left(world), u32::from(content_left(world) > 75));
+    for _ in 0..rng.below(4) {
+        let within = [10, 60, 400][rng.below(3) as usize];
+        let nth = When::Nth(1 + rng.below(within));
+        let kind = match rng.below(12) {
+            0 | 1 => PowerCut,
+            2 => ReadError,
+            3 => Disappear { commands: Some(1 + rng.below(30)) },
+            4 => {
+                let nanoseconds = rng.below(3) * Nanos::MILLI;
+                let slow = Slow { polls: 1 + rng.below(20) as u32, nanoseconds };
+                faults.push(Fault::new(slow).when(When::OneIn(1 + rng.below(10))));
+                continue;
+            }
+            5 | 6 => WriteError,
+            7 => WriteTorn,
+            8 => ZoneFull,
+            9 | 10 => ZoneReadOnly,
+            _ => ZoneOffline,
+        };
+        let fault = Fault::new(kind).when(nth).times(1);
+        let zone = matches!(kind, WriteError | WriteTorn | ZoneFull | ZoneOffline | ZoneReadOnly);
+        if !zone {
+            faults.push(fault);
+            continue;
+        }
+        let (start, end) = (world.ring.start, world.ring.end());
+        let (first, last) = match rng.one_in(2) {
+            true if of_ring > 0 => {
+                of_ring -= 1;
+                (start, end)
+            }
+            _ if of_content > 0 => {
+                of_content -= 1;
+                (end, world.geometry.zones)
+            }
+            _ => continue,
+        };
+        let blocks = BlockCount(u64::from(last - first) * world.geometry.zone_size.0);
+        faults.push(fault.at_blocks(world.geometry.start(ZoneId(first)), blocks));
+    }
+    Plan {
+        faults,
+        early: rng.one_in(4),
+        stop: rng.one_in(3),
+        clients: 1 + rng.below(4),
+        operations: [10, 40, 120][rng.below(3) as usize],
+        seed: rng.next() >> 32,
+    }
+}
+
+/// A zone that was found to have failed when the drive was powered on.
+#[derive(Clone, Copy, Debug)]
+struct Struck {
+    zone: ZoneId,
+    state: FaultKind,
+    /// The half of the ring that counts needs it.
+    needed: bool,
+}
+
+/// What time may do to a drive that is off: nothing as a rule, or a zone fails.
+fn at_rest(world: &mut World, seed: u64, rng: &mut Rng) -> Result<Option<Struck>, String> {
+    if !rng.one_in(3) {
+        return Ok(None);
+    }
+    let reports = world.drive.report();
+    let of_ring = rng.one_in(2);
+    let fits = |report: &&ZoneReport| {
+        let used = report.write_pointer.0 > 0 || report.state == ZoneState::Full;
+        let empty = of_ring && rng.clone().one_in(3);
+        let conventional = world.geometry.is_conventional(report.zone);
+        (used || empty)
+            && !is_bad(report)
+            && !conventional
+            && world.ring.has(report.zone) == of_ring
+    };
+    let zones: Vec<ZoneId> = reports.iter().filter(fits).map(|report| report.zone).collect();
+    let room = if of_ring { ring_left(world) > 0 } else { content_left(world) > 75 };
+    if zones.is_empty() || !room {
+        return Ok(None);
+    }
+    let zone = zones[rng.below(zones.len() as u64) as usize];
+    let kinds = [FaultKind::ZoneReadOnly, FaultKind::ZoneOffline, FaultKind::ZoneFull];
+    let state = kinds[rng.below(3) as usize];
+    on_executor(seed, &mut Summary::default(), |rt| {
+        let emulator = Emulator::from_snapshot(rt, &world.drive, Drive::simulated());
+        emulator.clear_faults(None).map_err(|error| error.to_string())?;
+        let device = Rc::new(emulator.clone());
+        let looked = rt.block_on(async move { Looked::open(device).await });
+        // Where the store cannot be opened already, this is not the reason.
+        let Ok(looked) = looked else { return Ok(None) };
+        let (_, half) = looked.ring_zones();
+        let written = |zone: ZoneId| reports[zone.0 as usize].state != ZoneState::Empty;
+        let frozen = half.first().is_some_and(|first| is_bad(&reports[first.0 as usize]));
+        let needed = world.ring.has(zone) && (frozen || (half.contains(&zone) && written(zone)));
+        // One that is full already cannot become it.
+        let done = emulator.inject(Fault::new(state).at_zone(zone)).is_ok();
+        world.drive = emulator.snapshot();
+        Ok(done.then_some(Struck { zone, state, needed }))
+    })
+}
+
+/// How a life ended.
+struct Lived {
+    /// What was found when it began; `None`: the store was not opened.
+    base: Option<Expected>,
+    met: Option<&'static str>,
+}
+
+fn live(
+    world: &mut World,
+    seed: u64,
+    plan: &Plan,
+    struck: Option<Struck>,
+    summary: &mut Summary,
+    sink: Sink<'_>,
+) -> Result<Option<&'static str>, String> {
+    let history = Rc::new(RefCell::new(History { next: world.next, ..History::default() }));
+    let reached = Rc::new(RefCell::new(BTreeSet::new()));
+    let lived = on_executor(seed, summary, |rt| {
+        let emulator = Emulator::from_snapshot(rt, &world.drive, Drive::simulated());
+        emulator.clear_faults(None).map_err(|error| error.to_string())?;
+        let life = Life {
+            emulator: emulator.clone(),
+            ring: world.ring,
+            filled: world.filled,
+            plan: plan.clone(),
+            history: history.clone(),
+            reached: reached.clone(),
+        };
+        let options = Options { canary: world.canary, ..world.options.clone() };
+        let all = life.all(rt.clone(), options, world.expected.clone(), struck);
+        let lived = rt.block_on(all)?;
+        let counters = emulator.counters();
+        let drive = emulator.snapshot().power_cut(&Fates::seeded(plan.seed));
+        Ok((lived, counters, drive))
+    });
+    let (lived, counters, drive) = lived?;
+    summary.lives += 1;
+    let written = counters.writes + counters.appends;
+    summary.commands += counters.reads + written + counters.flushes + counters.management;
+    let history = history.borrow();
+    summary.operations += history.events.len() as u64;
+    summary.crashes += u64::from(!plan.stop || lived.base.is_none());
+    for what in reached.borrow().iter().chain(&lived.met) {
+        *summary.reached.entry(what).or_default() += 1;
+    }
+    history.events.iter().for_each(|event| sink(&format!("  {event:?}")));
+    world.drive = drive;
+    world.next = history.next;
+    if let Some(base) = lived.base {
+        let begun = history.events.iter().skip(base.contents.len());
+        let events: Vec<Event> = begun.cloned().collect();
+        world.expected = after(base, &events);
+    }
+    Ok(lived.met)
+}
+
+impl Life {
+    fn inject(&self) -> Result<(), String> {
+        let mut faults = self.plan.faults.iter();
+        faults.try_for_each(|fault| self.emulator.inject(*fault)).map_err(|e| e.to_string())
+    }
+
+    async fn all(
+        self,
+        rt: Rt,
+        options: Options,
+        expected: Expected,
+        struck: Option<Struck>,
+    ) -> Result<Lived, String> {
+        let device: Rc<dyn ZonedDevice> = Rc::new(self.emulator.clone());
+        let offline = |report: &ZoneReport| report.state == ZoneState::Offline;
+        if self.reports().iter().any(offline) || struck.is_some() {
+            // It says what it finds, and neither panics nor hangs.
+            let _ = furrow_kv::check(&*device, &CheckOptions::default()).await;
+        } else if self.plan.seed.is_multiple_of(3) {
+            check_clean(&*device, "a check at power on").await?;
+        }
+        let looked = Looked::open(device.clone()).await;
+        if self.plan.early {
+            self.inject()?;
+        }
+        let store = match Store::open(&rt, device.clone(), options).await {
+            Ok(store) => store,
+            Err(error) => {
+                return self.not_opened(&error, struck).map(|met| Lived { base: None, met });
+            }
+        };
+        let looked = match looked {
+            Ok(looked) => looked,
+            Err(error) => return Err(failed("opened, but looking at it failed", &error)),
+        };
+        let gone = self.gone();
+        let lossy: BTreeSet<FileId> = looked
+            .zones()
+            .into_iter()
+            .filter(|zone| gone.contains(&zone.zone))
+            .flat_map(|zone| zone.files.into_keys())
+            .collect();
+        let found = match look_through(&self, &store, &lossy).await {
+            Ok(found) => found,
+            // A fault that was there already.
+            Err(_) if self.plan.early && !self.plan.faults.is_empty() => {
+                return Ok(Lived { base: None, met: None });
+            }
+            Err(why) => return Err(why),
+        };
+        let base = compare(&found, &expected)?;
+        {
+            let mut history = self.history.borrow_mut();
+            history.now = base.names[0].clone();
+            // A client that opens one of these files has to know what it holds.
+            for (uid, contents) in &base.contents {
+                history.tell(Event::Content(*uid, contents[0].clone()));
+            }
+        }
+        if !self.plan.early {
+            self.inject()?;
+        }
+        let work = |number| {
+            let client = Client {
+                life: self.clone(),
+                store: store.clone(),
+                number,
+                rng: Rng::new(self.plan.seed ^ (number + 1) << 32),
+                open: Vec::new(),
+            };
+            rt.spawn(client.work())
+        };
+        let clients: Vec<_> = (0..self.plan.clients).map(work).collect();
+        let mut died = false;
+        for client in clients {
+            match client.await {
+                Ok(()) => {}
+                Err(Halt::Died) => died = true,
+                Err(Halt::Wrong(why)) => return Err(why),
+            }
+        }
+        let counters = store.counters();
+        for (count, what) in [
+            (counters.ring_failures, "a half of the ring ended because a zone failed"),
+            (counters.relocated, "an extent written again because its zone failed"),
+            (counters.cleaned, "a zone cleaned"),
+            (counters.unreadable, "a zone left uncleaned: something in it cannot be read"),
+            (counters.turns.saturating_sub(1), "a turn of the ring"),
+        ] {
+            if count > 0 {
+                self.met(what);
+            }
+        }
+        if self.plan.stop && !died {
+            let names = self.history.borrow().names;
+            match store.stop().await {
+                Ok(()) => self.history.borrow_mut().tell(Event::Synced(names, None)),
+                Err(error) => match self.judge(&store, "stop", &error) {
+                    Ok(()) | Err(Halt::Died) => {}
+                    Err(Halt::Wrong(why)) => return Err(why),
+                },
+            }
+        }
+        Ok(Lived { base: Some(base), met: None })
+    }
+
+    /// Whether the store may have refused to be opened.
+    fn not_opened(
+        &self,
+        error: &Error,
+        struck: Option<Struck>,
+    ) -> Result<Option<&'static str>, String> {
+        let offline = self.reports().into_iter().find(|report| {
+            let zone = format!("zone {} is offline", report.zone);
+            report.state == ZoneState::Offline
+                && self.ring.has(report.zone)
+                && error.to_string().contains(&zone)
+        });
+        if let Some(offline) = offline.filter(|_| error.kind() == ErrorKind::Io) {
+            let unneeded = struck.is_some_and(|struck| {
+                let offlined = struck.state == FaultKind::ZoneOffline;
+                offlined && struck.zone == offline.zone && !struck.needed
+            });
+            return match unneeded {
+                true => Err(format!("zone {} is not needed: {error}", offline.zone)),
+                false => Ok(Some(REFUSED)),
+            };
+        }
+        let full = error.kind() == ErrorKind::NoSpace && self.is_crowded();
+        match (self.plan.early && !self.plan.faults.is_empty()) || full || self.may_die(error) {
+            true => Ok(None),
+            false => Err(failed("open", error)),
+        }
+    }
+}
+
+/// What a crash left is no damage.
+async fn check_clean(device: &dyn ZonedDevice, when: &str) -> Result<(), String> {
+    let report = furrow_kv::check(device, &CheckOptions::default()).await;
+    let report = report.map_err(|error| failed(when, &error))?;
+    match report.problems.first() {
+        None => Ok(()),
+        Some(problem) => Err(format!("{when} finds: {problem}")),
+    }
+}

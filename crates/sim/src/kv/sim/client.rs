@@ -1,0 +1,465 @@
+//! What clients do to a store in a life, what they may be answered, and what must be found of it.
+
+use super::states::{Content, Event, Expected, NameState, Uid, bytes, may_hold, size};
+use super::{BLOCK, NAMES, Plan, is_bad};
+use crate::kv::promises::failed;
+use furrow_emu::Emulator;
+use furrow_kv::{FileId, Lifetime, Node, Store};
+use furrow_log::ring::RingZones;
+use furrow_rt::Rng;
+use furrow_zone::{Error, ErrorKind, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// The model's events of a life.
+#[derive(Default)]
+pub(super) struct History {
+    pub(super) events: Vec<Event>,
+    pub(super) names: usize,
+    pub(super) states: BTreeMap<Uid, usize>,
+    /// Names as they are.
+    pub(super) now: NameState,
+    /// Bytes of files that have names or are open.
+    pub(super) bytes: BTreeMap<Uid, u64>,
+    pub(super) next: Uid,
+}
+
+impl History {
+    pub(super) fn tell(&mut self, event: Event) {
+        match &event {
+            Event::Content(uid, content) => {
+                *self.states.entry(*uid).or_default() += 1;
+                self.bytes.insert(*uid, size(content));
+            }
+            Event::Synced(..) => {}
+            change => {
+                self.names += 1;
+                super::states::apply(&mut self.now, change);
+            }
+        }
+        self.events.push(event);
+    }
+
+    /// The file at a path takes no room any more.
+    pub(super) fn forget(&mut self, path: &str) {
+        if let Some(Some(uid)) = self.now.get(path).copied() {
+            self.bytes.remove(&uid);
+        }
+    }
+}
+
+/// Why a client stops.
+pub(super) enum Halt {
+    /// The store died, of something that it may die of.
+    Died,
+    Wrong(String),
+}
+
+/// What all of a life know.
+#[derive(Clone)]
+pub(super) struct Life {
+    pub(super) emulator: Emulator,
+    pub(super) ring: RingZones,
+    pub(super) filled: u64,
+    pub(super) plan: Plan,
+    pub(super) history: Rc<RefCell<History>>,
+    pub(super) reached: Rc<RefCell<BTreeSet<&'static str>>>,
+}
+
+impl Life {
+    pub(super) fn met(&self, what: &'static str) {
+        self.reached.borrow_mut().insert(what);
+    }
+
+    pub(super) fn reports(&self) -> Vec<ZoneReport> {
+        let zones = self.emulator.geometry().zones;
+        self.emulator.report(ZoneId(0), zones).unwrap_or_default()
+    }
+
+    /// Zones of content that are gone with it.
+    pub(super) fn gone(&self) -> BTreeSet<ZoneId> {
+        let offline = |report: &ZoneReport| report.state == ZoneState::Offline;
+        let all = self.reports();
+        let gone = all.iter().filter(|report| offline(report) && !self.ring.has(report.zone));
+        gone.map(|report| report.zone).collect()
+    }
+
+    /// Whether room may lack though files hold little.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.filled > 60 || self.plan.zones_may_fail() || self.reports().iter().any(is_bad)
+    }
+
+    /// Whether a store may have died of this.
+    pub(super) fn may_die(&self, error: &Error) -> bool {
+        let text = error.to_string();
+        let bad = self.reports().iter().filter(|r| is_bad(r) && self.ring.has(r.zone)).count();
+        let failing = bad + self.plan.faults.len();
+        let no_ring = text.contains("no zone of the record ring")
+            && failing as u32 > self.ring.count() - self.ring.half - 1;
+        let full = error.kind() == ErrorKind::NoSpace || text.contains("no room");
+        self.plan.may_be_gone() || no_ring || (full && self.is_crowded())
+    }
+
+    /// Judges an error of an operation that is not one of reading.
+    pub(super) fn judge(&self, store: &Store, what: &str, error: &Error) -> Result<(), Halt> {
+        if let Some(death) = store.failed() {
+            return match self.may_die(&death) {
+                true => Err(Halt::Died),
+                false => Err(Halt::Wrong(format!("{what}: the store died: {death}"))),
+            };
+        }
+        match error.kind() {
+            ErrorKind::NoSpace if self.is_crowded() => {
+                self.met("an operation refused for want of room");
+                Ok(())
+            }
+            _ => Err(Halt::Wrong(failed(what, error))),
+        }
+    }
+
+    /// The same of one that read a file.
+    pub(super) fn judge_read(&self, store: &Store, path: &str, error: &Error) -> Result<(), Halt> {
+        let named = error.to_string().contains(path);
+        let explained = self.plan.may_misread() || !self.gone().is_empty();
+        let kind = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
+        if store.failed().is_none() && explained && kind {
+            self.met("a read that failed");
+            return match named {
+                true => Ok(()),
+                false => Err(Halt::Wrong(format!("read of {path} does not name it: {error}"))),
+            };
+        }
+        if self.plan.may_be_gone() && kind {
+            return Ok(());
+        }
+        self.judge(store, &format!("read of {path}"), error)
+    }
+}
+
+pub(super) struct Open {
+    pub(super) path: String,
+    pub(super) uid: Uid,
+    pub(super) id: FileId,
+    pub(super) content: Content,
+    pub(super) appends: u32,
+}
+
+pub(super) struct Client {
+    pub(super) life: Life,
+    pub(super) store: Store,
+    pub(super) number: u64,
+    pub(super) rng: Rng,
+    pub(super) open: Vec<Open>,
+}
+
+pub(super) type Worked = Result<(), Halt>;
+
+impl Client {
+    pub(super) fn tell(&self, event: Event) {
+        self.life.history.borrow_mut().tell(event);
+    }
+
+    pub(super) fn path(&mut self) -> String {
+        let number = self.rng.below(NAMES);
+        let kinds = [".blob", ".sst", ".log", "", "", ""];
+        format!("c{}/{number}{}", self.number, kinds[number as usize % kinds.len()])
+    }
+
+    pub(super) fn pick(&mut self) -> Option<usize> {
+        let count = self.open.len() as u64;
+        (count > 0).then(|| self.rng.below(count) as usize)
+    }
+
+    pub(super) fn is_open(&self, path: &str) -> bool {
+        self.open.iter().any(|open| open.path == path)
+    }
+
+    pub(super) fn create(&mut self) -> Worked {
+        let path = self.path();
+        if self.is_open(&path) {
+            return Ok(());
+        }
+        let lifetime = Lifetime::from_byte(self.rng.below(6) as u8).unwrap_or_default();
+        let id = match self.store.create(&path, lifetime) {
+            Ok(id) => id,
+            Err(error) => return self.life.judge(&self.store, "create", &error),
+        };
+        let uid = {
+            let mut history = self.life.history.borrow_mut();
+            history.forget(&path);
+            history.next += 1;
+            history.next
+        };
+        self.tell(Event::Name(path.clone(), Some(uid)));
+        self.tell(Event::Content(uid, Content::new()));
+        self.open.push(Open { path, uid, id, content: Content::new(), appends: 0 });
+        Ok(())
+    }
+
+    pub(super) async fn append(&mut self) -> Worked {
+        let Some(at) = self.pick() else { return Ok(()) };
+        let capacity = self.store.space().capacity;
+        let most = [100, 5000, 60_000, capacity / 10][self.rng.below(4) as usize];
+        let count = 1 + self.rng.below(most.max(1));
+        let held: u64 = {
+            let history = self.life.history.borrow();
+            history.bytes.values().map(|size| size + 2 * BLOCK).sum()
+        };
+        if held + count > capacity * self.life.filled / 100 {
+            return Ok(());
+        }
+        let Open { path, uid, id, content, appends } = &mut self.open[at];
+        let before = content.clone();
+        let from = size(content);
+        *appends += 1;
+        content.push((from + count, *appends));
+        let (uid, id, content, path) = (*uid, *id, content.clone(), path.clone());
+        let data: Vec<u8> = bytes(uid, &content, u64::MAX)[from as usize..].to_vec();
+        self.tell(Event::Content(uid, content));
+        let Err(error) = self.store.append(id, &data).await else { return Ok(()) };
+        if self.store.size(id).is_ok_and(|size| size == from) {
+            // Its last block could not be read: nothing was appended.
+            self.tell(Event::Content(uid, before.clone()));
+            self.open[at].content = before;
+            return self.life.judge_read(&self.store, &path, &error);
+        }
+        self.life.judge(&self.store, "append", &error)
+    }
+
+    pub(super) async fn truncate(&mut self) -> Worked {
+        let Some(at) = self.pick() else { return Ok(()) };
+        let from = size(&self.open[at].content);
+        let keep = self.rng.below(from + 1);
+        let Open { path, uid, id, content, .. } = &mut self.open[at];
+        let before = content.clone();
+        *content = shortened(content, keep);
+        let (uid, id, content, path) = (*uid, *id, content.clone(), path.clone());
+        self.tell(Event::Content(uid, content));
+        let Err(error) = self.store.truncate(id, keep).await else { return Ok(()) };
+        self.tell(Event::Content(uid, before.clone()));
+        self.open[at].content = before;
+        self.life.judge_read(&self.store, &path, &error)
+    }
+
+    pub(super) async fn sync(&mut self) -> Worked {
+        let names = self.life.history.borrow().names;
+        let Some(at) = self.pick().filter(|_| !self.rng.clone().one_in(6)) else {
+            return match self.store.sync_names().await {
+                Ok(()) => {
+                    self.tell(Event::Synced(names, None));
+                    Ok(())
+                }
+                Err(error) => self.life.judge(&self.store, "sync of names", &error),
+            };
+        };
+        let (uid, id) = (self.open[at].uid, self.open[at].id);
+        let state = self.life.history.borrow().states.get(&uid).copied().unwrap_or_default();
+        match self.store.sync(id).await {
+            Ok(()) => {
+                self.tell(Event::Synced(names, Some((uid, state))));
+                Ok(())
+            }
+            Err(error) => self.life.judge(&self.store, "sync", &error),
+        }
+    }
+
+    pub(super) async fn close(&mut self) -> Worked {
+        let Some(at) = self.pick() else { return Ok(()) };
+        let open = self.open.remove(at);
+        match self.store.close(open.id).await {
+            Ok(()) => Ok(()),
+            Err(error) => self.life.judge(&self.store, "close", &error),
+        }
+    }
+
+    /// Files without a client that writes to them change their names.
+    pub(super) fn rename_or_remove(&mut self) -> Worked {
+        let (from, to) = (self.path(), self.path());
+        if self.is_open(&from) || self.is_open(&to) {
+            return Ok(());
+        }
+        let removes = from == to;
+        let done = if removes { self.store.remove(&from) } else { self.store.rename(&from, &to) };
+        match done {
+            Ok(()) => {
+                let gone = if removes { &from } else { &to };
+                self.life.history.borrow_mut().forget(gone);
+                let event = if removes { Event::Remove(from) } else { Event::Rename(from, to) };
+                self.tell(event);
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => self.life.judge(&self.store, "rename or remove", &error),
+        }
+    }
+
+    /// What is in memory, and what is on the drive, is what was written.
+    pub(super) async fn read(&mut self) -> Worked {
+        let Some(at) = self.pick() else { return Ok(()) };
+        let Open { path, uid, id, content, .. } = &self.open[at];
+        let whole = bytes(*uid, content, u64::MAX);
+        let from = self.rng.below(whole.len() as u64 + 1);
+        let count = self.rng.below(80_000) as usize;
+        let expected = &whole[from as usize..(from as usize + count).min(whole.len())];
+        match self.store.read(*id, from, count).await {
+            Ok(data) if data.to_vec() == expected => Ok(()),
+            Ok(_) => {
+                let what = format!("{path}: {count} bytes from {from} are not what was written");
+                Err(Halt::Wrong(what))
+            }
+            Err(error) => self.life.judge_read(&self.store, path, &error),
+        }
+    }
+
+    /// Goes on with a file of an earlier life.
+    pub(super) fn reopen(&mut self) -> Worked {
+        let path = self.path();
+        let found = {
+            let history = self.life.history.borrow();
+            let uid = history.now.get(&path).copied().flatten();
+            uid.and_then(|uid| {
+                let last = history.events.iter().rev().find_map(|event| match event {
+                    Event::Content(of, content) if *of == uid => Some(content.clone()),
+                    _ => None,
+                });
+                last.map(|content| (uid, content))
+            })
+        };
+        let Some((uid, content)) = found.filter(|_| !self.is_open(&path)) else { return Ok(()) };
+        let id = match self.store.open_file(&path) {
+            Ok(id) => id,
+            Err(error) => return Err(Halt::Wrong(failed(&format!("opening {path}"), &error))),
+        };
+        let appends = content.iter().map(|(_, append)| *append).max().unwrap_or(0) + 1000;
+        self.open.push(Open { path, uid, id, content, appends });
+        Ok(())
+    }
+
+    pub(super) async fn work(mut self) -> Worked {
+        let directory = format!("c{}", self.number);
+        match self.store.make_directory(&directory) {
+            Ok(()) => self.tell(Event::Name(directory, None)),
+            Err(error) if error.kind() == ErrorKind::Exists => {}
+            Err(error) => self.life.judge(&self.store, "mkdir", &error)?,
+        }
+        for _ in 0..self.life.plan.operations {
+            match self.rng.below(18) {
+                0 | 1 => self.create()?,
+                2..=7 => self.append().await?,
+                8..=10 => self.sync().await?,
+                11 => self.truncate().await?,
+                12 => self.close().await?,
+                13 | 14 => self.rename_or_remove()?,
+                15 => self.reopen()?,
+                _ => self.read().await?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first `keep` bytes of a content.
+pub(super) fn shortened(content: &Content, keep: u64) -> Content {
+    let mut left: Content = content.iter().filter(|(end, _)| *end <= keep).copied().collect();
+    if size(&left) < keep {
+        left.extend(content.iter().find(|(end, _)| *end > keep).map(|(_, append)| (keep, *append)));
+    }
+    left
+}
+
+/// What was found of a file: its size, and the blocks of it that can be read.
+pub(super) struct Found {
+    pub(super) size: u64,
+    pub(super) blocks: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Found {
+    /// Whether this is what a file may be, with the content it then has.
+    pub(super) fn fits(&self, uid: Uid, states: &[Content]) -> Option<Content> {
+        let held = |content: &Content| {
+            let all = bytes(uid, content, self.size);
+            let same = |(at, block): (&u64, &Vec<u8>)| {
+                all.get(*at as usize..*at as usize + block.len()) == Some(block)
+            };
+            all.len() as u64 == self.size && self.blocks.iter().all(same)
+        };
+        let content = states.iter().rev().find(|content| held(content))?;
+        let all = bytes(uid, content, self.size);
+        may_hold(uid, states, &all).then(|| shortened(content, self.size))
+    }
+}
+
+/// All that a store holds, by path.
+pub(super) async fn look_through(
+    life: &Life,
+    store: &Store,
+    lossy: &BTreeSet<FileId>,
+) -> Result<BTreeMap<String, Option<Found>>, String> {
+    let mut found = BTreeMap::new();
+    let mut directories = vec![String::new()];
+    while let Some(directory) = directories.pop() {
+        for (name, node) in store.list(&directory).map_err(|e| failed("list", &e))? {
+            let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
+            let Node::File(id) = node else {
+                found.insert(path.clone(), None);
+                directories.push(path);
+                continue;
+            };
+            let size = store.size(id).map_err(|e| failed("size", &e))?;
+            let mut file = Found { size, blocks: BTreeMap::new() };
+            match store.read(id, 0, size as usize).await {
+                Ok(data) => drop(file.blocks.insert(0, data.to_vec())),
+                Err(error) if lossy.contains(&id) => {
+                    if !error.to_string().contains(&path) {
+                        return Err(format!("read of {path} does not name it: {error}"));
+                    }
+                    life.met("a file with blocks in a zone that is offline");
+                    for at in (0..size).step_by(BLOCK as usize) {
+                        if let Ok(data) = store.read(id, at, BLOCK as usize).await {
+                            file.blocks.insert(at, data.to_vec());
+                        }
+                    }
+                }
+                Err(error) => return Err(failed(&format!("read of {path}"), &error)),
+            }
+            found.insert(path, Some(file));
+        }
+    }
+    Ok(found)
+}
+
+/// What a store holds must be one of what is expected: answers which.
+pub(super) fn compare(
+    found: &BTreeMap<String, Option<Found>>,
+    expected: &Expected,
+) -> Result<Expected, String> {
+    let mut why = "no names fit".to_owned();
+    for names in expected.names.iter().rev() {
+        let kind = |(path, uid): (&String, &Option<Uid>)| {
+            found.get(path).is_some_and(|file| file.is_some() == uid.is_some())
+        };
+        if names.len() != found.len() || !names.iter().all(kind) {
+            continue;
+        }
+        let (mut contents, mut wrong) = (BTreeMap::new(), None);
+        for (path, uid) in names {
+            let (Some(uid), Some(Some(file))) = (uid, found.get(path)) else { continue };
+            let states = expected.contents.get(uid).map_or(&[][..], Vec::as_slice);
+            match file.fits(*uid, states) {
+                Some(content) => drop(contents.insert(*uid, vec![content])),
+                None => wrong = Some((path, file.size, states)),
+            }
+        }
+        match wrong {
+            None => return Ok(Expected { names: vec![names.clone()], contents }),
+            Some((path, size, states)) => {
+                why = format!("{path}: {size} bytes that it cannot hold: {states:?}");
+            }
+        }
+    }
+    let paths: Vec<&String> = found.keys().collect();
+    let last = expected.names.last();
+    let states = expected.names.len();
+    Err(format!("{why}; found {paths:?}, last of {states} states: {last:?}"))
+}

@@ -1,0 +1,3 @@
+//! The log crate alone, without an engine: crash sweeps.
+
+pub mod crash;

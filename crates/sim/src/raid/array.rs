@@ -1,0 +1,238 @@
+//! An array of parts of one drive: its shape by seed, who sits where, and how it is opened.
+
+use crate::crash::Case;
+use crate::fs::crash::in_sectors;
+use crate::raid::part::Part;
+use furrow_raid::{Canary, Config, DriveOptions, Level, Options, Placement, Shape, Volume};
+use furrow_raid::{assemble, examine};
+use furrow_rt::{Rng, Rt};
+use furrow_zone::{Error, Geometry, ZonedDevice};
+use std::rc::Rc;
+
+/// What the seed is mixed with to draw whether drives have an out-of-band area: so that seeds
+/// which failed before there were drives without are of drives with one.
+const BARE: u64 = 0xba7e_072c;
+
+/// The same for the size of logical blocks.
+const SECTORED: u64 = 0x512_4a1d;
+
+/// Drives beside the array's, for replacements.
+pub const SPARES: u32 = 2;
+
+/// Levels and numbers of drives of the crash sweep.
+pub const SHAPES: [(Level, u32); 8] = [
+    (Level::Raid5, 4),
+    (Level::Raid5, 3),
+    (Level::Raid6, 4),
+    (Level::Raid01, 4),
+    (Level::Raid4, 3),
+    (Level::Raid5, 2),
+    (Level::Raid6, 5),
+    (Level::Raid0, 2),
+];
+
+/// The shape of an array and how it is run.
+#[derive(Clone, Debug)]
+pub struct Array {
+    /// Level.
+    pub level: Level,
+    /// Members.
+    pub drives: u32,
+    /// How it is made.
+    pub config: Config,
+    /// How it is run.
+    pub options: Options,
+    /// One drive.
+    pub geometry: Geometry,
+}
+
+impl Array {
+    /// The array of a case.
+    pub fn draw(case: Case, rng: &mut Rng, canary: Option<Canary>) -> Array {
+        let (level, drives) = SHAPES[rng.below(SHAPES.len() as u64) as usize];
+        // So many blocks that the map does not fit its memory, and is read and written all the
+        // time. Drawn apart: seeds that failed once stay what they were.
+        let bounded = Rng::new(case.seed ^ 0x6d_a9).one_in(6);
+        // A footer of more than one block can be torn.
+        let tall = rng.one_in(8) || bounded;
+        let capacity = if tall { 88 + rng.below(8) } else { 20 + rng.below(20) };
+        let permits = 6 + rng.below(3) as u32;
+        let zones = if bounded { 36 } else { 12 } + rng.below(4) as u32;
+        let size = capacity + rng.below(4);
+        let geometry = Geometry {
+            oob_bytes: 48 + 16 * rng.below(2) as u16,
+            max_open: Some(permits),
+            max_active: Some(permits),
+            unwritten_reads_fail: rng.one_in(2),
+            volatile_cache: case.volatile,
+            ..Geometry::unlimited(zones, size, capacity)
+        };
+        // Drawn apart, for the same reason.
+        let sectored = Rng::new(case.seed ^ SECTORED).one_in(3);
+        let geometry = if sectored { in_sectors(&geometry, case.seed % 8) } else { geometry };
+        let config = Config {
+            small: 1 + rng.below(2) as u32,
+            large: rng.below(2) as u32,
+            chunk_large: 2,
+            group: [1, 4, 8][rng.below(3) as usize],
+            reserve: 25,
+            ..Config::new(level, &geometry)
+        };
+        let options = Options {
+            drive: DriveOptions {
+                queues: 2,
+                depth: 1 + rng.below(6) as u32,
+                ..DriveOptions::default()
+            },
+            depth: 1 + rng.below(6) as u32,
+            checkpoint_blocks: 20 + rng.below(200),
+            map_memory: u64::from(bounded),
+            rebuild_pause: [0, 0, 30_000, 300_000][rng.below(4) as usize],
+            canary,
+            ..Options::default()
+        };
+        let mut array = Array { level, drives, config, options, geometry };
+        // Drawn apart, for the same reason.
+        let mut apart = Rng::new(case.seed ^ BARE);
+        if apart.one_in(3) {
+            array.lay_bare(&mut apart);
+        }
+        array
+    }
+
+    /// Takes the drives' out-of-band area away, or leaves too little of it.
+    fn lay_bare(&mut self, rng: &mut Rng) {
+        let sectors = 4096 / self.geometry.block_size.0;
+        self.geometry.oob_bytes = 16 / sectors as u16 * u16::from(rng.one_in(4));
+        self.config.group = 1;
+        // Segments of more than one window; or of few stripes, as many as cleaning needs.
+        let more = if rng.one_in(2) { 80 } else { 16 };
+        self.geometry.zone_capacity.0 += more * sectors;
+        self.geometry.zone_size.0 += more * sectors;
+    }
+
+    /// Gives it another level, and any number of drives from 2 to 8 that this has.
+    pub fn any_shape(&mut self, rng: &mut Rng) {
+        loop {
+            let level = Level::ALL[rng.below(Level::ALL.len() as u64) as usize];
+            let drives = 2 + rng.below(7) as u32;
+            let made = Config { level, ..self.config.clone() };
+            let geometries = vec![&self.geometry; drives as usize];
+            if Shape::new(&made, &geometries).is_ok() {
+                (self.level, self.drives, self.config) = (level, drives, made);
+                return;
+            }
+        }
+    }
+
+    /// Members that may fail at once.
+    pub fn tolerates(&self) -> u32 {
+        Placement::new(self.level, self.drives).map_or(0, |placement| placement.tolerates())
+    }
+
+    /// Parts of the one drive.
+    pub fn parts(&self) -> u32 {
+        self.drives + SPARES
+    }
+
+    /// The one drive.
+    pub fn whole(&self) -> Geometry {
+        let parts = self.parts();
+        Geometry {
+            zones: self.geometry.zones * parts,
+            max_open: self.geometry.max_open.map(|open| open * parts),
+            max_active: self.geometry.max_active.map(|active| active * parts),
+            ..self.geometry.clone()
+        }
+    }
+
+    /// Puts the array together from the parts that are not `without`, as somebody does who gives
+    /// all drives there are and leaves out those that are refused as stale or foreign, which are
+    /// added to `without`.
+    ///
+    /// # Errors
+    /// What else is wrong.
+    pub async fn open(
+        &self,
+        rt: &Rt,
+        parts: &[Rc<Part>],
+        without: &mut Vec<u32>,
+    ) -> Result<Volume, Error> {
+        loop {
+            match assemble(rt, devices(parts, without), &self.options).await {
+                Ok(volume) => return Ok(volume),
+                Err(error) => match refused(&error, parts, without) {
+                    Some(part) => without.push(part),
+                    None => return Err(error),
+                },
+            }
+        }
+    }
+}
+
+/// All parts but those.
+pub fn devices(parts: &[Rc<Part>], without: &[u32]) -> Vec<Rc<dyn ZonedDevice>> {
+    (0..)
+        .zip(parts)
+        .filter(|(index, _)| !without.contains(index))
+        .map(|(_, part)| part.clone() as Rc<dyn ZonedDevice>)
+        .collect()
+}
+
+/// The drive that is refused because it is stale, was replaced, or is of no array: unused, or left
+/// so by a crash while it was put in the place of another.
+fn refused(error: &Error, parts: &[Rc<Part>], without: &[u32]) -> Option<u32> {
+    let text = error.to_string();
+    let ends = [" is stale", " was a member", ": no member of"];
+    let named = |index: &u32| {
+        let name = parts[*index as usize].name();
+        ends.iter().any(|end| text.starts_with(&format!("{name}{end}")))
+    };
+    (0..parts.len() as u32).filter(|index| !without.contains(index)).find(named)
+}
+
+/// The part in the seat of each member, of those that are not `without`.
+pub async fn seats(volume: &Volume, parts: &[Rc<Part>], without: &[u32]) -> Vec<Option<u32>> {
+    let mut seats = vec![None; volume.members().len()];
+    for (index, part) in (0..).zip(parts) {
+        if without.contains(&index) {
+            continue;
+        }
+        let Ok(examined) = examine(&**part).await else { continue };
+        let of = volume.members().iter().position(|(uuid, ..)| *uuid == examined.device);
+        if let Some(member) = of {
+            seats[member] = Some(index);
+        }
+    }
+    seats
+}
+
+/// Lets a spare take a failed member's place: one that a crash left, else `part`. Which it was.
+///
+/// # Errors
+/// If it is not taken.
+pub async fn promote(
+    volume: &Volume,
+    parts: &[Rc<Part>],
+    member: u32,
+    part: u32,
+) -> Result<&'static str, Error> {
+    let mut waiting = None;
+    for part in parts {
+        if let Ok(examined) = examine(&**part).await
+            && volume.spares().contains(&examined.device)
+        {
+            waiting = Some(part.clone());
+        }
+    }
+    let (what, device) = match waiting {
+        Some(part) => ("a spare there was taken after a reopening", part),
+        None => {
+            let device = parts[part as usize].clone();
+            volume.add_spare(device.clone(), true).await?;
+            ("a new spare taken after a reopening", device)
+        }
+    };
+    volume.take_spare(member, device).await?;
+    Ok(what)
+}

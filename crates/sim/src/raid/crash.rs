@@ -1,0 +1,798 @@
+//! The RAID volume under the crash harness.
+//!
+//! Clients write and trim; the volume is small, so that it cleans, and checkpoints often. In many
+//! runs members fail meanwhile, by a pulled drive or because somebody says so; later fresh drives
+//! take their places, and are rebuilt while the clients go on. Promised: each block has the content
+//! of its last acknowledged write or trim, or of a later one that was under way; with as many
+//! drives gone, in any combination, as the level allows, less those members that had failed and
+//! whose rebuild was not over.
+//!
+//! After each reopening the volume is written on, what failed is replaced, some of it by spares,
+//! which a crash may leave waiting or half members, perhaps rebuilt to its
+//! end, and all is read once more with drives left out. Each of that may be cut again.
+
+use crate::crash::{Case, Subject, Tally};
+use crate::raid::array::{Array, SHAPES, devices, promote, seats};
+use crate::raid::oracle::{AFTER, Blocks, TRIM, page};
+use crate::raid::part::Part;
+use furrow_emu::Emulator;
+use furrow_raid::{Canary, Examined, Level, MemberState, Placement, Volume, create, examine};
+use furrow_rt::{Notify, Pages, Rng, Rt};
+use furrow_zone::{Geometry, ZonedDevice};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+const CLIENTS: u64 = 3;
+
+/// What happened in a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    /// Blocks were to get a version; from [`TRIM`] on: to be trimmed.
+    Began {
+        /// Which operation.
+        operation: u64,
+        /// First block.
+        block: u64,
+        /// How many.
+        count: u64,
+        /// What they get.
+        version: u64,
+    },
+    /// An operation was acknowledged.
+    Acknowledged(u64),
+    /// A member is to fail.
+    Fails {
+        /// Which.
+        member: u32,
+        /// Its drive was pulled.
+        pulled: bool,
+    },
+    /// A drive is to take a member's place.
+    Seated {
+        /// Which.
+        member: u32,
+        /// Which drive.
+        part: u32,
+    },
+    /// The rebuild of a member is over.
+    Rebuilt(u32),
+}
+
+/// Events, in order.
+#[derive(Clone, Debug, Default)]
+pub struct History(Vec<Event>);
+
+/// What must hold after a crash.
+#[derive(Clone, Debug, Default)]
+pub struct Expected {
+    blocks: Blocks,
+    /// Drives of members that are not where they began.
+    seats: BTreeMap<u32, u32>,
+    /// Members that failed and were not rebuilt: they may be anything from whole to stale.
+    doubtful: BTreeSet<u32>,
+    /// Drives that were pulled.
+    pulled: BTreeSet<u32>,
+    /// A reopening was under way: what it did to members is not known here.
+    again: bool,
+    tally: Rc<RefCell<Tally>>,
+}
+
+impl Expected {
+    fn after(history: &[Event]) -> Expected {
+        let mut expected = Expected::default();
+        for event in history {
+            match *event {
+                Event::Began { operation, block, count, version } => {
+                    expected.blocks.began(operation, (block, count, version));
+                }
+                Event::Acknowledged(operation) => expected.blocks.acknowledged(operation),
+                Event::Fails { member, pulled } => {
+                    expected.doubtful.insert(member);
+                    if pulled {
+                        expected.pulled.insert(expected.seat(member));
+                    }
+                }
+                Event::Seated { member, part } => {
+                    expected.seats.insert(member, part);
+                    expected.pulled.remove(&part);
+                }
+                Event::Rebuilt(member) => {
+                    expected.doubtful.remove(&member);
+                }
+            }
+        }
+        expected
+    }
+
+    fn seat(&self, member: u32) -> u32 {
+        self.seats.get(&member).copied().unwrap_or(member)
+    }
+
+    fn count(&self, what: impl Into<String>) {
+        *self.tally.borrow_mut().entry(what.into()).or_default() += 1;
+    }
+}
+
+/// The volume, with a built-in defect if any.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RaidSubject {
+    /// The defect.
+    pub canary: Option<Canary>,
+}
+
+/// Members that fail in a run, and what becomes of them.
+#[derive(Clone, Debug)]
+struct Round {
+    /// Operation before which they fail.
+    at: u64,
+    members: Vec<u32>,
+    /// By a pulled drive; else because somebody says so.
+    pulled: bool,
+    /// Operations later that they are replaced; `None`: never.
+    replaced: Option<u64>,
+    /// A drive that failed comes back as the replacement, wiped.
+    same: bool,
+}
+
+/// A case.
+struct Setup {
+    array: Array,
+    rounds: Vec<Round>,
+    operations: u64,
+    /// The last rebuild ends before the volume is stopped.
+    patient: bool,
+    /// The drives have a volatile cache, and clients flush some of what they wrote later.
+    lazy: bool,
+}
+
+fn setup(case: Case, canary: Option<Canary>) -> Setup {
+    let mut rng = Rng::new(case.seed ^ 0x7a1d);
+    let array = Array::draw(case, &mut rng, canary);
+    let operations = 40 + rng.below(160);
+    let mut rounds = Vec::new();
+    let tolerated = array.tolerates();
+    let (mut at, count) = (0, [0, 1, 1, 2][rng.below(4) as usize]);
+    for _ in 0..if tolerated == 0 { 0 } else { count } {
+        at += 1 + rng.below(operations / 2);
+        let mut members: Vec<u32> = (0..array.drives).collect();
+        let fail = 1 + rng.below(tolerated.into());
+        while members.len() as u64 > fail {
+            members.remove(rng.below(members.len() as u64) as usize);
+        }
+        let replaced = (!rng.one_in(4)).then(|| rng.below(operations / 4));
+        let (pulled, same) = (!rng.one_in(3), rng.one_in(3));
+        rounds.push(Round { at, members, pulled, replaced, same });
+    }
+    // Drawn apart: seeds that failed once stay what they were.
+    let lazy = case.volatile && Rng::new(case.seed ^ 0xf1_a54).one_in(2);
+    Setup { array, rounds, operations, patient: rng.one_in(2), lazy }
+}
+
+/// What the tasks of a run share.
+#[derive(Clone)]
+struct Work {
+    rt: Rt,
+    volume: Volume,
+    volatile: bool,
+    lazy: bool,
+    /// Operations that are over and were not flushed.
+    unflushed: Rc<RefCell<Vec<u64>>>,
+    history: Rc<RefCell<History>>,
+    parts: Vec<Rc<Part>>,
+    /// Operations begun.
+    begun: Rc<Cell<u64>>,
+    ticks: Rc<Notify>,
+    /// No operation is begun any more.
+    over: Rc<Cell<bool>>,
+    /// The volume is stopped only when what is being rebuilt is whole.
+    patient: bool,
+}
+
+impl Work {
+    fn tell(&self, event: Event) {
+        self.history.borrow_mut().0.push(event);
+    }
+
+    /// One client's operations.
+    async fn client(self, number: u64, share: u64, mut rng: Rng) -> Result<(), String> {
+        let volume = &self.volume;
+        let mut flushes = Rng::new(number ^ share << 8);
+        for step in 0..share {
+            let operation = step * CLIENTS + number + 1;
+            let count = 1 + rng.below(5).min(volume.blocks() - 1);
+            // Half of it goes to a few blocks, so that there is what dies early.
+            let span = if rng.one_in(2) { volume.blocks() } else { volume.blocks().min(16) };
+            let block = rng.below(span.saturating_sub(count).max(1));
+            let trim = rng.one_in(8);
+            let version = if trim { TRIM + operation } else { operation };
+            let fua = self.volatile && !(self.lazy && flushes.one_in(2));
+            self.tell(Event::Began { operation, block, count, version });
+            self.begun.set(self.begun.get() + 1);
+            self.ticks.notify_all();
+            let result = if trim {
+                volume.trim(block, count, fua).await
+            } else {
+                let pages: Pages =
+                    (block..block + count).map(|block| page(block, version)).collect();
+                volume.write(block, pages, fua).await
+            };
+            result.map_err(|error| format!("operation {operation}: {error}"))?;
+            match fua || !self.volatile {
+                true => self.tell(Event::Acknowledged(operation)),
+                false => self.unflushed.borrow_mut().push(operation),
+            }
+            if self.lazy && flushes.one_in(4) {
+                self.flush().await.map_err(|error| format!("flush: {error}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was over before a flush is durable after it.
+    async fn flush(&self) -> furrow_zone::Result<()> {
+        let over = self.unflushed.take();
+        self.volume.flush().await?;
+        over.into_iter().for_each(|operation| self.tell(Event::Acknowledged(operation)));
+        Ok(())
+    }
+
+    /// Waits until so many operations were begun. False if there will never be so many.
+    async fn until(&self, operations: u64) -> bool {
+        while self.begun.get() < operations && !self.over.get() {
+            self.ticks.wait().await;
+        }
+        !self.over.get()
+    }
+
+    /// What fails in a run, and who mends it.
+    async fn operator(self, rounds: Vec<Round>) -> Result<(), String> {
+        let mut seats: Vec<u32> = (0..self.volume.members().len() as u32).collect();
+        for round in rounds {
+            if !self.until(round.at).await {
+                return Ok(());
+            }
+            for member in &round.members {
+                self.fail(*member, seats[*member as usize], round.pulled).await?;
+            }
+            let Some(later) = round.replaced else { return Ok(()) };
+            if !self.until(self.begun.get() + later).await {
+                return Ok(());
+            }
+            for member in &round.members {
+                let fresh = (0..self.parts.len() as u32).rfind(|part| !seats.contains(part));
+                if let Some(fresh) = fresh.filter(|_| !round.same) {
+                    seats[*member as usize] = fresh;
+                }
+            }
+            if !self.replace(&round.members, &seats).await? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self, member: u32) -> MemberState {
+        self.volume.members()[member as usize].1
+    }
+
+    async fn fail(&self, member: u32, part: u32, pulled: bool) -> Result<(), String> {
+        self.tell(Event::Fails { member, pulled });
+        if pulled {
+            self.parts[part as usize].set_gone(true);
+            return Ok(());
+        }
+        self.volume.fail(member).await.map_err(|error| format!("fail {member}: {error}"))
+    }
+
+    /// Replaces failed members and waits for their rebuild. False if the volume is stopped before.
+    async fn replace(&self, members: &[u32], seats: &[u32]) -> Result<bool, String> {
+        for member in members {
+            // A drive that was pulled is missed by the next write to it.
+            while self.state(*member) != MemberState::Failed {
+                if !self.until(self.begun.get() + 1).await {
+                    return Ok(false);
+                }
+            }
+            let part = seats[*member as usize];
+            self.tell(Event::Seated { member: *member, part });
+            let device = self.parts[part as usize].clone();
+            device.set_gone(false);
+            match self.volume.replace(*member, device, true).await {
+                Err(_) if self.over.get() && !self.patient => return Ok(false),
+                done => done.map_err(|error| format!("replace {member}: {error}"))?,
+            }
+        }
+        while self.volume.rebuilding().is_some() {
+            self.rt.sleep(10_000).await;
+        }
+        for member in members {
+            if self.state(*member) != MemberState::Active {
+                return match self.state(*member) {
+                    _ if self.over.get() && !self.patient => Ok(false),
+                    state => Err(format!("member {member} is {state:?} after its rebuild")),
+                };
+            }
+            self.tell(Event::Rebuilt(*member));
+        }
+        Ok(true)
+    }
+}
+
+impl Subject for RaidSubject {
+    type History = History;
+    type Expected = Expected;
+
+    fn name(&self) -> String {
+        match self.canary {
+            None => "raid".to_owned(),
+            Some(canary) => format!("raid:{canary:?}"),
+        }
+    }
+
+    fn drive(&self, case: Case) -> Geometry {
+        setup(case, None).array.whole()
+    }
+
+    fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String> {
+        let Setup { array, .. } = setup(case, self.canary);
+        let parts = Part::split(rt, &device, array.parts());
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let all = devices(&parts[..array.drives as usize], &[]);
+            let made = create(&rt2, all, &array.config, &array.options, false).await;
+            let volume = made.map_err(|error| error.to_string())?;
+            volume.stop().await.map_err(|error| error.to_string())
+        })
+    }
+
+    fn run(
+        &self,
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        case: Case,
+        history: Rc<RefCell<History>>,
+    ) -> Result<(), String> {
+        let Setup { array, rounds, operations, patient, lazy } = setup(case, self.canary);
+        let parts = Part::split(rt, &device, array.parts());
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let volume = array.open(&rt2, &parts, &mut Vec::new()).await;
+            let volume = volume.map_err(|error| error.to_string())?;
+            let work = Work {
+                rt: rt2.clone(),
+                volume: volume.clone(),
+                volatile: case.volatile,
+                lazy,
+                unflushed: Rc::default(),
+                history,
+                parts,
+                begun: Rc::default(),
+                ticks: Rc::new(Notify::new()),
+                over: Rc::default(),
+                patient,
+            };
+            let mut rng = Rng::new(case.seed ^ 0xc11e);
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|number| {
+                    let (share, rng) = (operations / CLIENTS, Rng::new(rng.next()));
+                    rt2.spawn(work.clone().client(number, share, rng))
+                })
+                .collect();
+            let operator = rt2.spawn(work.clone().operator(rounds));
+            for client in clients {
+                client.await?;
+            }
+            work.over.set(true);
+            work.ticks.notify_all();
+            if patient {
+                operator.await?;
+                return volume.stop().await.map_err(|error| error.to_string());
+            }
+            volume.stop().await.map_err(|error| error.to_string())?;
+            operator.await
+        })
+    }
+
+    fn mark(history: &History) -> usize {
+        history.0.len()
+    }
+
+    fn expect(&self, history: &History, mark: usize) -> Expected {
+        Expected::after(&history.0[..mark])
+    }
+
+    fn again(&self, expected: &mut Expected) {
+        expected.again = true;
+    }
+
+    fn reached(&self, expected: &Expected) -> Tally {
+        std::mem::take(&mut *expected.tally.borrow_mut())
+    }
+
+    fn coverage(&self, reached: &Tally) -> Vec<String> {
+        coverage(reached)
+    }
+
+    fn reopen(
+        &self,
+        rt: &Rt,
+        drive: &Emulator,
+        case: Case,
+        expected: &Expected,
+    ) -> Result<(), String> {
+        let Setup { array, .. } = setup(case, self.canary);
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        let expected = expected.clone();
+        let reopening = Reopening { rt: rt.clone(), device, array, case, expected };
+        rt.block_on(reopening.all())
+    }
+}
+
+/// A crashed array that is opened again.
+struct Reopening {
+    rt: Rt,
+    device: Rc<dyn ZonedDevice>,
+    array: Array,
+    case: Case,
+    expected: Expected,
+}
+
+fn told(error: furrow_zone::Error) -> String {
+    error.to_string()
+}
+
+impl Reopening {
+    fn parts(&self) -> Vec<Rc<Part>> {
+        Part::split(&self.rt, &self.device, self.array.parts())
+    }
+
+    async fn all(self) -> Result<(), String> {
+        let drawn = self.case.seed ^ self.rt.random();
+        let mut rng = Rng::new(drawn);
+        let parts = self.parts();
+        if self.lose_another(&parts, &mut rng).await? {
+            return Ok(());
+        }
+        let lost = self.choose_lost(&mut rng);
+        // A pulled drive stays away, or comes back: then it is stale, or nothing went on without.
+        let mut without: Vec<u32> = lost.iter().map(|member| self.expected.seat(*member)).collect();
+        without.extend(self.lose_again(&parts, drawn).await);
+        if !self.expected.again && rng.one_in(2) {
+            without.extend(&self.expected.pulled);
+        }
+        let volume = self.array.open(&self.rt, &parts, &mut without).await.map_err(told)?;
+        self.check_members(&volume, &lost)?;
+        let found = self.expected.blocks.compare(&volume).await?;
+        met(&volume, |what| self.expected.count(what));
+        let mut now = Blocks::found(found);
+        // It goes on, and what was found stays.
+        self.write_on(&volume, &mut now, &mut rng, 4).await?;
+        self.mend(&volume, &parts, &without, &mut now, &mut rng).await?;
+        now.compare(&volume).await?;
+        worked(&volume, |what| self.expected.count(what));
+        let whole: Vec<u32> = if volume.rebuilding().is_some() {
+            // Those whose rebuild is over in memory may not be so on the drives.
+            Vec::new()
+        } else {
+            let states = volume.members().into_iter().map(|(_, state, _)| state);
+            let whole = (0..).zip(states).filter(|(_, state)| *state == MemberState::Active);
+            whole.map(|(member, _)| member).collect()
+        };
+        let seats = seats(&volume, &parts, &[]).await;
+        if rng.one_in(2) {
+            volume.stop().await.map_err(told)?;
+        }
+        drop(volume);
+        // What it was still doing by itself ends as by a crash; others take its place.
+        parts.iter().for_each(|part| part.set_gone(true));
+        self.rt.sleep(1_000_000_000).await;
+        let parts = self.parts();
+        let mut without = self.leave_out(&whole, &seats, &mut rng)?;
+        let volume = self.array.open(&self.rt, &parts, &mut without).await.map_err(told)?;
+        now.compare(&volume).await.map(drop)
+    }
+
+    /// Members whose drives are lost with the power: as many as those that count as redundant
+    /// allow. One of these stays, or there might be nobody who knows of those that failed.
+    fn choose_lost(&self, rng: &mut Rng) -> Vec<u32> {
+        let expected = &self.expected;
+        if expected.again {
+            return Vec::new();
+        }
+        let budget = self.array.tolerates().saturating_sub(expected.doubtful.len() as u32);
+        let whole: Vec<u32> =
+            (0..self.array.drives).filter(|m| !expected.doubtful.contains(m)).collect();
+        let most = budget.min(whole.len() as u32 - 1);
+        let lost = draw(&whole, rng.below(u64::from(most) + 1), rng);
+        if !lost.is_empty() {
+            expected.count(self.told_lost(WITH_POWER, &lost));
+        }
+        lost
+    }
+
+    /// Drives that are lost with the power when a reopening was cut: of the members that the newest
+    /// state record calls whole as many as the level allows, less the others, if those that are
+    /// left know of as many that are not.
+    async fn lose_again(&self, parts: &[Rc<Part>], drawn: u64) -> Vec<u32> {
+        // Drawn apart: seeds that failed once stay what they were.
+        let mut rng = Rng::new(drawn ^ 0x10_5e);
+        if !self.expected.again || rng.one_in(2) {
+            return Vec::new();
+        }
+        let mut known: Vec<(u32, Examined)> = Vec::new();
+        for (index, part) in (0u32..).zip(parts) {
+            if let Ok(examined) = examine(&**part).await
+                && examined.member.is_some()
+            {
+                known.push((index, examined));
+            }
+        }
+        let whole = |known: &[(u32, Examined)]| {
+            let newest = known.iter().max_by_key(|(_, examined)| examined.events)?;
+            let members = newest.1.members.iter();
+            let active = members.filter(|(_, state)| *state == MemberState::Active);
+            Some(active.map(|(uuid, _)| *uuid).collect::<BTreeSet<_>>())
+        };
+        let Some(before) = whole(&known) else { return Vec::new() };
+        let gone = self.array.drives.saturating_sub(before.len() as u32);
+        let budget = self.array.tolerates().saturating_sub(gone);
+        let seats: Vec<u32> = known
+            .iter()
+            .filter(|(_, examined)| before.contains(&examined.device))
+            .map(|(index, _)| *index)
+            .collect();
+        let most = budget.min((seats.len() as u32).saturating_sub(1));
+        let lost = draw(&seats, rng.below(u64::from(most) + 1), &mut rng);
+        known.retain(|(index, _)| !lost.contains(index));
+        if lost.is_empty() || whole(&known).is_none_or(|left| left != before) {
+            return Vec::new();
+        }
+        self.expected.count("drives lost after a cut in a reopening");
+        lost
+    }
+
+    fn told_lost(&self, when: &str, lost: &[u32]) -> String {
+        told_lost(when, (self.array.level, self.array.drives), lost)
+    }
+
+    /// One more drive may be lost than is redundant, if nothing went on without those that failed.
+    /// (With two drives the one that would know is the one that is lost.) True if that was it.
+    async fn lose_another(&self, parts: &[Rc<Part>], rng: &mut Rng) -> Result<bool, String> {
+        let expected = &self.expected;
+        let doubtful = expected.doubtful.len() as u32;
+        let whole: Vec<u32> =
+            (0..self.array.drives).filter(|m| !expected.doubtful.contains(m)).collect();
+        let fit = doubtful > 0 && doubtful == self.array.tolerates() && whole.len() > 1;
+        if expected.again || !fit || !rng.one_in(4) {
+            return Ok(false);
+        }
+        let lost = draw(&whole, 1, rng);
+        let mut without = vec![expected.seat(lost[0])];
+        match self.array.open(&self.rt, parts, &mut without).await {
+            Ok(volume) => {
+                expected.count("one more lost than is redundant, nothing had gone on");
+                expected.blocks.compare(&volume).await.map(|_| true)
+            }
+            Err(error) if error.to_string().contains("cannot do without") => Ok(false),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Who was never in doubt is in service.
+    fn check_members(&self, volume: &Volume, lost: &[u32]) -> Result<(), String> {
+        let expected = &self.expected;
+        for (member, (_, state, _)) in (0u32..).zip(volume.members()) {
+            if state == MemberState::Rebuilding {
+                expected.count("cut in a rebuild");
+            }
+            let sure = !expected.again && !expected.doubtful.contains(&member);
+            let wanted =
+                if lost.contains(&member) { MemberState::Failed } else { MemberState::Active };
+            if sure && state != wanted {
+                return Err(format!("member {member} is {state:?}, not {wanted:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_on(
+        &self,
+        volume: &Volume,
+        now: &mut Blocks,
+        rng: &mut Rng,
+        count: u64,
+    ) -> Result<(), String> {
+        for step in 0..count {
+            let block = rng.below(volume.blocks());
+            let version = AFTER + (rng.next() % (1 << 19)) + step;
+            let pages = [page(block, version)].into_iter().collect();
+            volume.write(block, pages, true).await.map_err(told)?;
+            now.set(block, version);
+        }
+        Ok(())
+    }
+
+    /// Replaces what failed, or some of it, and may wait for the rebuild.
+    async fn mend(
+        &self,
+        volume: &Volume,
+        parts: &[Rc<Part>],
+        without: &[u32],
+        now: &mut Blocks,
+        rng: &mut Rng,
+    ) -> Result<(), String> {
+        let failed = |volume: &Volume| {
+            let states = volume.members().into_iter().map(|(_, state, _)| state);
+            let failed = (0u32..).zip(states).filter(|(_, state)| *state == MemberState::Failed);
+            failed.map(|(member, _)| member).collect::<Vec<u32>>()
+        };
+        let mut unused: Vec<u32> = without.to_vec();
+        for member in failed(volume) {
+            if rng.one_in(3) || unused.is_empty() {
+                continue;
+            }
+            let part = unused.swap_remove(rng.below(unused.len() as u64) as usize);
+            // Drawn apart: seeds that failed once stay what they were.
+            let spare = Rng::new(rng.clone().next() ^ 0x59_a7e).one_in(2);
+            if spare {
+                self.expected.count(promote(volume, parts, member, part).await.map_err(told)?);
+            } else {
+                let device = parts[part as usize].clone();
+                volume.replace(member, device, true).await.map_err(told)?;
+            }
+            self.expected.count("replaced after a reopening");
+        }
+        let began = volume.rebuilding().is_some();
+        if !began || rng.one_in(3) {
+            return Ok(());
+        }
+        let mut turns = 0;
+        while volume.rebuilding().is_some() {
+            if rng.one_in(4) {
+                self.write_on(volume, now, rng, 1).await?;
+            }
+            self.rt.sleep(50_000).await;
+            turns += 1;
+            if turns > 10_000 {
+                return Err("a rebuild does not come to its end".to_owned());
+            }
+        }
+        if volume.members().iter().any(|(_, state, _)| *state == MemberState::Rebuilding) {
+            return Err("a rebuild ended before its end".to_owned());
+        }
+        self.expected.count("rebuilt after a reopening");
+        Ok(())
+    }
+
+    /// Drives to be left out at the end, a different set each time: as many as may be gone besides
+    /// those that are.
+    fn leave_out(
+        &self,
+        whole: &[u32],
+        seats: &[Option<u32>],
+        rng: &mut Rng,
+    ) -> Result<Vec<u32>, String> {
+        let gone = self.array.drives - whole.len() as u32;
+        let budget = self.array.tolerates().saturating_sub(gone);
+        let most = budget.min((whole.len() as u32).saturating_sub(1));
+        let most = if self.array.level == Level::Raid0 { 0 } else { most };
+        // Mostly as many as there may be.
+        let count = if rng.one_in(4) { rng.below(u64::from(most) + 1) } else { most.into() };
+        let lost = draw(whole, count, rng);
+        if !lost.is_empty() {
+            self.expected.count(self.told_lost(AT_END, &lost));
+        }
+        let seat = |member: &u32| {
+            seats[*member as usize].ok_or_else(|| format!("member {member} sits nowhere"))
+        };
+        lost.iter().map(seat).collect()
+    }
+}
+
+/// So many of them, in order.
+fn draw(of: &[u32], count: u64, rng: &mut Rng) -> Vec<u32> {
+    let mut drawn = of.to_vec();
+    while drawn.len() as u64 > count {
+        drawn.remove(rng.below(drawn.len() as u64) as usize);
+    }
+    drawn
+}
+
+const WITH_POWER: &str = "lost with the power";
+const AT_END: &str = "left out at the end";
+
+fn told_lost(when: &str, (level, drives): (Level, u32), lost: &[u32]) -> String {
+    format!("{when}: {level} of {drives} {lost:?}")
+}
+
+/// Tells what a recovery met, and what reading after it took.
+pub fn met(volume: &Volume, mut count: impl FnMut(&'static str)) {
+    let recovered = volume.recovered();
+    let all = [
+        (recovered.closed, "recovery met closed zones"),
+        (recovered.read_only, "recovery met read-only zones"),
+        (recovered.offline, "recovery met offline zones"),
+        (recovered.torn_footers, "recovery met a torn footer"),
+        (recovered.torn_blocks, "recovery met a stripe that lacks a chunk"),
+        (recovered.unbuilt, "recovery met a zone that was being rebuilt"),
+        (recovered.narrow, "recovery went on without a zone that is to be rebuilt"),
+        (recovered.early, "recovery had to reset segments to have room"),
+        (volume.counters().map_evictions, "parts of the map evicted"),
+    ];
+    named(&all, &mut count);
+}
+
+fn named(all: &[(u64, &'static str)], count: &mut dyn FnMut(&'static str)) {
+    all.iter().filter(|(times, _)| *times > 0).for_each(|(_, what)| count(what));
+}
+
+/// Tells what a volume did by itself since it was put together.
+pub fn worked(volume: &Volume, mut count: impl FnMut(&'static str)) {
+    let counters = volume.counters();
+    let all = [
+        (counters.moved, "blocks moved by cleaning"),
+        (counters.cleaned, "segments cleaned"),
+        (counters.rebuilt, "zones rebuilt"),
+        (counters.rewritten, "stripes written again"),
+        (counters.repaired, "blocks repaired"),
+    ];
+    named(&all, &mut count);
+}
+
+/// Of each shape of the sweep, which combinations of as many drives as the level tolerates were
+/// missing when everything was read back: a line for each, and the combinations never tried.
+pub fn coverage(reached: &Tally) -> Vec<String> {
+    let of = |(level, drives): &(Level, u32)| {
+        let placement = Placement::new(*level, *drives).ok()?;
+        let lost = placement.tolerates();
+        let all: Vec<Vec<u32>> = (0u32..1 << drives)
+            .filter(|set| set.count_ones() == lost)
+            .map(|set| (0..*drives).filter(|drive| set >> drive & 1 == 1).collect())
+            .collect();
+        let tried = |lost: &&Vec<u32>| {
+            [WITH_POWER, AT_END]
+                .iter()
+                .any(|when| reached.contains_key(&told_lost(when, (*level, *drives), lost)))
+        };
+        let (tried, missed): (Vec<_>, Vec<_>) = all.iter().partition(tried);
+        let mut line = format!(
+            "{level} of {drives}: {} of {} combinations of {lost} lost drives read back",
+            tried.len(),
+            all.len()
+        );
+        if !missed.is_empty() {
+            line += &format!("; MISSED {missed:?}");
+        }
+        (lost > 0).then_some(line)
+    };
+    SHAPES.iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_combination_that_was_never_lost_is_named() {
+        let mut reached = Tally::new();
+        for lost in [[0], [2]] {
+            reached.insert(told_lost(AT_END, (Level::Raid5, 3), &lost), 1);
+        }
+        reached.insert(told_lost(WITH_POWER, (Level::Raid5, 3), &[2]), 3);
+        let lines = coverage(&reached);
+        let line = lines.iter().find(|line| line.starts_with("RAID-5 of 3")).unwrap();
+        assert_eq!(
+            line,
+            "RAID-5 of 3: 2 of 3 combinations of 1 lost drives read back; MISSED [[1]]"
+        );
+        reached.insert(told_lost(WITH_POWER, (Level::Raid5, 3), &[1]), 1);
+        assert!(
+            coverage(&reached)
+                .iter()
+                .any(|line| line.ends_with("3 of 3 combinations of 1 lost drives read back"))
+        );
+        assert!(lines.iter().any(|line| line.starts_with("RAID-6 of 5: 0 of 10")));
+        assert!(!lines.iter().any(|line| line.starts_with("RAID-0 ")), "it can do without nobody");
+    }
+}

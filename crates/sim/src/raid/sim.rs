@@ -1,0 +1,729 @@
+//! A RAID volume on a few drives through several lives, all of it a function of one seed.
+//!
+//! In each life the drives are powered on, some of them with faults; the array is put together from
+//! all there are, as far as they are not refused, and compared with what the life before left;
+//! clients write, trim and read at once, while members fail, vanish, come back as strangers, are
+//! replaced and rebuilt, and the volume is scrubbed; and it ends: stopped, or by a power cut.
+//!
+//! Faults that may cost data or answers strike no more members than the level tolerates, those
+//! counted that are not whole. So nothing is ever lost, and no request fails unless the power does;
+//! but where members lost so many zones for good that the volume does not fit the rest, what is to
+//! be written may be refused for want of room, and all else must hold.
+//!
+//! Between lives *branches* are tried on copies of what there is then (`branch`): members that are
+//! older than they were (`older`), mapping blocks and other metadata that are ruined (`ruin`),
+//! spares that take failed members' places (`spares`), and drives that are lost (`lost`). The lives
+//! themselves know nothing of them: seeds that failed once stay what they were.
+
+mod branch;
+mod lost;
+mod older;
+mod ruin;
+mod spares;
+
+pub use lost::lines as lost_lines;
+
+use crate::crash::Case;
+use crate::raid::array::{Array, seats};
+use crate::raid::crash::{met, worked};
+use crate::raid::oracle::{Blocks, TRIM, page};
+use crate::raid::part::{Absence, Part};
+use crate::simulation::{Sink, Summary, on_executor};
+use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
+use furrow_log::Uuid;
+use furrow_raid::{MemberState, Volume, create};
+use furrow_rt::{Nanos, Notify, Pages, Rng, Rt};
+use furrow_zone::{BlockCount, Error, ErrorKind, Lba, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// What a life starts from, and what the life before promised.
+#[derive(Clone)]
+struct World {
+    array: Array,
+    volatile: bool,
+    drive: Snapshot,
+    blocks: Blocks,
+    version: u64,
+    /// Members that hold all they should.
+    whole: BTreeSet<u32>,
+    seats: Vec<Option<u32>>,
+    /// Drives with blocks that are not what was written, or zones that are gone.
+    spoiled: BTreeSet<u32>,
+    /// Members that may lack something, in service or not.
+    doubted: BTreeSet<Uuid>,
+    /// A copy that a branch goes on with.
+    branch: bool,
+    /// Lives in which the array was put together.
+    lived: u64,
+    /// All drives as they were.
+    images: Vec<older::Image>,
+}
+
+/// Something that is done to the array in the middle of a life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// A member's drive vanishes.
+    Pull(u32),
+    /// It answers nothing any more, no errors either.
+    Hang(u32),
+    /// It is there again.
+    PutBack(u32),
+    /// A member is taken out.
+    Fail(u32),
+    /// Whatever has failed is replaced, and rebuilt.
+    Replace,
+    Scrub,
+    /// When all members are whole again, one more drive is pulled.
+    Another(u32),
+}
+
+/// What happens in one life.
+#[derive(Clone, Debug, Default)]
+struct Plan {
+    faults: Vec<Fault>,
+    early: bool,
+    stop: bool,
+    operations: u64,
+    actions: Vec<(u64, Action)>,
+    spoils: Option<u32>,
+    /// Members that something ails.
+    struck: Vec<u32>,
+    /// Their drives that are gone for a while, as a rule while the array is put together.
+    absent: Vec<(u32, Absence)>,
+    /// Drives that must not be taken for what they were.
+    refused: Vec<u32>,
+    /// The operation at which a copy of all drives is taken.
+    image: Option<u64>,
+    /// Spares, and who gives them to members that fail.
+    guard: Option<spares::Guard>,
+}
+
+/// Runs the simulation of `seed`.
+///
+/// # Errors
+/// Says what is wrong, and in which life.
+pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
+    let mut rng = Rng::new(seed ^ 0x11_7e5);
+    let case = Case { seed, volatile: rng.one_in(2) };
+    let mut summary = Summary::default();
+    let mut world = begin(case, &mut rng, &mut summary)?;
+    world.keep_images(None);
+    let config = &world.array.config;
+    sink(&format!("{} on {} drives, groups of {}", config.level, world.array.drives, config.group));
+    let lives = 2 + rng.below(6);
+    // Drawn apart: seeds that failed once stay what they were.
+    let mut more = Rng::new(seed ^ 0x3_09e5);
+    let mut absences = Rng::new(seed ^ 0x7_ab5e);
+    let flickers = absences.one_in(4);
+    let mut apart = Rng::new(seed ^ 0x1_b4a7c);
+    for life in 0..=lives {
+        // The last one shows that all is well.
+        let mut plan = if life == lives { quiet() } else { draw(&world, &mut rng, &mut more) };
+        if flickers {
+            plan.draw_absences(&world, &mut absences);
+        }
+        plan.image = Some(apart.below(plan.operations));
+        sink(&format!("life {life}: {plan:?}"));
+        live(&mut world, seed.rotate_left(20) ^ life, &plan, &mut summary)
+            .map_err(|why| format!("life {life} ({plan:?}): {why}"))?;
+        branch::grow(&world, &mut apart, sink, &mut summary)
+            .map_err(|why| format!("after life {life}: {why}"))?;
+    }
+    Ok(summary)
+}
+
+fn begin(case: Case, rng: &mut Rng, summary: &mut Summary) -> Result<World, String> {
+    let mut array = Array::draw(case, rng, None);
+    array.any_shape(rng);
+    let drive = on_executor(case.seed, summary, |rt| {
+        let whole = array.whole();
+        let medium = Medium::memory(&whole);
+        let emulator = Emulator::new(rt, whole, medium, Options::simulated())
+            .map_err(|error| error.to_string())?;
+        let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
+        let parts = Part::split(rt, &device, array.parts());
+        let (rt2, array) = (rt.clone(), array.clone());
+        rt.block_on(async move {
+            let all = crate::raid::array::devices(&parts[..array.drives as usize], &[]);
+            let made = create(&rt2, all, &array.config, &array.options, false).await;
+            made.map_err(|error| error.to_string())?.stop().await.map_err(|e| e.to_string())
+        })?;
+        Ok(emulator.snapshot())
+    })?;
+    Ok(World {
+        volatile: case.volatile,
+        drive,
+        blocks: Blocks::default(),
+        version: 0,
+        whole: (0..array.drives).collect(),
+        seats: (0..array.drives).map(Some).collect(),
+        spoiled: BTreeSet::new(),
+        doubted: BTreeSet::new(),
+        branch: false,
+        lived: 0,
+        images: Vec::new(),
+        array,
+    })
+}
+
+fn quiet() -> Plan {
+    Plan { stop: true, operations: 20, ..Plan::default() }
+}
+
+fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
+    let array = &world.array;
+    let operations = [10, 60, 250][rng.below(3) as usize];
+    let mut plan =
+        Plan { operations, stop: rng.one_in(3), early: rng.one_in(3), ..Plan::default() };
+    let part = |seat, fault, first| of_part(array, seat, fault, first);
+    let nth = |rng: &mut Rng| {
+        let within = [10, 60, 400][rng.below(3) as usize];
+        When::Nth(1 + rng.below(within))
+    };
+    // Whoever is slow, loses nothing.
+    for seat in world.seats.iter().flatten() {
+        if rng.one_in(4) {
+            let nanoseconds = rng.below(3) * Nanos::MILLI;
+            let slow = FaultKind::Slow { polls: 1 + rng.below(20) as u32, nanoseconds };
+            plan.faults.push(part(*seat, Fault::new(slow).when(When::OneIn(1 + rng.below(10))), 0));
+        }
+    }
+    // Nor does who cannot write a zone any more, as long as it is not one of the ring.
+    if rng.one_in(3) {
+        let kinds = [FaultKind::WriteError, FaultKind::WriteTorn, FaultKind::ZoneFull];
+        let fault = Fault::new(kinds[rng.below(3) as usize]).when(nth(rng)).times(1);
+        let seat = world.seats[rng.below(array.drives.into()) as usize];
+        plan.faults.extend(seat.map(|seat| part(seat, fault, furrow_raid::format::RING_ZONES)));
+    }
+    // Of an array that can do without nobody a drive may wear out: it is read to the end.
+    let zones = u64::from(array.geometry.zones);
+    if array.tolerates() == 0 && more.one_in(4) {
+        let fault = Fault::new(FaultKind::ZoneReadOnly).when(When::OneIn(1 + more.below(20)));
+        let seat = world.seats[more.below(array.drives.into()) as usize];
+        let fault = fault.times(1 + more.below(zones));
+        plan.faults.extend(seat.map(|seat| part(seat, fault, furrow_raid::format::RING_ZONES)));
+    }
+    if rng.one_in(2) {
+        plan.faults.push(Fault::new(FaultKind::PowerCut).when(nth(rng)));
+    }
+    // What costs redundancy strikes whole members only, and leaves one of them.
+    let gone = array.drives - world.whole.len() as u32;
+    let budget =
+        array.tolerates().saturating_sub(gone).min((world.whole.len() as u32).saturating_sub(1));
+    let mut struck: Vec<u32> = world.whole.iter().copied().collect();
+    let count = rng.below(u64::from(budget) + 1);
+    while struck.len() as u64 > count {
+        struck.remove(rng.below(struck.len() as u64) as usize);
+    }
+    plan.struck = struck.clone();
+    for member in struck {
+        let Some(seat) = world.seats[member as usize] else { continue };
+        let at = rng.below(operations);
+        match rng.below(8) {
+            0 => plan.actions.push((at, Action::Fail(member))),
+            1 | 2 => {
+                let hangs = more.one_in(3);
+                plan.actions
+                    .push((at, if hangs { Action::Hang(seat) } else { Action::Pull(seat) }));
+                if rng.one_in(2) {
+                    plan.actions.push((at + rng.below(20), Action::PutBack(seat)));
+                }
+            }
+            3 => {
+                let fault = Fault::new(FaultKind::ReadError).when(nth(rng)).times(1);
+                plan.faults.push(part(seat, fault, 0));
+            }
+            4 => {
+                let fault = Fault::new(FaultKind::WriteError).when(When::OneIn(3));
+                // Each ends a segment.
+                let times = 1 + rng.below(6);
+                let times = if more.one_in(2) { times + more.below(60) } else { times };
+                plan.faults.push(part(seat, fault.times(times), 0));
+            }
+            5 => {
+                let fault = Fault::new(FaultKind::ZoneReadOnly).when(nth(rng)).times(1);
+                let many =
+                    Fault::new(FaultKind::ZoneReadOnly).when(When::OneIn(1 + more.below(20)));
+                let fault = if more.one_in(2) { many.times(1 + more.below(zones)) } else { fault };
+                plan.faults.push(part(seat, fault, 0));
+            }
+            kind if plan.spoils.is_none() => {
+                let flip = Fault::new(FaultKind::BitFlip).when(nth(rng)).times(1 + rng.below(5));
+                let offline = Fault::new(FaultKind::ZoneOffline).when(nth(rng)).times(1);
+                let many = Fault::new(FaultKind::ZoneOffline).when(When::OneIn(1 + more.below(20)));
+                let offline =
+                    if more.one_in(2) { many.times(1 + more.below(zones)) } else { offline };
+                let flips = kind == 6;
+                plan.faults.push(part(seat, if flips { flip } else { offline }, 0));
+                plan.spoils = Some(seat);
+            }
+            _ => {}
+        }
+    }
+    if rng.one_in(2) {
+        plan.actions.push((rng.below(operations), Action::Replace));
+    }
+    if rng.one_in(6) {
+        plan.actions.push((rng.below(operations), Action::Scrub));
+    }
+    plan.actions.sort_by_key(|(at, _)| *at);
+    plan
+}
+
+/// A fault of the zones of a drive from the `first` on.
+fn of_part(array: &Array, seat: u32, fault: Fault, first: u32) -> Fault {
+    let start = u64::from(seat) * u64::from(array.geometry.zones) + u64::from(first);
+    let zones = u64::from(array.geometry.zones - first);
+    let size = array.geometry.zone_size.0;
+    fault.at_blocks(Lba(start * size), BlockCount(zones * size))
+}
+
+impl Plan {
+    /// Lets drives of the members that something ails be gone for a while from early on.
+    fn draw_absences(&mut self, world: &World, rng: &mut Rng) {
+        for member in &self.struck {
+            let Some(seat) = world.seats[*member as usize] else { continue };
+            if rng.one_in(2) {
+                let within = [30, 300][rng.below(2) as usize];
+                let at = rng.below(within);
+                self.absent.push((seat, Absence { at, commands: 1 + rng.below(40) }));
+                self.early = true;
+            }
+        }
+    }
+}
+
+/// How a life ended.
+struct Lived {
+    blocks: Blocks,
+    version: u64,
+    whole: BTreeSet<u32>,
+    seats: Vec<Option<u32>>,
+    doubted: BTreeSet<Uuid>,
+    drive: Snapshot,
+    /// All drives in the middle, and what was durable then of those with a cache.
+    image: Option<Snapshot>,
+    /// The array was put together.
+    began: bool,
+    operations: u64,
+    /// By a power cut in the middle.
+    off: bool,
+    /// What it met.
+    reached: Vec<&'static str>,
+}
+
+fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Result<(), String> {
+    let start = (world.blocks.clone(), world.version);
+    world.spoiled.extend(plan.spoils);
+    let lived = on_executor(seed, summary, |rt| {
+        let emulator = world.emulator(rt)?;
+        let mut array = world.array.clone();
+        // Without a drive that hangs nothing is watched: the simulation finds a task that waits for
+        // ever.
+        let hangs = plan.actions.iter().any(|(_, action)| matches!(action, Action::Hang(_)));
+        array.options.drive_timeout = if hangs { 30 * Nanos::SECOND } else { 0 };
+        let life = Life {
+            rt: rt.clone(),
+            emulator: emulator.clone(),
+            array,
+            plan: plan.clone(),
+            seed,
+            volatile: world.volatile,
+            spoiled: world.spoiled.clone(),
+            doubted: world.doubted.clone(),
+            before: world.branch.then(|| world.whole.clone()),
+        };
+        let mut lived = rt.block_on(life.all(start, (world.whole.clone(), world.seats.clone())))?;
+        // What was asked for when the power was gone already has never begun.
+        let fates = match lived.off {
+            true => Fates::nothing(seed >> 3),
+            false => Fates::seeded(seed >> 3),
+        };
+        lived.drive = lived.drive.power_cut(&fates);
+        lived.image = lived.image.map(|image| image.power_cut(&Fates::nothing(seed >> 3)));
+        let counters = emulator.counters();
+        Ok((lived, counters))
+    });
+    let (lived, counters) = lived?;
+    summary.lives += 1;
+    let written = counters.writes + counters.appends;
+    summary.commands += counters.reads + written + counters.flushes + counters.management;
+    summary.appends += counters.appends;
+    summary.operations += lived.operations;
+    for what in &lived.reached {
+        *summary.reached.entry(what).or_default() += 1;
+    }
+    summary.crashes += u64::from(lived.off || !plan.stop);
+    world.blocks = lived.blocks;
+    world.version = lived.version;
+    world.whole = lived.whole;
+    world.seats = lived.seats;
+    world.drive = lived.drive;
+    world.doubted = lived.doubted;
+    world.lived += u64::from(lived.began);
+    world.keep_images(lived.image);
+    Ok(())
+}
+
+struct Life {
+    rt: Rt,
+    emulator: Emulator,
+    array: Array,
+    plan: Plan,
+    seed: u64,
+    volatile: bool,
+    spoiled: BTreeSet<u32>,
+    doubted: BTreeSet<Uuid>,
+    /// In a branch: members that were whole at its start.
+    before: Option<BTreeSet<u32>>,
+}
+
+/// What the tasks of a life share.
+#[derive(Clone)]
+struct Shared {
+    life: Rc<Life>,
+    volume: Volume,
+    parts: Vec<Rc<Part>>,
+    blocks: Rc<RefCell<Blocks>>,
+    version: Rc<Cell<u64>>,
+    begun: Rc<Cell<u64>>,
+    ticks: Rc<Notify>,
+    over: Rc<Cell<bool>>,
+    /// Calls that were refused for want of room.
+    refused: Rc<Cell<u64>>,
+    /// All drives in the middle of the life.
+    image: Rc<RefCell<Option<Snapshot>>>,
+    keeper: spares::Keeper,
+}
+
+const CLIENTS: u64 = 3;
+
+impl Life {
+    fn is_off(&self) -> bool {
+        self.emulator.report(ZoneId(0), 1).is_err()
+    }
+
+    /// Zones of a drive that can never be written again.
+    fn lost_zones(&self, seat: u32) -> u32 {
+        let zones = self.array.geometry.zones;
+        let reports = self.emulator.report(ZoneId(seat * zones), zones).unwrap_or_default();
+        let dead =
+            |zone: &&ZoneReport| matches!(zone.state, ZoneState::ReadOnly | ZoneState::Offline);
+        reports.iter().filter(dead).count() as u32
+    }
+
+    fn inject(&self) -> Result<(), String> {
+        let reorder = Fault::new(FaultKind::ReorderAppends).when(When::OneIn(2));
+        self.emulator.inject(reorder).map_err(|e| e.to_string())?;
+        let mut faults = self.plan.faults.iter();
+        faults.try_for_each(|fault| self.emulator.inject(*fault)).map_err(|e| e.to_string())
+    }
+
+    async fn all(
+        self,
+        (blocks, version): (Blocks, u64),
+        (whole, seats): (BTreeSet<u32>, Vec<Option<u32>>),
+    ) -> Result<Lived, String> {
+        let device: Rc<dyn ZonedDevice> = Rc::new(self.emulator.clone());
+        let parts = Part::split(&self.rt, &device, self.array.parts());
+        for (_, action) in self.plan.actions.iter().filter(|(at, _)| self.plan.early && *at < 5) {
+            if let Action::Hang(seat) = action {
+                parts[*seat as usize].hang();
+            }
+        }
+        for (seat, absence) in &self.plan.absent {
+            parts[*seat as usize].leave(*absence);
+        }
+        if self.plan.early {
+            self.inject()?;
+        }
+        let started = async {
+            // A drive that lost zones may be found to be in the way.
+            let opened = self.array.open(&self.rt, &parts, &mut Vec::new()).await;
+            let volume = opened.map_err(|error| error.to_string())?;
+            let found = blocks.compare(&volume).await?;
+            Ok::<_, String>((volume, Blocks::found(found)))
+        };
+        let (volume, found) = match started.await {
+            Ok(started) => started,
+            Err(_) if self.is_off() => {
+                let drive = self.emulator.snapshot();
+                let (operations, off) = (0, true);
+                let mut whole = whole;
+                whole.retain(|member| !self.plan.struck.contains(member));
+                let (reached, doubted, image) = (Vec::new(), self.doubted, None);
+                return Ok(Lived {
+                    blocks,
+                    version,
+                    whole,
+                    seats,
+                    doubted,
+                    drive,
+                    image,
+                    began: false,
+                    operations,
+                    off,
+                    reached,
+                });
+            }
+            Err(why) => return Err(why),
+        };
+        for (member, (_, state, _)) in (0u32..).zip(volume.members()) {
+            let struck = self.plan.early && self.plan.struck.contains(&member);
+            let worn = seats[member as usize].is_some_and(|seat| self.lost_zones(seat) > 0);
+            let ailed = struck || worn || self.is_off();
+            if whole.contains(&member) && state != MemberState::Active && !ailed {
+                return Err(format!("member {member} is {state:?}, and nothing ailed it"));
+            }
+        }
+        self.check_refused(&volume, &seats)?;
+        if !self.plan.early {
+            self.inject()?;
+        }
+        let shared = Shared {
+            life: Rc::new(self),
+            volume,
+            parts,
+            blocks: Rc::new(RefCell::new(found)),
+            version: Rc::new(Cell::new(version)),
+            begun: Rc::default(),
+            ticks: Rc::new(Notify::new()),
+            over: Rc::default(),
+            refused: Rc::default(),
+            image: Rc::default(),
+            keeper: spares::Keeper::default(),
+        };
+        shared.work().await
+    }
+}
+
+impl Shared {
+    async fn work(self) -> Result<Lived, String> {
+        let life = &self.life;
+        let mut rng = Rng::new(life.seed ^ 0xc11e);
+        self.keep_spares().await?;
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let share = life.plan.operations / CLIENTS + 1;
+                let client = self.clone().client(number, share, Rng::new(rng.next()));
+                life.rt.spawn(client)
+            })
+            .collect();
+        let operator = life.rt.spawn(self.clone().operator(Rng::new(rng.next())));
+        for client in clients {
+            client.await?;
+        }
+        self.over.set(true);
+        self.ticks.notify_all();
+        operator.await?;
+        self.spares_taken().await?;
+        let doubted = self.cleared().await?;
+        if life.plan.stop {
+            let stopped = self.volume.stop().await;
+            self.excused("stop", stopped).await?;
+        }
+        let mut reached = self.keeper.reached();
+        met(&self.volume, |what| reached.push(what));
+        let given_up = self.parts.iter().any(|part| part.was_given_up());
+        reached.extend(given_up.then_some("drives that hung given up"));
+        worked(&self.volume, |what| reached.push(what));
+        let failed = self.volume.members().iter().any(|m| m.1 == MemberState::Failed);
+        let worn = (0..life.array.drives).any(|member| self.volume.lost_zones(member) > 0);
+        for (what, is) in [
+            ("members out of service", failed),
+            ("members in service that lost zones", worn),
+            ("calls refused for want of room", self.refused.get() > 0),
+        ] {
+            reached.extend(is.then_some(what));
+        }
+        let (drive, off) = (life.emulator.snapshot(), life.is_off());
+        let rebuilding = self.volume.rebuilding().is_some();
+        // Only to ask who sits where: what is done from here on is not part of this life.
+        life.emulator.clear_faults(None).map_err(|error| error.to_string())?;
+        self.parts.iter().for_each(|part| part.set_gone(false));
+        life.emulator.power_on();
+        let seats = seats(&self.volume, &self.parts, &[]).await;
+        let states = self.volume.members();
+        // The drives may not know yet whose rebuild has ended in memory.
+        let known = |member: &u32| {
+            let before = life.before.as_ref();
+            before.is_none_or(|before| before.contains(member) || (life.plan.stop && !off))
+        };
+        let whole = (0..life.array.drives).filter(known).filter(|member| {
+            let index = *member as usize;
+            let seat = seats[index];
+            states[index].1 == MemberState::Active
+                && !rebuilding
+                && !doubted.contains(&states[index].0)
+                && seat.is_some_and(|seat| {
+                    // One that lost zones may have to go.
+                    !life.spoiled.contains(&seat) && life.lost_zones(seat) == 0
+                })
+        });
+        Ok(Lived {
+            whole: whole.collect(),
+            blocks: self.blocks.borrow().clone(),
+            version: self.version.get(),
+            seats,
+            drive,
+            image: self.image.take(),
+            began: true,
+            doubted,
+            operations: self.begun.get(),
+            off,
+            reached,
+        })
+    }
+
+    /// Nothing, if an error is the power's fault, or there is no room since zones are lost.
+    async fn excused<T>(&self, what: &str, result: Result<T, Error>) -> Result<Option<T>, String> {
+        match result {
+            Ok(done) => Ok(Some(done)),
+            Err(_) if self.life.is_off() => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.lacks_zones().await => {
+                self.refused.set(self.refused.get() + 1);
+                Ok(None)
+            }
+            // It went while the zones were counted.
+            Err(_) if self.life.is_off() => Ok(None),
+            Err(why) => Err(format!("{what}: {why}")),
+        }
+    }
+
+    /// Whether a member in service has lost so many zones that the volume may not fit the rest.
+    async fn lacks_zones(&self) -> bool {
+        let shape = self.volume.shape();
+        let seats = seats(&self.volume, &self.parts, &[]).await;
+        let members = self.volume.members();
+        let of =
+            seats.iter().zip(members).filter(|(_, (_, state, _))| *state != MemberState::Failed);
+        let lost = of.filter_map(|(seat, _)| *seat).map(|seat| self.life.lost_zones(seat)).max();
+        shape.slots.saturating_sub(lost.unwrap_or(0)) < shape.least(self.volume.config())
+    }
+
+    async fn client(self, number: u64, share: u64, mut rng: Rng) -> Result<(), String> {
+        let volume = &self.volume;
+        for step in 0..share {
+            let operation = step * CLIENTS + number;
+            let most = if rng.one_in(8) { 40 } else { 5 };
+            let count = 1 + rng.below(most).min(volume.blocks() - 1);
+            let span = if rng.one_in(2) { volume.blocks() } else { volume.blocks().min(64) };
+            let block = rng.below(span.saturating_sub(count).max(1));
+            if self.life.plan.image == Some(self.begun.get()) {
+                *self.image.borrow_mut() = Some(self.life.emulator.snapshot());
+            }
+            self.begun.set(self.begun.get() + 1);
+            self.ticks.notify_all();
+            if rng.one_in(5) {
+                let before = self.blocks.borrow().clone();
+                let pages = match volume.read(block, count as u32).await {
+                    Ok(pages) => pages,
+                    Err(_) if self.life.is_off() => return Ok(()),
+                    Err(why) => return Err(format!("read: {why}")),
+                };
+                for (block, page) in (block..).zip(&pages) {
+                    let now = self.blocks.borrow();
+                    before.check(block, page).or_else(|_| now.check(block, page))?;
+                }
+                continue;
+            }
+            let version = self.version.get() + 1;
+            self.version.set(version);
+            let trim = rng.one_in(8);
+            let version = if trim { TRIM + version } else { version };
+            self.blocks.borrow_mut().began(operation, (block, count, version));
+            let fua = self.life.volatile;
+            let done = if trim {
+                volume.trim(block, count, fua).await
+            } else {
+                let pages: Pages =
+                    (block..block + count).map(|block| page(block, version)).collect();
+                volume.write(block, pages, fua).await
+            };
+            match self.excused(&format!("operation {operation}"), done).await? {
+                Some(()) => self.blocks.borrow_mut().acknowledged(operation),
+                None if self.life.is_off() => return Ok(()),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn operator(self, mut rng: Rng) -> Result<(), String> {
+        for (at, action) in self.life.plan.actions.clone() {
+            while self.begun.get() < at && !self.over.get() {
+                self.ticks.wait().await;
+            }
+            match action {
+                Action::Pull(part) => self.parts[part as usize].set_gone(true),
+                Action::Hang(part) => self.hang(part),
+                Action::PutBack(part) => self.parts[part as usize].set_gone(false),
+                Action::Fail(member) => {
+                    let done = self.volume.fail(member).await;
+                    self.excused("fail", done).await?;
+                }
+                Action::Replace => self.replace(&mut rng).await?,
+                Action::Another(member) => self.lose_another(member).await,
+                Action::Scrub => {
+                    let done = self.volume.scrub(true, |_, _| {}).await;
+                    if let Some(scrubbed) = self.excused("scrub", done).await?
+                        && scrubbed.lost > 0
+                        && !self.life.is_off()
+                    {
+                        return Err(format!("a scrub lost blocks: {scrubbed:?}"));
+                    }
+                }
+            }
+            if self.life.is_off() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn replace(&self, rng: &mut Rng) -> Result<(), String> {
+        let seats = seats(&self.volume, &self.parts, &[]).await;
+        let mut unused: Vec<u32> = (0..self.parts.len() as u32)
+            .filter(|part| !seats.contains(&Some(*part)) && !self.life.spoiled.contains(part))
+            .filter(|part| !self.keeper.has(*part))
+            .collect();
+        for (member, (_, state, _)) in (0u32..).zip(self.volume.members()) {
+            if state != MemberState::Failed || unused.is_empty() {
+                continue;
+            }
+            let part = unused.swap_remove(rng.below(unused.len() as u64) as usize);
+            self.parts[part as usize].set_gone(false);
+            let device = self.parts[part as usize].clone();
+            let done = self.volume.replace(member, device, true).await;
+            if done.is_err() && self.life.lost_zones(part) > 0 {
+                // A zone of it could not be emptied: it is of no use.
+                continue;
+            }
+            if done.is_err() && self.keeper.has_taken(member) {
+                // A spare was faster.
+                continue;
+            }
+            if self.excused(&format!("replace {member}"), done).await?.is_none() {
+                return Ok(());
+            }
+        }
+        self.rebuilt().await
+    }
+
+    /// Waits until no rebuild runs.
+    async fn rebuilt(&self) -> Result<(), String> {
+        let mut turns = 0;
+        // A spare that hangs is given up only after a while.
+        let patient = self.life.plan.guard.is_some();
+        while self.volume.rebuilding().is_some() && !self.life.is_off() {
+            self.life.rt.sleep(if patient { 2 * Nanos::MILLI } else { 50_000 }).await;
+            turns += 1;
+            if turns > 100_000 {
+                return Err("a rebuild does not come to its end".to_owned());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! Drives that are what they were: images of earlier, and how members are put back to them.
+
+use super::World;
+use crate::raid::part::Part;
+use crate::simulation::{Summary, on_executor};
+use furrow_emu::{Emulator, Options, Snapshot};
+use furrow_log::Uuid;
+use furrow_raid::examine;
+use furrow_rt::{Rng, Rt};
+use furrow_zone::{ErrorKind, ZonedDevice};
+use std::rc::Rc;
+
+/// Images kept.
+const KEPT: usize = 12;
+
+/// All drives as they were.
+#[derive(Clone)]
+pub(super) struct Image {
+    drive: Snapshot,
+    /// Lives that had begun by then.
+    lived: u64,
+}
+
+/// A member that is put back.
+pub(super) struct Back {
+    pub(super) member: u32,
+    /// Its drive.
+    pub(super) part: u32,
+    /// The array was put together since with what the drive lacks: it must not be in service.
+    pub(super) stale: bool,
+    image: usize,
+}
+
+impl World {
+    /// The drives as they are, with the power on and without faults.
+    pub(super) fn emulator(&self, rt: &Rt) -> Result<Emulator, String> {
+        let emulator = Emulator::from_snapshot(rt, &self.drive, Options::simulated());
+        emulator.clear_faults(None).map_err(|error| error.to_string())?;
+        Ok(emulator)
+    }
+
+    /// Keeps images of the end of a life, and of its middle if there is one.
+    pub(super) fn keep_images(&mut self, middle: Option<Snapshot>) {
+        let lived = self.lived;
+        let both = middle.into_iter().chain([self.drive.clone()]);
+        self.images.extend(both.map(|drive| Image { drive, lived }));
+        let most = self.images.len().saturating_sub(KEPT);
+        self.images.drain(..most);
+    }
+
+    /// Draws an image of a member; `stale`: from before the array was last put together.
+    pub(super) fn draw_image(&self, member: u32, stale: bool, rng: &mut Rng) -> Option<Back> {
+        let part = self.seats[member as usize]?;
+        let old = |image: &Image| image.lived < self.lived;
+        // The last is what there is.
+        let fit: Vec<usize> = (0..self.images.len().saturating_sub(1))
+            .filter(|at| !stale || old(&self.images[*at]))
+            .collect();
+        // The newest are the likeliest to be taken for what there is.
+        let last = if rng.one_in(2) { fit.len().min(2) } else { fit.len() } as u64;
+        if last == 0 {
+            return None;
+        }
+        let image = fit[fit.len() - 1 - rng.below(last) as usize];
+        Some(Back { member, part, stale: old(&self.images[image]), image })
+    }
+
+    /// Makes members' drives what they were. They count as whole no longer.
+    pub(super) fn put_back(
+        &mut self,
+        backs: &[Back],
+        seed: u64,
+        summary: &mut Summary,
+    ) -> Result<(), String> {
+        let members: Vec<u32> = backs.iter().map(|back| back.member).collect();
+        self.doubt(&members, seed, summary)?;
+        self.drive = on_executor(seed, summary, |rt| {
+            let emulator = self.emulator(rt)?;
+            let zones = self.array.geometry.zones;
+            for Back { part, image, .. } in backs {
+                let image = &self.images[*image].drive;
+                let done = emulator.put_back(image, part * zones..(part + 1) * zones);
+                done.map_err(|error| format!("an image of part {part}: {error}"))?;
+            }
+            Ok(emulator.snapshot())
+        })?;
+        Ok(())
+    }
+
+    /// Members may lack something from now on.
+    pub(super) fn doubt(
+        &mut self,
+        members: &[u32],
+        seed: u64,
+        summary: &mut Summary,
+    ) -> Result<(), String> {
+        let parts: Vec<u32> = members.iter().filter_map(|m| self.seats[*m as usize]).collect();
+        let uuids: Vec<Uuid> = on_executor(seed, summary, |rt| {
+            let emulator = self.emulator(rt)?;
+            let device: Rc<dyn ZonedDevice> = Rc::new(emulator);
+            let all = Part::split(rt, &device, self.array.parts());
+            rt.block_on(async move {
+                let mut uuids = Vec::new();
+                for part in parts {
+                    match examine(&*all[part as usize]).await {
+                        Ok(examined) => uuids.push(examined.device),
+                        // One that a crash kept from becoming a member has no name to note.
+                        Err(error) if error.kind() == ErrorKind::NotFound => {}
+                        Err(error) => return Err(error.to_string()),
+                    }
+                }
+                Ok(uuids)
+            })
+        })?;
+        self.doubted.extend(uuids);
+        self.whole.retain(|member| !members.contains(member));
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! What simulations of all subjects share: each leads its subject through several lives on one
+//! executor a life, and sums up what it did.
+
+use furrow_rt::{Config, Rt};
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+
+/// What a simulation did.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Hash over the events of all lives.
+    pub hash: u64,
+    /// Lives: mounts tried.
+    pub lives: u64,
+    /// Of these: ended by a power cut or a fault.
+    pub crashes: u64,
+    /// Operations submitted.
+    pub operations: u64,
+    /// Commands of the drive.
+    pub commands: u64,
+    /// Of these: Zone Appends.
+    pub appends: u64,
+    /// In how many lives what was met.
+    pub reached: BTreeMap<&'static str, u64>,
+    /// Of each shape of an array (level, drives, stripes of a group) which drives were gone when
+    /// all was read back, as bits, and how often.
+    pub lost: BTreeMap<(u8, u32, u32), BTreeMap<u32, u64>>,
+}
+
+impl Summary {
+    /// Adds what another simulation did.
+    pub fn add(&mut self, other: &Summary) {
+        self.hash = self.hash.rotate_left(7) ^ other.hash;
+        self.lives += other.lives;
+        self.crashes += other.crashes;
+        self.operations += other.operations;
+        self.commands += other.commands;
+        self.appends += other.appends;
+        for (what, count) in &other.reached {
+            *self.reached.entry(what).or_default() += count;
+        }
+        for (shape, sets) in &other.lost {
+            let known = self.lost.entry(*shape).or_default();
+            sets.iter().for_each(|(set, count)| *known.entry(*set).or_default() += count);
+        }
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Summary { hash, lives, crashes, operations, commands, appends, .. } = self;
+        write!(
+            f,
+            "hash {hash:016x}  lives {lives:>2}  crashes {crashes:>2}  operations {operations:>5}  \
+             commands {commands:>6}  appends {appends:>5}"
+        )
+    }
+}
+
+/// Where a line per event goes.
+pub type Sink<'a> = &'a mut dyn FnMut(&str);
+
+/// An executor and what runs on it, cleared whatever happens.
+pub(crate) fn on_executor<T>(
+    seed: u64,
+    summary: &mut Summary,
+    work: impl FnOnce(&Rt) -> Result<T, String>,
+) -> Result<T, String> {
+    let config =
+        if seed.is_multiple_of(2) { Config::shuffled(seed) } else { Config::simulated(seed) };
+    let rt = Rt::new(config);
+    let done = std::panic::catch_unwind(AssertUnwindSafe(|| work(&rt)));
+    let (hash, _) = rt.event_hash();
+    summary.hash = summary.hash.rotate_left(7).wrapping_mul(31) ^ hash;
+    let cleared = std::panic::catch_unwind(AssertUnwindSafe(|| rt.clear()));
+    match (done, cleared) {
+        (Ok(done), Ok(())) => done,
+        (Err(panic), _) | (_, Err(panic)) => Err(crate::crash::panic_text(&*panic)),
+    }
+}
