@@ -1,6 +1,6 @@
 //! The oracle: is what was found after a crash allowed by the durability contract?
 //!
-//! The contract (DESIGN §4.1, docs/ARCHITECTURE.md): an fsynced file holds, block by block, the
+//! The contract (DESIGN §4.1, docs/design/file-system.md): an fsynced file holds, block by block, the
 //! fsynced version or a later written one, its size likewise; a name is there if its file or
 //! directory was fsynced after the change; a rename shows old or new; nothing shows blocks of
 //! another file or stale data. The engine promises more, and the oracle holds it to that: *every*
@@ -21,7 +21,7 @@ use crate::fs::op::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes that a truncation cuts off at once; a longer one goes in steps, and a crash may find it
-/// between two of them (docs/ARCHITECTURE.md says so).
+/// between two of them (docs/design/file-system.md says so).
 const CUT_MAX: u64 = 126 << 20;
 
 /// One inode as the engine shows it.
