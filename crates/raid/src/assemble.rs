@@ -3,15 +3,15 @@
 use crate::checkpoint::{Image, State};
 use crate::drive::{Drive, Found, newest_state, reports, ring_start};
 use crate::format::{ArrayBody, BARE, MAPPED, MemberEntry, NONE, SegmentEntry};
+use crate::hot_spare;
 use crate::level::{Level, Placement};
 use crate::map::Map;
 use crate::member::{Errors, Member, MemberState, Refusals};
-use crate::shape::{Config, Shape, held, inside_chunk, is_bare};
-use crate::spare;
-use crate::stale;
+use crate::shape::{Config, Shape, held, internal_chunk, is_bare};
+use crate::stale_members;
 use crate::stream::{Stream, Use};
 use crate::volume::{Inner, Options, Segment, Volume};
-use crate::watch::Watch;
+use crate::watchdog::Watchdog;
 use furrow_log::Uuid;
 use furrow_log::record::crc32c;
 use furrow_rt::{Notify, Page, Pool, Ranges, Rt, Semaphore};
@@ -163,7 +163,7 @@ impl Parsed {
 pub async fn examine(device: &dyn ZonedDevice) -> Result<Examined> {
     let found = find(device).await?.0;
     if found.is_spare() {
-        return spare::examined(&found, &device.name());
+        return hot_spare::examined(&found, &device.name());
     }
     let parsed = parse(&found, &device.name())?;
     let config = parsed.config();
@@ -181,7 +181,7 @@ pub async fn examine(device: &dyn ZonedDevice) -> Result<Examined> {
         clean: parsed.body.flags & 1 == 1,
         members: parsed.members.iter().map(|m| (m.uuid, state(m))).collect(),
         record: found.header.sequence.get(),
-        known: parsed.members.iter().map(|m| stale::known(&found.header, m)).collect(),
+        known: parsed.members.iter().map(|m| stale_members::known(&found.header, m)).collect(),
     })
 }
 
@@ -229,8 +229,8 @@ pub async fn create(
     let mut rng = rt.fork_rng();
     let uuid = Uuid::random(&mut rng);
     let mut members = Vec::new();
-    let watch = Watch::new(rt, options.drive_timeout);
-    devices.iter().for_each(|device| watch.add(device));
+    let watchdog = Watchdog::new(rt, options.drive_timeout);
+    devices.iter().for_each(|device| watchdog.add(device));
     for device in &devices {
         let zones = erase(&**device).await?;
         let drive = Drive::open(rt, device.clone(), &zones, 0, &options.drive)?;
@@ -243,8 +243,8 @@ pub async fn create(
         ..Image::default()
     };
     let body = Start { uuid, created: rt.wall().0, events: 1, epoch: 1, records: 1, checkpoint: 0 };
-    let volume = start((rt, &watch), (config.clone(), shape), members, options, body, image);
-    volume.serve_room();
+    let volume = start((rt, &watchdog), (config.clone(), shape), members, options, body, image);
+    volume.serve_space();
     volume.checkpoint(true).await?;
     volume.serve();
     Ok(volume)
@@ -322,7 +322,7 @@ struct Start {
 }
 
 fn start(
-    (rt, watch): (&Rt, &Watch),
+    (rt, watchdog): (&Rt, &Watchdog),
     (config, shape): (Config, Shape),
     members: Vec<Member>,
     options: &Options,
@@ -338,8 +338,8 @@ fn start(
         let group = if options.append_all { config.group } else { 1 };
         streams.push(Stream::new(Use::Large, config.chunk_large, group));
     }
-    let inside = inside_chunk(&config);
-    streams.push(Stream::new(Use::Inside, inside, 1));
+    let internal = internal_chunk(&config);
+    streams.push(Stream::new(Use::Internal, internal, 1));
     let zero = Page::zeroed();
     let segments = vec![Segment::free(shape.placement.n); shape.slots as usize];
     Volume(Rc::new(Inner {
@@ -364,12 +364,12 @@ fn start(
         records: Cell::new(start.records),
         checkpoint: State::new(start.checkpoint, image),
         ranges: Ranges::default(),
-        room: crate::room::Room::default(),
+        space: crate::space::Space::default(),
         wanted: Notify::new(),
         in_flight: Cell::new(0),
-        quiet: Notify::new(),
+        idle: Notify::new(),
         ending: Cell::new(0),
-        held: Cell::new(0),
+        quiesced: Cell::new(0),
         rebuild: crate::rebuild::State::default(),
         spares: RefCell::default(),
         news: crate::event::Events::default(),
@@ -379,8 +379,8 @@ fn start(
         stopping: Cell::new(false),
         stopped: Cell::new(false),
         counters: RefCell::default(),
-        known: crate::known::Known::default(),
-        watch: watch.clone(),
+        lost_blocks: crate::lost_blocks::LostBlocks::default(),
+        watchdog: watchdog.clone(),
         recovered: Cell::default(),
         scrub_stops: Cell::default(),
         config,
@@ -415,21 +415,21 @@ pub async fn assemble(
     devices: Vec<Rc<dyn ZonedDevice>>,
     options: &Options,
 ) -> Result<Volume> {
-    let watch = Watch::new(rt, options.drive_timeout);
-    devices.iter().for_each(|device| watch.add(device));
+    let watchdog = Watchdog::new(rt, options.drive_timeout);
+    devices.iter().for_each(|device| watchdog.add(device));
     for _ in 1..TRIES {
-        if let Some(volume) = put_together((rt, &watch), &devices, options, false).await? {
+        if let Some(volume) = put_together((rt, &watchdog), &devices, options, false).await? {
             return Ok(volume);
         }
     }
-    let last = put_together((rt, &watch), &devices, options, true).await?;
+    let last = put_together((rt, &watchdog), &devices, options, true).await?;
     Ok(last.expect("invariant: the last try says why not"))
 }
 
 /// One try; `None` if a drive was gone for a moment: it is to be tried again, unless it is the last
 /// try.
 async fn put_together(
-    (rt, watch): (&Rt, &Watch),
+    (rt, watchdog): (&Rt, &Watchdog),
     devices: &[Rc<dyn ZonedDevice>],
     options: &Options,
     last: bool,
@@ -479,7 +479,7 @@ async fn put_together(
     }
     let mut waiting = Vec::new();
     for given in spares {
-        match spare::seat_of(&given, (&name, header.object), &entries)? {
+        match hot_spare::seat_of(&given, (&name, header.object), &entries)? {
             Some(index) if slots[index].is_none() => slots[index] = Some(given),
             None if !waiting.contains(&given.found.header.device) => {
                 check_device(&*given.device, &shape, &config)?;
@@ -519,10 +519,10 @@ async fn put_together(
         records: records.unwrap_or(0) + 1,
         checkpoint: header.checkpoint.get(),
     };
-    let volume = start((rt, watch), (config, shape), members, options, begin, image.clone());
+    let volume = start((rt, watchdog), (config, shape), members, options, begin, image.clone());
     *volume.0.spares.borrow_mut() = waiting;
     if lost {
-        match volume.foresee_undecided(&zones, &image).await {
+        match volume.foresee_in_doubt(&zones, &image).await {
             Err(_) if volume.has_missed() && !last => return Ok(None),
             foreseen => foreseen?,
         }
@@ -593,7 +593,7 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
     let array = authority.given.found.header.object;
     let name = |c: &Candidate| c.given.device.name();
     let refuse = |kind, message| Err(Error::new(kind, message));
-    let (mut order, mut behind): (Vec<usize>, Vec<stale::Behind>) = Default::default();
+    let (mut order, mut behind): (Vec<usize>, Vec<stale_members::Behind>) = Default::default();
     for candidate in candidates {
         let (uuid, object) =
             (candidate.given.found.header.device, candidate.given.found.header.object);
@@ -651,9 +651,9 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
             );
         }
         let (header, known) = (&candidate.given.found.header, &authority.given.found.header);
-        let (record, least) = (header.sequence.get(), stale::known(known, entry));
+        let (record, least) = (header.sequence.get(), stale_members::known(known, entry));
         if record < least {
-            behind.push(stale::Behind { name: name(candidate), index, record, least });
+            behind.push(stale_members::Behind { name: name(candidate), index, record, least });
         } else if header.sequence == known.sequence && candidate.differs(authority) {
             return refuse(
                 ErrorKind::Invalid,
@@ -680,7 +680,7 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
             authority.parsed.body.drives.get(),
         )?;
         let enough = placement.recoverable(|chunk| up(placement.drive(0, chunk) as usize));
-        return Err(stale::refusal(&behind, &name(authority), enough));
+        return Err(stale_members::refusal(&behind, &name(authority), enough));
     }
     check_missing(candidates, best, &order)?;
     Ok(order)

@@ -1,9 +1,9 @@
 //! Checkpoints: they bound what recovery has to read.
 //!
-//! In a stretch in which no stripe is in flight, the *cut*, the segment table is snapshot and the
-//! mapping blocks that changed are copied. Stripes then go on. The mapping blocks are written as
-//! blocks of the volume are; then a state record on every member lists where each mapping block is.
-//! Recovery goes on from there with the rows that were written after the cut.
+//! At the *snapshot* stripes are quiesced: none is in flight while the segment table and the mapping
+//! blocks that changed are copied. Then stripes resume. The mapping blocks are written as blocks of
+//! the volume are; then a state record on every member lists where each mapping block is. Recovery
+//! starts from that record and reads the rows that were written after the snapshot.
 //!
 //! The same record is written, with the last checkpoint's content, when a member fails.
 
@@ -29,8 +29,8 @@ pub(crate) struct Image {
 pub(crate) struct State {
     /// The newest durable checkpoint.
     pub(crate) id: Cell<u64>,
-    /// Cuts so far.
-    pub(crate) cuts: Cell<u64>,
+    /// Snapshots so far.
+    pub(crate) snapshots: Cell<u64>,
     /// Mapping blocks, and the numbers they had, that the newest durable checkpoint may name and
     /// the root does not.
     pub(crate) replaced: RefCell<Vec<(u32, u32)>>,
@@ -45,7 +45,7 @@ impl State {
     pub(crate) fn new(id: u64, image: Image) -> State {
         State {
             id: Cell::new(id),
-            cuts: Cell::new(id),
+            snapshots: Cell::new(id),
             replaced: RefCell::default(),
             image: RefCell::new(image),
             written: Cell::new(0),
@@ -62,20 +62,21 @@ impl Volume {
     /// If the volume cannot be written.
     pub async fn checkpoint(&self, clean: bool) -> Result<()> {
         let state = &self.0.checkpoint;
-        self.heal().await?;
+        self.repair_torn_stripes().await?;
         let _one = state.one.acquire(1).await;
         let writes = self.0.paging.writes.acquire(1).await;
-        self.quiet().await;
-        state.cuts.set(state.cuts.get() + 1);
-        let cut = state.cuts.get();
+        self.quiesce().await;
+        state.snapshots.set(state.snapshots.get() + 1);
+        let snapshot = state.snapshots.get();
         let pages = &self.0.pages;
         let dirty = self.0.map.borrow_mut().take_dirty(0, usize::MAX, || pages.take_dirty());
         let mut root = self.0.map.borrow().root().to_vec();
         let entries = self.entries();
         let (sequence, next_segment) = (self.0.sequence.get(), self.0.next_segment.get());
         state.written.set(self.0.counters.borrow().written);
-        self.go_on();
-        // What is evicted later holds what came after the cut: the checkpoint does not name it.
+        self.resume();
+        // A mapping block that is evicted later holds changes from after the snapshot: the
+        // checkpoint does not name it.
         for (leaf, number) in self.write_leaves(&dirty).await? {
             root[leaf as usize] = number;
         }
@@ -86,7 +87,7 @@ impl Volume {
         let (stay, replaced): (Vec<_>, Vec<_>) = replaced.into_iter().partition(named);
         state.replaced.borrow_mut().extend(stay);
         *state.image.borrow_mut() = Image { entries, root, sequence, next_segment };
-        state.id.set(cut);
+        state.id.set(snapshot);
         self.write_state(clean).await;
         if let Some(error) = self.failed() {
             return Err(error);
@@ -95,32 +96,33 @@ impl Volume {
         for (_, number) in replaced {
             segments[self.0.shape.slot(number) as usize].leaves -= 1;
         }
-        for segment in segments.iter_mut().filter(|segment| segment.needed <= cut) {
+        for segment in segments.iter_mut().filter(|segment| segment.needed <= snapshot) {
             segment.needed = 0;
         }
         drop(segments);
         for drive in self.0.members.iter().filter_map(|member| member.drive()) {
-            drive.zones.checkpoint_durable(cut);
+            drive.zones.checkpoint_durable(snapshot);
         }
         self.count(|counters| counters.checkpoints += 1);
         self.0.wanted.notify_all();
         Ok(())
     }
 
-    /// Holds stripes back and waits until none is in flight.
-    pub(crate) async fn quiet(&self) {
-        self.0.held.set(self.0.held.get() + 1);
+    /// Dispatches no more stripes until [`Volume::resume`], and waits until none is in flight.
+    pub(crate) async fn quiesce(&self) {
+        self.0.quiesced.set(self.0.quiesced.get() + 1);
         while self.0.in_flight.get() > 0 {
-            self.0.quiet.wait().await;
+            self.0.idle.wait().await;
         }
     }
 
-    pub(crate) fn go_on(&self) {
-        self.0.held.set(self.0.held.get() - 1);
+    /// Ends one [`Volume::quiesce`].
+    pub(crate) fn resume(&self) {
+        self.0.quiesced.set(self.0.quiesced.get() - 1);
         for stream in &self.0.streams {
             self.pump(stream);
         }
-        if self.0.room.is_wanted() {
+        if self.0.space.is_wanted() {
             self.0.wanted.notify_all();
         }
     }
@@ -142,14 +144,14 @@ impl Volume {
             let rows = match s.state {
                 // Without a stream: its end is being written.
                 SegmentState::Open => self.next_row(slot as u32).unwrap_or(s.rows),
-                SegmentState::Cut => s.rows,
+                SegmentState::Truncated => s.rows,
                 _ => self.0.shape.rows,
             };
             let mut entry = SegmentEntry::new_zeroed();
             entry.slot = (slot as u32).into();
             entry.state = match s.state {
                 SegmentState::Open => segment::OPEN,
-                SegmentState::Cut => segment::CUT,
+                SegmentState::Truncated => segment::TRUNCATED,
                 _ => segment::SEALED,
             };
             entry.sequence = s.sequence.into();

@@ -1,7 +1,7 @@
 //! Cleaning, and what else the volume does by itself: checkpoints, releases.
 //!
 //! A victim is an ended segment with few blocks that count (greedy). They are read, checked and
-//! written through the inside stream with the numbers they have; each is remapped only if nobody
+//! written through the internal stream with the numbers they have; each is remapped only if nobody
 //! overwrote it meanwhile. A segment of which nothing counts is reset, after a flush: what took the
 //! place of its blocks is durable then.
 
@@ -9,9 +9,9 @@ use crate::event::Event;
 use crate::format::{NONE, block};
 use crate::map::Map;
 use crate::member::MemberState;
-use crate::shape::inside_chunk;
+use crate::meta::inband;
+use crate::shape::internal_chunk;
 use crate::volume::{Segment, SegmentState, Volume};
-use crate::window;
 use furrow_log::pool::ReleaseProof;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 
@@ -42,12 +42,12 @@ impl Volume {
 
     /// Does the next thing there is to do; false if there is nothing.
     async fn tend(&self) -> bool {
-        self.reconsider_room();
-        if self.out_of_room().is_some() {
+        self.reconsider_space();
+        if self.out_of_space().is_some() {
             return false;
         }
-        if self.0.room.unsettled.borrow().is_some() {
-            return self.settle().await.is_ok();
+        if self.0.space.recovery.borrow().is_some() {
+            return self.finish_recovery().await.is_ok();
         }
         let state = &self.0.checkpoint;
         let since = self.0.counters.borrow().written - state.written.get();
@@ -60,7 +60,7 @@ impl Volume {
         if let Some(slot) = self.unprotected() {
             return self.clean_victim(slot).await;
         }
-        if !self.lacks_room() {
+        if !self.lacks_space() {
             return false;
         }
         if self.held_by_checkpoint() {
@@ -117,7 +117,7 @@ impl Volume {
         self.0.segments.borrow_mut()[slot as usize].pinned = false;
         self.0.wanted.notify_all();
         match result {
-            Ok(()) => self.room_gained(),
+            Ok(()) => self.space_gained(),
             Err(error) if error.kind() == ErrorKind::NoSpace => return false,
             // A drive that is gone says nothing about the segment.
             Err(_) if self.notice_gone() => {}
@@ -133,7 +133,7 @@ impl Volume {
     }
 
     /// Whether so few segments are free that cleaning is due.
-    fn lacks_room(&self) -> bool {
+    fn lacks_space(&self) -> bool {
         self.free_segments() <= self.0.shape.kept + self.0.config.small + self.0.config.large
     }
 
@@ -156,7 +156,7 @@ impl Volume {
         let segments = self.0.segments.borrow();
         let ended = segments.iter().enumerate().filter(|(_, segment)| is_ended(segment));
         let whole = self.0.shape.held;
-        let most = if self.0.room.is_wanted() { whole } else { whole - whole / 4 };
+        let most = if self.0.space.is_wanted() { whole } else { whole - whole / 4 };
         let worth = ended.filter(|(_, s)| !s.stuck && s.valid + s.leaves < most);
         worth.min_by_key(|(_, s)| s.valid + s.leaves).map(|(slot, _)| slot as u32)
     }
@@ -220,8 +220,8 @@ impl Volume {
 
     /// Blocks moved together: whole stripes, as the rest of the last is zeros.
     pub(crate) fn batch(&self) -> usize {
-        let data = inside_chunk(&self.0.config) * self.0.shape.placement.k;
-        let stripes = if self.0.shape.bare { window::batch(data) } else { (BATCH / data).max(1) };
+        let data = internal_chunk(&self.0.config) * self.0.shape.placement.k;
+        let stripes = if self.0.shape.bare { inband::batch(data) } else { (BATCH / data).max(1) };
         (stripes * data) as usize
     }
 
@@ -259,7 +259,7 @@ impl Volume {
         }
         // Each by itself: a read may hold one back.
         let mut flights = Vec::new();
-        let early = u64::from(self.0.room.unsettled.borrow().is_some());
+        let early = u64::from(self.0.space.recovery.borrow().is_some());
         for slot in empty {
             // A rebuild may have taken it up meanwhile.
             if is_empty(&self.0.segments.borrow()[slot as usize]) {
@@ -296,7 +296,7 @@ impl Volume {
         if gone {
             self.notice_gone();
         }
-        self.room_made();
+        self.space_made();
     }
 
     /// Stops the volume in order: what is under way is written, and a checkpoint says that nothing
@@ -314,7 +314,7 @@ impl Volume {
         // Once more, so that each member is known to have one: an older image of it is behind that.
         self.write_state(true).await;
         while self.0.ending.get() > 0 {
-            self.0.quiet.wait().await;
+            self.0.idle.wait().await;
         }
         self.0.stopped.set(true);
         self.0.wanted.notify_all();
@@ -330,5 +330,5 @@ pub(crate) fn is_empty(segment: &Segment) -> bool {
 
 /// Whether a segment is written to its end, and nobody needs it to stay.
 fn is_ended(segment: &Segment) -> bool {
-    matches!(segment.state, SegmentState::Sealed | SegmentState::Cut) && !segment.pinned
+    matches!(segment.state, SegmentState::Sealed | SegmentState::Truncated) && !segment.pinned
 }

@@ -26,7 +26,7 @@ pub enum Event {
     },
     /// Nothing is left to be written to: only reads are answered, until drives are replaced or
     /// something is trimmed.
-    OutOfRoom {
+    OutOfSpace {
         /// Why.
         why: String,
     },
@@ -63,7 +63,7 @@ impl Event {
         match self {
             Event::MemberFailed { .. } => "member-failed",
             Event::ArrayFailed { .. } => "array-failed",
-            Event::OutOfRoom { .. } => "out-of-room",
+            Event::OutOfSpace { .. } => "out-of-space",
             Event::ZoneLost { .. } => "zone-lost",
             Event::Replaced { .. } => "replaced",
             Event::RebuildStarted { .. } => "rebuild-started",
@@ -91,7 +91,7 @@ impl fmt::Display for Event {
             Event::ZoneLost { member, zone } => {
                 write!(f, "member {member} lost zone {zone}: what it held is written anew")
             }
-            Event::OutOfRoom { why } => write!(f, "the array is out of room: {why}"),
+            Event::OutOfSpace { why } => write!(f, "the array is out of space: {why}"),
             Event::Replaced { member } => write!(f, "member {member} has a new drive"),
             Event::RebuildStarted { segments } => {
                 write!(f, "a rebuild of {segments} segments begins")

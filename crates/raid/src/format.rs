@@ -75,7 +75,7 @@ pub mod segment {
     /// Written to its end, with footers.
     pub const SEALED: u8 = 2;
     /// Ended early, without footers: what is where is beside the blocks only.
-    pub const CUT: u8 = 3;
+    pub const TRUNCATED: u8 = 3;
 }
 
 layout! {
@@ -177,11 +177,11 @@ layout! {
         pub behind: U32,
     }
 
-    /// A segment that is not free, as of the checkpoint's cut.
+    /// A segment that is not free, as of the checkpoint's snapshot.
     pub struct SegmentEntry: 40 {
         /// Which.
         pub slot: U32,
-        /// 1 open, 2 sealed, 3 cut.
+        /// 1 open, 2 sealed, 3 truncated.
         pub state: u8,
         /// Zeros.
         pub reserved: [u8; 3],
@@ -189,7 +189,7 @@ layout! {
         pub sequence: U64,
         /// Blocks in it that count.
         pub valid: U32,
-        /// Data rows that were written at the cut.
+        /// Data rows that were written at the snapshot.
         pub rows: U32,
         /// Blocks of a chunk.
         pub chunk: U32,

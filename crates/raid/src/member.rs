@@ -107,7 +107,7 @@ impl Member {
 /// Zones in a row in which a member that answers may refuse writes.
 const REFUSALS: u32 = 10;
 
-/// The same, when no more than [`LAST_SEGMENTS`] are free: should the last one be cut, too,
+/// The same, when no more than [`LAST_SEGMENTS`] are free: should the last one be truncated,
 /// cleaning has nowhere to write to, and nothing is ever written again.
 const REFUSALS_LAST: u32 = 2;
 const LAST_SEGMENTS: u32 = 1;
@@ -155,7 +155,7 @@ impl Volume {
             return;
         }
         let answers = member.drive().is_some_and(|drive| drive.answers());
-        let hung = member.drive().and_then(|drive| self.0.watch.why(&drive.device));
+        let hung = member.drive().and_then(|drive| self.0.watchdog.why(&drive.device));
         if answers && self.survives() && !self.survives_without(&[index]) {
             // What it holds can be read: that is more than would be left.
             let message = format!(
@@ -168,7 +168,7 @@ impl Volume {
         member.events.set(self.0.events.get());
         // Closed when the last command to it is over.
         if let Some(drive) = member.drive.take() {
-            self.0.watch.forget(&drive.device);
+            self.0.watchdog.forget(&drive.device);
         }
         let why = hung.unwrap_or_else(|| error.to_string());
         self.tell(Event::MemberFailed { member: index, why });
@@ -189,7 +189,7 @@ impl Volume {
         }
         self.0.events.set(self.0.events.get() + 1);
         // Its zones count no more.
-        self.room_changed();
+        self.space_changed();
         if !self.0.noting.replace(true) {
             self.0.rt.spawn_detached(note_failure(self.clone()));
         }
@@ -215,7 +215,7 @@ impl Volume {
     ///
     /// # Errors
     /// If too few are.
-    pub(crate) async fn settled(&self) -> Result<()> {
+    pub(crate) async fn failures_noted(&self) -> Result<()> {
         while self.0.noting.get() && self.failed().is_none() {
             self.0.noted.wait().await;
         }

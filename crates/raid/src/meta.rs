@@ -1,5 +1,8 @@
 //! What lies beside blocks: made at dispatch, checked at every read from a drive.
 
+pub(crate) mod inband;
+pub(crate) mod scan;
+
 use crate::format::{BlockMeta, CODED, NONE, block};
 use furrow_log::record::crc32c;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};

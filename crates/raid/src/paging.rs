@@ -6,8 +6,8 @@
 //! be taken, so that whoever waits for room can be helped by cleaning, and cleaning never waits for
 //! users. What changed is written before it leaves, a stripe's worth at once.
 //!
-//! Invariant: while a mapping block is being written it is pinned, and a checkpoint's cut waits for
-//! such writes: so the root that it names holds everything that came before it.
+//! Invariant: a mapping block is pinned while it is being written, and a checkpoint's snapshot waits
+//! for such writes: so the root that it names holds everything that came before it.
 
 use crate::format::{MAPPED, block};
 use crate::map::{Map, Victim};
@@ -24,7 +24,7 @@ const LEAST: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pinner {
     User,
-    Inside,
+    Internal,
 }
 
 /// The memory of the map.
@@ -32,7 +32,7 @@ pub(crate) struct Paging {
     /// Mapping blocks that may be in memory; `None`: all.
     limit: Option<usize>,
     users: Semaphore,
-    inside: Semaphore,
+    internal: Semaphore,
     /// Mapping blocks a user's request may pin at once.
     most: u64,
     /// One at a time writes mapping blocks.
@@ -48,11 +48,11 @@ impl Paging {
     pub(crate) fn new(bytes: u64) -> Paging {
         let limit = (bytes > 0).then(|| LEAST.max((bytes / 2 / (u64::from(MAPPED) * 4)) as usize));
         let users = limit.map_or(u64::MAX / 2, |limit| (limit as u64 / 2).max(1));
-        let inside = limit.map_or(u64::MAX / 2, |limit| (limit as u64 / 4).max(1));
+        let internal = limit.map_or(u64::MAX / 2, |limit| (limit as u64 / 4).max(1));
         Paging {
             limit,
             users: Semaphore::new(users),
-            inside: Semaphore::new(inside),
+            internal: Semaphore::new(internal),
             most: if limit.is_some() { users.div_ceil(4) } else { u64::MAX / 2 },
             writes: Semaphore::new(1),
             loading: Cell::new(0),
@@ -110,7 +110,7 @@ impl Volume {
             }
             return Ok(None);
         }
-        let permits = if who == Pinner::User { &paging.users } else { &paging.inside };
+        let permits = if who == Pinner::User { &paging.users } else { &paging.internal };
         let permit = permits.acquire(u64::from(range.end - range.start)).await;
         self.pin_with(permit, range, create).await.map(Some)
     }
@@ -129,7 +129,7 @@ impl Volume {
     /// As [`Volume::pin`] of the volume's own, of one mapping block, for one who has pins already:
     /// `None` if it would have to wait for others to give theirs back.
     pub(crate) async fn pin_more(&self, lba: u64) -> Result<Option<Pins>> {
-        let Some(permit) = self.0.paging.inside.try_acquire(1) else { return Ok(None) };
+        let Some(permit) = self.0.paging.internal.try_acquire(1) else { return Ok(None) };
         self.pin_with(permit, leaves(lba, 1), false).await.map(Some)
     }
 
@@ -162,7 +162,7 @@ impl Volume {
             };
             let taken = self.0.map.borrow().resident() + paging.loading.get();
             if paging.limit.is_some_and(|limit| taken >= limit) {
-                match self.make_room().await {
+                match self.make_space().await {
                     Ok(()) => continue,
                     // What changed cannot be written, and stays; what is asked for is read.
                     Err(error) if error.kind() == ErrorKind::NoSpace => {}
@@ -198,7 +198,7 @@ impl Volume {
     }
 
     /// Lets a mapping block leave the memory, or waits until one can.
-    async fn make_room(&self) -> Result<()> {
+    async fn make_space(&self) -> Result<()> {
         let changed = self.0.paging.changed.wait();
         let victim = self.0.map.borrow_mut().victim();
         match victim {
@@ -233,7 +233,7 @@ impl Volume {
         for (done, batch) in dirty.chunks(BATCH).enumerate() {
             let blocks =
                 batch.iter().map(|(leaf, page)| (block::MAPPING, u64::from(*leaf), page.clone()));
-            let written = self.write_inside(blocks.collect()).await;
+            let written = self.write_internal(blocks.collect()).await;
             let mut map = self.0.map.borrow_mut();
             if let Err(error) = written {
                 for (leaf, _) in &dirty[done * BATCH..] {

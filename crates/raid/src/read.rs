@@ -48,26 +48,26 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// The answer, what was asked for and is answered, and what lies beside each.
-    pub(crate) async fn over(self) -> (Outcome, Vec<usize>, Beside) {
+    pub(crate) async fn over(self) -> (Outcome, Vec<usize>, BlockOob) {
         let outcome = self.answer.await;
         let listed = match self.listed {
             Some(listed) => Some(listed.await),
             None => None,
         };
         let (sequence, bytes, _pin) = (self.sequence, self.beside, self.pin);
-        (outcome, self.of, Beside { sequence, bytes, listed, _pin })
+        (outcome, self.of, BlockOob { sequence, bytes, listed, _pin })
     }
 }
 
 /// What lies beside blocks that were read.
-pub(crate) struct Beside {
+pub(crate) struct BlockOob {
     sequence: u64,
     bytes: usize,
     listed: Option<Vec<Option<BlockMeta>>>,
     _pin: ReadPin,
 }
 
-impl Beside {
+impl BlockOob {
     /// Of the block that was read as number `n`.
     pub(crate) fn of(&self, outcome: &[u8], n: usize) -> Option<BlockMeta> {
         match &self.listed {

@@ -10,13 +10,13 @@ use crate::assemble::{check_empty, erase};
 use crate::drive::Drive;
 use crate::event::Event;
 use crate::format::{BlockMeta, FooterEntry, NONE, kind};
-use crate::make::{Loud, Made};
 use crate::member::{Member, MemberState};
+use crate::meta::inband::{self, Listing};
 use crate::meta::{self, Identity};
+use crate::reconstruct::{Loud, Reconstructed};
 use crate::stream::Open;
 use crate::table::Groups;
 use crate::volume::{Segment, SegmentState, Volume};
-use crate::window::{self, Listing};
 use furrow_log::Uuid;
 use furrow_log::address::oob_per_block;
 use furrow_log::budget::Class;
@@ -97,14 +97,14 @@ impl Volume {
         if !force {
             check_empty(&*device)?;
         }
-        self.0.watch.add(&device);
+        self.0.watchdog.add(&device);
         let seated = async {
             let zones = erase(&*device).await?;
             self.seat(index, device.clone(), &zones, (0, None)).await
         };
         let seated = seated.await;
         if seated.is_err() {
-            self.0.watch.forget(&device);
+            self.0.watchdog.forget(&device);
         }
         seated
     }
@@ -147,7 +147,7 @@ impl Volume {
         member.recorded.set(0);
         member.errors.take();
         member.refusals.forget();
-        self.room_changed();
+        self.space_changed();
         self.leave_unfit();
         self.0.events.set(self.0.events.get() + 1);
         // The others first: were it the only one to know that it is a member, they could go on
@@ -183,7 +183,7 @@ impl Volume {
             ));
         }
         self.member_failed(index, Error::new(ErrorKind::Io, "taken out of service"));
-        self.settled().await
+        self.failures_noted().await
     }
 
     /// How far the rebuild is; `None` if there is none.
@@ -251,7 +251,7 @@ impl Volume {
                     continue;
                 }
                 count += 1;
-                let ended = matches!(segment.state, SegmentState::Sealed | SegmentState::Cut);
+                let ended = matches!(segment.state, SegmentState::Sealed | SegmentState::Truncated);
                 let older = oldest.is_none_or(|(sequence, ..)| segment.sequence < sequence);
                 if ended && older && !segment.pinned {
                     oldest = Some((segment.sequence, slot, index));
@@ -475,10 +475,9 @@ impl Volume {
                 continue;
             }
             let (volume, chunk) = (self.clone(), placement.chunk(stripe, index));
-            let made = self
-                .0
-                .rt
-                .spawn(async move { volume.make_rows((slot, row), count, chunk, Loud::Yes).await });
+            let made = self.0.rt.spawn(async move {
+                volume.reconstruct_rows((slot, row), count, chunk, Loud::Yes).await
+            });
             flights.push((stripe, count, chunk < placement.k, Some(made)));
             row += count;
         }
@@ -491,7 +490,7 @@ impl Volume {
             let mut made = made.into_iter().map(std::result::Result::ok);
             for made in (0..count).map(|_| made.next().flatten()) {
                 let (page, meta) = match made {
-                    Some(Made { code, page }) => {
+                    Some(Reconstructed { code, page }) => {
                         let own = crc32c(page.bytes());
                         let identity = Identity::from_bytes(&code).filter(|_| data);
                         batch.entries.push(crate::stream::footer_entry(identity, own, stripe));
@@ -526,7 +525,7 @@ impl Volume {
         let beside = std::mem::take(&mut batch.oob);
         let stripes = beside.chunks(chunk * BlockMeta::SIZE).enumerate();
         for (stripe, (at, metas)) in (first / segment.chunk..).zip(stripes) {
-            if window::start(stripe) == stripe {
+            if inband::start(stripe) == stripe {
                 *listing = Listing::new(segment.chunk);
             }
             if !batch.windows.contains(&stripe) {
@@ -551,7 +550,7 @@ impl Volume {
         own: Vec<FooterEntry>,
     ) -> Pages {
         let shape = &self.0.shape;
-        let others = crate::scan::footers_of(self, segment).await;
+        let others = crate::meta::scan::footers_of(self, segment).await;
         let empty = || {
             let filler =
                 crate::stream::footer_entry(Some(Identity::default()), self.0.zero_crc, NONE);
@@ -559,7 +558,7 @@ impl Volume {
         };
         let mut footers: Vec<Vec<FooterEntry>> =
             others.into_iter().map(|entries| entries.unwrap_or_else(empty)).collect();
-        // Rows it never had belong to nothing, as in any segment that was cut.
+        // Rows it never had belong to nothing, as in any truncated segment.
         footers[index as usize][..own.len()].copy_from_slice(&own);
         let open: Rc<Open> = self.open_at(
             slot,

@@ -1,12 +1,12 @@
 //! Recovery: from what the drives hold to a volume in service.
 //!
-//! 1. The newest state record: segment table and map as of its cut.
+//! 1. The newest state record: segment table and map as of its snapshot.
 //! 2. Every zone's header says which segment it is of.
-//! 3. Of segments that were not ended at the cut, every row is looked at. A stripe counts if enough
-//!    of its chunks are there to have all of it; what does not is as if it had never been.
+//! 3. Of segments that were not ended at the snapshot, every row is looked at. A stripe counts if
+//!    enough of its chunks are there to have all of it; other stripes are as if never written.
 //! 4. Zones of open segments are brought to one row, filled up to the end of their group.
-//! 5. Blocks and trims after the cut change the map, in the order of their sequence numbers. What
-//!    of the map does not fit the memory is written on the way.
+//! 5. Blocks and trims after the snapshot change the map, in the order of their sequence numbers.
+//!    Mapping blocks that do not fit the memory are written on the way.
 //! 6. Stripes that count but lack a chunk are written anew, with the numbers they have: otherwise
 //!    the next failure of a drive would take back what this recovery has shown.
 //! 7. A checkpoint; then zones that belong to nothing are reset.
@@ -17,6 +17,10 @@
 //! lacks a chunk took the place of, before that stripe is written anew. If that is not enough,
 //! zones that belong to nothing are reset, too.
 
+pub(crate) mod finish;
+pub(crate) mod in_doubt;
+mod repair_torn;
+
 use crate::checkpoint::Image;
 use crate::event::Event;
 use crate::format::{
@@ -24,10 +28,10 @@ use crate::format::{
 };
 use crate::map::Map;
 use crate::member::{Member, MemberState};
+use crate::meta::scan::{Row, Rows, note_places, read_footers, scan_zone};
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
-use crate::scan::{Row, Rows, note_places, read_footers, scan_zone};
-use crate::settle::{Stage, Unsettled};
+use crate::recover::finish::{Stage, UnfinishedRecovery};
 use crate::stream::{Open, footer_entry};
 use crate::table::{Groups, StripeTable};
 use crate::volume::{Segment, SegmentState, Volume};
@@ -56,7 +60,7 @@ pub(crate) struct Found {
     rebuilt: u32,
 }
 
-/// The newest of the blocks of an address that were written after the cut.
+/// The newest of the blocks of an address that were written after the snapshot.
 #[derive(Clone, Copy)]
 struct Candidate {
     sequence: u64,
@@ -66,7 +70,7 @@ struct Candidate {
     torn: bool,
 }
 
-/// A trim record that was written after the cut.
+/// A trim record that was written after the snapshot.
 struct TrimRecord {
     sequence: u64,
     number: u32,
@@ -75,7 +79,7 @@ struct TrimRecord {
     torn: bool,
 }
 
-/// What was written after the cut.
+/// What was written after the snapshot.
 #[derive(Default)]
 struct Delta {
     blocks: BTreeMap<u64, Candidate>,
@@ -140,12 +144,12 @@ impl Volume {
         let (found, mut strays, blind) = self.find_segments(zones).await;
         let mut delta = Delta::default();
         let (mut open, mut unbuilt, mut unended) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut short, mut undecided) = (Vec::new(), Vec::new());
+        let (mut short, mut in_doubt) = (Vec::new(), Vec::new());
         for mut segment in found {
             let entry = image.entry(&segment);
             if entry.is_none() && segment.sequence < image.next_segment {
-                // Released before the cut: a zone that could not be reset keeps what it was, and
-                // what the cut's map says is newer.
+                // Released before the snapshot: a zone that could not be reset keeps its content,
+                // and the snapshot's map is newer.
                 strays.extend(
                     (0u32..).zip(segment.zones).filter_map(|(index, zone)| Some((index, zone?))),
                 );
@@ -155,7 +159,7 @@ impl Volume {
             self.0.next_segment.set(highest);
             let ended = entry.is_some_and(|entry| entry.state != segment::OPEN);
             let state = match entry {
-                Some(entry) if entry.state == segment::CUT => SegmentState::Cut,
+                Some(entry) if entry.state == segment::TRUNCATED => SegmentState::Truncated,
                 _ if ended => SegmentState::Sealed,
                 _ => SegmentState::Open,
             };
@@ -180,13 +184,13 @@ impl Volume {
                 let after = entry.map_or(0, |entry| entry.rows.get());
                 let scanned = self.scan(&segment, zones).await;
                 let table = self.places(&segment, &scanned);
-                undecided.extend(self.undecided(&segment, &table, after, zones));
+                in_doubt.extend(self.in_doubt(&segment, &table, after, zones));
                 self.weigh(&segment, &scanned, table, after, &mut delta);
                 open.push((segment, scanned));
             }
         }
         self.check_read()?;
-        self.check_decided(&undecided)?;
+        self.check_none_in_doubt(&in_doubt)?;
         for (member, zone) in &short {
             self.tell(Event::ZoneLost { member: *member, zone: zone.0 });
         }
@@ -199,18 +203,19 @@ impl Volume {
         self.count_leaves();
         self.0.sequence.set(self.0.sequence.get().max(delta.highest + 1));
         for (segment, scanned) in open {
-            self.resume(segment, scanned, zones).await?;
+            self.reopen_segment(segment, scanned, zones).await?;
         }
         self.finish_strays(&strays, zones).await;
         self.finish_strays(&unended, zones).await;
-        *self.0.room.unsettled.borrow_mut() = Some(Unsettled::new(delta.torn.clone(), strays));
-        self.serve_room();
+        *self.0.space.recovery.borrow_mut() =
+            Some(UnfinishedRecovery::new(delta.torn.clone(), strays));
+        self.serve_space();
         self.apply(&delta, image).await?;
         self.check_held(image, zones, blind)?;
-        self.enter(Stage::Healing);
+        self.enter(Stage::Repairing);
         // What was written on the way may have found no room before it was known what is empty.
-        self.room_changed();
-        match self.settle().await {
+        self.space_changed();
+        match self.finish_recovery().await {
             // Nothing is written before that is done; what there is can be read.
             Err(error) if error.kind() == ErrorKind::NoSpace && self.survives() => Ok(()),
             Err(_) if self.failed().is_some() && self.survives() => Ok(()),
@@ -382,7 +387,7 @@ impl Volume {
         table
     }
 
-    /// Decides which stripes count, and notes what is in them that came after the cut.
+    /// Decides which stripes count, and notes what is in them that came after the snapshot.
     fn weigh(
         &self,
         segment: &Found,
@@ -499,7 +504,7 @@ impl Volume {
         }
     }
 
-    /// Changes the map by what came after the cut.
+    /// Changes the map by what came after the snapshot.
     async fn apply(&self, delta: &Delta, image: &Image) -> Result<()> {
         let (mut trims, mut torn) = (Vec::new(), Vec::new());
         for record in &delta.trims {
@@ -517,7 +522,7 @@ impl Volume {
             }
             // It has to be there until a checkpoint shows what it did.
             let slot = self.0.shape.slot(record.number) as usize;
-            self.0.segments.borrow_mut()[slot].needed = self.0.checkpoint.cuts.get() + 1;
+            self.0.segments.borrow_mut()[slot].needed = self.0.checkpoint.snapshots.get() + 1;
         }
         let replaced = |lba: u64, old: Option<u32>| {
             if let Some(old) = old.filter(|_| delta.is_torn(&torn, lba)) {
@@ -573,8 +578,8 @@ impl Volume {
         })
     }
 
-    /// Goes on with a segment that was open, or ends it.
-    async fn resume(
+    /// Takes a segment that was open into use again, or ends it.
+    async fn reopen_segment(
         &self,
         segment: Found,
         scanned: Scanned,
@@ -590,7 +595,7 @@ impl Volume {
         let append = groups.group > 1;
         let open = self.open_at(segment.slot, segment.sequence, (groups, append), next, footers);
         self.resume_windows(&open, &scanned.rows);
-        let fit = self.reopen(&segment, zones).await;
+        let fit = self.reopen_zones(&segment, zones).await;
         if !fit || !self.fill_up(&open, &segment, next * groups.chunk).await {
             open.broken.set(true);
             self.end_segment(&open, false).await;
@@ -623,7 +628,7 @@ impl Volume {
     /// Takes the zones of a segment into use again. False if one of them cannot be written on, or
     /// a member that is in service has none. One that is being rebuilt may: a segment need not be
     /// begun then for what recovery has to write, and there may be no room for one.
-    async fn reopen(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
+    async fn reopen_zones(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
         let mut fit = true;
         for (index, member) in self.0.members.iter().enumerate() {
             let Some(drive) = member.drive() else { continue };

@@ -2,14 +2,14 @@
 //! against its parity, and writes anew what is damaged.
 
 use crate::format::{MAPPED, NONE, block};
-use crate::make::{Loud, Seen};
 use crate::map::Map;
+use crate::meta::inband;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
 use crate::read::{Place, Wanted};
+use crate::reconstruct::{Loud, Seen};
 use crate::stream::Origin;
 use crate::volume::{SegmentState, Volume};
-use crate::window;
 use furrow_zone::{Result, ZoneId};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -112,7 +112,7 @@ impl Volume {
     ) -> Result<Scrubbed> {
         self.check_alive()?;
         let stops = self.0.scrub_stops.get();
-        let slots = self.settled_rows().await;
+        let slots = self.quiesced_rows().await;
         let (total, mut done, mut found) = (slots.len() as u32, 0, Found::default());
         for (slot, sequence, rows) in slots {
             progress(done, total);
@@ -128,11 +128,11 @@ impl Volume {
         }
         let Found { mut result, short } = found;
         if !result.stopped {
-            self.recount_known();
+            self.recount_lost();
         }
         self.judge(short, repair, &mut result).await?;
         if !result.stopped {
-            self.check_known().await;
+            self.check_lost().await;
         }
         // Only what counts is an error of its member: damage that nobody needs is none, however
         // often it is met. Reads that failed have been counted.
@@ -180,7 +180,7 @@ impl Volume {
             if wanted.0 == block::DATA {
                 lost.insert(number);
                 result.lost += 1;
-                self.0.known.add(wanted.1..wanted.1 + 1);
+                self.0.lost_blocks.add(wanted.1..wanted.1 + 1);
                 continue;
             }
             // What it says is in memory: it is damaged, and nothing is lost.
@@ -210,15 +210,15 @@ impl Volume {
     }
 
     /// The segments there are, and of each the rows whose stripes are complete.
-    async fn settled_rows(&self) -> Vec<(u32, u64, u32)> {
-        self.quiet().await;
+    async fn quiesced_rows(&self) -> Vec<(u32, u64, u32)> {
+        self.quiesce().await;
         let rows = (0..)
             .zip(&*self.0.segments.borrow())
             .filter_map(|(slot, segment)| {
                 let rows = match segment.state {
                     SegmentState::Free | SegmentState::Releasing => return None,
                     SegmentState::Sealed => self.0.shape.rows,
-                    SegmentState::Cut => segment.rows,
+                    SegmentState::Truncated => segment.rows,
                     SegmentState::Open => {
                         let next = self.next_row(slot);
                         next.unwrap_or(segment.rows)
@@ -227,7 +227,7 @@ impl Volume {
                 Some((slot, segment.sequence, rows))
             })
             .collect();
-        self.go_on();
+        self.resume();
         rows
     }
 
@@ -248,7 +248,7 @@ impl Volume {
             let goes_on = result.is_ok() && !stopped && self.stays((slot, sequence));
             while goes_on && next < rows && flights.len() < AHEAD {
                 let (volume, row) = (self.clone(), next);
-                if self.0.shape.bare && window::begins(row, chunk) {
+                if self.0.shape.bare && inband::begins(row, chunk) {
                     // What they list is looked for on the drives.
                     self.forget_listings(slot, row);
                 }
@@ -309,7 +309,7 @@ impl Volume {
             return Ok(());
         }
         // Of metadata only the last of a window counts: without it what it lists is damaged.
-        if found.iter().flatten().any(|(meta, _)| window::is_own(meta)) {
+        if found.iter().flatten().any(|(meta, _)| inband::is_own(meta)) {
             return Ok(());
         }
         if damaged.is_empty() && found.iter().all(Option::is_some) {
@@ -374,7 +374,7 @@ impl Volume {
     async fn is_needed(&self, slot: u32, row: u32) -> Result<bool> {
         for chunk in 0..self.0.shape.placement.k {
             let number = self.0.shape.number(slot, row, chunk);
-            match self.block_or_made(slot, row, chunk).await {
+            match self.block_or_reconstructed(slot, row, chunk).await {
                 Ok((Some(identity), _)) if self.counts(number, &identity).await? => {
                     return Ok(true);
                 }
@@ -391,7 +391,7 @@ impl Volume {
         let (mut blocks, mut missing) = (Vec::new(), Vec::new());
         for chunk in 0..self.0.shape.placement.k {
             let number = self.0.shape.number(slot, row, chunk);
-            match self.block_or_made(slot, row, chunk).await {
+            match self.block_or_reconstructed(slot, row, chunk).await {
                 Ok((Some(identity), page)) if self.counts(number, &identity).await? => {
                     blocks.push((identity, page, Origin { number, segment }));
                 }
@@ -420,7 +420,7 @@ impl Volume {
     }
 
     /// A data block where it is, or made from the others of its row.
-    pub(crate) async fn block_or_made(
+    pub(crate) async fn block_or_reconstructed(
         &self,
         slot: u32,
         row: u32,

@@ -7,7 +7,7 @@
 
 use crate::format::{BlockMeta, FooterEntry, MAPPED, NONE, RING_ZONES, SegmentBody};
 use crate::level::{Level, Placement};
-use crate::window;
+use crate::meta::inband;
 use furrow_log::address::{blocks_per_zone, oob_per_block};
 use furrow_log::record::blocks_for;
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice};
@@ -306,16 +306,16 @@ impl Shape {
 }
 
 /// Blocks of a chunk of what the volume writes by itself.
-pub(crate) fn inside_chunk(config: &Config) -> u32 {
+pub(crate) fn internal_chunk(config: &Config) -> u32 {
     if config.large > 0 { config.chunk_large } else { config.chunk_small }
 }
 
 /// Data blocks that cleaning gets into a segment. Where windows take stripes these are fewer than
 /// there are; what users write in small pieces holds less still, and is what is cleaned.
 pub(crate) fn held(config: &Config, placement: &Placement, rows: u32, bare: bool) -> u32 {
-    let data = inside_chunk(config).saturating_mul(placement.k);
+    let data = internal_chunk(config).saturating_mul(placement.k);
     let all = rows.saturating_mul(placement.k);
-    if bare { window::room(all / data, data) * data } else { all }
+    if bare { inband::capacity(all / data, data) * data } else { all }
 }
 
 fn check_config(config: &Config) -> Result<()> {

@@ -8,10 +8,10 @@
 use crate::format::{FooterEntry, NONE, SegmentBody, WINDOW, block, kind};
 use crate::member::Member;
 use crate::meta::Identity;
+use crate::meta::inband::{self, Windows};
 use crate::paging::Pins;
 use crate::table::Groups;
 use crate::volume::{Segment, SegmentState, Volume};
-use crate::window::{self, Windows};
 use furrow_log::budget::{Class, Permit};
 use furrow_log::record::{RecordId, seal};
 use furrow_log::writer::{Durability, Kind};
@@ -33,7 +33,7 @@ pub(crate) enum Use {
     /// Users' larger requests.
     Large,
     /// What cleaning moves, mapping blocks.
-    Inside,
+    Internal,
 }
 
 /// One call that waits for its blocks to be durable.
@@ -127,7 +127,7 @@ pub(crate) struct Stripe {
 
 impl Stripe {
     /// Whether it is what the volume moves or writes for itself.
-    fn is_of_inside(&self) -> bool {
+    fn is_internal(&self) -> bool {
         let own = |item: &Item| item.from.is_some() || item.identity.kind == block::MAPPING;
         self.items.first().is_some_and(own)
     }
@@ -209,8 +209,8 @@ impl Stream {
     }
 
     /// Whether some of them are what the volume moves or writes for itself.
-    pub(crate) fn has_line_of_inside(&self) -> bool {
-        self.ready.borrow().iter().any(Stripe::is_of_inside)
+    pub(crate) fn has_line_of_internal(&self) -> bool {
+        self.ready.borrow().iter().any(Stripe::is_internal)
     }
 
     /// Whether its segment takes more stripes.
@@ -282,11 +282,11 @@ impl Volume {
         self.pump(stream);
     }
 
-    /// Lets the `inside` stream have back what of its own is in line for a stream of users.
-    pub(crate) fn take_back(&self, stream: &Stream, inside: &Rc<Stream>) {
-        let (back, stay) = stream.ready.take().into_iter().partition(Stripe::is_of_inside);
+    /// Lets the `internal` stream have back what of its own is in line for a stream of users.
+    pub(crate) fn take_back(&self, stream: &Stream, internal: &Rc<Stream>) {
+        let (back, stay) = stream.ready.take().into_iter().partition(Stripe::is_internal);
         *stream.ready.borrow_mut() = back;
-        self.hand_over(stream, inside);
+        self.hand_over(stream, internal);
         *stream.ready.borrow_mut() = stay;
     }
 
@@ -321,7 +321,7 @@ impl Volume {
     /// Dispatches what is in line as far as the open segment takes it.
     pub(crate) fn pump(&self, stream: &Rc<Stream>) {
         loop {
-            if stream.ready.borrow().is_empty() || self.0.held.get() > 0 {
+            if stream.ready.borrow().is_empty() || self.0.quiesced.get() > 0 {
                 return;
             }
             if self.failed().is_some() {
@@ -330,7 +330,7 @@ impl Volume {
             let Some(open) = stream.open.borrow().clone() else {
                 if !stream.opening.replace(true) {
                     self.0.rt.spawn_detached(open_next(self.clone(), stream.clone()));
-                } else if stream.purpose == Use::Inside {
+                } else if stream.purpose == Use::Internal {
                     // It waits for room perhaps, and until now had nothing to write.
                     self.0.wanted.notify_all();
                 }
@@ -341,7 +341,7 @@ impl Volume {
                 continue;
             }
             let (next, in_flight) = (open.next.get(), open.in_flight.get());
-            if open.windows.is_some() && window::ends(next, open.groups.stripes) {
+            if open.windows.is_some() && inband::ends(next, open.groups.stripes) {
                 self.dispatch_window(stream, &open);
                 continue;
             }
@@ -361,7 +361,7 @@ impl Volume {
     /// Stripes that may be in flight. What the volume moves fills windows: how much room cleaning
     /// makes does not hang on an option.
     fn depth(&self, stream: &Stream) -> u32 {
-        let whole = self.0.shape.bare && stream.purpose == Use::Inside;
+        let whole = self.0.shape.bare && stream.purpose == Use::Internal;
         if whole { WINDOW } else { self.0.options.depth }
     }
 
@@ -396,11 +396,11 @@ impl Volume {
 
     /// Begins a segment for the stream: waits for room, then for permits.
     async fn open_segment(&self, stream: &Stream) -> Result<Rc<Open>> {
-        let floor = if stream.purpose == Use::Inside { 0 } else { self.0.shape.kept };
+        let floor = if stream.purpose == Use::Internal { 0 } else { self.0.shape.kept };
         loop {
-            self.check_alive_inside()?;
+            self.check_not_failed()?;
             if self.free_segments() <= floor {
-                self.wait_for_room(stream.purpose).await?;
+                self.wait_for_space(stream.purpose).await?;
                 continue;
             }
             let mut permits = Vec::new();
@@ -418,14 +418,14 @@ impl Volume {
             if self.free_segments() <= floor || self.0.members.iter().zip(&permits).any(came) {
                 continue;
             }
-            if stream.purpose != Use::Inside {
-                self.room_found();
+            if stream.purpose != Use::Internal {
+                self.space_found();
             }
             return Ok(self.begin(stream, permits));
         }
     }
 
-    fn check_alive_inside(&self) -> Result<()> {
+    fn check_not_failed(&self) -> Result<()> {
         self.failed().map_or(Ok(()), Err)
     }
 
@@ -609,7 +609,7 @@ async fn open_next(volume: Volume, stream: Rc<Stream>) {
     }
     stream.opening.set(false);
     volume.pump(&stream);
-    if stream.purpose == Use::Inside {
+    if stream.purpose == Use::Internal {
         volume.0.wanted.notify_all();
     }
 }
@@ -624,7 +624,7 @@ async fn conclude(volume: Volume, open: Rc<Open>) {
         && volume.write_footers(&open).await.is_ok();
     volume.end_segment(&open, whole).await;
     volume.0.ending.set(volume.0.ending.get() - 1);
-    volume.0.quiet.notify_all();
+    volume.0.idle.notify_all();
     volume.0.wanted.notify_all();
 }
 
@@ -655,7 +655,7 @@ impl Volume {
         {
             let mut segments = self.0.segments.borrow_mut();
             let segment = &mut segments[open.slot as usize];
-            segment.state = if whole { SegmentState::Sealed } else { SegmentState::Cut };
+            segment.state = if whole { SegmentState::Sealed } else { SegmentState::Truncated };
             segment.rows = open.next.get() * open.groups.chunk;
             segment.windows = None;
         }
@@ -731,7 +731,7 @@ mod tests {
             let volume =
                 create(&engine, drives, &config, &Options::default(), false).await.unwrap();
             let (stream, call) = (volume.route(Use::Small), Call::new(false));
-            volume.0.held.set(1);
+            volume.0.quiesced.set(1);
             for lba in 0..6 {
                 let page = Page::from_slice(&[lba as u8 + 1; 9]);
                 let (crc, sequence) = (crc32c(page.bytes()), volume.next_sequence());
@@ -742,7 +742,7 @@ mod tests {
             assert!(lined > 1);
             volume.hand_over(&stream, &stream);
             assert_eq!(stream.ready.borrow().len(), lined);
-            volume.0.held.set(0);
+            volume.0.quiesced.set(0);
             volume.pump(&stream);
             volume.close_stripe(&stream);
             call.wait().await.unwrap();

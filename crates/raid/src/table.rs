@@ -2,7 +2,7 @@
 //!
 //! Under Zone Append a chunk lands anywhere among those of its group, so the table keeps only the
 //! place within the group: one byte per chunk for groups of up to 256 stripes, two up to 65,536,
-//! three above (ZapRAID, section 3.3). Beside it one bit per chunk says whether it is there at all.
+//! three above (ZapRAID, section 3.3). One bit more per chunk says whether it is there at all.
 
 use crate::format::NONE;
 

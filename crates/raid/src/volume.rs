@@ -14,10 +14,10 @@ use crate::event::Event;
 use crate::format::{self, NONE};
 use crate::map::Map;
 use crate::member::{Errors, Member, MemberState};
+use crate::meta::inband::Windows;
 use crate::shape::{Config, Shape};
 use crate::stream::Stream;
 use crate::table::StripeTable;
-use crate::window::Windows;
 use furrow_log::Uuid;
 use furrow_rt::{Notify, Page, Pool, Ranges, Rt, Semaphore};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -114,7 +114,7 @@ pub(crate) enum SegmentState {
     Open,
     Sealed,
     /// Ended early: no footers.
-    Cut,
+    Truncated,
     /// Being emptied by a reset.
     Releasing,
 }
@@ -129,7 +129,7 @@ pub struct Segments {
     /// Written to their ends.
     pub sealed: u32,
     /// Ended early.
-    pub cut: u32,
+    pub truncated: u32,
     /// Being reset.
     pub releasing: u32,
 }
@@ -146,7 +146,7 @@ pub(crate) struct Segment {
     pub(crate) valid: u32,
     /// Mapping blocks in it that the map's root names, or that of the last checkpoint.
     pub(crate) leaves: u32,
-    /// Rows that were written, of one that was cut.
+    /// Rows that were written, of a truncated one.
     pub(crate) rows: u32,
     /// Holds trim records until the checkpoint of this number; 0: none.
     pub(crate) needed: u64,
@@ -201,7 +201,7 @@ pub(crate) struct Inner {
     pub(crate) segments: RefCell<Vec<Segment>>,
     pub(crate) map: RefCell<Map>,
     pub(crate) paging: crate::paging::Paging,
-    pub(crate) listings: RefCell<crate::beside::Cache>,
+    pub(crate) listings: RefCell<crate::meta::inband::lookup::Cache>,
     /// One at a time reads the footers of a segment for want of a metadata block.
     pub(crate) footer_reads: Semaphore,
     pub(crate) streams: Vec<Rc<Stream>>,
@@ -215,20 +215,20 @@ pub(crate) struct Inner {
     pub(crate) records: Cell<u64>,
     pub(crate) checkpoint: crate::checkpoint::State,
     pub(crate) ranges: Ranges,
-    pub(crate) room: crate::room::Room,
+    pub(crate) space: crate::space::Space,
     /// There may be something to do for what the volume does by itself.
     pub(crate) wanted: Notify,
     pub(crate) in_flight: Cell<u32>,
-    /// The last stripe in flight is over, or what was held may go on.
-    pub(crate) quiet: Notify,
+    /// The last stripe in flight ended, or the last segment that was being ended.
+    pub(crate) idle: Notify,
     /// Segments whose end is being written.
     pub(crate) ending: Cell<u32>,
     pub(crate) rebuild: crate::rebuild::State,
     /// Drives that say they are spares of this array and have not been taken.
     pub(crate) spares: RefCell<Vec<Uuid>>,
     pub(crate) news: crate::event::Events,
-    /// No stripe may be dispatched: a checkpoint takes its cut.
-    pub(crate) held: Cell<u32>,
+    /// More than 0: no stripe may be dispatched, since a checkpoint takes its snapshot.
+    pub(crate) quiesced: Cell<u32>,
     /// A failure is being noted on the members that are left.
     pub(crate) noting: Cell<bool>,
     pub(crate) noted: Notify,
@@ -236,11 +236,11 @@ pub(crate) struct Inner {
     pub(crate) stopping: Cell<bool>,
     pub(crate) stopped: Cell<bool>,
     pub(crate) counters: RefCell<Counters>,
-    pub(crate) known: crate::known::Known,
-    pub(crate) watch: crate::watch::Watch,
+    pub(crate) lost_blocks: crate::lost_blocks::LostBlocks,
+    pub(crate) watchdog: crate::watchdog::Watchdog,
     /// How often scrubs were told to end.
     pub(crate) scrub_stops: Cell<u64>,
-    pub(crate) recovered: Cell<crate::settle::Recovered>,
+    pub(crate) recovered: Cell<crate::recover::finish::Recovered>,
 }
 
 /// A volume that is in service. Cloning shares it.
@@ -298,7 +298,7 @@ impl Volume {
                 SegmentState::Free => &mut all.free,
                 SegmentState::Open => &mut all.open,
                 SegmentState::Sealed => &mut all.sealed,
-                SegmentState::Cut => &mut all.cut,
+                SegmentState::Truncated => &mut all.truncated,
                 SegmentState::Releasing => &mut all.releasing,
             } += 1;
         }
@@ -350,9 +350,9 @@ impl Volume {
         }
         self.0.dead.borrow_mut().get_or_insert(error);
         self.0.noted.notify_all();
-        self.0.room.made.notify_all();
+        self.0.space.made.notify_all();
         self.0.wanted.notify_all();
-        self.0.quiet.notify_all();
+        self.0.idle.notify_all();
         self.give_up_paging();
         for stream in &self.0.streams {
             self.abandon(stream, self.failed());
@@ -399,7 +399,7 @@ impl Volume {
                 self.member_failed(index, error);
             }
         }
-        self.settled().await
+        self.failures_noted().await
     }
 
     /// Changes what is valid in a segment by one block.

@@ -3,12 +3,12 @@
 use crate::format::{BlockMeta, CODED, NONE, TrimEntry, block, kind};
 use crate::level::Level;
 use crate::map::Map;
+use crate::meta::inband::Cover;
 use crate::meta::{Identity, seal};
 use crate::paging::Pinner;
 use crate::parity::{encode, sum_of_crcs};
 use crate::stream::{Call, Item, Open, Origin, Stream, Stripe, Use};
 use crate::volume::{Canary, Volume};
-use crate::window::Cover;
 use furrow_log::address::oob_per_block;
 use furrow_log::record::{self, crc32c};
 use furrow_log::writer::{Kind, WriteObserver};
@@ -114,7 +114,7 @@ impl Flight {
             }
             if volume.0.noting.get() && !volume.has(Canary::EarlyDegradedAck) {
                 // An error is told below if it ends the volume.
-                let _ = volume.settled().await;
+                let _ = volume.failures_noted().await;
             }
             self.conclude();
         });
@@ -226,12 +226,12 @@ impl Volume {
     }
 
     /// Writes a block of the volume's own; its number.
-    pub(crate) async fn write_inside(
+    pub(crate) async fn write_internal(
         &self,
         blocks: Vec<(u8, u64, Page)>,
     ) -> Result<Vec<(u64, u32)>> {
         let call = Call::new(true);
-        let stream = self.route(Use::Inside);
+        let stream = self.route(Use::Internal);
         for (kind, lba, page) in blocks {
             self.put(&stream, self.item(kind, lba, page), &call);
         }
@@ -249,14 +249,14 @@ impl Volume {
         blocks.sort_by_key(|(identity, ..)| leaf(identity));
         let mut left = blocks.into_iter().peekable();
         while left.peek().is_some() {
-            let (mut calls, stream) = (Vec::new(), self.route(Use::Inside));
+            let (mut calls, stream) = (Vec::new(), self.route(Use::Internal));
             while let Some(next) = left.peek().map(|(identity, ..)| *identity) {
                 let call = match leaf(&next) {
                     // The root names it, not the map.
                     None => Call::new(false),
                     Some(_) if calls.is_empty() || !self.is_bounded() => {
                         let range = (next.lba, 1);
-                        Call::pinning(self.pin(Pinner::Inside, range, false).await?)
+                        Call::pinning(self.pin(Pinner::Internal, range, false).await?)
                     }
                     Some(_) => match self.pin_more(next.lba).await? {
                         Some(pins) => Call::pinning(Some(pins)),
@@ -378,9 +378,9 @@ impl Volume {
         }
     }
 
-    /// Leaves out what was overwritten since it was to be moved. Recovery takes any copy that was
-    /// written after a checkpoint's cut for newer than what the checkpoint says: so none may be
-    /// that is not current when it is dispatched.
+    /// Leaves out blocks that were overwritten since they were read to be moved. Recovery takes any
+    /// copy that was written after a checkpoint's snapshot for newer than what the checkpoint says:
+    /// so a copy has to be current when it is dispatched.
     fn drop_outdated(&self, stripe: &mut Stripe) {
         for item in &mut stripe.items {
             if !self.is_current(item) {
@@ -527,8 +527,8 @@ impl Volume {
             open.idle.notify_all();
         }
         if self.0.in_flight.get() == 0 {
-            self.0.quiet.notify_all();
-            if self.0.room.is_wanted() {
+            self.0.idle.notify_all();
+            if self.0.space.is_wanted() {
                 self.0.wanted.notify_all();
             }
         }
@@ -564,9 +564,9 @@ impl Volume {
                 block::DATA => self.remap(item, place(i)),
                 block::MAPPING => self.remap_leaf(item, place(i)),
                 block::TRIM => {
-                    let next = self.0.checkpoint.cuts.get() + 1;
+                    let next = self.0.checkpoint.snapshots.get() + 1;
                     self.0.segments.borrow_mut()[open.slot as usize].needed = next;
-                    // In this stretch: a checkpoint's cut shows the record and what it did, or
+                    // In this stretch: a checkpoint's snapshot shows the record and what it did, or
                     // neither.
                     self.forget(item.identity.lba, item.trimmed);
                 }
@@ -577,8 +577,8 @@ impl Volume {
     }
 
     fn forget(&self, block: u64, count: u64) {
-        if !self.0.known.is_empty() {
-            self.0.known.remove(block..block + count);
+        if !self.0.lost_blocks.is_empty() {
+            self.0.lost_blocks.remove(block..block + count);
         }
         for lba in block..block + count {
             let old = self.0.map.borrow_mut().set(lba, NONE);
@@ -590,8 +590,8 @@ impl Volume {
         if !self.is_current(item) {
             return;
         }
-        if !self.0.known.is_empty() {
-            self.0.known.remove(item.identity.lba..item.identity.lba + 1);
+        if !self.0.lost_blocks.is_empty() {
+            self.0.lost_blocks.remove(item.identity.lba..item.identity.lba + 1);
         }
         let old = self.0.map.borrow_mut().set(item.identity.lba, number);
         self.credit(number);

@@ -187,7 +187,7 @@ fn a_drive_that_loses_its_zones_goes_if_that_makes_room() {
         assert_eq!(wear_out(&volume, &mut model, &mut next).await.map(|e| e.to_string()), None);
         check_runs(&volume, &model, 61).await;
         assert_eq!(volume.members()[2].1, MemberState::Failed);
-        assert!(volume.out_of_room().is_none() && volume.failed().is_none());
+        assert!(volume.out_of_space().is_none() && volume.failed().is_none());
     });
     rt.clear();
 }

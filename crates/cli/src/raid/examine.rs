@@ -187,7 +187,7 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
             created: newest.created,
             clean: newest.clean,
             events: newest.events,
-            doubt: furrow_raid::doubt(&all),
+            doubt: furrow_raid::split_brain(&all),
             members,
             spares,
         });

@@ -244,7 +244,7 @@ impl Daemon {
             pid: std::process::id(),
             level: placement.level.name().to_owned(),
             state: if down == 0 { "online" } else { "degraded" }.to_owned(),
-            error: volume.failed().or(volume.out_of_room()).map(|error| error.to_string()),
+            error: volume.failed().or(volume.out_of_space()).map(|error| error.to_string()),
             problem: None,
             action: None,
             size_bytes: volume.blocks() * 4096,
@@ -542,7 +542,7 @@ impl Handle for Daemon {
 }
 
 fn segments(all: Segments) -> BTreeMap<String, u64> {
-    let Segments { free, open, sealed, cut, releasing } = all;
+    let Segments { free, open, sealed, truncated: cut, releasing } = all;
     [("free", free), ("open", open), ("sealed", sealed), ("cut", cut), ("releasing", releasing)]
         .map(|(state, count)| (state.to_owned(), u64::from(count)))
         .into()

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
 use furrow_fuse::Signals;
 use furrow_nbd::{Export, Identity, Listen, Server, Tls};
-use furrow_raid::{Examined, MemberState, Options, Volume, doubt};
+use furrow_raid::{Examined, MemberState, Options, Volume, split_brain};
 use furrow_rt::{Nanos, Rt, either};
 use furrow_zone::{ErrorKind, ZonedDevice};
 use std::ffi::OsString;
@@ -337,7 +337,7 @@ fn start(
 ) -> Result<(Rc<Daemon>, Option<String>)> {
     let Chosen { name, uuid: _, drives: given, left_out } = chosen;
     let says: Vec<Examined> = given.iter().map(|(_, examined)| examined.clone()).collect();
-    let doubt = doubt(&says);
+    let doubt = split_brain(&says);
     if let Some(doubt) = doubt.as_ref().filter(|_| !args.degraded) {
         bail!("{name}: {doubt}");
     }
@@ -400,10 +400,10 @@ fn start(
     if doubt.is_some() {
         warnings.push("started because --degraded was given".to_owned());
     }
-    let undecided = volume.recovered().undecided;
-    if undecided > 0 {
+    let in_doubt = volume.recovered().in_doubt;
+    if in_doubt > 0 {
         warnings.push(format!(
-            "started because --accept-loss was given: what was written last in {undecided} stripes \
+            "started because --accept-loss was given: what was written last in {in_doubt} stripes \
              may be lost"
         ));
     }

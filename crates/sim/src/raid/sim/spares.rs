@@ -353,7 +353,7 @@ impl Shared {
             let noted = self.volume.checkpoint(false).await;
             let noted = self.excused("checkpoint", noted).await?.is_some();
             let worn = seats().await.iter().flatten().any(|seat| self.life.lost_zones(*seat) > 0);
-            if noted && !worn && self.volume.out_of_room().is_none() && !self.life.is_off() {
+            if noted && !worn && self.volume.out_of_space().is_none() && !self.life.is_off() {
                 doubted.clear();
             }
             break;

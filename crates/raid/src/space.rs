@@ -1,4 +1,4 @@
-//! Room: segments that can be begun, who waits for one, and what happens when none will come.
+//! Space: segments that can be begun, who waits for one, and what happens when none will come.
 //!
 //! A task of its own resets the segments of which nothing counts, whatever cleaning waits for. When
 //! somebody waits and nothing is under way that could make room, it is made otherwise, in this
@@ -8,7 +8,7 @@
 //! everything that was acknowledged stays readable.
 
 use crate::event::Event;
-use crate::settle::{Stage, Unsettled};
+use crate::recover::finish::{Stage, UnfinishedRecovery};
 use crate::stream::{Stream, Use};
 use crate::volume::{SegmentState, Volume};
 use furrow_log::SuperzoneState;
@@ -19,13 +19,13 @@ use std::rc::Rc;
 
 /// Who waits for room, and what is known of it.
 #[derive(Default)]
-pub(crate) struct Room {
+pub(crate) struct Space {
     /// Something happened that may make room.
     pub(crate) made: Notify,
     /// Streams of users' requests that wait for it.
     users: Cell<u32>,
-    /// The inside stream waits for it.
-    inside: Cell<bool>,
+    /// The internal stream waits for it.
+    internal: Cell<bool>,
     /// Segments cleaned since users got one, while they wait.
     fruitless: Cell<u32>,
     /// The same, while they do not.
@@ -33,18 +33,18 @@ pub(crate) struct Room {
     /// There is none, and why; blocks that counted when that was found.
     none: RefCell<Option<(Error, u64)>>,
     /// What recovery has still to do before anything may be reset.
-    pub(crate) unsettled: RefCell<Option<Unsettled>>,
+    pub(crate) recovery: RefCell<Option<UnfinishedRecovery>>,
 }
 
-impl Room {
+impl Space {
     /// Whether somebody waits.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.users.get() > 0 || self.inside.get()
+        self.users.get() > 0 || self.internal.get()
     }
 
     /// Whether what the volume moves waits.
-    pub(crate) fn waits_inside(&self) -> bool {
-        self.inside.get()
+    pub(crate) fn waits_internal(&self) -> bool {
+        self.internal.get()
     }
 }
 
@@ -61,44 +61,44 @@ impl Volume {
     }
 
     /// Why nothing can be written for want of room, if so.
-    pub fn out_of_room(&self) -> Option<Error> {
-        self.0.room.none.borrow().as_ref().map(|(error, _)| error.clone())
+    pub fn out_of_space(&self) -> Option<Error> {
+        self.0.space.none.borrow().as_ref().map(|(error, _)| error.clone())
     }
 
     /// Waits until something happened that may have made room for a segment of the stream.
     ///
     /// # Errors
     /// `NoSpace` if there is none and will not be any.
-    pub(crate) async fn wait_for_room(&self, purpose: Use) -> Result<()> {
-        if let Some(error) = self.out_of_room() {
+    pub(crate) async fn wait_for_space(&self, purpose: Use) -> Result<()> {
+        if let Some(error) = self.out_of_space() {
             return Err(error);
         }
-        let room = &self.0.room;
-        let made = room.made.wait();
-        let inside = purpose == Use::Inside;
-        match inside {
-            true => room.inside.set(true),
-            false => room.users.set(room.users.get() + 1),
+        let space = &self.0.space;
+        let made = space.made.wait();
+        let internal = purpose == Use::Internal;
+        match internal {
+            true => space.internal.set(true),
+            false => space.users.set(space.users.get() + 1),
         }
         self.0.wanted.notify_all();
         made.await;
-        match inside {
-            true => room.inside.set(false),
-            false => room.users.set(room.users.get() - 1),
+        match internal {
+            true => space.internal.set(false),
+            false => space.users.set(space.users.get() - 1),
         }
         Ok(())
     }
 
     /// A segment for users was begun.
-    pub(crate) fn room_found(&self) {
-        self.0.room.fruitless.set(0);
-        self.0.room.ahead.set(0);
+    pub(crate) fn space_found(&self) {
+        self.0.space.fruitless.set(0);
+        self.0.space.ahead.set(0);
     }
 
     /// A segment was cleaned.
-    pub(crate) fn room_gained(&self) {
-        let (fruitless, ahead) = (&self.0.room.fruitless, &self.0.room.ahead);
-        let waits = self.0.room.users.get() > 0;
+    pub(crate) fn space_gained(&self) {
+        let (fruitless, ahead) = (&self.0.space.fruitless, &self.0.space.ahead);
+        let waits = self.0.space.users.get() > 0;
         fruitless.set(if waits { fruitless.get() + 1 } else { 0 });
         ahead.set(if waits { 0 } else { ahead.get() + 1 });
     }
@@ -107,26 +107,26 @@ impl Volume {
     /// have not begun a segment. Where zones are lost, what is free may never be enough to rest,
     /// and what was just cleaned is the next that is worth it.
     pub(crate) fn cleans_in_vain(&self) -> bool {
-        let waits = self.0.room.users.get() > 0;
-        let cleaned = if waits { &self.0.room.fruitless } else { &self.0.room.ahead };
+        let waits = self.0.space.users.get() > 0;
+        let cleaned = if waits { &self.0.space.fruitless } else { &self.0.space.ahead };
         cleaned.get() > 2 * self.0.shape.slots
     }
 
     /// Lets those who wait for room look again: a drive came or went, or less is held.
-    pub(crate) fn room_changed(&self) {
-        self.room_found();
-        self.room_made();
+    pub(crate) fn space_changed(&self) {
+        self.space_found();
+        self.space_made();
     }
 
     /// The same: a segment was reset.
-    pub(crate) fn room_made(&self) {
-        self.0.room.none.take();
-        self.0.room.made.notify_all();
+    pub(crate) fn space_made(&self) {
+        self.0.space.none.take();
+        self.0.space.made.notify_all();
         self.0.wanted.notify_all();
     }
 
     /// Starts the task that resets what is empty.
-    pub(crate) fn serve_room(&self) {
+    pub(crate) fn serve_space(&self) {
         let weak = Rc::downgrade(&self.0);
         self.0.rt.spawn_detached(async move {
             loop {
@@ -138,7 +138,7 @@ impl Volume {
                 let wait = volume.0.wanted.wait();
                 let did = volume.release_empty().await
                     || volume.relieve_stranded()
-                    || volume.relieve_inside();
+                    || volume.relieve_internal();
                 drop(volume);
                 if !did {
                     wait.await;
@@ -157,7 +157,7 @@ impl Volume {
             |s: &Rc<Stream>| s.open.borrow().is_some() && !s.filling.borrow().items.is_empty();
         self.0.in_flight.get() == 0
             && self.0.ending.get() == 0
-            && self.0.held.get() == 0
+            && self.0.quiesced.get() == 0
             && !self.0.noting.get()
             && !self.0.rebuild.filling.get()
             && !self.0.streams.iter().any(filling)
@@ -166,95 +166,96 @@ impl Volume {
 
     /// Whether segments may be reset: not before recovery is over.
     pub(crate) fn may_reset(&self) -> bool {
-        self.0.room.unsettled.borrow().as_ref().is_none_or(|unsettled| unsettled.starved)
+        self.0.space.recovery.borrow().as_ref().is_none_or(|recovery| recovery.starved)
     }
 
     /// Whether more than `floor` segments are free. Who waits for one was told so and has perhaps
     /// not run yet: it still counts as waiting, but nothing has to be done for it.
-    fn has_room(&self, floor: u32) -> bool {
-        let room = self.free_segments() > floor;
-        if room {
-            self.0.room.made.notify_all();
+    fn has_space(&self, floor: u32) -> bool {
+        let enough = self.free_segments() > floor;
+        if enough {
+            self.0.space.made.notify_all();
         }
-        room
+        enough
     }
 
     /// Makes room for what the volume moves, if it waits and nothing under way will. True if
     /// something was done about it.
-    fn relieve_inside(&self) -> bool {
-        let room = &self.0.room;
-        let inside = self.route(Use::Inside);
+    fn relieve_internal(&self) -> bool {
+        let space = &self.0.space;
+        let internal = self.route(Use::Internal);
         // Who was told that there is none has perhaps not run yet, and counts as waiting.
-        if !room.inside.get() || self.out_of_room().is_some() || !self.is_still() {
+        if !space.internal.get() || self.out_of_space().is_some() || !self.is_still() {
             return false;
         }
-        if self.has_room(0) {
+        if self.has_space(0) {
             return false;
         }
-        let of_users = self.0.streams.iter().find(|s| s.purpose != Use::Inside && s.takes_more());
-        if !inside.has_line() && !self.relieve_handed_over(&inside, of_users) {
+        let of_users = self.0.streams.iter().find(|s| s.purpose != Use::Internal && s.takes_more());
+        if !internal.has_line() && !self.relieve_handed_over(&internal, of_users) {
             return false;
         }
         if let Some(stream) = of_users {
-            self.hand_over(&inside, stream);
+            self.hand_over(&internal, stream);
             return true;
         }
-        if let Some(unsettled) = &mut *room.unsettled.borrow_mut()
-            && unsettled.stage > Stage::Applying
-            && !std::mem::replace(&mut unsettled.starved, true)
+        if let Some(recovery) = &mut *space.recovery.borrow_mut()
+            && recovery.stage > Stage::Applying
+            && !std::mem::replace(&mut recovery.starved, true)
         {
             return true;
         }
-        self.give_up_room(0);
+        self.give_up_space(0);
         true
     }
 
     /// What the volume was to move was handed over to users' streams and waits with them for room,
     /// and by now it has a segment of its own: it goes there. True if there was any.
     fn relieve_stranded(&self) -> bool {
-        let inside = self.route(Use::Inside);
+        let internal = self.route(Use::Internal);
         let waits = |s: &&Rc<Stream>| {
-            s.purpose != Use::Inside && s.open.borrow().is_none() && s.has_line_of_inside()
+            s.purpose != Use::Internal && s.open.borrow().is_none() && s.has_line_of_internal()
         };
-        let stranded = self.0.streams.iter().filter(waits).filter(|_| inside.takes_more());
-        stranded.map(|stream| self.take_back(stream, &inside)).count() > 0
+        let stranded = self.0.streams.iter().filter(waits).filter(|_| internal.takes_more());
+        stranded.map(|stream| self.take_back(stream, &internal)).count() > 0
     }
 
     /// What the volume was to move was handed over to users' streams, and waits with them for room.
     /// It goes where another of them writes, or back. True if there was any.
-    fn relieve_handed_over(&self, inside: &Rc<Stream>, of_users: Option<&Rc<Stream>>) -> bool {
-        let waits =
-            |s: &&Rc<Stream>| s.purpose != Use::Inside && s.open.borrow().is_none() && s.has_line();
+    fn relieve_handed_over(&self, internal: &Rc<Stream>, of_users: Option<&Rc<Stream>>) -> bool {
+        let waits = |s: &&Rc<Stream>| {
+            s.purpose != Use::Internal && s.open.borrow().is_none() && s.has_line()
+        };
         let mut any = false;
         for stream in self.0.streams.iter().filter(waits) {
             any = true;
             match of_users {
                 Some(to) => self.hand_over(stream, to),
-                None => self.take_back(stream, inside),
+                None => self.take_back(stream, internal),
             }
         }
-        any && (of_users.is_some() || inside.has_line())
+        any && (of_users.is_some() || internal.has_line())
     }
 
     /// Users wait, and cleaning gains nothing. True if something was done about it.
     pub(crate) fn relieve_users(&self) -> bool {
-        let wanted = self.0.room.users.get() > 0 && !self.0.room.inside.get();
-        if !wanted || !self.is_still() || self.has_room(self.0.shape.kept) {
+        let wanted = self.0.space.users.get() > 0 && !self.0.space.internal.get();
+        if !wanted || !self.is_still() || self.has_space(self.0.shape.kept) {
             return false;
         }
-        self.give_up_room(self.0.shape.kept);
+        self.give_up_space(self.0.shape.kept);
         true
     }
 
     /// Nothing will make more than `floor` segments free: does without members that are worn out,
     /// or refuses.
-    fn give_up_room(&self, floor: u32) {
+    fn give_up_space(&self, floor: u32) {
         let worn = self.worn_out(floor);
         if !worn.is_empty() {
             for index in worn {
                 let lost = self.lost_zones(index);
                 let what = format!(
-                    "it lost {lost} zones, and without them there is no room: replace the drive"
+                    "it lost {lost} zones, and without them there is no space: replace the drive"
                 );
                 self.member_failed(index, Error::new(ErrorKind::NoSpace, what));
             }
@@ -269,18 +270,18 @@ impl Volume {
             true => "no segment can be made free".to_owned(),
             false => format!("{}: replace it", lost.join(", ")),
         };
-        let what = format!("the volume is out of room, and only reads are answered: {why}");
+        let what = format!("the volume is out of space, and only reads are answered: {why}");
         let error = Error::new(ErrorKind::NoSpace, what);
-        self.tell(Event::OutOfRoom { why });
-        *self.0.room.none.borrow_mut() = Some((error, self.used()));
-        self.0.room.made.notify_all();
+        self.tell(Event::OutOfSpace { why });
+        *self.0.space.none.borrow_mut() = Some((error, self.used()));
+        self.0.space.made.notify_all();
     }
 
     /// Blocks were overwritten or trimmed since there was no room: it may be worth another try.
-    pub(crate) fn reconsider_room(&self) {
+    pub(crate) fn reconsider_space(&self) {
         let gained = |none: &(Error, u64)| self.used() < none.1;
-        if self.0.room.none.borrow().as_ref().is_some_and(gained) {
-            self.room_changed();
+        if self.0.space.none.borrow().as_ref().is_some_and(gained) {
+            self.space_changed();
         }
     }
 
@@ -297,12 +298,12 @@ impl Volume {
             let drive = self.0.members[index as usize].drive()?;
             Some((drive.zones.free_count(), index))
         };
-        let mut by_room: Vec<(u32, u32)> =
+        let mut by_free: Vec<(u32, u32)> =
             (0..self.0.members.len() as u32).filter_map(free).collect();
-        by_room.sort_unstable();
-        let narrow = by_room.iter().take_while(|(free, _)| *free <= floor).count();
-        let enough = by_room.len() > narrow && self.free_slots() > floor;
-        let worn: Vec<u32> = by_room[..narrow].iter().map(|(_, index)| *index).collect();
+        by_free.sort_unstable();
+        let narrow = by_free.iter().take_while(|(free, _)| *free <= floor).count();
+        let enough = by_free.len() > narrow && self.free_slots() > floor;
+        let worn: Vec<u32> = by_free[..narrow].iter().map(|(_, index)| *index).collect();
         let survives = self.survives_without(&worn);
         let lost = worn.iter().all(|index| self.lost_zones(*index) > 0);
         if enough && survives && lost { worn } else { Vec::new() }

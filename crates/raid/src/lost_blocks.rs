@@ -21,7 +21,7 @@ const RANGES: usize = 4096;
 
 /// A bounded set of blocks.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct LostBlocks {
     /// Disjoint ranges that do not touch: first block, and the one after the last.
     ranges: RefCell<BTreeMap<u64, u64>>,
     blocks: Cell<u64>,
@@ -29,7 +29,7 @@ pub(crate) struct Known {
     beyond: Cell<u64>,
 }
 
-impl Known {
+impl LostBlocks {
     /// Whether it holds nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.get() + self.beyond.get() == 0
@@ -98,14 +98,14 @@ impl Known {
 impl Volume {
     /// Blocks of the volume that are known to be lost: how many, and the first ranges of them.
     pub fn lost(&self) -> (u64, Vec<Range<u64>>) {
-        let known = &self.0.known;
+        let known = &self.0.lost_blocks;
         (known.blocks.get() + known.beyond.get(), known.ranges())
     }
 
     /// Forgets which blocks are known to be lost, and the members' errors so far. What is still
     /// lost is found by the next read or scrub.
     pub fn clear(&self) {
-        self.0.known.clear();
+        self.0.lost_blocks.clear();
         self.0.members.iter().for_each(|member| member.errors.set(Errors::default()));
     }
 
@@ -113,7 +113,7 @@ impl Volume {
     pub(crate) async fn note_lost(&self, wanted: &[(u32, Wanted)]) {
         for (number, wanted) in wanted {
             if wanted.0 == block::DATA && self.cannot_be_had(*number, *wanted).await {
-                self.0.known.add(wanted.1..wanted.1 + 1);
+                self.0.lost_blocks.add(wanted.1..wanted.1 + 1);
             }
         }
     }
@@ -125,7 +125,7 @@ impl Volume {
         }
         let first = u64::from(leaf) * u64::from(MAPPED);
         let end = self.blocks().min(first + u64::from(MAPPED));
-        self.0.known.add(first..end);
+        self.0.lost_blocks.add(first..end);
         end - first
     }
 
@@ -147,8 +147,8 @@ impl Volume {
 
     /// After a scrub of everything: what can be read is not lost. What was lost beyond the ranges
     /// that are kept the scrub has added again.
-    pub(crate) async fn check_known(&self) {
-        for range in self.0.known.ranges() {
+    pub(crate) async fn check_lost(&self) {
+        for range in self.0.lost_blocks.ranges() {
             for lba in range {
                 if self.fetch(Map::leaf(lba), false).await.is_err() {
                     continue;
@@ -157,7 +157,7 @@ impl Volume {
                 if number == NONE
                     || self.read_numbers(&[(number, (block::DATA, lba))]).await.is_ok()
                 {
-                    self.0.known.remove(lba..lba + 1);
+                    self.0.lost_blocks.remove(lba..lba + 1);
                 }
             }
         }
@@ -165,8 +165,8 @@ impl Volume {
 
     /// A scrub of everything begins to note what is lost: those for which there was no place are
     /// met again.
-    pub(crate) fn recount_known(&self) {
-        self.0.known.beyond.set(0);
+    pub(crate) fn recount_lost(&self) {
+        self.0.lost_blocks.beyond.set(0);
     }
 }
 
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn it_holds_what_a_set_of_blocks_would() {
-        let (known, mut model, mut rng) = (Known::default(), BTreeSet::new(), Rng::new(7));
+        let (known, mut model, mut rng) = (LostBlocks::default(), BTreeSet::new(), Rng::new(7));
         for _ in 0..3000 {
             let first = rng.below(200);
             let range = first..first + rng.below(9);
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn beyond_its_bound_it_still_counts() {
-        let known = Known::default();
+        let known = LostBlocks::default();
         (0..RANGES as u64 + 5).for_each(|at| known.add(at * 2..at * 2 + 1));
         assert_eq!(known.ranges().len(), RANGES);
         assert_eq!(known.blocks.get() + known.beyond.get(), RANGES as u64 + 5);

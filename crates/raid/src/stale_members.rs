@@ -79,7 +79,7 @@ pub(crate) fn refusal(behind: &[Behind], newest: &str, enough: bool) -> Error {
 }
 
 impl Volume {
-    /// Takes from a segment, which had ended at the checkpoint's cut, the zones that do not hold
+    /// Takes from a segment that had ended at the checkpoint's snapshot the zones that do not hold
     /// all of it any more.
     pub(crate) fn take_short(
         &self,

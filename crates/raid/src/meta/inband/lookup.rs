@@ -6,14 +6,14 @@
 //! off the last whole metadata block before it counts.
 
 use crate::drive::Drive;
-use crate::footers::Footers;
 use crate::format::{BlockMeta, CODED, NONE, WINDOW};
+use crate::meta::inband::footers::Footers;
+use crate::meta::inband::{self, At, is_own};
+use crate::meta::scan::{Row, Rows, read_zone};
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
 use crate::read::Place;
-use crate::scan::{Row, Rows, read_zone};
 use crate::volume::{Segment, SegmentState, Volume};
-use crate::window::{self, At, is_own};
 use furrow_log::record::{self, crc32c};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
 use furrow_rt::{Page, Pages};
@@ -74,19 +74,19 @@ struct Listed {
     /// Stripes there may be.
     stripes: u32,
     /// The segment ended early: its last window has no end.
-    cut: bool,
+    truncated: bool,
 }
 
 impl Volume {
     fn listed_zone(&self, slot: u32, index: u32, segment: &Segment) -> Option<Listed> {
         let zone = segment.zones[index as usize]?;
         let stripes = match segment.state {
-            SegmentState::Cut => segment.rows.div_ceil(segment.chunk),
+            SegmentState::Truncated => segment.rows.div_ceil(segment.chunk),
             _ => self.0.shape.stripes(segment.chunk),
         };
         let (sequence, chunk) = (segment.sequence, segment.chunk);
-        let cut = segment.state == SegmentState::Cut;
-        Some(Listed { slot, sequence, index, zone, chunk, stripes, cut })
+        let truncated = segment.state == SegmentState::Truncated;
+        Some(Listed { slot, sequence, index, zone, chunk, stripes, truncated })
     }
 
     /// What `count` blocks from `first` on are: those that are listed by nothing belong to nothing.
@@ -121,7 +121,7 @@ impl Volume {
 
     /// What the window of `stripe` lists of the first of these rows of its chunks.
     async fn metas(&self, zone: &Listed, stripe: u32, rows: Range<u32>) -> Metas {
-        let key = |row| (zone.sequence, zone.index, window::start(stripe), row);
+        let key = |row| (zone.sequence, zone.index, inband::start(stripe), row);
         let i = rows.start;
         if let Some(known) = self.0.listings.borrow().found.get(&key(i)) {
             return known.metas.clone();
@@ -129,11 +129,11 @@ impl Volume {
         let Some(drive) = self.0.members[zone.index as usize].drive() else {
             return Rc::default();
         };
-        let last = window::end(stripe, zone.stripes);
+        let last = inband::end(stripe, zone.stripes);
         let mut asked = None;
         let pages = self.window_blocks(&drive, zone, last, rows.clone()).await.unwrap_or_default();
         for (row, page) in rows.zip(pages) {
-            if let Some(metas) = window::open(&page, self.window_at(zone, last, row)) {
+            if let Some(metas) = inband::open(&page, self.window_at(zone, last, row)) {
                 let metas = Rc::new(metas);
                 self.keep_listing(&drive, key(row), &metas, false);
                 asked = asked.or((row == i).then_some(metas));
@@ -144,11 +144,11 @@ impl Volume {
         }
         // Kept only if nothing behind it could not be read: that may be there the next time.
         let (mut found, mut certain, mut lost) = (Metas::default(), true, false);
-        for stripe in (window::start(stripe)..=last).rev() {
+        for stripe in (inband::start(stripe)..=last).rev() {
             let read = self.window_blocks(&drive, zone, stripe, i..i + 1).await;
             if let Ok(pages) = &read
                 && let Some(page) = pages.first()
-                && let Some(metas) = window::open(page, self.window_at(zone, stripe, i))
+                && let Some(metas) = inband::open(page, self.window_at(zone, stripe, i))
             {
                 found = Rc::new(metas);
                 break;
@@ -163,7 +163,7 @@ impl Volume {
             }
         }
         if certain {
-            let window = (zone.sequence, window::start(stripe));
+            let window = (zone.sequence, inband::start(stripe));
             if lost && !self.0.listings.borrow().scrubbed.contains(&window) {
                 self.note_mismatch(zone.index);
             }
@@ -187,14 +187,14 @@ impl Volume {
             Ok(pages) => pages.iter().any(was),
             Err(error) => error.kind() != ErrorKind::Corrupt,
         };
-        damaged && !zone.cut
+        damaged && !zone.truncated
     }
 
     /// What the segment's footers say of row `i` of the chunks of the window that ends with stripe
     /// `last`, and whether they will go on saying just that; `None` if none that describes this
     /// zone can be read.
     async fn listed_by_footers(&self, zone: &Listed, last: u32, i: u32) -> Option<(Metas, bool)> {
-        let first = window::start(last);
+        let first = inband::start(last);
         let filler = meta::filler(zone.sequence, self.0.zero_crc);
         let listed = |footers: &Footers| {
             let meta = |stripe: u32| footers.meta(zone.index, stripe * zone.chunk + i);
@@ -229,12 +229,12 @@ impl Volume {
         let row = place.offset - self.0.shape.offset(0);
         let (stripe, i) = (row / zone.chunk, row % zone.chunk);
         let kept = segment.windows.and_then(|windows| windows.get(stripe, zone.index, i));
-        if zone.cut || zone.sequence != place.sequence || kept.is_some() {
+        if zone.truncated || zone.sequence != place.sequence || kept.is_some() {
             return None;
         }
-        let key = (zone.sequence, zone.index, window::start(stripe), i);
+        let key = (zone.sequence, zone.index, inband::start(stripe), i);
         let known = self.0.listings.borrow().found.get(&key).map(|known| known.lost);
-        let last = window::end(stripe, zone.stripes);
+        let last = inband::end(stripe, zone.stripes);
         let lost = match (known, self.0.members[zone.index as usize].drive()) {
             (Some(lost), _) => lost,
             (None, None) => false,
@@ -242,7 +242,7 @@ impl Volume {
                 let read = self.window_blocks(&drive, &zone, last, i..i + 1).await;
                 let at = self.window_at(&zone, last, i);
                 let pages = read.as_ref().ok();
-                let whole = pages.is_some_and(|p| p.iter().any(|p| window::open(p, at).is_some()));
+                let whole = pages.is_some_and(|p| p.iter().any(|p| inband::open(p, at).is_some()));
                 !whole && self.is_lost(&zone, &read)
             }
         };
@@ -255,7 +255,7 @@ impl Volume {
     pub(crate) fn forget_listings(&self, slot: u32, row: u32) {
         let segments = self.0.segments.borrow();
         let segment = &segments[slot as usize];
-        let first = window::start(row / segment.chunk);
+        let first = inband::start(row / segment.chunk);
         let mut listings = self.0.listings.borrow_mut();
         listings.scrubbed.insert((segment.sequence, first));
         for index in 0..self.0.shape.placement.n {
@@ -299,7 +299,7 @@ impl Volume {
 
     /// Whether a stripe of an ended segment is one of metadata, as far as any of its zones says.
     pub(crate) async fn is_window(&self, slot: u32, segment: &Segment, stripe: u32) -> bool {
-        if window::ends(stripe, self.0.shape.stripes(segment.chunk)) {
+        if inband::ends(stripe, self.0.shape.stripes(segment.chunk)) {
             return true;
         }
         for index in 0..self.0.shape.placement.n {
@@ -329,7 +329,7 @@ impl Volume {
                         None => Rc::default(),
                     });
                 }
-                for stripe in first..=window::end(first, stripes) {
+                for stripe in first..=inband::end(first, stripes) {
                     let at = stripe * segment.chunk + row;
                     for (chunk, identity) in self.identities_in(&listed, stripe) {
                         found.push((self.0.shape.number(slot, at, chunk), identity));
@@ -378,15 +378,15 @@ impl Volume {
             let (stripe, row) = (crcs.len() as u32 / chunk, crcs.len() as u32 % chunk);
             crcs.push(read.map(|(page, _)| crc32c(page.bytes())));
             let at = self.window_at(&known, stripe, row);
-            if let Some(metas) = read.and_then(|(page, _)| window::open(page, at)) {
+            if let Some(metas) = read.and_then(|(page, _)| inband::open(page, at)) {
                 // The last one of a window says everything.
-                lists.insert((window::start(stripe), row), metas);
+                lists.insert((inband::start(stripe), row), metas);
             }
         })
         .await;
         let row = |(at, crc): (u32, &Option<u32>)| {
             let (stripe, row) = (at / chunk, at % chunk);
-            let metas = lists.get(&(window::start(stripe), row))?;
+            let metas = lists.get(&(inband::start(stripe), row))?;
             let meta = metas.get((stripe % WINDOW) as usize)?;
             let whole = meta.stripe.get() == stripe && Some(meta.own_crc.get()) == *crc;
             let stripe = if is_own(meta) { NONE } else { stripe };

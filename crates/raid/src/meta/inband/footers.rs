@@ -6,9 +6,9 @@
 
 use crate::format::{BlockMeta, CODED, FooterEntry};
 use crate::level::Placement;
+use crate::meta::scan::footers_of;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
-use crate::scan::footers_of;
 use crate::stream::{Open, read_footer};
 use crate::volume::{Segment, Volume};
 use std::ops::Range;

@@ -12,9 +12,12 @@
 //!   what is listed by none belongs to nothing.
 //! - A metadata block lists all of its window before it. So the last whole one says everything.
 
+mod footers;
+pub(crate) mod lookup;
+
 use crate::format::{BlockMeta, NONE, WINDOW, WindowBody, block, kind};
+use crate::meta::scan::Rows;
 use crate::meta::{self, Identity};
-use crate::scan::Rows;
 use crate::stream::{Open, Stream};
 use crate::volume::Volume;
 use furrow_log::Uuid;
@@ -57,7 +60,7 @@ pub(crate) fn batch(data: u32) -> u32 {
 /// Stripes of `data` blocks that cleaning fills in a segment of `stripes`, at least: not those that
 /// end windows, nor the early one of each batch, nor what the last batch is filled up with; nor
 /// the mapping blocks of the checkpoint that follows, and what lists these.
-pub(crate) fn room(stripes: u32, data: u32) -> u32 {
+pub(crate) fn capacity(stripes: u32, data: u32) -> u32 {
     let taken = stripes.div_ceil(WINDOW) + stripes.div_ceil(batch(data) + 1) + 4;
     stripes.saturating_sub(taken)
 }
@@ -104,7 +107,7 @@ impl Listing {
     }
 }
 
-/// The address of every metadata block. Beside parity is the parity of addresses, which all have
+/// The address of every metadata block. With parity is the parity of addresses, which all have
 /// zeros in the first byte: that is never all ones, while its kind may be any.
 const NOWHERE: u64 = u64::MAX;
 
@@ -406,7 +409,7 @@ mod tests {
         /// anywhere in a window, and end with an early metadata stripe.
         #[test]
         fn what_cleaning_writes_fits(stripes in 5..2000u32, data in 1..9000u32) {
-            let (mut left, mut at) = (room(stripes, data), 0);
+            let (mut left, mut at) = (capacity(stripes, data), 0);
             // What is filled up once at the end counts as a stripe.
             while left > 0 {
                 let mut now = left.min(batch(data));
@@ -420,7 +423,7 @@ mod tests {
                 }
                 at += u32::from(!listed);
             }
-            prop_assert!(at + 2 < stripes || room(stripes, data) == 0);
+            prop_assert!(at + 2 < stripes || capacity(stripes, data) == 0);
         }
     }
 }

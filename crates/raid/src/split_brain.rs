@@ -8,12 +8,12 @@
 use crate::assemble::Examined;
 use crate::level::Placement;
 use crate::member::MemberState;
-use crate::stale::newest;
+use crate::stale_members::newest;
 
 /// Why an array should not be started from these of its drives without being asked for; `None` if
 /// they are certainly the newest, or too few anyway. What they must be besides,
 /// [`assemble`](crate::assemble()) checks.
-pub fn doubt(drives: &[Examined]) -> Option<String> {
+pub fn split_brain(drives: &[Examined]) -> Option<String> {
     let newest = newest(drives)?;
     let placement = Placement::new(newest.level, newest.drives).ok()?;
     let here = |index: u32| drives.iter().any(|drive| drive.member == Some(index));
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn only_who_could_have_gone_on_alone_makes_doubt() {
         let doubted = |level, drives, here: &[u32], failed: &[u32]| {
-            doubt(&say(level, drives, here, failed)).is_some()
+            split_brain(&say(level, drives, here, failed)).is_some()
         };
         use Level::{Raid0, Raid01, Raid4, Raid5, Raid6};
         for level in [Raid4, Raid5] {
@@ -89,8 +89,8 @@ mod tests {
         assert!(!doubted(Raid6, 4, &[1, 3], &[0]));
         assert!(doubted(Raid01, 4, &[0, 2], &[]) && !doubted(Raid01, 4, &[0, 2, 3], &[]));
         assert!(!doubted(Raid0, 2, &[0, 1], &[]));
-        let text = doubt(&say(Raid5, 2, &[1], &[])).unwrap();
+        let text = split_brain(&say(Raid5, 2, &[1], &[])).unwrap();
         assert!(text.starts_with("member 0 is missing") && text.contains("--degraded"), "{text}");
-        assert_eq!(doubt(&[]), None);
+        assert_eq!(split_brain(&[]), None);
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::drive::Drive;
 use crate::format::{BlockMeta, CODED, FooterEntry, NONE, kind};
-use crate::make::Loud;
 use crate::meta::{self, Identity};
+use crate::reconstruct::Loud;
 use crate::shape::Shape;
 use crate::stream::read_footer;
 use crate::table::{Groups, StripeTable};
@@ -219,7 +219,7 @@ impl Volume {
         let drives = self.0.shape.placement.n;
         let mut table = self.new_table(stripes, segment.group);
         let footers = match segment.state {
-            SegmentState::Cut => vec![None; drives as usize],
+            SegmentState::Truncated => vec![None; drives as usize],
             _ => footers_of(self, &segment).await,
         };
         for (index, entries) in (0..drives).zip(footers) {
@@ -228,7 +228,7 @@ impl Volume {
                 let stripes = entries.iter().map(|e| read_footer(e).map(|(_, stripe)| stripe));
                 note_places(&mut table, groups, index, stripes);
             } else if let Some(drive) = self.0.members[index as usize].drive() {
-                let rows = if segment.state == SegmentState::Cut {
+                let rows = if segment.state == SegmentState::Truncated {
                     segment.rows
                 } else {
                     self.0.shape.rows
@@ -310,7 +310,8 @@ impl Volume {
                 lost = true;
                 continue;
             };
-            let rows = if segment.state == SegmentState::Cut { segment.rows } else { shape.rows };
+            let rows =
+                if segment.state == SegmentState::Truncated { segment.rows } else { shape.rows };
             let at = (zone, segment.sequence);
             let scanned = scan_zone(&drive, shape, at, rows, &self.0.pages).await;
             for (row, found) in (0..).zip(scanned) {
@@ -325,7 +326,7 @@ impl Volume {
             }
         }
         // Of a member that failed under a stripe no footer says what its chunk was.
-        let rows = if segment.state == SegmentState::Cut { segment.rows } else { shape.rows };
+        let rows = if segment.state == SegmentState::Truncated { segment.rows } else { shape.rows };
         lost |= found.len() < (rows * shape.placement.k) as usize;
         if lost {
             self.identities_from_parity(slot, &segment, &mut found).await;
@@ -341,7 +342,7 @@ impl Volume {
         found: &mut std::collections::BTreeMap<u32, Identity>,
     ) {
         let shape = &self.0.shape;
-        let rows = if segment.state == SegmentState::Cut { segment.rows } else { shape.rows };
+        let rows = if segment.state == SegmentState::Truncated { segment.rows } else { shape.rows };
         for row in 0..rows {
             for chunk in 0..shape.placement.k {
                 let number = shape.number(slot, row, chunk);

@@ -32,7 +32,7 @@ pub(crate) enum Seen {
 }
 
 /// A block that was made: the code beside it, and its content.
-pub(crate) struct Made {
+pub(crate) struct Reconstructed {
     pub(crate) code: [u8; CODED],
     pub(crate) page: Page,
 }
@@ -80,7 +80,8 @@ impl Volume {
         (slot, row, chunk): (u32, u32, u32),
         blocks: Vec<Missing>,
     ) -> Result<Vec<(usize, Page)>> {
-        let made = self.make_rows((slot, row), blocks.len() as u32, chunk, Loud::Yes).await?;
+        let made =
+            self.reconstruct_rows((slot, row), blocks.len() as u32, chunk, Loud::Yes).await?;
         let mut all = Vec::new();
         for ((row, made), (i, number, wanted, damaged)) in (row..).zip(made).zip(blocks) {
             let (identity, page) = self.believed((slot, row, chunk), made?)?;
@@ -119,7 +120,7 @@ impl Volume {
         chunk: u32,
         loud: Loud,
     ) -> Result<(Option<Identity>, Page)> {
-        let made = self.make_rows((slot, row), 1, chunk, loud).await?;
+        let made = self.reconstruct_rows((slot, row), 1, chunk, loud).await?;
         let one = made.into_iter().next().expect("invariant: one row was asked for");
         self.believed((slot, row, chunk), one?)
     }
@@ -128,7 +129,7 @@ impl Volume {
     fn believed(
         &self,
         (slot, row, chunk): (u32, u32, u32),
-        Made { code, page }: Made,
+        Reconstructed { code, page }: Reconstructed,
     ) -> Result<(Option<Identity>, Page)> {
         if chunk >= self.0.shape.placement.k {
             return Ok((None, page));
@@ -148,20 +149,20 @@ impl Volume {
     ///
     /// # Errors
     /// If places in the segment cannot be told; of each row `Io` if too few others can be had.
-    pub(crate) async fn make_rows(
+    pub(crate) async fn reconstruct_rows(
         &self,
         (slot, row): (u32, u32),
         count: u32,
         chunk: u32,
         loud: Loud,
-    ) -> Result<Vec<Result<Made>>> {
+    ) -> Result<Vec<Result<Reconstructed>>> {
         self.ready(slot).await?;
         let n = self.0.shape.placement.n;
         let first = self.enough(slot, row, chunk);
         // By chunk, then by row.
         let mut found: Vec<Vec<Option<Whole>>> = vec![vec![None; count as usize]; n as usize];
         self.read_rows((slot, row), &first, &mut found, loud).await;
-        let mut made: Vec<Option<Made>> =
+        let mut made: Vec<Option<Reconstructed>> =
             (0..count as usize).map(|at| self.combine(&found, at, chunk)).collect();
         let rest: Vec<u32> = (0..n).filter(|c| *c != chunk && !first.contains(c)).collect();
         if made.iter().any(Option::is_none) && !rest.is_empty() {
@@ -191,7 +192,12 @@ impl Volume {
     }
 
     /// A row's block of `chunk` from those that were found.
-    fn combine(&self, found: &[Vec<Option<Whole>>], at: usize, chunk: u32) -> Option<Made> {
+    fn combine(
+        &self,
+        found: &[Vec<Option<Whole>>],
+        at: usize,
+        chunk: u32,
+    ) -> Option<Reconstructed> {
         let placement = self.0.shape.placement;
         let row = || found.iter().map(|rows| rows[at].as_ref());
         let bytes: Vec<Option<&[u8]>> =
@@ -202,7 +208,7 @@ impl Volume {
             codes.iter().map(|code| code.as_ref().map(|code| &code[..])).collect();
         let code = reconstruct(&placement, &codes, chunk as usize)?;
         let data = reconstruct(&placement, &bytes, chunk as usize)?;
-        Some(Made { code: code.try_into().ok()?, page: Page::from_slice(&data) })
+        Some(Reconstructed { code: code.try_into().ok()?, page: Page::from_slice(&data) })
     }
 
     fn too_few(

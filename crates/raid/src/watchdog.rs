@@ -34,16 +34,16 @@ struct State {
 
 /// Watches drives while it lives. Cloning shares it.
 #[derive(Clone)]
-pub(crate) struct Watch(Rc<State>);
+pub(crate) struct Watchdog(Rc<State>);
 
-impl Watch {
+impl Watchdog {
     /// Nobody is watched yet. With a `limit` of 0 nanoseconds nobody is ever given up.
-    pub(crate) fn new(rt: &Rt, limit: u64) -> Watch {
+    pub(crate) fn new(rt: &Rt, limit: u64) -> Watchdog {
         let state = Rc::new(State { rt: rt.clone(), limit, drives: RefCell::default() });
         if limit > 0 {
             rt.spawn_detached(look_again_and_again(Rc::downgrade(&state), rt.clone(), limit));
         }
-        Watch(state)
+        Watchdog(state)
     }
 
     /// Watches `device` too.

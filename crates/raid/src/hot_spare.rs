@@ -91,10 +91,10 @@ impl Volume {
     pub async fn add_spare(&self, device: Rc<dyn ZonedDevice>, force: bool) -> Result<Uuid> {
         self.check_alive()?;
         self.check_replacement(&*device)?;
-        self.0.watch.add(&device);
+        self.0.watchdog.add(&device);
         let added = self.make_spare(&device, force).await;
         // It waits, and is asked nothing until it is a member.
-        self.0.watch.forget(&device);
+        self.0.watchdog.forget(&device);
         added
     }
 
@@ -133,10 +133,10 @@ impl Volume {
     pub async fn take_spare(&self, index: u32, device: Rc<dyn ZonedDevice>) -> Result<()> {
         self.check_vacant(index)?;
         self.check_replacement(&*device)?;
-        self.0.watch.add(&device);
+        self.0.watchdog.add(&device);
         let taken = self.seat_spare(index, &device).await;
         if taken.is_err() {
-            self.0.watch.forget(&device);
+            self.0.watchdog.forget(&device);
         }
         taken
     }

@@ -1,4 +1,4 @@
-//! Stripes of which nobody can say whether they counted.
+//! Stripes in doubt: nobody can say whether they counted.
 //!
 //! A stripe with too few chunks never counted if a member in service has its zone and not its
 //! chunk: nothing is acknowledged before that chunk is there. If all chunks that lack are of
@@ -22,7 +22,7 @@ use crate::volume::{SegmentState, Volume};
 use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZoneState};
 
 /// What may have counted in a segment.
-pub(crate) struct Undecided {
+pub(crate) struct InDoubt {
     /// Sequence number of the segment.
     segment: u64,
     stripes: u32,
@@ -48,15 +48,15 @@ impl Volume {
         (0..self.0.shape.placement.n).filter(lost).fold(0, |set, index| set | 1 << index)
     }
 
-    /// Stripes behind row `after` of a segment, which had not ended at the checkpoint's cut, that
-    /// have too few chunks and may have counted.
-    pub(crate) fn undecided(
+    /// Stripes behind row `after` of a segment that have too few chunks and may have counted. The
+    /// segment had not ended at the checkpoint's snapshot.
+    pub(crate) fn in_doubt(
         &self,
         found: &Found,
         table: &StripeTable,
         after: u32,
         zones: &[Vec<ZoneReport>],
-    ) -> Option<Undecided> {
+    ) -> Option<InDoubt> {
         let (placement, groups) = (&self.0.shape.placement, found.groups);
         let lost = self.lost_in(found, zones);
         if lost == 0 {
@@ -73,7 +73,7 @@ impl Volume {
         let absent = (0..placement.n).filter(absent).fold(0u32, |set, index| set | 1 << index);
         // One that the segment was begun without never had a chunk.
         let may_have = lost | absent & !found.missing;
-        let is_undecided = |stripe: &u32| {
+        let is_in_doubt = |stripe: &u32| {
             let there = table.drives_of(*stripe);
             let suffices =
                 |set: u32| placement.recoverable(|c| set >> placement.drive(*stripe, c) & 1 == 1);
@@ -82,16 +82,16 @@ impl Volume {
                 && all & !there & !(lost | absent) == 0
                 && suffices(there | may_have)
         };
-        let stripes = (after / groups.chunk..groups.stripes).filter(is_undecided).count() as u32;
-        (stripes > 0).then_some(Undecided { segment: found.sequence, stripes, lost })
+        let stripes = (after / groups.chunk..groups.stripes).filter(is_in_doubt).count() as u32;
+        (stripes > 0).then_some(InDoubt { segment: found.sequence, stripes, lost })
     }
 
     /// Before members that are not there are noted as failed: refuses to go on without them, and to
     /// have them refused for ever after, if what they hold is needed.
     ///
     /// # Errors
-    /// As [`Volume::check_decided`]; `Io` if a drive was gone for a moment.
-    pub(crate) async fn foresee_undecided(
+    /// As [`Volume::check_none_in_doubt`]; `Io` if a drive was gone for a moment.
+    pub(crate) async fn foresee_in_doubt(
         &self,
         zones: &[Vec<ZoneReport>],
         image: &Image,
@@ -112,10 +112,10 @@ impl Volume {
             let after = entry.map_or(0, |entry| entry.rows.get());
             let scanned: Scanned = self.scan(&segment, zones).await;
             let table = self.places(&segment, &scanned);
-            all.extend(self.undecided(&segment, &table, after, zones));
+            all.extend(self.in_doubt(&segment, &table, after, zones));
         }
         self.check_read()?;
-        self.check_decided(&all)
+        self.check_none_in_doubt(&all)
     }
 
     /// Refuses to go on if stripes may have counted that cannot be had, unless their loss is
@@ -123,13 +123,13 @@ impl Volume {
     ///
     /// # Errors
     /// `Corrupt`; the message names the members.
-    pub(crate) fn check_decided(&self, all: &[Undecided]) -> Result<()> {
-        let stripes: u32 = all.iter().map(|undecided| undecided.stripes).sum();
-        self.note_recovered(|recovered| recovered.undecided = stripes.into());
+    pub(crate) fn check_none_in_doubt(&self, all: &[InDoubt]) -> Result<()> {
+        let stripes: u32 = all.iter().map(|in_doubt| in_doubt.stripes).sum();
+        self.note_recovered(|recovered| recovered.in_doubt = stripes.into());
         let Some(first) = all.first().filter(|_| !self.0.options.accept_loss) else {
             return Ok(());
         };
-        let lost = all.iter().fold(0, |set, undecided| set | undecided.lost);
+        let lost = all.iter().fold(0, |set, in_doubt| set | in_doubt.lost);
         let names = |of: &dyn Fn(u32) -> bool| {
             let members = (0..self.0.shape.placement.n).filter(|index| of(*index));
             members.map(|index| index.to_string()).collect::<Vec<_>>().join(", ")

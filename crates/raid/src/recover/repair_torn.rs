@@ -1,0 +1,126 @@
+//! Torn stripes: those that count and lack a chunk because a crash came in between. Recovery writes
+//! their blocks again, elsewhere, so that the next failure of a drive takes nothing back.
+
+use crate::format::block;
+use crate::meta::Identity;
+use crate::recover::finish::{Stage, UnfinishedRecovery};
+use crate::stream::Origin;
+use crate::volume::{Canary, Volume};
+use furrow_rt::Page;
+use furrow_zone::Result;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A block that is written at another place, and where it was.
+type Moved = (Identity, Page, Origin);
+
+impl Volume {
+    /// Keeps a block that a later recovery would take if it found less of a stripe that lacks a
+    /// chunk than this one did; `newest`: the block of that stripe, if it is not a trim's record.
+    pub(crate) fn fall_back_on(&self, number: u32, newest: Option<u32>) {
+        let slot = self.0.shape.slot(number);
+        let mut recovery = self.0.space.recovery.borrow_mut();
+        let Some(recovery) = &mut *recovery else { return };
+        match newest {
+            Some(newest) => recovery.older.entry(newest).or_default().push(slot),
+            None => recovery.trimmed.push(slot),
+        }
+        self.0.segments.borrow_mut()[slot as usize].fallback += 1;
+    }
+
+    /// What took the place of older blocks lacks nothing any more: nobody falls back on these.
+    fn release_fallbacks(&self, healed: impl FnOnce(&mut UnfinishedRecovery) -> Vec<u32>) {
+        let slots = self.0.space.recovery.borrow_mut().as_mut().map(healed).unwrap_or_default();
+        let mut segments = self.0.segments.borrow_mut();
+        for slot in slots {
+            let segment = &mut segments[slot as usize];
+            segment.fallback = segment.fallback.saturating_sub(1);
+            if segment.fallback == 0 {
+                self.0.wanted.notify_all();
+            }
+        }
+    }
+
+    /// Writes anew what is in stripes that recovery found to lack a chunk: some blocks at a time,
+    /// so that where there is no room what they took the place of makes some.
+    pub(crate) async fn repair_torn_stripes(&self) -> Result<()> {
+        let torn = match &*self.0.space.recovery.borrow() {
+            Some(recovery) if recovery.stage < Stage::Repaired => recovery.torn.clone(),
+            _ => return Ok(()),
+        };
+        if self.has(Canary::TornStripe) {
+            return Ok(());
+        }
+        let (mut trims, mut blocks, mut outdated) = (Vec::new(), Vec::new(), Vec::new());
+        for number in &torn {
+            let (slot, row, chunk) =
+                self.0.shape.locate(*number).expect("invariant: it was found there");
+            let from = self.origin(*number);
+            let (identity, page) = match self.block_or_reconstructed(slot, row, chunk).await {
+                Ok((Some(identity), page)) => (identity, page),
+                // The drives are there again perhaps: it is to be tried anew then.
+                Err(error) if error.is_gone() => return Err(error),
+                Ok(_) | Err(_) => continue,
+            };
+            // What a trim took away is shown by its record alone until there is a checkpoint.
+            if identity.kind == block::TRIM {
+                trims.push((identity, page, from));
+            } else if self.counts(*number, &identity).await? {
+                blocks.push((identity, page, from));
+            } else {
+                outdated.push(*number);
+            }
+        }
+        self.move_blocks(trims).await?;
+        // What outdates a block is newer, and is there: a trim's record by now.
+        self.release_fallbacks(|recovery| {
+            let older = outdated.iter().filter_map(|number| recovery.older.remove(number));
+            let older: Vec<u32> = older.flatten().collect();
+            recovery.trimmed.drain(..).chain(older).collect()
+        });
+        for batch in self.in_turn(blocks) {
+            let numbers: Vec<u32> = batch.iter().map(|(.., from)| from.number).collect();
+            self.move_blocks(batch).await?;
+            self.release_fallbacks(|recovery| {
+                let older = numbers.iter().filter_map(|number| recovery.older.remove(number));
+                older.flatten().collect()
+            });
+        }
+        self.enter(Stage::Repaired);
+        self.0.segments.borrow_mut().iter_mut().for_each(|segment| segment.fallback = 0);
+        Ok(())
+    }
+
+    /// The blocks that are to be written anew, all at once if there is room for all of them. Else
+    /// those go first after which a segment is empty: it holds none of them, nor what they took
+    /// the place of.
+    fn in_turn(&self, blocks: Vec<Moved>) -> Vec<Vec<Moved>> {
+        if self.free_segments() > blocks.len() as u32 / self.0.shape.held.max(1) + 1 {
+            return vec![blocks];
+        }
+        let recovery = self.0.space.recovery.borrow();
+        let older = recovery.as_ref().map(|recovery| &recovery.older);
+        let slots = |number: u32| {
+            let older = older.and_then(|older| older.get(&number)).into_iter().flatten();
+            let slots = older.copied().chain([self.0.shape.slot(number)]);
+            slots.collect::<BTreeSet<u32>>()
+        };
+        let mut held: BTreeMap<u32, u32> = BTreeMap::new();
+        for (.., from) in &blocks {
+            slots(from.number).into_iter().for_each(|slot| *held.entry(slot).or_default() += 1);
+        }
+        let segments = self.0.segments.borrow();
+        // What a checkpoint alone makes free comes last.
+        let frees = |slot: &u32| {
+            let segment = &segments[*slot as usize];
+            segment.leaves == 0 && segment.needed == 0
+        };
+        let mut turns: BTreeMap<Option<(u32, u32)>, Vec<Moved>> = BTreeMap::new();
+        for block in blocks {
+            let of = slots(block.2.number).into_iter().filter(frees);
+            let first = of.map(|slot| (held[&slot], slot)).min();
+            turns.entry(first).or_default().push(block);
+        }
+        let last = turns.remove(&None);
+        turns.into_values().chain(last).collect()
+    }
+}
