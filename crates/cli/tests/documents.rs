@@ -180,3 +180,112 @@ fn a_first_sentence_is_found() {
     assert_eq!(first_sentence(source), "One `Thing` \\| two more");
     assert_eq!(first_sentence("//! Short.\n"), "Short");
 }
+
+/// Lower-case words of a name: `ZoneQueue` and `zone_queue` are both `zone`, `queue`.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut small = false;
+    for c in name.chars() {
+        if c == '_' || (c.is_uppercase() && small) {
+            words.push(String::new());
+        }
+        small = c.is_lowercase() || c.is_ascii_digit();
+        if c != '_' {
+            words.last_mut().expect("there is one").extend(c.to_lowercase());
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Public names that a source defines, and the modules that it has.
+fn public_names(source: &str) -> BTreeSet<String> {
+    const KINDS: [&str; 8] = ["fn", "struct", "enum", "trait", "mod", "const", "type", "static"];
+    let mut names = BTreeSet::new();
+    for line in source.lines().map(str::trim_start) {
+        let is_public = line.starts_with("pub ") || line.starts_with("pub(crate) ");
+        if !is_public && !line.starts_with("mod ") {
+            continue;
+        }
+        let mut tokens = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+        while let Some(token) = tokens.next() {
+            if KINDS.contains(&token) {
+                let name = tokens.find(|name| !["fn", "unsafe", "async", "mut"].contains(name));
+                names.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
+                break;
+            }
+        }
+    }
+    names
+}
+
+/// Rows of the glossary: its words, and the words that it replaces.
+fn glossary(page: &str) -> Vec<(Vec<String>, Vec<String>)> {
+    let rows = page.lines().filter(|line| line.starts_with("| ")).skip(1);
+    let cells = rows.map(|row| row.trim_matches('|').split(" | ").collect::<Vec<_>>());
+    let list = |cell: &str| {
+        let parts = cell.split(',').map(|part| part.trim().trim_matches(['*', '`', '|', ' ']));
+        parts.filter(|part| !part.is_empty()).map(str::to_lowercase).collect::<Vec<_>>()
+    };
+    cells.map(|row| (list(row[0]), row.get(2).map_or(Vec::new(), |cell| list(cell)))).collect()
+}
+
+/// Whether the words of a name contain those of a term, one after the other; a plural counts.
+fn contains(name: &[String], term: &[String]) -> bool {
+    let same = |(word, term): (&String, &String)| {
+        let stem = |word: &str| word.trim_end_matches('s').to_owned();
+        stem(word) == stem(term)
+    };
+    name.windows(term.len().max(1)).any(|window| window.iter().zip(term).all(same))
+}
+
+fn term(term: &str) -> Vec<String> {
+    term.split([' ', '-', '_']).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_glossary_is_the_codes() {
+    let mut names = BTreeMap::new();
+    for name in crates() {
+        let folder = root().join("crates").join(&name).join("src");
+        for path in sources(&folder) {
+            let source = fs::read_to_string(folder.join(&path)).unwrap();
+            for public in public_names(&source) {
+                names.insert(words(&public), format!("{public} in crates/{name}/src/{path}"));
+            }
+            let module = path.trim_end_matches(".rs").rsplit('/').next().unwrap_or_default();
+            names.insert(words(module), format!("crates/{name}/src/{path}"));
+        }
+    }
+    assert!(names.len() > 2000, "{} names", names.len());
+    let rows = glossary(&text_of("docs/glossary.md"));
+    assert!(rows.len() > 30, "{} rows", rows.len());
+    let mut problems = Vec::new();
+    for (defined, replaced) in &rows {
+        if !defined.iter().any(|word| names.keys().any(|name| contains(name, &term(word)))) {
+            problems.push(format!("{defined:?}: no name in the code has it"));
+        }
+        for word in replaced {
+            let found = names.iter().filter(|(name, _)| contains(name, &term(word)));
+            problems.extend(found.map(|(_, place)| format!("{word:?} is in use: {place}")));
+        }
+    }
+    let lines = text_of("docs/glossary.md").lines().count();
+    assert!(lines <= 60, "the glossary has {lines} lines: at most a page");
+    assert!(problems.is_empty(), "docs/glossary.md:\n{}", problems.join("\n"));
+}
+
+#[test]
+fn names_are_read_as_words() {
+    assert_eq!(words("ZoneQueue2_of"), ["zone", "queue2", "of"]);
+    let source = "pub(crate) async fn go_on() {}\nmod lane;\npub const fn x() {}\nfn not() {}\n";
+    let names: Vec<String> = public_names(source).into_iter().collect();
+    assert_eq!(names, ["go_on", "lane", "x"]);
+    assert!(contains(&words("zone_queues"), &term("zone queue")));
+    assert!(!contains(&words("queue_zone"), &term("zone queue")));
+    let page =
+        "| word | meaning | not |\n|---|---|---|\n| **a b**, `c` | d | e, f |\n| g | h | |\n";
+    let of = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let rows = vec![(of(&["a b", "c"]), of(&["e", "f"])), (of(&["g"]), of(&[]))];
+    assert_eq!(glossary(page), rows);
+}
