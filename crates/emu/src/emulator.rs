@@ -94,7 +94,7 @@ pub type Observer = Rc<dyn Fn(&Emulator, &CommandInfo)>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Power {
     On,
-    /// Away for so many commands more.
+    /// The number of further commands for which the drive is away.
     Gone(u64),
     Off,
 }
@@ -466,7 +466,7 @@ impl Emulator {
         }
     }
 
-    /// Answers what the timing engine says is over. True if there was any.
+    /// Answers the commands that the timing engine says have ended. True if there were any.
     fn ring_out(&self) -> bool {
         let inner = &*self.0;
         let Some(timed) = &inner.timed else { return false };

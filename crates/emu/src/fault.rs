@@ -125,7 +125,7 @@ pub struct Fault {
     pub place: Place,
     /// At which of those it strikes.
     pub when: When,
-    /// How often it still strikes, `None` = for ever. At 0 it is over and dropped.
+    /// How often it still strikes, `None` = for ever. At 0 the fault has ended and is dropped.
     pub times: Option<u64>,
     /// Commands it has looked at so far.
     pub seen: u64,

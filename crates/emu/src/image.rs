@@ -129,7 +129,7 @@ pub fn create_image_as(
         _ => failed("cannot be created", error),
     })?;
     lock(&file, path, true)?;
-    // Only now, under the lock: whoever had it open must not see it go.
+    // Only now, under the lock: a program that has the image open must not see it vanish.
     file.set_len(0).map_err(|error| failed("cannot be emptied", error))?;
     let written = write_empty(&file, geometry, &layout, identity);
     written.map_err(|error| {

@@ -25,7 +25,7 @@ pub struct OobStore {
 }
 
 impl OobStore {
-    /// Of a drive with so many zones and out-of-band bytes per block.
+    /// For a drive with `zones` zones and `bytes` out-of-band bytes per block.
     pub(crate) fn new(zones: u32, bytes: usize) -> OobStore {
         OobStore { zones: vec![Vec::new(); zones as usize], bytes }
     }

@@ -17,7 +17,8 @@ use furrow_zone::{BlockCount, Command, QueueId, Request, ZoneId};
 pub enum Fate {
     /// Nothing of it happened.
     NotStarted,
-    /// The first so many blocks were written. Of other commands than writes and appends: nothing.
+    /// This number of blocks was written, from the first on. Of other commands than writes and
+    /// appends: nothing.
     Torn(u64),
     /// It was done, though nobody was told.
     Done,

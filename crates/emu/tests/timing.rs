@@ -209,7 +209,7 @@ fn a_flush_waits_for_programs_if_a_power_cut_loses_the_buffer() {
         let flushed = takes(&rt, &drive, Command::Flush);
         assert!((least..=most).contains(&flushed), "volatile {volatile}: {flushed}");
         assert!(takes(&rt, &drive, Command::Flush) <= 11_000, "again nothing");
-        // A write that is to be durable waits by itself.
+        // A write that must be durable waits alone.
         let request =
             Request { fua: true, ..Request::with_data(write(6, 1), pages(&common::geometry(), 1)) };
         let began = rt.now();

@@ -170,7 +170,7 @@ pub enum Unmount {
     Plain,
     /// Vanish from the tree now; end when the last user is gone.
     Lazy,
-    /// Vanish now and cut off whoever still uses it.
+    /// Vanish now and cut off programs that still use the mount.
     Force,
 }
 

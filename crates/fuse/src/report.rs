@@ -1,7 +1,7 @@
 //! What a mounted file system says of itself, and how it is asked.
 //!
-//! The questions are extended attributes of the mount's root directory, so that whoever can reach
-//! the mount can ask, with no socket beside it:
+//! The questions are extended attributes of the mount's root directory, so that every program that
+//! can reach the mount can ask, with no socket beside it:
 //!
 //! | attribute | answer |
 //! |---|---|

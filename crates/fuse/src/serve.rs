@@ -279,7 +279,7 @@ impl FuseServer {
         );
     }
 
-    /// The kernel's last look at `node` is over.
+    /// The kernel's last reference to `node` is gone.
     pub(crate) fn forgotten(&self, node: INodeNo) {
         let Some(ino) = ino(node) else { return };
         if self.shared.unpin(ino) {

@@ -2,7 +2,7 @@
 //!
 //! One thread reads requests; each callback copies its arguments (payload into pages, checksummed)
 //! and submits one task to the engine. A task that needs no device I/O is answered before
-//! `submit` returns, on the same thread; any other is answered by whoever completes it.
+//! `submit` returns, on the same thread; any other is answered by the code that completes it.
 //!
 //! Invariant: no callback panics, whatever the kernel sends. See also [`crate::serve`].
 //!

@@ -88,7 +88,7 @@ impl Background {
         let mut waited = Duration::ZERO;
         loop {
             match endpoint::unmount(&self.directory, Unmount::Plain) {
-                // The kernel lets go of a file some time after its last user has.
+                // The kernel releases a file some time after its last user has closed it.
                 Err(Errno::BUSY) if waited < PATIENCE => {
                     std::thread::sleep(TRY_EVERY / 10);
                     waited += TRY_EVERY / 10;

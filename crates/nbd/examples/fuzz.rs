@@ -2,7 +2,7 @@
 //! `cargo run --release -p furrow-nbd --example fuzz -- [--seconds N] [--from SEED] [--corpus]`.
 //!
 //! A seed that fails is the last one named; `--from SEED --seconds 0` runs it alone. With
-//! `--corpus` it writes the streams that are kept in `tests/corpus` anew.
+//! `--corpus` it rewrites the streams that are kept in `tests/corpus`.
 
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a program")]

@@ -32,7 +32,7 @@ const PROGRESS: u64 = 64 << 10;
 
 /// Of a connection's requests that have to wait for each other where they overlap (writes of parts
 /// of blocks), or that take long (trims and zeroes, by their length), as many are under way at
-/// once: whoever comes next through another connection waits for no more than these.
+/// once: the next client on another connection waits for no more than these.
 const TURNS: u64 = 64;
 
 /// Why a connection's reading ends.
@@ -108,7 +108,7 @@ impl Link {
         self.draining.get()
     }
 
-    /// Begins nothing new, and ends when what is under way is over.
+    /// Begins nothing new, and ends when what is under way has ended.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.changed.notify_all();
@@ -146,7 +146,7 @@ impl Link {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// A request is over: its reply leaves.
+    /// A request has ended: its reply is sent.
     pub(crate) fn answer(&self, reply: Reply) {
         self.outbox.push(reply);
         if !self.batching.get() {
@@ -221,7 +221,7 @@ impl Link {
         }
     }
 
-    /// Waits until what was under way is over and has left.
+    /// Waits until what was under way has ended and its replies were sent.
     pub(crate) async fn finish(&self) {
         self.draining.set(true);
         // No batch goes on: each answer leaves when it is there.
@@ -332,7 +332,7 @@ impl Input {
         self.compact();
         let middle = self.end > 0;
         self.link.flush();
-        // Whoever always has more to say does not keep others waiting.
+        // A client that always sends more must not keep others waiting.
         self.link.rt.yield_now().await;
         // Who sends one request at a time has not sent the next yet.
         let mut first_wait = self.dry && self.taken <= 1;

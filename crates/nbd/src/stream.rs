@@ -92,7 +92,7 @@ impl Stream {
         rt.writable(self.socket.clone())
     }
 
-    /// Cuts the connection: whoever waits for it wakes, reads its end, and fails to write.
+    /// Cuts the connection: a task that waits for it wakes, reads its end, and fails to write.
     pub(crate) fn cut(&self) {
         // Fails only where it is cut already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
@@ -147,7 +147,7 @@ impl Stream {
         }
     }
 
-    /// Does what can be done now of the TLS handshake. True once it is over.
+    /// Does what can be done now of the TLS handshake. True once the handshake has ended.
     pub(crate) fn shake_hands(&self) -> Result<bool, Errno> {
         let mut tls = self.tls.borrow_mut();
         let Some(tls) = tls.as_mut() else { return Ok(true) };
@@ -177,7 +177,7 @@ impl Stream {
     pub(crate) fn close(&self) {
         if let Some(tls) = self.tls.borrow_mut().as_mut() {
             tls.send_close_notify();
-            // Whoever does not take it sees the socket's end.
+            // A peer that does not take it sees the end of the socket.
             let _ = push_tls(tls, &self.socket);
         }
         self.cut();

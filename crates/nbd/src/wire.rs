@@ -156,7 +156,7 @@ impl From<ErrorKind> for Code {
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// The next `count` bytes, or nothing if so many are not left.
+    /// The next `count` bytes, or nothing if fewer are left.
     pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;

@@ -10,7 +10,7 @@
 //! header takes part of another. A slab is what the kernel can map as one huge page, which is
 //! asked for: a cache of small ones is so large that most accesses miss the processor's
 //! translations too. Slabs are never given back to the system: freed pages go to their pool,
-//! then to a list shared by the whole process, and from there to whoever asks next. So the
+//! then to a list shared by the whole process, and from there to the next caller. So the
 //! process keeps the memory of its peak, which the engines' cache bounds.
 
 use crossbeam_queue::SegQueue;
@@ -91,7 +91,7 @@ struct Frame {
     home: Option<Arc<Shelf>>,
 }
 
-/// The free pages of a pool. They outlive it: its end passes them on to whoever asks next.
+/// The free pages of a pool. They outlive it: its end passes them on to the next caller.
 ///
 /// The page freed last is taken first: it is the one the processor's caches still hold. Nobody
 /// waits for the lock: who finds it taken goes to the common list instead.

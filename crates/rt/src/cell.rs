@@ -29,7 +29,7 @@
 
 use crate::sync::{AtomicBool, Ordering, UnsafeCell};
 
-/// State that belongs to whoever holds the token.
+/// State that belongs to the holder of the token.
 pub(crate) struct EngineCell<S> {
     held: AtomicBool,
     state: UnsafeCell<S>,

@@ -220,7 +220,7 @@ impl Driver {
     }
 
     /// Wakes who waits for a descriptor that is ready, without sleeping; now and then only. For
-    /// rounds of work that do not end: whoever waits for the outside gets his turn in them.
+    /// rounds of work that do not end: in each, tasks that wait for the outside get a turn.
     pub(crate) fn look(&self) {
         if !self.is_watching() || self.now().since(self.looked.get()) < LOOK_EVERY {
             return;

@@ -416,7 +416,7 @@ impl<E: 'static> Shared<E> {
 
     /// Drops the engine, inside its ownership.
     fn take_down(&self, engine: &mut Option<Engine<E>>, why: Stopped) {
-        // First: whoever is told by a dropped reply finds the reason.
+        // First, so that a caller told by a dropped reply finds the reason.
         let _ = self.over.set(why);
         if let Some(Engine { rt, state }) = engine.take() {
             // A drop that panics must not take the holder with it; what it owned is leaked.

@@ -137,7 +137,7 @@ pub struct Held {
 }
 
 impl Ranges {
-    /// Waits until nothing of `range` is held by whoever asked before, and holds it. The place
+    /// Waits until no earlier caller holds any of `range`, then holds it. The place
     /// among those that wait is taken now, not at the first poll.
     pub fn hold(&self, range: Range<u64>) -> Hold {
         let key = self.0.borrow_mut().enter(&range);

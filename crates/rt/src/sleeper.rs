@@ -79,7 +79,7 @@ pub(crate) fn attend<S, R: Send>(
         if served != Served::Left {
             return ring;
         }
-        // Once the engine is over nobody sleeps for it: what is left is dropped here.
+        // Once the engine has ended nobody sleeps for it: what is left is dropped here.
         if !is_over() {
             return true;
         }
@@ -97,8 +97,9 @@ pub(crate) enum Rest {
     Over,
 }
 
-/// A reactor's look at the engine. `hold` holds it once and, before it lets go, has announced the
-/// sleep that it returns; `None` if it is taken. `outside` is the work that is not signalled.
+/// A reactor's look at the engine. `hold` holds the engine once and, before it releases the engine,
+/// has announced the sleep that it returns; `None` if it is taken. `outside` is the work that is
+/// not signalled.
 pub(crate) fn look<S, R: Send>(
     hub: &Hub<S, R>,
     sleeper: &Sleeper,

@@ -22,7 +22,7 @@ pub(crate) struct Inbox {
     woken: Mutex<Vec<usize>>,
     /// There is something: changed under the lock.
     any: AtomicBool,
-    /// Called after each wake, so that whoever owns the engine looks.
+    /// Called after each wake, so that the owner of the engine looks.
     bell: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -155,7 +155,7 @@ impl Tasks {
         self.slots[running.key].task.take()
     }
 
-    /// The poll is over: the task goes back, or its slot becomes free. A task comes back out if
+    /// The poll has ended: the task goes back, or its slot becomes free. A task comes back out if
     /// the table was cleared meanwhile: the caller drops it outside the borrow.
     #[must_use]
     pub(crate) fn leave(&mut self, running: Running, task: Option<Task>) -> Option<Task> {

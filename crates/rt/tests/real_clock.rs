@@ -1,4 +1,4 @@
-//! An executor on the real clock by itself: timers, descriptors, wakes from other threads.
+//! An executor on the real clock, alone: timers, descriptors, wakes from other threads.
 
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
@@ -25,7 +25,8 @@ fn sleeps_take_at_least_their_time() {
     assert!(rt.wall().0 > 1_577_836_800, "the time of day is after the year 2020");
 }
 
-/// It is asked for once for many tasks, but a wait and what comes from outside look anew.
+/// It is asked for once for many tasks, but a wait and what comes from outside read the clock
+/// again.
 #[test]
 fn now_coarse_is_not_long_ago() {
     let rt = Rt::new(Config::real());

@@ -4,8 +4,8 @@
 //! same geometry, same zone states, same rules and limits ([`Machine`]). Writes, resets and flushes
 //! change the view alone and are noted. [`Overlay::apply`] then carries them out on the drive
 //! below,
-//! one after the other, each when the one before was answered: whoever wrote to the view so that a
-//! power cut anywhere is survived has written to the drive so.
+//! one after the other, each when the one before was answered: a writer that made the view so that
+//! a power cut anywhere is survived has written to the drive so.
 //!
 //! Invariants
 //! - Nothing but [`Overlay::apply`] sends the drive below anything but reads.

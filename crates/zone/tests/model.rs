@@ -239,7 +239,7 @@ enum Event {
     ReadOnly(u32),
     Offline(u32),
     ForceFull(u32),
-    /// A failed write that wrote so many blocks.
+    /// A failed write that wrote this number of blocks.
     FailedWrite(u32, u64),
     /// How many blocks each zone loses.
     PowerCycle(Vec<u64>),

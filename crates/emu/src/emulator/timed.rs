@@ -61,7 +61,7 @@ impl Timed {
         self.origin.after(elapsed)
     }
 
-    /// A command that did `work` starts; it is answered with `outcome` when it is over.
+    /// A command that did `work` starts; it is answered with `outcome` when it ends.
     #[inline]
     pub fn start(
         &mut self,
@@ -81,7 +81,8 @@ impl Timed {
         self.engine.next().map(|time| self.executor_time(time))
     }
 
-    /// What is over by `now`, in the order of the answers. To be given back empty, for its memory.
+    /// Commands that have ended by `now`, in the order of their answers. The caller returns the
+    /// list, empty, for reuse.
     #[inline]
     pub fn advance(&mut self, now: Nanos) -> Over {
         let time = self.model_time(now);

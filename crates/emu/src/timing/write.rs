@@ -6,7 +6,7 @@
 //!
 //! Invariants: bytes enter in the order their policy says and each exactly once; a group never has
 //! more programs than dies; if nothing is being programmed and somebody waits for space, the
-//! fullest open unit is programmed as it is, so nobody waits for ever.
+//! fullest open unit is programmed partly filled, so that no write waits for ever.
 
 use super::engine::{Event, Kind, Shared};
 use super::model::{BufferPolicy, Model, Release};
@@ -484,7 +484,7 @@ impl Writes {
         let pages = left.div_ceil(model.unit.0).max(1);
         for _ in 0..pages {
             let state = &mut self.groups[group as usize];
-            // Pages of a zone follow each other over its dies, whoever writes them.
+            // Pages of a zone follow each other over its dies, whichever command writes them.
             let die = (state.open % u64::from(dies)) as u32;
             state.open += 1;
             state.load.turn(now);

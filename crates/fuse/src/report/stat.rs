@@ -63,7 +63,7 @@ impl From<furrow_fs::Memory> for Memory {
 }
 
 impl Memory {
-    /// Bytes of `name`; 0 if whoever reported did not know of it.
+    /// Bytes of `name`; 0 if the reporting daemon did not know of it.
     pub fn bytes(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }

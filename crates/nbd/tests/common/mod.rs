@@ -389,7 +389,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// As [`Client::at_end`], after so many bytes that have not been read yet.
+    /// As [`Client::at_end`], after this number of bytes that have not been read yet.
     pub fn at_end_after(&mut self, count: usize) -> bool {
         self.take(count);
         self.at_end()
