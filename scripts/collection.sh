@@ -60,7 +60,7 @@ run() {
     say "$scheme, $setting, $live live, seed $seed: $(tail -1 "$out.err") after $SECONDS s"
 }
 
-# The six schemes on a drive of so many times the nominal one. $1: live share, $2: seed, $3: drive
+# The six schemes on a drive of $3 times the nominal size. $1: live share, $2: seed
 schemes() {
     local live="$1" seed="$2" drive="$3"
     run "LIZA" "cut-off 0.25, drive $drive" "$live" "$seed" "$drive" policy=liza-paper cutoff=0.25

@@ -9,7 +9,7 @@
 . "$(dirname "$0")/lib.sh"
 
 case "${1:-slice}" in
-# Many seeds, each cut at up to so many commands. The tests' profile is optimised and has assertions;
+# Many seeds, each cut at up to the given number of commands. The tests' profile is optimised and has assertions;
 # with the features of the other tests it is built already.
 slice)
     build=(--workspace --bin furrow-sim) profile=debug

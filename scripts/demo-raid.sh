@@ -107,7 +107,7 @@ run furrow raid rebuild demo --pause 0 --wait
 show_status
 
 say
-say "=== Another drive fails: the new one holds everything, and a spare takes over by itself"
+say "=== Another drive fails: the new one holds everything, and a spare takes over"
 run furrow raid add-spare demo "$work/d5.zns"
 run furrow raid fail demo 0
 run furrow raid rebuild demo --wait

@@ -90,7 +90,7 @@ need_rocksdb() {
     have db_bench || install_package rocksdb-tools "db_bench and ldb"
 }
 
-# A module that is there but not loaded: load it. Whoever needs FUSE says so if that fails.
+# A module that is there but not loaded: load it. If that fails, the test that needs FUSE says so.
 load_fuse() {
     [ -e /dev/fuse ] || ! have modprobe || as_root modprobe fuse 2>/dev/null || true
 }

@@ -260,7 +260,7 @@ void CutAt(const std::string& furrow, const std::string& image, uint64_t command
   CHECK(system(add.c_str()) == 0, add);
 }
 
-// Whether the power was cut since: the fault is over.
+// Whether the power was cut since: the fault has struck.
 bool WasCut(const std::string& furrow, const std::string& image) {
   std::string list = furrow + " device fault " + image + " list | grep -q power-cut";
   return system(list.c_str()) != 0;

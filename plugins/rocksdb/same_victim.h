@@ -32,7 +32,7 @@ struct Cutoff {
   bool operator==(const Cutoff& other) const { return k == other.k && n == other.n; }
   // As RocksDB is told: it cuts k'= share * n down to a whole number, which the half survives.
   double Share() const;
-  // How many files that share is of so many: another number than k once files came or went.
+  // The number of files that the share makes of `of` files: it differs from k once files came or went.
   uint64_t Files(uint64_t of) const;
 };
 

@@ -473,7 +473,7 @@ void FullStore() {
     std::string first = Key(0), last = Key(gone);
     Slice from(first), to(last);
     CHECK_OK(DeleteFilesInRange(db, db->DefaultColumnFamily(), &from, &to));
-    // RocksDB asks for the free space every five seconds, and resumes by itself; it is busy with that.
+    // RocksDB asks for the free space every five seconds, and resumes without a call; meanwhile it is busy.
     for (int tries = 0; tries < 300 && !(status = db->Resume()).ok(); tries++) usleep(100000);
     CHECK_OK(status);
     for (int key = 0; key < 500; key++) CHECK_OK(put(filled++));

@@ -303,7 +303,7 @@ int main(int count, char** arguments) {
   Status failed;
   uint64_t written = 0;
   auto begun = std::chrono::steady_clock::now();
-  // Waits until so many values may have been written or read since `begun`.
+  // Waits until the rate allows this number of values since `begun`.
   auto keep_rate = [&](uint64_t values) {
     if (settings.Number("rate") == 0) return;
     double seconds = static_cast<double>(values * value_size) / settings.Share("rate");
