@@ -10,12 +10,14 @@
 //!
 //! It knows nothing of zones: the writer ties permits to them.
 
+use crate::audit::{equal, holds};
+use furrow_zone::Result;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
 /// Who wants a permit.
@@ -31,24 +33,31 @@ pub enum Class {
 
 const CLASSES: usize = 3;
 
+/// Permits that are held together.
+struct Share {
+    class: Class,
+    count: Cell<u32>,
+}
+
 struct Waiter {
+    class: Class,
     count: u32,
     arrival: u64,
-    state: Cell<WaiterState>,
+    /// What it was granted and has not taken yet.
+    granted: RefCell<Option<Rc<Share>>>,
     waker: RefCell<Option<Waker>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WaiterState {
-    Waiting,
-    Granted,
-    Gone,
-}
-
+/// Invariants
+/// - `held[class]` is the sum of the class's `shares`, and the sum of all is at most `total`.
+/// - What classes hold beyond their reserve is at most the shared rest.
+/// - No request waits that could be granted.
 struct Books {
     total: u32,
     reserved: [u32; CLASSES],
     held: [u32; CLASSES],
+    /// All permits that are held, in the order in which they were taken.
+    shares: Vec<Weak<Share>>,
     waiting: [VecDeque<Rc<Waiter>>; CLASSES],
     arrivals: u64,
 }
@@ -59,14 +68,20 @@ impl Books {
     }
 
     fn shared_free(&self) -> u32 {
-        let used = |class: usize| self.held[class].saturating_sub(self.reserved[class]);
-        self.shared_total() - (0..CLASSES).map(used).sum::<u32>()
+        let used: u32 = (0..CLASSES).map(|class| self.beyond_reserve(class, 0)).sum();
+        let free = self.shared_total().checked_sub(used);
+        free.expect("invariant: no more than the shared rest is held beyond reserves")
+    }
+
+    /// Permits beyond its reserve that a class would hold with `more`.
+    fn beyond_reserve(&self, class: usize, more: u32) -> u32 {
+        let reserved = self.reserved[class];
+        (self.held[class] + more).max(reserved) - reserved
     }
 
     /// Permits of the shared rest that granting `count` to `class` would take.
     fn shared_needed(&self, class: usize, count: u32) -> u32 {
-        let over = |held: u32| held.saturating_sub(self.reserved[class]);
-        over(self.held[class] + count) - over(self.held[class])
+        self.beyond_reserve(class, count) - self.beyond_reserve(class, 0)
     }
 
     /// The next request that may be granted: the head of a class that stays within its reserve,
@@ -94,11 +109,32 @@ impl Books {
         })
     }
 
+    /// Enters permits that are taken.
+    fn take(&mut self, class: Class, count: u32) -> Rc<Share> {
+        self.held[class as usize] += count;
+        self.enter(class, count)
+    }
+
+    fn enter(&mut self, class: Class, count: u32) -> Rc<Share> {
+        let share = Rc::new(Share { class, count: Cell::new(count) });
+        self.shares.push(Rc::downgrade(&share));
+        share
+    }
+
+    /// Strikes permits that come back, and grants them to the requests that wait.
+    fn give_back(&mut self, share: &Rc<Share>) {
+        self.shares.retain(|other| !std::ptr::eq(other.as_ptr(), Rc::as_ptr(share)));
+        let held = &mut self.held[share.class as usize];
+        let left = held.checked_sub(share.count.get());
+        *held = left.expect("invariant: permits are given back once");
+        self.grant();
+    }
+
     fn grant(&mut self) {
         while let Some(class) = self.next_grantable() {
             let Some(waiter) = self.waiting[class].pop_front() else { return };
-            self.held[class] += waiter.count;
-            waiter.state.set(WaiterState::Granted);
+            let share = self.take(waiter.class, waiter.count);
+            *waiter.granted.borrow_mut() = Some(share);
             if let Some(waker) = waiter.waker.borrow_mut().take() {
                 waker.wake();
             }
@@ -126,6 +162,7 @@ impl Budget {
             total,
             reserved: by_class,
             held: [0; CLASSES],
+            shares: Vec::new(),
             waiting: Default::default(),
             arrivals: 0,
         })))
@@ -155,7 +192,7 @@ impl Budget {
         if !books.waiting[class].is_empty() {
             return 0;
         }
-        let own = books.reserved[class].saturating_sub(books.held[class]);
+        let own = books.reserved[class] - books.held[class].min(books.reserved[class]);
         let shared = if books.someone_waits_for_shared() { 0 } else { books.shared_free() };
         own + shared
     }
@@ -163,8 +200,8 @@ impl Budget {
     /// `count` permits, if they can be had now without overtaking anyone.
     pub fn try_acquire(&self, class: Class, count: u32) -> Option<Permit> {
         (count <= self.available_to(class)).then(|| {
-            self.0.borrow_mut().held[class as usize] += count;
-            Permit { budget: self.clone(), class, count }
+            let share = self.0.borrow_mut().take(class, count);
+            Permit { budget: self.clone(), share }
         })
     }
 
@@ -178,10 +215,27 @@ impl Budget {
         Acquire { budget: self.clone(), class, count, waiter: None }
     }
 
-    fn give_back(&self, class: Class, count: u32) {
-        let mut books = self.0.borrow_mut();
-        books.held[class as usize] -= count;
-        books.grant();
+    /// Permits that `class` holds.
+    pub fn held(&self, class: Class) -> u32 {
+        self.0.borrow().held[class as usize]
+    }
+
+    /// Compares what each class holds with the permits that exist, and with the limits.
+    ///
+    /// # Errors
+    /// `Corrupt`: which account, what was expected and what was found.
+    pub fn audit(&self) -> Result<()> {
+        let books = self.0.borrow();
+        let mut sums = [0; CLASSES];
+        for share in books.shares.iter().filter_map(Weak::upgrade) {
+            sums[share.class as usize] += share.count.get();
+        }
+        equal("permits held by user, cleaning and metadata", sums, books.held)?;
+        let beyond: u32 = (0..CLASSES).map(|class| books.beyond_reserve(class, 0)).sum();
+        holds("permits beyond reserves", beyond <= books.shared_total(), || {
+            format!("expected at most {}, found {beyond}", books.shared_total())
+        })?;
+        equal("class with a request that could be granted", None, books.next_grantable())
     }
 }
 
@@ -195,19 +249,18 @@ impl fmt::Debug for Budget {
 /// Permits held; given back on drop.
 pub struct Permit {
     budget: Budget,
-    class: Class,
-    count: u32,
+    share: Rc<Share>,
 }
 
 impl Permit {
     /// How many.
     pub fn count(&self) -> u32 {
-        self.count
+        self.share.count.get()
     }
 
     /// For whom they were taken.
     pub fn class(&self) -> Class {
-        self.class
+        self.share.class
     }
 
     /// Takes `count` of them out, to be held apart.
@@ -216,23 +269,23 @@ impl Permit {
     /// If it holds fewer.
     #[must_use]
     pub fn split(&mut self, count: u32) -> Permit {
-        assert!(count <= self.count, "{count} permits split off {}", self.count);
-        self.count -= count;
-        Permit { budget: self.budget.clone(), class: self.class, count }
+        let left = self.count().checked_sub(count);
+        let left = left.unwrap_or_else(|| panic!("{count} permits split off {}", self.count()));
+        self.share.count.set(left);
+        let share = self.budget.0.borrow_mut().enter(self.class(), count);
+        Permit { budget: self.budget.clone(), share }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if self.count > 0 {
-            self.budget.give_back(self.class, self.count);
-        }
+        self.budget.0.borrow_mut().give_back(&self.share);
     }
 }
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Permit({} {:?})", self.count, self.class)
+        write!(f, "Permit({} {:?})", self.count(), self.class())
     }
 }
 
@@ -250,50 +303,43 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
         let this = &mut *self;
-        let granted = match &this.waiter {
-            None => {
-                if let Some(permit) = this.budget.try_acquire(this.class, this.count) {
-                    return Poll::Ready(permit);
-                }
-                let mut books = this.budget.0.borrow_mut();
-                let waiter = Rc::new(Waiter {
-                    count: this.count,
-                    arrival: books.arrivals,
-                    state: Cell::new(WaiterState::Waiting),
-                    waker: RefCell::new(Some(cx.waker().clone())),
-                });
-                books.arrivals += 1;
-                books.waiting[this.class as usize].push_back(waiter.clone());
-                this.waiter = Some(waiter);
-                false
-            }
-            Some(waiter) => {
+        if let Some(waiter) = &this.waiter {
+            let Some(share) = waiter.granted.borrow_mut().take() else {
                 *waiter.waker.borrow_mut() = Some(cx.waker().clone());
-                waiter.state.get() == WaiterState::Granted
-            }
-        };
-        if !granted {
-            return Poll::Pending;
+                return Poll::Pending;
+            };
+            this.waiter = None;
+            return Poll::Ready(Permit { budget: this.budget.clone(), share });
         }
-        if let Some(waiter) = this.waiter.take() {
-            waiter.state.set(WaiterState::Gone);
+        if let Some(permit) = this.budget.try_acquire(this.class, this.count) {
+            return Poll::Ready(permit);
         }
-        Poll::Ready(Permit { budget: this.budget.clone(), class: this.class, count: this.count })
+        let mut books = this.budget.0.borrow_mut();
+        let waiter = Rc::new(Waiter {
+            class: this.class,
+            count: this.count,
+            arrival: books.arrivals,
+            granted: RefCell::default(),
+            waker: RefCell::new(Some(cx.waker().clone())),
+        });
+        books.arrivals += 1;
+        books.waiting[this.class as usize].push_back(waiter.clone());
+        this.waiter = Some(waiter);
+        Poll::Pending
     }
 }
 
 impl Drop for Acquire {
     fn drop(&mut self) {
         let Some(waiter) = self.waiter.take() else { return };
-        match waiter.state.get() {
-            WaiterState::Granted => self.budget.give_back(self.class, self.count),
-            WaiterState::Waiting => {
-                let mut books = self.budget.0.borrow_mut();
+        let mut books = self.budget.0.borrow_mut();
+        match waiter.granted.borrow_mut().take() {
+            Some(share) => books.give_back(&share),
+            None => {
                 books.waiting[self.class as usize].retain(|other| !Rc::ptr_eq(other, &waiter));
-                // Whoever stood behind may be next.
+                // The request behind it may be next.
                 books.grant();
             }
-            WaiterState::Gone => {}
         }
     }
 }
@@ -354,6 +400,25 @@ mod tests {
         assert_eq!(budget.available(), 4);
     }
 
+    /// A permit given back twice, or one that nobody entered, is found.
+    #[test]
+    fn the_audit_finds_a_permit_that_is_counted_wrong() {
+        let budget = Budget::new(4, &[(Class::Metadata, 1)]);
+        let mut permit = budget.try_acquire(Class::User, 3).unwrap();
+        let one = permit.split(1);
+        let waits = &mut Box::pin(budget.acquire(Class::User, 1));
+        assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        budget.audit().unwrap();
+        drop(one);
+        // Granted, and not taken yet.
+        budget.audit().unwrap();
+        budget.0.borrow_mut().held[Class::User as usize] -= 1;
+        let found = budget.audit().unwrap_err().to_string();
+        assert!(found.contains("expected [3, 0, 0], found [2, 0, 0]"), "{found}");
+        budget.0.borrow_mut().held[Class::User as usize] += 1;
+        budget.audit().unwrap();
+    }
+
     proptest! {
         /// Random acquirers of random sizes, some cancelled: the total is never exceeded, a class
         /// gets its permits in order, and in the end everyone was served and all is back.
@@ -388,7 +453,7 @@ mod tests {
                     rt2.sleep(wait * 1000 + index as u64).await;
                     let permit = budget.acquire(ALL[class], count).await;
                     order.borrow_mut().push((class, (wait * 1000) as usize + index));
-                    assert!(budget.available() <= budget.total());
+                    budget.audit().unwrap();
                     rt2.sleep(hold * 997).await;
                     drop(permit);
                 });

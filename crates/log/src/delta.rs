@@ -391,6 +391,12 @@ impl Appended {
 }
 
 /// The writing end of a delta log.
+///
+/// Invariants
+/// - A half is clean exactly while nothing is written in its zones: then no zone of it is open
+///   beyond its beginning, and no extent lies in it.
+/// - `block` is at most the blocks of the half; every extent in the half in use ends at or before
+///   it.
 pub struct DeltaLog {
     layout: DeltaLayout,
     writer: Writer,
@@ -625,7 +631,7 @@ impl DeltaLog {
                 format!("delta log half {other} was not released yet"),
             ));
         }
-        let last = self.block.saturating_sub(1);
+        let last = self.block.max(1) - 1;
         let (last, _) =
             self.layout.place(self.half, last).expect("invariant: the position is in the half");
         self.follow(self.layout.half_zones(other)[0], last);
@@ -670,5 +676,6 @@ fn report_one(device: &dyn ZonedDevice, zone: ZoneId) -> Result<ZoneReport> {
     })
 }
 
+mod audit;
 #[cfg(test)]
 mod tests;

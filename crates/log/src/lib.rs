@@ -10,6 +10,7 @@
 //! It does not know files, stripes or tables, and does not decide what to write where.
 
 pub mod address;
+pub mod audit;
 pub mod budget;
 pub mod delta;
 pub mod format;

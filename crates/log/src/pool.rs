@@ -25,6 +25,8 @@ use std::task::{Poll, Waker};
 
 /// Most zones in a superzone.
 pub const WIDTH_MAX: u8 = 32;
+/// One more than the largest value of a [`SuperzoneState`].
+const STATES: usize = 6;
 /// Times a reset is tried before the zone counts as bad.
 const RESET_TRIES: u32 = 2;
 
@@ -46,8 +48,6 @@ pub enum SuperzoneState {
     Free = 0,
     /// A stream writes to it.
     Active = 1,
-    /// Partly written and parked.
-    Inactive = 2,
     /// Written to its end.
     Full = 3,
     /// Out of use: no zone is left.
@@ -58,8 +58,9 @@ pub enum SuperzoneState {
 
 impl SuperzoneState {
     fn from_byte(byte: u8) -> Option<SuperzoneState> {
-        use SuperzoneState::{Active, Free, Full, Inactive, Retired, Tables};
-        [Free, Active, Inactive, Full, Retired, Tables].get(usize::from(byte)).copied()
+        use SuperzoneState::{Active, Free, Full, Retired, Tables};
+        // 2 was never stored.
+        [Free, Active, Full, Retired, Tables].into_iter().find(|state| *state as u8 == byte)
     }
 }
 
@@ -109,12 +110,17 @@ pub struct GroupLoad {
     pub class: u32,
 }
 
+/// Invariants
+/// - `counts[state]` is the number of superzones in that state.
+/// - Every zone of a superzone has it as its owner in `owners`.
+/// - Nothing is placed in the zones of a free superzone; a retired one has no zones, any other has.
+/// - `narrow` is set if a superzone lacks a zone.
 struct Inner {
     writer: Writer,
     groups: u32,
     superzones: RefCell<Vec<Superzone>>,
     /// Superzones by state: asked for by every operation.
-    counts: [Cell<u32>; 6],
+    counts: [Cell<u32>; STATES],
     /// Zone → superzone.
     owners: Vec<Option<SuperzoneId>>,
     durable: RefCell<u64>,
@@ -199,7 +205,7 @@ fn parse(index: usize, descriptor: &Descriptor, geometry: &Geometry) -> Result<S
         return corrupt(format!("zones {first} + {width}, the drive has {}", geometry.zones));
     }
     let Some(state) = SuperzoneState::from_byte(descriptor.state) else {
-        return corrupt(format!("state {}, expected 0 to 5", descriptor.state));
+        return corrupt(format!("state {}, expected 0, 1 or 3 to 5", descriptor.state));
     };
     let missing = u64::from(descriptor.missing.get());
     if missing >> width != 0 || descriptor.reserved != [0; 2] {
@@ -253,7 +259,7 @@ impl ZonePool {
             superzones.push(superzone);
         }
         let pins = Pins { count: vec![0; geometry.zones as usize], waiters: Vec::new() };
-        let counts: [Cell<u32>; 6] = Default::default();
+        let counts: [Cell<u32>; STATES] = Default::default();
         let narrow = superzones.iter().any(|s| s.zones.len() != usize::from(s.width));
         for superzone in &superzones {
             let count = &counts[superzone.state as usize];
@@ -431,17 +437,9 @@ impl ZonePool {
     /// It is written to its end.
     ///
     /// # Panics
-    /// If it is retired or being released (also of the next two).
+    /// If it is retired or being released.
     pub fn mark_full(&self, id: SuperzoneId) {
         self.set(id, SuperzoneState::Full);
-    }
-
-    /// It stays partly written, without a stream.
-    ///
-    /// # Panics
-    /// As [`ZonePool::mark_full`].
-    pub fn park(&self, id: SuperzoneId) {
-        self.set(id, SuperzoneState::Inactive);
     }
 
     /// A stream writes to it again, or, at recovery, still.
@@ -675,5 +673,6 @@ impl ZonePool {
     }
 }
 
+mod audit;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,11 @@ use std::task::Waker;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(pub(crate) u64);
 
+/// The writes between the oldest that is not over and the newest.
+///
+/// Invariants
+/// - `over` begins with a write that is not over, or is empty.
+/// - Every number that is not over is a write in some zone's queue; `pages` is the sum of theirs.
 #[derive(Default)]
 pub(crate) struct Window {
     /// Everything below is over.
@@ -78,6 +83,12 @@ impl Window {
     /// Pages of writes dispatched and not over.
     pub(crate) fn pages(&self) -> usize {
         self.pages
+    }
+
+    /// Numbers of the writes that are not over.
+    pub(crate) fn not_over(&self) -> impl Iterator<Item = u64> {
+        let numbers = (self.base..).zip(&self.over);
+        numbers.filter(|(_, over)| !**over).map(|(number, _)| number)
     }
 
     /// Writes dispatched and not over, and those behind them.

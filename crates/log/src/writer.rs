@@ -553,7 +553,8 @@ impl Writer {
     /// # Panics
     /// As [`Writer::write`].
     pub fn fill(&self, zone: ZoneId, upto: u32) -> WriteHandle {
-        let blocks = upto.saturating_sub(self.position(zone));
+        let position = self.position(zone);
+        let blocks = upto.max(position) - position;
         let zeros = Payload::default().parts();
         let what = (What::Here, Tell::Nobody);
         self.push(zone, Kind::Padding, blocks, zeros, Durability::Cached, what).1
@@ -795,6 +796,7 @@ async fn run_flushes(shared: Rc<Shared>) {
     shared.flushing.set(false);
 }
 
+mod audit;
 mod counters;
 mod failure;
 #[cfg(test)]

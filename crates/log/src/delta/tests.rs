@@ -186,6 +186,9 @@ impl Run {
     }
 
     fn check(&self) {
+        self.log.audit(&self.extents).unwrap();
+        self.log.writer.audit().unwrap();
+        self.budget.audit().unwrap();
         let upto = id(self.epoch, self.checkpoint);
         let mut tables = self.merged.clone();
         tables.extend(replay(&self.rt, &self.toy, upto, &self.extents).unwrap());
@@ -200,6 +203,23 @@ impl Drop for Run {
     fn drop(&mut self) {
         self.rt.clear();
     }
+}
+
+/// A half that holds what counts and is called clean is found, by the writer's account alone and
+/// by the extents alone.
+#[test]
+fn the_audit_finds_a_half_that_is_not_clean() {
+    let mut run = Run::new(1, 12);
+    run.step(Op::Checkpoint(vec![(0, 1, vec![1; 12])]));
+    run.log.switch_half().unwrap();
+    run.step(Op::Checkpoint(vec![]));
+    run.check();
+    run.log.clean[0] = true;
+    let found = run.log.audit(&[]).unwrap_err().to_string();
+    assert!(found.contains("half 0: expected nothing of it, found 12 blocks in zone 0"), "{found}");
+    run.log.writer.forget(ZoneId(0));
+    let found = run.log.audit(&run.extents).unwrap_err().to_string();
+    assert!(found.contains("half 0: expected extents up to block 0"), "{found}");
 }
 
 proptest! {

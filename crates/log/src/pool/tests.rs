@@ -40,6 +40,7 @@ impl Bench {
         let pool = self.pool.clone();
         let task = self.rt.spawn(async move { pool.release(id, proof).await });
         self.rt.run_ready();
+        self.pool.audit().unwrap();
         task.try_take()
     }
 
@@ -156,6 +157,28 @@ fn a_release_waits_for_writes_and_outlives_its_caller() {
     bench.rt.run_ready();
     assert_eq!(bench.pool.state(id), SuperzoneState::Free);
     assert!(bench.empty(2));
+}
+
+/// A full superzone that becomes free without a reset is found.
+#[test]
+fn the_audit_finds_a_superzone_freed_without_a_reset() {
+    let bench = bench(1);
+    let id = bench.pool.allocate(&[]).unwrap();
+    (1..5).for_each(|zone| bench.write(zone, 16));
+    bench.rt.run_ready();
+    bench.pool.mark_full(id);
+    bench.pool.audit().unwrap();
+    let superzones = &bench.pool.0.superzones;
+    bench.pool.turn(&mut superzones.borrow_mut()[id.0 as usize], SuperzoneState::Free);
+    let found = bench.pool.audit().unwrap_err().to_string();
+    assert!(
+        found.contains("expected nothing in zone 1 of superzone 0, found 16 blocks"),
+        "{found}"
+    );
+    bench.pool.turn(&mut superzones.borrow_mut()[id.0 as usize], SuperzoneState::Full);
+    superzones.borrow_mut()[id.0 as usize].state = SuperzoneState::Active;
+    let found = bench.pool.audit().unwrap_err().to_string();
+    assert!(found.contains("superzones by state"), "{found}");
 }
 
 /// A zone that cannot be reset leaves; the superzone goes on shorter, and ends with its last.

@@ -8,6 +8,7 @@ use furrow_zone::{BlockCount, ByteLen, ErrorKind, Lba, Status};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
+mod audit;
 mod parties;
 
 fn stamp(zone: ZoneId, offset: u32) -> Page {
@@ -172,6 +173,7 @@ proptest! {
                         assert!(all.clone().all(|(z, at)| written(&toy2, *z, *at, per_block)));
                     }
                 }
+                writer.audit().unwrap();
             }
             writer.drain().await.unwrap();
             let full: Vec<ZoneId> = (0..5).map(ZoneId).filter(|z| writer.room(*z) == 0).collect();
@@ -286,6 +288,7 @@ proptest! {
                     AppendOp::Late(_) => {}
                     AppendOp::Yield => rt2.yield_now().await,
                 }
+                writer2.audit().unwrap();
             }
             for (_, at, page) in late {
                 writer2.fill_reserved(zone, at, page);

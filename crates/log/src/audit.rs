@@ -1,0 +1,32 @@
+//! What audits of accounts are made of: a comparison, and the words in which it is refused.
+//!
+//! An audit compares an account with what it counts, and changes nothing. Simulation and tests
+//! run audits after every operation, engines at checkpoints in debug builds. A refusal is a defect
+//! of the program, never of a medium.
+
+use furrow_zone::{Error, ErrorKind, Result};
+use std::fmt::Debug;
+
+/// Refuses an account that is not what it counts.
+///
+/// # Errors
+/// `Corrupt` with the account's name, the expected and the found value.
+pub fn equal<T: PartialEq + Debug>(account: &str, expected: T, found: T) -> Result<()> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(broken(account, format!("expected {expected:?}, found {found:?}"))),
+    }
+}
+
+/// Refuses an account of which something does not hold; `what` says what was expected and found.
+///
+/// # Errors
+/// `Corrupt` with the account's name and `what`.
+pub fn holds(account: &str, holds: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(broken(account, what())) }
+}
+
+/// The error of a broken account.
+pub fn broken(account: &str, what: String) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("audit: {account}: {what}"))
+}

@@ -1,0 +1,46 @@
+//! The audit of the writer: its zones' queues, and the window of writes that are not over.
+
+use super::Writer;
+use crate::audit::equal;
+use furrow_zone::{Result, ZoneId};
+
+impl Writer {
+    /// Compares each zone's counters with its commands, and the window of writes with the writes
+    /// of all zones. The cost is in proportion to the zones that are open.
+    ///
+    /// # Errors
+    /// `Corrupt`: which account, what was expected and what was found.
+    pub fn audit(&self) -> Result<()> {
+        let (mut open, mut pages) = (Vec::new(), 0);
+        for zone_queue in self.0.zone_queues.borrow().iter().flatten() {
+            pages += zone_queue.audit(&mut open)?;
+        }
+        open.sort_unstable();
+        let window = self.0.window.borrow();
+        equal("window of writes, numbers not over", open, window.not_over().collect())?;
+        equal("window of writes, pages in flight", pages, window.pages())
+    }
+
+    /// Blocks of `zone` that were placed since it was empty, as far as the zone is in use here.
+    pub fn written(&self, zone: ZoneId) -> u32 {
+        self.zone_queue(zone).map_or(0, |zone_queue| zone_queue.holdings().0)
+    }
+
+    /// Permits that zones in use hold.
+    pub fn permits(&self) -> u32 {
+        let zone_queues = self.0.zone_queues.borrow();
+        zone_queues.iter().flatten().map(|zone_queue| zone_queue.holdings().1).sum()
+    }
+
+    /// Permits that `zone` holds.
+    pub fn permits_of(&self, zone: ZoneId) -> u32 {
+        self.zone_queue(zone).map_or(0, |zone_queue| zone_queue.holdings().1)
+    }
+
+    /// Zones in use that the drive holds active, as far as their commands say.
+    pub fn active_zones(&self) -> Vec<ZoneId> {
+        let zone_queues = self.0.zone_queues.borrow();
+        let active = zone_queues.iter().flatten().filter(|zone_queue| zone_queue.is_active());
+        active.map(|zone_queue| zone_queue.zone).collect()
+    }
+}

@@ -1,0 +1,382 @@
+//! The task that moves a queue's writes to the drive, and takes the answers.
+
+use super::{Dispatched, Flight, PIECE_MIN, State, Tell, Told, What, ZoneQueue, tail_sectors};
+use crate::address::{oob_per_block, sectors_per_block};
+use crate::writer::{Failure, Shared};
+use furrow_rt::{Completion, Pages};
+use furrow_zone::{BlockCount, Command, Error, ErrorKind, Lba, Outcome, Request, Status};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// The command that is sent next.
+struct Next {
+    request: Request,
+    end: u32,
+    /// Others are in flight before it.
+    behind: bool,
+    append: bool,
+}
+
+/// The task that moves one queue's writes to the drive.
+pub(crate) struct Dispatcher {
+    zone_queue: Rc<ZoneQueue>,
+    shared: Rc<Shared>,
+    told: RefCell<Told>,
+}
+
+impl Future for Dispatcher {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.zone_queue.state.borrow_mut().kicked = false;
+        if self.pass_predecessor(cx).is_ready() {
+            self.reap(cx);
+            while self.send() {
+                // A drive that answers at once would otherwise never wake us: look again.
+                self.reap(cx);
+            }
+        }
+        self.tell();
+        let mut state = self.zone_queue.state.borrow_mut();
+        state.wake_idle();
+        let full = state.done == self.zone_queue.capacity && state.predecessor.is_none();
+        let over = state.gone || state.over || state.failed.is_some() || full;
+        if over && state.is_idle() {
+            state.dispatcher = None;
+            return Poll::Ready(());
+        }
+        if !state.dispatcher.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            state.dispatcher = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        // The executor drops this task before the writes end: observers may keep what keeps the queue.
+        let writes = std::mem::take(&mut self.zone_queue.state.borrow_mut().writes);
+        drop(writes);
+    }
+}
+
+impl Dispatcher {
+    pub(crate) fn new(zone_queue: Rc<ZoneQueue>, shared: Rc<Shared>) -> Dispatcher {
+        Dispatcher { zone_queue, shared, told: RefCell::default() }
+    }
+
+    /// Tells observers what became of their writes. What they write thereupon wakes this task.
+    fn tell(&self) {
+        let mut told = self.told.take();
+        for (party, part, at) in told.drain(..) {
+            party.on_complete(part, at);
+        }
+        *self.told.borrow_mut() = told;
+    }
+
+    /// Waits for the queue before this one and takes over its permit.
+    fn pass_predecessor(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(predecessor) = self.zone_queue.state.borrow().predecessor.clone() else {
+            return Poll::Ready(());
+        };
+        let Poll::Ready(result) = predecessor.poll_free(&self.shared, cx) else {
+            return Poll::Pending;
+        };
+        let permit = predecessor.state.borrow_mut().permit.take();
+        {
+            let mut state = self.zone_queue.state.borrow_mut();
+            state.predecessor = None;
+            if state.permit.is_none() {
+                state.permit = permit;
+            }
+            state.wake_reached();
+        }
+        if let Err(error) = result {
+            self.fail(error, false);
+        }
+        Poll::Ready(())
+    }
+
+    /// Takes the answers that are there, from the front.
+    fn reap(&self, cx: &mut Context<'_>) {
+        loop {
+            let (flight, outcome) = {
+                let mut state = self.zone_queue.state.borrow_mut();
+                let Some(flight) = state.flights.front_mut() else { break };
+                let Poll::Ready(outcome) = Pin::new(&mut flight.answer).poll(cx) else { return };
+                (state.flights.pop_front(), outcome)
+            };
+            if let Some(flight) = flight {
+                self.take_answer(flight, outcome);
+            }
+        }
+        // Nothing in flight any more: a failed queue's writes are over.
+        let mut state = self.zone_queue.state.borrow_mut();
+        if state.failed.is_some() {
+            let mut window = self.shared.window.borrow_mut();
+            for write in state.writes.drain(..) {
+                window.close(write.sequence, write.pages);
+            }
+            state.next = 0;
+        }
+    }
+
+    /// Takes the answer of the oldest command: its writes are over, or it is sent again, or the
+    /// queue fails.
+    fn take_answer(&self, flight: Flight, outcome: Outcome) {
+        let mut state = self.zone_queue.state.borrow_mut();
+        if state.failed.is_some() {
+            return;
+        }
+        if outcome.status.is_ok() {
+            let first = state.done;
+            let mut at = first;
+            if flight.append {
+                at = match self.appended_at(&state, flight.end, outcome.lba) {
+                    Ok(at) => at,
+                    Err((error, of_zone)) => {
+                        drop(state);
+                        return self.fail(error, of_zone);
+                    }
+                };
+            }
+            let mut window = self.shared.window.borrow_mut();
+            let mut told = self.told.borrow_mut();
+            while state.writes.front().is_some_and(|write| write.end <= flight.end) {
+                if let Some(write) = state.writes.pop_front() {
+                    window.close(write.sequence, write.pages);
+                    state.next -= 1;
+                    let place = write.place(first, at);
+                    match write.tell {
+                        Tell::Nobody => {}
+                        Tell::Place(told) => told.set(place),
+                        Tell::WriteObserver(party, part) => told.push((party, part, Ok(place))),
+                    }
+                }
+            }
+            drop((window, told));
+            self.zone_queue.advance(&mut state, flight.end);
+            return;
+        }
+        if let (Status::ZoneInvalidWrite, Some(again)) = (outcome.status, flight.again) {
+            self.shared.counters.borrow_mut().retries += 1;
+            let answer = self.submit(again);
+            state.flights.push_front(Flight { answer, again: None, ..flight });
+            return;
+        }
+        let (first, zone) = (state.done, self.zone_queue.zone);
+        drop(state);
+        let what = format!("write of {} blocks at zone {zone} offset {first}", flight.end - first);
+        // What else it may say is about the drive, or about us.
+        let of_zone = matches!(
+            outcome.status,
+            Status::WriteFault | Status::ZoneFull | Status::ZoneReadOnly | Status::ZoneOffline
+        );
+        self.fail(Error::device(&self.shared.device.name(), what, outcome.status), of_zone);
+    }
+
+    /// Where an append landed: among the blocks set aside for those in flight with it. Else the
+    /// error, and whether it is only the zone's: one torn within a block of ours shifts the others.
+    fn appended_at(
+        &self,
+        state: &State,
+        end: u32,
+        lba: Lba,
+    ) -> std::result::Result<u32, (Error, bool)> {
+        let geometry = self.shared.device.geometry();
+        let per_block = sectors_per_block(geometry);
+        let blocks = u64::from(end - state.done);
+        let sectors = lba.0.wrapping_sub(geometry.start(self.zone_queue.zone).0);
+        let at = sectors / per_block;
+        let fits = at >= u64::from(state.append_from) && at + blocks <= u64::from(state.sent);
+        if !sectors.is_multiple_of(per_block) || !fits {
+            let (name, zone) = (self.shared.device.name(), self.zone_queue.zone);
+            let (from, to) = (state.append_from, state.sent);
+            let message = format!(
+                "{name}: append of {blocks} blocks to zone {zone} landed at LBA {lba}, expected \
+                 offset {from} to {to}"
+            );
+            let within = (u64::from(from)..u64::from(to)).contains(&at);
+            let shifted = within && !sectors.is_multiple_of(per_block);
+            return Err((Error::new(ErrorKind::Io, message), shifted));
+        }
+        Ok(at as u32)
+    }
+
+    fn fail(&self, error: Error, of_zone: bool) {
+        let mut state = self.zone_queue.state.borrow_mut();
+        if let Some(write) = state.writes.front() {
+            let (zone, from, sequence) = (self.zone_queue.zone, state.done, write.sequence);
+            let error = error.clone();
+            self.shared.note_failure(Failure { zone, from, of_zone, error, sequence });
+        }
+        let mut told = self.told.borrow_mut();
+        for write in &mut state.writes {
+            match std::mem::take(&mut write.tell) {
+                Tell::WriteObserver(party, part) => told.push((party, part, Err(error.clone()))),
+                Tell::Nobody | Tell::Place(_) => {}
+            }
+        }
+        state.queue.clear();
+        state.oob.clear();
+        (state.failed, state.of_zone) = (Some(error), of_zone);
+        state.wake_reached();
+    }
+
+    fn submit(&self, request: Request) -> Completion<Outcome> {
+        let shared = &self.shared;
+        shared.counters.borrow_mut().commands += 1;
+        shared.device.submit(self.zone_queue.queue, request)
+    }
+
+    /// Sends the next command, if there is one and the depth allows it.
+    fn send(&self) -> bool {
+        let Some(Next { request, end, behind, append }) = self.next_request() else {
+            return false;
+        };
+        // Only a write that can overtake an earlier one can have to be sent again.
+        let again = (behind && !append).then(|| Request {
+            command: request.command,
+            data: request.data.clone(),
+            oob: request.oob.clone(),
+            fua: request.fua,
+        });
+        let answer = self.submit(request);
+        self.zone_queue.state.borrow_mut().flights.push_back(Flight { answer, end, append, again });
+        true
+    }
+
+    /// The next command: what is queued and adjacent in one, if it may.
+    fn next_request(&self) -> Option<Next> {
+        let state = &mut *self.zone_queue.state.borrow_mut();
+        let (from, depth) = (state.sent, self.shared.depth as usize);
+        if state.failed.is_some() || state.flights.len() >= depth {
+            return None;
+        }
+        let write = state.writes.get(state.next)?;
+        let (fua, append) = (write.fua, write.is_append());
+        let behind = !state.flights.is_empty();
+        let among = state.flights.front().is_some_and(|flight| flight.append);
+        if behind && among != append {
+            return None;
+        }
+        if let Some(rest) = state.rest.take() {
+            // One that is there for this alone is sent with it.
+            state.next += usize::from(write.blocks == 0);
+            let request = self.level(rest);
+            return Some(Next { request, end: from, behind, append: false });
+        }
+        if append && !behind {
+            state.append_from = from;
+        }
+        let (mut data, mut oob) = self.gather(state, (fua, append));
+        if state.sent == from {
+            return None;
+        }
+        let geometry = self.shared.device.geometry();
+        let per_block = sectors_per_block(geometry);
+        let mut sectors = u64::from(state.sent - from) * per_block;
+        if state.sent == self.zone_queue.capacity {
+            // What is left below a whole block is written too: a zone is to become full.
+            let tail = tail_sectors(geometry);
+            sectors += tail;
+            data.extend((tail > 0).then(|| self.shared.zero.clone()));
+        }
+        let (zone_start, blocks) = (geometry.start(self.zone_queue.zone), BlockCount(sectors));
+        let command = if append {
+            Command::Append { zone_start, blocks }
+        } else {
+            Command::Write { lba: Lba(zone_start.0 + u64::from(from) * per_block), blocks }
+        };
+        if !oob.is_empty() {
+            oob.resize(sectors as usize * usize::from(geometry.oob_bytes), 0);
+        }
+        let request = Request { command, data, oob, fua };
+        Some(Next { request, end: state.sent, behind, append })
+    }
+
+    /// Takes what goes in the next command out of the queue: pages and what lies beside them.
+    fn gather(&self, state: &mut State, (fua, append): (bool, bool)) -> (Pages, Vec<u8>) {
+        let (from, shared) = (state.sent, &self.shared);
+        let (limit, join) = if append {
+            let most = shared.blocks_per_append;
+            (self.piece(state, shared.append_pieces, most), shared.append_pieces > 0)
+        } else {
+            (self.piece(state, shared.pieces, shared.blocks_per_command), shared.join)
+        };
+        let most = limit.min(state.position - from) as usize;
+        let (mut data, mut oob) = (Pages::with_capacity(most), Vec::new());
+        let block_oob = oob_per_block(shared.device.geometry());
+        let alike = |write: &&mut Dispatched| write.fua == fua && write.is_append() == append;
+        while let Some(write) = state.writes.get_mut(state.next).filter(alike) {
+            let left = write.end - state.sent;
+            // An append may be longer than a piece, and lands as a whole.
+            let room = (from + limit).saturating_sub(state.sent);
+            if append && left > room && state.sent > from {
+                break;
+            }
+            let count = if append { left } else { left.min(room) };
+            match &write.what {
+                What::Here if write.pages == 0 => {
+                    data.extend((0..count).map(|_| shared.zero.clone()));
+                }
+                What::Here | What::Append => {
+                    data.extend((0..count).filter_map(|_| state.queue.pop_front()));
+                }
+                What::Late(Some(page)) => data.extend((count > 0).then(|| page.clone())),
+                What::Late(None) => break,
+            }
+            if write.oob > 0 {
+                if oob.is_empty() {
+                    oob.reserve_exact(most * block_oob);
+                }
+                // What was taken before may have no more than zeros.
+                oob.resize((state.sent - from) as usize * block_oob, 0);
+                let now = (count as usize * block_oob).min(write.oob);
+                write.oob -= now;
+                take(&mut state.oob, now, &mut oob);
+            }
+            state.sent += count;
+            if state.sent < write.end {
+                break;
+            }
+            state.next += 1;
+            if !join {
+                break;
+            }
+        }
+        (data, oob)
+    }
+
+    /// Blocks of the next command: all that wait, unless they are to keep several dies busy.
+    fn piece(&self, state: &State, pieces: u32, most: u32) -> u32 {
+        let missing = pieces.saturating_sub(state.flights.len() as u32).max(1);
+        let waiting = state.position - state.sent;
+        if missing == 1 { most } else { waiting.div_ceil(missing).max(PIECE_MIN).min(most) }
+    }
+
+    /// Zeros for the rest of a block in which a torn write left the write pointer, and of the zone
+    /// behind its last block.
+    fn level(&self, rest: Range<u64>) -> Request {
+        let geometry = self.shared.device.geometry();
+        let blocks = BlockCount(rest.end - rest.start);
+        let lba = Lba(geometry.start(self.zone_queue.zone).0 + rest.start);
+        let pages = blocks.0.div_ceil(sectors_per_block(geometry));
+        let zeros = (0..pages).map(|_| self.shared.zero.clone());
+        Request::with_data(Command::Write { lba, blocks }, zeros.collect::<Pages>())
+    }
+}
+
+/// Moves the first `count` bytes of `from` to the end of `to`.
+fn take(from: &mut VecDeque<u8>, count: usize, to: &mut Vec<u8>) {
+    let (first, second) = from.as_slices();
+    let here = count.min(first.len());
+    to.extend_from_slice(&first[..here]);
+    to.extend_from_slice(&second[..count - here]);
+    from.drain(..count);
+}
