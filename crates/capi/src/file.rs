@@ -6,7 +6,7 @@ use crate::shared::{Shared, check_fork, lock};
 use crate::store::{lifetime_of, put};
 use crate::tally::Counted;
 use furrow_kv::trace::Op;
-use furrow_kv::{Claim, Data, FileId, Gathered, Store, crc32c};
+use furrow_kv::{Claim, Data, FileId, PreparedAppend, Store, crc32c};
 use furrow_rt::Page;
 use std::ffi::c_void;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -65,10 +65,10 @@ impl furrow_file {
         let id = self.id;
         let mut end = lock(&self.end);
         if let Some((from, tail)) = end.take() {
-            let gathered = Gathered::new(from, &tail, bytes, &self.shared.pages);
-            let after = (from + bytes.len() as u64, gathered.tail().clone());
+            let prepared = PreparedAppend::new(from, &tail, bytes, &self.shared.pages);
+            let after = (from + bytes.len() as u64, prepared.tail().clone());
             let fits = call.engine(move |store: Store| async move {
-                store.append_gathered(id, gathered).await
+                store.append_prepared(id, prepared).await
             })?;
             if fits {
                 *end = Some(after);

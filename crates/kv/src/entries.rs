@@ -1,11 +1,11 @@
 //! Entries of the record ring, as values and as bytes.
 
 use crate::file::{Extent, FileId, Lifetime, Sums};
+use crate::file_kind::Family;
 use crate::format::{
     EXTENT_MAX, EntriesHead, EntryHead, ExtentEntry, FileEntry, NameEntry, PATH_MAX, RenameEntry,
     YoungestEntry, ZoneEntry, entry,
 };
-use crate::place::Family;
 use furrow_log::BlockAddr;
 use furrow_rt::PAGE_SIZE;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};

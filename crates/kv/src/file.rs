@@ -7,7 +7,7 @@
 //! - What was dispatched and not answered yet is in `flying` too, to be read there.
 
 use crate::entries::FileState;
-use crate::place::{Claim, FileKind, Role};
+use crate::file_kind::{Claim, FileKind, Role};
 use furrow_log::BlockAddr;
 use furrow_log::record::crc32c;
 use furrow_rt::{PAGE_SIZE, Page, Semaphore};

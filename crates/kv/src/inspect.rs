@@ -6,15 +6,16 @@
 //!
 //! Invariant: the drive gets nothing but reads and questions for its zones.
 
-use crate::clean::garbage_left;
+use crate::cleaning::garbage_left;
 use crate::entries::FileState;
 use crate::file::{Extent, FileId, Lifetime, Sums};
+use crate::file_kind::{Claim, FileKind};
 use crate::format::{SumsHead, kind};
-use crate::place::{Claim, FileKind};
-use crate::recover::{Opened, Replay, reports_of};
-use crate::ring::{MAY_BEGIN, find};
-use crate::store::{Node, Space, sums_to_come, without_sums};
-use crate::zones::{kept_for_flushes, kept_from};
+use crate::namespace::Node;
+use crate::recovery::{Opened, Replay, reports_of};
+use crate::ring_scan::{MAY_BEGIN, find};
+use crate::space::{Space, sums_to_come, without_sums};
+use crate::zone_allocator::{kept_for_flushes, kept_from};
 use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
 use furrow_log::record::{self, Expect, Uuid, crc32c};
 use furrow_log::ring::RingZones;
@@ -104,7 +105,7 @@ impl Snapshot {
         let reports = reports_of(&*device)?;
         let pages = Pool::new(2 * PIECE as usize);
         let mut found = find(&*device, &reports, &pages, false).await?;
-        found.replay.put_in_order(&*device, &reports, &pages, (found.ring, false)).await?;
+        found.replay.decide_last_commit(&*device, &reports, &pages, (found.ring, false)).await?;
         let names = count_names(&found.replay);
         Ok(Snapshot { device, pages, reports, found, names, sums: RefCell::default() })
     }
@@ -212,7 +213,7 @@ impl Snapshot {
     /// # Errors
     /// `NotFound`; `Invalid` if it leads out of the store.
     pub fn node(&self, path: &str) -> Result<Node> {
-        let path = crate::store::clean(path)?;
+        let path = crate::namespace::clean(path)?;
         if path.is_empty() {
             return Ok(Node::Directory);
         }

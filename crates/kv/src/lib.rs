@@ -7,45 +7,55 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `store` | names, and what a store is made of |
+//! | `store` | what a store is made of |
+//! | `namespace` | directories, names of files |
 //! | `file` | a file in memory |
-//! | `content` | append, read, truncate; where blocks get their places |
-//! | `gather` | what a caller prepares before it takes the engine |
-//! | `place` | what kind a file is, and what shares a zone with what |
-//! | `rounds` | sync: what makes names and files durable, for all who ask at once |
-//! | `zones` | which zones are open and for what, what counts in each |
-//! | `clean` | zone cleaning, relocation of what a failed zone lost |
-//! | `holes` | what nobody reads any more, and the holes it leaves |
-//! | `recover` | making and opening a store |
-//! | `ring` | the record ring found on a drive: which half counts |
+//! | `file_io` | append, read, truncate; where blocks get their places |
+//! | `prepared_append` | what a caller copies and checksums before it takes the engine |
+//! | `file_kind` | what kind a file is, by its name |
+//! | `zone_allocator` | which zones are open and for what, what counts in each; policies |
+//! | `space` | how much space there is, and for whom |
+//! | `group_commit` | sync: what makes names and files durable, for all who ask at once |
+//! | `cleaning` | zone cleaning, relocation of what a failed zone lost |
+//! | `dead_ranges` | what nobody reads any more, and the holes it leaves |
+//! | `mkfs` | making a store |
+//! | `recovery` | opening a store: the steps, and what each decides |
+//! | `ring_scan` | the record ring found on a drive: which half counts |
 //! | `inspect` | looking at a store without writing to its drive |
-//! | `check` | is everything as it must be? |
+//! | `fsck` | is everything as it must be? |
 //! | `trace` | recorded runs, to be replayed |
 //! | `entries`, `format` | what is on the drive |
 
-mod check;
-mod clean;
-mod content;
+mod cleaning;
+mod dead_ranges;
 mod entries;
 pub mod file;
+mod file_io;
+mod file_kind;
 pub mod format;
-mod gather;
-mod holes;
+mod fsck;
+mod group_commit;
 mod inspect;
-mod place;
-mod recover;
-mod ring;
-mod rounds;
+mod mkfs;
+mod namespace;
+mod prepared_append;
+mod recovery;
+mod ring_scan;
+mod space;
 mod store;
 pub mod trace;
-mod zones;
+mod zone_allocator;
 
-pub use check::{CheckOptions, CheckReport, Checked, Problem, check};
-pub use content::Data;
 pub use file::{FileId, Lifetime};
+pub use file_io::Data;
+pub use file_kind::{Claim, Family, FileKind};
+pub use fsck::{CheckOptions, CheckReport, Checked, Problem, check};
 pub use furrow_log::record::crc32c;
-pub use gather::Gathered;
 pub use inspect::{FileInfo, Snapshot, ZoneInfo, ZoneUse, identify};
-pub use place::{Claim, Family, FileKind, Policy};
-pub use recover::{FormatOptions, is_store};
-pub use store::{Canary, Counters, KindSum, Node, Options, Space, Stat, Store};
+pub use mkfs::FormatOptions;
+pub use namespace::{Node, Stat};
+pub use prepared_append::PreparedAppend;
+pub use recovery::is_store;
+pub use space::{KindSum, Space};
+pub use store::{Canary, Counters, Options, Store};
+pub use zone_allocator::Policy;

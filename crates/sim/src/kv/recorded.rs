@@ -11,7 +11,7 @@ use crate::crash::{Case, Subject};
 use crate::kv::promises::{Change, Content, Event, Expected, History, Uid, bytes, failed};
 use furrow_emu::Emulator;
 use furrow_kv::trace::{Cause, Op, Record, Recording};
-use furrow_kv::{Canary, FileId, FormatOptions, Gathered, Options, Policy, Store};
+use furrow_kv::{Canary, FileId, FormatOptions, Options, Policy, PreparedAppend, Store};
 use furrow_rt::{Notify, PAGE_SIZE, Page, Pool, Rng, Rt};
 use furrow_zone::{BlockCount, ByteLen, Geometry, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -168,7 +168,7 @@ impl Run {
         self.finish(file, uid)
     }
 
-    /// Appends as the library for programs does: gathered if the handle wrote all of the file.
+    /// Appends as the library for programs does: prepared if the handle wrote all of the file.
     async fn append(&self, file: u64, offset: u64, count: u64, number: u32) -> Result<(), String> {
         let size = self.with(file, |held| held.content.size())?;
         if size != offset {
@@ -178,9 +178,9 @@ impl Run {
         let data = bytes(uid, number, offset, count);
         let end = self.with(file, |held| held.end.take())?;
         if let Some((from, tail)) = end.filter(|(from, _)| *from == offset) {
-            let gathered = Gathered::new(from, &tail, &data, &self.pages);
-            let after = (offset + count, gathered.tail().clone());
-            let fits = self.store.append_gathered(id, gathered).await;
+            let prepared = PreparedAppend::new(from, &tail, &data, &self.pages);
+            let after = (offset + count, prepared.tail().clone());
+            let fits = self.store.append_prepared(id, prepared).await;
             if fits.map_err(|e| failed("append", &e))? {
                 self.with(file, |held| held.end = Some(after))?;
                 return self.finish(file, uid);

@@ -2,7 +2,7 @@
 //! a zone that is offline may have held a newer one.
 
 use crate::format::{INCOMPAT_KNOWN, INCOMPAT_ROLES, SuperblockBody, kind};
-use crate::recover::{Opened, Replay};
+use crate::recovery::{Opened, Replay};
 use furrow_log::BlockAddr;
 use furrow_log::address::blocks_per_zone;
 use furrow_log::record::RecordHeader;

@@ -4,10 +4,10 @@
 
 use crate::file::{Block, Extent, File, FileId, Sums};
 use crate::format::{EXTENT_MAX, SumsHead, kind};
-use crate::gather::Gathered;
-use crate::place::Use;
+use crate::prepared_append::PreparedAppend;
 use crate::store::Store;
-use crate::zones::{Choice, Place, Want};
+use crate::zone_allocator::Use;
+use crate::zone_allocator::{Choice, SpaceTicket, Want};
 use furrow_log::record::{self, Expect, RecordId, crc32c};
 use furrow_log::writer::{Durability, Kind, WriteHandle};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
@@ -90,18 +90,18 @@ impl Store {
         self.appended(id, bytes.len(), before).await
     }
 
-    /// Appends what was gathered; false if the file does not end where that begins.
+    /// Appends what was prepared; false if the file does not end where that begins.
     ///
     /// # Errors
     /// As [`Store::append`].
-    pub async fn append_gathered(&self, id: FileId, gathered: Gathered) -> Result<bool> {
+    pub async fn append_prepared(&self, id: FileId, prepared: PreparedAppend) -> Result<bool> {
         self.check_alive()?;
         let lock = self.with(id, |file| file.lock.clone())?;
         let _one = lock.acquire(1).await;
-        let bytes = gathered.len();
+        let bytes = prepared.len();
         let (before, fits) = self.with(id, |file| {
             let before = (file.size, file.tail.clone());
-            (before, gathered.push_to(file))
+            (before, prepared.push_to(file))
         })?;
         if fits {
             self.appended(id, bytes, before).await?;
@@ -170,7 +170,7 @@ impl Store {
         let lost = self.with(id, |file| cut(file, last, tail, size))?;
         lost.iter().for_each(|extent| self.retire(id, extent));
         self.keep_from(id, size);
-        self.0.must.borrow_mut().insert(id);
+        self.0.must_commit.borrow_mut().insert(id);
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl Store {
             done = self.end(id).await;
         }
         if opens == 0 {
-            self.0.zones.let_go(id);
+            self.0.zones.release_hold(id);
         }
         drop(one);
         self.drop_unused(id);
@@ -302,7 +302,7 @@ impl Store {
     /// `NoSpace` if cleaning finds nothing.
     pub(crate) async fn zone_for(&self, want: Want) -> Result<ZoneId> {
         let mut place = None;
-        let found = self.zone_in_line(want, &mut place).await;
+        let found = self.zone_in_turn(want, &mut place).await;
         self.count(|counters| {
             if let Some((_, since)) = &place {
                 counters.waits += 1;
@@ -314,10 +314,10 @@ impl Store {
         found
     }
 
-    async fn zone_in_line<'a>(
+    async fn zone_in_turn<'a>(
         &'a self,
         want: Want,
-        place: &mut Option<(Place<'a>, Nanos)>,
+        place: &mut Option<(SpaceTicket<'a>, Nanos)>,
     ) -> Result<ZoneId> {
         let zones = &self.0.zones;
         let queue = || (zones.queue(want.claim), self.0.rt.now());
@@ -364,12 +364,12 @@ impl Store {
     /// recovery could not see that it is not.
     async fn end_zone(&self, zone: ZoneId) -> Result<()> {
         let writer = &self.0.zones.writer;
-        self.0.zones.leave(zone);
+        self.0.zones.abandon(zone);
         writer.drained(zone).await;
         self.flush().await?;
         match writer.finish(zone).await {
             Ok(()) => Ok(()),
-            Err(error) => self.give_up(zone, &error),
+            Err(error) => self.give_up_zone(zone, &error),
         }
     }
 
@@ -476,7 +476,7 @@ impl Store {
         self.0.rt.spawn_detached(async move {
             if let Err(error) = written.await {
                 store.unstore_sums(id, first, place, &sums);
-                if let Err(error) = store.give_up(zone, &error) {
+                if let Err(error) = store.give_up_zone(zone, &error) {
                     store.die(&error);
                 }
             }
@@ -497,7 +497,7 @@ impl Store {
             let kept = sums.iter().take(extent.blocks as usize).copied().collect();
             extent.sums = Sums::Here(Rc::new(kept));
             file.changed_from(first);
-            self.0.must.borrow_mut().insert(id);
+            self.0.must_commit.borrow_mut().insert(id);
             self.0.retired.borrow_mut().push((self.zone_of(place), id, 1));
         }
     }

@@ -11,11 +11,11 @@ use crate::entries::FileState;
 use crate::file::{Extent, FileId, Sums};
 use crate::format::{PATH_MAX, kind};
 use crate::inspect::{PIECE, identify, name_of, places, read_sums, wrong_content};
-use crate::recover::{Replay, is_written, reports_of};
-use crate::ring::{
+use crate::namespace::Node;
+use crate::recovery::{Replay, is_written, reports_of};
+use crate::ring_scan::{
     Superblock, find_ring, may_be_newer, none_found, offline_beginning, superblock_of,
 };
-use crate::store::Node;
 use furrow_log::address::{blocks_per_zone, blocks_written};
 use furrow_log::record::{self, RecordHeader, Uuid, crc32c};
 use furrow_log::ring::{RingZones, is_offline, read_half};
@@ -211,11 +211,12 @@ impl Check<'_> {
             return Ok(());
         }
         let mut replay = half.replay;
-        let lacking = replay.lacking(self.device, &self.reports, &self.pages).await?;
-        let taken_back = replay.take_back(&lacking);
-        if taken_back > 0 {
+        let missing_content =
+            replay.missing_content(self.device, &self.reports, &self.pages).await?;
+        let rolled_back = replay.roll_back(&missing_content);
+        if rolled_back > 0 {
             let what = "a crash cut the last sync off; files that are as they were before it";
-            self.note(format!("{what}: {taken_back}"));
+            self.note(format!("{what}: {rolled_back}"));
         }
         self.failed_zones();
         self.names(&replay);

@@ -1,4 +1,4 @@
-//! Parts of files that are read no more, and the holes that cleaning makes of them.
+//! Dead ranges: bytes of files that nobody reads again, and the holes that cleaning makes of them.
 //!
 //! A user says which bytes of a file nobody will read again ([`Store::forget`]). Nothing changes
 //! at once: the bytes are there until their zone is cleaned, which then leaves out the blocks that
@@ -9,11 +9,12 @@
 //! program that knows nothing of holes must not open such a store, so the superblock says that
 //! there are some before the first is made.
 
-use crate::clean::garbage_left;
+use crate::cleaning::garbage_left;
 use crate::file::{Extent, File, FileId, Sums};
+use crate::file_kind::Claim;
 use crate::format::EXTENT_MAX;
-use crate::place::{Claim, Policy, Use};
 use crate::store::Store;
+use crate::zone_allocator::{Policy, Use};
 use furrow_log::BlockAddr;
 use furrow_rt::PAGE_SIZE;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -194,7 +195,7 @@ impl Store {
             let live = valid.saturating_sub(forgotten.get(&zone).copied().unwrap_or(0));
             // One in which nothing counts is reset anyway.
             let garbage = capacity - live.min(capacity);
-            if valid == 0 || garbage < needed || zones.is_uncleaned(zone) {
+            if valid == 0 || garbage < needed || zones.is_uncleanable(zone) {
                 return None;
             }
             let age = now.saturating_sub(zones.age(zone).opened).max(1);

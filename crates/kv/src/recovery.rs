@@ -1,22 +1,25 @@
-//! Making a store, and opening one: what the ring says, and what of it is on the drive.
+//! Opening a store: what the record ring says, and what of that is on the drive.
 //!
 //! Recovery writes down what it found before it acts on it: a snapshot in the other half of the
 //! ring; then the old half and the zones in which nothing counts are emptied.
 
+use crate::dead_ranges::Forgotten;
 use crate::entries::{self, Entry, FileState};
 use crate::file::{Extent, File, FileId, Sums};
+use crate::file_kind::{Family, FileKind, Role};
 use crate::format::{SumsHead, flag, kind};
-use crate::holes::Forgotten;
 use crate::inspect::places;
-use crate::place::{Family, FileKind, Role, Use};
-use crate::ring::{MAY_BEGIN, find};
-use crate::store::{Canary, Counters, Inner, Names, Node, Options, Store, rename};
-use crate::zones::{RESERVE, Zones};
-use furrow_log::address::{blocks_begun, blocks_written, sectors_per_block};
+use crate::mkfs::check_drive;
+use crate::namespace::{Namespace, Node, rename};
+use crate::ring_scan::{MAY_BEGIN, find};
+use crate::store::{Canary, Counters, Inner, Options, Store};
+use crate::zone_allocator::Use;
+use crate::zone_allocator::ZoneAllocator;
+use furrow_log::address::{blocks_begun, blocks_written};
 use furrow_log::budget::{Budget, Class};
 use furrow_log::pool::{ReleaseProof, SuperzoneId, ZonePool, describe};
 use furrow_log::record::{self, Expect, Uuid, crc32c};
-use furrow_log::ring::{FoundRecord, RecordRing, RingZones, empty_zone, half_for, release_zones};
+use furrow_log::ring::{FoundRecord, RecordRing, RingZones, empty_zone};
 use furrow_log::writer::{Order, Writer};
 use furrow_log::{BlockAddr, read_blocks};
 use furrow_rt::{Notify, PAGE_SIZE, Page, Pool, Rt};
@@ -31,26 +34,6 @@ use std::rc::Rc;
 const UNLIMITED: u32 = 64;
 /// Permits that are not for files: two halves of the ring, and cleaning.
 const KEPT: [(Class, u32); 2] = [(Class::Metadata, 2), (Class::Cleaning, 1)];
-/// Fewest permits a store works with.
-const PERMITS_MIN: u32 = 4;
-/// Fewest zones for content: those kept for cleaning, one that is cleaned, and two besides.
-const ZONES_MIN: u32 = RESERVE + 3;
-/// Bytes a half of the ring should hold.
-const HALF_BYTES: u64 = 16 << 20;
-/// Zones of a drive for each spare zone of the ring.
-const SPARE_OF: u32 = 32;
-/// Most zones that are.
-const SPARES: u32 = 4;
-/// How a store is made.
-#[derive(Clone, Debug, Default)]
-pub struct FormatOptions {
-    /// Its label, at most 63 bytes.
-    pub label: String,
-    /// Also if the drive holds something.
-    pub force: bool,
-    /// Bytes each half of the record ring should hold, if not 16 MiB.
-    pub half_bytes: Option<u64>,
-}
 
 pub(crate) fn reports_of(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
     let zones = device.geometry().zones;
@@ -65,41 +48,8 @@ pub(crate) fn reports_of(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
     }
 }
 
-fn is_bad(report: &ZoneReport) -> bool {
+pub(crate) fn is_bad(report: &ZoneReport) -> bool {
     matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
-}
-
-/// Whether a drive is fit for a store, whose ring takes these zones.
-fn check(geometry: &Geometry, ring: RingZones) -> Result<()> {
-    BlockAddr::check(geometry)?;
-    let invalid = |what: String| Err(Error::new(ErrorKind::Unsupported, what));
-    if let Some(permits) = geometry.max_active.filter(|permits| *permits < PERMITS_MIN) {
-        return invalid(format!("{permits} active zones: a store needs {PERMITS_MIN}"));
-    }
-    // The end of a zone below a whole block is written with the last block.
-    let block = sectors_per_block(geometry);
-    let least = block + geometry.zone_capacity.0 % block;
-    if let Some(most) = geometry.max_transfer.filter(|most| most.0 < least) {
-        return invalid(format!(
-            "commands of at most {most} logical blocks: a store needs {least}"
-        ));
-    }
-    let left = geometry.zones.saturating_sub(ring.end());
-    if left < ZONES_MIN {
-        return invalid(format!(
-            "{left} zones behind the ring, which takes {}: a store needs {ZONES_MIN}",
-            ring.count()
-        ));
-    }
-    Ok(())
-}
-
-fn ring_of(geometry: &Geometry, half_bytes: Option<u64>) -> RingZones {
-    let half = half_for(geometry, half_bytes.unwrap_or(HALF_BYTES));
-    // Of a small drive no more than an eighth.
-    let half = half.min((geometry.zones / 16).max(1));
-    let spares = (geometry.zones / SPARE_OF).clamp(1, SPARES);
-    RingZones { start: geometry.conventional_zones, half, spares }
 }
 
 /// What recovery reads of the ring.
@@ -169,67 +119,6 @@ impl Replay {
 }
 
 impl Store {
-    /// Makes a store on a drive.
-    ///
-    /// # Errors
-    /// `Exists` if the drive holds something and that is not to be lost, `Unsupported` if it has
-    /// too few zones or active zones.
-    pub async fn format(
-        rt: &Rt,
-        device: Rc<dyn ZonedDevice>,
-        options: &FormatOptions,
-    ) -> Result<Uuid> {
-        let geometry = device.geometry().clone();
-        let ring = ring_of(&geometry, options.half_bytes);
-        check(&geometry, ring).map_err(|error| error.at(device.name()))?;
-        if options.label.len() > 63 || options.label.contains('\0') {
-            let message = "a label has at most 63 bytes, none of them zero";
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        let reports = reports_of(&*device)?;
-        let pages = Pool::new(256);
-        refuse_used(&*device, &reports, options.force)?;
-        let failed: BTreeSet<ZoneId> =
-            ring.zones().filter(|zone| is_bad(&reports[zone.0 as usize])).collect();
-        if ring.count() - (failed.len() as u32) < 2 {
-            return Err(Error::new(
-                ErrorKind::Io,
-                format!(
-                    "{}: {} of zones {} to {} failed, and the record ring needs two of them: this \
-                     drive cannot be used",
-                    device.name(),
-                    failed.len(),
-                    ring.start,
-                    ring.end() - 1
-                ),
-            ));
-        }
-        let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
-        let pool = ZonePool::new(&writer, &[], 1)?;
-        let used = reports.iter().filter(|r| !is_bad(r) && !geometry.is_conventional(r.zone));
-        let used: Vec<ZoneId> = used.map(|report| report.zone).collect();
-        release_zones(&pool, &*device, used.into_iter(), ReleaseProof::by(0)).await?;
-        let mut rng = rt.fork_rng();
-        let (uuid, drive) = (Uuid::random(&mut rng), Uuid::random(&mut rng));
-        let found = Opened {
-            label: options.label.clone(),
-            created: rt.wall().0,
-            uuid,
-            device: drive,
-            ring,
-            half: Vec::new(),
-            failed,
-            turn: 0,
-            replay: Replay { next_file: 1, ..Replay::default() },
-        };
-        let store = found.store(rt, writer, &reports_of(&*device)?, pages, Options::default())?;
-        let bodies = store.0.snapshot(&[], 0);
-        store.begin_half(bodies).await?;
-        store.0.zones.writer.over().await;
-        store.0.zones.writer.let_go();
-        Ok(uuid)
-    }
-
     /// Opens the store on a drive, after what a crash left was put in order.
     ///
     /// # Errors
@@ -240,9 +129,9 @@ impl Store {
         let pages = Pool::new(options.pages_in_flight);
         let older = options.has(Canary::OlderHalf);
         let mut found = find(&*device, &reports, &pages, older).await?;
-        check(device.geometry(), found.ring).map_err(|error| error.at(device.name()))?;
+        check_drive(device.geometry(), found.ring).map_err(|error| error.at(device.name()))?;
         let trusting = options.has(Canary::TrustedRound);
-        found.replay.put_in_order(&*device, &reports, &pages, (found.ring, trusting)).await?;
+        found.replay.decide_last_commit(&*device, &reports, &pages, (found.ring, trusting)).await?;
         let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
         // The other zones of the ring hold older snapshots, or one that a crash cut off.
         let pool = ZonePool::new(&writer, &[], 1)?;
@@ -252,7 +141,7 @@ impl Store {
                 found.failed.insert(zone);
             }
         }
-        let reports = end_strays(&writer, reports_of(&*device)?).await?;
+        let reports = finish_strays(&writer, reports_of(&*device)?).await?;
         let store = found.store(rt, writer, &reports, pages, options)?;
         let round = store.0.round.get();
         let bodies = store.0.snapshot(&[], round);
@@ -302,7 +191,7 @@ impl Store {
 ///
 /// This comes before anything is written down: it changes no decision, because in a zone that was
 /// ended content is believed only where it is found.
-async fn end_strays(writer: &Writer, reports: Vec<ZoneReport>) -> Result<Vec<ZoneReport>> {
+async fn finish_strays(writer: &Writer, reports: Vec<ZoneReport>) -> Result<Vec<ZoneReport>> {
     let active = reports.iter().filter(|report| report.state.is_active()).count();
     let most = writer.geometry().max_active.map_or(usize::MAX, |most| most as usize);
     // The ring begins a zone.
@@ -320,20 +209,6 @@ async fn end_strays(writer: &Writer, reports: Vec<ZoneReport>) -> Result<Vec<Zon
         writer.forget(report.zone);
     }
     reports_of(&**writer.device())
-}
-
-/// Refuses a drive with content, unless forced.
-fn refuse_used(device: &dyn ZonedDevice, reports: &[ZoneReport], force: bool) -> Result<()> {
-    let conventional = |report: &ZoneReport| device.geometry().is_conventional(report.zone);
-    let used =
-        reports.iter().find(|r| r.state != ZoneState::Empty && !is_bad(r) && !conventional(r));
-    match used.filter(|_| !force) {
-        None => Ok(()),
-        Some(used) => Err(Error::new(
-            ErrorKind::Exists,
-            format!("{}: the drive is not empty (zone {})", device.name(), used.zone),
-        )),
-    }
 }
 
 /// What is needed to open a store.
@@ -354,18 +229,18 @@ pub(crate) struct Opened {
 impl Replay {
     /// Files without a name go; those whose last round names content that is not on the drive are
     /// as they were before it; and what cannot be is refused.
-    pub(crate) async fn put_in_order(
+    pub(crate) async fn decide_last_commit(
         &mut self,
         device: &dyn ZonedDevice,
         reports: &[ZoneReport],
         pages: &Pool,
         (ring, trusting): (RingZones, bool),
     ) -> Result<()> {
-        let lacking = match trusting {
+        let missing_content = match trusting {
             true => BTreeSet::new(),
-            false => self.lacking(device, reports, pages).await?,
+            false => self.missing_content(device, reports, pages).await?,
         };
-        self.take_back(&lacking);
+        self.roll_back(&missing_content);
         self.check(device, ring)
     }
 
@@ -373,35 +248,35 @@ impl Replay {
     ///
     /// # Errors
     /// `Io` if the drive does not give a block that tells.
-    pub(crate) async fn lacking(
+    pub(crate) async fn missing_content(
         &self,
         device: &dyn ZonedDevice,
         reports: &[ZoneReport],
         pages: &Pool,
     ) -> Result<BTreeSet<FileId>> {
-        let mut lacking = BTreeSet::new();
+        let mut missing_content = BTreeSet::new();
         for (id, before) in &self.before {
             let Some(now) = self.files.get(id) else { continue };
             let known = before.as_ref().map_or(&[][..], |before| &before.extents);
             for extent in now.extents.iter().filter(|extent| !known.contains(extent)) {
                 if !is_there(extent, device, reports, pages).await? {
-                    lacking.insert(*id);
+                    missing_content.insert(*id);
                     break;
                 }
             }
         }
-        Ok(lacking)
+        Ok(missing_content)
     }
 
     /// Files whose last round names content that is not on the drive are as they were before it,
     /// and files without a name go. Answers how many are as they were.
-    pub(crate) fn take_back(&mut self, lacking: &BTreeSet<FileId>) -> usize {
-        let mut taken_back = 0;
+    pub(crate) fn roll_back(&mut self, missing_content: &BTreeSet<FileId>) -> usize {
+        let mut rolled_back = 0;
         for (id, before) in std::mem::take(&mut self.before) {
-            if !lacking.contains(&id) {
+            if !missing_content.contains(&id) {
                 continue;
             }
-            taken_back += 1;
+            rolled_back += 1;
             match before {
                 Some(before) => self.files.insert(id, before),
                 None => self.files.remove(&id),
@@ -413,7 +288,7 @@ impl Replay {
         });
         let named: BTreeSet<FileId> = named.collect();
         self.files.retain(|id, _| named.contains(id));
-        taken_back
+        rolled_back
     }
 
     /// Refuses what cannot be.
@@ -551,7 +426,7 @@ fn sum_in(page: &Page, index: usize) -> Option<u32> {
 }
 
 impl Opened {
-    fn store(
+    pub(crate) fn store(
         self,
         rt: &Rt,
         writer: Writer,
@@ -572,7 +447,7 @@ impl Opened {
         let permit = budget.try_acquire(Class::Metadata, 1);
         let known = (self.half, self.failed);
         let ring = RecordRing::new(&writer, &pages, self.ring, known, permit);
-        let zones = Zones::new(pool, budget, writer, options.policy);
+        let zones = ZoneAllocator::new(pool, budget, writer, options.policy);
         let replay = self.replay;
         let mut files: BTreeMap<FileId, File> = BTreeMap::new();
         let holes = replay.files.values().any(|state| state.extents.iter().any(Extent::is_hole));
@@ -602,8 +477,11 @@ impl Opened {
                 zones.restore_youngest(zone, youngest);
             }
         }
-        let names =
-            Names { nodes: replay.nodes, changes: Vec::new(), next_file: replay.next_file.max(1) };
+        let names = Namespace {
+            nodes: replay.nodes,
+            changes: Vec::new(),
+            next_file: replay.next_file.max(1),
+        };
         Ok(Store(Rc::new(Inner {
             rt: rt.clone(),
             pages,
@@ -618,7 +496,7 @@ impl Opened {
             names: RefCell::new(names),
             files: RefCell::new(files),
             retired: RefCell::default(),
-            must: RefCell::default(),
+            must_commit: RefCell::default(),
             flights: RefCell::default(),
             next_flight: Cell::new(0),
             landed: Notify::new(),

@@ -1,7 +1,7 @@
-//! Rounds: what makes names and files durable, for all who ask at once.
+//! Group commit: one record and one flush make names and files durable for all callers who wait.
 //!
-//! A round is one record or more of the ring, sent beside the content it names, and one flush. The
-//! next begins when it is durable. So only the last round on a drive may name content that is not
+//! A group commit has a number, its *round*. It is one record or more of the ring, sent beside the
+//! content that the record names, and one flush. The next one begins when it is durable. So only the last round on a drive may name content that is not
 //! there, and it was never promised then.
 //!
 //! When the ring's half is full, or a zone of it fails, the round is a turn: a snapshot of
@@ -10,7 +10,8 @@
 use crate::entries::{Bodies, Entry, FileState};
 use crate::file::{File, FileId, Synced};
 use crate::format::{INCOMPAT_HOLES, INCOMPAT_ROLES, SuperblockBody, flag, kind};
-use crate::store::{Canary, Inner, Node, Retired, Store};
+use crate::namespace::Node;
+use crate::store::{Canary, Inner, Retired, Store};
 use furrow_log::budget::Class;
 use furrow_log::pool::ReleaseProof;
 use furrow_log::record::{RecordId, blocks_for};
@@ -27,7 +28,7 @@ pub(crate) const RECORD_BYTES: usize = 128 << 10;
 
 /// One round, and who waits for it.
 #[derive(Default)]
-pub(crate) struct Round {
+pub(crate) struct CommitGroup {
     files: RefCell<BTreeSet<FileId>>,
     result: RefCell<Option<Result<()>>>,
     over: Notify,
@@ -45,7 +46,7 @@ impl Store {
         let one = lock.acquire(1).await;
         self.place(id).await?;
         drop(one);
-        self.join_round(Some(id)).await
+        self.join_group_commit(Some(id)).await
     }
 
     /// Makes all names durable.
@@ -62,7 +63,7 @@ impl Store {
         if self.has(Canary::EarlyNames) {
             return Ok(());
         }
-        self.join_round(None).await
+        self.join_group_commit(None).await
     }
 
     /// Makes all names and all files durable.
@@ -81,11 +82,11 @@ impl Store {
             let one = lock.acquire(1).await;
             if self.with(id, |file| file.names).is_ok_and(|names| names > 0) {
                 self.place(id).await?;
-                self.0.must.borrow_mut().insert(id);
+                self.0.must_commit.borrow_mut().insert(id);
             }
             drop(one);
         }
-        self.join_round(None).await
+        self.join_group_commit(None).await
     }
 
     /// Makes all names and all files durable, and ends.
@@ -124,18 +125,18 @@ impl Store {
             store.0.commit_planned.set(false);
             if store.check_alive().is_ok() {
                 // Whoever waits for something is told by the store's death.
-                let _ = store.join_round(None).await;
+                let _ = store.join_group_commit(None).await;
             }
         });
     }
 
     /// Waits for the next round, which has the file in it.
-    pub(crate) async fn join_round(&self, id: Option<FileId>) -> Result<()> {
+    pub(crate) async fn join_group_commit(&self, id: Option<FileId>) -> Result<()> {
         self.check_alive()?;
         let round = self.0.next_round.borrow_mut().get_or_insert_default().clone();
         round.files.borrow_mut().extend(id);
         if !self.0.committing.replace(true) {
-            self.0.rt.spawn_detached(run_rounds(self.clone()));
+            self.0.rt.spawn_detached(run_group_commits(self.clone()));
         }
         loop {
             let over = round.over.wait();
@@ -146,16 +147,16 @@ impl Store {
         }
     }
 
-    async fn run_round(&self, round: &Round) -> Result<()> {
+    async fn run_group_commit(&self, round: &CommitGroup) -> Result<()> {
         let inner = &*self.0;
         let number = inner.round.get() + 1;
         inner.round.set(number);
         let mut retired = std::mem::take(&mut *inner.retired.borrow_mut());
         if self.has(Canary::EarlyReset) {
-            self.settle(number - 1, Vec::new(), std::mem::take(&mut retired))?;
+            self.apply_commit(number - 1, Vec::new(), std::mem::take(&mut retired))?;
         }
         let mut wanted = std::mem::take(&mut *round.files.borrow_mut());
-        wanted.append(&mut inner.must.borrow_mut());
+        wanted.append(&mut inner.must_commit.borrow_mut());
         let mut views = Vec::new();
         let mut told = false;
         loop {
@@ -188,7 +189,7 @@ impl Store {
             }
         }
         self.flush().await?;
-        self.settle(number, views, retired)?;
+        self.apply_commit(number, views, retired)?;
         Ok(())
     }
 
@@ -324,7 +325,7 @@ impl Store {
             let (moves, mark) = (inner.moves.get(), inner.next_flight.get());
             // What was synced of a file that was truncated since is no more: it counts as it is
             // now.
-            wanted.append(&mut inner.must.borrow_mut());
+            wanted.append(&mut inner.must_commit.borrow_mut());
             let views = self.view(wanted, &mut Bodies::new(RECORD_BYTES), views.clone());
             inner.names.borrow_mut().changes.clear();
             inner.zones.take_untold();
@@ -384,7 +385,7 @@ impl Store {
     }
 
     /// The round is durable: what it says counts, what it took the place of does not any more.
-    fn settle(
+    fn apply_commit(
         &self,
         number: u64,
         views: Vec<(FileId, Synced)>,
@@ -423,11 +424,11 @@ impl Store {
 }
 
 /// Runs rounds, one after the other, until nobody waits for one.
-async fn run_rounds(store: Store) {
+async fn run_group_commits(store: Store) {
     loop {
         let Some(round) = store.0.next_round.borrow_mut().take() else { break };
         let result = match store.check_alive() {
-            Ok(()) => store.run_round(&round).await,
+            Ok(()) => store.run_group_commit(&round).await,
             Err(error) => Err(error),
         };
         if let Err(error) = &result {

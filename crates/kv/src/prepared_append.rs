@@ -1,4 +1,4 @@
-//! What a caller prepares before it takes the engine: content in pages, with checksums.
+//! An append that a caller prepares before it takes the engine: content in pages, with checksums.
 //!
 //! Copying and checksums are most of the work of an append. A caller does both on its own thread,
 //! without the engine, and hands over what it made.
@@ -9,9 +9,9 @@ use furrow_rt::{PAGE_SIZE, Page, Pool};
 /// Bytes to be appended, in pages.
 ///
 /// The caller that appends to a file keeps its last page from one time to the next:
-/// [`Gathered::tail`].
+/// [`PreparedAppend::tail`].
 #[derive(Clone, Debug)]
-pub struct Gathered {
+pub struct PreparedAppend {
     /// The size that the file must have.
     from: u64,
     blocks: Vec<Block>,
@@ -19,10 +19,10 @@ pub struct Gathered {
     end: u64,
 }
 
-impl Gathered {
+impl PreparedAppend {
     /// Copies `bytes`, to be appended to a file of `from` bytes; `tail` begins with those behind
     /// its last whole page.
-    pub fn new(from: u64, tail: &Page, bytes: &[u8], pages: &Pool) -> Gathered {
+    pub fn new(from: u64, tail: &Page, bytes: &[u8], pages: &Pool) -> PreparedAppend {
         let mut filled = (from % PAGE_SIZE as u64) as usize;
         let (mut page, mut rest, mut blocks) = (tail.clone(), bytes, Vec::new());
         if filled == 0 {
@@ -43,7 +43,7 @@ impl Gathered {
             blocks.push(Block::of(std::mem::replace(&mut page, pages.take_dirty())));
             filled = 0;
         }
-        Gathered { from, blocks, tail: page, end: from + bytes.len() as u64 }
+        PreparedAppend { from, blocks, tail: page, end: from + bytes.len() as u64 }
     }
 
     /// The page that begins with the bytes behind the last whole one, zeros behind them.

@@ -3,14 +3,15 @@
 //! A zone counts as reclaimable by what cleaning alone can do: nobody waits for files to be
 //! removed.
 
-use crate::content::SUMS_INLINE;
+use crate::dead_ranges::join_holes;
 use crate::file::{Block, Extent, FileId, Sums};
+use crate::file_io::SUMS_INLINE;
+use crate::file_kind::Claim;
 use crate::format::EXTENT_MAX;
-use crate::holes::join_holes;
 use crate::inspect::places;
-use crate::place::{Claim, Policy};
 use crate::store::{Canary, Store};
-use crate::zones::Want;
+use crate::zone_allocator::Policy;
+use crate::zone_allocator::Want;
 use furrow_log::record::crc32c;
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -42,7 +43,7 @@ impl Store {
                 if store.0.stopping.get() || store.check_alive().is_err() {
                     return;
                 }
-                match store.make_room().await {
+                match store.make_space().await {
                     Ok(true) => store.0.zones.freed.notify_all(),
                     Ok(false) => {
                         // Whoever waits is told that there is nothing.
@@ -56,7 +57,7 @@ impl Store {
     }
 
     /// Does what makes room, if it is wanted; false if there was nothing to do.
-    async fn make_room(&self) -> Result<bool> {
+    async fn make_space(&self) -> Result<bool> {
         let zones = &self.0.zones;
         let empty: Vec<ZoneId> = zones.emptied();
         if !empty.is_empty() {
@@ -74,7 +75,7 @@ impl Store {
             return Ok(true);
         }
         if waited_for && !self.0.retired.borrow().is_empty() {
-            self.join_round(None).await?;
+            self.join_group_commit(None).await?;
             return Ok(true);
         }
         Ok(false)
@@ -123,14 +124,14 @@ impl Store {
                     Err(error) if error.is_gone() => return Err(error),
                     // What cannot be read stays there: reads of the file say so.
                     Err(_) => {
-                        self.0.zones.leave_uncleaned(victim);
+                        self.0.zones.set_uncleanable(victim);
                         self.count(|counters| counters.unreadable += 1);
                         return Ok(());
                     }
                 }
             }
         }
-        self.join_round(None).await?;
+        self.join_group_commit(None).await?;
         self.count(|counters| counters.cleaned += 1);
         self.0.zones.release(victim, self.0.zones.pool.durable_checkpoint()).await
     }
@@ -200,7 +201,7 @@ impl Store {
                 self.write(id, first, zone, now.iter().cloned().map(Block::of).collect());
             if let Err(error) = written.await {
                 self.retire(id, &piece);
-                self.give_up(zone, &error)?;
+                self.give_up_zone(zone, &error)?;
                 continue;
             }
             moved.push(piece);
@@ -226,7 +227,7 @@ impl Store {
         if let Some(first) = join_holes(file) {
             file.changed_from(first);
         }
-        self.0.must.borrow_mut().insert(id);
+        self.0.must_commit.borrow_mut().insert(id);
         before
     }
 
@@ -234,14 +235,14 @@ impl Store {
     ///
     /// # Errors
     /// If it is the drive that failed: what a drive that was away has lost is unknown.
-    pub(crate) fn give_up(&self, zone: ZoneId, error: &Error) -> Result<()> {
+    pub(crate) fn give_up_zone(&self, zone: ZoneId, error: &Error) -> Result<()> {
         let writer = &self.0.zones.writer;
         if error.is_gone()
             || !writer.device().report(zone, 1).is_ok_and(|reports| !reports.is_empty())
         {
             return Err(error.clone());
         }
-        self.0.zones.leave(zone);
+        self.0.zones.abandon(zone);
         self.0.moves.set(self.0.moves.get() + 1);
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
@@ -252,7 +253,7 @@ impl Store {
             // A zone that cannot be ended stays active: there is one fewer then.
             let _ = writer.close(zone).await;
             writer.forgive(zone);
-            let _ = store.join_round(None).await;
+            let _ = store.join_group_commit(None).await;
         });
         Ok(())
     }
@@ -308,7 +309,7 @@ impl Store {
     /// A write failed: the zone is given up, and what was written there of the file goes elsewhere.
     pub(crate) async fn relocate(&self, id: FileId, lost: &Extent, error: &Error) -> Result<()> {
         let zone = self.zone_of(lost.at);
-        self.give_up(zone, error)?;
+        self.give_up_zone(zone, error)?;
         if self.has(Canary::UnmovedExtent) {
             return Ok(());
         }
@@ -360,7 +361,7 @@ impl Store {
         }
         file.extents.insert(index + 1, rest.clone());
         file.changed_from(whole.first);
-        self.0.must.borrow_mut().insert(id);
+        self.0.must_commit.borrow_mut().insert(id);
         rest
     }
 }

@@ -1,4 +1,4 @@
-//! The zones that hold content: which are open and for what, what counts in each.
+//! The zone allocator: which zones are open and for what, and which blocks are valid in each.
 //!
 //! Invariants
 //! - A zone is open for what the policy puts together, as long as there are zones and permits;
@@ -13,9 +13,14 @@
 //! - A zone is reset when nothing in it counts by a durable round, nobody writes to it, and no read
 //!   pins it.
 
+mod policy;
+
+pub use policy::Policy;
+pub(crate) use policy::Use;
+
+use crate::dead_ranges::Age;
 use crate::file::{FileId, Lifetime};
-use crate::holes::Age;
-use crate::place::{Claim, Family, Policy, Role, Use};
+use crate::file_kind::{Claim, Family, Role};
 use furrow_log::address::blocks_per_zone;
 use furrow_log::budget::{Acquire, Budget, Class, Permit};
 use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool};
@@ -81,15 +86,15 @@ impl Want {
 }
 
 /// A place in the line of those who wait for room. Dropping it leaves the line.
-pub(crate) struct Place<'a> {
-    zones: &'a Zones,
+pub(crate) struct SpaceTicket<'a> {
+    zones: &'a ZoneAllocator,
     claim: Claim,
     number: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for SpaceTicket<'_> {
     fn drop(&mut self) {
-        self.zones.lines.borrow_mut()[self.claim as usize].remove(&self.number);
+        self.zones.space_queues.borrow_mut()[self.claim as usize].remove(&self.number);
         // The next is first now.
         self.zones.freed.notify_all();
     }
@@ -116,7 +121,7 @@ pub(crate) enum Choice {
     Nothing,
 }
 
-pub(crate) struct Zones {
+pub(crate) struct ZoneAllocator {
     pub(crate) pool: ZonePool,
     pub(crate) budget: Budget,
     pub(crate) writer: Writer,
@@ -145,20 +150,25 @@ pub(crate) struct Zones {
     /// Zones that are being reset.
     releasing: RefCell<BTreeSet<ZoneId>>,
     /// Who waits for room, by claim.
-    lines: RefCell<[BTreeSet<u64>; Claim::COUNT]>,
-    next_in_line: Cell<u64>,
+    space_queues: RefCell<[BTreeSet<u64>; Claim::COUNT]>,
+    next_ticket: Cell<u64>,
     /// Zones with something that cannot be read: cleaning leaves them.
-    uncleaned: RefCell<BTreeSet<ZoneId>>,
+    uncleanable: RefCell<BTreeSet<ZoneId>>,
     /// A zone was released, or room came otherwise.
     pub(crate) freed: Notify,
     /// Room is wanted.
     pub(crate) wanted: Notify,
 }
 
-impl Zones {
-    pub(crate) fn new(pool: ZonePool, budget: Budget, writer: Writer, policy: Policy) -> Zones {
+impl ZoneAllocator {
+    pub(crate) fn new(
+        pool: ZonePool,
+        budget: Budget,
+        writer: Writer,
+        policy: Policy,
+    ) -> ZoneAllocator {
         let least_free = pool.free_count();
-        Zones {
+        ZoneAllocator {
             pool,
             budget,
             writer,
@@ -174,9 +184,9 @@ impl Zones {
             ended: Cell::new(false),
             least_free: Cell::new(least_free),
             releasing: RefCell::default(),
-            lines: RefCell::default(),
-            next_in_line: Cell::new(0),
-            uncleaned: RefCell::default(),
+            space_queues: RefCell::default(),
+            next_ticket: Cell::new(0),
+            uncleanable: RefCell::default(),
             freed: Notify::new(),
             wanted: Notify::new(),
         }
@@ -198,7 +208,7 @@ impl Zones {
     /// Whether as many zones are free as are kept from `want`, and more.
     fn has_free(&self, want: Want) -> bool {
         let (free, total) = (self.pool.free_count(), self.pool.total());
-        let is_cleanings = |open: &Open| open.usage.is_moved() && self.has_room(open);
+        let is_cleanings = |open: &Open| open.usage.is_moved() && self.has_space(open);
         if want.usage.is_moved() {
             // One is left while there is room for what is moved elsewhere: cleaning a zone may take
             // all of that, and one zone.
@@ -246,26 +256,26 @@ impl Zones {
     }
 
     /// A place in the line of those who wait for room, at its end.
-    pub(crate) fn queue(&self, claim: Claim) -> Place<'_> {
-        let number = self.next_in_line.get();
-        self.next_in_line.set(number + 1);
-        self.lines.borrow_mut()[claim as usize].insert(number);
-        Place { zones: self, claim, number }
+    pub(crate) fn queue(&self, claim: Claim) -> SpaceTicket<'_> {
+        let number = self.next_ticket.get();
+        self.next_ticket.set(number + 1);
+        self.space_queues.borrow_mut()[claim as usize].insert(number);
+        SpaceTicket { zones: self, claim, number }
     }
 
     /// Whether somebody waits for room who came before, unless the file has a zone of its own.
-    pub(crate) fn must_wait(&self, want: Want, place: Option<&Place<'_>>) -> bool {
+    pub(crate) fn must_wait(&self, want: Want, place: Option<&SpaceTicket<'_>>) -> bool {
         if want.usage.is_moved() {
             return false;
         }
-        let lines = self.lines.borrow();
-        let first = lines[want.claim as usize].first();
+        let space_queues = self.space_queues.borrow();
+        let first = space_queues[want.claim as usize].first();
         let before = first.is_some_and(|first| place.is_none_or(|place| *first < place.number));
         let held = |open: &Open| open.holder.is_some() && open.holder == want.file;
-        before && !self.open.borrow().iter().any(|open| held(open) && self.has_room(open))
+        before && !self.open.borrow().iter().any(|open| held(open) && self.has_space(open))
     }
 
-    fn has_room(&self, open: &Open) -> bool {
+    fn has_space(&self, open: &Open) -> bool {
         self.writer.room(open.zone) > 0
     }
 
@@ -344,13 +354,13 @@ impl Zones {
     }
 
     /// A file is written no more: others may have its zone.
-    pub(crate) fn let_go(&self, file: FileId) {
+    pub(crate) fn release_hold(&self, file: FileId) {
         let mut open = self.open.borrow_mut();
         open.iter_mut().filter(|open| open.holder == Some(file)).for_each(|o| o.holder = None);
     }
 
     /// Takes a zone that is not full out of use: what is left of it is not written.
-    pub(crate) fn leave(&self, zone: ZoneId) {
+    pub(crate) fn abandon(&self, zone: ZoneId) {
         let mut open = self.open.borrow_mut();
         if let Some(at) = open.iter().position(|open| open.zone == zone) {
             self.pool.mark_full(open.remove(at).id);
@@ -536,21 +546,21 @@ impl Zones {
     pub(crate) fn victim(&self) -> Option<ZoneId> {
         self.close_full();
         let valid = self.full_zones().into_iter().map(|zone| (self.valid(zone), zone));
-        let uncleaned = self.uncleaned.borrow();
+        let uncleanable = self.uncleanable.borrow();
         let some = valid.filter(|(valid, zone)| {
-            (1..self.capacity()).contains(valid) && !uncleaned.contains(zone)
+            (1..self.capacity()).contains(valid) && !uncleanable.contains(zone)
         });
         some.min().map(|(_, zone)| zone)
     }
 
     /// Whether something in a zone cannot be read.
-    pub(crate) fn is_uncleaned(&self, zone: ZoneId) -> bool {
-        self.uncleaned.borrow().contains(&zone)
+    pub(crate) fn is_uncleanable(&self, zone: ZoneId) -> bool {
+        self.uncleanable.borrow().contains(&zone)
     }
 
     /// Something in a zone cannot be read: it is not cleaned any more.
-    pub(crate) fn leave_uncleaned(&self, zone: ZoneId) {
-        self.uncleaned.borrow_mut().insert(zone);
+    pub(crate) fn set_uncleanable(&self, zone: ZoneId) {
+        self.uncleanable.borrow_mut().insert(zone);
     }
 
     /// Full zones in which nothing counts.
@@ -579,7 +589,7 @@ impl Zones {
             self.untold.borrow_mut().insert(zone);
         }
         self.releasing.borrow_mut().remove(&zone);
-        self.uncleaned.borrow_mut().remove(&zone);
+        self.uncleanable.borrow_mut().remove(&zone);
         self.freed.notify_all();
         released
     }

@@ -1,0 +1,147 @@
+//! Making a store on an empty drive, and what a store needs of a drive.
+
+use crate::recovery::{Opened, Replay, is_bad, reports_of};
+use crate::store::{Options, Store};
+use crate::zone_allocator::RESERVE;
+use furrow_log::BlockAddr;
+use furrow_log::address::sectors_per_block;
+use furrow_log::pool::{ReleaseProof, ZonePool};
+use furrow_log::record::Uuid;
+use furrow_log::ring::{RingZones, half_for, release_zones};
+use furrow_log::writer::{Order, Writer};
+use furrow_rt::{Pool, Rt};
+use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// Fewest permits a store works with.
+const PERMITS_MIN: u32 = 4;
+/// Fewest zones for content: those kept for cleaning, one that is cleaned, and two besides.
+const ZONES_MIN: u32 = RESERVE + 3;
+/// Bytes a half of the ring should hold.
+const HALF_BYTES: u64 = 16 << 20;
+/// Zones of a drive for each spare zone of the ring.
+const SPARE_OF: u32 = 32;
+/// Most zones that are.
+const SPARES: u32 = 4;
+
+/// How a store is made.
+#[derive(Clone, Debug, Default)]
+pub struct FormatOptions {
+    /// Its label, at most 63 bytes.
+    pub label: String,
+    /// Also if the drive holds something.
+    pub force: bool,
+    /// Bytes each half of the record ring should hold, if not 16 MiB.
+    pub half_bytes: Option<u64>,
+}
+
+/// Whether a drive is fit for a store, whose ring takes these zones.
+pub(crate) fn check_drive(geometry: &Geometry, ring: RingZones) -> Result<()> {
+    BlockAddr::check(geometry)?;
+    let invalid = |what: String| Err(Error::new(ErrorKind::Unsupported, what));
+    if let Some(permits) = geometry.max_active.filter(|permits| *permits < PERMITS_MIN) {
+        return invalid(format!("{permits} active zones: a store needs {PERMITS_MIN}"));
+    }
+    // The end of a zone below a whole block is written with the last block.
+    let block = sectors_per_block(geometry);
+    let least = block + geometry.zone_capacity.0 % block;
+    if let Some(most) = geometry.max_transfer.filter(|most| most.0 < least) {
+        return invalid(format!(
+            "commands of at most {most} logical blocks: a store needs {least}"
+        ));
+    }
+    let left = geometry.zones.saturating_sub(ring.end());
+    if left < ZONES_MIN {
+        return invalid(format!(
+            "{left} zones behind the ring, which takes {}: a store needs {ZONES_MIN}",
+            ring.count()
+        ));
+    }
+    Ok(())
+}
+
+fn ring_of(geometry: &Geometry, half_bytes: Option<u64>) -> RingZones {
+    let half = half_for(geometry, half_bytes.unwrap_or(HALF_BYTES));
+    // Of a small drive no more than an eighth.
+    let half = half.min((geometry.zones / 16).max(1));
+    let spares = (geometry.zones / SPARE_OF).clamp(1, SPARES);
+    RingZones { start: geometry.conventional_zones, half, spares }
+}
+
+impl Store {
+    /// Makes a store on a drive.
+    ///
+    /// # Errors
+    /// `Exists` if the drive holds something and that is not to be lost, `Unsupported` if it has
+    /// too few zones or active zones.
+    pub async fn format(
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        options: &FormatOptions,
+    ) -> Result<Uuid> {
+        let geometry = device.geometry().clone();
+        let ring = ring_of(&geometry, options.half_bytes);
+        check_drive(&geometry, ring).map_err(|error| error.at(device.name()))?;
+        if options.label.len() > 63 || options.label.contains('\0') {
+            let message = "a label has at most 63 bytes, none of them zero";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let reports = reports_of(&*device)?;
+        let pages = Pool::new(256);
+        refuse_used(&*device, &reports, options.force)?;
+        let failed: BTreeSet<ZoneId> =
+            ring.zones().filter(|zone| is_bad(&reports[zone.0 as usize])).collect();
+        if ring.count() - (failed.len() as u32) < 2 {
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "{}: {} of zones {} to {} failed, and the record ring needs two of them: this \
+                     drive cannot be used",
+                    device.name(),
+                    failed.len(),
+                    ring.start,
+                    ring.end() - 1
+                ),
+            ));
+        }
+        let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
+        let pool = ZonePool::new(&writer, &[], 1)?;
+        let used = reports.iter().filter(|r| !is_bad(r) && !geometry.is_conventional(r.zone));
+        let used: Vec<ZoneId> = used.map(|report| report.zone).collect();
+        release_zones(&pool, &*device, used.into_iter(), ReleaseProof::by(0)).await?;
+        let mut rng = rt.fork_rng();
+        let (uuid, drive) = (Uuid::random(&mut rng), Uuid::random(&mut rng));
+        let found = Opened {
+            label: options.label.clone(),
+            created: rt.wall().0,
+            uuid,
+            device: drive,
+            ring,
+            half: Vec::new(),
+            failed,
+            turn: 0,
+            replay: Replay { next_file: 1, ..Replay::default() },
+        };
+        let store = found.store(rt, writer, &reports_of(&*device)?, pages, Options::default())?;
+        let bodies = store.0.snapshot(&[], 0);
+        store.begin_half(bodies).await?;
+        store.0.zones.writer.over().await;
+        store.0.zones.writer.let_go();
+        Ok(uuid)
+    }
+}
+
+/// Refuses a drive with content, unless forced.
+fn refuse_used(device: &dyn ZonedDevice, reports: &[ZoneReport], force: bool) -> Result<()> {
+    let conventional = |report: &ZoneReport| device.geometry().is_conventional(report.zone);
+    let used =
+        reports.iter().find(|r| r.state != ZoneState::Empty && !is_bad(r) && !conventional(r));
+    match used.filter(|_| !force) {
+        None => Ok(()),
+        Some(used) => Err(Error::new(
+            ErrorKind::Exists,
+            format!("{}: the drive is not empty (zone {})", device.name(), used.zone),
+        )),
+    }
+}

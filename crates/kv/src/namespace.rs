@@ -1,0 +1,400 @@
+//! The namespace: directories, names of files, and what follows from a name.
+//!
+//! Invariants
+//! - Names change in memory at once, and on the drive in the order in which they changed: after a
+//!   crash they are as they were at some moment since the last group commit that was awaited.
+//! - The parent of every path is a directory.
+
+use crate::entries::Entry;
+use crate::file::{File, FileId, Lifetime};
+use crate::file_kind::{Claim, FileKind, Role};
+use crate::format::PATH_MAX;
+use crate::store::Store;
+use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Files of which somebody said the family before they were made, at most.
+const AWAITED_MAX: usize = 1024;
+
+/// What a path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// A directory.
+    Directory,
+    /// A file.
+    File(FileId),
+}
+
+/// What is known of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// What it names.
+    pub node: Node,
+    /// Bytes; 0 of a directory.
+    pub size: u64,
+    /// When it was written last, seconds since 1970; 0 of a directory.
+    pub modified: i64,
+}
+
+pub(crate) struct Namespace {
+    pub(crate) nodes: BTreeMap<String, Node>,
+    /// What changed since the last round, in order.
+    pub(crate) changes: Vec<Entry>,
+    pub(crate) next_file: u64,
+}
+
+/// A path without slashes at its ends or twice.
+pub(crate) fn clean(path: &str) -> Result<String> {
+    let parts: Vec<&str> =
+        path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    if parts.contains(&"..") {
+        return Err(Error::new(ErrorKind::Invalid, format!("{path}: '..' leads out of the store")));
+    }
+    let path = parts.join("/");
+    if path.len() > PATH_MAX {
+        let message = format!("a path of {} bytes: at most {PATH_MAX} are taken", path.len());
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(path)
+}
+
+/// What lies below a directory, from `directory/` on.
+fn below(directory: &str) -> String {
+    if directory.is_empty() { String::new() } else { format!("{directory}/") }
+}
+
+impl Namespace {
+    fn get(&self, path: &str) -> Result<Node> {
+        if path.is_empty() {
+            return Ok(Node::Directory);
+        }
+        let missing = || Error::new(ErrorKind::NotFound, format!("{path}: no such file"));
+        self.nodes.get(path).copied().ok_or_else(missing)
+    }
+
+    /// The directory a path is to be in must be there.
+    fn check_parent(&self, path: &str) -> Result<()> {
+        if path.is_empty() {
+            return Err(Error::new(ErrorKind::Exists, "the root is there already"));
+        }
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        match self.get(parent)? {
+            Node::Directory => Ok(()),
+            Node::File(_) => {
+                Err(Error::new(ErrorKind::NotDirectory, format!("{parent}: not a directory")))
+            }
+        }
+    }
+
+    fn children<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, Node)> {
+        let prefix = below(directory);
+        let from = self.nodes.range(prefix.clone()..);
+        let inside = from.map_while(move |(path, node)| Some((path.strip_prefix(&prefix)?, *node)));
+        inside.filter(|(name, _)| !name.contains('/'))
+    }
+}
+
+impl Store {
+    fn changed(&self, entry: Entry) {
+        self.0.names.borrow_mut().changes.push(entry);
+        self.plan_commit();
+    }
+
+    /// What a path names.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if it leads out of the store (also of the others).
+    pub fn stat(&self, path: &str) -> Result<Stat> {
+        let node = self.0.names.borrow().get(&clean(path)?)?;
+        let files = self.0.files.borrow();
+        let file = match node {
+            Node::File(id) => files.get(&id),
+            Node::Directory => None,
+        };
+        let (size, modified) = file.map_or((0, 0), |file| (file.size, file.modified));
+        Ok(Stat { node, size, modified })
+    }
+
+    /// The names in a directory, ascending.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`.
+    pub fn list(&self, path: &str) -> Result<Vec<(String, Node)>> {
+        let path = clean(path)?;
+        let names = self.0.names.borrow();
+        if let Node::File(_) = names.get(&path)? {
+            return Err(Error::new(ErrorKind::NotDirectory, format!("{path}: not a directory")));
+        }
+        Ok(names.children(&path).map(|(name, node)| (name.to_owned(), node)).collect())
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// `Exists`; `NotFound` or `NotDirectory` of what it is to be in.
+    pub fn make_directory(&self, path: &str) -> Result<()> {
+        self.check_alive()?;
+        let path = clean(path)?;
+        let mut names = self.0.names.borrow_mut();
+        names.check_parent(&path)?;
+        if names.nodes.contains_key(&path) {
+            return Err(Error::new(ErrorKind::Exists, format!("{path}: is there already")));
+        }
+        names.nodes.insert(path.clone(), Node::Directory);
+        drop(names);
+        self.changed(Entry::Name { path, file: None });
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NotEmpty`.
+    pub fn remove_directory(&self, path: &str) -> Result<()> {
+        self.check_alive()?;
+        let path = clean(path)?;
+        let mut names = self.0.names.borrow_mut();
+        match names.get(&path)? {
+            Node::File(_) => {
+                return Err(Error::new(ErrorKind::NotDirectory, format!("{path}: a file")));
+            }
+            Node::Directory if path.is_empty() || names.children(&path).next().is_some() => {
+                return Err(Error::new(ErrorKind::NotEmpty, format!("{path}: not empty")));
+            }
+            Node::Directory => {}
+        }
+        names.nodes.remove(&path);
+        drop(names);
+        self.changed(Entry::Remove { path });
+        Ok(())
+    }
+
+    /// Makes an empty file and opens it. A file that the path named is removed.
+    ///
+    /// # Errors
+    /// `IsDirectory`; `NotFound` or `NotDirectory` of what it is to be in.
+    pub fn create(&self, path: &str, lifetime: Lifetime) -> Result<FileId> {
+        self.check_alive()?;
+        let path = clean(path)?;
+        let mut names = self.0.names.borrow_mut();
+        names.check_parent(&path)?;
+        let before = names.nodes.get(&path).copied();
+        if before == Some(Node::Directory) {
+            return Err(Error::new(ErrorKind::IsDirectory, format!("{path}: a directory")));
+        }
+        let id = FileId(names.next_file);
+        names.next_file += 1;
+        names.nodes.insert(path.clone(), Node::File(id));
+        drop(names);
+        let mut file = File::new(lifetime, self.0.rt.wall().0);
+        (file.names, file.opens) = (1, 1);
+        file.role = Role::of(&path);
+        if let Some(name) = self.0.awaited.borrow_mut().remove(&path) {
+            file.role.family.name = name;
+        }
+        self.0.zones.set_log(id, file.role.kind == FileKind::Wal);
+        self.0.files.borrow_mut().insert(id, file);
+        self.changed(Entry::Name { path, file: Some(id) });
+        if let Some(Node::File(before)) = before {
+            self.lose_name(before);
+        }
+        Ok(id)
+    }
+
+    /// Says how long a file is expected to live. What was placed already stays where it is.
+    ///
+    /// # Errors
+    /// `NotFound` if it is neither open nor named.
+    pub fn set_lifetime(&self, id: FileId, lifetime: Lifetime) -> Result<()> {
+        self.with(id, |file| file.lifetime = lifetime)
+    }
+
+    /// Says who writes a file: it may have room that is kept for that.
+    ///
+    /// # Errors
+    /// `NotFound` if it is neither open nor named.
+    pub fn set_claim(&self, id: FileId, claim: Claim) -> Result<()> {
+        self.with(id, |file| file.claim = claim)
+    }
+
+    /// Opens a file, to be closed again. Its content stays until then, also without a name.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`.
+    pub fn open_file(&self, path: &str) -> Result<FileId> {
+        let path = clean(path)?;
+        let Node::File(id) = self.0.names.borrow().get(&path)? else {
+            return Err(Error::new(ErrorKind::IsDirectory, format!("{path}: a directory")));
+        };
+        self.with(id, |file| file.opens += 1)?;
+        Ok(id)
+    }
+
+    /// Removes a file's name, and the file once nobody has it open.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`.
+    pub fn remove(&self, path: &str) -> Result<()> {
+        self.check_alive()?;
+        let path = clean(path)?;
+        let mut names = self.0.names.borrow_mut();
+        let Node::File(id) = names.get(&path)? else {
+            return Err(Error::new(ErrorKind::IsDirectory, format!("{path}: a directory")));
+        };
+        names.nodes.remove(&path);
+        drop(names);
+        self.changed(Entry::Remove { path });
+        self.lose_name(id);
+        Ok(())
+    }
+
+    /// Gives a file another name besides.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`, `Exists`.
+    pub fn link(&self, from: &str, to: &str) -> Result<()> {
+        self.check_alive()?;
+        let (from, to) = (clean(from)?, clean(to)?);
+        let mut names = self.0.names.borrow_mut();
+        names.check_parent(&to)?;
+        let Node::File(id) = names.get(&from)? else {
+            return Err(Error::new(ErrorKind::IsDirectory, format!("{from}: a directory")));
+        };
+        if names.nodes.contains_key(&to) {
+            return Err(Error::new(ErrorKind::Exists, format!("{to}: is there already")));
+        }
+        names.nodes.insert(to.clone(), Node::File(id));
+        drop(names);
+        self.with(id, |file| file.names += 1)?;
+        self.changed(Entry::Name { path: to, file: Some(id) });
+        Ok(())
+    }
+
+    /// Renames a file or a directory. A file that the new path named is removed.
+    ///
+    /// # Errors
+    /// `NotFound`; `Exists` if the new path names a directory, or a directory is to be renamed over
+    /// something; `Invalid` for a directory into itself.
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.check_alive()?;
+        let (from, to) = (clean(from)?, clean(to)?);
+        let mut names = self.0.names.borrow_mut();
+        let node = names.get(&from)?;
+        if from.is_empty() || to.starts_with(&below(&from)) {
+            return Err(Error::new(ErrorKind::Invalid, format!("{from}: cannot become {to}")));
+        }
+        if from == to {
+            return Ok(());
+        }
+        names.check_parent(&to)?;
+        let over = names.nodes.get(&to).copied();
+        let replaced = match (node, over) {
+            (Node::File(_), Some(Node::File(over))) => Some(over),
+            (_, Some(_)) => {
+                return Err(Error::new(ErrorKind::Exists, format!("{to}: is there already")));
+            }
+            (_, None) => None,
+        };
+        rename(&mut names.nodes, &from, &to);
+        self.rename_roles(&names.nodes, &to);
+        drop(names);
+        self.changed(Entry::Rename { from, to });
+        if let Some(over) = replaced {
+            self.lose_name(over);
+        }
+        Ok(())
+    }
+
+    /// What files are follows from their names; which family a file belongs to stays.
+    fn rename_roles(&self, nodes: &BTreeMap<String, Node>, to: &str) {
+        let prefix = below(to);
+        let inside =
+            nodes.range(prefix.clone()..).take_while(|(path, _)| path.starts_with(&prefix));
+        let mut files = self.0.files.borrow_mut();
+        for (path, node) in nodes.get_key_value(to).into_iter().chain(inside) {
+            let Node::File(id) = node else { continue };
+            let Some(file) = files.get_mut(id) else { continue };
+            let name = std::mem::take(&mut file.role.family.name);
+            file.role = Role::of(path);
+            file.role.family.name = name;
+            self.0.zones.set_log(*id, file.role.kind == FileKind::Wal);
+        }
+    }
+
+    /// The zones in which a file has content, ascending.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`.
+    pub fn zones_of(&self, path: &str) -> Result<Vec<ZoneId>> {
+        let path = clean(path)?;
+        let Node::File(id) = self.0.names.borrow().get(&path)? else {
+            return Err(Error::new(ErrorKind::IsDirectory, format!("{path}: a directory")));
+        };
+        let zones = self.with(id, |file| {
+            let placed = file.extents.iter().filter(|extent| !extent.is_hole());
+            placed.map(|extent| self.zone_of(extent.at)).collect::<BTreeSet<_>>()
+        })?;
+        Ok(zones.into_iter().collect())
+    }
+
+    /// Says to which column family a blob file belongs. If there is no such file yet, this is for
+    /// the one that is made by that name next: RocksDB says it before it makes the file.
+    ///
+    /// # Errors
+    /// `IsDirectory`; `Invalid` for a name longer than paths may be.
+    pub fn set_family(&self, path: &str, name: &str) -> Result<()> {
+        let path = clean(path)?;
+        if name.len() > PATH_MAX {
+            return Err(Error::new(ErrorKind::Invalid, "the name of a family is too long"));
+        }
+        let node = self.0.names.borrow().nodes.get(&path).copied();
+        match node {
+            Some(Node::File(id)) => {
+                self.with(id, |file| name.clone_into(&mut file.role.family.name))
+            }
+            Some(Node::Directory) => {
+                Err(Error::new(ErrorKind::IsDirectory, format!("{path}: a directory")))
+            }
+            None => {
+                let mut awaited = self.0.awaited.borrow_mut();
+                if awaited.len() >= AWAITED_MAX {
+                    awaited.pop_first();
+                }
+                awaited.insert(path, name.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    fn lose_name(&self, id: FileId) {
+        let mut files = self.0.files.borrow_mut();
+        let file = files.get_mut(&id).expect("invariant: what has a name is there");
+        file.names -= 1;
+        if file.names == 0 {
+            self.0.zones.set_log(id, false);
+        }
+        drop(files);
+        self.drop_unused(id);
+    }
+
+    /// A name of a file, for messages.
+    pub(crate) fn name_of(&self, id: FileId) -> String {
+        let names = self.0.names.borrow();
+        let named = names.nodes.iter().find(|(_, node)| **node == Node::File(id));
+        named.map_or_else(|| format!("file {} without a name", id.0), |(path, _)| path.clone())
+    }
+}
+
+/// Calls a path, and all below it, otherwise.
+pub(crate) fn rename(nodes: &mut BTreeMap<String, Node>, from: &str, to: &str) {
+    let prefix = below(from);
+    let inside = nodes.range(prefix.clone()..).map(|(path, _)| path);
+    let inside = inside.take_while(|path| path.starts_with(&prefix)).cloned();
+    let mut all: Vec<String> = inside.collect();
+    all.push(from.to_owned());
+    for path in all {
+        if let Some(node) = nodes.remove(&path) {
+            nodes.insert(format!("{to}{}", &path[from.len()..]), node);
+        }
+    }
+}
