@@ -37,7 +37,7 @@ enum What {
         /// Device
         device: String,
     },
-    /// The newest whole checkpoint: heads of streams, delta log, table units, superzones, orphans
+    /// The newest whole checkpoint: heads of streams, delta log, table pages, superzones, orphans
     Checkpoint {
         /// Device
         device: String,

@@ -18,14 +18,14 @@
 //! until they are on the drive.
 //!
 //! **Room.** Before a victim is touched, room for what is valid in it and for every node that will
-//! change is set aside ([`crate::space`]), so that a cleaning once begun never runs out.
+//! change is set aside ([`crate::alloc::space`]), so that a cleaning once begun never runs out.
 
 mod background;
 mod owners;
 mod step;
 
-use crate::cache::Key;
 use crate::core::{Core, Inner};
+use crate::tree::cache::Key;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_log::victim::{self, Candidate, Policy, Worth};
 use furrow_zone::{Result, ZoneReport, ZoneState};
@@ -474,7 +474,7 @@ impl Inner {
     ) -> Result<bool> {
         {
             let mut core = self.core.borrow_mut();
-            core.writable().map_err(crate::core::error_of)?;
+            core.writable().map_err(crate::blocked::error_of)?;
             core.space.cleaning = plan.needed;
         }
         let mut moved = Moved::default();

@@ -1,22 +1,23 @@
 //! The engine's state and how operations run on it.
 //!
 //! An operation is a synchronous function over [`Core`]. It first *prepares*: it looks at what it
-//! needs and, if that is not in the cache or there is no room, stops with a [`Stop`] before it has
-//! changed anything. Then it *applies*, and cannot fail any more. [`Inner::run`] is the loop
+//! needs and, if that is not in the cache or there is no room, stops with a [`NotApplied`] before
+//! it has changed anything. Then it *applies*, and cannot fail any more. [`Inner::run`] is the loop
 //! around: it does what the stop asks for and runs the operation again. So no operation holds a
 //! borrow across an await, and a cancelled one has changed nothing.
 
-use crate::cache::{Cache, Entry, Key, Ticket};
+use crate::alloc::heads::{Head, Streams};
+use crate::alloc::space::Tried;
+use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::canary::Canary;
+use crate::durability::namespace_log::NamespaceLog;
+use crate::fetch::{Fetches, Pins};
 use crate::format::{HOLE, NatEntry, Pointer, SitEntry};
-use crate::heads::{Head, Streams};
 use crate::layout::Layout;
 use crate::memory::{Memory, set_bytes};
-use crate::names::NameLog;
-use crate::node;
-use crate::reading::{Pins, Reading};
-use crate::space::{Lack, Tried};
-use crate::table::{NodeIds, Table};
+use crate::tables::table::{NodeIds, Table};
+use crate::tree::cache::{Cache, Entry, Key, Ticket};
+use crate::tree::node;
 use crate::types::{Counters, Ino, Kind, MountOptions, OnDamage, Time};
 use furrow_log::address::BlockAddr;
 use furrow_log::pool::ZonePool;
@@ -25,7 +26,6 @@ use furrow_log::writer::Writer;
 use furrow_rt::{Notify, Semaphore};
 use furrow_rt::{PAGE_SIZE, Page, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZonedDevice};
-use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -34,47 +34,12 @@ use std::rc::Rc;
 /// that is moved back and forth makes nothing dirty.
 pub(crate) const NAMES_MAX: u64 = 8 << 20;
 
-/// A block to be read into the cache.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fetch {
-    pub(crate) key: Key,
-    pub(crate) pointer: Pointer,
-}
-
-/// Why an operation could not be applied now. It has changed nothing.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// It fails.
-    Fail(Error),
-    /// It needs these in the cache.
-    Load(SmallVec<[Fetch; 4]>),
-    /// It needs room on the drive, or node ids.
-    Space(Lack),
-    /// Too much is dirty.
-    Throttle,
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Stop {
-        Stop::Fail(error)
-    }
-}
-
-/// The error behind a stop that cannot be anything else.
-pub(crate) fn error_of(stop: Stop) -> Error {
-    match stop {
-        Stop::Fail(error) => error,
-        Stop::Space(lack) => lack.error(),
-        Stop::Load(_) | Stop::Throttle => Error::new(ErrorKind::Io, "not prepared"),
-    }
-}
-
 /// Nodes whose place changed since the last durable checkpoint and of which no sync record tells.
-/// What was there at a checkpoint's cut is kept apart until that checkpoint is durable.
+/// What was there at a checkpoint's snapshot is kept apart until that checkpoint is durable.
 #[derive(Default)]
 pub(crate) struct ChangedNodes {
     now: BTreeMap<u32, BTreeSet<u32>>,
-    cut: BTreeMap<u32, BTreeSet<u32>>,
+    in_snapshot: BTreeMap<u32, BTreeSet<u32>>,
     /// Nodes in both.
     count: usize,
 }
@@ -90,41 +55,41 @@ impl ChangedNodes {
 
     /// Bytes of memory: files of few nodes have a set of their own each.
     pub(crate) fn bytes(&self) -> u64 {
-        let sets = self.now.len() + self.cut.len();
+        let sets = self.now.len() + self.in_snapshot.len();
         set_bytes(sets, 32) + set_bytes(self.count, 4).max(sets as u64 * 64)
     }
 
     /// True if nodes of `ino` changed.
     pub(crate) fn has(&self, ino: u32) -> bool {
-        self.now.contains_key(&ino) || self.cut.contains_key(&ino)
+        self.now.contains_key(&ino) || self.in_snapshot.contains_key(&ino)
     }
 
     /// Changed nodes of `ino`, in order.
     pub(crate) fn of(&self, ino: u32) -> BTreeSet<u32> {
         let mut all = self.now.get(&ino).cloned().unwrap_or_default();
-        all.extend(self.cut.get(&ino).into_iter().flatten());
+        all.extend(self.in_snapshot.get(&ino).into_iter().flatten());
         all
     }
 
     /// A sync record tells of those of `ino`.
     pub(crate) fn logged(&mut self, ino: u32) {
-        for gone in [self.now.remove(&ino), self.cut.remove(&ino)] {
+        for gone in [self.now.remove(&ino), self.in_snapshot.remove(&ino)] {
             self.count -= gone.map_or(0, |nids| nids.len());
         }
     }
 
-    pub(crate) fn cut(&mut self) {
+    pub(crate) fn snapshot(&mut self) {
         for (ino, nids) in std::mem::take(&mut self.now) {
-            let cut = self.cut.entry(ino).or_default();
-            let before = cut.len() + nids.len();
-            cut.extend(nids);
-            self.count -= before - cut.len();
+            let snapshot = self.in_snapshot.entry(ino).or_default();
+            let before = snapshot.len() + nids.len();
+            snapshot.extend(nids);
+            self.count -= before - snapshot.len();
         }
     }
 
     pub(crate) fn durable(&mut self) {
-        self.count -= self.cut.values().map(BTreeSet::len).sum::<usize>();
-        self.cut.clear();
+        self.count -= self.in_snapshot.values().map(BTreeSet::len).sum::<usize>();
+        self.in_snapshot.clear();
     }
 }
 
@@ -139,11 +104,11 @@ pub(crate) struct Core {
     pub(crate) writer: Writer,
     pub(crate) zones: ZonePool,
     /// Delta logs: one, or NAT's and SIT's.
-    pub(crate) logs: Vec<crate::merge::Log>,
+    pub(crate) logs: Vec<crate::tables::delta_merge::Log>,
     /// Zones of the tables.
-    pub(crate) area: crate::area::Area,
-    /// Where each table unit is.
-    pub(crate) units: crate::merge::Units,
+    pub(crate) table_zones: crate::tables::table_zones::TableZones,
+    /// Where each table page is.
+    pub(crate) table_pages: crate::tables::delta_merge::TablePages,
     pub(crate) cache: Cache,
     pub(crate) nat: Table<NatEntry>,
     pub(crate) sit: Table<SitEntry>,
@@ -152,12 +117,12 @@ pub(crate) struct Core {
     pub(crate) ids: NodeIds,
     pub(crate) heads: Vec<Head>,
     pub(crate) streams: Streams,
-    pub(crate) names: NameLog,
+    pub(crate) namespace_log: NamespaceLog,
     pub(crate) changed_nodes: ChangedNodes,
     /// Superzones heads took since the last durable checkpoint.
     pub(crate) allocated: Vec<(u8, u32, u32)>,
     /// How many of `allocated` are known to be in a durable checkpoint once the one under way is.
-    pub(crate) allocated_cut: usize,
+    pub(crate) allocated_in_snapshot: usize,
     /// Main-area zones with writes that no flush has covered: end of the last write, its stamp.
     pub(crate) unstable: BTreeMap<ZoneId, (u32, u64)>,
     /// The time of day when it was last asked for: near enough for the age of a segment.
@@ -169,20 +134,20 @@ pub(crate) struct Core {
     /// Orphans that never had a name, and may get one.
     pub(crate) unnamed: BTreeSet<Ino>,
     /// Where names are in large directories.
-    pub(crate) directories: crate::index::Indexes,
+    pub(crate) directories: crate::tree::directory_index::DirectoryIndexes,
     /// Times of access that are only here so far (`lazy_time`).
     pub(crate) accessed: BTreeMap<Ino, Time>,
     pub(crate) inodes: u64,
     pub(crate) generation: u32,
-    pub(crate) checkpoint: crate::checkpoint::State,
-    pub(crate) sync: crate::sync::State,
-    pub(crate) appends: crate::append::State,
-    pub(crate) relocation: crate::relocate::State,
-    pub(crate) space: crate::space::State,
+    pub(crate) checkpoint: crate::durability::checkpoint::State,
+    pub(crate) sync: crate::durability::sync::State,
+    pub(crate) appends: crate::durability::append::State,
+    pub(crate) relocation: crate::durability::relocate::State,
+    pub(crate) space: crate::alloc::space::State,
     pub(crate) clean: crate::clean::State,
     /// Fsyncs that wait to share the next record, and how they will be answered.
     pub(crate) sync_waiters: Vec<Ino>,
-    pub(crate) sync_round: crate::sync::Round,
+    pub(crate) sync_round: crate::durability::sync::Round,
     /// The page of a hole.
     pub(crate) zero: Page,
     pub(crate) counters: Counters,
@@ -202,7 +167,7 @@ pub(crate) struct Core {
     pub(crate) in_flight: usize,
     pub(crate) stretch: crate::stretch::Stretch,
     /// Who moves a directory far down the tree: one at a time, and nobody else moves any.
-    pub(crate) climbing: Semaphore,
+    pub(crate) cycle_check: Semaphore,
     /// Directories moved to another one.
     pub(crate) directory_moves: u64,
 }
@@ -236,7 +201,7 @@ pub(crate) struct Inner {
     /// Wakes who was throttled.
     pub(crate) progress: Notify,
     /// What is being read.
-    pub(crate) reading: Reading,
+    pub(crate) fetches: Fetches,
     /// One checkpoint at a time.
     pub(crate) checkpoint_lock: Semaphore,
     /// One cleaning at a time.
@@ -253,18 +218,21 @@ pub(crate) struct Inner {
 
 impl Core {
     /// Bytes on the medium are not what was written.
-    pub(crate) fn corrupt(&self, message: String) -> Stop {
-        Stop::Fail(Error::new(ErrorKind::Corrupt, format!("{}: {message}", self.device.name())))
+    pub(crate) fn corrupt(&self, message: String) -> NotApplied {
+        NotApplied::Failed(Error::new(
+            ErrorKind::Corrupt,
+            format!("{}: {message}", self.device.name()),
+        ))
     }
 
     /// Refuses a change if the engine may not write.
-    pub(crate) fn writable(&self) -> Result<(), Stop> {
+    pub(crate) fn writable(&self) -> Result<(), NotApplied> {
         if let Some(error) = &self.failed {
             let message = format!("read-only after an error: {error}");
-            return Err(Stop::Fail(Error::new(ErrorKind::ReadOnly, message)));
+            return Err(NotApplied::Failed(Error::new(ErrorKind::ReadOnly, message)));
         }
         if self.options.read_only {
-            return Err(Stop::Fail(Error::new(ErrorKind::ReadOnly, "mounted read-only")));
+            return Err(NotApplied::Failed(Error::new(ErrorKind::ReadOnly, "mounted read-only")));
         }
         Ok(())
     }
@@ -285,14 +253,14 @@ impl Core {
     fn write_back_is_due(&self) -> bool {
         let limit = self.dirty_limit();
         let begin = self.options.background_pages.unwrap_or(limit / 2).min(limit);
-        let due = self.cache.dirty_pages() > begin || self.names.bytes() > NAMES_MAX;
+        let due = self.cache.dirty_pages() > begin || self.namespace_log.bytes() > NAMES_MAX;
         due && !self.replaying && self.writable().is_ok()
     }
 
     /// Stops a writer while too much is dirty.
-    pub(crate) fn throttle(&self) -> Result<(), Stop> {
+    pub(crate) fn throttle(&self) -> Result<(), NotApplied> {
         if !self.replaying && self.cache.dirty_pages() + self.in_flight > self.dirty_limit() {
-            return Err(Stop::Throttle);
+            return Err(Blocked::Throttle.into());
         }
         Ok(())
     }
@@ -310,7 +278,7 @@ impl Core {
     }
 
     /// Puts a page read for `fetch` into the cache, unless the content has moved meanwhile.
-    pub(crate) fn arrived(&mut self, fetch: &Fetch, page: Page) -> Result<()> {
+    pub(crate) fn insert_fetched(&mut self, fetch: &Fetch, page: Page) -> Result<()> {
         if self.cache.contains(&fetch.key) || self.place_of(fetch.key) != Some(fetch.pointer) {
             return Ok(());
         }
@@ -354,7 +322,7 @@ impl Core {
         if !directory {
             return Ok(());
         }
-        crate::dirent::check(page.bytes()).map_err(|error| {
+        crate::tree::dirent::check(page.bytes()).map_err(|error| {
             let name = self.device.name();
             let message = format!("{name}: directory {ino} block {block}: {error}");
             Error::new(ErrorKind::Corrupt, message)
@@ -366,7 +334,7 @@ impl Inner {
     /// Runs `operation` until it is applied or fails.
     pub(crate) async fn run<T>(
         self: &Rc<Self>,
-        operation: impl FnMut(&mut Core) -> Result<T, Stop>,
+        operation: impl FnMut(&mut Core) -> Result<T, NotApplied>,
     ) -> Result<T> {
         let done = self.run_quietly(operation).await;
         if let Err(Failed::Load(error)) = &done {
@@ -378,7 +346,7 @@ impl Inner {
     /// The same for what nobody asked for: damage that it meets is no reason to write no more.
     pub(crate) async fn run_quietly<T>(
         self: &Rc<Self>,
-        mut operation: impl FnMut(&mut Core) -> Result<T, Stop>,
+        mut operation: impl FnMut(&mut Core) -> Result<T, NotApplied>,
     ) -> std::result::Result<T, Failed> {
         // Its place in the line of those who lack room, once it does, and what was done for it.
         let (mut turn, mut tried) = (None, Tried::default());
@@ -413,17 +381,19 @@ impl Inner {
                 Err(stop) => stop,
             };
             match stop {
-                Stop::Fail(error) => return Err(Failed::Other(error)),
-                Stop::Load(fetches) => {
+                NotApplied::Failed(error) => return Err(Failed::Other(error)),
+                NotApplied::Blocked(Blocked::Load(fetches)) => {
                     self.load(fetches, &mut pins).await.map_err(Failed::Load)?;
                 }
-                Stop::Throttle => {
+                NotApplied::Blocked(Blocked::Throttle) => {
                     self.start_write_back();
                     self.progress.wait().await;
                 }
                 // What others before it gain may do.
-                Stop::Space(_) if turn.is_none() => turn = Some(self.wait_in_line().await),
-                Stop::Space(lack) => {
+                NotApplied::Blocked(Blocked::Space(_)) if turn.is_none() => {
+                    turn = Some(self.wait_in_line().await)
+                }
+                NotApplied::Blocked(Blocked::Space(lack)) => {
                     if !Box::pin(self.gain_space(lack, &mut tried)).await? {
                         return Err(Failed::Other(lack.error()));
                     }

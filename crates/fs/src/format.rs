@@ -2,7 +2,7 @@
 //!
 //! All integers are little-endian. Block addresses are *physical and dense*: zone × capacity +
 //! offset, in 4 KiB blocks ([`BlockAddr`]); [`HOLE`] means "no block". Records (superblock,
-//! checkpoint, table unit, sync record) open with the header of `furrow-log`; nodes, summaries,
+//! checkpoint, table page, sync record) open with the header of `furrow-log`; nodes, summaries,
 //! directory blocks and file data have none: the pointer to them carries their CRC32C.
 //! `docs/format.md` shows the same tables; a test holds the two together.
 
@@ -61,7 +61,7 @@ pub mod kind {
     pub const CHECKPOINT: u16 = 0x11;
     /// Delta-log block.
     pub const DELTA: u16 = 0x12;
-    /// Table unit.
+    /// Table page.
     pub const UNIT: u16 = 0x13;
     /// Sync record.
     pub const SYNC: u16 = 0x14;
@@ -125,7 +125,7 @@ layout! {
         pub segment_blocks: U32,
         /// Blocks of a segment that lie side by side in one zone.
         pub subsegment_blocks: U32,
-        /// Blocks in a table unit.
+        /// Blocks in a table page.
         pub unit_blocks: U32,
         /// Node ids: 1..nodes.
         pub nodes: U32,
@@ -153,7 +153,7 @@ layout! {
         pub streams: U32,
         /// Delta-log extents that complete the tables.
         pub extents: U32,
-        /// Table units, NAT and then SIT, each up to the last that was written.
+        /// Table pages, NAT and then SIT, each up to the last that was written.
         pub units: U32,
         /// Superzones.
         pub superzones: U32,
@@ -210,7 +210,7 @@ layout! {
 }
 
 layout! {
-    /// Where a table unit is. `addr` all ones: every entry of it is zero.
+    /// Where a table page is. `addr` all ones: every entry of it is zero.
     pub struct UnitRef: 8 {
         /// First block.
         pub addr: U32,

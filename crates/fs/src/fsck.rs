@@ -1,8 +1,9 @@
 //! Checking a file system that is not mounted. Nothing is written.
 //!
 //! This is a second reader of the format: it shares the definitions ([`crate::format`], the
-//! directory block of [`crate::dirent`], the arithmetic of [`crate::tree`] and [`crate::stripe`],
-//! record sealing of `furrow-log`) with the engine, and no code that reads, replays or recovers.
+//! directory block of [`crate::tree::dirent`], the arithmetic of [`crate::tree::shape`] and
+//! [`crate::alloc::stripe`], record sealing of `furrow-log`) with the engine, and no code that
+//! reads, replays or recovers.
 //!
 //! What it checks is the state of the newest whole checkpoint, which is complete and consistent
 //! also after a crash; then the sync records behind it that the next mount would replay: that they
@@ -27,8 +28,8 @@ mod tables;
 mod tree;
 mod xattrs;
 
+use crate::alloc::stripe::Stripe;
 use crate::format::{BLOCK, SuperblockBody};
-use crate::stripe::Stripe;
 use furrow_log::address::{
     BlockAddr, blocks_begun, blocks_per_zone, read_blocks, sectors_per_block,
 };
@@ -339,7 +340,7 @@ struct Plan {
 const RING_ZONES: u32 = 2;
 
 impl Plan {
-    /// Entries of `size` bytes in a table unit.
+    /// Entries of `size` bytes in a table page.
     fn per_unit(&self, size: usize) -> u32 {
         ((self.unit_blocks as usize * BLOCK - RecordHeader::SIZE) / size) as u32
     }

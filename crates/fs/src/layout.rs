@@ -1,11 +1,11 @@
 //! Where everything is on a drive: computed by mkfs from the geometry, afterwards read from the
 //! superblock.
 
+use crate::alloc::stripe::Stripe;
 use crate::format::{
     BLOCK, CheckpointBody, HEADS_PER_STREAM, NatEntry, SitEntry, StreamState, SummaryEntry,
     SuperblockBody, UnitRef, WIDTH_MAX,
 };
-use crate::stripe::Stripe;
 use crate::types::MkfsOptions;
 use furrow_log::address::blocks_per_zone;
 use furrow_log::format::{Descriptor, ExtentEntry};
@@ -173,7 +173,7 @@ impl Layout {
         }
     }
 
-    /// Units that a zone holds: none straddles zones.
+    /// TablePages that a zone holds: none straddles zones.
     pub(crate) fn units_per_zone(&self) -> u32 {
         self.capacity / self.unit_blocks
     }
@@ -212,18 +212,18 @@ impl Layout {
         Ok(())
     }
 
-    fn per_unit(&self, entry: usize) -> u32 {
+    fn per_table_page(&self, entry: usize) -> u32 {
         ((self.unit_blocks as usize * BLOCK - RecordHeader::SIZE) / entry) as u32
     }
 
     /// NAT entries in a unit.
     pub(crate) fn nat_per_unit(&self) -> u32 {
-        self.per_unit(size_of::<NatEntry>())
+        self.per_table_page(size_of::<NatEntry>())
     }
 
     /// SIT entries in a unit.
     pub(crate) fn sit_per_unit(&self) -> u32 {
-        self.per_unit(size_of::<SitEntry>())
+        self.per_table_page(size_of::<SitEntry>())
     }
 
     /// Segments of the main area.
@@ -593,7 +593,7 @@ fn choose_unit(options: &MkfsOptions, capacity: u32, total: u64) -> Result<u32> 
     let most = capacity.min(1024);
     if !(1..=most).contains(&unit) {
         return Err(invalid(format!(
-            "table units of {unit} blocks: 1 to {most} fit this drive's zones"
+            "table pages of {unit} blocks: 1 to {most} fit this drive's zones"
         )));
     }
     Ok(unit)

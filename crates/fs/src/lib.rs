@@ -39,72 +39,44 @@
 //! # Ok::<(), furrow_zone::Error>(())
 //! ```
 
-mod acl;
-mod append;
-mod area;
-mod atime;
-mod background;
-pub mod cache;
+pub mod alloc;
+mod blocked;
 mod canary;
-mod checkpoint;
 mod clean;
-mod climb;
 mod core;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
-mod damaged;
-pub mod dirent;
-mod file;
+mod damage_tests;
+mod durability;
+mod fetch;
 pub mod format;
 mod fsck;
-mod heads;
-mod holes;
-mod index;
 mod layout;
-mod lifetime;
-mod listing;
-mod load;
 mod memory;
-mod merge;
 mod mkfs;
-mod names;
-mod namespace;
-mod node;
-mod open;
-mod pages;
-mod place;
-mod quota;
-mod ranges;
-mod reading;
-mod recover;
-mod relocate;
 mod repair;
-mod space;
-mod state;
+mod statfs;
 mod stretch;
-pub mod stripe;
-mod sync;
-mod table;
+mod tables;
 pub mod tree;
 pub mod types;
-mod xattr;
 
+pub use alloc::zone_quota::ZoneQuotaRules;
 #[cfg(feature = "canary")]
 pub use canary::Canary;
 pub use clean::{CleanOptions, CleanReport, GcOptions};
+pub use durability::recover::STEPS as MOUNT_STEPS;
 pub use fsck::dump;
 pub use fsck::{FINDINGS_MAX, Finding, FsckOptions, FsckReport, FsckStatistics, fsck};
 pub use furrow_log::victim::Policy as VictimPolicy;
 use furrow_log::writer::Kind as WriteKind;
 use furrow_rt::{Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
-pub use lifetime::{ATTRIBUTE as LIFETIME_ATTRIBUTE, Extensions, Lifetime};
-use listing::Listed;
 pub use memory::Memory;
-pub use quota::QuotaRules;
-pub use recover::STEPS as MOUNT_STEPS;
 pub use repair::{ACTIONS_MAX, Action, Fate, Repair, RepairOptions, Verdict};
 use std::rc::Rc;
+pub use tree::lifetime::{ATTRIBUTE as LIFETIME_ATTRIBUTE, Extensions, Lifetime};
+use tree::readdir::Listed;
 pub use types::*;
 
 /// A mounted file system. Cloning shares it; it stays on its executor.
@@ -131,7 +103,7 @@ impl Fs {
     /// `WrongFormat` if there is no file system or one of a newer version, `Corrupt` if what is
     /// there contradicts itself, `Io`.
     pub async fn mount(rt: &Rt, device: Rc<dyn ZonedDevice>, options: MountOptions) -> Result<Fs> {
-        Ok(Fs(recover::mount(rt, device, options).await?))
+        Ok(Fs(durability::recover::mount(rt, device, options).await?))
     }
 
     /// Makes everything durable and ends the engine. The handle and its clones then answer errors.
@@ -483,7 +455,7 @@ impl Fs {
     /// `ReadOnly`, `Io`. What was moved before stays moved.
     pub async fn clean(&self, options: CleanOptions) -> Result<CleanReport> {
         self.0.check_ended()?;
-        self.0.core.borrow().writable().map_err(core::error_of)?;
+        self.0.core.borrow().writable().map_err(blocked::error_of)?;
         self.0.clean(options).await
     }
 

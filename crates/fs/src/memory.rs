@@ -83,7 +83,7 @@ impl Core {
                 + self.checkpoint.snapshot_bytes
                 + self.logs.iter().map(|log| size_of_val(&log.extents[..]) as u64).sum::<u64>(),
             directories: self.directories.bytes(),
-            changes: self.names.bytes() + self.changed_nodes.bytes(),
+            changes: self.namespace_log.bytes() + self.changed_nodes.bytes(),
         }
     }
 

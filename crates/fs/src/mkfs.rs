@@ -1,12 +1,12 @@
 //! Making a file system.
 
+use crate::durability::recover::report;
 use crate::format::{
     CheckpointBody, HEADS_PER_STREAM, LEVEL_INODE, NatEntry, ROOT_NODE, SitEntry, StreamState,
     UnitRef, class, kind, table,
 };
 use crate::layout::{Layout, OPEN_MIN};
-use crate::node::{as_inode_mut, new_node, stamp};
-use crate::recover::report;
+use crate::tree::node::{as_inode_mut, new_node, stamp};
 use crate::types::{Kind, MkfsOptions, MkfsReport, Time};
 use furrow_log::BlockAddr;
 use furrow_log::delta::{DeltaLayout, DeltaLog, Extent};
@@ -186,7 +186,7 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
     let body = first_checkpoint(layout, (stream, home as u32), &all, &logs, seconds);
     let ring = ZoneId(layout.ring_start);
     let room = layout.capacity - 1;
-    // A checkpoint of a busy file system also has table units, open summaries and orphans.
+    // A checkpoint of a busy file system also has table pages, open summaries and orphans.
     let units = (layout.nat_units() + layout.sit_units()) as usize;
     let most = body.len()
         + units * size_of::<UnitRef>()
@@ -253,7 +253,7 @@ fn first_checkpoint(
     out.extend(descriptors.as_bytes());
     let owner = crate::format::SummaryEntry {
         node: ROOT_NODE.into(),
-        slot: crate::place::NODE_SLOT.into(),
+        slot: crate::alloc::place::NODE_SLOT.into(),
     };
     out.extend(owner.as_bytes());
     out

@@ -234,7 +234,7 @@ impl Repair {
         }
         match finding.structure {
             "superblock" | "checkpoint" => "written anew, in the other zone of the ring",
-            "table unit" | "delta log" | "delta log extent" => "the tables are written anew",
+            "table page" | "delta log" | "delta log extent" => "the tables are written anew",
             "SIT entry" => "made again from the trees",
             "NAT entry" => "made again from the nodes",
             "summary" => "what is in use there is moved elsewhere",

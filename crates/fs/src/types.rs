@@ -372,7 +372,7 @@ pub struct MkfsOptions {
     /// Blocks that lie side by side in one zone of a superzone; 32, or less on a drive of tiny
     /// zones, if absent.
     pub subsegment_blocks: Option<u32>,
-    /// Blocks per table unit, the piece in which tables are written; 1 to 64 by the drive's size
+    /// Blocks per table page, the piece in which tables are written; 1 to 64 by the drive's size
     /// if absent. 1 with [`Metadata::Pair`].
     pub unit_blocks: Option<u32>,
     /// Least blocks of half a delta log, whose zones are whole; by the drive's size if absent.
@@ -415,7 +415,7 @@ pub struct MkfsReport {
 }
 
 /// Most bytes of one [`crate::Fs::write`].
-pub const WRITE_MAX: usize = (crate::file::WRITE_BLOCKS_MAX - 1) * PAGE_SIZE;
+pub const WRITE_MAX: usize = (crate::tree::file::WRITE_BLOCKS_MAX - 1) * PAGE_SIZE;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -434,7 +434,7 @@ pub struct MountOptions {
     /// How many superzones each stream writes to at once.
     pub placement: Placement,
     /// Which rules quotas follow.
-    pub quota: crate::quota::QuotaRules,
+    pub quota: crate::alloc::zone_quota::ZoneQuotaRules,
     /// A stream goes on in its next superzone while writes of the one before are in flight, as F2FS
     /// does, instead of after them: more zones are active then than the engine accounts for. For
     /// measurements on drives that allow many. Default false.
@@ -448,7 +448,7 @@ pub struct MountOptions {
     /// How changed tables reach the drive.
     pub metadata: Metadata,
     /// What the ends of new files' names say of how long their data lives.
-    pub extensions: crate::lifetime::Extensions,
+    pub extensions: crate::tree::lifetime::Extensions,
     /// Cleaning.
     pub gc: crate::clean::GcOptions,
     /// When reading changes the time of the last access. Default [`AccessTime::Relative`].
@@ -475,13 +475,13 @@ impl Default for MountOptions {
             dirty_pages: None,
             background_pages: None,
             placement: Placement::Quota,
-            quota: crate::quota::QuotaRules::default(),
+            quota: crate::alloc::zone_quota::ZoneQuotaRules::default(),
             superzones_overlap: false,
             on_damage: OnDamage::Continue,
             order: Order::Queued,
             command_blocks: None,
             metadata: Metadata::Log,
-            extensions: crate::lifetime::Extensions::default(),
+            extensions: crate::tree::lifetime::Extensions::default(),
             gc: crate::clean::GcOptions::default(),
             access_time: AccessTime::Relative,
             directory_access_time: true,
@@ -510,7 +510,7 @@ pub enum Metadata {
     /// Through the delta log, which is merged into the tables in the background (Z-LFS).
     #[default]
     Log,
-    /// Each checkpoint appends every table unit that changed to the tables, and all units are
+    /// Each checkpoint appends every table page that changed to the tables, and all units are
     /// copied to other zones when there is no room: the plain pairs of zones that Z-LFS is
     /// compared with. The delta log is not used. Meant for a file system made with
     /// [`MkfsOptions::unit_blocks`] 1.
@@ -572,7 +572,7 @@ pub struct Counters {
     pub zone_resets: u64,
     /// Merges of the delta log into the tables begun.
     pub merges: u64,
-    /// Bytes of table units they wrote.
+    /// Bytes of table pages they wrote.
     pub merge_bytes: u64,
     /// Bytes of them that had not changed, and were written so that zones could be reset.
     pub merge_moved_bytes: u64,

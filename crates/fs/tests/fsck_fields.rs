@@ -34,7 +34,7 @@ const FREE: &[(&str, &str, &str)] = &[
     ("RecordHeader, of the superblock", "epoch", "any up to the checkpoint's"),
     ("RecordHeader, of the superblock", "checkpoint", "any up to the newest"),
     ("RecordHeader, of a delta block", "checkpoint", "any up to the newest"),
-    ("RecordHeader, of a table unit", "checkpoint", "any up to the newest"),
+    ("RecordHeader, of a table page", "checkpoint", "any up to the newest"),
     ("RecordHeader, of a sync record", "length", "a longer one looks torn by a crash"),
     ("RecordHeader, of the last sync record", "length", "a longer one looks torn by a crash"),
     ("CheckpointBody", "flags", "an unmount may have been unclean with no record left"),

@@ -9,7 +9,7 @@ use common::sound;
 use furrow_emu::{Emulator, Fates, Options};
 use furrow_fs::ZoneUse;
 use furrow_fs::{
-    Fs, Ino, MkfsOptions, MountOptions, NewNode, Placement, QuotaRules, StreamInfo, WriteData,
+    Fs, Ino, MkfsOptions, MountOptions, NewNode, Placement, StreamInfo, WriteData, ZoneQuotaRules,
 };
 use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::{Result, ZonedDevice};
@@ -148,7 +148,7 @@ fn who_writes_much_gets_more_before_the_window_is_over() {
 #[test]
 fn without_that_rule_who_writes_much_waits_for_the_window() {
     on_drive(32, |rt, device| async move {
-        let quota = QuotaRules { early: false, ..QuotaRules::default() };
+        let quota = ZoneQuotaRules { early: false, ..ZoneQuotaRules::default() };
         let options = MountOptions { quota, ..options(Placement::Quota) };
         let fs = Fs::mount(&rt, device.clone(), options).await?;
         let warm = file(&fs, "warm").await?;

@@ -7,9 +7,10 @@ mod common;
 use common::{SMALL, sound};
 use furrow_emu::{Emulator, Options};
 use furrow_fs::dump::{Part, Value, dump};
+use furrow_fs::tree::dirent;
 use furrow_fs::{
     Allocate, DirEntry, Fs, Ino, MkfsOptions, MountOptions, NewNode, RenameMode, Seek, SetAttr,
-    WriteData, dirent,
+    WriteData,
 };
 use furrow_rt::{Config, Nanos, PAGE_SIZE, Rt};
 use furrow_zone::{ErrorKind, Result};

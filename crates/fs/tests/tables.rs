@@ -12,7 +12,7 @@ use furrow_zone::{Geometry, Result, ZonedDevice};
 use std::future::Future;
 use std::rc::Rc;
 
-/// Table units are of a block, and 16 fill a zone.
+/// Table pages are of a block, and 16 fill a zone.
 const MANY: &str = "zones=1000,zone-size=64KiB,zone-capacity=64KiB,max-active=14,channels=1";
 
 fn geometry(spec: &str) -> Geometry {

@@ -7,7 +7,7 @@
 use furrow_emu::timing::quantity::Bytes;
 use furrow_fs::{
     Metadata as Tables, MkfsOptions, MountOptions, Order as WriteOrder, Placement as Heads,
-    QuotaRules,
+    ZoneQuotaRules,
 };
 use furrow_rt::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
@@ -209,7 +209,7 @@ impl Policy {
             quota: {
                 let with = |rule| !self.quota_without.contains(&rule);
                 let (early, by_load) = (with(QuotaRule::Early), with(QuotaRule::ByLoad));
-                QuotaRules { early, by_load, weighed: with(QuotaRule::Weighed) }
+                ZoneQuotaRules { early, by_load, weighed: with(QuotaRule::Weighed) }
             },
             superzones_overlap: self.overlap,
             order: match self.order {
@@ -316,10 +316,10 @@ mod tests {
         let rules = "quota_without = ['early', 'weighed']\noverlap = true";
         let rules: Policy = toml::from_str(rules).unwrap();
         let mount = rules.mount();
-        assert_eq!(mount.quota, QuotaRules { early: false, by_load: true, weighed: false });
+        assert_eq!(mount.quota, ZoneQuotaRules { early: false, by_load: true, weighed: false });
         assert!(mount.superzones_overlap && rules.describe().contains("in turn"));
         let own = Policy::default().mount();
-        assert!(own.quota == QuotaRules::default() && !own.superzones_overlap);
+        assert!(own.quota == ZoneQuotaRules::default() && !own.superzones_overlap);
         assert_eq!((own.placement, own.order), (Heads::Quota, WriteOrder::Queued));
         let says = policy.describe();
         for word in ["4 superzones", "16 zones", "by 4KiB", "at most 8KiB", "one write"] {

@@ -4,13 +4,14 @@
 //! What this finds is a hint: a summary is never changed, and by the time a block is moved its
 //! owner may have let go of it, or (a file that grew) have handed it to its first leaf.
 
-use crate::cache::Key;
-use crate::core::{Core, Inner, Stop};
+use crate::alloc::place::NODE_SLOT;
+use crate::blocked::NotApplied;
+use crate::core::{Core, Inner};
 use crate::format::{
     HOLE, LEAF_POINTERS, LEVEL_INODE, NatEntry, Pointer, SUMMARY_MAGIC, SummaryEntry, SummaryHeader,
 };
-use crate::node::{self, Holder, header};
-use crate::place::NODE_SLOT;
+use crate::tree::cache::Key;
+use crate::tree::node::{self, Holder, header};
 use crate::types::Ino;
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
@@ -68,7 +69,7 @@ impl Owner {
 
 impl Core {
     /// The owner of `item`, if it still names that address.
-    pub(crate) fn owner_of(&mut self, item: &Item) -> Result<Option<Owner>, Stop> {
+    pub(crate) fn owner_of(&mut self, item: &Item) -> Result<Option<Owner>, NotApplied> {
         let entry = self.nat.get(item.node);
         if item.node == 0 || entry.ino.get() == 0 {
             return Ok(None);

@@ -1,12 +1,13 @@
 //! One batch of a cleaning: confirm, read, verify, move.
 
 use super::owners::{Item, Owner};
-use crate::cache::{Entry, Key};
+use crate::alloc::place::{Block, NODE_SLOT, node_stream};
+use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::canary::Canary;
-use crate::core::{Core, Fetch, Inner, Stop};
+use crate::core::{Core, Inner};
 use crate::format::{Pointer, class};
-use crate::node::{self, header};
-use crate::place::{Block, NODE_SLOT, node_stream};
+use crate::tree::cache::{Entry, Key};
+use crate::tree::node::{self, header};
 use crate::types::Ino;
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::pool::ReadPin;
@@ -64,7 +65,7 @@ impl Core {
     }
 
     /// Confirms who owns `items`. Asks for all the nodes that takes at once.
-    fn confirm(&mut self, items: &[Item]) -> Result<Confirmed, Stop> {
+    fn confirm(&mut self, items: &[Item]) -> Result<Confirmed, NotApplied> {
         let mut missing: SmallVec<[Fetch; 4]> = SmallVec::new();
         let (mut owned, mut unowned) = (Vec::with_capacity(items.len()), Vec::new());
         for item in items {
@@ -74,12 +75,12 @@ impl Core {
             match self.owner_of(item) {
                 Ok(Some(owner)) => owned.push((*item, owner)),
                 Ok(None) => unowned.push(*item),
-                Err(Stop::Load(fetches)) => missing.extend(fetches),
+                Err(NotApplied::Blocked(Blocked::Load(fetches))) => missing.extend(fetches),
                 Err(stop) => return Err(stop),
             }
         }
         if !missing.is_empty() {
-            return Err(Stop::Load(missing));
+            return Err(Blocked::Load(missing).into());
         }
         let zones =
             owned.iter().filter_map(|(item, _)| BlockAddr(item.addr).locate(&self.geometry));
@@ -90,7 +91,11 @@ impl Core {
     }
 
     /// Moves `items` whose content was read, as far as their owners still name them.
-    fn move_items(&mut self, items: &[Item], pages: &BTreeMap<u32, Page>) -> Result<Moved, Stop> {
+    fn move_items(
+        &mut self,
+        items: &[Item],
+        pages: &BTreeMap<u32, Page>,
+    ) -> Result<Moved, NotApplied> {
         self.writable()?;
         let confirmed = self.confirm(items)?;
         for (_, owner) in &confirmed.owned {
@@ -116,7 +121,7 @@ impl Core {
         &mut self,
         owned: Vec<(Item, Owner)>,
         pages: &BTreeMap<u32, Page>,
-    ) -> Result<Moved, Stop> {
+    ) -> Result<Moved, NotApplied> {
         let mut moved = Moved::default();
         for (item, owner) in owned {
             let key = owner.key();
@@ -166,7 +171,7 @@ impl Core {
     }
 
     /// Writes a clean block to a new place as it is, with the CRC it has.
-    fn move_block(&mut self, from: u32, owner: &Owner, page: Page) -> Result<(), Stop> {
+    fn move_block(&mut self, from: u32, owner: &Owner, page: Page) -> Result<(), NotApplied> {
         let key = owner.key();
         let recomputed = self.options.has(Canary::RecomputedCrc);
         let crc = if recomputed { crc32c(page.bytes()) } else { owner.crc() };
@@ -207,7 +212,7 @@ impl Core {
         }
         match owner {
             Owner::Node { nid, entry } => node::check(page, *nid, entry.ino.get()),
-            Owner::Data { class: class::DIRECTORY, .. } => crate::dirent::check(page.bytes())
+            Owner::Data { class: class::DIRECTORY, .. } => crate::tree::dirent::check(page.bytes())
                 .map_err(|error| format!("not a block of a directory: {error}")),
             Owner::Data { .. } => Ok(()),
         }
@@ -391,7 +396,7 @@ impl Inner {
             (core.in_flight, core.clean_batch(), core.writer.mark())
         };
         if in_flight > 2 * batch {
-            self.settled(mark).await?;
+            self.wait_durable_or_relocated(mark).await?;
         }
         Ok(())
     }

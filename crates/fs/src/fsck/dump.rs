@@ -14,13 +14,13 @@ mod value;
 use super::tables::Tables;
 use super::tree::{NODE_SLOT, head_of, inode_of, leaf_of};
 use super::{Finding, Fsck, FsckOptions, Plan, RING_ZONES, Volume, ring, space, tables, tree};
-use crate::dirent;
 use crate::format::{
     CheckpointBody, HOLE, InodeHead, LEVEL_INODE, LEVEL_XATTR, NO_NODE, NatEntry, NodeHeader,
     Pointer, ROOT_NODE, SitEntry, StreamState, SummaryEntry, SummaryHeader, SuperblockBody,
     UnitRef, kind, stream_names,
 };
-use crate::tree::{NodePos, Shape};
+use crate::tree::dirent;
+use crate::tree::shape::{NodePos, Shape};
 use crate::types::Kind;
 use furrow_log::format::ExtentEntry;
 use furrow_log::record::{self, RecordHeader};

@@ -2,8 +2,8 @@
 
 use super::tree::{Inode, Walk};
 use super::{Fsck, Volume};
-use crate::dirent;
 use crate::format::ROOT_NODE;
+use crate::tree::dirent;
 use crate::types::Kind;
 use furrow_rt::Page;
 use std::collections::{BTreeMap, BTreeSet};

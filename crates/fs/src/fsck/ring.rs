@@ -1,11 +1,11 @@
 //! Superblock copies, the checkpoint ring, and the newest whole checkpoint.
 
 use super::{Fsck, Plan, RING_ZONES, Superzone, Volume, state};
+use crate::alloc::stripe::Stripe;
 use crate::format::{
     self, CheckpointBody, HEADS_PER_STREAM, INCOMPAT_KNOWN, RO_COMPAT_KNOWN, StreamState,
     SummaryEntry, SuperblockBody, UnitRef, kind,
 };
-use crate::stripe::Stripe;
 use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::record::{self, Expect, RecordHeader};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};

@@ -2,8 +2,8 @@
 
 use super::tree::{head_of, inode_of, leaf_of, read_node};
 use super::{Fsck, Plan, Volume, xattrs};
-use crate::dirent;
 use crate::format::{BLOCK, HEADS_PER_STREAM, HOLE, LEVEL_INODE, NatEntry, Pointer, item, kind};
+use crate::tree::dirent;
 use crate::types::Kind;
 use furrow_log::record::{self, Expect, RecordHeader, crc32c, crc32c_append};
 use furrow_rt::Page;

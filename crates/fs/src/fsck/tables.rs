@@ -9,7 +9,7 @@ use furrow_zone::ZoneId;
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-const UNIT: &str = "table unit";
+const UNIT: &str = "table page";
 const DELTA: &str = "delta log";
 const EXTENT: &str = "delta log extent";
 

@@ -4,13 +4,13 @@ use super::names::{Directory, Ref};
 use super::tables::Tables;
 use super::xattrs;
 use super::{Fsck, Volume};
-use crate::dirent;
 use crate::format::{
     BLOCK, FILE_MAX, HEIGHT_MAX, HOLE, INODE_CHILDREN, IndexBlock, InodeBlock, InodeHead,
     LEVEL_INODE, LINKS_MAX, LeafBlock, NO_NODE, NODE_MAGIC, NatEntry, NodeHeader, Pointer,
     TARGET_MAX, class,
 };
-use crate::tree::{NodePos, Shape};
+use crate::tree::dirent;
+use crate::tree::shape::{NodePos, Shape};
 use crate::types::Kind;
 use furrow_log::record::crc32c;
 use furrow_rt::Page;

@@ -5,24 +5,24 @@
 
 use super::tables;
 use super::{Log, RepairOptions, quietly};
-use crate::checkpoint::{Image, decode_image};
+use crate::alloc::heads::Head;
 use crate::core::Inner;
+use crate::durability::checkpoint::{Image, decode_image};
+use crate::durability::recover::read::{
+    Found, age, check_image, corrupt, newest_checkpoint, superblock, superblock_of_checkpoints,
+};
+use crate::durability::recover::replay::{
+    Ahead, begin, end, read_node, replay_attributes, replay_name, replay_nodes,
+};
+use crate::durability::recover::sync_scan::{Record, scan_sync_log};
+use crate::durability::recover::{
+    assemble, check_heads, delta_layouts, prepare_drive, reopen_superzones, report, written,
+};
 use crate::format::{NatEntry, SummaryEntry};
 use crate::fsck::FsckReport;
 use crate::fsck::ring::LostCheckpoint;
-use crate::heads::Head;
 use crate::layout::{Layout, RING_ZONES};
-use crate::merge::Units;
-use crate::recover::read::{
-    Found, age, check_image, corrupt, newest_checkpoint, superblock, superblock_of_checkpoints,
-};
-use crate::recover::replay::{
-    Ahead, begin, end, read_node, replay_attributes, replay_name, replay_nodes,
-};
-use crate::recover::roll::{Record, roll};
-use crate::recover::{
-    assemble, check_heads, delta_layouts, prepare_drive, report, settle_heads, written,
-};
+use crate::tables::delta_merge::TablePages;
 use crate::types::{Metadata, MountOptions};
 use furrow_log::address::BlockAddr;
 use furrow_log::delta::Extent;
@@ -35,7 +35,7 @@ use std::rc::Rc;
 use zerocopy::FromZeros;
 
 /// What a checkpoint says: image, extents of the delta logs, units of the tables.
-type Content = (Image, Vec<Vec<Extent>>, Units);
+type Content = (Image, Vec<Vec<Extent>>, TablePages);
 
 /// Mounts what can be mounted of the file system on `device`.
 ///
@@ -54,7 +54,7 @@ pub(super) async fn mount(
     let (mut found, impossible) = find(&*device, options, &pages, lost.as_ref(), log).await?;
     let closed = close_broken_heads(&*device, &mut found, log);
     note_lost_records(before, log);
-    let mut roll = roll(&*device, &found, &pages, false).await?;
+    let mut scan = scan_sync_log(&*device, &found, &pages, false).await?;
     for lost in lost.and_then(|lost| lost.header).into_iter().chain(impossible) {
         // Whatever the damaged one was, numbers and epochs are never used again.
         found.id.checkpoint = found.id.checkpoint.max(plausible(lost.checkpoint.get()));
@@ -62,7 +62,7 @@ pub(super) async fn mount(
     }
     let deltas = delta_layouts(device.geometry(), &found.layout, &mount)?;
     let read = tables::read(&*device, &found, &pages, &deltas, log).await;
-    let inner = assemble(rt, device, mount, &found, &roll, (read.nat, read.sit), pages, deltas)?;
+    let inner = assemble(rt, device, mount, &found, &scan, (read.nat, read.sit), pages, deltas)?;
     for superzone in closed {
         inner.core.borrow().zones.mark_full(SuperzoneId(superzone));
     }
@@ -70,12 +70,12 @@ pub(super) async fn mount(
     let ring = ["superblock", "checkpoint"];
     inner.core.borrow_mut().checkpoint.leave_ring =
         before.findings.iter().any(|finding| ring.contains(&finding.structure));
-    prepare_drive(&inner, &found, &roll).await?;
-    let chains = std::mem::take(&mut roll.chains);
-    replay(&inner, roll.records, &mut owners, log).await?;
+    prepare_drive(&inner, &found, &scan).await?;
+    let chains = std::mem::take(&mut scan.chains);
+    replay(&inner, scan.records, &mut owners, log).await?;
     inner.core.borrow_mut().limit_nodes();
     mend_open_summaries(&inner, &mut found, &owners);
-    settle_heads(&inner, &found, &chains, &owners).await?;
+    reopen_superzones(&inner, &found, &chains, &owners).await?;
     inner.core.borrow_mut().checkpoint.forced = true;
     inner.checkpoint(false).await?;
     Ok(inner)
@@ -137,11 +137,11 @@ async fn find(
             give_up_checkpoint(device, options, (lost, &header), log)?;
         }
         match content(device, &layout, &body) {
-            Ok((image, extents, units)) => {
+            Ok((image, extents, table_pages)) => {
                 let older = lost.is_some() || impossible.is_some();
                 let id = header.id();
                 let found =
-                    Found { layout, reports, id, ring, image, extents, units, alone, older };
+                    Found { layout, reports, id, ring, image, extents, table_pages, alone, older };
                 return Ok((found, impossible));
             }
             Err(error) => give_up_impossible(device, options, (&header, error), log)?,
@@ -153,10 +153,10 @@ async fn find(
 
 /// What a checkpoint of `body` says, if that is possible.
 fn content(device: &dyn ZonedDevice, layout: &Layout, body: &[u8]) -> Result<Content> {
-    let (image, extents, units) = decode_image(body)
+    let (image, extents, table_pages) = decode_image(body)
         .ok_or_else(|| corrupt(device, "checkpoint: sections do not fit its length"))?;
-    let extents = check_image(device, layout, &image, &extents, &units)?;
-    Ok((image, extents, units))
+    let extents = check_image(device, layout, &image, &extents, &table_pages)?;
+    Ok((image, extents, table_pages))
 }
 
 /// The newest checkpoint is whole and says what cannot be: goes on with the one before, if that is
@@ -264,7 +264,7 @@ async fn replay(
 /// False if names before those of this record are missing: nothing later makes sense.
 async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> bool {
     for (number, op) in &record.names {
-        let next = inner.core.borrow().names.next();
+        let next = inner.core.borrow().namespace_log.next();
         if *number < next {
             continue;
         }
@@ -276,8 +276,8 @@ async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> bool
         }
         if let Err(error) = replay_name(inner, op).await {
             log.lost("sync record", (0, place), error, "this change is left out");
-            if inner.core.borrow().names.next() == next {
-                inner.core.borrow_mut().names.skip();
+            if inner.core.borrow().namespace_log.next() == next {
+                inner.core.borrow_mut().namespace_log.skip();
             }
         }
     }
@@ -304,7 +304,7 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
                 let (ino, place) = (entry.ino.get(), format!("{nid} of inode {}", entry.ino));
                 log.lost("node", (ino, place), error, "what was synced in it is given up");
                 let core = &mut *inner.core.borrow_mut();
-                core.cache.remove(&crate::cache::Key::Node(*nid));
+                core.cache.remove(&crate::tree::cache::Key::Node(*nid));
                 core.ids.claim(*nid);
                 core.nat.update(*nid, |e| *e = *entry);
             }

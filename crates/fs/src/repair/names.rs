@@ -7,11 +7,11 @@
 use super::trees::{Found, Walk, content, drop_block, edit};
 use super::{Action, Log};
 use crate::core::Inner;
-use crate::dirent;
+use crate::durability::namespace_log::NameOp;
+use crate::durability::recover::reap_orphans;
 use crate::format::{NAME_MAX, ROOT_NODE};
-use crate::names::NameOp;
-use crate::node::as_inode_mut;
-use crate::recover::reap_orphans;
+use crate::tree::dirent;
+use crate::tree::node::as_inode_mut;
 use crate::types::{Ino, Kind, NewNode};
 use furrow_zone::{ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,9 +4,9 @@
 use super::{Log, quietly};
 use crate::clean::Urgency;
 use crate::core::Inner;
+use crate::durability::recover::mount;
 use crate::format::{HOLE, SitEntry};
-use crate::node;
-use crate::recover::mount;
+use crate::tree::node;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_rt::Rt;
 use furrow_zone::{Result, ZonedDevice};

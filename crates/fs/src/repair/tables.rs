@@ -7,17 +7,17 @@
 //! turns up without a name.
 
 use super::Log;
+use crate::alloc::place::NODE_SLOT;
 use crate::core::Inner;
+use crate::durability::recover::read::{Found, read_unit};
+use crate::durability::recover::replay::read_node;
+use crate::durability::recover::written;
 use crate::format::{
     HOLE, LEVEL_INODE, NODE_MAGIC, NatEntry, SUMMARY_MAGIC, SitEntry, SummaryEntry, SummaryHeader,
     table,
 };
-use crate::node::{self, as_inode, header};
-use crate::place::NODE_SLOT;
-use crate::recover::read::{Found, read_unit};
-use crate::recover::replay::read_node;
-use crate::recover::written;
-use crate::table::Table;
+use crate::tables::table::Table;
+use crate::tree::node::{self, as_inode, header};
 use furrow_log::BlockAddr;
 use furrow_log::address::read_blocks;
 use furrow_log::delta::{DeltaLayout, Extent};
@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-const UNIT: &str = "table unit";
+const UNIT: &str = "table page";
 const NAT: &str = "NAT entry";
 
 /// What could not be read.
@@ -63,14 +63,14 @@ pub(super) async fn read(
         lost: Lost::default(),
     };
     let nat_units = layout.nat_units();
-    let [nat, sit] = &found.units;
+    let [nat, sit] = &found.table_pages;
     let units = (0..nat_units).zip(nat).chain((nat_units..).zip(sit));
     for (index, unit) in units.filter(|(_, unit)| unit.addr.get() != HOLE) {
         let bytes = read_unit(device, layout, index as usize, unit, pages).await;
         let restored = bytes.and_then(|bytes| {
             let ok = match index.checked_sub(nat_units) {
-                None => read.nat.restore_unit(index, &bytes),
-                Some(unit) => read.sit.restore_unit(unit, &bytes),
+                None => read.nat.restore_table_page(index, &bytes),
+                Some(unit) => read.sit.restore_table_page(unit, &bytes),
             };
             ok.then_some(()).ok_or_else(|| Error::new(ErrorKind::Corrupt, "it is too short"))
         });
@@ -295,13 +295,13 @@ async fn adopt(
     owners: &mut BTreeMap<u32, SummaryEntry>,
     log: &mut Log,
 ) {
-    let per_unit = inner.core.borrow().layout.nat_per_unit();
+    let per_table_page = inner.core.borrow().layout.nat_per_unit();
     let sit_whole = lost.sit_units.is_empty() && lost.deltas_from.is_none();
     let mut taken = 0;
     for (nid, all) in candidates {
         let Some(best) = all.iter().max_by_key(|candidate| candidate.age) else { continue };
         let now = inner.core.borrow().nat.get(*nid);
-        let in_lost_unit = lost.nat_units.contains(&(nid / per_unit));
+        let in_lost_unit = lost.nat_units.contains(&(nid / per_table_page));
         // Of what checkpoint its entry would have been a delta: nodes name the one before.
         let in_lost_delta = lost.deltas_from.is_some_and(|from| best.age.0 + 2 >= from);
         let newer = match known.get(nid) {

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::core::Inner;
-use crate::dirent;
 use crate::format::{HOLE, NatEntry, Pointer};
-use crate::node::{as_inode, children};
+use crate::tree::dirent;
+use crate::tree::node::{as_inode, children};
 use crate::types::{Ino, Kind, NewNode, WriteData, XattrMode};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot};
 use furrow_log::BlockAddr;
@@ -235,9 +235,10 @@ fn nothing_is_done_where_nothing_is_wrong() {
 fn wrong_link_counts_and_parents_are_counted() {
     let damage = async |inner: Rc<Inner>, fs: Fs| -> Result<Vec<u32>> {
         let (small, dir) = (ino(&fs, "dir/small").await, ino(&fs, "dir/below").await);
-        forge(&inner, small.0, |b| crate::node::as_inode_mut(b).head.links = 9.into()).await?;
-        forge(&inner, dir.0, |b| crate::node::as_inode_mut(b).head.links = 7.into()).await?;
-        forge(&inner, dir.0, |b| crate::node::as_inode_mut(b).head.parent = 1.into()).await?;
+        forge(&inner, small.0, |b| crate::tree::node::as_inode_mut(b).head.links = 9.into())
+            .await?;
+        forge(&inner, dir.0, |b| crate::tree::node::as_inode_mut(b).head.links = 7.into()).await?;
+        forge(&inner, dir.0, |b| crate::tree::node::as_inode_mut(b).head.parent = 1.into()).await?;
         Ok(vec![])
     };
     case(damage, Expect { structure: "inode", ..Expect::default() });
@@ -288,7 +289,7 @@ fn what_has_no_name_gets_one_in_lost_found() {
                     let links = core.inode(if name == b"tall" { tall } else { below })?;
                     let links = links.head.links.get();
                     core.remove(directory, name, None, core.now()).or_else(|stop| match stop {
-                        crate::core::Stop::Fail(_) => Ok(None),
+                        crate::blocked::NotApplied::Failed(_) => Ok(None),
                         stop => Err(stop),
                     })?;
                     let _ = links;
@@ -419,7 +420,7 @@ async fn records(inner: &Rc<Inner>, kind: u16, zones: std::ops::Range<u32>) -> V
         if !zones.contains(&report.zone.0) {
             continue;
         }
-        for block in 0..crate::recover::written(&report, &geometry) {
+        for block in 0..crate::durability::recover::written(&report, &geometry) {
             let addr = BlockAddr::new(&geometry, report.zone, block);
             let read = furrow_log::read_blocks(&*device, QueueId(0), addr, 1, &pool).await;
             let Ok(page) = read else { continue };
@@ -445,10 +446,10 @@ fn damaged_tables_are_made_again_from_what_is_there() {
     let damage = async |inner: Rc<Inner>, _: Fs| -> Result<Vec<u32>> {
         write_tables(&inner).await?;
         let core = inner.core.borrow();
-        let units = core.units.iter().flatten().map(|unit| unit.addr.get());
+        let units = core.table_pages.iter().flatten().map(|unit| unit.addr.get());
         Ok(units.filter(|addr| *addr != HOLE).collect())
     };
-    case(damage, Expect { structure: "table unit", ..Expect::default() });
+    case(damage, Expect { structure: "table page", ..Expect::default() });
 }
 
 #[test]
@@ -534,10 +535,15 @@ async fn forge_checkpoint(fs: &Fs) -> Result<()> {
         (core.device.clone(), core.layout.clone(), core.pages.clone(), ring)
     };
     let geometry = device.geometry();
-    let end = crate::recover::written(&device.report(ring, 1).unwrap()[0], geometry);
-    let newest =
-        crate::recover::read::newest_checkpoint(&*device, &layout, ring, end, (u64::MAX, &pool))
-            .await;
+    let end = crate::durability::recover::written(&device.report(ring, 1).unwrap()[0], geometry);
+    let newest = crate::durability::recover::read::newest_checkpoint(
+        &*device,
+        &layout,
+        ring,
+        end,
+        (u64::MAX, &pool),
+    )
+    .await;
     let (header, mut body) = newest.0.expect("a checkpoint");
     let (fields, _) = crate::format::CheckpointBody::mut_from_prefix(&mut body).unwrap();
     fields.sync_half = 7.into();
@@ -623,12 +629,13 @@ fn a_power_cut_anywhere_in_a_repair_leaves_what_the_next_one_finishes() {
         write_tables(&inner).await?;
         let tall = ino(&fs, "tall").await;
         let small = ino(&fs, "dir/small").await;
-        forge(&inner, small.0, |b| crate::node::as_inode_mut(b).head.links = 9.into()).await?;
+        forge(&inner, small.0, |b| crate::tree::node::as_inode_mut(b).head.links = 9.into())
+            .await?;
         let page = inner.run(|core| core.node(tall.0).cloned()).await?;
         let leaf = children(as_inode(&page))[1].get();
         inner.checkpoint(false).await?;
         let core = inner.core.borrow();
-        let unit = core.units.iter().flatten().find(|unit| unit.addr.get() != HOLE);
+        let unit = core.table_pages.iter().flatten().find(|unit| unit.addr.get() != HOLE);
         let unit = unit.expect("a unit").addr.get();
         Ok(vec![core.nat.get(leaf).addr.get(), unit])
     };
@@ -680,7 +687,7 @@ fn numbers_of_inodes_and_times_that_cannot_be_are_set_to_what_can() {
     let damage = async |inner: Rc<Inner>, fs: Fs| -> Result<Vec<u32>> {
         let small = ino(&fs, "dir/small").await;
         forge(&inner, small.0, |b| {
-            let head = &mut crate::node::as_inode_mut(b).head;
+            let head = &mut crate::tree::node::as_inode_mut(b).head;
             head.blocks = 77.into();
             head.mtime.nanoseconds = u32::MAX.into();
             head.flags = 3;

@@ -5,23 +5,23 @@
 //! looked at only where directories and repairs need it, or if damaged blocks are to become holes.
 
 use super::{Log, RepairOptions};
-use crate::cache::Key;
+use crate::alloc::place::NODE_SLOT;
+use crate::alloc::space::Claim;
 use crate::core::{Core, Inner};
-use crate::dirent;
+use crate::durability::recover::{report, written};
 use crate::format::{
     BLOCK, FILE_MAX, HOLE, InodeHead, LEVEL_INODE, LINKS_MAX, NO_NODE, NatEntry, Pointer,
     ROOT_NODE, class,
 };
-use crate::node::{
+use crate::tree::cache::Key;
+use crate::tree::dirent;
+use crate::tree::node::{
     Holder, as_index, as_index_mut, as_inode, as_inode_mut, as_leaf, as_leaf_mut, children,
     children_mut, header,
 };
-use crate::place::NODE_SLOT;
-use crate::recover::{report, written};
-use crate::space::Claim;
-use crate::tree::{NodePos, Shape};
+use crate::tree::shape::{NodePos, Shape};
+use crate::tree::xattr::{Xattrs, nodes_for};
 use crate::types::{Ino, Kind};
-use crate::xattr::{Xattrs, nodes_for};
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::record::crc32c;
 use furrow_rt::{Page, Pool};

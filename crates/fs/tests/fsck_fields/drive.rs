@@ -147,7 +147,7 @@ pub enum Chain {
     Checkpoint,
     /// A delta block, of the extent with this index.
     Delta(usize, u32),
-    /// A table unit.
+    /// A table page.
     Unit(usize),
     /// A node, by its NAT entry.
     Node(u32),

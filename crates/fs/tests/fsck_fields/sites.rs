@@ -163,8 +163,8 @@ fn tables(sites: &mut Sites, drive: &Drive, map: &Map) {
     let unit = units.clone().find(|i| unit(*i).addr != HOLE).unwrap();
     let at: UnitRef = drive.load(map.in_checkpoint(2, UnitRef::SIZE, unit));
     let chain = Chain::Unit(unit);
-    sites.layout("of a table unit", RecordHeader::LAYOUT, (at.addr.get(), 0), chain, &[]);
-    sites.padding(drive, "table unit", at.addr.get(), chain);
+    sites.layout("of a table page", RecordHeader::LAYOUT, (at.addr.get(), 0), chain, &[]);
+    sites.padding(drive, "table page", at.addr.get(), chain);
     let wanted: [(&str, Where); 2] = [
         ("in the delta log", |chain| matches!(chain, Chain::Delta(..))),
         ("in a unit", |chain| matches!(chain, Chain::Unit(..))),

@@ -51,7 +51,7 @@ counters! {
     padding_bytes: "Bytes of padding written to the drive",
     zone_resets: "Zones reset",
     merges: "Merges of the delta log into the tables begun",
-    merge_bytes: "Bytes of table units that merges copied",
+    merge_bytes: "Bytes of table pages that merges copied",
     merge_moved_bytes: "Bytes of them that had not changed, copied to empty zones of tables",
     table_superzones_taken: "Superzones that tables took from the main area",
     table_superzones_returned: "Superzones that tables gave back",

@@ -99,7 +99,7 @@ impl Name {
             for tail in 0u16.. {
                 name[244..]
                     .copy_from_slice(&[0, 4, 8, 12].map(|at| b'A' + (tail >> at & 15) as u8));
-                if furrow_fs::dirent::hash(HASH_SEED, &name) % 64 == 7 {
+                if furrow_fs::tree::dirent::hash(HASH_SEED, &name) % 64 == 7 {
                     break;
                 }
             }
@@ -754,7 +754,7 @@ mod tests {
         for name in (0..200).map(chosen) {
             let bytes = name.bytes();
             assert_eq!((bytes.len(), Name::parse(&bytes)), (248, Some(name)));
-            assert_eq!(furrow_fs::dirent::hash(HASH_SEED, &bytes) % 64, 7);
+            assert_eq!(furrow_fs::tree::dirent::hash(HASH_SEED, &bytes) % 64, 7);
         }
         assert_eq!(Name::parse(b"shared-1"), None);
         assert_eq!(Name::parse(b""), None);

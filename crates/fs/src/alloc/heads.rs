@@ -1,0 +1,782 @@
+//! Heads: which superzone a block goes to.
+//!
+//! A *stream* collects blocks that are expected to die together: hot, warm and cold, data and
+//! nodes. It writes through *heads*, each of which fills one superzone after the other. Head h
+//! serves stream h mod streams, so the first ones, one for each stream, are always there. A busy
+//! stream has more, up to its quota (`zone_quota`), and takes them in turn, segment by segment, or
+//! rather: next is the one on whose interference group least was written lately (`group_load`).
+//! Where a superzone is opened, and which is parked and taken back, is decided by what the others
+//! on its group will be written, going by the last window. What is beyond the quota is *parked*:
+//! its superzone stays partly written and active on the drive, and is the first to be taken back.
+//! Parked superzones are *closed* (their zones finished) when another stream lacks their permits;
+//! finishing a nearly empty zone can cost a second, and what is left of it is lost room. So before
+//! anybody lacks permits it is done, in the background, only where it pays: no permits are left for
+//! another superzone, this one has been parked for a whole window, and an eighth of it is left at
+//! most; half, while nothing is written at all.
+//!
+//! Invariants
+//! - The permits of the first heads are never given away, so every stream can always write.
+//! - Any other head that has a superzone holds a permit for each of its zones, from the rest of the
+//!   drive's one budget; it gives them back when that superzone's writes are over.
+//! - A head out of turn stands at the start of a segment: open summaries are as many as streams.
+//! - While free superzones are scarce, what is open is filled, parked heads included, before
+//!   anything is opened; and where the free ones are kept for cleaning, what *another* stream has
+//!   open, of the same class if there is any. So room is one number, whatever streams what was
+//!   promised goes to: see `space`.
+
+use crate::alloc::group_load::Load;
+use crate::alloc::space::RESERVE;
+use crate::alloc::zone_quota::{self, WINDOW};
+use crate::blocked::NotApplied;
+use crate::core::{Core, Inner};
+use crate::format::SummaryEntry;
+use crate::layout::Layout;
+use crate::types::{Placement, StreamInfo};
+use furrow_log::budget::{Budget, Class, Permit};
+use furrow_log::pool::{GroupLoad, SuperzoneId};
+use furrow_log::writer::Kind as WriteKind;
+use furrow_rt::{Nanos, Page};
+use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
+use std::rc::Rc;
+use zerocopy::FromZeros;
+
+pub(crate) use crate::format::HEADS_PER_STREAM;
+
+/// Where a head writes.
+#[derive(Default, Clone)]
+pub(crate) struct Head {
+    /// Its superzone.
+    pub(crate) superzone: Option<u32>,
+    /// Next block of it, in striping order.
+    pub(crate) next: u32,
+    /// Owners of the blocks of the open segment.
+    pub(crate) summary: Vec<SummaryEntry>,
+    /// The superzone before and its generation: its zones hand their permits on. By the time
+    /// the next one is opened it may have been released, and be another head's.
+    pub(crate) previous: Option<(u32, u32)>,
+}
+
+/// What a head may do.
+#[derive(Default)]
+struct Turn {
+    /// Out of turn.
+    parked: bool,
+    /// Since when.
+    since: Nanos,
+    /// Its zones are being finished.
+    closing: bool,
+    /// They are because it pays, not because somebody waits.
+    unasked: bool,
+    /// Permits for its zones; of the first heads they are held in common.
+    permit: Option<Permit>,
+}
+
+/// A stream's state in memory.
+#[derive(Clone, Default)]
+struct Stream {
+    /// Head whose turn it is.
+    current: usize,
+    quota: u32,
+    /// Blocks written in this window.
+    window: u64,
+    /// Since the last sample of its class.
+    sampled: u64,
+    /// Blocks a second, going by the last window or what has since been seen to be more.
+    rate: u64,
+    /// Blocks written since the mount.
+    blocks: u64,
+}
+
+/// Streams and the permits of their heads.
+pub(crate) struct Streams {
+    streams: Vec<Stream>,
+    turns: Vec<Turn>,
+    began: Nanos,
+    /// When the sample of data, and that of nodes, began.
+    sampling: [Nanos; 2],
+    budget: Budget,
+    /// Superzones that saturate the drive; 0 if that is not known.
+    peak: u32,
+    /// Superzones that the drive's active zones allow.
+    available: u32,
+    placement: Placement,
+    load: Load,
+    /// A head in turn found no permits.
+    starved: bool,
+    /// Of the logs and the first heads: held as long as the engine lives.
+    _reserved: [Permit; 2],
+}
+
+impl Streams {
+    /// Books for the streams of `layout` on a drive of `geometry`, whose superzones are in `groups`
+    /// interference groups.
+    ///
+    /// # Errors
+    /// `Invalid` if the drive has fewer active zones than the file system was made for.
+    pub(crate) fn new(
+        geometry: &Geometry,
+        placement: Placement,
+        layout: &Layout,
+        groups: u32,
+        now: Nanos,
+    ) -> Result<Streams> {
+        let (streams, width, logs) = (layout.streams, layout.width, layout.log_permits());
+        let first = streams * width;
+        let permits = geometry.max_active.unwrap_or(u32::MAX).min(geometry.zones);
+        // Superzones begun and not filled are space nobody has: a sixteenth of the drive at most.
+        let by_space = layout.superzones / 16;
+        let extra = permits.saturating_sub(logs + first) / width;
+        let extra = extra.min(by_space).min(streams * (HEADS_PER_STREAM - 1));
+        let total = logs + first + extra * width;
+        if total > permits {
+            let message = format!(
+                "the drive has {permits} active zones, the file system was made for {total}"
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let budget = Budget::new(total, &[]);
+        let take = |class, count| budget.try_acquire(class, count).expect("invariant: the sum");
+        let reserved = [take(Class::Metadata, logs), take(Class::User, first)];
+        let most = match placement {
+            _ if extra == 0 => 1,
+            Placement::Fixed(count) => count.clamp(1, HEADS_PER_STREAM),
+            Placement::Split(counts) => counts
+                .iter()
+                .fold(1, |most, count| most.max(u32::from(*count)))
+                .min(HEADS_PER_STREAM),
+            Placement::Quota => HEADS_PER_STREAM,
+        };
+        let turn = |head: u32| Turn { parked: head >= streams, ..Turn::default() };
+        let mut this = Streams {
+            streams: (0..streams as usize)
+                .map(|current| Stream { current, quota: 1, ..Stream::default() })
+                .collect(),
+            turns: (0..streams * most).map(turn).collect(),
+            began: now,
+            sampling: [now; 2],
+            budget,
+            peak: if groups > 1 { groups } else { 0 },
+            available: streams + extra,
+            placement,
+            load: Load::new(groups, layout.segment_blocks),
+            starved: false,
+            _reserved: reserved,
+        };
+        this.fix(streams, most);
+        Ok(this)
+    }
+
+    /// Gives streams what `placement` fixes, of heads that there are: `most` for each stream.
+    fn fix(&mut self, streams: u32, most: u32) {
+        for index in 0..streams {
+            let quota = match self.placement {
+                Placement::Quota => return,
+                Placement::Fixed(_) => most,
+                Placement::Split(counts) => u32::from(counts[index as usize]).clamp(1, most),
+            };
+            self.streams[index as usize].quota = quota;
+            let heads = (0..quota).map(|round| (round * streams + index) as usize);
+            heads.for_each(|head| self.turns[head].parked = false);
+        }
+    }
+
+    /// Heads there are; more if a checkpoint knows of more.
+    pub(crate) fn heads(&self) -> usize {
+        self.turns.len()
+    }
+
+    fn grow_to(&mut self, heads: usize) {
+        let missing = heads.saturating_sub(self.turns.len());
+        self.turns.extend((0..missing).map(|_| Turn { parked: true, ..Turn::default() }));
+    }
+}
+
+/// Blocks a second, of `blocks` in `elapsed` nanoseconds.
+fn per_second(blocks: u64, elapsed: u64) -> u64 {
+    blocks.saturating_mul(1000) / (elapsed / Nanos::MILLI).max(1)
+}
+
+impl Core {
+    /// The stream that stands in for `stream` where permits allow fewer than six.
+    pub(crate) fn folded(&self, stream: u8) -> usize {
+        usize::from(match self.layout.streams {
+            6 => stream,
+            4 => [0, 1, 1, 2, 3, 3][usize::from(stream)],
+            _ => stream / 3,
+        })
+    }
+
+    /// Stream that `head` serves.
+    pub(crate) fn stream_of_head(&self, head: usize) -> usize {
+        head % self.layout.streams as usize
+    }
+
+    /// Heads of a stream, the one that is always there first.
+    fn heads_of(&self, stream: usize) -> impl Iterator<Item = usize> + use<> {
+        (stream..self.heads.len()).step_by(self.layout.streams as usize)
+    }
+
+    /// Payload blocks left in what a stream has open.
+    pub(crate) fn room_in(&self, stream: usize) -> u32 {
+        let open = |head: &usize| !self.streams.turns[*head].closing;
+        self.heads_of(stream).filter(open).map(|head| self.room_of(head)).sum()
+    }
+
+    /// Superzones that are written to, and the payload blocks left of each.
+    pub(crate) fn open_superzones(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let open = (0..self.heads.len()).filter(|head| !self.streams.turns[*head].closing);
+        open.filter_map(|head| Some((self.heads[head].superzone?, self.room_of(head))))
+    }
+
+    fn room_of(&self, head: usize) -> u32 {
+        let head = &self.heads[head];
+        let Some(superzone) = head.superzone else { return 0 };
+        let stripe = self.stripe(superzone);
+        // Each segment before took one for its summary.
+        stripe.payload_blocks().saturating_sub(head.next - head.next / stripe.segment)
+    }
+
+    /// Head that the next block of `stream` goes to; it has a superzone.
+    pub(crate) fn head_for(&mut self, stream: usize) -> Result<usize, NotApplied> {
+        if let Some(current) = self.head_in_segment(stream) {
+            return Ok(current);
+        }
+        self.end_window();
+        let chosen = match self.choose_head(stream)? {
+            Some(chosen) => chosen,
+            None => match self.borrow_head(stream) {
+                Some(borrowed) => return Ok(borrowed),
+                // Its permits are those of the superzone that is being closed.
+                None if self.streams.turns[stream].closing => {
+                    let streams = self.layout.streams as usize;
+                    return self.head_for((stream + 1) % streams);
+                }
+                None => {
+                    self.open_superzone(stream)?;
+                    stream
+                }
+            },
+        };
+        self.streams.streams[stream].current = chosen;
+        Ok(chosen)
+    }
+
+    /// The head whose turn it is, if it is within a segment.
+    fn head_in_segment(&self, stream: usize) -> Option<usize> {
+        let current = self.streams.streams[stream].current;
+        let head = &self.heads[current];
+        let within = !head.next.is_multiple_of(self.layout.segment_blocks);
+        (head.superzone.is_some() && within).then_some(current)
+    }
+
+    /// A head of another stream that has room, where the free superzones are not to be touched.
+    fn borrow_head(&mut self, stream: usize) -> Option<usize> {
+        if self.may_open() {
+            return None;
+        }
+        let streams = self.layout.streams as usize;
+        let class = |other: usize| (other < streams / 2) != (stream < streams / 2);
+        let mut others: Vec<usize> = (0..streams).filter(|other| *other != stream).collect();
+        others.sort_by_key(|other| (class(*other), *other));
+        for other in others {
+            let head = self.head_in_segment(other).or_else(|| self.begun_head(other));
+            if let Some(head) = head {
+                self.streams.streams[other].current = head;
+                return Some(head);
+            }
+        }
+        None
+    }
+
+    /// The next head in turn that has a superzone.
+    fn begun_head(&self, stream: usize) -> Option<usize> {
+        let heads: Vec<usize> = self.heads_of(stream).collect();
+        let current = self.streams.streams[stream].current;
+        let at = heads.iter().position(|head| *head == current).unwrap_or(0);
+        let mut in_turn = (0..heads.len()).map(|i| heads[(at + 1 + i) % heads.len()]);
+        in_turn.find(|head| {
+            self.heads[*head].superzone.is_some() && !self.streams.turns[*head].closing
+        })
+    }
+
+    /// The head to go on with: one in turn that is to be given a superzone, else of those that
+    /// have one that with the least load, by turns if that is even. With free superzones scarce,
+    /// one that has a superzone, if any.
+    fn choose_head(&mut self, stream: usize) -> Result<Option<usize>, NotApplied> {
+        let heads: Vec<usize> = self.heads_of(stream).collect();
+        let current = self.streams.streams[stream].current;
+        let at = heads.iter().position(|head| *head == current).unwrap_or(0);
+        let in_turn = |i: usize| heads[(at + 1 + i) % heads.len()];
+        let mut plenty = None;
+        let mut least: Option<(u64, usize)> = None;
+        for head in (0..heads.len()).map(in_turn) {
+            let turn = &self.streams.turns[head];
+            if turn.parked || turn.closing {
+                continue;
+            }
+            if let Some(superzone) = self.heads[head].superzone {
+                let group = self.zones.group(SuperzoneId(superzone));
+                let weighed = self.options.quota.weighed;
+                let load = if weighed { self.streams.load.of(group) } else { 0 };
+                if least.is_none_or(|(least, _)| load < least) {
+                    least = Some((load, head));
+                }
+                continue;
+            }
+            let plenty = *plenty.get_or_insert_with(|| self.free_superzones_are_plenty());
+            if plenty && self.open_superzone(head)? {
+                return Ok(Some(head));
+            }
+        }
+        Ok(least.map(|(_, head)| head).or_else(|| self.begun_head(stream)))
+    }
+
+    /// True if a superzone can be opened without need and what is promised can still be kept.
+    fn free_superzones_are_plenty(&self) -> bool {
+        let kept = RESERVE + 2;
+        let blocks = u64::from(kept) * u64::from(self.superzone_blocks());
+        kept < self.zones.free_count() && blocks < self.spare()
+    }
+
+    /// Gives `head` a new superzone; false if there are no permits for it.
+    fn open_superzone(&mut self, head: usize) -> Result<bool, NotApplied> {
+        let streams = self.layout.streams as usize;
+        if head >= streams && self.streams.turns[head].permit.is_none() {
+            let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
+            self.streams.starved |= permit.is_none();
+            if permit.is_none() {
+                return Ok(false);
+            }
+            self.streams.turns[head].permit = permit;
+        }
+        let Some(id) = self.zones.allocate(&self.group_loads(self.stream_of_head(head))) else {
+            // The reservation is there to make this impossible; better to stop than to lose.
+            let message = "no free superzone for a write already promised";
+            let error = Error::new(ErrorKind::NoSpace, message);
+            self.failed.get_or_insert(error.clone());
+            return Err(NotApplied::Failed(error));
+        };
+        let previous = self.heads[head]
+            .previous
+            .map(|(superzone, generation)| (SuperzoneId(superzone), generation))
+            .filter(|(id, generation)| self.zones.generation(*id) == *generation)
+            .map(|(id, _)| self.zones.get(id).zones);
+        let follows = !self.options.superzones_overlap;
+        for (column, zone) in self.zones.get(id).zones.into_iter().enumerate() {
+            let before = previous.as_ref().and_then(|zones| zones.get(column));
+            match before {
+                Some(before) if follows && self.writer.is_open(*before) => {
+                    self.writer.open_zone_after(zone, *before);
+                }
+                _ => self.writer.open_empty(zone),
+            }
+        }
+        let generation = self.zones.generation(id);
+        self.allocated.push((head as u8, id.0, generation));
+        self.heads[head] = Head { superzone: Some(id.0), ..Head::default() };
+        self.level(head);
+        Ok(true)
+    }
+
+    /// A head with a superzone joins the others of its stream.
+    fn level(&mut self, head: usize) {
+        let Some(own) = self.heads[head].superzone else { return };
+        let group = |superzone| self.zones.group(SuperzoneId(superzone));
+        let others: Vec<u32> = self
+            .heads_of(self.stream_of_head(head))
+            .filter(|other| *other != head && !self.streams.turns[*other].parked)
+            .filter_map(|other| self.heads[other].superzone.map(group))
+            .collect();
+        self.streams.load.level(group(own), others.into_iter());
+    }
+
+    /// What each interference group is going to be written, as seen by a stream: each stream
+    /// writes the same to each superzone it has open, nothing to parked ones.
+    fn group_loads(&self, stream: usize) -> Vec<GroupLoad> {
+        let mut groups = vec![GroupLoad::default(); self.zones.groups() as usize];
+        let nodes = |stream| stream >= self.layout.streams as usize / 2;
+        for other in 0..self.layout.streams as usize {
+            let parked = |head: usize| self.streams.turns[head].parked;
+            let begun = self
+                .heads_of(other)
+                .filter_map(|head| Some((parked(head), self.heads[head].superzone?)));
+            let begun: Vec<(bool, u32)> = begun.collect();
+            let busy = begun.iter().filter(|(parked, _)| !parked).count() as u64;
+            for (parked, superzone) in begun {
+                let group = &mut groups[self.zones.group(SuperzoneId(superzone)) as usize];
+                // Data and nodes are each written in bursts of their own.
+                group.class += u32::from(nodes(other) == nodes(stream));
+                if !parked && self.options.quota.by_load {
+                    group.own += u32::from(other == stream);
+                    group.load += self.streams.streams[other].rate / busy;
+                }
+            }
+        }
+        groups
+    }
+
+    /// A block of file data or a node was written by `head`.
+    pub(crate) fn count_block(&mut self, head: usize, superzone: u32) {
+        let stream = self.stream_of_head(head);
+        let stream = &mut self.streams.streams[stream];
+        stream.window += 1;
+        stream.sampled += 1;
+        stream.blocks += 1;
+        self.streams.load.count(self.zones.group(SuperzoneId(superzone)));
+    }
+
+    /// Notes the superzone before, and what becomes of the head's permits, now that its
+    /// superzone is written to the end.
+    pub(crate) fn head_is_full(&mut self, head: usize, superzone: u32) {
+        let id = SuperzoneId(superzone);
+        self.zones.mark_full(id);
+        let previous = Some((superzone, self.zones.generation(id)));
+        self.heads[head] = Head { previous, ..Head::default() };
+        if self.streams.turns[head].parked {
+            self.give_permit_back(head);
+        }
+    }
+
+    /// A zone of superzone `id` failed: whoever writes to it goes on in another. The permits to be
+    /// given back when its zones are closed, if the head is parked.
+    pub(crate) fn leave_superzone(&mut self, id: SuperzoneId) -> Option<Permit> {
+        let head = self.heads.iter().position(|head| head.superzone == Some(id.0))?;
+        let parked = self.streams.turns[head].parked;
+        if self.streams.turns[head].closing {
+            return None;
+        }
+        self.zones.mark_full(id);
+        let previous = (!parked).then(|| (id.0, self.zones.generation(id)));
+        self.heads[head] = Head { previous, ..Head::default() };
+        self.streams.turns[head].permit.take_if(|_| parked)
+    }
+
+    /// Gives back the permits of a head without a superzone, once the writes of the one before
+    /// are over.
+    fn give_permit_back(&mut self, head: usize) {
+        let Some(permit) = self.streams.turns[head].permit.take() else { return };
+        let Some((superzone, generation)) = self.heads[head].previous.take() else { return };
+        if self.zones.generation(SuperzoneId(superzone)) != generation {
+            return;
+        }
+        let (writer, zones) = (self.writer.clone(), self.zones.get(SuperzoneId(superzone)).zones);
+        self.rt.spawn_detached(async move {
+            for zone in zones {
+                writer.freed(zone).await;
+            }
+            drop(permit);
+        });
+    }
+
+    /// Streams of data, or of nodes.
+    fn class(&self, nodes: bool) -> std::ops::Range<usize> {
+        let streams = self.layout.streams as usize;
+        if nodes { streams / 2..streams } else { 0..streams / 2 }
+    }
+
+    /// Decides quotas anew if a window is over; before, raises those of streams that write much.
+    fn end_window(&mut self) {
+        let (now, elapsed) = (self.rt.now(), self.rt.now().since(self.streams.began));
+        let over = elapsed >= WINDOW;
+        if over {
+            self.streams.began = now;
+            self.streams.sampling = [now; 2];
+            for stream in &mut self.streams.streams {
+                stream.rate = per_second(stream.window, elapsed);
+                stream.sampled = 0;
+            }
+        }
+        let mut changed = Vec::new();
+        for nodes in [false, true] {
+            changed.extend(match over {
+                true => self.quotas_by_window(nodes),
+                false => self.quotas_by_sample(nodes),
+            });
+        }
+        if self.streams.placement != Placement::Quota {
+            return;
+        }
+        // What one leaves, another takes.
+        changed.sort_by_key(|(stream, quota)| *quota >= self.streams.streams[*stream].quota);
+        for (stream, quota) in changed {
+            self.set_quota(stream, quota);
+        }
+    }
+
+    /// What a class may have open, and payload blocks of a segment.
+    fn share(&self) -> (u32, u64) {
+        let share = zone_quota::share(self.streams.peak, self.streams.available);
+        (share, u64::from(self.layout.segment_blocks - 1))
+    }
+
+    /// Quotas of a class at the end of a window.
+    fn quotas_by_window(&mut self, nodes: bool) -> Vec<(usize, u32)> {
+        let (share, segment) = self.share();
+        let class = self.class(nodes);
+        let of = self.streams.streams[class.clone()].iter_mut();
+        let written: Vec<u64> = of.map(|stream| std::mem::take(&mut stream.window)).collect();
+        let quotas = zone_quota::quotas(&written, segment, share, HEADS_PER_STREAM);
+        class.zip(quotas.into_iter().flatten()).collect()
+    }
+
+    /// Quotas of streams of a class that get more before the window is over: as many superzones
+    /// as there are permits for that nobody holds.
+    fn quotas_by_sample(&mut self, nodes: bool) -> Vec<(usize, u32)> {
+        let (share, segment) = self.share();
+        let class = self.class(nodes);
+        let of = &self.streams.streams[class.clone()];
+        let sampled: Vec<u64> = of.iter().map(|stream| stream.sampled).collect();
+        if !self.options.quota.early || !zone_quota::is_sample(&sampled, segment, share) {
+            return Vec::new();
+        }
+        let now = self.rt.now();
+        let since = std::mem::replace(&mut self.streams.sampling[usize::from(nodes)], now);
+        let current: Vec<u32> = of.iter().map(|stream| stream.quota).collect();
+        let raised = zone_quota::raised(&sampled, &current, segment, share, HEADS_PER_STREAM);
+        let load_changed = raised.iter().any(Option::is_some);
+        for stream in &mut self.streams.streams[class.clone()] {
+            let blocks = std::mem::take(&mut stream.sampled);
+            if load_changed {
+                stream.rate = per_second(blocks, now.since(since));
+            }
+        }
+        let within = class.zip(raised).filter_map(|(stream, quota)| {
+            let quota = quota?.min(self.within_reach(stream));
+            (quota > self.streams.streams[stream].quota).then_some((stream, quota))
+        });
+        within.collect()
+    }
+
+    /// Superzones that a stream has, parked ones too, or can open without taking any from others.
+    fn within_reach(&self, stream: usize) -> u32 {
+        let has = |head: &usize| {
+            let turn = &self.streams.turns[*head];
+            !turn.closing && (!turn.parked || self.heads[*head].superzone.is_some())
+        };
+        let has = self.heads_of(stream).filter(has).count() as u32;
+        has + self.streams.budget.available() / self.layout.width
+    }
+
+    /// Whether a head has no superzone yet, and what is beside it if it has one.
+    fn open_group_load(&self, head: usize) -> (bool, GroupLoad) {
+        let Some(superzone) = self.heads[head].superzone else {
+            return (true, GroupLoad::default());
+        };
+        let groups = self.group_loads(self.stream_of_head(head));
+        (false, groups[self.zones.group(SuperzoneId(superzone)) as usize])
+    }
+
+    fn set_quota(&mut self, stream: usize, quota: u32) {
+        self.streams.streams[stream].quota = quota;
+        let heads: Vec<usize> = self.heads_of(stream).collect();
+        let active = heads.iter().filter(|head| !self.streams.turns[**head].parked).count();
+        for _ in active..quota as usize {
+            // Parked superzones are taken back before any is opened: those with least beside them.
+            let turn = |head: &&usize| &self.streams.turns[**head];
+            let parked = heads.iter().filter(|head| turn(head).parked && !turn(head).closing);
+            let next = parked.min_by_key(|head| (self.open_group_load(**head), **head));
+            let Some(next) = next.copied() else { break };
+            self.streams.turns[next].parked = false;
+            self.level(next);
+        }
+        for _ in quota as usize..active {
+            let busy = heads.iter().skip(1).filter(|head| !self.streams.turns[**head].parked);
+            let next = busy.max_by_key(|head| (self.open_group_load(**head), **head));
+            let Some(next) = next.copied() else { break };
+            self.streams.turns[next].parked = true;
+            self.streams.turns[next].since = self.rt.now();
+            if self.heads[next].superzone.is_none() {
+                self.give_permit_back(next);
+            }
+        }
+    }
+
+    /// The parked head to close, if permits are lacking or it pays: the fullest, which is cheapest
+    /// to finish. `idle`: nothing is written.
+    fn head_to_close(&mut self, idle: bool) -> Option<usize> {
+        let starved = std::mem::take(&mut self.streams.starved);
+        let scarce = self.streams.budget.available() < self.layout.width;
+        // What it still takes is room: it must not be lacked.
+        let closing = self.streams.turns.iter().any(|turn| turn.closing);
+        if closing || !(starved || scarce) || !self.free_superzones_are_plenty() {
+            return None;
+        }
+        let parked = (0..self.heads.len())
+            .filter(|head| self.streams.turns[*head].parked)
+            .filter(|head| self.heads[*head].superzone.is_some());
+        let head = parked.max_by_key(|head| (self.heads[*head].next, *head))?;
+        self.streams.turns[head].unasked = !starved;
+        (starved || self.pays(head, idle)).then_some(head)
+    }
+
+    /// Whether it pays to finish the zones of parked `head` though nobody waits for its permits.
+    fn pays(&self, head: usize, idle: bool) -> bool {
+        let (turn, superzone) = (&self.streams.turns[head], self.heads[head].superzone);
+        let blocks = superzone.map_or(0, |superzone| self.stripe(superzone).blocks());
+        let (next, segment) = (self.heads[head].next, self.layout.segment_blocks);
+        let left = blocks - next.min(blocks);
+        next.is_multiple_of(segment)
+            && self.rt.now().since(turn.since) >= WINDOW
+            && left <= blocks / if idle { 2 } else { 8 }
+    }
+
+    /// Fills the open segment of `head` with zeros, so that it ends with its summary.
+    pub(crate) fn pad_segment(&mut self, head: usize) {
+        while let Some(superzone) = self.heads[head].superzone {
+            let next = self.heads[head].next;
+            if next.is_multiple_of(self.layout.segment_blocks) {
+                return;
+            }
+            self.write_at(superzone, next, Page::zeroed(), WriteKind::Padding);
+            self.heads[head].summary.push(SummaryEntry::new_zeroed());
+            self.heads[head].next += 1;
+            self.finish_segment(head);
+        }
+    }
+
+    /// Closes the superzone of parked `head`, which is at the start of a segment: the zones whose
+    /// finish to await.
+    fn begin_closing(&mut self, head: usize) -> Vec<ZoneId> {
+        self.pad_segment(head);
+        let Some(superzone) = self.heads[head].superzone else { return Vec::new() };
+        self.streams.turns[head].closing = true;
+        self.zones.get(SuperzoneId(superzone)).zones
+    }
+
+    fn end_closing(&mut self, head: usize) {
+        if let Some(superzone) = self.heads[head].superzone {
+            self.zones.mark_full(SuperzoneId(superzone));
+            self.heads[head] = Head::default();
+        }
+        let turn = &mut self.streams.turns[head];
+        turn.closing = false;
+        turn.permit = None;
+        match std::mem::take(&mut turn.unasked) {
+            true => self.counters.superzones_finished += 1,
+            false => self.counters.superzones_closed += 1,
+        }
+    }
+
+    /// At recovery: makes room for the heads that the checkpoint or a record knows.
+    pub(crate) fn adopt_heads(&mut self, heads: usize) {
+        self.streams.grow_to(heads);
+        self.heads.resize(self.streams.heads(), Head::default());
+    }
+
+    /// At recovery, for a head beyond the first that may have been left in a superzone: brings it
+    /// to the start of a segment and takes its permits. Zones to finish if there are none.
+    fn adopt_head(&mut self, head: usize) -> Vec<ZoneId> {
+        if self.heads[head].superzone.is_none() {
+            return Vec::new();
+        }
+        let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
+        self.streams.turns[head].permit = permit;
+        // If this fills the superzone, its zones stay active until that is written: the permits
+        // are kept so long.
+        self.pad_segment(head);
+        let ended = self.heads[head].superzone.is_none();
+        if ended || self.streams.turns[head].permit.is_some() {
+            return Vec::new();
+        }
+        self.begin_closing(head)
+    }
+
+    /// See [`crate::Fs::streams`].
+    pub(crate) fn stream_infos(&self) -> Vec<StreamInfo> {
+        let names = crate::format::stream_names(self.layout.streams);
+        let info = |(index, name): (usize, &&'static str)| {
+            let stream = &self.streams.streams[index];
+            let open = |parked: bool| {
+                let has = |head: &usize| {
+                    self.heads[*head].superzone.is_some()
+                        && self.streams.turns[*head].parked == parked
+                };
+                self.heads_of(index).filter(has).count() as u32
+            };
+            StreamInfo {
+                name,
+                quota: stream.quota,
+                open: open(false),
+                parked: open(true),
+                blocks: stream.blocks,
+            }
+        };
+        names.iter().enumerate().map(info).collect()
+    }
+
+    /// Active zones the heads and logs may hold, and how many of them are held.
+    pub(crate) fn permits(&self) -> (u32, u32) {
+        let budget = &self.streams.budget;
+        (budget.total(), budget.total() - budget.available())
+    }
+}
+
+impl Inner {
+    /// Closes a parked superzone if another stream lacks its permits, or if it pays; `idle` says
+    /// that nothing is written.
+    pub(crate) fn close_parked(self: &Rc<Self>, idle: bool) {
+        if self.closing.get() {
+            return;
+        }
+        let (head, zones) = {
+            let core = &mut *self.core.borrow_mut();
+            let Some(head) = core.head_to_close(idle) else { return };
+            (head, core.begin_closing(head))
+        };
+        if zones.is_empty() {
+            return;
+        }
+        let inner = self.clone();
+        self.rt.spawn_detached(async move {
+            if let Err(error) = inner.close(head, zones).await {
+                inner.fail(&error);
+            }
+        });
+    }
+
+    /// See [`Core::adopt_head`].
+    pub(crate) async fn adopt_head(self: &Rc<Self>, head: usize) -> Result<()> {
+        let zones = self.core.borrow_mut().adopt_head(head);
+        if zones.is_empty() { Ok(()) } else { self.close(head, zones).await }
+    }
+
+    /// Closes the superzone a head writes to: the head goes on in another.
+    pub(crate) async fn leave_head(self: &Rc<Self>, superzone: SuperzoneId) -> Result<()> {
+        let (head, zones) = {
+            let core = &mut *self.core.borrow_mut();
+            let head = core.heads.iter().position(|head| head.superzone == Some(superzone.0));
+            let Some(head) = head else { return Ok(()) };
+            core.pad_segment(head);
+            // Padding may have ended it.
+            if core.heads[head].superzone != Some(superzone.0) {
+                return Ok(());
+            }
+            (head, core.begin_closing(head))
+        };
+        let mark = self.core.borrow().writer.mark();
+        self.wait_durable_or_relocated(mark).await?;
+        self.close(head, zones).await
+    }
+
+    async fn close(self: &Rc<Self>, head: usize, zones: Vec<ZoneId>) -> Result<()> {
+        let writer = self.core.borrow().writer.clone();
+        for zone in zones {
+            writer.close(zone).await?;
+        }
+        self.core.borrow_mut().end_closing(head);
+        self.progress.notify_all();
+        Ok(())
+    }
+
+    /// Waits until no superzone is being closed: whoever mounts next must find its zones as they
+    /// will be.
+    pub(crate) async fn closed(&self) {
+        let closing = || {
+            let core = self.core.borrow();
+            core.failed.is_none() && core.streams.turns.iter().any(|turn| turn.closing)
+        };
+        while closing() {
+            self.progress.wait().await;
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! Room on the drive: what is left, what is promised, and who may have the rest.
+//!
+//! *Room* is what the main area takes before anything is reset: the rest of each stream's
+//! superzone, and the free superzones. Every dirty page is *promised* one block of it. The rest is
+//! *spare*. Because a stream that has no superzone may write into another's (see
+//! [`Core::write_block`]), room is one number: no distribution of dirty pages over streams can make
+//! it insufficient, and asking costs the same however much is dirty.
+//!
+//! Operations ask *before* they change anything. Those of users leave a little more than
+//! [`RESERVE`] superzones spare, removals one: with that, cleaning can always move what is valid
+//! in a victim and write the nodes that changes. A cleaning under way has its own reservation,
+//! which nobody may go below. So a checkpoint, which writes what was promised, and a cleaning, once
+//! begun, never run out. Neither does recovery: what was written since the last durable checkpoint
+//! may be garbage after a crash, and has to be written again, so as much room again stays beyond
+//! all that.
+//!
+//! Whether users may have a block at all is another question, which a *count* answers: blocks
+//! *in use* are those that are valid and those that are dirty. Users may have up to the
+//! *capacity* in use: the main area without what cleaning needs to go on ([`Core::capacity`]).
+//! Only an operation that adds to what is in use is ever refused for good, and the refusal does not
+//! depend on where garbage lies. Overwriting, renaming and removing add nothing: they wait for
+//! room, which cleaning makes.
+//!
+//! Who lacks room stands in line, first come, first served; the first one cleans until there is
+//! enough ([`Inner::gain_space`]).
+
+use crate::blocked::{Blocked, Lack, NotApplied};
+use crate::clean::{Outcome, Urgency};
+use crate::core::{Core, Inner};
+use crate::tree::file::WRITE_BLOCKS_MAX;
+use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_rt::{Permit, Semaphore};
+use furrow_zone::Result;
+use std::rc::Rc;
+
+/// Superzones' worth of room that users leave for cleaning: what is valid in a victim, and as many
+/// nodes that point to it.
+pub(crate) const RESERVE: u32 = 2;
+/// Blocks that recovery may write beside what it replays: for files removed while open.
+const RECOVERY_MIN: u64 = 8;
+/// Blocks beyond the capacity that names and attributes of what exists already may take.
+const UPKEEP: u64 = 64;
+/// Share of the main area that users cannot have, so that cleaning finds garbage: a part in 32.
+const SLACK: u64 = 32;
+/// Checkpoints for an operation that adds blocks, after which it is said that none are left.
+const CHECKPOINTS_MAX: u32 = 4;
+/// Steps for an operation that lacks room, beside two for each superzone, after which it is said
+/// that there is none, if no step gave more than there had been.
+const STEPS_MIN: u32 = 32;
+
+/// What was done for an operation that lacks room, since there was last more than ever.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tried {
+    most: u64,
+    checkpoints: u32,
+    steps: u32,
+}
+
+/// What an operation does to the number of blocks in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// The operation adds at most this number of blocks.
+    User(u64),
+    /// The same, to names and attributes of what exists: a little more is kept for that. Nothing is
+    /// added by what only replaces blocks.
+    Upkeep(u64),
+    /// It makes room, at once or when it is followed up. It may use part of the reserve, and stands
+    /// in no line.
+    Removal,
+}
+
+impl Claim {
+    /// It only replaces blocks.
+    pub(crate) const SAME: Claim = Claim::Upkeep(0);
+}
+
+/// Who waits for room, and what is set aside.
+pub(crate) struct State {
+    /// One permit: whoever holds it is first in line.
+    pub(crate) line: Semaphore,
+    /// The operation that runs now is the first in line.
+    pub(crate) first: bool,
+    /// Room the cleaning under way will still need.
+    pub(crate) cleaning: u32,
+    /// A cleaning writes: it may open the superzones kept for it.
+    pub(crate) for_cleaning: bool,
+    /// Blocks written since the last durable checkpoint, but for cleaning: a crash makes them
+    /// garbage, and recovery may have to write as many again.
+    pub(crate) at_risk: u64,
+    /// How many of them the checkpoint under way covers.
+    pub(crate) at_risk_in_snapshot: u64,
+    /// Nodes that are dirty only because cleaning moved what they point to: after a crash they
+    /// are as they were.
+    pub(crate) moved_below: u64,
+    /// Valid blocks of the main area: the sum over its superzones.
+    pub(crate) valid: u64,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            line: Semaphore::new(1),
+            first: false,
+            cleaning: 0,
+            for_cleaning: false,
+            at_risk: 0,
+            at_risk_in_snapshot: 0,
+            moved_below: 0,
+            valid: 0,
+        }
+    }
+}
+
+impl Core {
+    /// Payload blocks of a whole superzone.
+    pub(crate) fn superzone_blocks(&self) -> u32 {
+        self.layout.stripe(self.layout.width).payload_blocks().max(1)
+    }
+
+    /// Payload blocks of superzone `id`, which may lack zones.
+    pub(crate) fn payload_of(&self, id: SuperzoneId) -> u32 {
+        match self.zones.width(id) {
+            0 => 0,
+            width => self.layout.stripe(width).payload_blocks(),
+        }
+    }
+
+    /// Blocks that can be written before anything is reset.
+    pub(crate) fn room(&self) -> u64 {
+        let open: u64 = (0..self.layout.streams as usize).map(|s| u64::from(self.room_in(s))).sum();
+        let free = if self.zones.is_narrow() {
+            let all = (0..self.zones.total()).map(SuperzoneId);
+            let free = all.filter(|id| self.zones.state(*id) == SuperzoneState::Free);
+            free.map(|id| u64::from(self.payload_of(id))).sum()
+        } else {
+            u64::from(self.zones.free_count()) * u64::from(self.superzone_blocks())
+        };
+        open + free
+    }
+
+    /// Payload blocks of the main area.
+    pub(crate) fn main_blocks(&self) -> u64 {
+        let tables = SuperzoneState::Tables;
+        if self.zones.is_narrow() {
+            let all = (0..self.zones.total()).map(SuperzoneId);
+            let all = all.filter(|id| self.zones.state(*id) != tables);
+            return all.map(|id| u64::from(self.payload_of(id))).sum();
+        }
+        let superzones = self.zones.total() - self.zones.count(tables);
+        u64::from(superzones) * u64::from(self.superzone_blocks())
+    }
+
+    /// Blocks that users may have in use. The rest is garbage or free: what cleaning needs at
+    /// once, and what keeps victims worth cleaning; at least the largest write, as far as a small
+    /// drive allows.
+    pub(crate) fn capacity(&self) -> u64 {
+        let blocks = self.main_blocks();
+        let write = (WRITE_BLOCKS_MAX as u64 + 8).min(blocks / 16);
+        let slack = (blocks / SLACK).max(u64::from(self.superzone_blocks())).max(write);
+        blocks.saturating_sub(self.kept_from_users() + UPKEEP + slack)
+    }
+
+    /// Blocks in use: valid, or dirty. What is dirty may replace something valid; then this is too
+    /// much until the dirty block is written.
+    pub(crate) fn in_use(&self) -> u64 {
+        self.space.valid + self.cache.dirty_pages() as u64
+    }
+
+    /// True if `added` blocks more may be in use.
+    pub(crate) fn has_blocks(&self, added: u64) -> bool {
+        self.in_use() + added <= self.capacity()
+    }
+
+    /// Room beyond what is promised.
+    pub(crate) fn spare(&self) -> u64 {
+        self.room().saturating_sub(self.cache.dirty_pages() as u64)
+    }
+
+    /// True if at least `wanted` blocks of room are spare. Asked by every change: most of the
+    /// time the free superzones alone will do.
+    pub(crate) fn has_spare(&self, wanted: u64) -> bool {
+        let wanted = wanted + self.cache.dirty_pages() as u64;
+        let whole = !self.zones.is_narrow();
+        let free = u64::from(self.zones.free_count()) * u64::from(self.superzone_blocks());
+        whole && free >= wanted || self.room() >= wanted
+    }
+
+    /// Room that users leave: two superzones' worth for cleaning, and a quarter of one for nodes
+    /// that several victims share.
+    pub(crate) fn kept_from_users(&self) -> u64 {
+        let per = u64::from(self.superzone_blocks());
+        u64::from(RESERVE) * per + per / 4 + RECOVERY_MIN
+    }
+
+    /// Room that must stay spare.
+    pub(crate) fn kept(&self, removal: bool) -> u64 {
+        let per = u64::from(self.superzone_blocks());
+        let kept = if removal { per + RECOVERY_MIN } else { self.kept_from_users() };
+        kept.max(u64::from(self.space.cleaning) + self.recovery_needs())
+    }
+
+    /// Room that recovery may need after a crash now: to write again what is dirty, and what was
+    /// written since the last durable checkpoint.
+    pub(crate) fn recovery_needs(&self) -> u64 {
+        let dirty = self.cache.dirty_pages() as u64;
+        RECOVERY_MIN + self.space.at_risk + dirty.saturating_sub(self.space.moved_below)
+    }
+
+    /// A checkpoint's snapshot: what was written before it.
+    pub(crate) fn snapshot_space(&mut self) {
+        self.space.at_risk_in_snapshot = self.space.at_risk;
+        self.space.moved_below = 0;
+    }
+
+    /// The checkpoint is durable.
+    pub(crate) fn space_durable(&mut self) {
+        debug_assert_eq!(
+            self.space.valid,
+            self.superzone_valid.iter().map(|valid| u64::from(*valid)).sum::<u64>(),
+            "valid blocks of the main area"
+        );
+        self.space.at_risk -= std::mem::take(&mut self.space.at_risk_in_snapshot);
+    }
+
+    /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if there is no
+    /// room for them, if it adds blocks that are not there to be had, or if others have waited for
+    /// longer.
+    pub(crate) fn reserve(
+        &mut self,
+        data: u32,
+        nodes: u32,
+        claim: Claim,
+    ) -> Result<(), NotApplied> {
+        if self.replaying {
+            return Ok(());
+        }
+        let removal = claim == Claim::Removal;
+        let (added, beyond) = match claim {
+            Claim::User(added) => (added, 0),
+            Claim::Upkeep(added) => (added, UPKEEP),
+            Claim::Removal => (0, 0),
+        };
+        if added > 0 && self.in_use() + added > self.capacity() + beyond {
+            return Err(Blocked::Space(Lack::Blocks).into());
+        }
+        if nodes + 8 > self.ids.free_count() && !removal {
+            return Err(Blocked::Space(Lack::Nodes).into());
+        }
+        let others_first = !removal && !self.space.first && self.space.line.available() == 0;
+        let wanted = u64::from(data) + u64::from(nodes);
+        if others_first || !self.has_spare(self.kept(removal) + wanted) {
+            return Err(Blocked::Space(Lack::Room).into());
+        }
+        Ok(())
+    }
+
+    /// Whether a stream may take a free superzone: the last ones are for cleaning.
+    pub(crate) fn may_open(&self) -> bool {
+        let keep = if self.space.for_cleaning { 0 } else { RESERVE };
+        self.zones.free_count() > keep
+    }
+
+    /// True if a checkpoint would give back what is lacking.
+    fn checkpoint_gains(&self, lack: Lack) -> bool {
+        match lack {
+            Lack::Room => self.empty_superzones().next().is_some(),
+            Lack::Nodes => self.ids.waiting_count() > 0,
+            // What is dirty is counted beside what it replaces, until it is written.
+            Lack::Blocks => self.cache.dirty_pages() > 0,
+        }
+    }
+
+    /// Counts a step of making room; false once the limit of steps without gain is reached.
+    fn may_try(&mut self, lack: Lack, tried: &mut Tried) -> bool {
+        let spare = self.spare();
+        match lack {
+            Lack::Blocks => {
+                tried.checkpoints += 1;
+                return tried.checkpoints <= CHECKPOINTS_MAX;
+            }
+            Lack::Room => self.counters.space_waits += 1,
+            Lack::Nodes => {}
+        }
+        if spare > tried.most {
+            *tried = Tried { most: spare, ..Tried::default() };
+        }
+        tried.steps += 1;
+        tried.steps <= STEPS_MIN + 2 * self.zones.total()
+    }
+
+    /// Superzones written to their end that hold nothing valid.
+    pub(crate) fn empty_superzones(&self) -> impl Iterator<Item = SuperzoneId> + '_ {
+        let empty = self.superzone_valid.iter().enumerate().filter(|(_, valid)| **valid == 0);
+        empty
+            .map(|(index, _)| SuperzoneId(index as u32))
+            .filter(|id| self.zones.state(*id) == SuperzoneState::Full)
+    }
+}
+
+impl Inner {
+    /// Stands in the line of those who lack room; first in it while the answer lives.
+    pub(crate) async fn wait_in_line(&self) -> Permit {
+        let line = self.core.borrow().space.line.clone();
+        line.acquire(1).await
+    }
+
+    /// Makes room by one step, for the first in line; false if there is nothing to reclaim.
+    pub(crate) async fn gain_space(self: &Rc<Self>, lack: Lack, tried: &mut Tried) -> Result<bool> {
+        if !self.core.borrow_mut().may_try(lack, tried) {
+            return Ok(false);
+        }
+        if self.core.borrow().checkpoint_gains(lack) {
+            self.checkpoint(false).await?;
+            return Ok(true);
+        }
+        if lack == Lack::Blocks {
+            return Ok(false);
+        }
+        if lack == Lack::Nodes {
+            if self.core.borrow_mut().grow_tables() {
+                self.checkpoint(false).await?;
+                return Ok(true);
+            }
+            // With a superzone more, the tables would have room for nodes.
+            if !self.core.borrow().tables_can_grow() {
+                return Ok(false);
+            }
+        }
+        // What was written since the last checkpoint keeps room from everybody: no victim gives
+        // that back.
+        let unsafe_most = |core: &Core| core.recovery_needs() > core.kept_from_users();
+        if unsafe_most(&self.core.borrow()) {
+            self.checkpoint(false).await?;
+            return Ok(true);
+        }
+        // Cleaning comes cheap where much is garbage. Else what is dirty is written first: what
+        // it replaces is garbage only then. At last, anything.
+        for urgency in [Urgency::Waiting, Urgency::Last] {
+            match self.clean_some(urgency).await? {
+                Outcome::Gained | Outcome::Moved => return Ok(true),
+                Outcome::Nothing => {}
+            }
+            let unsafe_yet = self.core.borrow().recovery_needs() > RECOVERY_MIN;
+            if unsafe_yet && tried.checkpoints < CHECKPOINTS_MAX {
+                tried.checkpoints += 1;
+                self.checkpoint(false).await?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

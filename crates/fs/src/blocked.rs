@@ -1,0 +1,77 @@
+//! Why an operation was not applied: it failed, or it is blocked until something is loaded, until
+//! there is space, or until less is dirty. It has changed nothing; see [`crate::core`].
+
+use crate::format::Pointer;
+use crate::tree::cache::Key;
+use furrow_zone::{Error, ErrorKind};
+use smallvec::SmallVec;
+
+/// A block to be read into the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetch {
+    pub(crate) key: Key,
+    pub(crate) pointer: Pointer,
+}
+
+/// What an operation lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// Blocks that can be written before anything is reset.
+    Room,
+    /// Blocks that users may have in use.
+    Blocks,
+    /// Node ids.
+    Nodes,
+}
+
+impl Lack {
+    pub(crate) fn error(self) -> Error {
+        let message = match self {
+            Lack::Room | Lack::Blocks => "no space left on the drive",
+            Lack::Nodes => "no inode left",
+        };
+        Error::new(ErrorKind::NoSpace, message)
+    }
+}
+
+/// What an operation waits for before it is run again.
+#[derive(Debug)]
+pub(crate) enum Blocked {
+    /// These blocks in the cache.
+    Load(SmallVec<[Fetch; 4]>),
+    /// Room on the drive, or node ids.
+    Space(Lack),
+    /// Fewer dirty pages.
+    Throttle,
+}
+
+/// Why an operation was not applied.
+#[derive(Debug)]
+pub(crate) enum NotApplied {
+    /// It failed, and running it again would not help.
+    Failed(Error),
+    Blocked(Blocked),
+}
+
+impl From<Error> for NotApplied {
+    fn from(error: Error) -> NotApplied {
+        NotApplied::Failed(error)
+    }
+}
+
+impl From<Blocked> for NotApplied {
+    fn from(blocked: Blocked) -> NotApplied {
+        NotApplied::Blocked(blocked)
+    }
+}
+
+/// The error of an operation that nobody runs again.
+pub(crate) fn error_of(why: NotApplied) -> Error {
+    match why {
+        NotApplied::Failed(error) => error,
+        NotApplied::Blocked(Blocked::Space(lack)) => lack.error(),
+        NotApplied::Blocked(Blocked::Load(_) | Blocked::Throttle) => {
+            Error::new(ErrorKind::Io, "not prepared")
+        }
+    }
+}

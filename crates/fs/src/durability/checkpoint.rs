@@ -1,0 +1,678 @@
+//! Checkpoints: the only way tables reach the drive, and the only thing that lets zones be reset.
+//!
+//! In one stretch without an await everything dirty is dispatched and a *snapshot* is
+//! taken of dirty table entries, stream positions, open summaries and the rest. Operations then go
+//! on. What was dispatched before the snapshot is awaited and flushed; then the table deltas,
+//! flushed; then the checkpoint record with FUA. Only then are zones released.
+//!
+//! What happens when the delta log has no room for another checkpoint's deltas is in `merge`.
+
+use crate::alloc::heads::Head;
+use crate::blocked::{Blocked, Fetch, NotApplied};
+use crate::canary::Canary;
+use crate::core::{Core, Inner};
+use crate::format::{
+    CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
+    table,
+};
+use crate::tables::delta_merge::{Plan, TABLES, TablePages, Write};
+use crate::tree::cache::Key;
+use crate::types::Ino;
+use furrow_log::Mark;
+use furrow_log::format::{Descriptor, ExtentEntry};
+use furrow_log::pool::{ReleaseProof, SuperzoneId};
+use furrow_log::record::{RecordId, blocks_for, seal};
+use furrow_log::writer::{Durability, Kind as WriteKind};
+use furrow_rt::Nanos;
+use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Checkpoints tried in a row while one zone after the other fails.
+const ATTEMPTS: u32 = 8;
+
+/// Index nodes that a snapshot asks for at once.
+const LOADED_AT_ONCE: usize = 256;
+
+/// Where checkpoints and tables are.
+#[derive(Clone, Default)]
+pub(crate) struct State {
+    /// Newest durable checkpoint.
+    pub(crate) id: u64,
+    /// Mount epoch.
+    pub(crate) epoch: u64,
+    /// Zone of the ring written now: 0 or 1.
+    pub(crate) ring: u8,
+    /// Ring zones that hold anything.
+    pub(crate) ring_used: [bool; 2],
+    /// Blocks of the newest checkpoint.
+    pub(crate) blocks: u32,
+    /// Bytes of table entries on their way to the drive.
+    pub(crate) snapshot_bytes: u64,
+    /// Something changed since the last snapshot that needs a checkpoint.
+    pub(crate) forced: bool,
+    /// The next checkpoint goes to the ring's other zone.
+    pub(crate) leave_ring: bool,
+    /// Files whose changed blocks the last snapshot left in memory, because nodes above them are
+    /// damaged: they hold up nobody else's data.
+    pub(crate) aside: BTreeMap<Ino, Error>,
+}
+
+/// What a checkpoint says, apart from where its tables are.
+#[derive(Clone)]
+pub(crate) struct Image {
+    pub(crate) body: CheckpointBody,
+    pub(crate) heads: Vec<Head>,
+    pub(crate) descriptors: Vec<Descriptor>,
+    pub(crate) orphans: Vec<u32>,
+}
+
+impl Image {
+    /// True if it was written by an unmount: nothing came after it.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.body.flags.get() & 1 == 1
+    }
+}
+
+/// A unit to be written: its table, its number there, its bytes.
+pub(crate) type TablePageBytes = (usize, u32, Vec<u8>);
+
+struct Snapshot {
+    image: Image,
+    nat: Vec<(u32, NatEntry)>,
+    sit: Vec<(u32, SitEntry)>,
+    /// What to do with the deltas of each log.
+    plans: Vec<Plan>,
+    /// Table pages to write instead of deltas, of each log.
+    writes: Vec<Write>,
+    /// The tables.
+    places: TablePages,
+    /// Superzones of tables that this checkpoint is the first to list.
+    grown: Vec<u32>,
+    releasable: Vec<SuperzoneId>,
+    /// Zones that failed before it, what they lost is written elsewhere.
+    lost: Vec<ZoneId>,
+    names: u64,
+    stamp: u64,
+    mark: Mark,
+}
+
+/// Whether an error may be that of one file: of a node that is damaged or cannot be read, on a
+/// drive that answers.
+fn of_a_file(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) && !error.is_gone()
+}
+
+impl Core {
+    /// Loads what dispatching every dirty page needs: the index nodes above their holders.
+    fn prepare_write_all(&mut self) -> Result<(), NotApplied> {
+        let mut missing = SmallVec::new();
+        for ino in self.files_to_write() {
+            match self.prepare_write_file(ino) {
+                Err(NotApplied::Blocked(Blocked::Load(fetches)))
+                    if missing.len() < LOADED_AT_ONCE =>
+                {
+                    missing.extend(fetches);
+                }
+                Err(NotApplied::Blocked(Blocked::Load(_))) => break,
+                done => done?,
+            }
+        }
+        if missing.is_empty() { Ok(()) } else { Err(Blocked::Load(missing).into()) }
+    }
+
+    /// Files with dirty pages, but for those that are set aside.
+    fn files_to_write(&self) -> Vec<Ino> {
+        let files = self.cache.dirty_files().map(Ino);
+        files.filter(|ino| !self.checkpoint.aside.contains_key(ino)).collect()
+    }
+
+    /// The same for one file.
+    pub(crate) fn prepare_write_file(&mut self, ino: Ino) -> Result<(), NotApplied> {
+        let mut blocks = self.cache.dirty_of(ino.0).peekable();
+        if blocks.peek().is_none() {
+            return Ok(());
+        }
+        let blocks: Vec<u32> = blocks.collect();
+        if self.inode(ino)?.head.height < 2 {
+            return Ok(());
+        }
+        let mut missing: SmallVec<[Fetch; 4]> = SmallVec::new();
+        for block in blocks {
+            match self.holder(ino, block) {
+                Err(NotApplied::Blocked(Blocked::Load(fetches)))
+                    if missing.len() < LOADED_AT_ONCE =>
+                {
+                    // Neighbours lack the same node.
+                    let new = fetches.into_iter().filter(|new| {
+                        missing.last().is_none_or(|last| last.pointer.addr != new.pointer.addr)
+                    });
+                    let new: SmallVec<[Fetch; 4]> = new.collect();
+                    missing.extend(new);
+                }
+                Err(NotApplied::Blocked(Blocked::Load(_))) => break,
+                done => drop(done?),
+            }
+        }
+        if missing.is_empty() { Ok(()) } else { Err(Blocked::Load(missing).into()) }
+    }
+
+    /// True if a checkpoint would write anything new.
+    pub(crate) fn needs_checkpoint(&self) -> bool {
+        self.checkpoint.forced
+            || self.cache.dirty_pages() > 0
+            || self.namespace_log.len() > 0
+            || self.nat.dirty_count() > 0
+            || self.sit.dirty_count() > 0
+    }
+
+    fn image(&self, clean: bool) -> Image {
+        let body = CheckpointBody {
+            flags: u32::from(clean).into(),
+            streams: (self.heads.len() as u32).into(),
+            sync_half: u32::from(self.sync.half).into(),
+            sync_next: self.sync.next.into(),
+            sync_sequence: self.sync.sequence.into(),
+            sync_limit: u64::MAX.into(),
+            sync_epoch: self.checkpoint.epoch.into(),
+            namespace_sequence: self.namespace_log.next().into(),
+            written: self.rt.wall().0.into(),
+            inodes: self.inodes.into(),
+            generation: self.generation.into(),
+            ..CheckpointBody::new_zeroed()
+        };
+        Image {
+            body,
+            heads: self.heads.clone(),
+            descriptors: self.zones.descriptors(),
+            orphans: self.orphans.iter().map(|ino| ino.0).collect(),
+        }
+    }
+
+    /// The snapshot.
+    fn take_snapshot(&mut self, clean: bool) -> Result<Snapshot, NotApplied> {
+        let lost = self.take_back()?;
+        self.prepare_write_all()?;
+        self.now();
+        for ino in self.files_to_write() {
+            self.write_file(ino)?;
+        }
+        let nodes: Vec<Key> = self.cache.all_dirty().collect();
+        for key in nodes {
+            if let Key::Node(nid) = key {
+                self.write_node(nid)?;
+            }
+        }
+        let image = self.image(clean);
+        self.changed_nodes.snapshot();
+        self.allocated_in_snapshot = self.allocated.len();
+        self.ids.snapshot();
+        self.snapshot_space();
+        self.checkpoint.forced = false;
+        let dirty = [self.nat.dirty_count() as u32, self.sit.dirty_count() as u32];
+        let mut plans = self.plan_logs(dirty);
+        let nat = self.nat.take_dirty();
+        let sit = self.sit.take_dirty();
+        let writes = self.take_unmerged(&mut plans);
+        let entries =
+            nat.len() * size_of::<(u32, NatEntry)>() + sit.len() * size_of::<(u32, SitEntry)>();
+        self.checkpoint.snapshot_bytes = entries as u64;
+        self.note_memory();
+        let releasable = self.empty_superzones().collect();
+        Ok(Snapshot {
+            image,
+            nat,
+            sit,
+            plans,
+            writes,
+            places: self.table_pages.clone(),
+            grown: self.table_zones.pending(),
+            releasable,
+            lost,
+            names: self.namespace_log.next(),
+            stamp: self.stamp,
+            mark: self.writer.mark(),
+        })
+    }
+
+    /// Takes a snapshot back: a zone failed that holds what it tells of.
+    fn abandon_snapshot(&mut self, snapshot: &Snapshot) {
+        let pages =
+            |table| snapshot.writes.iter().flat_map(move |write| write.table_pages_of(table));
+        self.nat.untake(&snapshot.nat, pages(TABLES[0]));
+        self.sit.untake(&snapshot.sit, pages(TABLES[1]));
+        self.checkpoint.snapshot_bytes = 0;
+    }
+
+    /// Writes changed table entries, or table pages: what checkpoint `id`, whose snapshot this was,
+    /// is to list. When table pages were written, answers when that began.
+    fn write_tables(&mut self, id: u64, snapshot: &mut Snapshot) -> Result<Option<Nanos>> {
+        let mut held_up = None;
+        for index in 0..self.logs.len() {
+            let record = self.record_id(kind::DELTA, id, 0);
+            match snapshot.plans[index] {
+                Plan::Write => {
+                    held_up = Some(self.rt.now());
+                    let write = std::mem::take(&mut snapshot.writes[index]);
+                    self.write_table_pages(id, index, write, &mut snapshot.places)?;
+                    continue;
+                }
+                Plan::Switch => self.logs[index].delta.fill_and_switch_half()?,
+                Plan::Append => {}
+            }
+            let of = |which: u8| self.log_of(usize::from(which)) == index;
+            let (nat, sit) = (of(table::NAT), of(table::SIT));
+            let nat = snapshot.nat.iter().filter(|_| nat);
+            let nat = nat.map(|(i, entry)| (table::NAT, *i, entry.as_bytes()));
+            let sit = snapshot.sit.iter().filter(|_| sit);
+            let sit = sit.map(|(i, entry)| (table::SIT, *i, entry.as_bytes()));
+            // Whether its writes worked is seen by the drain that follows.
+            let log = &mut self.logs[index];
+            drop(log.delta.append(&record, nat.chain(sit), &mut log.extents)?);
+        }
+        Ok(held_up)
+    }
+
+    pub(crate) fn record_id(&self, kind: u16, checkpoint: u64, sequence: u64) -> RecordId {
+        RecordId {
+            kind,
+            epoch: self.checkpoint.epoch,
+            checkpoint,
+            sequence,
+            device: self.layout.device,
+            object: self.layout.uuid,
+        }
+    }
+
+    /// Body of a checkpoint: sections in the order of the format.
+    pub(crate) fn encode_image(&self, image: &Image, places: &TablePages) -> Vec<u8> {
+        let extents = self.logs.iter().map(|log| log.extents.len() as u32);
+        let mut body = image.body;
+        body.extents = extents.sum::<u32>().into();
+        body.log_extents = (self.logs[0].extents.len() as u32).into();
+        body.units = (places.iter().map(Vec::len).sum::<usize>() as u32).into();
+        body.nat_units = (places[0].len() as u32).into();
+        body.superzones = (image.descriptors.len() as u32).into();
+        body.orphans = (image.orphans.len() as u32).into();
+        let (half, next) = self.logs[0].delta.position();
+        body.delta_half = u32::from(half).into();
+        body.delta_next = next.into();
+        if let Some(log) = self.logs.get(1) {
+            let (half, next) = log.delta.position();
+            body.sit_half = u32::from(half).into();
+            body.sit_next = next.into();
+        }
+        let mut out = body.as_bytes().to_vec();
+        out.extend(self.layout.encode().as_bytes());
+        for head in &image.heads {
+            let state = StreamState {
+                superzone: head.superzone.unwrap_or(u32::MAX).into(),
+                next: head.next.into(),
+                summary: (head.summary.len() as u32).into(),
+                reserved: 0.into(),
+            };
+            out.extend(state.as_bytes());
+        }
+        for extent in self.logs.iter().flat_map(|log| &log.extents) {
+            out.extend(extent.entry().as_bytes());
+        }
+        for pages in places {
+            out.extend(pages.as_bytes());
+        }
+        out.extend(image.descriptors.as_bytes());
+        for orphan in &image.orphans {
+            out.extend(orphan.to_le_bytes());
+        }
+        for head in &image.heads {
+            out.extend(head.summary.as_bytes());
+        }
+        out
+    }
+
+    /// Room in the ring's current zone, in blocks.
+    pub(crate) fn ring_room(&self) -> u32 {
+        let zone = self.layout.ring_start + u32::from(self.checkpoint.ring);
+        let zone = ZoneId(zone);
+        let usable = self.writer.is_open(zone) && !self.checkpoint.leave_ring;
+        if usable { self.writer.room(zone) } else { 0 }
+    }
+
+    /// Writes a checkpoint record, in the other zone of the ring if this one has no room.
+    ///
+    /// # Errors
+    /// If it is longer than a zone, which holds a superblock too.
+    pub(crate) fn write_checkpoint(&mut self, id: u64, body: &[u8]) -> Result<()> {
+        let (blocks, most) = (blocks_for(body.len()), self.layout.capacity.saturating_sub(1));
+        if blocks > most {
+            let message = format!(
+                "{}: a checkpoint of {blocks} blocks, in a zone of the ring fit {most}: {} removed \
+                 files could not be freed",
+                self.device.name(),
+                self.orphans.len()
+            );
+            return Err(Error::new(ErrorKind::NoSpace, message));
+        }
+        if self.ring_room() < blocks_for(body.len()) {
+            let old = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
+            self.fill_zone(old);
+            self.checkpoint.ring = 1 - self.checkpoint.ring;
+            let new = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
+            self.open_after(new, Some(old));
+            self.write_superblock(new);
+            self.checkpoint.leave_ring = false;
+        }
+        let zone = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
+        let record = seal(&self.record_id(kind::CHECKPOINT, id, id), body, &self.pages);
+        self.checkpoint.blocks = record.len() as u32;
+        self.dispatch(zone, record, WriteKind::Checkpoint, Durability::Fua);
+        self.checkpoint.ring_used[usize::from(self.checkpoint.ring)] = true;
+        Ok(())
+    }
+
+    /// Writes a superblock copy, the first block of a ring zone.
+    pub(crate) fn write_superblock(&mut self, zone: ZoneId) {
+        let id = self.record_id(kind::SUPERBLOCK, self.checkpoint.id, 0);
+        let pages = seal(&id, self.layout.encode().as_bytes(), &self.pages);
+        self.dispatch(zone, pages, WriteKind::Checkpoint, Durability::Fua);
+    }
+
+    /// What the durable checkpoint `id`, whose snapshot this was, allows.
+    fn checkpoint_durable(&mut self, id: u64, names: u64) {
+        self.checkpoint.id = id;
+        self.zones.checkpoint_durable(id);
+        self.namespace_log.durable(names);
+        self.changed_nodes.durable();
+        self.allocated.drain(..self.allocated_in_snapshot);
+        self.allocated_in_snapshot = 0;
+        self.ids.durable();
+        self.space_durable();
+        self.counters.checkpoints += 1;
+    }
+
+    /// Zones of the logs that the durable checkpoint no longer needs, whose halves are empty from
+    /// now on. `sync_half` is where its sync records start.
+    fn stale_log_zones(&mut self, sync_half: u8) -> Vec<ZoneId> {
+        let mut zones = Vec::new();
+        let other_ring = 1 - self.checkpoint.ring;
+        if std::mem::take(&mut self.checkpoint.ring_used[usize::from(other_ring)]) {
+            zones.push(ZoneId(self.layout.ring_start + u32::from(other_ring)));
+        }
+        for (index, log) in self.logs.iter().enumerate() {
+            let other = 1 - log.delta.position().0;
+            if log.is_in_one_half() && !log.delta.is_clean(other) {
+                zones.extend(self.layout.delta_half(index, other));
+            }
+        }
+        let other = 1 - self.sync.half;
+        if sync_half == self.sync.half && self.sync.used[usize::from(other)] {
+            // It counts as used until it is empty: see `sync_released`.
+            zones.extend(self.layout.sync_half(other));
+        }
+        zones
+    }
+
+    /// The halves of delta logs not in use were reset, if no extent is in them.
+    pub(crate) fn delta_released(&mut self) {
+        for log in self.logs.iter_mut().filter(|log| log.is_in_one_half()) {
+            let other = 1 - log.delta.position().0;
+            log.delta.half_released(other);
+        }
+    }
+
+    /// Zones of the sync log were reset: a half may be written again once all of it was.
+    fn sync_released(&mut self, zones: &[ZoneId]) {
+        for half in [0, 1] {
+            if self.layout.sync_half(half).iter().all(|zone| zones.contains(zone)) {
+                self.sync.used[usize::from(half)] = false;
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Makes everything so far durable and gives back what that frees. `clean` marks an unmount.
+    pub(crate) async fn checkpoint(self: &Rc<Self>, clean: bool) -> Result<()> {
+        // A task of its own: once begun it must end, whoever asked for it may go away.
+        let inner = self.clone();
+        let task = self.rt.spawn(async move { inner.checkpoint_whole(clean).await });
+        task.await
+    }
+
+    async fn checkpoint_whole(self: &Rc<Self>, clean: bool) -> Result<()> {
+        let _one = self.checkpoint_lock.acquire(1).await;
+        if self.ended.get() {
+            // It was waited for while an unmount wrote everything.
+            return self.core.borrow().failed.clone().map_or(Ok(()), Err);
+        }
+        if !clean && !self.core.borrow().needs_checkpoint() {
+            // What is dispatched already may still be on its way.
+            let (stamp, mark) = {
+                let core = self.core.borrow();
+                (core.stamp, core.writer.mark())
+            };
+            if self.flushed(stamp, mark, &[]).await.is_ok() {
+                return Ok(());
+            }
+            self.close_failed().await?;
+        }
+        self.checkpoint_surely(clean).await
+    }
+
+    /// A checkpoint, wherever zones that fail meanwhile let it be. Whoever calls it holds the lock.
+    pub(crate) async fn checkpoint_surely(self: &Rc<Self>, clean: bool) -> Result<()> {
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            match self.try_checkpoint(clean).await? {
+                None => return Ok(()),
+                Some(error) => last = Some(error),
+            }
+            self.close_failed().await?;
+        }
+        let error = last.unwrap_or_else(|| Error::new(ErrorKind::Io, "no attempt"));
+        self.fail(&error);
+        Err(error)
+    }
+
+    async fn try_snapshot(self: &Rc<Self>, clean: bool) -> Result<Snapshot> {
+        let _held = self.hold_appends().await;
+        let snapshot = self.run(|core| {
+            core.writable()?;
+            core.take_snapshot(clean)
+        });
+        snapshot.await
+    }
+
+    /// Sets aside the files whose changed blocks cannot be placed; whether there are any.
+    async fn set_aside(self: &Rc<Self>) -> bool {
+        let files = self.core.borrow().files_to_write();
+        for ino in files {
+            match self.run(|core| core.prepare_write_file(ino)).await {
+                Err(error) if of_a_file(&error) => {
+                    self.core.borrow_mut().checkpoint.aside.insert(ino, error);
+                }
+                // Whatever else is wrong, the snapshot tells.
+                _ => {}
+            }
+        }
+        !self.core.borrow().checkpoint.aside.is_empty()
+    }
+
+    /// What the last checkpoint had to leave in memory of these files, or of any.
+    pub(crate) fn left_aside(&self, inos: Option<&[Ino]>) -> Result<()> {
+        let core = self.core.borrow();
+        let mut aside = core.checkpoint.aside.iter();
+        match aside.find(|(ino, _)| inos.is_none_or(|inos| inos.contains(ino))) {
+            Some((_, error)) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// One attempt; what failed, if it is to be tried again.
+    async fn try_checkpoint(self: &Rc<Self>, clean: bool) -> Result<Option<Error>> {
+        self.core.borrow_mut().checkpoint.aside.clear();
+        match self.append_files(&[]).await {
+            Err(error) if !of_a_file(&error) => return Err(error),
+            // The snapshot meets it again.
+            _ => {}
+        }
+        self.write_before_snapshot().await;
+        let mut snapshot = self.try_snapshot(clean).await;
+        if snapshot.as_ref().is_err_and(of_a_file) && self.set_aside().await {
+            snapshot = self.try_snapshot(clean).await;
+        }
+        // Nothing comes after the snapshot of an unmount: no operation, no other checkpoint.
+        if clean && snapshot.is_ok() {
+            self.ended.set(true);
+        }
+        self.after_dispatch();
+        let snapshot = snapshot?;
+        if let Err(error) = self.flushed(snapshot.stamp, snapshot.mark, &snapshot.lost).await {
+            self.core.borrow_mut().abandon_snapshot(&snapshot);
+            if clean {
+                self.ended.set(false);
+            }
+            return Ok(Some(error));
+        }
+        let relocated = !snapshot.lost.is_empty();
+        let result = self.commit(snapshot).await;
+        self.core.borrow_mut().checkpoint.snapshot_bytes = 0;
+        self.start_merge();
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        self.progress.notify_all();
+        if relocated {
+            self.start_cleaning();
+        }
+        result.map(|()| None)
+    }
+
+    /// Waits until what a checkpoint writes is on the drive; files it does not wait for.
+    async fn drain(&self) -> Result<()> {
+        let writer = self.core.borrow().writer.clone();
+        let excused = |zone| self.core.borrow().is_replaceable(zone);
+        writer.wait_excusing(writer.mark(), excused).await
+    }
+
+    /// The rest of a checkpoint, when what was dispatched before its snapshot is durable.
+    async fn commit(self: &Rc<Self>, mut snapshot: Snapshot) -> Result<()> {
+        let writer = self.core.borrow().writer.clone();
+        let id = self.core.borrow().checkpoint.id + 1;
+        let early = self.core.borrow().options.has(Canary::ReuseBeforeRelease);
+        if early {
+            self.release(id, &snapshot.releasable, Vec::new()).await?;
+        }
+        let held_up = {
+            let core = &mut *self.core.borrow_mut();
+            core.write_tables(id, &mut snapshot)?
+        };
+        self.drain().await?;
+        writer.flush().await?;
+        {
+            let mut core = self.core.borrow_mut();
+            if let Some(since) = held_up {
+                let stall = core.rt.now().since(since);
+                core.counters.longest_merge_stall = core.counters.longest_merge_stall.max(stall);
+            }
+            let body = core.encode_image(&snapshot.image, &snapshot.places);
+            core.write_checkpoint(id, &body)?;
+        }
+        self.drain().await?;
+        let mut releasable = self.releasable(snapshot.releasable);
+        let (stale, tables) = {
+            let mut core = self.core.borrow_mut();
+            core.checkpoint_durable(id, snapshot.names);
+            core.relocated(&snapshot.lost);
+            core.adopt_table_superzones(&snapshot.grown);
+            let stale = core.stale_log_zones(snapshot.image.body.sync_half.get() as u8);
+            (stale, core.stale_table_zones(&snapshot.places))
+        };
+        if early {
+            releasable.clear();
+        }
+        self.release_tables(id, tables).await?;
+        {
+            let mut core = self.core.borrow_mut();
+            releasable.extend(core.resize_tables());
+        }
+        self.release(id, &releasable, stale).await?;
+        self.core.borrow_mut().delta_released();
+        Ok(())
+    }
+
+    /// Resets zones of the tables that checkpoint `id` shows to hold nothing.
+    pub(crate) async fn release_tables(self: &Rc<Self>, id: u64, zones: Vec<ZoneId>) -> Result<()> {
+        let pool = self.core.borrow().zones.clone();
+        for zone in zones {
+            let done = pool.try_release_zone(zone, ReleaseProof::by(id)).await?;
+            self.core.borrow_mut().table_zones.was_reset(zone, done);
+        }
+        Ok(())
+    }
+
+    /// What a checkpoint releases: what was empty at its snapshot. What became empty since may be
+    /// where sync records of that time say.
+    fn releasable(&self, at_cut: Vec<SuperzoneId>) -> Vec<SuperzoneId> {
+        let core = self.core.borrow();
+        match core.options.has(Canary::ReleaseLiveRecord) {
+            true => core.empty_superzones().collect(),
+            false => at_cut,
+        }
+    }
+
+    /// Resets superzones and zones that checkpoint `id` shows to be of no use.
+    pub(crate) async fn release(
+        self: &Rc<Self>,
+        id: u64,
+        superzones: &[SuperzoneId],
+        zones: Vec<ZoneId>,
+    ) -> Result<()> {
+        let pool = self.core.borrow().zones.clone();
+        for zone in &zones {
+            pool.release_zone(*zone, ReleaseProof::by(id)).await?;
+        }
+        self.core.borrow_mut().sync_released(&zones);
+        for superzone in superzones {
+            pool.release(*superzone, ReleaseProof::by(id)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Parses a checkpoint's body; `None` if sections and lengths do not fit.
+pub(crate) fn decode_image(body: &[u8]) -> Option<(Image, Vec<ExtentEntry>, TablePages)> {
+    fn section<T: FromBytes + Copy>(rest: &mut &[u8], count: u32) -> Option<Vec<T>> {
+        let size = size_of::<T>().checked_mul(count as usize)?;
+        let (now, later) = rest.split_at_checked(size)?;
+        *rest = later;
+        now.chunks_exact(size_of::<T>()).map(|chunk| T::read_from_bytes(chunk).ok()).collect()
+    }
+    let (head, rest) = CheckpointBody::read_from_prefix(body).ok()?;
+    let (_, mut rest) = SuperblockBody::read_from_prefix(rest).ok()?;
+    let states: Vec<StreamState> = section(&mut rest, head.streams.get())?;
+    let extents = section(&mut rest, head.extents.get())?;
+    let mut nat: Vec<UnitRef> = section(&mut rest, head.units.get())?;
+    let of_nat = head.nat_units.get() as usize;
+    let sit = (of_nat <= nat.len()).then(|| nat.split_off(of_nat))?;
+    let descriptors = section(&mut rest, head.superzones.get())?;
+    let orphans: Vec<zerocopy::little_endian::U32> = section(&mut rest, head.orphans.get())?;
+    let mut heads = Vec::new();
+    for state in states {
+        let summary: Vec<SummaryEntry> = section(&mut rest, state.summary.get())?;
+        let superzone = state.superzone.get();
+        heads.push(Head {
+            superzone: (superzone != u32::MAX).then_some(superzone),
+            next: state.next.get(),
+            summary,
+            previous: None,
+        });
+    }
+    let orphans = orphans.into_iter().map(u32::from).collect();
+    rest.is_empty().then_some((
+        Image { body: head, heads, descriptors, orphans },
+        extents,
+        [nat, sit],
+    ))
+}

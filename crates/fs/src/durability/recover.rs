@@ -1,0 +1,628 @@
+//! Mount and recovery, as a list of steps (see [`STEPS`]).
+//!
+//! The last whole checkpoint says everything but what the sync log adds. Records are read in
+//! order and cut at the first that is missing, torn, void, or depends on a write that did not
+//! reach the drive. Before anything is changed on the drive, a copy of the checkpoint is written
+//! that names the cut and a new epoch: from then on a second crash replays exactly the same
+//! records, whatever recovery has padded or reset meanwhile.
+
+pub(crate) mod read;
+pub(crate) mod replay;
+pub(crate) mod sync_scan;
+
+use read::{Found, find, tables};
+pub(crate) use read::{report, written};
+use replay::replay;
+use sync_scan::{SyncScan, scan_sync_log};
+
+use crate::alloc::heads::{Head, Streams};
+use crate::canary::Canary;
+use crate::core::{ChangedNodes, Core, Failed, Inner};
+use crate::durability::checkpoint::{self};
+use crate::durability::namespace_log::NamespaceLog;
+use crate::durability::sync;
+use crate::format::{NatEntry, SitEntry, SummaryEntry, kind};
+use crate::layout::Layout;
+use crate::tables::delta_merge::Log;
+use crate::tables::table::{NodeIds, Table};
+use crate::tables::table_zones::TableZones;
+use crate::tree::cache::Cache;
+use crate::types::{Counters, Ino, MountOptions};
+use furrow_log::address::{BlockAddr, blocks_begun};
+use furrow_log::delta::{DeltaLayout, DeltaLog};
+use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool};
+use furrow_log::record::{self};
+use furrow_log::writer::{Kind as WriteKind, Writer, WriterOptions};
+use furrow_rt::{Notify, Page, Pool, Rt, Semaphore};
+use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneState, ZonedDevice};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use zerocopy::FromZeros;
+
+/// The steps of a mount, in order, as they appear in the trace.
+pub const STEPS: &[&str] = &[
+    "superblock",
+    "newest whole checkpoint",
+    "tables by extent",
+    "sync records, cut at the first that does not hold",
+    "checkpoint that names the cut, of a new epoch",
+    "zones nothing refers to are reset",
+    "lagging zones padded",
+    "sync records replayed",
+    "orphans removed",
+    "checkpoint",
+];
+
+/// Commands that keep a zone's dies busy, where it is on many.
+const PIECES: u32 = 4;
+/// Hardware queues zones are spread over.
+const QUEUES: u16 = 8;
+
+/// Mounts the file system on `device`.
+pub(crate) async fn mount(
+    rt: &Rt,
+    device: Rc<dyn ZonedDevice>,
+    options: MountOptions,
+) -> Result<Rc<Inner>> {
+    let pages = Pool::new(options.cache_pages.min(65_536));
+    let found = find(&*device, &pages).await?;
+    trace(rt, 1);
+    let unknown = found.layout.ro_compat & !crate::format::RO_COMPAT_KNOWN;
+    if unknown != 0 && !options.read_only {
+        let message = format!(
+            "{}: the file system has features {unknown:#x} that this version can only read: mount \
+             it read-only",
+            device.name()
+        );
+        return Err(Error::new(ErrorKind::WrongFormat, message));
+    }
+    check_heads(&*device, &found)?;
+    let scan = scan_sync_log(&*device, &found, &pages, options.has(Canary::SkippedRecord)).await?;
+    let deltas = delta_layouts(device.geometry(), &found.layout, &options)?;
+    let (nat, sit) = tables(&*device, &found, &pages, &deltas).await?;
+    trace(rt, 3);
+    let inner = assemble(rt, device, options, &found, &scan, (nat, sit), pages, deltas)?;
+    if inner.core.borrow().options.read_only {
+        replay(&inner, scan.records, &mut BTreeMap::new()).await?;
+        return Ok(inner);
+    }
+    prepare_drive(&inner, &found, &scan).await?;
+    let mut owners = BTreeMap::new();
+    // Padding needs the owners replay finds, and replay nothing that padding does.
+    let chains = scan.chains;
+    replay(&inner, scan.records, &mut owners).await?;
+    inner.core.borrow_mut().limit_nodes();
+    trace(rt, 7);
+    reopen_superzones(&inner, &found, &chains, &owners).await?;
+    trace(rt, 6);
+    reap_orphans(&inner).await?;
+    trace(rt, 8);
+    inner.core.borrow_mut().checkpoint.forced = true;
+    inner.survive_failures();
+    inner.checkpoint(false).await?;
+    trace(rt, 9);
+    inner.resume_merge();
+    inner.start_commits();
+    inner.core.borrow_mut().note_closed_zones(&found.reports);
+    inner.start_cleaning();
+    Ok(inner)
+}
+
+/// What a checkpoint says was written before it must have been: it waited for that.
+pub(crate) fn check_heads(device: &dyn ZonedDevice, found: &Found) -> Result<()> {
+    let geometry = device.geometry();
+    for head in &found.image.heads {
+        let Some(superzone) = head.superzone else { continue };
+        let descriptor = &found.image.descriptors[superzone as usize];
+        let present = |i: &u32| descriptor.missing.get() >> i & 1 == 0;
+        let first = descriptor.first.get();
+        let zones: Vec<u32> =
+            (0..u32::from(descriptor.width)).filter(present).map(|i| first + i).collect();
+        let stripe = found.layout.stripe(zones.len().max(1) as u32);
+        for (column, zone) in zones.iter().enumerate() {
+            let report = &found.reports[*zone as usize];
+            let least = stripe.fill(column as u32, head.next);
+            let end = written(report, geometry);
+            if end < least && report.state != ZoneState::Offline {
+                let message = format!(
+                    "{}: zone {zone} holds {end} blocks, the checkpoint says at least {least}: run \
+                     furrow fsck",
+                    device.name()
+                );
+                return Err(Error::new(ErrorKind::Corrupt, message));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn trace(rt: &Rt, step: u64) {
+    rt.trace(&[0x6d_6f75_6e74, step]);
+}
+
+/// The delta logs of a drive.
+pub(crate) fn delta_layouts(
+    geometry: &Geometry,
+    layout: &Layout,
+    options: &MountOptions,
+) -> Result<Vec<DeltaLayout>> {
+    let sizes = [size_of::<NatEntry>() as u16, size_of::<SitEntry>() as u16];
+    let mut deltas = Vec::new();
+    for log in 0..layout.logs as usize {
+        let halves = [layout.delta_half(log, 0), layout.delta_half(log, 1)];
+        let delta = DeltaLayout::new(geometry, halves, &sizes, kind::DELTA)?;
+        deltas.push(delta.with_canary(options.of_writer()));
+    }
+    Ok(deltas)
+}
+
+fn writer(
+    rt: &Rt,
+    device: &Rc<dyn ZonedDevice>,
+    options: &MountOptions,
+    layout: &Layout,
+) -> Writer {
+    let writer = WriterOptions {
+        queues: QUEUES,
+        order: options.order,
+        command_blocks: options.command_blocks,
+        pieces: match options.large_zones.unwrap_or(layout.has_large_zones()) {
+            true => PIECES,
+            false => 1,
+        },
+        ..WriterOptions::default()
+    };
+    Writer::with_options(rt, device.clone(), writer.with_canary(options.of_writer()))
+}
+
+/// The state of the checkpoint and what the records change of the pool.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn assemble(
+    rt: &Rt,
+    device: Rc<dyn ZonedDevice>,
+    options: MountOptions,
+    found: &Found,
+    scan: &SyncScan,
+    (nat, sit): (Table<NatEntry>, Table<SitEntry>),
+    pages: Pool,
+    deltas: Vec<DeltaLayout>,
+) -> Result<Rc<Inner>> {
+    let layout = Rc::new(found.layout.clone());
+    let geometry = device.geometry().clone();
+    let writer = writer(rt, &device, &options, &found.layout);
+    let mut descriptors = scan.descriptors.clone();
+    for chain in &scan.chains {
+        // All but the last of a stream's superzones are written to their end.
+        for superzone in chain.iter().rev().skip(1) {
+            descriptors[*superzone as usize].state = SuperzoneState::Full as u8;
+        }
+    }
+    let groups = layout.groups(&geometry);
+    let zones = ZonePool::new(&writer, &descriptors, groups)?;
+    zones.checkpoint_durable(found.id.checkpoint);
+    let body = &found.image.body;
+    let mut logs = Vec::new();
+    let halves = [body.delta_half, body.sit_half].map(|half| half.get() as u8);
+    for ((delta, half), extents) in deltas.into_iter().zip(halves).zip(&found.extents) {
+        let delta = match options.read_only {
+            true => DeltaLog::found(&writer, delta, &pages, half)?,
+            false => DeltaLog::recover(&writer, delta, &pages, None, half)?,
+        };
+        logs.push(Log::new(delta, extents.clone()));
+    }
+    let table_zones = TableZones::recover(&layout, &zones, &found.reports);
+    let end = |zone: ZoneId| blocks_begun(&found.reports[zone.0 as usize], &geometry);
+    let used = |zones: Vec<ZoneId>| zones.into_iter().any(|zone| end(zone) > 0);
+    let state = checkpoint::State {
+        id: found.id.checkpoint,
+        epoch: found.id.epoch + 1,
+        ring: found.ring,
+        ring_used: [0, 1].map(|ring| end(ZoneId(layout.ring_start + ring)) > 0),
+        blocks: 0,
+        snapshot_bytes: 0,
+        forced: false,
+        // The next checkpoint then goes where a new copy of the superblock is written first.
+        leave_ring: found.alone,
+        aside: BTreeMap::new(),
+    };
+    let mut superzone_valid = vec![0; layout.superzones as usize];
+    for segment in 0..sit.len() {
+        let valid = u32::from(sit.get(segment).valid.get());
+        superzone_valid[(segment / layout.segments) as usize] += valid;
+    }
+    let valid = superzone_valid.iter().map(|valid: &u32| u64::from(*valid)).sum();
+    let used_ids = nat.iter().filter(|(_, entry)| entry.ino.get() != 0);
+    let ids = NodeIds::new(layout.nodes, used_ids.map(|(nid, _)| nid));
+    let streams = Streams::new(&geometry, options.placement, &layout, groups, rt.now())?;
+    let core = Core {
+        rt: rt.clone(),
+        device,
+        writer,
+        zones,
+        logs,
+        table_zones,
+        table_pages: found.table_pages.clone(),
+        cache: Cache::new(options.cache_pages.max(256)),
+        nat,
+        sit,
+        superzone_valid,
+        ids,
+        heads: vec![Head::default(); streams.heads()],
+        streams,
+        namespace_log: NamespaceLog::starting_at(body.namespace_sequence.get()),
+        changed_nodes: ChangedNodes::default(),
+        allocated: Vec::new(),
+        allocated_in_snapshot: 0,
+        unstable: BTreeMap::new(),
+        seconds: Cell::new(rt.wall().0 as u32),
+        stamp: 0,
+        open: BTreeMap::new(),
+        orphans: found.image.orphans.iter().map(|ino| Ino(*ino)).collect(),
+        unnamed: BTreeSet::new(),
+        accessed: BTreeMap::new(),
+        directories: crate::tree::directory_index::DirectoryIndexes::new(options.cache_pages),
+        inodes: body.inodes.get(),
+        generation: body.generation.get(),
+        checkpoint: state,
+        sync: sync::State {
+            half: scan.half,
+            next: scan.next,
+            sequence: scan.replay_end,
+            used: [0, 1].map(|half| used(layout.sync_half(half))),
+            in_flight: 0,
+        },
+        appends: Default::default(),
+        relocation: Default::default(),
+        space: crate::alloc::space::State { valid, ..Default::default() },
+        clean: Default::default(),
+        sync_waiters: Vec::new(),
+        sync_round: sync::Round::default(),
+        counters: Counters::default(),
+        memory_peak: Default::default(),
+        watched: None,
+        tickets: Vec::new(),
+        failed: None,
+        in_flight: 0,
+        stretch: Default::default(),
+        cycle_check: Semaphore::new(1),
+        directory_moves: 0,
+        zero: Page::zeroed(),
+        geometry,
+        layout,
+        options,
+        replaying: false,
+        removed: Vec::new(),
+        pages: pages.clone(),
+    };
+    Ok(Rc::new(Inner {
+        rt: rt.clone(),
+        pages,
+        core: RefCell::new(core),
+        progress: Notify::new(),
+        fetches: crate::fetch::Fetches::default(),
+        checkpoint_lock: Semaphore::new(1),
+        clean_lock: Semaphore::new(1),
+        cleaner_running: Cell::new(false),
+        closing: Cell::new(false),
+        ended: Cell::new(false),
+        write_back_running: Cell::new(false),
+        merge_running: Cell::new(false),
+    }))
+}
+
+/// Writes the checkpoint that names the cut, then empties what nothing refers to.
+pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) -> Result<()> {
+    let (pool, writer, layout) = {
+        let core = inner.core.borrow();
+        (core.zones.clone(), core.writer.clone(), core.layout.clone())
+    };
+    open_logs(inner, found);
+    let mut image = found.image.clone();
+    image.body.sync_limit = scan.replay_end.into();
+    image.body.flags = 0.into();
+    let body = {
+        let core = inner.core.borrow();
+        core.encode_image(&image, &core.table_pages)
+    };
+    // The ring's other zone holds nothing newer: make room there if this one has none.
+    let (other, needed) = {
+        let core = inner.core.borrow();
+        (1 - core.checkpoint.ring, record::blocks_for(body.len()) > core.ring_room())
+    };
+    if needed && inner.core.borrow().checkpoint.ring_used[usize::from(other)] {
+        let zone = ZoneId(layout.ring_start + u32::from(other));
+        pool.release_zone(zone, ReleaseProof::by(found.id.checkpoint)).await?;
+        inner.core.borrow_mut().checkpoint.ring_used[usize::from(other)] = false;
+    }
+    if needed {
+        free_a_permit(inner, &writer, found, scan).await?;
+    }
+    let id = found.id.checkpoint + 1;
+    inner.core.borrow_mut().write_checkpoint(id, &body)?;
+    writer.drain().await?;
+    {
+        let mut core = inner.core.borrow_mut();
+        core.checkpoint.id = id;
+        pool.checkpoint_durable(id);
+    }
+    trace(&inner.rt, 4);
+    finish_sync_zones(inner, found, scan).await?;
+    let stale = stale_zones(inner, found, scan);
+    inner.release_tables(id, stale.2).await?;
+    inner.release(id, &stale.0, stale.1).await?;
+    inner.core.borrow_mut().delta_released();
+    pool.adopt_reports(&found.reports);
+    trace(&inner.rt, 5);
+    Ok(())
+}
+
+/// Finishes zones nothing refers to until the drive lets another become active, for the ring. A
+/// power cut may leave one active zone too many: a stream was in its next superzone already, and
+/// the drive lost the end of the one before. They are reset only when the checkpoint is durable; a
+/// finished zone keeps what it has, so that a second crash finds the same records whole.
+async fn free_a_permit(
+    inner: &Inner,
+    writer: &Writer,
+    found: &Found,
+    scan: &SyncScan,
+) -> Result<()> {
+    let (tables, layout) = {
+        let core = inner.core.borrow();
+        (core.stale_table_zones(&found.table_pages), core.layout.clone())
+    };
+    let active = found.reports.iter().filter(|report| report.state.is_active());
+    let most = writer.geometry().max_active.unwrap_or(u32::MAX) as usize;
+    let mut surplus = (active.clone().count() + 1).saturating_sub(most);
+    for report in active {
+        let referred = |index: u32| scan.chains.iter().flatten().any(|other| *other == index);
+        let stray = layout.superzone_of(report.zone).is_some_and(|index| !referred(index));
+        let stray = match inner.core.borrow().table_zones.contains(report.zone) {
+            true => tables.contains(&report.zone),
+            false => stray,
+        };
+        if surplus > 0 && stray {
+            writer.open_reported(report);
+            writer.finish(report.zone).await?;
+            surplus -= 1;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the zones of ring and tables into use where they were left. Where the sync log goes on is
+/// known then; its zones are written only behind the checkpoint that names the cut.
+fn open_logs(inner: &Rc<Inner>, found: &Found) {
+    let core = &mut *inner.core.borrow_mut();
+    let layout = core.layout.clone();
+    core.open_table_area(&found.reports);
+    let ring = layout.ring_start + u32::from(core.checkpoint.ring);
+    let report = &found.reports[ring as usize];
+    if report.state.is_active() {
+        core.writer.open_reported(report);
+    }
+    // Records go on behind everything written, whatever a damaged checkpoint says.
+    let end = |zone: &ZoneId| blocks_begun(&found.reports[zone.0 as usize], &core.geometry);
+    let ends: Vec<u32> = layout.sync_half(core.sync.half).iter().map(end).collect();
+    core.sync.next = row_end(&layout.sync_stripe(), &ends);
+}
+
+/// Goes on in the zones of the sync log, and makes their rows even up to there. Zones of the half
+/// before that a power cut left begun give their permits back; what is in them stays.
+async fn finish_sync_zones(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) -> Result<()> {
+    let before = {
+        let core = &mut *inner.core.borrow_mut();
+        let (stripe, next) = (core.layout.sync_stripe(), core.sync.next);
+        for (column, zone) in core.layout.sync_half(scan.half).into_iter().enumerate() {
+            let report = &found.reports[zone.0 as usize];
+            let goal = match next < stripe.blocks() {
+                true => stripe.fill(column as u32, next),
+                false => core.layout.capacity,
+            };
+            let empty = report.state == ZoneState::Empty;
+            if report.state.is_active() || empty && goal > 0 {
+                core.writer.open_reported(report);
+                drop(core.writer.fill(zone, goal));
+                // The checkpoint that ends recovery says that it goes on behind a torn block.
+                core.writer.level(zone);
+            }
+        }
+        core.layout.sync_half(1 - scan.half)
+    };
+    let writer = inner.core.borrow().writer.clone();
+    for zone in before {
+        let report = &found.reports[zone.0 as usize];
+        if report.state.is_active() {
+            writer.open_reported(report);
+            writer.finish(zone).await?;
+        }
+    }
+    Ok(())
+}
+
+/// First block, in striping order, behind everything written in zones written up to `ends`.
+fn row_end(stripe: &crate::alloc::stripe::Stripe, ends: &[u32]) -> u32 {
+    let last = ends.iter().enumerate().filter(|(_, end)| **end > 0);
+    last.map(|(column, end)| stripe.index(column as u32, end - 1) + 1).max().unwrap_or(0)
+}
+
+/// Superzones and log zones with content that neither the checkpoint nor a record refers to.
+fn stale_zones(
+    inner: &Rc<Inner>,
+    found: &Found,
+    scan: &SyncScan,
+) -> (Vec<SuperzoneId>, Vec<ZoneId>, Vec<ZoneId>) {
+    let core = &mut *inner.core.borrow_mut();
+    let layout = core.layout.clone();
+    let geometry = core.geometry.clone();
+    let end = |zone: ZoneId| blocks_begun(&found.reports[zone.0 as usize], &geometry);
+    let mut superzones = Vec::new();
+    for index in 0..layout.superzones {
+        let id = SuperzoneId(index);
+        let zones = core.zones.get(id).zones;
+        let full = found.image.descriptors[index as usize].state == SuperzoneState::Full as u8;
+        let empty = if scan.chains.iter().flatten().any(|superzone| *superzone == index) {
+            false
+        } else {
+            // Full at the checkpoint with nothing valid: released since, or about to be.
+            core.zones.state(id) == SuperzoneState::Free
+                || full && core.superzone_valid[index as usize] == 0
+        };
+        // One that was emptied already is room only once it is free: replay may need it.
+        let free = core.zones.state(id) == SuperzoneState::Free;
+        if empty && (!free || zones.iter().any(|z| end(*z) > 0)) {
+            superzones.push(id);
+        }
+    }
+    let mut zones = Vec::new();
+    let other = 1 - core.checkpoint.ring;
+    if std::mem::take(&mut core.checkpoint.ring_used[usize::from(other)]) {
+        zones.push(ZoneId(layout.ring_start + u32::from(other)));
+    }
+    let mut add = |zones_of: Vec<ZoneId>| {
+        zones.extend(zones_of.into_iter().filter(|zone| end(*zone) > 0));
+    };
+    for (index, log) in core.logs.iter().enumerate() {
+        if log.is_in_one_half() {
+            add(layout.delta_half(index, 1 - log.delta.position().0));
+        }
+    }
+    let other = 1 - scan.half;
+    let start = found.image.body.sync_half.get() as u8;
+    if start == scan.half {
+        add(layout.sync_half(other));
+        core.sync.used[usize::from(other)] = false;
+    }
+    (superzones, zones, core.stale_table_zones(&found.table_pages))
+}
+
+/// Goes on where each head's zones were left: rows made even, summaries that are missing
+/// written.
+pub(crate) async fn reopen_superzones(
+    inner: &Rc<Inner>,
+    found: &Found,
+    chains: &[Vec<u32>],
+    owners: &BTreeMap<u32, SummaryEntry>,
+) -> Result<()> {
+    inner.core.borrow_mut().adopt_heads(chains.len());
+    for (head, chain) in chains.iter().enumerate() {
+        for (index, superzone) in chain.iter().enumerate() {
+            let last = index + 1 == chain.len();
+            // The checkpoint knows who owns what in the first; of later ones only records do.
+            let known = found.image.heads.get(head).filter(|_| index == 0);
+            let known = known.filter(|known| known.superzone.is_some());
+            reopen_superzone(inner, found, head, *superzone, last, known, owners).await?;
+        }
+    }
+    let heads = inner.core.borrow().heads.len();
+    for head in found.layout.streams as usize..heads {
+        inner.adopt_head(head).await?;
+    }
+    Ok(())
+}
+
+async fn reopen_superzone(
+    inner: &Rc<Inner>,
+    found: &Found,
+    head: usize,
+    superzone: u32,
+    last: bool,
+    known: Option<&Head>,
+    owners: &BTreeMap<u32, SummaryEntry>,
+) -> Result<()> {
+    let id = SuperzoneId(superzone);
+    let (zones, stripe, writer, geometry) = {
+        let core = inner.core.borrow();
+        let zones = core.zones.get(id).zones;
+        (zones, core.stripe(superzone), core.writer.clone(), core.geometry.clone())
+    };
+    let report = |zone: &ZoneId| found.reports[zone.0 as usize];
+    // A block that a write was torn within counts as written, and is nobody's.
+    let ends: Vec<u32> = zones.iter().map(|zone| blocks_begun(&report(zone), &geometry)).collect();
+    for zone in &zones {
+        let state = report(zone).state;
+        if state.is_active() || state == ZoneState::Empty {
+            writer.open_reported(&report(zone));
+            // The checkpoint that ends recovery says that the zone holds so much.
+            writer.level(*zone);
+        }
+    }
+    let broken =
+        |zone: &ZoneId| matches!(report(zone).state, ZoneState::ReadOnly | ZoneState::Offline);
+    if zones.iter().any(broken) {
+        // It cannot be written evenly any more: it stays as it is until nothing in it is valid.
+        for zone in zones.iter().filter(|zone| report(zone).state.is_active()) {
+            writer.finish(*zone).await?;
+        }
+        let core = &mut *inner.core.borrow_mut();
+        core.zones.mark_full(id);
+        core.claim_segments(superzone, core.stream_of_head(head));
+        return Ok(());
+    }
+    let goal = if last { row_end(&stripe, &ends) } else { stripe.blocks() };
+    let goal = goal.max(known.map_or(0, |known| known.next));
+    let core = &mut *inner.core.borrow_mut();
+    let start = known.map_or(0, |known| known.next);
+    let mut summary: Vec<SummaryEntry> =
+        known.map(|known| known.summary.clone()).unwrap_or_default();
+    // Walk in striping order from where the checkpoint knows all: what is on the drive is passed,
+    // what is missing is padded, summaries that are missing are built from what is known.
+    for v in start..goal {
+        let (column, offset) = stripe.place(v);
+        let missing = offset >= ends[column as usize];
+        if stripe.is_summary(v) {
+            core.heads[head].summary = std::mem::take(&mut summary);
+            let page = core.summary_page(head, superzone, v / stripe.segment);
+            if missing {
+                core.write_at(superzone, v, page, WriteKind::Summary);
+            }
+            continue;
+        }
+        if missing {
+            core.write_at(superzone, v, Page::zeroed(), WriteKind::Padding);
+        }
+        if !stripe.is_padding(v) {
+            let addr = BlockAddr::new(&geometry, zones[column as usize], offset).0;
+            let nobody = SummaryEntry::new_zeroed();
+            summary.push(owners.get(&addr).copied().unwrap_or(nobody));
+        }
+    }
+    if last && goal < stripe.blocks() {
+        core.heads[head] = Head { superzone: Some(superzone), next: goal, summary, previous: None };
+        core.finish_segment(head);
+    } else {
+        core.zones.mark_full(id);
+        if last {
+            let previous = Some((superzone, core.zones.generation(id)));
+            core.heads[head] = Head { previous, ..Head::default() };
+        }
+    }
+    Ok(())
+}
+
+/// Frees inodes that were unlinked while open. What becomes of that is not written meanwhile: most
+/// of it is of nodes that are about to go.
+pub(crate) async fn reap_orphans(inner: &Rc<Inner>) -> Result<()> {
+    let orphans: Vec<Ino> = inner.core.borrow().orphans.iter().copied().collect();
+    inner.core.borrow_mut().replaying = true;
+    for ino in orphans {
+        reap(inner, ino).await?;
+    }
+    inner.core.borrow_mut().replaying = false;
+    Ok(())
+}
+
+/// Frees an inode without names. One whose nodes cannot be read stays for a later mount: other
+/// files do not need it, and nobody asked for it.
+pub(crate) async fn reap(inner: &Rc<Inner>, ino: Ino) -> Result<()> {
+    loop {
+        match inner.run_quietly(|core| core.reap(ino)).await.map_err(Failed::into_error) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) => {
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! Reading what a drive holds: superblock, newest whole checkpoint, tables. Nothing is changed.
+
+use crate::durability::checkpoint::{Image, decode_image};
+use crate::format::{
+    CheckpointBody, HOLE, NatEntry, SitEntry, SuperblockBody, UnitRef, kind, table,
+};
+use crate::layout::{Layout, RING_ZONES};
+use crate::tables::delta_merge::TablePages;
+use crate::tables::table::Table;
+use furrow_log::address::{BlockAddr, blocks_per_zone, read_blocks};
+use furrow_log::delta::{DeltaLayout, Extent};
+use furrow_log::format::ExtentEntry;
+use furrow_log::pool::SuperzoneState;
+use furrow_log::record::{self, Expect, RecordHeader, RecordId};
+use furrow_rt::{Pages, Pool};
+use furrow_zone::{
+    Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
+};
+use std::collections::BTreeSet;
+use zerocopy::FromBytes;
+
+/// A drive as it was found: what mount and fsck both begin with.
+pub(crate) struct Found {
+    pub(crate) layout: Layout,
+    pub(crate) reports: Vec<ZoneReport>,
+    pub(crate) id: RecordId,
+    pub(crate) ring: u8,
+    pub(crate) image: Image,
+    /// Extents of each delta log.
+    pub(crate) extents: Vec<Vec<Extent>>,
+    pub(crate) table_pages: TablePages,
+    /// No copy of the superblock but those in checkpoints is whole.
+    pub(crate) alone: bool,
+    /// A newer checkpoint is damaged and given up: records behind it do not count.
+    pub(crate) older: bool,
+}
+
+pub(crate) fn corrupt(device: &dyn ZonedDevice, message: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{}: {message}", device.name()))
+}
+
+/// Blocks written in a zone, as far as they can be read.
+pub(crate) fn written(report: &ZoneReport, geometry: &Geometry) -> u32 {
+    let sectors = furrow_log::address::sectors_per_block(geometry).max(1);
+    match report.state {
+        ZoneState::Offline => 0,
+        ZoneState::Full | ZoneState::ReadOnly => blocks_per_zone(geometry),
+        _ => (report.write_pointer.0 / sectors).min(u64::from(blocks_per_zone(geometry))) as u32,
+    }
+}
+
+/// Every zone's report.
+pub(crate) fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+    let zones = device.geometry().zones;
+    let reports = device
+        .report(ZoneId(0), zones)
+        .map_err(|status| Error::device(&device.name(), "report zones", status))?;
+    if reports.len() != zones as usize {
+        let message = format!("reported {} of {zones} zones", reports.len());
+        return Err(Error::new(ErrorKind::Io, format!("{}: {message}", device.name())));
+    }
+    Ok(reports)
+}
+
+/// The superblock copy in `zone`, if there is a whole one.
+///
+/// # Errors
+/// If the block cannot be read, or is a superblock this version cannot use.
+pub(crate) async fn superblock(
+    device: &dyn ZonedDevice,
+    zone: ZoneId,
+    pages: &Pool,
+) -> Result<Option<Layout>> {
+    let geometry = device.geometry();
+    let addr = BlockAddr::new(geometry, zone, 0);
+    let block = match read_blocks(device, QueueId(0), addr, 1, pages).await {
+        Ok(block) => block,
+        Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(None),
+        Err(error) => return Err(error.at("superblock")),
+    };
+    let Some(header) = record::peek(block[0].bytes()) else { return Ok(None) };
+    if header.kind.get() != kind::SUPERBLOCK {
+        return Ok(None);
+    }
+    let expect = Expect { kind: kind::SUPERBLOCK, ..Expect::default() };
+    let (header, body) = match record::open(block[0].bytes(), &expect) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == ErrorKind::WrongFormat => {
+            return Err(error.at(format!("{}: superblock", device.name())));
+        }
+        Err(_) => return Ok(None),
+    };
+    let Ok((body, _)) = SuperblockBody::read_from_prefix(body) else { return Ok(None) };
+    usable(device, &header, &body).map(Some)
+}
+
+/// What the superblock `body`, of a record with this `header`, describes.
+///
+/// # Errors
+/// If this version cannot use it.
+fn usable(
+    device: &dyn ZonedDevice,
+    header: &RecordHeader,
+    body: &SuperblockBody,
+) -> Result<Layout> {
+    if body.incompat.get() & crate::format::INCOMPAT_THIN_TABLES == 0 {
+        let message = format!(
+            "{}: the file system is of an early format, whose tables this version cannot read: \
+             copy its files with the furrow that made it",
+            device.name()
+        );
+        return Err(Error::new(ErrorKind::WrongFormat, message));
+    }
+    let unknown = body.incompat.get() & !crate::format::INCOMPAT_KNOWN;
+    if unknown != 0 {
+        let message = format!(
+            "{}: the file system has features {unknown:#x} that this version does not know: use a \
+             newer furrow",
+            device.name()
+        );
+        return Err(Error::new(ErrorKind::WrongFormat, message));
+    }
+    Layout::decode(body, header.object, header.device, device.geometry())
+        .map_err(|error| error.at(device.name()))
+}
+
+/// The superblock as whole checkpoints in the ring have it: for when no copy of its own is whole.
+/// What cannot be read is passed over.
+pub(crate) async fn superblock_of_checkpoints(
+    device: &dyn ZonedDevice,
+    reports: &[ZoneReport],
+    pages: &Pool,
+) -> Option<Layout> {
+    let geometry = device.geometry();
+    let expect = Expect { kind: kind::CHECKPOINT, ..Expect::default() };
+    let first = geometry.conventional_zones;
+    for zone in (first..geometry.zones).take(RING_ZONES as usize) {
+        let end = written(&reports[zone as usize], geometry);
+        for at in 1..end {
+            let addr = BlockAddr::new(geometry, ZoneId(zone), at);
+            let found = checkpoint_at(device, &expect, addr, end - at, pages).await;
+            let Ok(Some((header, body))) = found else { continue };
+            let Some(body) = body.get(CheckpointBody::SIZE..) else { continue };
+            let Ok((body, _)) = SuperblockBody::read_from_prefix(body) else { continue };
+            if let Ok(layout) = usable(device, &header, &body) {
+                return Some(layout);
+            }
+        }
+    }
+    None
+}
+
+/// Reads the superblock and the newest whole checkpoint.
+pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found> {
+    let geometry = device.geometry();
+    BlockAddr::check(geometry)?;
+    let reports = report(device)?;
+    let first = geometry.conventional_zones;
+    let (mut layout, mut unread) = (None, None);
+    for zone in (first..geometry.zones).take(RING_ZONES as usize) {
+        if written(&reports[zone as usize], geometry) > 0 && layout.is_none() {
+            match superblock(device, ZoneId(zone), pages).await {
+                // The other copy will do.
+                Err(error) if error.kind() == ErrorKind::Io => unread = Some(error),
+                found => layout = found?,
+            }
+        }
+    }
+    let alone = layout.is_none();
+    if alone {
+        layout = superblock_of_checkpoints(device, &reports, pages).await;
+    }
+    if let (None, Some(error)) = (&layout, unread) {
+        return Err(error);
+    }
+    let Some(layout) = layout else {
+        let mut ring = reports.iter().skip(first as usize).take(RING_ZONES as usize);
+        if let Some(gone) = ring.find(|report| report.state == ZoneState::Offline) {
+            let message = format!(
+                "{}: zone {} is offline, and with it the superblock, if there is a file system: \
+                 restore from a copy",
+                device.name(),
+                gone.zone
+            );
+            return Err(Error::new(ErrorKind::Io, message));
+        }
+        let message = format!(
+            "{}: no Furrow file system found: check that it is the device you mean",
+            device.name()
+        );
+        return Err(Error::new(ErrorKind::WrongFormat, message));
+    };
+    let (header, body, ring) = newest_of_ring(device, &layout, &reports, pages).await?;
+    let parsed = decode_image(&body)
+        .ok_or_else(|| corrupt(device, "checkpoint: sections do not fit its length"))?;
+    let (image, extents, table_pages) = parsed;
+    let extents = check_image(device, &layout, &image, &extents, &table_pages)?;
+    let id = header.id();
+    Ok(Found { layout, reports, id, ring, image, extents, table_pages, alone, older: false })
+}
+
+/// How new a checkpoint is. Recovery writes the one it found again with the next number, in an
+/// epoch of its own: of two of one number that counts. The other was torn, and a block of it that
+/// recovery filled with zeros may have made it whole.
+pub(crate) fn age(header: &RecordHeader) -> (u64, u64) {
+    (header.checkpoint.get(), header.epoch.get())
+}
+
+/// The newest whole checkpoint, and which zone of the ring it is in.
+///
+/// A block that cannot be read may be a newer one: to go on with an older would silently lose
+/// what was acknowledged, so the mount fails instead.
+async fn newest_of_ring(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    reports: &[ZoneReport],
+    pages: &Pool,
+) -> Result<(RecordHeader, Vec<u8>, u8)> {
+    let mut best: Option<(RecordHeader, Vec<u8>, u8)> = None;
+    let mut unread: Option<(Error, (u64, u64))> = None;
+    for ring in 0..RING_ZONES {
+        let zone = ZoneId(layout.ring_start + ring);
+        let end = written(&reports[zone.0 as usize], device.geometry());
+        let (newest, error) = newest_checkpoint(device, layout, zone, end, (u64::MAX, pages)).await;
+        let id = newest.as_ref().map_or((u64::MAX, 0), |(header, _)| age(header));
+        if let Some(error) = error {
+            unread = Some((error, id));
+        }
+        if let Some((header, body)) = newest
+            && best.as_ref().is_none_or(|best| id > age(&best.0))
+        {
+            best = Some((header, body, ring as u8));
+        }
+    }
+    if let Some(zone) = lost_checkpoint(device, layout, reports, best.as_ref().map(|best| best.2)) {
+        let message = format!(
+            "{}: checkpoint ring: zone {zone} is offline and may have held the newest checkpoint: \
+             restore from a copy",
+            device.name()
+        );
+        return Err(Error::new(ErrorKind::Io, message));
+    }
+    match (best, unread) {
+        // The zone with the unreadable block is the older one: what it holds is older too.
+        (Some(best), Some((_, id))) if id < age(&best.0) => Ok(best),
+        (_, Some((error, _))) => Err(error.at("checkpoint ring")),
+        (Some(best), None) => Ok(best),
+        (None, None) => Err(corrupt(device, "no whole checkpoint in the ring; run furrow fsck")),
+    }
+}
+
+/// The zone of the ring that is offline, unless the newest checkpoint must be in the other: it is
+/// entered only when this one is full.
+fn lost_checkpoint(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    reports: &[ZoneReport],
+    best: Option<u8>,
+) -> Option<ZoneId> {
+    let report = |ring: u32| &reports[(layout.ring_start + ring) as usize];
+    let offline = (0..RING_ZONES).find(|ring| report(*ring).state == ZoneState::Offline)?;
+    let room = best.is_some_and(|ring| {
+        let report = report(u32::from(ring));
+        report.state.is_active() && written(report, device.geometry()) < layout.capacity
+    });
+    (!room).then_some(ZoneId(layout.ring_start + offline))
+}
+
+/// The last whole checkpoint of `zone` with a number below `below`, and the error of a block behind
+/// it that could not be read.
+pub(crate) async fn newest_checkpoint(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    zone: ZoneId,
+    end: u32,
+    (below, pages): (u64, &Pool),
+) -> (Option<(RecordHeader, Vec<u8>)>, Option<Error>) {
+    let expect =
+        Expect { kind: kind::CHECKPOINT, device: Some(layout.device), object: Some(layout.uuid) };
+    let (mut newest, mut unread) = (None, None);
+    let mut at = 1;
+    while at < end {
+        match checkpoint_at(
+            device,
+            &expect,
+            BlockAddr::new(device.geometry(), zone, at),
+            end - at,
+            pages,
+        )
+        .await
+        {
+            Ok(Some((header, body))) => {
+                at += header.blocks();
+                if header.checkpoint.get() < below {
+                    (newest, unread) = (Some((header, body)), None);
+                }
+            }
+            Ok(None) => at += 1,
+            Err(error) if error.kind() == ErrorKind::Corrupt => at += 1,
+            Err(error) => {
+                unread = Some(error);
+                at += 1;
+            }
+        }
+    }
+    (newest, unread)
+}
+
+/// The whole checkpoint at `addr` and in the `most` blocks from there, if there is one.
+async fn checkpoint_at(
+    device: &dyn ZonedDevice,
+    expect: &Expect,
+    addr: BlockAddr,
+    most: u32,
+    pages: &Pool,
+) -> Result<Option<(RecordHeader, Vec<u8>)>> {
+    let block = read_blocks(device, QueueId(0), addr, 1, pages).await?;
+    let blocks = match record::peek(block[0].bytes()) {
+        Some(header) if header.kind.get() == kind::CHECKPOINT => header.blocks(),
+        _ => 0,
+    };
+    if blocks == 0 || blocks > most {
+        return Ok(None);
+    }
+    let bytes = concat(&read_blocks(device, QueueId(0), addr, blocks, pages).await?);
+    Ok(record::open(&bytes, expect).ok().map(|(header, body)| (header, body.to_vec())))
+}
+
+pub(crate) fn concat(pages: &Pages) -> Vec<u8> {
+    pages.iter().flat_map(|page| page.bytes().iter().copied()).collect()
+}
+
+/// Checks what a checkpoint says against the layout, so that nothing later can go out of range.
+pub(crate) fn check_image(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    image: &Image,
+    extents: &[ExtentEntry],
+    table_pages: &TablePages,
+) -> Result<Vec<Vec<Extent>>> {
+    let bad = |message: String| Err(corrupt(device, format!("checkpoint: {message}")));
+    let (heads, least) = (image.heads.len() as u32, layout.streams);
+    let most = least * crate::format::HEADS_PER_STREAM;
+    if !(least..=most).contains(&heads) {
+        return bad(format!("{heads} heads of streams, expected {least} to {most}"));
+    }
+    for (table_pages, most) in table_pages.iter().zip([layout.nat_units(), layout.sit_units()]) {
+        if table_pages.len() > most as usize {
+            return bad(format!("{} pages of a table, expected up to {most}", table_pages.len()));
+        }
+    }
+    if image.descriptors.len() != layout.superzones as usize {
+        let found = image.descriptors.len();
+        return bad(format!("{found} superzones, expected {}", layout.superzones));
+    }
+    for (index, descriptor) in image.descriptors.iter().enumerate() {
+        let (first, width) = (descriptor.first.get(), u32::from(descriptor.width));
+        let expected = layout.superzone_start(index as u32);
+        if (first, width) != (expected, layout.width) {
+            return bad(format!("superzone {index} is {width} zones from {first}"));
+        }
+    }
+    let mut open = BTreeSet::new();
+    for head in &image.heads {
+        let Some(superzone) = head.superzone else { continue };
+        let descriptor = image.descriptors.get(superzone as usize);
+        let ok = descriptor.is_some_and(|descriptor| {
+            let width = layout.width - descriptor.missing.get().count_ones().min(layout.width);
+            descriptor.state == SuperzoneState::Active as u8
+                && head.next < layout.stripe(width).blocks()
+                && head.summary.len() as u32 == head.next % layout.segment_blocks
+        });
+        if !ok || !open.insert(superzone) {
+            return bad(format!("head at block {} of superzone {superzone}", head.next));
+        }
+    }
+    let sync_blocks = layout.sync_stripe().blocks();
+    if image.body.sync_half.get() > 1 || image.body.sync_next.get() > sync_blocks {
+        return bad("sync log position out of range".into());
+    }
+    if image.body.delta_half.get() > 1 || image.body.sit_half.get() > 1 {
+        return bad("half of a delta log out of range".into());
+    }
+    if image.orphans.iter().any(|ino| *ino == 0 || *ino >= layout.nodes) {
+        return bad("orphan out of range".into());
+    }
+    check_units(device, layout, image, table_pages)?;
+    let first = image.body.log_extents.get() as usize;
+    if first > extents.len() || layout.logs == 1 && first < extents.len() {
+        return bad(format!("{first} of {} extents are of the first log", extents.len()));
+    }
+    let (first, second) = extents.split_at(first);
+    let parse = |extents: &[ExtentEntry]| -> Result<Vec<Extent>> {
+        extents.iter().map(Extent::parse).collect()
+    };
+    Ok(vec![parse(first)?, parse(second)?])
+}
+
+/// Table pages are whole, in zones of the tables.
+fn check_units(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    image: &Image,
+    table_pages: &TablePages,
+) -> Result<()> {
+    let area: BTreeSet<ZoneId> = layout.table_area().collect();
+    for table_page in
+        table_pages.iter().flatten().filter(|table_page| table_page.addr.get() != HOLE)
+    {
+        let place = BlockAddr(table_page.addr.get()).locate(device.geometry());
+        let ok = place.is_some_and(|(zone, offset)| {
+            let superzone = layout.superzone_of(zone);
+            let descriptor = superzone.map(|index| &image.descriptors[index as usize]);
+            let taken = descriptor.is_some_and(|d| d.state == SuperzoneState::Tables as u8);
+            (taken || area.contains(&zone)) && layout.capacity - offset >= layout.unit_blocks
+        });
+        if !ok {
+            let message =
+                format!("checkpoint: table page at block {} of no table", table_page.addr);
+            return Err(corrupt(device, message));
+        }
+    }
+    Ok(())
+}
+
+/// Reads the tables: table pages, then deltas by extent.
+pub(crate) async fn tables(
+    device: &dyn ZonedDevice,
+    found: &Found,
+    pages: &Pool,
+    deltas: &[DeltaLayout],
+) -> Result<(Table<NatEntry>, Table<SitEntry>)> {
+    let layout = &found.layout;
+    let mut nat = Table::<NatEntry>::new(layout.nodes, layout.nat_per_unit());
+    let mut sit = Table::<SitEntry>::new(layout.segment_count(), layout.sit_per_unit());
+    for (table, table_pages) in found.table_pages.iter().enumerate() {
+        for (table_page, place) in
+            (0..).zip(table_pages).filter(|(_, place)| place.addr.get() != HOLE)
+        {
+            let index = table_page + if table == 0 { 0 } else { layout.nat_units() };
+            let bytes = read_unit(device, layout, index as usize, place, pages).await?;
+            let ok = match table {
+                0 => nat.restore_table_page(table_page, &bytes),
+                _ => sit.restore_table_page(table_page, &bytes),
+            };
+            if !ok {
+                return Err(corrupt(device, format!("table page {index} is too short")));
+            }
+        }
+    }
+    let mut apply = |which: u8, index: u32, payload: &[u8]| {
+        let ok = match which {
+            table::NAT => nat.restore(index, payload),
+            table::SIT => sit.restore(index, payload),
+            _ => false,
+        };
+        if ok {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::Corrupt, format!("entry {index} of table {which}")))
+        }
+    };
+    for (delta, extents) in deltas.iter().zip(&found.extents) {
+        delta.replay(device, pages, &found.id, extents, &mut apply).await?;
+    }
+    for (segment, entry) in sit.iter() {
+        let set: u32 = entry.map.iter().map(|byte| byte.count_ones()).sum();
+        if set != u32::from(entry.valid.get()) {
+            let message = format!("segment {segment}: {set} blocks set, {} valid", entry.valid);
+            return Err(corrupt(device, message));
+        }
+    }
+    Ok((nat, sit))
+}
+
+pub(crate) async fn read_unit(
+    device: &dyn ZonedDevice,
+    layout: &Layout,
+    index: usize,
+    table_page: &UnitRef,
+    pages: &Pool,
+) -> Result<Vec<u8>> {
+    let addr = BlockAddr(table_page.addr.get());
+    let place = format!("{}: table page {index} at block {addr}", device.name());
+    let blocks = read_blocks(device, QueueId(0), addr, layout.unit_blocks, pages).await;
+    let bytes = concat(&blocks.map_err(|error| error.at(&place))?);
+    let expect =
+        Expect { kind: kind::UNIT, device: Some(layout.device), object: Some(layout.uuid) };
+    let (header, body) = record::open(&bytes, &expect).map_err(|error| error.at(&place))?;
+    if header.crc != table_page.crc || header.sequence.get() != index as u64 {
+        let (expected, found) = (table_page.crc.get(), header.crc.get());
+        let message = format!("{place}: expected CRC {expected:08x}, found {found:08x}");
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    Ok(body.to_vec())
+}

@@ -1,0 +1,309 @@
+//! Replaying sync records through the code that made them.
+
+use super::read::corrupt;
+use super::reap;
+use super::sync_scan::Record;
+use crate::alloc::place::NODE_SLOT;
+use crate::core::{Core, Inner};
+use crate::durability::namespace_log::NameOp;
+use crate::format::{HOLE, NO_NODE, NatEntry, SummaryEntry};
+use crate::tree::node;
+use crate::types::Ino;
+use furrow_log::address::{BlockAddr, read_blocks};
+use furrow_log::record::{self};
+use furrow_rt::Page;
+use furrow_zone::{Error, ErrorKind, QueueId, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use zerocopy::FromZeros;
+
+/// Nodes that are read before the records that tell of them are replayed.
+const AHEAD: usize = 512;
+/// Reads of nodes in flight.
+const READS: usize = 64;
+
+/// Blocks of nodes that were read before they are needed, by address.
+pub(crate) type Ahead = BTreeMap<u32, Page>;
+
+/// Replays records. `owners` collects who owns the blocks they bring in.
+///
+/// What a record removes is freed at once, as it was then: kept to the end, all of it would be
+/// dirty together, for which there is no room. A file that was made without a name and gets none
+/// is not kept either.
+pub(crate) async fn replay(
+    inner: &Rc<Inner>,
+    mut records: Vec<Record>,
+    owners: &mut BTreeMap<u32, SummaryEntry>,
+) -> Result<()> {
+    let read_only = begin(inner, &records);
+    let linked: BTreeSet<u32> = records.iter().flat_map(|record| &record.names).fold(
+        BTreeSet::new(),
+        |mut linked, (_, op)| {
+            linked.extend(match op {
+                NameOp::Link { ino, .. } => Some(*ino),
+                _ => None,
+            });
+            linked
+        },
+    );
+    let (mut ahead, mut upto) = (Ahead::new(), 0);
+    let mut nameless = BTreeSet::new();
+    for at in 0..records.len() {
+        if at == upto {
+            (ahead, upto) = read_ahead(inner, &records, at).await;
+        }
+        let record = &mut records[at];
+        for (number, op) in &record.names {
+            let next = inner.core.borrow().namespace_log.next();
+            if *number < next {
+                continue;
+            }
+            if *number > next {
+                let device = inner.core.borrow().device.clone();
+                let what = format!("name change {next} is in no record, {number} is");
+                return Err(corrupt(&*device, format!("sync log: {what}: run furrow fsck")));
+            }
+            replay_name(inner, op).await?;
+            match op {
+                NameOp::Create { parent: NO_NODE, ino, .. } if !linked.contains(ino) => {
+                    nameless.insert(*ino);
+                    reap(inner, Ino(*ino)).await?;
+                }
+                _ => reap_removed(inner).await?,
+            }
+        }
+        record.nodes.retain(|(_, entry)| !nameless.contains(&entry.ino.get()));
+        replay_nodes(inner, record, &ahead, owners).await?;
+        replay_attributes(inner, record).await?;
+    }
+    end(inner, read_only);
+    Ok(())
+}
+
+/// Frees what the replay of a name change has removed.
+async fn reap_removed(inner: &Rc<Inner>) -> Result<()> {
+    loop {
+        let Some(ino) = inner.core.borrow_mut().removed.pop() else { return Ok(()) };
+        reap(inner, ino).await?;
+    }
+}
+
+/// Reads nodes that the records from `at` on take the place of, and put there: many at once. What
+/// cannot be read is left out, and met again by who needs it. Answers up to which record that is.
+async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead, usize) {
+    let (mut wanted, mut upto) = (BTreeSet::new(), at);
+    {
+        let core = inner.core.borrow();
+        for record in &records[at..] {
+            for nid in record.nodes.iter().map(|(nid, _)| nid).chain(&record.freed) {
+                let old = core.nat.get(*nid);
+                wanted.extend((old.ino.get() != 0).then_some(old.addr.get()));
+            }
+            wanted.extend(record.nodes.iter().map(|(_, entry)| entry.addr.get()));
+            upto += 1;
+            if wanted.len() >= AHEAD {
+                break;
+            }
+        }
+    }
+    wanted.remove(&HOLE);
+    let mut ahead = Ahead::new();
+    let wanted: Vec<u32> = wanted.into_iter().take(2 * AHEAD).collect();
+    for some in wanted.chunks(READS) {
+        let read = |addr: &u32| {
+            let (inner, addr) = (inner.clone(), *addr);
+            inner.rt.clone().spawn(async move { read_block(&inner, addr).await })
+        };
+        let flights: Vec<_> = some.iter().map(read).collect();
+        for (addr, flight) in some.iter().zip(flights) {
+            ahead.extend(flight.await.ok().map(|page| (*addr, page)));
+        }
+    }
+    (ahead, upto)
+}
+
+/// Before a replay: whether the mount is read-only, for [`end`].
+pub(crate) fn begin(inner: &Inner, records: &[Record]) -> bool {
+    let core = &mut *inner.core.borrow_mut();
+    core.replaying = true;
+    // What replay allocates itself must not take an id that a record names.
+    let created = records.iter().flat_map(|r| &r.names).filter_map(|(_, op)| match op {
+        NameOp::Create { ino, .. } => Some(*ino),
+        _ => None,
+    });
+    let moved = records.iter().flat_map(|r| &r.nodes).map(|(nid, _)| *nid);
+    // Freed ones too: a later record would take it away again.
+    let freed = records.iter().flat_map(|r| &r.freed).copied();
+    core.ids.hold(created.chain(moved).chain(freed));
+    std::mem::replace(&mut core.options.read_only, false)
+}
+
+/// After a replay.
+pub(crate) fn end(inner: &Inner, read_only: bool) {
+    let core = &mut *inner.core.borrow_mut();
+    core.options.read_only = read_only;
+    core.replaying = false;
+    core.removed.clear();
+    core.ids.unhold();
+}
+
+/// Replays what a record says of attributes.
+pub(crate) async fn replay_attributes(inner: &Rc<Inner>, record: &Record) -> Result<()> {
+    for (ino, packed) in &record.xattrs {
+        match inner.run(|core| core.replay_xattrs(*ino, packed)).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
+    for (ino, changes, ctime) in &record.attributes {
+        let set = inner
+            .run(|core| {
+                core.setattr(*ino, changes)?;
+                core.inode_mut(*ino).head.ctime = node::stamp(*ctime);
+                Ok(())
+            })
+            .await;
+        match set {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn replay_name(inner: &Rc<Inner>, op: &NameOp) -> Result<()> {
+    let what = || format!("sync log: replay of {op}");
+    if let NameOp::Rename { from, to, mode, time, old, new } = op {
+        let renamed = inner.rename((Ino(*from), old), (Ino(*to), new), *mode, *time).await;
+        return renamed.map(drop).map_err(|error| unexpected(error, what()));
+    }
+    inner
+        .run(|core| match op {
+            NameOp::Create { .. } => core.create(op).map(|_| ()),
+            NameOp::Link { ino, parent, time, name } => {
+                core.link(Ino(*ino), Ino(*parent), name, *time).map(|_| ())
+            }
+            NameOp::Remove { parent, time, name } => {
+                core.remove(Ino(*parent), name, None, *time).map(|_| ())
+            }
+            NameOp::Rename { .. } => Ok(()),
+        })
+        .await
+        .map_err(|error| unexpected(error, what()))
+}
+
+/// Why a name change could not be replayed. It succeeded when it was logged: what it is replayed on
+/// is not what it was.
+fn unexpected(error: Error, what: String) -> Error {
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupt => error.at(what),
+        _ => Error::new(ErrorKind::Corrupt, error.at(what).to_string()),
+    }
+}
+
+async fn read_block(inner: &Inner, addr: u32) -> Result<Page> {
+    let (device, pages) = {
+        let core = inner.core.borrow();
+        (core.device.clone(), core.pages.clone())
+    };
+    let mut block = read_blocks(&*device, QueueId(0), BlockAddr(addr), 1, &pages).await?;
+    block.pop().ok_or_else(|| corrupt(&*device, "empty read"))
+}
+
+/// Reads a node block and checks it.
+pub(crate) async fn read_node(inner: &Rc<Inner>, nid: u32, entry: NatEntry) -> Result<Page> {
+    read_node_ahead(inner, nid, entry, &Ahead::new()).await
+}
+
+/// The same, if it is not there already.
+async fn read_node_ahead(
+    inner: &Rc<Inner>,
+    nid: u32,
+    entry: NatEntry,
+    ahead: &Ahead,
+) -> Result<Page> {
+    let addr = entry.addr.get();
+    let page = match ahead.get(&addr) {
+        Some(page) => page.clone(),
+        None => read_block(inner, addr).await?,
+    };
+    let (expected, found) = (entry.crc.get(), record::crc32c(page.bytes()));
+    let checked = node::check(&page, nid, entry.ino.get());
+    if expected != found || checked.is_err() {
+        let why = checked.err().unwrap_or_else(|| format!("CRC {found:08x}"));
+        let message = format!("node {nid} at block {addr}: expected CRC {expected:08x}, {why}");
+        let device = inner.core.borrow().device.clone();
+        return Err(corrupt(&*device, message));
+    }
+    Ok(page)
+}
+
+/// Frees nodes that replay itself made for `ino`, as a creation with extended attributes does: the
+/// inode that takes the place of the replayed one refers to those of the record.
+fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
+    let made: Vec<u32> = core.cache.dirty_nodes_of(ino).collect();
+    for nid in made {
+        if nid != ino && !named.contains(&nid) && core.nat.get(nid).addr.get() == HOLE {
+            core.drop_node(nid);
+        }
+    }
+}
+
+/// Puts the nodes of a record in their new places, and derives the SIT from the difference. Nodes
+/// that were read already are in `ahead`.
+pub(crate) async fn replay_nodes(
+    inner: &Rc<Inner>,
+    record: &Record,
+    ahead: &Ahead,
+    owners: &mut BTreeMap<u32, SummaryEntry>,
+) -> Result<()> {
+    let mut gone: BTreeSet<u32> = BTreeSet::new();
+    let changed = record.nodes.iter().map(|(nid, _)| *nid).chain(record.freed.iter().copied());
+    for nid in changed {
+        let old = inner.core.borrow().nat.get(nid);
+        if old.ino.get() != 0 && old.addr.get() != HOLE {
+            let page = read_node_ahead(inner, nid, old, ahead).await?;
+            gone.insert(old.addr.get());
+            gone.extend(node::pointers(&page).iter().map(|(_, p)| p.addr.get()));
+        }
+    }
+    let mut fresh = Vec::new();
+    for (nid, entry) in &record.nodes {
+        fresh.push((*nid, *entry, read_node_ahead(inner, *nid, *entry, ahead).await?));
+    }
+    let core = &mut *inner.core.borrow_mut();
+    // All that went before all that came: a block may have moved from one node to another.
+    for addr in gone {
+        core.invalidate(addr);
+    }
+    for nid in &record.freed {
+        if core.nat.get(*nid).ino.get() != 0 {
+            core.cache.remove(&crate::tree::cache::Key::Node(*nid));
+            core.nat.update(*nid, |entry| *entry = FromZeros::new_zeroed());
+            core.ids.put(*nid);
+        }
+    }
+    let named: BTreeSet<u32> = record.nodes.iter().map(|(nid, _)| *nid).collect();
+    for (nid, entry, page) in fresh {
+        let ino = entry.ino.get();
+        if nid == ino {
+            core.cache.remove_from(ino, 0..);
+            drop_replayed(core, ino, &named);
+        }
+        core.cache.remove(&crate::tree::cache::Key::Node(nid));
+        core.ids.claim(nid);
+        core.nat.update(nid, |e| *e = entry);
+        let stream = |core: &Core, addr| core.stream_at(addr);
+        let mut own = |core: &mut Core, addr: u32, slot: u16| {
+            let stream = stream(core, addr);
+            core.set_valid(addr, true, stream);
+            let owner = SummaryEntry { node: nid.into(), slot: slot.into() };
+            owners.insert(addr, owner);
+        };
+        own(core, entry.addr.get(), NODE_SLOT);
+        for (slot, pointer) in node::pointers(&page) {
+            own(core, pointer.addr.get(), slot);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! A zone fails under the engine: what it lost is written elsewhere.
+//!
+//! A write may fail for good (an error, a torn write, a zone that the drive made full, read-only or
+//! offline). Then nobody is answered any more who waits for what came after it, and whoever finds
+//! out sees to this, in order:
+//!
+//! 1. *Close.* Nothing more goes to the superzone: its head goes on in another. When none of its
+//!    writes is in flight its zones are finished, so that they hold no resources of the drive; only
+//!    then is the head's next superzone opened.
+//! 2. *Take back.* Pages stay in the cache until all that was dispatched before them, and they
+//!    themselves, are on the drive. So what the zone lost is there: pages in flight whose pointer,
+//!    or NAT entry, leads to a block that the zone did not take. They become dirty again.
+//! 3. *Checkpoint*, whose cut writes them, and what points to them, to new places. A checkpoint
+//!    that was under way when the zone failed is taken back and becomes this one.
+//! 4. *Answer.* The checkpoint is durable, and with it everything that was waited for.
+//!
+//! A crash in between finds the checkpoint before, and of the sync log what came before the
+//! failure: a record tells which write pointers, or, where the zone is finished, which blocks there
+//! must be.
+//! As records count in order, none behind one that lost something does; nor was one acknowledged.
+//!
+//! The superzone is emptied by cleaning as soon as that can be, and released as any other.
+//!
+//! A half of the sync log of which a zone fails is closed in the same way; records go on in the
+//! other. Not here, as they have no other place yet: zones of checkpoints, delta logs and tables, a
+//! sync log that can only be read, a flush that fails, a drive that is away. The engine is
+//! read-only then.
+
+use crate::blocked::NotApplied;
+use crate::canary::Canary;
+use crate::core::{Core, Inner};
+use crate::tree::cache::Key;
+use furrow_log::Mark;
+use furrow_log::address::BlockAddr;
+use furrow_log::budget::Permit;
+use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Zones that failed and what they lost.
+#[derive(Default)]
+pub(crate) struct State {
+    /// The file system is whole: recovery is over.
+    able: bool,
+    /// Who waits for a relocation.
+    pub(crate) waiting: u32,
+    lost: BTreeMap<ZoneId, Lost>,
+}
+
+struct Lost {
+    /// Blocks from here on were not written.
+    from: u32,
+    /// Nothing of its superzone is in flight, and no zone of it active.
+    closed: bool,
+}
+
+/// What is to be closed for a zone.
+struct Closing {
+    failed: ZoneId,
+    zones: Vec<ZoneId>,
+    /// To be given back then.
+    permit: Option<Permit>,
+}
+
+impl Core {
+    /// True if the engine goes on when a write to `zone` fails: files are there, or sync records.
+    pub(crate) fn is_replaceable(&self, zone: ZoneId) -> bool {
+        let halves = [0, 1].map(|half| self.layout.sync_half(half));
+        match self.layout.superzone_of(zone) {
+            Some(id) => self.zones.state(SuperzoneId(id)) != SuperzoneState::Tables,
+            None => halves.iter().flatten().any(|other| *other == zone),
+        }
+    }
+
+    /// Lets nobody write to what belongs to zones that failed since the last time.
+    fn leave_failed(&mut self) -> Result<Vec<Closing>> {
+        if let Some(error) = self.writer.flush_failed() {
+            return Err(error);
+        }
+        let mut closings = Vec::new();
+        for failure in self.writer.failures() {
+            let zone = failure.zone;
+            if self.relocation.lost.contains_key(&zone) {
+                continue;
+            }
+            let able = self.relocation.able && failure.of_zone;
+            if !able || !self.is_replaceable(zone) {
+                return Err(failure.error);
+            }
+            let Some(closing) = self.leave(zone) else { return Err(failure.error) };
+            self.relocation.lost.insert(zone, Lost { from: failure.from, closed: false });
+            closings.push(closing);
+        }
+        Ok(closings)
+    }
+
+    fn leave(&mut self, failed: ZoneId) -> Option<Closing> {
+        if let Some(index) = self.layout.superzone_of(failed) {
+            let id = SuperzoneId(index);
+            let permit = self.leave_superzone(id);
+            self.clean.close(id, self.zones.generation(id));
+            return Some(Closing { failed, zones: self.zones.get(id).zones, permit });
+        }
+        // It could not be reset when its records are not needed any more.
+        let report = self.device.report(failed, 1).ok()?;
+        let state = report.first()?.state;
+        if matches!(state, ZoneState::ReadOnly | ZoneState::Offline) {
+            return None;
+        }
+        let half = (0..2).find(|half| self.layout.sync_half(*half).contains(&failed))?;
+        if half == self.sync.half {
+            // No record goes there: the next one opens the other half, or waits for a checkpoint.
+            self.sync.next = self.layout.sync_stripe().blocks();
+        }
+        Some(Closing { failed, zones: self.layout.sync_half(half), permit: None })
+    }
+
+    fn is_lost(&self, addr: u32) -> bool {
+        let place = BlockAddr(addr).locate(&self.geometry);
+        place.is_some_and(|(zone, offset)| {
+            self.relocation.lost.get(&zone).is_some_and(|lost| offset >= lost.from)
+        })
+    }
+
+    /// Makes dirty again what zones that failed and are closed by now have lost: those zones.
+    pub(crate) fn take_back(&mut self) -> Result<Vec<ZoneId>, NotApplied> {
+        if self.relocation.lost.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut again = Vec::new();
+        for key in self.cache.in_flight() {
+            let addr = match key {
+                Key::Node(nid) => self.nat.get(nid).addr,
+                Key::Data(ino, block) => match self.pointer(crate::types::Ino(ino), block) {
+                    Ok(pointer) => pointer.addr,
+                    // Removed: nobody will ask for it.
+                    Err(NotApplied::Failed(error)) if error.kind() == ErrorKind::NotFound => {
+                        continue;
+                    }
+                    Err(stop) => return Err(stop),
+                },
+            };
+            if self.is_lost(addr.get()) {
+                again.push(key);
+            }
+        }
+        for key in again.iter().filter(|_| !self.options.has(Canary::LostBlocks)) {
+            self.cache.mark_dirty(key);
+        }
+        let lost = self.relocation.lost.iter();
+        Ok(lost.filter(|(_, lost)| lost.closed).map(|(zone, _)| *zone).collect())
+    }
+
+    /// What `zones` have lost is elsewhere, durably.
+    pub(crate) fn relocated(&mut self, zones: &[ZoneId]) {
+        for zone in zones {
+            self.relocation.lost.remove(zone);
+            self.writer.forgive(*zone);
+            self.counters.zone_failures += 1;
+        }
+    }
+}
+
+impl Inner {
+    /// From now on zones may fail. Nobody may be waiting for the write that does, while others wait
+    /// for what is held back behind its zone: so somebody looks.
+    pub(crate) fn survive_failures(self: &Rc<Self>) {
+        self.core.borrow_mut().relocation.able = true;
+        let writer = self.core.borrow().writer.clone();
+        writer.relocates();
+        let inner = Rc::downgrade(self);
+        self.rt.spawn_detached(async move {
+            let mut seen = 0;
+            loop {
+                seen = writer.more_failures(seen).await;
+                let Some(inner) = inner.upgrade() else { return };
+                let Some(failure) = writer.failures().pop() else { continue };
+                // Not awaited: the checkpoint of one may have to wait until the next is closed.
+                // What cannot be survived is remembered by the engine.
+                let (rt, inner) = (inner.rt.clone(), inner.clone());
+                rt.spawn_detached(async move {
+                    let _ = inner.relocate(failure.error).await;
+                });
+            }
+        });
+    }
+
+    /// Waits until everything before `mark` is on the drive: where it was dispatched to, or, if a
+    /// zone failed, elsewhere.
+    pub(crate) async fn wait_durable_or_relocated(self: &Rc<Self>, mark: Mark) -> Result<()> {
+        let writer = self.core.borrow().writer.clone();
+        while let Err(error) = writer.wait(mark).await {
+            self.relocate(error).await?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that what failed zones lost is elsewhere, durably.
+    pub(crate) async fn relocate(self: &Rc<Self>, why: Error) -> Result<()> {
+        self.close_failed().await?;
+        let inner = self.clone();
+        // A task of its own: once begun it must end, whoever asked for it may go away.
+        let task = self.rt.spawn(async move {
+            inner.core.borrow_mut().relocation.waiting += 1;
+            let _one = inner.checkpoint_lock.acquire(1).await;
+            let failed = inner.core.borrow().writer.has_failures();
+            let result = match failed {
+                false => Ok(()),
+                true if inner.ended.get() => Err(why),
+                true => inner.checkpoint_surely(false).await,
+            };
+            inner.core.borrow_mut().relocation.waiting -= 1;
+            result
+        });
+        task.await
+    }
+
+    /// Closes what belongs to zones that failed.
+    pub(crate) async fn close_failed(self: &Rc<Self>) -> Result<()> {
+        let left = self.core.borrow_mut().leave_failed();
+        let closings = left.inspect_err(|error| self.fail(error))?;
+        for closing in closings {
+            let inner = self.clone();
+            self.rt.spawn_detached(async move {
+                let failed = closing.failed;
+                match inner.close_zones(closing).await {
+                    Ok(()) => {
+                        let mut core = inner.core.borrow_mut();
+                        let lost = core.relocation.lost.get_mut(&failed);
+                        lost.expect("invariant: only a durable relocation forgets").closed = true;
+                    }
+                    Err(error) => inner.fail(&error),
+                }
+                inner.progress.notify_all();
+            });
+        }
+        loop {
+            {
+                let core = self.core.borrow();
+                if let Some(error) = &core.failed {
+                    return Err(error.clone());
+                }
+                if core.relocation.lost.values().all(|lost| lost.closed) {
+                    return Ok(());
+                }
+            }
+            self.progress.wait().await;
+        }
+    }
+
+    /// All at once: one may wait for another.
+    async fn close_zones(self: &Rc<Self>, closing: Closing) -> Result<()> {
+        let writer = self.core.borrow().writer.clone();
+        let close = |zone: ZoneId| {
+            let writer = writer.clone();
+            self.rt.spawn(async move { writer.close(zone).await })
+        };
+        let closes: Vec<_> = closing.zones.into_iter().map(close).collect();
+        for close in closes {
+            close.await?;
+        }
+        drop(closing.permit);
+        Ok(())
+    }
+}

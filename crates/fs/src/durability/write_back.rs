@@ -1,0 +1,169 @@
+//! What goes on beside operations: ends of writes, write-back, the commit interval.
+
+use crate::blocked::NotApplied;
+use crate::core::{Core, Inner, NAMES_MAX};
+use crate::tree::cache::Key;
+use crate::types::Ino;
+use furrow_zone::Result;
+use std::rc::Rc;
+
+/// Blocks write-back dispatches before it lets others run.
+const BATCH: usize = 256;
+
+impl Core {
+    /// Dispatches up to [`BATCH`] dirty blocks of data; how many.
+    fn write_some(&mut self) -> Result<usize, NotApplied> {
+        self.writable()?;
+        let keys: Vec<(Ino, u32)> = self
+            .cache
+            .all_dirty()
+            .map_while(|key| match key {
+                Key::Data(ino, block) => Some((Ino(ino), block)),
+                Key::Node(_) => None,
+            })
+            .filter(|(ino, block)| !self.appends.has(*ino, *block))
+            .take(BATCH)
+            .collect();
+        for (ino, block) in &keys {
+            self.holder(*ino, *block)?;
+        }
+        for (ino, block) in &keys {
+            self.write_data(*ino, *block)?;
+        }
+        Ok(keys.len())
+    }
+}
+
+impl Inner {
+    /// Sees to the end of the writes dispatched since the last call: their pages may then be
+    /// evicted.
+    pub(crate) fn after_dispatch(self: &Rc<Self>) {
+        self.close_parked(false);
+        self.start_cleaning();
+        let (tickets, mark) = {
+            let core = &mut *self.core.borrow_mut();
+            if core.tickets.is_empty() {
+                return;
+            }
+            let tickets = std::mem::take(&mut core.tickets);
+            core.in_flight += tickets.len();
+            (tickets, core.writer.mark())
+        };
+        let inner = self.clone();
+        self.rt.spawn_detached(async move {
+            let result = inner.wait_durable_or_relocated(mark).await;
+            {
+                let mut core = inner.core.borrow_mut();
+                core.in_flight -= tickets.len();
+                // After a failure the pages stay: they are the only copy.
+                if result.is_ok() {
+                    for ticket in tickets {
+                        core.cache.end_write(ticket);
+                    }
+                }
+            }
+            if let Err(error) = result {
+                inner.fail(&error);
+            }
+            inner.progress.notify_all();
+        });
+    }
+
+    /// Starts writing dirty data back, if nobody does. It begins at half of what may be dirty, so
+    /// that writers who are slower than the drive never wait for it.
+    pub(crate) fn start_write_back(self: &Rc<Self>) {
+        if self.write_back_running.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.rt.spawn_detached(async move {
+            // What an unmount interrupts it writes itself.
+            if let Err(error) = inner.write_back().await
+                && !inner.ended.get()
+            {
+                inner.fail(&error);
+            }
+            inner.write_back_running.set(false);
+            inner.progress.notify_all();
+        });
+    }
+
+    /// Writes dirty data until a quarter of what may be dirty is left; nodes take a checkpoint.
+    async fn write_back(self: &Rc<Self>) -> Result<()> {
+        loop {
+            let (dirty, nodes, limit) = {
+                let core = self.core.borrow();
+                let nodes = core.cache.dirty_node_pages();
+                let data = core.cache.dirty_pages() - nodes;
+                // Of those that are on their way some may be clean by now.
+                (data.saturating_sub(core.appends.blocks()), nodes, core.dirty_limit())
+            };
+            if self.ended.get() {
+                return Ok(());
+            }
+            if dirty > limit / 4 {
+                if self.append_some().await? == 0 {
+                    let written = self.run(Core::write_some).await;
+                    self.after_dispatch();
+                    written?;
+                }
+                self.rt.yield_now().await;
+                continue;
+            }
+            if nodes > limit / 4 || self.core.borrow().namespace_log.bytes() > NAMES_MAX {
+                return self.checkpoint(false).await;
+            }
+            // What is in flight must end before anybody who waits can go on.
+            let mark = self.core.borrow().writer.mark();
+            self.wait_durable_or_relocated(mark).await?;
+            // Those who wait for a relocation are in line for the lock, and their writes in flight.
+            if self.core.borrow().relocation.waiting > 0 {
+                drop(self.checkpoint_lock.acquire(1).await);
+            }
+            while !self.core.borrow().appends.is_idle() {
+                self.progress.wait().await;
+            }
+            return Ok(());
+        }
+    }
+
+    /// Dispatches most of the data that is dirty before a checkpoint's snapshot, which dispatches
+    /// all in one stretch: others have turns meanwhile. What fails here fails at the cut too.
+    pub(crate) async fn write_before_snapshot(self: &Rc<Self>) {
+        let data = |core: &Core| core.cache.dirty_pages() - core.cache.dirty_node_pages();
+        // As much as there is now: who goes on writing does not hold the checkpoint up.
+        let mut left = data(&self.core.borrow());
+        while left > BATCH {
+            let written = self.run(Core::write_some).await;
+            self.after_dispatch();
+            match written {
+                Ok(count) if count > 0 => left = left.saturating_sub(count),
+                _ => return,
+            }
+        }
+    }
+
+    /// Starts the task that makes everything durable once per commit interval.
+    pub(crate) fn start_commits(self: &Rc<Self>) {
+        let inner = Rc::downgrade(self);
+        let (rt, interval) = (self.rt.clone(), self.core.borrow().options.commit_interval);
+        self.rt.spawn_detached(async move {
+            let mut last = None;
+            loop {
+                rt.sleep(interval).await;
+                let Some(inner) = inner.upgrade() else { return };
+                if inner.ended.get() || inner.core.borrow().failed.is_some() {
+                    return;
+                }
+                // A failure is remembered by the engine and told to the next caller.
+                let _ = inner.checkpoint(false).await;
+                // Nothing was written for an interval.
+                let now = Some(inner.core.borrow().stamp);
+                let idle = std::mem::replace(&mut last, now) == now;
+                if idle && inner.core.borrow().failed.is_none() {
+                    inner.close_parked(true);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,116 @@
+//! What the file system shows of itself: space, zones.
+
+use crate::blocked::NotApplied;
+use crate::core::Core;
+use crate::format::{BLOCK, LEAF_POINTERS, NAME_MAX};
+use crate::types::{Ino, Kind, StatFs, ZoneInfo, ZoneUse};
+use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
+
+impl Core {
+    /// See [`crate::Fs::statfs`].
+    pub(crate) fn statfs(&self) -> StatFs {
+        let blocks = self.main_blocks();
+        let logs = u64::from(self.layout.main_start - self.layout.ring_start);
+        let valid = self.space.valid;
+        let kept = self.kept_from_users();
+        let left = self.capacity().saturating_sub(self.in_use());
+        // The nodes of large files, and those of one that is new, are users' blocks as well.
+        let available = left.saturating_sub(left.div_ceil(LEAF_POINTERS as u64 / 2) + 4);
+        StatFs {
+            block_size: BLOCK as u32,
+            blocks,
+            blocks_free: blocks.saturating_sub(self.in_use()),
+            blocks_available: available,
+            blocks_now: self.spare().saturating_sub(kept).min(available),
+            blocks_stale: blocks.saturating_sub(self.room() + valid),
+            blocks_logs: logs * u64::from(self.layout.capacity) + self.table_superzone_blocks(),
+            blocks_logs_used: self.logs_used(),
+            blocks_summaries: u64::from(self.layout.segment_count()),
+            inodes: u64::from(self.layout.nodes - 1),
+            // A file takes a block for its inode, 1 in 64 more for the tables and directories.
+            inodes_free: u64::from(self.ids.unused_count()).min(available - available.div_ceil(64)),
+            name_max: NAME_MAX as u32,
+        }
+    }
+
+    /// Blocks of superblock and checkpoint, delta-log extents, table pages and the sync log.
+    fn logs_used(&self) -> u64 {
+        let extents = self.logs.iter().flat_map(|log| &log.extents);
+        let deltas: u64 = extents.map(|extent| u64::from(extent.blocks)).sum();
+        let checkpoint = 1 + u64::from(self.checkpoint.blocks);
+        checkpoint + deltas + self.table_blocks_used() + u64::from(self.sync.next)
+    }
+
+    /// See [`crate::Fs::parent`].
+    pub(crate) fn parent(&mut self, ino: Ino) -> Result<Ino, NotApplied> {
+        let head = &self.inode(ino)?.head;
+        if Kind::from_code(head.kind) != Some(Kind::Directory) {
+            let message = format!("inode {ino} is not a directory");
+            return Err(NotApplied::Failed(Error::new(ErrorKind::NotDirectory, message)));
+        }
+        Ok(Ino(head.parent.get()))
+    }
+
+    /// See [`crate::Fs::zone_map`].
+    pub(crate) fn zone_map(&self) -> Result<Vec<ZoneInfo>> {
+        let reports = crate::durability::recover::report(&*self.device)?;
+        let mut map = Vec::with_capacity(reports.len());
+        for report in &reports {
+            let written = crate::durability::recover::written(report, &self.geometry);
+            let broken = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
+            let (usage, valid) = self.zone_use(report.zone);
+            map.push(ZoneInfo {
+                usage: if broken { ZoneUse::Retired } else { usage },
+                open: report.state.is_active(),
+                written,
+                valid,
+            });
+        }
+        Ok(map)
+    }
+
+    fn zone_use(&self, zone: ZoneId) -> (ZoneUse, u32) {
+        let layout = &self.layout;
+        let usage = match zone.0 {
+            z if z < layout.ring_start => ZoneUse::Unused,
+            z if z < layout.delta_start => ZoneUse::Checkpoint,
+            z if z < layout.table_start => ZoneUse::DeltaLog,
+            z if z < layout.sync_start => ZoneUse::Tables,
+            z if z < layout.main_start => ZoneUse::SyncLog,
+            _ => return self.main_use(zone),
+        };
+        (usage, 0)
+    }
+
+    fn main_use(&self, zone: ZoneId) -> (ZoneUse, u32) {
+        let Some(superzone) = self.layout.superzone_of(zone) else { return (ZoneUse::Unused, 0) };
+        let id = SuperzoneId(superzone);
+        let Some(column) = self.zones.column(id, zone) else { return (ZoneUse::Retired, 0) };
+        match self.zones.state(id) {
+            SuperzoneState::Free => return (ZoneUse::Free, 0),
+            SuperzoneState::Tables => return (ZoneUse::Tables, 0),
+            _ => {}
+        }
+        let stripe = self.stripe(superzone);
+        let mut valid = 0;
+        let mut stream = None;
+        for segment in 0..stripe.segments() {
+            let entry = self.sit.get(superzone * self.layout.segments + segment);
+            if entry.valid.get() == 0 {
+                continue;
+            }
+            stream = Some(entry.stream);
+            for (block, v) in stripe.segment_range(segment).enumerate() {
+                let bit = entry.map[block / 8] >> (block % 8) & 1 == 1;
+                valid += u32::from(bit && stripe.place(v).0 == column);
+            }
+        }
+        let open = self.heads.iter().position(|head| head.superzone == Some(superzone));
+        let stream = open.map(|head| self.stream_of_head(head) as u8).or(stream).unwrap_or(0);
+        let half = self.layout.streams as u8 / 2;
+        let usage =
+            if stream < half { ZoneUse::Data(stream) } else { ZoneUse::Node(stream - half) };
+        (usage, valid)
+    }
+}

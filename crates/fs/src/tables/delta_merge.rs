@@ -1,0 +1,467 @@
+//! Merging delta logs into the tables, in the background.
+//!
+//! A delta log has two halves. When one has no room for another checkpoint's deltas, the
+//! checkpoint goes on in the other, and the table pages that are *stale* are written from memory,
+//! a few at a time, while operations go on. The first checkpoint after the last of them lists no
+//! extent of the first half any more, so that half is reset. Table pages not touched are not
+//! written, unless few are left in their zone (see [`crate::tables::table_zones`]).
+//!
+//! NAT and SIT share a log, or have one each and write to zones of their own, as mkfs decided.
+//!
+//! Invariants
+//! - A table page holds memory as it was when the table page was written. Checkpoints list places
+//!   as of their snapshot, so every entry that is newer in the table page than in the tables as of
+//!   the checkpoint before is among the deltas of the checkpoint that first lists it.
+//! - There is always a way on without log: a checkpoint that finds the second half full before the
+//!   merge is over writes what is stale without one, and needs no deltas. It takes longer, so
+//!   writers are slowed; they never fail. Where that would leave too few zones empty it writes all
+//!   table pages, to empty zones: then only these are in use.
+
+use crate::canary::Canary;
+use crate::core::{Core, Inner};
+use crate::durability::checkpoint::TablePageBytes;
+use crate::format::{HOLE, UnitRef, kind, table};
+use crate::types::Metadata;
+use furrow_log::BlockAddr;
+use furrow_log::delta::{DeltaLog, Extent};
+use furrow_log::record::{RecordHeader, seal};
+use furrow_log::writer::{Durability, Kind as WriteKind};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Blocks of table pages written before others may go on: 1 MiB.
+const BATCH: u32 = 256;
+/// NAT and SIT.
+pub(crate) const TABLES: [usize; 2] = [table::NAT as usize, table::SIT as usize];
+
+/// Where each table page of NAT and SIT is, up to the last that was written.
+pub(crate) type TablePages = [Vec<UnitRef>; 2];
+
+/// A delta log, and the zone that the tables it completes are written to.
+pub(crate) struct Log {
+    pub(crate) delta: DeltaLog,
+    /// Its extents that complete the table pages.
+    pub(crate) extents: Vec<Extent>,
+    /// A merge is under way: the tables know which table pages it has still to write.
+    pub(crate) merging: bool,
+    /// Table pages it writes though they are not stale.
+    moved: BTreeSet<(usize, u32)>,
+    /// The zone written now.
+    pub(crate) open: Option<ZoneId>,
+}
+
+/// What a checkpoint does about a delta log that has no room for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// There is room.
+    Append,
+    /// It goes on in the other half, and a merge begins.
+    Switch,
+    /// It writes what is stale itself.
+    Write,
+}
+
+/// What a checkpoint writes of a log's tables itself.
+#[derive(Default)]
+pub(crate) struct Write {
+    table_pages: Vec<TablePageBytes>,
+    /// All of them, to zones that are empty.
+    anew: bool,
+}
+
+impl Write {
+    /// Table pages of `table` among them.
+    pub(crate) fn table_pages_of(&self, table: usize) -> impl Iterator<Item = u32> + '_ {
+        self.table_pages
+            .iter()
+            .filter(move |(of, ..)| *of == table)
+            .map(|(_, table_page, _)| *table_page)
+    }
+}
+
+impl Log {
+    /// A log without a merge.
+    pub(crate) fn new(delta: DeltaLog, extents: Vec<Extent>) -> Log {
+        Log { delta, extents, merging: false, moved: BTreeSet::new(), open: None }
+    }
+
+    /// True if no extent is in its other half.
+    pub(crate) fn is_in_one_half(&self) -> bool {
+        let half = self.delta.position().0;
+        self.extents.iter().all(|extent| extent.half == half)
+    }
+}
+
+impl Core {
+    /// The log that completes `table`.
+    pub(crate) fn log_of(&self, table: usize) -> usize {
+        table.min(self.logs.len() - 1)
+    }
+
+    /// The tables that `log` completes.
+    fn tables_of(&self, log: usize) -> impl Iterator<Item = usize> + use<> {
+        let logs = self.logs.len();
+        TABLES.into_iter().filter(move |table| (*table).min(logs - 1) == log)
+    }
+
+    /// Decides, at a snapshot, before dirty entries are taken: `dirty` of NAT and SIT.
+    pub(crate) fn plan_logs(&mut self, dirty: [u32; 2]) -> Vec<Plan> {
+        (0..self.logs.len()).map(|log| self.plan_log(log, dirty)).collect()
+    }
+
+    fn plan_log(&mut self, log: usize, dirty: [u32; 2]) -> Plan {
+        self.end_merge(log);
+        let mut counts = [0; 2];
+        self.tables_of(log).for_each(|table| counts[table] = dirty[table]);
+        if self.options.metadata == Metadata::Pair {
+            return Plan::Write;
+        }
+        let delta = &self.logs[log].delta;
+        let needed = delta.worst_case_blocks(&counts);
+        if needed <= delta.room() {
+            return Plan::Append;
+        }
+        let other = 1 - delta.position().0;
+        let free = !self.logs[log].merging && delta.is_clean(other);
+        if free && needed <= delta.layout().half_blocks(other) && self.begin_merge(log) {
+            return Plan::Switch;
+        }
+        self.counters.merge_throttles += 1;
+        Plan::Write
+    }
+
+    /// The table pages that are stale now, of the tables of `log`.
+    fn stale(&self, log: usize) -> BTreeSet<(usize, u32)> {
+        let stale = [self.nat.stale(), self.sit.stale()];
+        let table_pages =
+            |table: usize| stale[table].iter().map(move |table_page| (table, *table_page));
+        self.tables_of(log).flat_map(table_pages).collect()
+    }
+
+    /// Table pages a merge of `log` has still to write.
+    pub(crate) fn merging(&self, log: usize) -> u32 {
+        let merging = [self.nat.merging().len() as u32, self.sit.merging().len() as u32];
+        self.tables_of(log).map(|table| merging[table]).sum()
+    }
+
+    /// The table pages of `log` that are stale now are to be written; false if so many zones are
+    /// not empty.
+    fn begin_merge(&mut self, log: usize) -> bool {
+        let stale = self.stale(log);
+        let begun = self.zones_begun(log, stale.len() as u32) + self.zones_promised(&[log]);
+        if self.table_zones.empty() < self.table_zones_kept() + begun {
+            return false;
+        }
+        let moved = self.table_pages_to_move(log, stale);
+        let of = |table: usize| {
+            moved.iter().filter(move |(of, _)| *of == table).map(|(_, table_page)| *table_page)
+        };
+        for table in self.tables_of(log) {
+            match table {
+                0 => self.nat.begin_merge(of(0)),
+                _ => self.sit.begin_merge(of(1)),
+            }
+        }
+        self.counters.merges += 1;
+        (self.logs[log].merging, self.logs[log].moved) = (true, moved);
+        true
+    }
+
+    /// If a merge has written its last table page, the next checkpoint needs nothing older of the
+    /// log.
+    fn end_merge(&mut self, log: usize) {
+        if !self.logs[log].merging || self.merging(log) > 0 {
+            return;
+        }
+        let log = &mut self.logs[log];
+        log.merging = false;
+        let half = log.delta.position().0;
+        log.extents.retain(|extent| extent.half == half);
+    }
+
+    /// The table pages a checkpoint writes itself by `plans`, as of its snapshot. Ends the merges
+    /// of these logs. Where too few zones would stay empty, everything is written anew instead.
+    pub(crate) fn take_unmerged(&mut self, plans: &mut [Plan]) -> Vec<Write> {
+        let mut writing: Vec<usize> =
+            (0..plans.len()).filter(|log| plans[*log] == Plan::Write).collect();
+        let mut writes: Vec<Write> = plans.iter().map(|_| Write::default()).collect();
+        if writing.is_empty() {
+            return writes;
+        }
+        writing.iter().for_each(|log| self.unmerge(*log));
+        let mut anew: Vec<usize> =
+            writing.iter().copied().filter(|log| self.pair_is_full(*log)).collect();
+        if !self.leaves_enough(&writing, &anew) {
+            writing = (0..plans.len()).collect();
+            anew.clone_from(&writing);
+            plans.fill(Plan::Write);
+            writing.iter().for_each(|log| self.unmerge(*log));
+        }
+        for log in writing {
+            let anew = anew.contains(&log);
+            writes[log] = Write { table_pages: self.take_table_pages(log, anew), anew };
+        }
+        writes
+    }
+
+    /// Ends a merge: what it has not written is stale.
+    fn unmerge(&mut self, log: usize) {
+        for table in self.tables_of(log) {
+            match table {
+                0 => self.nat.unmerge(),
+                _ => self.sit.unmerge(),
+            }
+        }
+        self.logs[log].merging = false;
+    }
+
+    /// Table pages of the tables of `log`.
+    fn unit_count(&self, log: usize) -> u32 {
+        let existing = [self.nat.existing(), self.sit.existing()];
+        self.tables_of(log).map(|table| existing[table]).sum()
+    }
+
+    /// Whether enough zones stay empty if what is stale in `writing` is written, all table pages of
+    /// `anew` among them.
+    fn leaves_enough(&self, writing: &[usize], anew: &[usize]) -> bool {
+        let residents = crate::tables::table_zones::residents(&self.table_pages, &self.geometry);
+        let mut work = BTreeSet::new();
+        let mut begun = self.zones_promised(writing);
+        for log in writing {
+            let table_pages = residents.values().flatten();
+            if anew.contains(log) {
+                work.extend(table_pages.filter(|(table, _)| self.log_of(*table) == *log).copied());
+                begun += self.unit_count(*log).div_ceil(self.layout.units_per_zone());
+            } else {
+                let stale = self.stale(*log);
+                begun += self.zones_begun(*log, stale.len() as u32);
+                work.extend(stale);
+            }
+        }
+        let empty = self.table_zones.empty();
+        let after = empty + self.zones_vacated(&residents, &work);
+        begun <= empty && after >= begun + self.table_zones_kept()
+    }
+
+    /// In pairs of zones, as many zones are filled as all table pages need, and what they leave of
+    /// the last one; then all table pages are copied.
+    fn pair_is_full(&self, log: usize) -> bool {
+        if self.options.metadata != Metadata::Pair {
+            return false;
+        }
+        let residents = crate::tables::table_zones::residents(&self.table_pages, &self.geometry);
+        let own = |table_pages: &&Vec<(usize, u32)>| self.log_of(table_pages[0].0) == log;
+        let zones = residents.values().filter(own).count() as u32;
+        let stale = self.stale(log).len() as u32;
+        let half = self.unit_count(log) / self.layout.units_per_zone() + 1;
+        stale > 0 && zones + self.zones_begun(log, stale) > half
+    }
+
+    /// The table pages of `log` that are stale, or all, which then are not.
+    fn take_table_pages(&mut self, log: usize, all: bool) -> Vec<TablePageBytes> {
+        let mut table_pages = Vec::new();
+        for table in self.tables_of(log) {
+            if table == TABLES[0] {
+                let taken = if all { self.nat.take_all() } else { self.nat.take_behind() };
+                table_pages
+                    .extend(taken.into_iter().map(|(u, e)| (table, u, e.as_bytes().to_vec())));
+            } else {
+                let taken = if all { self.sit.take_all() } else { self.sit.take_behind() };
+                table_pages
+                    .extend(taken.into_iter().map(|(u, e)| (table, u, e.as_bytes().to_vec())));
+            }
+        }
+        table_pages
+    }
+
+    /// Writes what checkpoint `id` writes of the tables of `log`, which is then where it lists
+    /// them, in `places`; its extents are not needed any more.
+    ///
+    /// # Errors
+    /// `NoSpace` if no zone is empty, which was seen to before.
+    pub(crate) fn write_table_pages(
+        &mut self,
+        id: u64,
+        log: usize,
+        write: Write,
+        places: &mut TablePages,
+    ) -> Result<()> {
+        if write.anew && !write.table_pages.is_empty() {
+            self.next_table_zone(log)?;
+        }
+        for (table, table_page, bytes) in write.table_pages {
+            let place = self.write_table_page(id, (table, table_page), &bytes)?;
+            set_place(&mut places[table], table_page, place);
+        }
+        let log = &mut self.logs[log];
+        log.extents.clear();
+        let (half, next) = log.delta.position();
+        if next > 0 && log.delta.is_clean(1 - half) {
+            log.delta.switch_half()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the next few table pages of the merge of `log`; false if there is nothing left to
+    /// write.
+    fn merge_some(&mut self, log: usize) -> Result<bool> {
+        if !self.logs[log].merging {
+            return Ok(false);
+        }
+        let count = (BATCH / self.layout.unit_blocks).max(1) as usize;
+        let mut batch = Vec::new();
+        for table in self.tables_of(log) {
+            let left = if table == TABLES[0] { self.nat.merging() } else { self.sit.merging() };
+            let room = count - batch.len();
+            batch.extend(left.iter().take(room).map(|table_page| (table, *table_page)));
+        }
+        let checkpoint = self.checkpoint.id + 1;
+        for (table, table_page) in batch {
+            let Some(bytes) = self.table_page_bytes(table, table_page) else { continue };
+            if self.merging(log) == 0 && self.options.has(Canary::SkippedUnit) {
+                continue;
+            }
+            self.counters.merge_bytes += bytes.len() as u64;
+            if self.logs[log].moved.contains(&(table, table_page)) {
+                self.counters.merge_moved_bytes += bytes.len() as u64;
+            }
+            self.write_table_page(checkpoint, (table, table_page), &bytes)?;
+        }
+        let more = self.merging(log) > 0;
+        self.checkpoint.forced |= !more;
+        Ok(more)
+    }
+
+    /// A table page as it is in memory, which its copy then is not stale any more.
+    fn table_page_bytes(&mut self, table: usize, table_page: u32) -> Option<Vec<u8>> {
+        if table == TABLES[0] {
+            self.nat.merged(table_page).map(|entries| entries.as_bytes().to_vec())
+        } else {
+            self.sit.merged(table_page).map(|entries| entries.as_bytes().to_vec())
+        }
+    }
+
+    /// Writes a table page behind what its log wrote last: its place, from now on.
+    fn write_table_page(
+        &mut self,
+        checkpoint: u64,
+        (table, table_page): (usize, u32),
+        bytes: &[u8],
+    ) -> Result<UnitRef> {
+        let log = self.log_of(table);
+        let room = |zone: &ZoneId| {
+            self.writer.is_open(*zone) && self.writer.room(*zone) >= self.layout.unit_blocks
+        };
+        let zone = match self.logs[log].open.filter(room) {
+            Some(zone) => zone,
+            None => self.next_table_zone(log)?,
+        };
+        let index =
+            if table == TABLES[0] { table_page } else { self.layout.nat_units() + table_page };
+        let id = self.record_id(kind::UNIT, checkpoint, u64::from(index));
+        let pages = seal(&id, bytes, &self.pages);
+        let header = RecordHeader::read_from_prefix(pages[0].bytes()).map(|(h, _)| h);
+        let crc = header.expect("invariant: a record opens with its header").crc;
+        let offset = self.dispatch(zone, pages, WriteKind::Table, Durability::Cached);
+        let addr = BlockAddr::new(&self.geometry, zone, offset).0;
+        let place = UnitRef { addr: addr.into(), crc };
+        set_place(&mut self.table_pages[table], table_page, place);
+        Ok(place)
+    }
+
+    /// Fills the zone of tables that `log` writes to, and goes on in an empty one, which takes
+    /// over its permit.
+    fn next_table_zone(&mut self, log: usize) -> Result<ZoneId> {
+        let Some(zone) = self.table_zones.take() else {
+            let message = format!("{}: no zone of the tables is empty", self.device.name());
+            return Err(Error::new(ErrorKind::NoSpace, message));
+        };
+        let previous = self.logs[log].open.replace(zone);
+        if let Some(previous) = previous {
+            self.fill_zone(previous);
+        }
+        self.open_after(zone, previous);
+        Ok(zone)
+    }
+
+    /// Pads a zone to its end, so that it gives its permit back.
+    pub(crate) fn fill_zone(&mut self, zone: ZoneId) {
+        if self.writer.is_open(zone) {
+            drop(self.writer.fill(zone, self.layout.capacity));
+        }
+    }
+
+    pub(crate) fn open_after(&mut self, zone: ZoneId, previous: Option<ZoneId>) {
+        match previous {
+            Some(previous) if self.writer.is_open(previous) => {
+                self.writer.open_zone_after(zone, previous);
+            }
+            _ => self.writer.open_empty(zone),
+        }
+    }
+}
+
+fn set_place(table_pages: &mut Vec<UnitRef>, table_page: u32, place: UnitRef) {
+    let hole = UnitRef { addr: HOLE.into(), crc: 0.into() };
+    let len = table_pages.len().max(table_page as usize + 1);
+    table_pages.resize(len, hole);
+    table_pages[table_page as usize] = place;
+}
+
+impl Inner {
+    /// After recovery: goes on with the merges that a crash or an unmount has interrupted.
+    pub(crate) fn resume_merge(self: &Rc<Self>) {
+        {
+            let core = &mut *self.core.borrow_mut();
+            if core.options.metadata == Metadata::Pair {
+                return;
+            }
+            for log in 0..core.logs.len() {
+                // The checkpoint that ended recovery may have begun one.
+                if !core.logs[log].is_in_one_half() && !core.logs[log].merging {
+                    core.begin_merge(log);
+                }
+            }
+        }
+        self.start_merge();
+    }
+
+    /// Starts writing the table pages of merges, if one has just begun.
+    pub(crate) fn start_merge(self: &Rc<Self>) {
+        let none = self.core.borrow().logs.iter().all(|log| !log.merging);
+        if none || self.merge_running.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.rt.spawn_detached(async move {
+            if let Err(error) = inner.merge().await {
+                inner.fail(&error);
+            }
+            inner.merge_running.set(false);
+        });
+    }
+
+    async fn merge(self: &Rc<Self>) -> Result<()> {
+        loop {
+            let (more, mark) = {
+                let core = &mut *self.core.borrow_mut();
+                if self.ended.get() || core.failed.is_some() {
+                    return Ok(());
+                }
+                let mut more = false;
+                for log in 0..core.logs.len() {
+                    more |= core.merge_some(log)?;
+                }
+                (more, core.writer.mark())
+            };
+            if !more {
+                return Ok(());
+            }
+            // One batch at a time, so that it does not stand in the way of what users wait for.
+            self.wait_durable_or_relocated(mark).await?;
+            self.rt.yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! The tables in memory: NAT and SIT.
+//!
+//! A table is an array of fixed-size entries, divided into *table pages*, the pieces in which it is
+//! written to the table area. Table pages that were never touched take no memory. Entries changed
+//! since the last checkpoint are *dirty* and go to the delta log; table pages with entries in the
+//! delta log are *stale* (their copy in the table area is older) and are written by the next merge.
+//!
+//! A checkpoint takes its snapshot by sharing table pages ([`Rc`]); a later change copies.
+
+use crate::format::{NatEntry, SitEntry};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What a table is made of.
+pub(crate) trait Entry:
+    FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static
+{
+}
+
+impl Entry for NatEntry {}
+impl Entry for SitEntry {}
+
+/// One table.
+pub(crate) struct Table<E> {
+    per_table_page: u32,
+    len: u32,
+    table_pages: Vec<Option<Rc<Vec<E>>>>,
+    /// Table pages in memory.
+    resident: usize,
+    dirty: BTreeSet<u32>,
+    stale: BTreeSet<u32>,
+    /// Table pages a merge is to write that it has not written yet.
+    merging: BTreeSet<u32>,
+}
+
+impl<E: Entry> Table<E> {
+    /// A table of `len` zero entries, `per_table_page` in a table page.
+    pub(crate) fn new(len: u32, per_table_page: u32) -> Table<E> {
+        let table_pages = vec![None; len.div_ceil(per_table_page) as usize];
+        let (dirty, stale, merging) = Default::default();
+        Table { per_table_page, len, table_pages, resident: 0, dirty, stale, merging }
+    }
+
+    /// Entries.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Entry `index`; zeros past the end.
+    pub(crate) fn get(&self, index: u32) -> E {
+        self.table_pages
+            .get((index / self.per_table_page) as usize)
+            .and_then(|table_page| table_page.as_ref())
+            .and_then(|table_page| table_page.get((index % self.per_table_page) as usize))
+            .copied()
+            .unwrap_or_else(E::new_zeroed)
+    }
+
+    /// Changes entry `index`, which becomes dirty.
+    pub(crate) fn update(&mut self, index: u32, change: impl FnOnce(&mut E)) {
+        self.dirty.insert(index);
+        change(self.entry_mut(index));
+    }
+
+    fn entry_mut(&mut self, index: u32) -> &mut E {
+        debug_assert!(index < self.len);
+        let per_table_page = self.per_table_page as usize;
+        let table_page = &mut self.table_pages[(index / self.per_table_page) as usize];
+        self.resident += usize::from(table_page.is_none());
+        let table_page =
+            table_page.get_or_insert_with(|| Rc::new(vec![E::new_zeroed(); per_table_page]));
+        &mut Rc::make_mut(table_page)[(index % self.per_table_page) as usize]
+    }
+
+    /// Sets an entry read back from the delta log: its table page is stale. False if out of range
+    /// or of another size.
+    #[must_use]
+    pub(crate) fn restore(&mut self, index: u32, bytes: &[u8]) -> bool {
+        let Ok(entry) = E::read_from_bytes(bytes) else { return false };
+        if index >= self.len {
+            return false;
+        }
+        *self.entry_mut(index) = entry;
+        self.stale.insert(index / self.per_table_page);
+        true
+    }
+
+    /// Sets a table page read back from the table area. False if `bytes` is too short.
+    #[must_use]
+    pub(crate) fn restore_table_page(&mut self, table_page: u32, bytes: &[u8]) -> bool {
+        let size = size_of::<E>() * self.per_table_page as usize;
+        let Some(bytes) = bytes.get(..size) else { return false };
+        self.resident += usize::from(self.table_pages[table_page as usize].is_none());
+        let Ok(entries) = <[E]>::ref_from_bytes_with_elems(bytes, self.per_table_page as usize)
+        else {
+            // Unaligned for E: copy entry by entry.
+            let copied: Vec<E> = bytes
+                .chunks_exact(size_of::<E>())
+                .filter_map(|chunk| E::read_from_bytes(chunk).ok())
+                .collect();
+            self.table_pages[table_page as usize] = Some(Rc::new(copied));
+            return true;
+        };
+        self.table_pages[table_page as usize] = Some(Rc::new(entries.to_vec()));
+        true
+    }
+
+    /// Bytes of memory of the entries.
+    pub(crate) fn bytes(&self) -> u64 {
+        let pointers = self.table_pages.len() * size_of::<Option<Rc<Vec<E>>>>();
+        (self.resident * self.per_table_page as usize * size_of::<E>() + pointers) as u64
+    }
+
+    /// Dirty entries so far.
+    pub(crate) fn dirty_count(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// The dirty entries, which are then clean; their table pages are stale.
+    pub(crate) fn take_dirty(&mut self) -> Vec<(u32, E)> {
+        let dirty = std::mem::take(&mut self.dirty);
+        for index in &dirty {
+            self.stale.insert(index / self.per_table_page);
+        }
+        dirty.into_iter().map(|index| (index, self.get(index))).collect()
+    }
+
+    /// What was taken for a checkpoint that will not be: entries that were dirty, table pages
+    /// stale.
+    pub(crate) fn untake(&mut self, dirty: &[(u32, E)], stale: impl Iterator<Item = u32>) {
+        self.dirty.extend(dirty.iter().map(|(index, _)| *index));
+        self.stale.extend(stale);
+    }
+
+    /// Table pages whose copy in the table area is older than memory.
+    pub(crate) fn stale(&self) -> &BTreeSet<u32> {
+        &self.stale
+    }
+
+    /// Table pages up to the last that was ever touched.
+    pub(crate) fn touched(&self) -> u32 {
+        let last = self.table_pages.iter().rposition(Option::is_some);
+        last.map_or(0, |last| last as u32 + 1)
+    }
+
+    /// Table pages there are.
+    pub(crate) fn existing(&self) -> u32 {
+        self.resident as u32
+    }
+
+    /// Entries of table pages that were ever touched, with their index.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &E)> {
+        let table_pages = (0..)
+            .zip(&self.table_pages)
+            .filter_map(|(u, table_page)| Some((u, table_page.as_ref()?)));
+        let entries = table_pages
+            .flat_map(|(u, table_page)| (u * self.per_table_page..).zip(table_page.iter()));
+        entries.filter(|(index, _)| *index < self.len)
+    }
+
+    /// Begins a merge of the table pages that are stale, and of `more`.
+    pub(crate) fn begin_merge(&mut self, more: impl Iterator<Item = u32>) {
+        debug_assert!(self.merging.is_empty(), "a merge begins while one is under way");
+        self.merging = std::mem::take(&mut self.stale);
+        self.merging.extend(more);
+        self.merging.retain(|table_page| self.table_pages[*table_page as usize].is_some());
+    }
+
+    /// Table pages the merge has still to write.
+    pub(crate) fn merging(&self) -> &BTreeSet<u32> {
+        &self.merging
+    }
+
+    /// Shares a table page of the merge, to be written as it is now: then it is not stale. `None`
+    /// if the merge need not write it any more.
+    pub(crate) fn merged(&mut self, table_page: u32) -> Option<Rc<Vec<E>>> {
+        if !self.merging.remove(&table_page) {
+            return None;
+        }
+        self.stale.remove(&table_page);
+        self.table_pages[table_page as usize].clone()
+    }
+
+    /// Ends a merge: what it has not written is stale.
+    pub(crate) fn unmerge(&mut self) {
+        let left = std::mem::take(&mut self.merging);
+        self.stale.extend(left);
+    }
+
+    /// Shares the table pages that are stale, which then are not: a checkpoint writes them.
+    pub(crate) fn take_behind(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
+        let stale = std::mem::take(&mut self.stale);
+        stale.into_iter().filter_map(|u| Some((u, self.table_pages[u as usize].clone()?))).collect()
+    }
+
+    /// Shares every table page that exists; none is stale then: a full rewrite.
+    pub(crate) fn take_all(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
+        self.stale.clear();
+        let table_pages = self.table_pages.iter().enumerate();
+        table_pages.filter_map(|(u, table_page)| Some((u as u32, table_page.clone()?))).collect()
+    }
+}
+
+/// Node ids: which are free. The lowest is taken first, so that few table pages are in use. An id
+/// freed becomes free for use only after the next checkpoint.
+pub(crate) struct NodeIds {
+    used: Vec<u64>,
+    len: u32,
+    /// Ids from here on are not taken: the tables have no room for them yet.
+    limit: u32,
+    /// Ids in use.
+    count: u32,
+    /// Free ids below `limit`.
+    free: u32,
+    /// No id above this is in use.
+    top: u32,
+    next: u32,
+    /// Free, but not to be handed out: see [`NodeIds::hold`].
+    held: BTreeSet<u32>,
+    /// Freed since the last snapshot.
+    waiting: Vec<u32>,
+    /// Freed before the snapshot of the checkpoint under way.
+    snapshot: Vec<u32>,
+}
+
+impl NodeIds {
+    /// Ids `1..len`, those in `used` taken.
+    pub(crate) fn new(len: u32, used: impl Iterator<Item = u32>) -> NodeIds {
+        let words = vec![0; (len as usize).div_ceil(64)];
+        let mut ids = NodeIds {
+            used: words,
+            len,
+            limit: len,
+            count: 0,
+            free: len - 1,
+            top: 0,
+            next: 1,
+            held: BTreeSet::new(),
+            waiting: vec![],
+            snapshot: vec![],
+        };
+        for id in used {
+            ids.claim(id);
+        }
+        ids
+    }
+
+    fn is_used(&self, id: u32) -> bool {
+        self.used[(id / 64) as usize] >> (id % 64) & 1 == 1
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        let freed = self.waiting.len() + self.snapshot.len() + self.held.len();
+        (self.used.len() * size_of::<u64>() + freed * size_of::<u32>()) as u64
+    }
+
+    /// Takes exactly `id` (replay). True if it was free.
+    pub(crate) fn claim(&mut self, id: u32) -> bool {
+        if id == 0 || id >= self.len || self.is_used(id) {
+            return false;
+        }
+        self.used[(id / 64) as usize] |= 1 << (id % 64);
+        self.count += 1;
+        self.top = self.top.max(id);
+        self.free -= u32::from(id < self.limit);
+        true
+    }
+
+    /// Ids that may be taken are below this.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Sets how far ids may be taken.
+    pub(crate) fn set_limit(&mut self, limit: u32) {
+        let limit = limit.clamp(1, self.len);
+        let (low, high) = (limit.min(self.limit), limit.max(self.limit));
+        let used = (low..high.min(self.top + 1)).filter(|id| self.is_used(*id)).count() as u32;
+        let free = high - low - used;
+        if limit > self.limit {
+            self.free += free;
+        } else {
+            self.free -= free;
+        }
+        self.limit = limit;
+    }
+
+    /// The highest id in use, or freed and not yet free for use.
+    pub(crate) fn highest(&mut self) -> u32 {
+        while self.top > 0 && !self.is_used(self.top) {
+            self.top -= 1;
+        }
+        self.top
+    }
+
+    /// Hands `ids` out only to who claims them by name, until [`NodeIds::unhold`].
+    pub(crate) fn hold(&mut self, ids: impl Iterator<Item = u32>) {
+        self.held.extend(ids);
+    }
+
+    /// Ends [`NodeIds::hold`].
+    pub(crate) fn unhold(&mut self) {
+        self.held.clear();
+        self.next = 1;
+    }
+
+    /// Takes the lowest free id.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        while self.free > 0 && self.next < self.limit {
+            let id = self.next;
+            if id.is_multiple_of(64) && self.used[(id / 64) as usize] == u64::MAX {
+                self.next += 64;
+                continue;
+            }
+            self.next += 1;
+            if !self.held.contains(&id) && self.claim(id) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Gives `id` back; it can be taken after the next checkpoint.
+    pub(crate) fn put(&mut self, id: u32) {
+        self.waiting.push(id);
+    }
+
+    /// Ids that can be taken now.
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free
+    }
+
+    /// Ids not in use, also those that wait for a checkpoint, or for room in the tables.
+    pub(crate) fn unused_count(&self) -> u32 {
+        self.len - 1 - self.count + self.waiting_count()
+    }
+
+    /// Ids freed that wait for a checkpoint.
+    pub(crate) fn waiting_count(&self) -> u32 {
+        (self.waiting.len() + self.snapshot.len()) as u32
+    }
+
+    /// A checkpoint's snapshot: what was freed so far is freed by it.
+    pub(crate) fn snapshot(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        self.snapshot.extend(waiting);
+    }
+
+    /// The checkpoint is durable: ids freed before its snapshot can be taken.
+    pub(crate) fn durable(&mut self) {
+        for id in std::mem::take(&mut self.snapshot) {
+            self.used[(id / 64) as usize] &= !(1 << (id % 64));
+            self.count -= 1;
+            self.free += u32::from(id < self.limit);
+            self.next = self.next.min(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_not_changed_by_later_updates() {
+        let mut table = Table::<NatEntry>::new(100, 10);
+        table.update(42, |e| e.addr = 7.into());
+        assert_eq!(table.take_dirty().len(), 1);
+        let table_pages = table.take_behind();
+        table.update(42, |e| e.addr = 8.into());
+        assert_eq!(table_pages.len(), 1);
+        assert_eq!(table_pages[0].1[2].addr.get(), 7);
+        assert_eq!(table.get(42).addr.get(), 8);
+        assert_eq!(table.get(1000).addr.get(), 0);
+        let mut back = Table::<NatEntry>::new(100, 10);
+        assert!(back.restore_table_page(4, table_pages[0].1.as_bytes()));
+        assert_eq!(back.get(42).addr.get(), 7);
+        assert!(!back.restore(100, back.get(0).as_bytes().to_vec().as_slice()));
+    }
+
+    #[test]
+    fn a_freed_id_returns_only_after_a_checkpoint() {
+        let mut ids = NodeIds::new(4, [1].into_iter());
+        assert_eq!((ids.take(), ids.take(), ids.take()), (Some(2), Some(3), None));
+        ids.put(2);
+        assert_eq!(ids.take(), None);
+        ids.snapshot();
+        ids.put(3);
+        ids.durable();
+        assert_eq!((ids.take(), ids.take()), (Some(2), None));
+        assert_eq!(ids.unused_count(), 1);
+    }
+
+    #[test]
+    fn the_lowest_id_below_the_limit_is_taken() {
+        let mut ids = NodeIds::new(1000, [1, 700].into_iter());
+        ids.set_limit(4);
+        assert_eq!((ids.free_count(), ids.unused_count(), ids.highest()), (2, 997, 700));
+        assert_eq!((ids.take(), ids.take(), ids.take()), (Some(2), Some(3), None));
+        ids.set_limit(800);
+        assert_eq!(ids.free_count(), 795);
+        ids.put(2);
+        ids.snapshot();
+        ids.durable();
+        assert_eq!((ids.take(), ids.take()), (Some(2), Some(4)));
+        ids.set_limit(5);
+        assert_eq!((ids.free_count(), ids.take()), (0, None));
+        ids.set_limit(10_000);
+        assert_eq!((ids.limit(), ids.free_count()), (1000, 994));
+    }
+}

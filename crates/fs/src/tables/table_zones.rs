@@ -1,0 +1,373 @@
+//! The zones of the tables: which are empty, which are written, which more are needed.
+//!
+//! A log of tables fills one zone after the other with table pages. Where each table page is,
+//! checkpoints say; what a zone held before a table page was written elsewhere is garbage. A zone
+//! is reset, through the pool's one release path, when a durable checkpoint shows no table page in
+//! it; what is still in zones with few table pages is written again by merges, so that they become
+//! empty.
+//!
+//! mkfs sets aside few zones. When half of the node ids they have room for are in use, the tables
+//! take a superzone from the main area, whose zones are then used one by one, and give it back when
+//! it is not needed any more.
+//!
+//! Invariants
+//! - As many zones are empty as it takes to write every table page anew, those of node ids not yet
+//!   used included: a checkpoint can always write whatever is stale, and never has to ask for room.
+//! - So node ids are only taken as far as the zones suffice ([`NodeIds::limit`]), and a superzone
+//!   counts only once a durable checkpoint lists it. Table pages of the SIT have their room from
+//!   mkfs on.
+//! - A crash leaves no more zones written than a durable checkpoint has table pages in: the others
+//!   are reset before anything is written.
+//!
+//! [`NodeIds::limit`]: crate::tables::table::NodeIds::limit
+
+use crate::alloc::space::RESERVE;
+use crate::core::Core;
+use crate::format::{HOLE, UnitRef};
+use crate::tables::delta_merge::{TABLES, TablePages};
+use furrow_log::BlockAddr;
+use furrow_log::pool::{SuperzoneId, SuperzoneState, ZonePool};
+use furrow_zone::{Geometry, ZoneId, ZoneReport, ZoneState};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Empty,
+    Written,
+    /// It cannot be written any more.
+    Dead,
+}
+
+/// Table pages by the zone they are in: (table, table page).
+pub(crate) type Residents = BTreeMap<ZoneId, Vec<(usize, u32)>>;
+
+/// The zones of the tables.
+#[derive(Default)]
+pub(crate) struct TableZones {
+    zones: BTreeMap<ZoneId, Use>,
+    /// Superzones of the main area that belong to it.
+    superzones: BTreeSet<u32>,
+    /// Superzones taken that no durable checkpoint lists yet.
+    pending: Vec<u32>,
+    /// The zone taken last.
+    last: ZoneId,
+    /// It holds more than is needed: the zones set aside by mkfs are taken first.
+    shrinks: bool,
+}
+
+impl TableZones {
+    /// The area as the drive has it.
+    pub(crate) fn recover(
+        layout: &crate::layout::Layout,
+        pool: &ZonePool,
+        reports: &[ZoneReport],
+    ) -> TableZones {
+        let mut zones = TableZones::default();
+        let mut add = |zone: ZoneId| {
+            let state = match reports[zone.0 as usize].state {
+                ZoneState::Empty => Use::Empty,
+                ZoneState::ReadOnly | ZoneState::Offline => Use::Dead,
+                _ => Use::Written,
+            };
+            zones.zones.insert(zone, state);
+        };
+        layout.table_area().for_each(&mut add);
+        for id in (0..pool.total()).map(SuperzoneId) {
+            if pool.state(id) == SuperzoneState::Tables {
+                pool.get(id).zones.into_iter().for_each(&mut add);
+                zones.superzones.insert(id.0);
+            }
+        }
+        zones
+    }
+
+    /// Zones that can be written.
+    pub(crate) fn total(&self) -> u32 {
+        self.zones.values().filter(|state| **state != Use::Dead).count() as u32
+    }
+
+    /// Zones that are empty.
+    pub(crate) fn empty(&self) -> u32 {
+        self.zones.values().filter(|state| **state == Use::Empty).count() as u32
+    }
+
+    /// All zones.
+    pub(crate) fn zones(&self) -> impl Iterator<Item = ZoneId> + '_ {
+        self.zones.keys().copied()
+    }
+
+    /// Zones of it that hold anything, but for `but`.
+    fn written<'a>(&'a self, but: &'a [ZoneId]) -> impl Iterator<Item = ZoneId> + 'a {
+        let written = self.zones.iter().filter(|(_, state)| **state == Use::Written);
+        written.map(|(zone, _)| *zone).filter(|zone| !but.contains(zone))
+    }
+
+    /// Takes an empty zone into use.
+    pub(crate) fn take(&mut self) -> Option<ZoneId> {
+        let empty = || self.zones.iter().filter(|(_, state)| **state == Use::Empty);
+        let next = empty().find(|(zone, _)| **zone > self.last && !self.shrinks);
+        let zone = *next.or_else(|| empty().next())?.0;
+        self.zones.insert(zone, Use::Written);
+        self.last = zone;
+        Some(zone)
+    }
+
+    /// `zone` was reset, or could not be.
+    pub(crate) fn was_reset(&mut self, zone: ZoneId, done: bool) {
+        if let Some(state) = self.zones.get_mut(&zone) {
+            *state = if done { Use::Empty } else { Use::Dead };
+        }
+    }
+
+    /// True if `zone` is one of them.
+    pub(crate) fn contains(&self, zone: ZoneId) -> bool {
+        self.zones.contains_key(&zone)
+    }
+
+    fn is_dead(&self, zone: ZoneId) -> bool {
+        self.zones.get(&zone) == Some(&Use::Dead)
+    }
+
+    /// Superzones taken so far that a checkpoint whose snapshot is now lists.
+    pub(crate) fn pending(&self) -> Vec<u32> {
+        self.pending.clone()
+    }
+}
+
+/// Where the table pages of `table pages` are.
+pub(crate) fn residents(table_pages: &TablePages, geometry: &Geometry) -> Residents {
+    let mut residents = Residents::new();
+    for (table, table_pages) in table_pages.iter().enumerate() {
+        for (table_page, place) in (0..).zip(table_pages) {
+            if let Some(zone) = zone_of(place, geometry) {
+                residents.entry(zone).or_default().push((table, table_page));
+            }
+        }
+    }
+    residents
+}
+
+fn zone_of(table_page: &UnitRef, geometry: &Geometry) -> Option<ZoneId> {
+    let addr = Some(table_page.addr.get()).filter(|addr| *addr != HOLE)?;
+    Some(BlockAddr(addr).locate(geometry)?.0)
+}
+
+impl Core {
+    /// Zones that must be empty when a checkpoint begins.
+    pub(crate) fn table_zones_kept(&self) -> u32 {
+        let nat = self.ids.limit().div_ceil(self.layout.nat_per_unit()).max(self.nat.touched());
+        self.layout.table_zones_for(nat, self.layout.sit_units())
+    }
+
+    /// Zones `log` begins when it writes so many table pages.
+    pub(crate) fn zones_begun(&self, log: usize, table_pages: u32) -> u32 {
+        let open = self.logs[log].open.filter(|zone| self.writer.is_open(*zone));
+        let room = open.map_or(0, |zone| self.writer.room(zone) / self.layout.unit_blocks);
+        table_pages.saturating_sub(room).div_ceil(self.layout.units_per_zone())
+    }
+
+    /// Zones that merges under way will still begin, but for those of `logs`.
+    pub(crate) fn zones_promised(&self, but: &[usize]) -> u32 {
+        let logs = (0..self.logs.len()).filter(|log| !but.contains(log));
+        logs.map(|log| self.zones_begun(log, self.merging(log))).sum()
+    }
+
+    /// Zones being written.
+    pub(crate) fn open_table_zones(&self) -> Vec<ZoneId> {
+        self.logs.iter().filter_map(|log| log.open).collect()
+    }
+
+    /// How many zones hold nothing once `work` is written elsewhere.
+    pub(crate) fn zones_vacated(
+        &self,
+        residents: &Residents,
+        work: &BTreeSet<(usize, u32)>,
+    ) -> u32 {
+        let open = self.open_table_zones();
+        let vacated = |zone: &ZoneId| {
+            residents.get(zone).is_none_or(|table_pages| {
+                table_pages.iter().all(|table_page| work.contains(table_page))
+            })
+        };
+        self.table_zones.written(&open).filter(vacated).count() as u32
+    }
+
+    /// Table pages of `log` that a merge is to write beside `stale`, so that zones become empty:
+    /// first those of zones that are to be left, then of those with the fewest, as long as enough
+    /// stay empty all the time.
+    pub(crate) fn table_pages_to_move(
+        &self,
+        log: usize,
+        stale: BTreeSet<(usize, u32)>,
+    ) -> BTreeSet<(usize, u32)> {
+        let residents = residents(&self.table_pages, &self.geometry);
+        let open = self.open_table_zones();
+        let (kept, promised) = (self.table_zones_kept(), self.zones_promised(&[log]));
+        let empty = self.table_zones.empty();
+        let begun = self.zones_begun(log, stale.len() as u32);
+        let goal = kept + begun + 2;
+        let per_zone = self.layout.units_per_zone() as usize;
+        let leave = |zone: &ZoneId| {
+            self.table_zones.is_dead(*zone)
+                || self.table_zones.shrinks && self.layout.superzone_of(*zone).is_some()
+        };
+        let mut work = stale.clone();
+        loop {
+            let rest = |zone: &ZoneId| {
+                let table_pages = residents.get(zone).into_iter().flatten();
+                table_pages.filter(|table_page| !work.contains(table_page)).count()
+            };
+            let own = |zone: &ZoneId| {
+                let mut table_pages = residents.get(zone).into_iter().flatten();
+                table_pages.all(|(table, _)| self.log_of(*table) == log)
+            };
+            let candidates = self.table_zones.zones().filter(|zone| !open.contains(zone));
+            let best = candidates
+                .filter(|zone| rest(zone) > 0 && own(zone))
+                .min_by_key(|zone| (!leave(zone), rest(zone)));
+            let Some(zone) = best else { break };
+            let after = empty + self.zones_vacated(&residents, &work);
+            let enough = after >= goal + promised + self.zones_begun(log, work.len() as u32);
+            if !leave(&zone) && (enough || rest(&zone) * 4 > per_zone * 3) {
+                break;
+            }
+            let begun = self.zones_begun(log, (work.len() + rest(&zone)) as u32);
+            if empty < kept + promised + begun {
+                break;
+            }
+            work.extend(residents[&zone].iter().copied());
+        }
+        work.retain(|table_page| !stale.contains(table_page));
+        work
+    }
+
+    /// At recovery: goes on in zones that hold table pages, for each log in the one with the most
+    /// room; others that a power snapshot left short of their end are filled.
+    pub(crate) fn open_table_area(&mut self, reports: &[ZoneReport]) {
+        let residents = residents(&self.table_pages, &self.geometry);
+        let active =
+            self.table_zones.zones().filter(|zone| reports[zone.0 as usize].state.is_active());
+        let mut short: Vec<ZoneId> = active.filter(|zone| residents.contains_key(zone)).collect();
+        short.sort_by_key(|zone| reports[zone.0 as usize].write_pointer.0);
+        for zone in short {
+            let at = self.writer.open_reported(&reports[zone.0 as usize]);
+            let log = self.log_of(residents[&zone][0].0);
+            if self.logs[log].open.is_none() && at < self.layout.capacity {
+                self.logs[log].open = Some(zone);
+            } else {
+                self.fill_zone(zone);
+            }
+        }
+    }
+
+    /// Zones that hold nothing of what a durable checkpoint lists, `listed`, nor of what the next
+    /// one may.
+    pub(crate) fn stale_table_zones(&self, listed: &TablePages) -> Vec<ZoneId> {
+        let open = self.open_table_zones();
+        let mut live = BTreeSet::new();
+        for table_pages in listed.iter().chain(&self.table_pages) {
+            live.extend(
+                table_pages.iter().filter_map(|table_page| zone_of(table_page, &self.geometry)),
+            );
+        }
+        self.table_zones.written(&open).filter(|zone| !live.contains(zone)).collect()
+    }
+
+    /// Node ids are taken as far as the tables have room, and never fewer than are in use.
+    pub(crate) fn limit_nodes(&mut self) {
+        let room = self.layout.nodes_in(self.table_zones.total());
+        let limit = room.max(self.ids.highest() + 1);
+        self.ids.set_limit(limit);
+    }
+
+    /// True if the tables could take node ids beyond the limit, had they more zones.
+    pub(crate) fn tables_can_grow(&self) -> bool {
+        self.ids.limit() < self.layout.nodes
+    }
+
+    /// Takes superzones for the tables, as many as more node ids need; they count from the next
+    /// checkpoint on. False if there is no room for that.
+    pub(crate) fn grow_tables(&mut self) -> bool {
+        if !self.tables_can_grow() {
+            return false;
+        }
+        let pending = self.table_zones.pending.iter();
+        let pending: u32 = pending.map(|id| self.zones.width(SuperzoneId(*id))).sum();
+        let total = self.table_zones.total() + pending;
+        let enough =
+            |more: &u32| self.layout.nodes_in(total + more * self.layout.width) > self.ids.limit();
+        let Some(more) = (0..self.zones.free_count()).find(enough) else { return false };
+        let wanted = self.kept(false) + u64::from(more) * u64::from(self.superzone_blocks());
+        if self.zones.free_count() < RESERVE + more || !self.has_spare(wanted) {
+            return false;
+        }
+        for _ in 0..more {
+            let Some(id) = self.zones.allocate_for_tables() else { return false };
+            self.table_zones.pending.push(id.0);
+            self.counters.table_superzones_taken += 1;
+        }
+        self.checkpoint.forced = true;
+        true
+    }
+
+    /// A durable checkpoint lists these superzones as the tables'.
+    pub(crate) fn adopt_table_superzones(&mut self, superzones: &[u32]) {
+        for superzone in superzones {
+            self.table_zones.pending.retain(|pending| pending != superzone);
+            self.table_zones.superzones.insert(*superzone);
+            for zone in self.zones.get(SuperzoneId(*superzone)).zones {
+                self.table_zones.zones.insert(zone, Use::Empty);
+            }
+        }
+        if !superzones.is_empty() {
+            self.limit_nodes();
+        }
+    }
+
+    /// After a checkpoint: takes a superzone in time, or answers one that is to be given back.
+    pub(crate) fn resize_tables(&mut self) -> Option<SuperzoneId> {
+        let limit = self.ids.limit();
+        let used = limit.saturating_sub(self.ids.free_count());
+        let plenty = 2 * self.kept(false) + u64::from(self.superzone_blocks());
+        if used > limit / 2 && self.tables_can_grow() && self.has_spare(plenty) {
+            self.grow_tables();
+        }
+        let total = self.table_zones.total().saturating_sub(self.layout.width);
+        let limit = self.layout.nodes_in(total);
+        let some = !self.table_zones.superzones.is_empty() && self.table_zones.pending.is_empty();
+        self.table_zones.shrinks = some && self.ids.highest() < limit / 4;
+        if !self.table_zones.shrinks {
+            return None;
+        }
+        let empty = |zone: &ZoneId| self.table_zones.zones.get(zone) == Some(&Use::Empty);
+        let zones_of = |id: &SuperzoneId| self.zones.get(*id).zones;
+        let mut superzones = self.table_zones.superzones.iter().rev().map(|id| SuperzoneId(*id));
+        let last = superzones.find(|id| zones_of(id).iter().all(empty))?;
+        let zones = zones_of(&last);
+        let nat = limit.div_ceil(self.layout.nat_per_unit()).max(self.nat.touched());
+        let kept = self.layout.table_zones_for(nat, self.layout.sit_units());
+        let left = self.table_zones.empty() - zones.len() as u32;
+        if left < kept + self.zones_promised(&[]) {
+            return None;
+        }
+        for zone in zones {
+            self.table_zones.zones.remove(&zone);
+        }
+        self.table_zones.superzones.remove(&last.0);
+        self.limit_nodes();
+        self.counters.table_superzones_returned += 1;
+        Some(last)
+    }
+
+    /// Blocks of zones that the tables have of the main area.
+    pub(crate) fn table_superzone_blocks(&self) -> u64 {
+        self.zones.blocks(SuperzoneState::Tables)
+    }
+
+    /// Blocks of table pages that are in use.
+    pub(crate) fn table_blocks_used(&self) -> u64 {
+        let table_pages = TABLES.iter().flat_map(|table| &self.table_pages[*table]);
+        let used = table_pages.filter(|table_page| table_page.addr.get() != HOLE).count() as u64;
+        used * u64::from(self.layout.unit_blocks)
+    }
+}

@@ -1,0 +1,235 @@
+//! What is in large directories, in memory.
+//!
+//! A name can be in two blocks of each level of its directory, and to know that it is in none all
+//! of them must be searched: with a million names that is fourteen blocks. And one that is there
+//! costs its block, whose page, its frame and its place in the cache are each cold in the
+//! processor's caches. So the names of each block that was searched once are kept here
+//! (`name_table`), together with what they lead to, and the block's largest gap. A look-up then
+//! touches two places in one page of memory; whole names are compared, so it is as exact as a
+//! search.
+//!
+//! Invariant: what is known of a block is what is in it: every change of a directory block goes
+//! through [`DirectoryIndexes::added`], [`DirectoryIndexes::removed`] or
+//! [`DirectoryIndexes::replaced`], or changes no name. It is only a memory: nothing is lost by
+//! forgetting all of it, which happens when it takes more than its share of the cache.
+
+mod name_table;
+
+use crate::tree::dirent::{self, BLOCK};
+use crate::types::Kind;
+use name_table::NameTable;
+use std::collections::BTreeMap;
+
+/// Fewest bytes that are kept before all are forgotten: more than one search can learn.
+const BYTES_MIN: usize = 4 << 20;
+/// Of the cache's bytes, one in so many may be taken here.
+const SHARE: usize = 4;
+/// Offsets are multiples of four: a place is `block × 1024 + offset / 4`, in 32 bits.
+const STEPS: u32 = BLOCK as u32 / 4;
+/// In place of a gap: nothing is known of the block.
+const UNKNOWN: u16 = u16::MAX;
+/// What an allocation takes beside what was asked for.
+const ALLOCATION: usize = 16;
+
+const _: () = assert!((dirent::blocks(dirent::MAX_LEVELS) as u64) * (STEPS as u64) < 1 << 32);
+
+/// A name that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Block of the directory.
+    pub(crate) block: u32,
+    /// Inode.
+    pub(crate) ino: u32,
+    /// What that is.
+    pub(crate) kind: Kind,
+}
+
+/// What is known of one directory.
+#[derive(Default)]
+struct Index {
+    names: NameTable,
+    gaps: Gaps,
+}
+
+/// Blocks whose gaps lie together.
+const GAPS: usize = 512;
+
+/// Largest gap of each block, in bytes. A directory of many levels has few blocks, far apart.
+#[derive(Default)]
+struct Gaps {
+    of: Vec<Option<Box<[u16; GAPS]>>>,
+    /// How many are there.
+    count: usize,
+}
+
+impl Gaps {
+    fn get(&self, block: u32) -> u16 {
+        let together = self.of.get(block as usize / GAPS).and_then(Option::as_ref);
+        together.map_or(UNKNOWN, |gaps| gaps[block as usize % GAPS])
+    }
+
+    fn set(&mut self, block: u32, gap: u16) {
+        let at = block as usize / GAPS;
+        if self.of.len() <= at {
+            self.of.resize(at + 1, None);
+        }
+        let gaps = self.of[at].get_or_insert_with(|| {
+            self.count += 1;
+            Box::new([UNKNOWN; GAPS])
+        });
+        gaps[block as usize % GAPS] = gap;
+    }
+
+    fn bytes(&self) -> usize {
+        self.of.capacity() * size_of::<Option<Box<[u16; GAPS]>>>()
+            + self.count * (size_of::<[u16; GAPS]>() + ALLOCATION)
+    }
+}
+
+impl Index {
+    fn knows(&self, block: u32) -> bool {
+        self.gaps.get(block) != UNKNOWN
+    }
+
+    fn bytes(&self) -> usize {
+        self.names.bytes() + self.gaps.bytes() + size_of::<(u32, Index)>() + 2 * ALLOCATION
+    }
+}
+
+fn place(block: u32, offset: u16) -> u32 {
+    block * STEPS + u32::from(offset / 4)
+}
+
+/// What is known of directories; see the module's header.
+pub(crate) struct DirectoryIndexes {
+    of: BTreeMap<u32, Index>,
+    bytes: usize,
+    most: usize,
+}
+
+impl DirectoryIndexes {
+    /// Knows nothing yet; in proportion to a cache of `pages`.
+    pub(crate) fn new(pages: usize) -> DirectoryIndexes {
+        let most = (pages.saturating_mul(BLOCK) / SHARE).max(BYTES_MIN);
+        DirectoryIndexes { of: BTreeMap::new(), bytes: 0, most }
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// Before a search: forgets all if that is too much.
+    pub(crate) fn tidy(&mut self) {
+        if self.bytes > self.most {
+            self.of.clear();
+            self.bytes = 0;
+        }
+    }
+
+    /// True if it is known what is in `block` of directory `ino`.
+    pub(crate) fn knows(&self, ino: u32, block: u32) -> bool {
+        self.of.get(&ino).is_some_and(|index| index.knows(block))
+    }
+
+    /// The first of `blocks` of directory `ino` of which it is not known what is in it.
+    pub(crate) fn unknown(&self, ino: u32, mut blocks: impl Iterator<Item = u32>) -> Option<u32> {
+        let index = self.of.get(&ino);
+        blocks.find(|block| index.is_none_or(|index| !index.knows(*block)))
+    }
+
+    /// Changes what is known of directory `ino`, and counts what it takes.
+    fn change(&mut self, ino: u32, change: impl FnOnce(&mut Index)) {
+        let before = self.of.get(&ino).map_or(0, Index::bytes);
+        let index = self.of.entry(ino).or_default();
+        change(index);
+        self.bytes = self.bytes + index.bytes() - before;
+    }
+
+    /// The same, if it is known what is in `block`.
+    fn change_known(&mut self, ino: u32, block: u32, change: impl FnOnce(&mut Index)) {
+        if self.knows(ino, block) {
+            self.change(ino, change);
+        }
+    }
+
+    /// Learns what is in a block; `None` is a hole.
+    pub(crate) fn learn(&mut self, ino: u32, block: u32, page: Option<&[u8; BLOCK]>) {
+        if self.knows(ino, block) {
+            return;
+        }
+        self.change(ino, |index| {
+            for entry in page.into_iter().flat_map(dirent::iter) {
+                index.names.add(&entry, place(block, entry.offset));
+            }
+            index.gaps.set(block, page.map_or(BLOCK as u16, dirent::largest_gap));
+        });
+    }
+
+    /// What `name`, of `hash`, leads to, as far as is known.
+    pub(crate) fn find(&self, ino: u32, hash: u32, name: &[u8]) -> Option<Known> {
+        let (place, ino, kind) = self.of.get(&ino)?.names.find(hash, name)?;
+        Some(Known { block: place / STEPS, ino, kind })
+    }
+
+    /// The first of `blocks`, all known, in which a name of `length` bytes finds room.
+    pub(crate) fn room(
+        &self,
+        ino: u32,
+        mut blocks: impl Iterator<Item = u32>,
+        length: usize,
+    ) -> Option<u32> {
+        let gaps = &self.of.get(&ino)?.gaps;
+        let need = dirent::space(length);
+        let free = |block: &u32| {
+            let gap = gaps.get(*block);
+            gap != UNKNOWN && usize::from(gap) >= need
+        };
+        blocks.find(free)
+    }
+
+    /// `entry` came into `block`, which is `page` now.
+    pub(crate) fn added(
+        &mut self,
+        ino: u32,
+        block: u32,
+        entry: &dirent::Entry<'_>,
+        page: &[u8; BLOCK],
+    ) {
+        self.change_known(ino, block, |index| {
+            index.names.add(entry, place(block, entry.offset));
+            index.gaps.set(block, dirent::largest_gap(page));
+        });
+    }
+
+    /// A name went from a block, which is `page` now.
+    pub(crate) fn removed(
+        &mut self,
+        ino: u32,
+        (block, offset): (u32, u16),
+        hash: u32,
+        page: &[u8; BLOCK],
+    ) {
+        self.change_known(ino, block, |index| {
+            index.names.remove(hash, place(block, offset));
+            index.gaps.set(block, dirent::largest_gap(page));
+        });
+    }
+
+    /// `entry` of `block` leads to another inode than before.
+    pub(crate) fn replaced(&mut self, ino: u32, block: u32, entry: &dirent::Entry<'_>) {
+        self.change_known(ino, block, |index| {
+            index.names.replace(entry.hash, place(block, entry.offset), entry.ino, entry.kind);
+        });
+    }
+
+    /// Directory `ino` is no more.
+    pub(crate) fn forget(&mut self, ino: u32) {
+        if let Some(index) = self.of.remove(&ino) {
+            self.bytes -= index.bytes();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,337 @@
+//! The names of one directory, by hash.
+//!
+//! Extendible hashing over pages: the first bits of a hash choose an entry of the directory of
+//! pages, which is small enough to stay in the processor's caches; a page is split when it is
+//! full, so that nobody ever waits for more than a hundred names to be moved. In a page, slots
+//! with a tag of the hash tell where the records are. What is cold of a name are the line of its
+//! slot and that of its record, both in one page of memory that the kernel maps together with its
+//! neighbours.
+//!
+//! Names whose hashes begin alike for longer than chance explains would split pages without end,
+//! and double the directory of pages each time. Such names are kept in a list beside, by hash.
+//!
+//! ```text
+//! slots    128 × u32: tag in the upper half, where the record begins in the lower half
+//! header   the depth, slots in use, where the next record goes, bytes of records removed: u16
+//! records  hash u32, place u32, inode u32, kind u8 (0: removed), length u8, name
+//! ```
+
+use crate::tree::dirent::Entry;
+use crate::types::Kind;
+use furrow_rt::{OwnedPage, PAGE_SIZE};
+use std::collections::BTreeMap;
+
+/// Slots of a page.
+const SLOTS: usize = 128;
+/// Slots in use at most: a search ends at the first empty one.
+const SLOTS_MOST: u16 = (SLOTS - SLOTS / 8) as u16;
+/// A slot whose record was removed: no record begins here.
+const GONE: u32 = 1;
+/// Bytes of all slots.
+const HEADER: usize = SLOTS * 4;
+/// Where the first record is.
+const RECORDS: usize = HEADER + 8;
+/// Bytes of a record before its name.
+const RECORD: usize = 14;
+/// Bits of a hash that choose a page at most.
+const DEPTH_MOST: u32 = 24;
+/// Entries of the directory of pages for each page, at most, and beside that. A page that is full
+/// beyond is not split: what comes then is kept in a list.
+const ENTRIES_PER_PAGE: usize = 16;
+const ENTRIES_MIN: usize = 1_024;
+/// A full page with so many bytes of removed records, or an eighth of its slots, is cleaned instead
+/// of split.
+const STALE: u16 = 512;
+
+const _: () = assert!(RECORDS + RECORD + 255 <= PAGE_SIZE && PAGE_SIZE <= 1 << 16);
+
+/// A name as it is kept.
+#[derive(Clone, Copy)]
+struct Record<'a> {
+    hash: u32,
+    place: u32,
+    ino: u32,
+    kind: u8,
+    name: &'a [u8],
+}
+
+impl Record<'_> {
+    fn bytes(&self) -> usize {
+        RECORD + self.name.len()
+    }
+}
+
+fn tag(hash: u32) -> u32 {
+    (hash >> 7) & 0xffff
+}
+
+/// Some of the names.
+struct Leaf(OwnedPage);
+
+impl Leaf {
+    fn new(depth: u32) -> Leaf {
+        let mut leaf = Leaf(OwnedPage::zeroed());
+        leaf.set(Field::Depth, depth as u16);
+        leaf.set(Field::End, RECORDS as u16);
+        leaf
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        u32::from_le_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
+    }
+
+    fn set_word(&mut self, at: usize, value: u32) {
+        self.0[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn get(&self, field: Field) -> u16 {
+        let at = HEADER + 2 * field as usize;
+        u16::from_le_bytes([self.0[at], self.0[at + 1]])
+    }
+
+    fn set(&mut self, field: Field, value: u16) {
+        let at = HEADER + 2 * field as usize;
+        self.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn record(&self, at: usize) -> Record<'_> {
+        let length = usize::from(self.0[at + 13]);
+        Record {
+            hash: self.word(at),
+            place: self.word(at + 4),
+            ino: self.word(at + 8),
+            kind: self.0[at + 12],
+            name: &self.0[at + RECORD..at + RECORD + length],
+        }
+    }
+
+    /// Slot and record of the name of `hash` that is `wanted`.
+    fn seek(&self, hash: u32, wanted: impl Fn(&Record<'_>) -> bool) -> Option<(usize, usize)> {
+        let tag = tag(hash);
+        let mut slot = hash as usize % SLOTS;
+        loop {
+            let found = self.word(4 * slot);
+            let at = (found & 0xffff) as usize;
+            if found == 0 {
+                return None;
+            }
+            if found >> 16 == tag && at >= RECORDS {
+                let record = self.record(at);
+                if record.hash == hash && wanted(&record) {
+                    return Some((slot, at));
+                }
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+
+    fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        let end = usize::from(self.get(Field::End));
+        let mut next = RECORDS;
+        let all = std::iter::from_fn(move || {
+            let record = (next < end).then(|| self.record(next))?;
+            next += record.bytes();
+            Some(record)
+        });
+        all.filter(|record| record.kind != 0)
+    }
+
+    fn has_room(&self, record: &Record<'_>) -> bool {
+        let end = usize::from(self.get(Field::End)) + record.bytes();
+        self.get(Field::Used) < SLOTS_MOST && end <= PAGE_SIZE
+    }
+
+    /// True if it is worth writing it anew without what was removed.
+    fn is_stale(&self) -> bool {
+        let live = self.records().count() as u16;
+        self.get(Field::Removed) >= STALE || self.get(Field::Used) - live >= SLOTS_MOST / 8
+    }
+
+    /// Adds a name, for which there is room.
+    fn push(&mut self, record: &Record<'_>) {
+        let mut slot = record.hash as usize % SLOTS;
+        while self.word(4 * slot) != 0 {
+            slot = (slot + 1) % SLOTS;
+        }
+        let at = usize::from(self.get(Field::End));
+        self.set_word(4 * slot, tag(record.hash) << 16 | at as u32);
+        self.set_word(at, record.hash);
+        self.set_word(at + 4, record.place);
+        self.set_word(at + 8, record.ino);
+        self.0[at + 12] = record.kind;
+        self.0[at + 13] = record.name.len() as u8;
+        self.0[at + RECORD..at + record.bytes()].copy_from_slice(record.name);
+        self.set(Field::End, (at + record.bytes()) as u16);
+        self.set(Field::Used, self.get(Field::Used) + 1);
+    }
+
+    fn remove(&mut self, (slot, at): (usize, usize)) {
+        self.set_word(4 * slot, GONE);
+        self.0[at + 12] = 0;
+        let bytes = self.record(at).bytes() as u16;
+        self.set(Field::Removed, self.get(Field::Removed) + bytes);
+    }
+
+    /// Writes it anew without what was removed.
+    fn clean(&mut self) {
+        let old = std::mem::replace(self, Leaf::new(u32::from(self.get(Field::Depth))));
+        old.records().for_each(|record| self.push(&record));
+    }
+}
+
+/// What the header of a page tells.
+#[derive(Clone, Copy)]
+enum Field {
+    /// Bits that the hashes of its names share.
+    Depth,
+    /// Slots that are not empty.
+    Used,
+    /// Where the next record goes.
+    End,
+    /// Bytes of records that were removed.
+    Removed,
+}
+
+/// A name that shares the first bits of its hash with too many others.
+struct Crowded {
+    ino: u32,
+    kind: u8,
+    name: Box<[u8]>,
+}
+
+/// The names of one directory.
+///
+/// Invariant: of `2^depth` entries, those whose first bits are the same as far as their page's
+/// depth goes lead to one page, which has all names whose hashes begin so; but for those in
+/// `crowd`.
+#[derive(Default)]
+pub(super) struct NameTable {
+    depth: u32,
+    entries: Vec<u32>,
+    leaves: Vec<Leaf>,
+    /// By hash and place.
+    crowd: BTreeMap<(u32, u32), Crowded>,
+    count: usize,
+}
+
+impl NameTable {
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.leaves.len() * PAGE_SIZE
+            + self.leaves.capacity() * size_of::<Leaf>()
+            + self.entries.capacity() * size_of::<u32>()
+            + self.crowd.len() * (size_of::<((u32, u32), Crowded)>() + 64)
+    }
+
+    fn entry_of(&self, hash: u32) -> usize {
+        // In 64 bits, because all 32 are shifted out at depth 0.
+        (u64::from(hash) >> (32 - self.depth)) as usize
+    }
+
+    fn leaf_of(&self, hash: u32) -> Option<usize> {
+        Some(*self.entries.get(self.entry_of(hash))? as usize)
+    }
+
+    /// Place, inode and kind of `name`.
+    pub(super) fn find(&self, hash: u32, name: &[u8]) -> Option<(u32, u32, Kind)> {
+        let leaf = &self.leaves[self.leaf_of(hash)?];
+        if let Some((_, at)) = leaf.seek(hash, |record| record.name == name) {
+            let Record { place, ino, kind, .. } = leaf.record(at);
+            return Some((place, ino, Kind::from_code(kind)?));
+        }
+        let mut crowd = self.crowd.range((hash, 0)..=(hash, u32::MAX));
+        let ((_, place), found) = crowd.find(|(_, found)| *found.name == *name)?;
+        Some((*place, found.ino, Kind::from_code(found.kind)?))
+    }
+
+    /// Adds a name that is not there yet.
+    pub(super) fn add(&mut self, entry: &Entry<'_>, place: u32) {
+        let Entry { hash, ino, name, .. } = *entry;
+        let record = Record { hash, place, ino, kind: entry.kind.code(), name };
+        self.count += 1;
+        if self.leaves.is_empty() {
+            *self = NameTable {
+                leaves: vec![Leaf::new(0)],
+                entries: vec![0],
+                count: 1,
+                ..NameTable::default()
+            };
+        }
+        while let Some(at) = self.leaf_of(hash) {
+            let leaf = &mut self.leaves[at];
+            if leaf.has_room(&record) {
+                return leaf.push(&record);
+            }
+            if leaf.is_stale() {
+                leaf.clean();
+                continue;
+            }
+            let differ = leaf.records().fold(0, |differ, other| differ | (other.hash ^ hash));
+            if differ.leading_zeros() >= DEPTH_MOST || !self.may_split(at) {
+                let (kind, name) = (record.kind, name.into());
+                self.crowd.insert((hash, place), Crowded { ino, kind, name });
+                return;
+            }
+            self.split(hash, at);
+        }
+    }
+
+    /// Whether page `at` may be split: not if the directory of pages would become too large.
+    fn may_split(&self, at: usize) -> bool {
+        let doubles = u32::from(self.leaves[at].get(Field::Depth)) == self.depth;
+        let most = ENTRIES_MIN.max(ENTRIES_PER_PAGE * self.leaves.len());
+        !doubles || self.entries.len() < most
+    }
+
+    /// Gives half of the names of page `at`, which are those that begin like `hash`, to a new one.
+    fn split(&mut self, hash: u32, at: usize) {
+        let depth = u32::from(self.leaves[at].get(Field::Depth));
+        if depth == self.depth {
+            self.entries = self.entries.iter().flat_map(|leaf| [*leaf, *leaf]).collect();
+            self.depth += 1;
+        }
+        let new = self.leaves.len();
+        self.leaves.push(Leaf::new(depth + 1));
+        let old = std::mem::replace(&mut self.leaves[at], Leaf::new(depth + 1));
+        let half = 1 << (self.depth - depth - 1);
+        let first = self.entry_of(hash) / (2 * half) * (2 * half);
+        self.entries[first + half..first + 2 * half].fill(new as u32);
+        for record in old.records() {
+            let upper = record.hash >> (31 - depth) & 1 == 1;
+            self.leaves[if upper { new } else { at }].push(&record);
+        }
+    }
+
+    /// Removes the name of `hash` at `place`, if it is there.
+    pub(super) fn remove(&mut self, hash: u32, place: u32) {
+        let Some(at) = self.leaf_of(hash) else { return };
+        let leaf = &mut self.leaves[at];
+        if let Some(found) = leaf.seek(hash, |record| record.place == place) {
+            leaf.remove(found);
+        } else if self.crowd.remove(&(hash, place)).is_none() {
+            return;
+        }
+        self.count -= 1;
+        if self.count == 0 {
+            *self = NameTable::default();
+        }
+    }
+
+    /// The name of `hash` at `place`, if it is there, leads to `ino` now.
+    pub(super) fn replace(&mut self, hash: u32, place: u32, ino: u32, kind: Kind) {
+        let Some(at) = self.leaf_of(hash) else { return };
+        let leaf = &mut self.leaves[at];
+        if let Some((_, at)) = leaf.seek(hash, |record| record.place == place) {
+            leaf.set_word(at + 8, ino);
+            leaf.0[at + 12] = kind.code();
+        } else if let Some(name) = self.crowd.get_mut(&(hash, place)) {
+            (name.ino, name.kind) = (ino, kind.code());
+        }
+    }
+}

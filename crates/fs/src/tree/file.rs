@@ -1,0 +1,209 @@
+//! Attributes and content: getattr, setattr, read, write, readlink.
+
+use crate::alloc::space::Claim;
+use crate::blocked::NotApplied;
+use crate::core::Core;
+use crate::tree::node::{attr, stamp};
+use crate::types::{Attr, Ino, Kind, ReadData, SetAttr, WriteData};
+use furrow_rt::{PAGE_SIZE, Page, Pages};
+use furrow_zone::{Error, ErrorKind};
+
+/// Most blocks of one write: it is applied whole, so it must fit what may be dirty.
+pub(crate) const WRITE_BLOCKS_MAX: usize = 1024;
+
+fn fail<T>(kind: ErrorKind, message: impl Into<String>) -> Result<T, NotApplied> {
+    Err(NotApplied::Failed(Error::new(kind, message)))
+}
+
+impl Core {
+    /// See [`crate::Fs::getattr`].
+    pub(crate) fn getattr(&mut self, ino: Ino) -> Result<Attr, NotApplied> {
+        self.attr(ino)
+    }
+
+    /// See [`crate::Fs::setattr`]. `None`: a step of a truncation was applied, more are to come.
+    pub(crate) fn setattr(
+        &mut self,
+        ino: Ino,
+        changes: &SetAttr,
+    ) -> Result<Option<Attr>, NotApplied> {
+        self.writable()?;
+        self.throttle()?;
+        let old = self.attr(ino)?;
+        if let Some(size) = changes.size {
+            check_regular(&old)?;
+            self.check_size(size)?;
+        }
+        let xattrs = match changes.mode {
+            Some(mode) => self.chmod_xattrs(ino, mode)?,
+            None => None,
+        };
+        self.reserve(1, 4, Claim::Removal)?;
+        if let Some(size) = changes.size
+            && !self.shrink(ino, size)?
+        {
+            return Ok(None);
+        }
+        // Apply.
+        let now = stamp(self.now());
+        self.take_access(ino);
+        if let Some(packed) = xattrs {
+            self.store_xattrs(ino, &packed)?;
+        }
+        let head = &mut self.inode_mut(ino).head;
+        if let Some(mode) = changes.mode {
+            head.mode = (mode & 0o7777).into();
+        }
+        if let Some(uid) = changes.uid {
+            head.uid = uid.into();
+        }
+        if let Some(gid) = changes.gid {
+            head.gid = gid.into();
+        }
+        if let Some(size) = changes.size {
+            head.size = size.into();
+            head.mtime = now;
+        }
+        if let Some(time) = changes.atime {
+            head.atime = stamp(time);
+        }
+        if let Some(time) = changes.mtime {
+            head.mtime = stamp(time);
+        }
+        head.ctime = now;
+        Ok(Some(attr(head)))
+    }
+
+    /// See [`crate::Fs::readlink`].
+    pub(crate) fn readlink(&mut self, ino: Ino) -> Result<Vec<u8>, NotApplied> {
+        let attr = self.getattr(ino)?;
+        if attr.kind != Kind::Symlink {
+            return fail(ErrorKind::Invalid, format!("inode {ino} is no symbolic link"));
+        }
+        let size = (attr.size as usize).min(PAGE_SIZE);
+        match self.data(ino, 0)? {
+            Some(page) => {
+                let target = page.bytes()[..size].to_vec();
+                self.note_access(ino);
+                Ok(target)
+            }
+            None => Err(self.corrupt(format!("symbolic link {ino} has no target"))),
+        }
+    }
+
+    /// See [`crate::Fs::read`].
+    pub(crate) fn read(
+        &mut self,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+    ) -> Result<ReadData, NotApplied> {
+        let attr = self.getattr(ino)?;
+        if attr.kind == Kind::Directory {
+            return fail(ErrorKind::IsDirectory, format!("inode {ino} is a directory"));
+        }
+        let len = (len as u64).min(attr.size.saturating_sub(offset)) as usize;
+        if len == 0 {
+            return Ok(ReadData::default());
+        }
+        let first = (offset / PAGE_SIZE as u64) as u32;
+        let last = ((offset + len as u64 - 1) / PAGE_SIZE as u64) as u32;
+        if last > first {
+            self.want(ino, first..last + 1)?;
+        }
+        let mut pages = Pages::new();
+        for block in first..=last {
+            let page = match self.data(ino, block)? {
+                Some(page) => page.clone(),
+                None => self.zero_page(),
+            };
+            pages.push(page);
+        }
+        self.note_access(ino);
+        self.counters.read_bytes += len as u64;
+        Ok(ReadData { pages, skip: (offset % PAGE_SIZE as u64) as usize, len })
+    }
+
+    fn zero_page(&self) -> Page {
+        self.zero.clone()
+    }
+
+    /// Blocks that writing `blocks` from `first` on with `nodes` new nodes adds to what is in use.
+    /// Each is looked at only where few are left.
+    fn added_by(
+        &mut self,
+        ino: Ino,
+        first: u32,
+        blocks: u32,
+        nodes: u32,
+    ) -> Result<u64, NotApplied> {
+        let most = u64::from(blocks) + u64::from(nodes);
+        if self.has_blocks(most) {
+            return Ok(most);
+        }
+        let mut added = u64::from(nodes);
+        for block in first..first + blocks {
+            added += u64::from(!self.has_block(ino, block)?);
+        }
+        Ok(added)
+    }
+
+    /// See [`crate::Fs::write`].
+    pub(crate) fn write(&mut self, ino: Ino, data: &WriteData) -> Result<(), NotApplied> {
+        self.writable()?;
+        let old = self.getattr(ino)?;
+        check_regular(&old)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        if data.pages.len() > WRITE_BLOCKS_MAX {
+            let most = (WRITE_BLOCKS_MAX - 1) * PAGE_SIZE;
+            return fail(ErrorKind::Invalid, format!("write at most {most} bytes at a time"));
+        }
+        let end = data.offset.saturating_add(data.len as u64);
+        self.check_size(end)?;
+        self.throttle()?;
+        let first = (data.offset / PAGE_SIZE as u64) as u32;
+        let mut nodes = 0;
+        for (index, crc) in data.crcs.iter().enumerate() {
+            nodes += self.prepare_block(ino, first + index as u32, crc.is_none())?;
+        }
+        // Every block of a new leaf counted it: at most one leaf per block range of a leaf.
+        let leaves = data.pages.len() as u32 / crate::format::LEAF_POINTERS as u32 + 2;
+        let (blocks, nodes) = (data.pages.len() as u32, nodes.min(leaves + 6));
+        let added = self.added_by(ino, first, blocks, nodes)?;
+        self.reserve(blocks, nodes + 1, Claim::User(added))?;
+        // Apply.
+        let mut from = (data.offset % PAGE_SIZE as u64) as usize;
+        let mut left = data.len;
+        for (index, (page, crc)) in data.pages.iter().zip(&data.crcs).enumerate() {
+            let block = first + index as u32;
+            let take = left.min(PAGE_SIZE - from);
+            if crc.is_some() {
+                self.replace_data(ino, block, page.clone(), *crc);
+            } else {
+                let bytes = self.data_mut(ino, block);
+                bytes[from..from + take].copy_from_slice(&page.bytes()[from..from + take]);
+            }
+            left -= take;
+            from = 0;
+        }
+        self.take_access(ino);
+        let now = stamp(self.now());
+        let head = &mut self.inode_mut(ino).head;
+        head.size = head.size.get().max(end).into();
+        (head.mtime, head.ctime) = (now, now);
+        self.counters.user_bytes += data.len as u64;
+        Ok(())
+    }
+}
+
+pub(crate) fn check_regular(attr: &Attr) -> Result<(), NotApplied> {
+    match attr.kind {
+        Kind::File => Ok(()),
+        Kind::Directory => {
+            fail(ErrorKind::IsDirectory, format!("inode {} is a directory", attr.ino))
+        }
+        _ => fail(ErrorKind::Invalid, format!("inode {} is no regular file", attr.ino)),
+    }
+}

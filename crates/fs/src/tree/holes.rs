@@ -1,0 +1,371 @@
+//! Holes: making them, filling them, finding them.
+//!
+//! A block nothing was written to takes no space and reads as zeros. *Punching* gives the space of
+//! whole blocks back and zeroes what is left at both ends. *Filling* writes zeros where there are
+//! holes, so that what is written there later only replaces blocks: that is what preallocation can
+//! mean where nothing is ever overwritten in place. Past the end of the file nothing is kept.
+//!
+//! All of it goes in steps, each applied whole; between two of them the file is sound, and a crash
+//! may show a part done.
+
+use crate::alloc::space::Claim;
+use crate::blocked::{Blocked, Lack, NotApplied};
+use crate::core::Core;
+use crate::format::{HOLE, INODE_POINTERS, LEAF_POINTERS, NO_NODE, Pointer};
+use crate::tree::cache::{Entry, Key};
+use crate::tree::node::{as_index, as_leaf, children, stamp};
+use crate::tree::shape::Shape;
+use crate::types::{Ino, Seek};
+use furrow_log::record::crc32c;
+use furrow_rt::PAGE_SIZE;
+use furrow_zone::{Error, ErrorKind};
+use std::ops::Range;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Blocks of a step that takes blocks away.
+const PUNCH_BLOCKS: u64 = 4 * LEAF_POINTERS as u64;
+/// Blocks of a step that fills, or looks for a hole.
+const STEP_BLOCKS: u64 = 512;
+/// Leaves that one search for data looks at.
+const LEAVES_LOOKED_AT: u32 = 8;
+
+/// Where a search is.
+pub(crate) enum Sought {
+    /// At this offset.
+    Found(u64),
+    /// There is none.
+    None,
+    /// Not before this block.
+    More(u64),
+}
+
+impl Core {
+    /// The first block of `ino` from `from` on that is no hole, written or not. It looks at few
+    /// leaves: all of a long range may be holes by now.
+    pub(crate) fn next_block(&mut self, ino: Ino, from: u64) -> Result<Sought, NotApplied> {
+        let dirty = u32::try_from(from).ok();
+        let dirty = dirty.and_then(|from| self.cache.dirty_in(ino.0, from..).next());
+        let dirty = dirty.map_or(u64::MAX, u64::from);
+        let mut at = from;
+        for _ in 0..LEAVES_LOOKED_AT {
+            if at >= dirty {
+                return Ok(Sought::Found(dirty));
+            }
+            let inode = self.inode(ino)?;
+            let used = |slots: &[Pointer], first: u64| {
+                let slots = slots.iter().enumerate().skip(first as usize);
+                let mut used = slots.filter(|(_, pointer)| pointer.addr.get() != HOLE);
+                used.next().map(|(slot, _)| slot as u64)
+            };
+            if inode.head.height == 0 {
+                let found = used(&inode.slots, at).map_or(dirty, |slot| slot.min(dirty));
+                return Ok(if found == u64::MAX { Sought::None } else { Sought::Found(found) });
+            }
+            let Some((block, leaf)) = self.leaf_from(ino, at)? else {
+                return Ok(if dirty == u64::MAX { Sought::None } else { Sought::Found(dirty) });
+            };
+            let base = Shape::REAL.leaf_base(block);
+            // Slots of a leaf lie side by side: one unit for a line of the processor's cache.
+            self.cache.look((LEAF_POINTERS / 8) as u64);
+            let page = self.node(leaf)?;
+            if crate::tree::node::header(page).level != 0 {
+                return Err(self.corrupt(format!("node {leaf}: not a leaf of inode {ino}")));
+            }
+            if let Some(slot) = used(&as_leaf(page).slots, block - base) {
+                return Ok(Sought::Found((base + slot).min(dirty)));
+            }
+            at = base + LEAF_POINTERS as u64;
+        }
+        Ok(if at >= dirty { Sought::Found(dirty) } else { Sought::More(at) })
+    }
+
+    /// The first block from `from` on that a leaf, or the inode, has a slot for.
+    fn slotted(&mut self, ino: Ino, from: u64) -> Result<Option<u64>, NotApplied> {
+        let height = self.inode(ino)?.head.height;
+        if height == 0 {
+            return Ok((from < INODE_POINTERS as u64).then_some(from));
+        }
+        Ok(self.leaf_from(ino, from)?.map(|(block, _)| block))
+    }
+
+    /// The first block from `from` on that a leaf has a slot for, and the leaf, of a file that has
+    /// leaves.
+    fn leaf_from(&mut self, ino: Ino, from: u64) -> Result<Option<(u64, u32)>, NotApplied> {
+        let height = self.inode(ino)?.head.height;
+        let slots: Vec<u32> = children(self.inode(ino)?).iter().map(|child| child.get()).collect();
+        self.slotted_below(height - 1, 0, &slots, from)
+    }
+
+    fn slotted_below(
+        &mut self,
+        level: u8,
+        base: u64,
+        slots: &[u32],
+        from: u64,
+    ) -> Result<Option<(u64, u32)>, NotApplied> {
+        self.cache.look((slots.len() / 16) as u64);
+        let span = Shape::REAL.span(level);
+        let first = from.saturating_sub(base) / span;
+        for (slot, nid) in slots.iter().enumerate().skip(first as usize) {
+            let start = base + slot as u64 * span;
+            if *nid == NO_NODE {
+                continue;
+            }
+            if level == 0 {
+                return Ok(Some((from.max(start), *nid)));
+            }
+            let page = self.node(*nid)?;
+            if crate::tree::node::header(page).level != level {
+                let found = crate::tree::node::header(page).level;
+                return Err(self.corrupt(format!("node {nid}: level {found}, expected {level}")));
+            }
+            let below: Vec<u32> = as_index(page).slots.iter().map(|child| child.get()).collect();
+            if let Some(found) = self.slotted_below(level - 1, start, &below, from.max(start))? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// True if `block` of `ino` is no hole.
+    pub(crate) fn has_block(&mut self, ino: Ino, block: u32) -> Result<bool, NotApplied> {
+        if self.cache.peek(&Key::Data(ino.0, block)).is_some_and(Entry::is_dirty) {
+            return Ok(true);
+        }
+        Ok(self.pointer(ino, block)?.addr.get() != HOLE)
+    }
+
+    /// Size of regular file `ino`, to be changed.
+    fn size_to_change(&mut self, ino: Ino) -> Result<u64, NotApplied> {
+        self.writable()?;
+        let attr = self.getattr(ino)?;
+        crate::tree::file::check_regular(&attr)?;
+        self.throttle()?;
+        Ok(attr.size)
+    }
+
+    fn touch_content(&mut self, ino: Ino) {
+        let now = stamp(self.now());
+        let head = &mut self.inode_mut(ino).head;
+        (head.mtime, head.ctime) = (now, now);
+    }
+
+    /// One step of punching `range`, in bytes: where the next one begins.
+    pub(crate) fn punch(&mut self, ino: Ino, range: Range<u64>) -> Result<u64, NotApplied> {
+        let size = self.size_to_change(ino)?;
+        let end = range.end.min(size.next_multiple_of(PAGE));
+        if range.start >= end {
+            return Ok(range.end);
+        }
+        // Parts of blocks: at the front, or what is left after whole blocks.
+        let (block, within) = (range.start / PAGE, range.start % PAGE);
+        if within != 0 || end - range.start < PAGE {
+            let stop = end.min((block + 1) * PAGE);
+            self.zero_part(ino, block as u32, within as usize..(stop - block * PAGE) as usize)?;
+            return Ok(if stop == end { range.end } else { stop });
+        }
+        let last = end / PAGE;
+        let Some(first) = self.slotted(ino, block)?.filter(|first| *first < last) else {
+            self.inode(ino)?;
+            self.reserve(0, 1, Claim::Removal)?;
+            self.touch_content(ino);
+            return Ok(if last * PAGE == end { range.end } else { last * PAGE });
+        };
+        let stop = last.min(first.saturating_add(PUNCH_BLOCKS));
+        self.drop_blocks(ino, first..stop)?;
+        Ok(if stop * PAGE == end { range.end } else { stop * PAGE })
+    }
+
+    fn zero_part(&mut self, ino: Ino, block: u32, part: Range<usize>) -> Result<(), NotApplied> {
+        let present = self.data(ino, block)?.is_some();
+        if present {
+            self.prepare_path(ino, block)?;
+        }
+        self.reserve(1, 4, Claim::Removal)?;
+        // Apply.
+        if present {
+            self.data_mut(ino, block)[part].fill(0);
+        }
+        self.touch_content(ino);
+        Ok(())
+    }
+
+    /// Makes holes of whole blocks.
+    fn drop_blocks(&mut self, ino: Ino, blocks: Range<u64>) -> Result<(), NotApplied> {
+        let mut doomed = Vec::new();
+        let mut at = blocks.start;
+        while let Some(first) = self.slotted(ino, at)?.filter(|first| *first < blocks.end) {
+            let leaf = Shape::REAL.leaf_base(first) + LEAF_POINTERS as u64;
+            let height = self.inode(ino)?.head.height;
+            let end = if height == 0 { INODE_POINTERS as u64 } else { leaf }.min(blocks.end);
+            for block in first..end {
+                let block = block as u32;
+                let Some(holder) = self.holder(ino, block)? else { continue };
+                let dirty = |entry: &Entry| entry.is_dirty();
+                if self.slot(holder).addr.get() != HOLE
+                    || self.cache.peek(&Key::Data(ino.0, block)).is_some_and(dirty)
+                {
+                    doomed.push((block, holder));
+                }
+            }
+            at = end;
+            if end >= blocks.end || height == 0 {
+                break;
+            }
+        }
+        // Each node that loses a pointer, and the inode: in a sparse file that may be one for each
+        // block.
+        let mut holders: Vec<u32> = doomed.iter().map(|(_, holder)| holder.nid).collect();
+        holders.dedup();
+        self.reserve(0, holders.len() as u32 + 1, Claim::Removal)?;
+        // Apply.
+        for (block, holder) in &doomed {
+            self.cache.remove(&Key::Data(ino.0, *block));
+            let addr = self.slot(*holder).addr.get();
+            if addr != HOLE {
+                self.invalidate(addr);
+                self.set_slot(*holder, Pointer::HOLE);
+            }
+        }
+        let count = &mut self.inode_mut(ino).head.blocks;
+        *count = count.get().saturating_sub(doomed.len() as u64).into();
+        self.touch_content(ino);
+        Ok(())
+    }
+
+    /// One step of filling the holes of `range`, in bytes, and of making the file long enough if
+    /// it is to `extend`: where the next one begins.
+    pub(crate) fn fill(
+        &mut self,
+        ino: Ino,
+        range: Range<u64>,
+        extend: bool,
+    ) -> Result<u64, NotApplied> {
+        let size = self.size_to_change(ino)?;
+        self.check_size(range.end)?;
+        let limit = if extend { range.end } else { range.end.min(size) };
+        if range.start >= limit {
+            return Ok(range.end);
+        }
+        let last = limit.div_ceil(PAGE);
+        let first = range.start / PAGE;
+        let stop = last.min(first + STEP_BLOCKS);
+        let (mut holes, mut nodes) = (Vec::new(), 0);
+        for block in first..stop {
+            if !self.has_block(ino, block as u32)? {
+                nodes += self.prepare_path(ino, block as u32)?;
+                holes.push(block as u32);
+            }
+        }
+        let leaves = holes.len() as u32 / LEAF_POINTERS as u32 + 2;
+        let nodes = nodes.min(leaves + 6);
+        let added = holes.len() as u64 + u64::from(nodes);
+        self.reserve(holes.len() as u32, nodes + 1, Claim::User(added))?;
+        // Apply.
+        let (zero, crc) = (self.zero.clone(), crc32c(self.zero.bytes()));
+        for block in &holes {
+            self.replace_data(ino, *block, zero.clone(), Some(crc));
+        }
+        let end = limit.min(stop * PAGE);
+        let now = stamp(self.now());
+        let head = &mut self.inode_mut(ino).head;
+        head.ctime = now;
+        if end > size {
+            head.size = end.into();
+            head.mtime = now;
+        }
+        Ok(if stop == last { range.end } else { end })
+    }
+
+    /// Refuses to fill `bytes` of `ino` if the drive surely has no room for them.
+    pub(crate) fn check_fill(&mut self, ino: Ino, bytes: u64) -> Result<(), NotApplied> {
+        let has = self.getattr(ino)?.blocks;
+        if bytes / PAGE > self.statfs().blocks_available.saturating_add(has) {
+            if self.cache.dirty_pages() > 0 {
+                // What is dirty is counted beside what it replaces.
+                return Err(Blocked::Space(Lack::Blocks).into());
+            }
+            let message = format!("no space left on the drive for {bytes} bytes");
+            return Err(NotApplied::Failed(Error::new(ErrorKind::NoSpace, message)));
+        }
+        Ok(())
+    }
+
+    /// One step of looking for data or a hole from `offset` on, not before block `from`.
+    pub(crate) fn seek(
+        &mut self,
+        ino: Ino,
+        offset: u64,
+        from: u64,
+        what: Seek,
+    ) -> Result<Sought, NotApplied> {
+        let attr = self.getattr(ino)?;
+        crate::tree::file::check_regular(&attr)?;
+        if offset >= attr.size {
+            return Ok(Sought::None);
+        }
+        let end = attr.size.div_ceil(PAGE);
+        let mut block = from.max(offset / PAGE);
+        let stop = end.min(block.saturating_add(STEP_BLOCKS));
+        if what == Seek::Data {
+            return Ok(match self.next_block(ino, block)? {
+                Sought::Found(first) if first < end => Sought::Found(offset.max(first * PAGE)),
+                Sought::More(first) if first < end => Sought::More(first),
+                _ => Sought::None,
+            });
+        }
+        while block < stop {
+            if !self.has_block(ino, block as u32)? {
+                return Ok(Sought::Found(offset.max(block * PAGE)));
+            }
+            block += 1;
+        }
+        Ok(if block < end { Sought::More(block) } else { Sought::Found(attr.size) })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
+mod tests {
+    use super::*;
+    use crate::{Fs, MkfsOptions, MountOptions, NewNode, WriteData};
+    use furrow_emu::{Emulator, Medium, Options};
+    use furrow_rt::{Config, Rt};
+    use furrow_zone::Result;
+    use std::rc::Rc;
+
+    /// A sparse file has a node for each block: punching asks for room for all of these.
+    #[test]
+    fn punching_a_sparse_file_asks_for_every_node_it_changes() {
+        let rt = Rt::new(Config::simulated(1));
+        let spec = "zones=64,zone-size=1MiB,max-active=14,channels=1";
+        let geometry = furrow_zone::spec::parse_geometry(spec).unwrap();
+        let medium = Medium::memory(&geometry);
+        let drive = Rc::new(Emulator::new(&rt, geometry, medium, Options::fast()).unwrap());
+        let on = rt.clone();
+        let done: Result<()> = rt.block_on(async move {
+            Fs::format(&on, drive.clone(), &MkfsOptions::default()).await?;
+            let fs = Fs::mount(&on, drive.clone(), MountOptions::default()).await?;
+            let ino = fs.create(Ino::ROOT, b"sparse", &NewNode::file()).await?.ino;
+            for leaf in 0..32 {
+                let at = leaf * LEAF_POINTERS as u64 * PAGE;
+                fs.write(ino, WriteData::copy(fs.pool(), at, b"x")).await?;
+            }
+            fs.sync().await?;
+            let core = &mut *fs.0.core.borrow_mut();
+            assert_eq!(core.cache.dirty_pages(), 0);
+            // Beyond what must stay there is room for the leaves; then for the inode as well.
+            let beyond = (core.room() - core.recovery_needs()) as u32;
+            core.space.cleaning = beyond - 32;
+            let blocks = 32 * LEAF_POINTERS as u64;
+            let refused = core.drop_blocks(ino, 0..blocks);
+            assert!(matches!(refused, Err(NotApplied::Blocked(Blocked::Space(_)))), "{refused:?}");
+            core.space.cleaning = beyond - 33;
+            assert!(core.drop_blocks(ino, 0..blocks).is_ok());
+            assert_eq!(core.cache.dirty_pages(), 33, "32 leaves and the inode");
+            Ok(())
+        });
+        done.unwrap();
+        rt.clear();
+    }
+}

@@ -1,0 +1,161 @@
+//! How long data is expected to live, and how it is said.
+//!
+//! Blocks that die together should lie together, so a file's data goes to the hot, the warm or the
+//! cold stream. As in F2FS, what decides is, first, what a program says (its `RWH_WRITE_LIFE_*` of
+//! fcntl(2), which FUSE does not pass on): the extended attribute [`ATTRIBUTE`] of the file, which
+//! a new file or directory gets from the directory it is made in; second, the end of its name.
+//!
+//! | said | stream |
+//! |---|---|
+//! | `short` | hot |
+//! | `medium`, `long` | warm |
+//! | `extreme` | cold |
+//!
+//! The answer is the inode's `class` (`format`), which a node takes over when a block of it is
+//! written; so placing a block needs no other look-up, and what lies somewhere already stays there
+//! until it is written again. Directories' own blocks are always hot, and what cleaning moves is
+//! always cold.
+
+use crate::blocked::NotApplied;
+use crate::core::Core;
+use crate::format::class;
+use crate::tree::xattr::Xattrs;
+use crate::types::Ino;
+use furrow_zone::{Error, ErrorKind};
+
+/// Name of the attribute that says it.
+pub const ATTRIBUTE: &[u8] = b"user.furrow.lifetime";
+
+/// How long data is expected to live, compared with other data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lifetime {
+    /// `short`.
+    Short,
+    /// `medium`.
+    Medium,
+    /// `long`.
+    Long,
+    /// `extreme`.
+    Extreme,
+}
+
+impl Lifetime {
+    const ALL: [(Lifetime, &str); 4] = [
+        (Lifetime::Short, "short"),
+        (Lifetime::Medium, "medium"),
+        (Lifetime::Long, "long"),
+        (Lifetime::Extreme, "extreme"),
+    ];
+
+    /// As the attribute says it.
+    pub fn name(self) -> &'static str {
+        Lifetime::ALL.iter().find(|(lifetime, _)| *lifetime == self).map_or("", |(_, name)| name)
+    }
+
+    /// What the attribute's value says.
+    pub fn parse(value: &[u8]) -> Option<Lifetime> {
+        let found = Lifetime::ALL.iter().find(|(_, name)| name.as_bytes() == value);
+        found.map(|(lifetime, _)| *lifetime)
+    }
+
+    fn class(self) -> u8 {
+        match self {
+            Lifetime::Short => class::HOT,
+            Lifetime::Medium | Lifetime::Long => class::FILE,
+            Lifetime::Extreme => class::COLD,
+        }
+    }
+}
+
+/// Ends of names, after a dot, that say what is expected of a file's data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extensions {
+    /// Of files that are overwritten soon.
+    pub hot: Vec<String>,
+    /// Of files that are written once.
+    pub cold: Vec<String>,
+}
+
+impl Default for Extensions {
+    /// Databases and their logs are hot; pictures, films, sounds and archives are cold.
+    fn default() -> Extensions {
+        let hot = ["db", "db-wal", "db-journal", "sqlite", "sqlite-wal", "sqlite-journal"];
+        let cold = [
+            "jpg", "jpeg", "gif", "png", "avi", "mp4", "mkv", "mov", "mp3", "flac", "ogg", "wav",
+            "webm", "pdf", "zip", "gz", "xz", "zst", "bz2", "iso",
+        ];
+        let owned = |list: &[&str]| list.iter().map(|end| (*end).to_owned()).collect();
+        Extensions { hot: owned(&hot), cold: owned(&cold) }
+    }
+}
+
+impl Extensions {
+    /// The class of a new file called `name`.
+    pub(crate) fn class(&self, name: &[u8]) -> u8 {
+        let ends = |list: &[String]| {
+            let mut list = list.iter();
+            list.any(|end| name.strip_suffix(end.as_bytes()).is_some_and(|n| n.ends_with(b".")))
+        };
+        match () {
+            () if ends(&self.hot) => class::HOT,
+            () if ends(&self.cold) => class::COLD,
+            () => class::FILE,
+        }
+    }
+}
+
+/// Checks a value of the attribute.
+pub(crate) fn check(value: &[u8]) -> Result<Lifetime, NotApplied> {
+    Lifetime::parse(value).ok_or_else(|| {
+        let message = "a lifetime is one of short, medium, long and extreme";
+        NotApplied::Failed(Error::new(ErrorKind::Invalid, message))
+    })
+}
+
+impl Core {
+    /// Gives inode `ino`, which is in the cache and about to change, the class that its attributes
+    /// `now` say, if they say another than `before`. Without one it is as any other file.
+    pub(crate) fn apply_lifetime(&mut self, ino: Ino, before: &Xattrs, now: &Xattrs) {
+        let said =
+            |xattrs: &Xattrs| xattrs.0.get(ATTRIBUTE).and_then(|value| Lifetime::parse(value));
+        let head = &mut self.inode_mut(ino).head;
+        if said(before) != said(now) && head.node.class != class::DIRECTORY {
+            head.node.class = said(now).map_or(class::FILE, Lifetime::class);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_is_expected() {
+        let extensions = Extensions::default();
+        for (name, class) in [
+            ("film.mp4", class::COLD),
+            ("a.tar.gz", class::COLD),
+            (".mp4", class::COLD),
+            ("mp4", class::FILE),
+            ("xmp4", class::FILE),
+            ("places.sqlite-wal", class::HOT),
+            ("x.db", class::HOT),
+            ("x.db.txt", class::FILE),
+        ] {
+            assert_eq!(extensions.class(name.as_bytes()), class, "{name}");
+        }
+        let none = Extensions { hot: vec![], cold: vec!["log".into()] };
+        assert_eq!([none.class(b"x.db"), none.class(b"x.log")], [class::FILE, class::COLD]);
+    }
+
+    #[test]
+    fn lifetimes_have_names_and_classes() {
+        for (lifetime, name) in Lifetime::ALL {
+            assert_eq!(lifetime.name(), name);
+            assert_eq!(Lifetime::parse(name.as_bytes()), Some(lifetime));
+        }
+        assert_eq!(Lifetime::parse(b"forever"), None);
+        let classes = Lifetime::ALL.map(|(lifetime, _)| lifetime.class());
+        assert_eq!(classes, [class::HOT, class::FILE, class::FILE, class::COLD]);
+    }
+}

@@ -1,0 +1,758 @@
+//! Names: create, link, remove, rename, look up, list.
+//!
+//! Each change is one function that prepares and then applies; the operation it applied is noted
+//! in the [`crate::durability::namespace_log::NamespaceLog`]. Replay after a crash calls the same
+//! functions with what the log says, so it cannot differ from what happened.
+
+use crate::alloc::space::Claim;
+use crate::blocked::{Blocked, NotApplied};
+use crate::canary::Canary;
+use crate::core::Core;
+use crate::durability::namespace_log::NameOp;
+use crate::format::{BLOCK, INCOMPAT_XATTRS, LINKS_MAX, NO_NODE, TARGET_MAX, class};
+use crate::tree::cache::Key;
+use crate::tree::dirent;
+use crate::tree::node::{as_inode_mut, attr, new_node, stamp};
+use crate::tree::rename_cycle::{Below, CycleCheck, Renamed};
+use crate::types::{Attr, Ino, Kind, NewNode, RenameMode, Time};
+use furrow_zone::{Error, ErrorKind};
+
+/// Levels from which on it is kept in memory where names are: smaller directories have at most
+/// two blocks.
+const INDEXED_LEVELS: u8 = 2;
+
+/// A directory entry found.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    block: u32,
+    ino: Ino,
+    kind: Kind,
+}
+
+/// Where a new entry goes.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    block: u32,
+    levels: u8,
+    nodes: u32,
+}
+
+fn fail<T>(kind: ErrorKind, message: impl Into<String>) -> Result<T, NotApplied> {
+    Err(NotApplied::Failed(Error::new(kind, message)))
+}
+
+fn show(name: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(name)
+}
+
+fn below_itself<T>() -> Result<T, NotApplied> {
+    fail(ErrorKind::Invalid, "a directory cannot move below itself")
+}
+
+fn exists<T>(name: &[u8]) -> Result<T, NotApplied> {
+    fail(ErrorKind::Exists, format!("`{}` exists", show(name)))
+}
+
+fn check_name(name: &[u8]) -> Result<(), NotApplied> {
+    match dirent::validate_name(name) {
+        Ok(()) => Ok(()),
+        Err(error @ dirent::NameError::TooLong(_)) => {
+            fail(ErrorKind::NameTooLong, error.to_string())
+        }
+        Err(error) => fail(ErrorKind::Invalid, error.to_string()),
+    }
+}
+
+impl Core {
+    pub(crate) fn directory(&mut self, ino: Ino) -> Result<u8, NotApplied> {
+        let head = &self.inode(ino)?.head;
+        if Kind::from_code(head.kind) != Some(Kind::Directory) {
+            return fail(ErrorKind::NotDirectory, format!("inode {ino} is not a directory"));
+        }
+        Ok(head.levels)
+    }
+
+    fn find(&mut self, directory: Ino, name: &[u8]) -> Result<Option<Found>, NotApplied> {
+        let levels = self.directory(directory)?;
+        let hash = dirent::hash(self.layout.hash_seed, name);
+        if levels < INDEXED_LEVELS {
+            for block in dirent::candidates(levels, hash) {
+                let Some(page) = self.data(directory, block)? else { continue };
+                if let Some(entry) = dirent::find(page.bytes(), hash, name) {
+                    let (ino, kind) = (Ino(entry.ino), entry.kind);
+                    return Ok(Some(Found { block, ino, kind }));
+                }
+            }
+            return Ok(None);
+        }
+        self.directories.tidy();
+        if let Some(found) = self.find_known(directory, hash, name) {
+            return Ok(Some(found));
+        }
+        // Most names are on the last level: it has three times the room of all before it.
+        let mut blocks = dirent::candidates(levels, hash).rev();
+        while let Some(block) = self.directories.unknown(directory.0, &mut blocks) {
+            self.learn(directory, block)?;
+            if let Some(found) = self.find_known(directory, hash, name) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The entry of `name`, if it is in a block of which it is known what is in it.
+    fn find_known(&self, directory: Ino, hash: u32, name: &[u8]) -> Option<Found> {
+        let known = self.directories.find(directory.0, hash, name)?;
+        Some(Found { block: known.block, ino: Ino(known.ino), kind: known.kind })
+    }
+
+    /// Prepares a change of the entry of `name` that was found: loads its block and what leads to
+    /// it, and counts the nodes that takes.
+    fn prepare_entry(
+        &mut self,
+        directory: Ino,
+        found: Found,
+        name: &[u8],
+    ) -> Result<u32, NotApplied> {
+        let hash = dirent::hash(self.layout.hash_seed, name);
+        let page = self.data(directory, found.block)?;
+        let entry = page.and_then(|page| dirent::find(page.bytes(), hash, name));
+        if entry.is_none_or(|entry| entry.ino != found.ino.0) {
+            let (name, block) = (show(name), found.block);
+            let message = format!("directory {directory} block {block}: `{name}` is not there");
+            return Err(self.corrupt(message));
+        }
+        self.prepare_path(directory, found.block)
+    }
+
+    /// Makes known what is in `block` of `directory`.
+    fn learn(&mut self, directory: Ino, block: u32) -> Result<(), NotApplied> {
+        let page = self.data(directory, block)?.cloned();
+        self.directories.learn(directory.0, block, page.as_ref().map(|page| page.bytes()));
+        Ok(())
+    }
+
+    fn find_existing(&mut self, directory: Ino, name: &[u8]) -> Result<Found, NotApplied> {
+        match self.find(directory, name)? {
+            Some(found) => Ok(found),
+            None => fail(ErrorKind::NotFound, format!("no entry `{}`", show(name))),
+        }
+    }
+
+    /// Prepares an entry for `name`, which must not be there: where it goes, and the nodes that
+    /// takes.
+    fn find_room(&mut self, directory: Ino, name: &[u8]) -> Result<Room, NotApplied> {
+        let levels = self.directory(directory)?;
+        let hash = dirent::hash(self.layout.hash_seed, name);
+        let free = match levels {
+            0..INDEXED_LEVELS => self.room_in_small(directory, levels, hash, name)?,
+            _ => self.room_in_large(directory, levels, hash, name)?,
+        };
+        if let Some(block) = free {
+            let nodes = self.prepare_path(directory, block)?;
+            return Ok(Room { block, levels, nodes });
+        }
+        if levels >= dirent::MAX_LEVELS {
+            return fail(ErrorKind::NoSpace, format!("directory {directory} is full"));
+        }
+        let block = dirent::bucket_block(levels, hash);
+        let nodes = self.prepare_path(directory, block)?;
+        Ok(Room { block, levels: levels + 1, nodes })
+    }
+
+    fn room_in_small(
+        &mut self,
+        directory: Ino,
+        levels: u8,
+        hash: u32,
+        name: &[u8],
+    ) -> Result<Option<u32>, NotApplied> {
+        let mut free = None;
+        for block in dirent::candidates(levels, hash) {
+            let probed = match self.data(directory, block)? {
+                Some(page) => dirent::probe(page.bytes(), hash, name),
+                None => dirent::Probe::Room,
+            };
+            match probed {
+                dirent::Probe::Found(_) => return exists(name),
+                dirent::Probe::Room => free = free.or(Some(block)),
+                dirent::Probe::Full => {}
+            }
+        }
+        Ok(free)
+    }
+
+    fn room_in_large(
+        &mut self,
+        directory: Ino,
+        levels: u8,
+        hash: u32,
+        name: &[u8],
+    ) -> Result<Option<u32>, NotApplied> {
+        self.directories.tidy();
+        let mut missing = smallvec::SmallVec::new();
+        let mut blocks = dirent::candidates(levels, hash).rev();
+        while let Some(block) = self.directories.unknown(directory.0, &mut blocks) {
+            match self.learn(directory, block) {
+                Ok(()) => {}
+                // It takes all of them: ask for them at once.
+                Err(NotApplied::Blocked(Blocked::Load(fetches))) => missing.extend(fetches),
+                Err(stop) => return Err(stop),
+            }
+        }
+        if !missing.is_empty() {
+            return Err(Blocked::Load(missing).into());
+        }
+        if self.find_known(directory, hash, name).is_some() {
+            return exists(name);
+        }
+        let blocks = dirent::candidates(levels, hash);
+        let Some(block) = self.directories.room(directory.0, blocks, name.len()) else {
+            return Ok(None);
+        };
+        // It is about to be changed.
+        self.data(directory, block)?;
+        Ok(Some(block))
+    }
+
+    fn insert_entry(&mut self, directory: Ino, room: Room, name: &[u8], ino: Ino, kind: Kind) {
+        let hash = dirent::hash(self.layout.hash_seed, name);
+        let inode = self.inode_mut(directory);
+        if inode.head.levels < room.levels {
+            inode.head.levels = room.levels;
+            let size = u64::from(dirent::blocks(room.levels)) * BLOCK as u64;
+            inode.head.size = size.into();
+        }
+        inode.head.entries = (inode.head.entries.get() + 1).into();
+        let fresh = !self.cache.contains(&Key::Data(directory.0, room.block));
+        let block = self.data_mut(directory, room.block);
+        if fresh {
+            dirent::init(block);
+        }
+        let entry = dirent::Entry { ino: ino.0, hash, kind, name, offset: 0 };
+        let placed = dirent::insert(block, &entry);
+        let offset = placed.expect("invariant: the block was found to have room");
+        let page = self.cache.peek(&Key::Data(directory.0, room.block)).map(|entry| entry.page());
+        let page = page.expect("invariant: changed just now").bytes();
+        let entry = dirent::Entry { offset, ..entry };
+        self.directories.added(directory.0, room.block, &entry, page);
+    }
+
+    fn remove_entry(&mut self, directory: Ino, block: u32, name: &[u8]) {
+        let hash = dirent::hash(self.layout.hash_seed, name);
+        let page = self.data_mut(directory, block);
+        let offset = dirent::find(page, hash, name).map(|entry| entry.offset);
+        let offset = offset.expect("invariant: the entry was found in this block");
+        dirent::remove(page, hash, name);
+        let page = self.cache.peek(&Key::Data(directory.0, block)).map(|entry| entry.page());
+        let page = page.expect("invariant: changed just now").bytes();
+        self.directories.removed(directory.0, (block, offset), hash, page);
+        let entries = &mut self.inode_mut(directory).head.entries;
+        *entries = entries.get().saturating_sub(1).into();
+    }
+
+    fn replace_entry(&mut self, directory: Ino, block: u32, name: &[u8], ino: Ino, kind: Kind) {
+        let hash = dirent::hash(self.layout.hash_seed, name);
+        let bytes = self.data_mut(directory, block);
+        let replaced = dirent::replace(bytes, hash, name, ino.0, kind);
+        assert!(replaced.is_some(), "invariant: the entry was found in this block");
+        let page = self.cache.peek(&Key::Data(directory.0, block)).map(|entry| entry.page());
+        let page = page.expect("invariant: changed just now").bytes();
+        let entry = dirent::find(page, hash, name).expect("invariant: replaced just now");
+        self.directories.replaced(directory.0, block, &entry);
+    }
+
+    fn touch(&mut self, ino: Ino, time: Time, content: bool) {
+        let head = &mut self.inode_mut(ino).head;
+        head.ctime = stamp(time);
+        if content {
+            head.mtime = stamp(time);
+        }
+    }
+
+    fn add_links(&mut self, ino: Ino, change: i32) -> u32 {
+        let links = &mut self.inode_mut(ino).head.links;
+        let count = links.get().saturating_add_signed(change);
+        *links = count.into();
+        count
+    }
+
+    /// See [`crate::Fs::lookup`].
+    pub(crate) fn lookup(&mut self, parent: Ino, name: &[u8]) -> Result<Attr, NotApplied> {
+        if name.len() > crate::format::NAME_MAX {
+            return check_name(name).map(|()| unreachable!("too long"));
+        }
+        let found = self.find_existing(parent, name)?;
+        self.attr(found.ino)
+    }
+
+    /// The operation that would create `node` as `name`: what [`Core::create`] applies.
+    pub(crate) fn plan_create(&mut self, parent: Ino, name: &[u8], node: &NewNode) -> NameOp {
+        NameOp::Create {
+            parent: parent.0,
+            ino: 0,
+            generation: self.generation,
+            kind: node.kind,
+            mode: node.mode & 0o7777,
+            uid: node.uid,
+            gid: node.gid,
+            rdev: node.rdev,
+            time: self.now(),
+            name: name.to_vec(),
+            target: node.target.clone(),
+            xattrs: Vec::new(),
+        }
+    }
+
+    /// Creates what `op` says, with what it gets from the directory it is made in.
+    pub(crate) fn create_inheriting(
+        &mut self,
+        directory: Ino,
+        op: &NameOp,
+        umask: u16,
+    ) -> Result<Attr, NotApplied> {
+        let mut op = op.clone();
+        if let NameOp::Create { kind, mode, xattrs, .. } = &mut op {
+            self.directory(directory)?;
+            (*mode, *xattrs) = self.inherit(directory, *kind, *mode, umask)?;
+        }
+        self.create(&op)
+    }
+
+    /// Creates what `op` says; an `ino` of 0 takes a free one.
+    pub(crate) fn create(&mut self, op: &NameOp) -> Result<Attr, NotApplied> {
+        let NameOp::Create { parent, ino, generation, kind, time, name, target, xattrs, .. } = op
+        else {
+            return fail(ErrorKind::Invalid, "not a create");
+        };
+        let (parent, kind, time) = (Ino(*parent), *kind, *time);
+        self.writable()?;
+        if parent.0 == NO_NODE && name.is_empty() && kind == Kind::File {
+            return self.create_unnamed(op);
+        }
+        check_name(name)?;
+        self.throttle()?;
+        if kind == Kind::Symlink && (target.is_empty() || target.len() > TARGET_MAX) {
+            let kind = if target.is_empty() { ErrorKind::NotFound } else { ErrorKind::NameTooLong };
+            return fail(kind, format!("link target of {} bytes", target.len()));
+        }
+        let parent_links = self.inode(parent)?.head.links.get();
+        if parent_links == 0 {
+            return fail(ErrorKind::NotFound, format!("directory {parent} was removed"));
+        }
+        if kind == Kind::Directory && parent_links >= LINKS_MAX {
+            return fail(ErrorKind::TooManyLinks, format!("directory {parent} has 65,535 links"));
+        }
+        let room = self.find_room(parent, name)?;
+        let nodes = room.nodes + 3 + crate::tree::xattr::nodes_for(xattrs.len()) as u32;
+        let added = u64::from(nodes) + u64::from(!target.is_empty());
+        self.reserve(2, nodes, Claim::User(added))?;
+        // Apply.
+        let ino = self.take_ino(*ino)?;
+        self.insert_inode(ino, op, if kind == Kind::Directory { parent.0 } else { 0 });
+        self.store_first_xattrs(ino, xattrs)?;
+        self.generation = self.generation.max(*generation).wrapping_add(1);
+        self.insert_entry(parent, room, name, ino, kind);
+        self.touch(parent, time, true);
+        if kind == Kind::Directory {
+            self.add_links(parent, 1);
+        }
+        if !target.is_empty() {
+            self.data_mut(ino, 0)[..target.len()].copy_from_slice(target);
+            self.inode_mut(ino).head.size = (target.len() as u64).into();
+        }
+        self.inodes += 1;
+        self.log_create(op, ino);
+        Ok(attr(&self.inode_mut(ino).head))
+    }
+
+    /// A free inode number, or `ino` if that is one.
+    fn take_ino(&mut self, ino: u32) -> Result<Ino, NotApplied> {
+        match ino {
+            0 => Ok(Ino(self.ids.take().expect("invariant: ids were reserved"))),
+            ino if self.ids.claim(ino) => Ok(Ino(ino)),
+            ino => Err(self.corrupt(format!("sync log creates inode {ino}, in use"))),
+        }
+    }
+
+    fn log_create(&mut self, op: &NameOp, made: Ino) {
+        let mut op = op.clone();
+        if let NameOp::Create { ino, .. } = &mut op {
+            *ino = made.0;
+        }
+        self.namespace_log.push(&op);
+    }
+
+    /// Creates a file without a name, which a link can give it: an orphan until then. It is open
+    /// once, unless this is replay.
+    fn create_unnamed(&mut self, op: &NameOp) -> Result<Attr, NotApplied> {
+        let NameOp::Create { ino, generation, xattrs, .. } = op else {
+            return fail(ErrorKind::Invalid, "not a create");
+        };
+        if self.layout.incompat & INCOMPAT_XATTRS == 0 {
+            let message = "the file system was made without files without names: make it anew";
+            return fail(ErrorKind::Unsupported, message);
+        }
+        self.throttle()?;
+        self.check_open()?;
+        let nodes = 1 + crate::tree::xattr::nodes_for(xattrs.len()) as u32;
+        self.reserve(0, nodes + 1, Claim::User(u64::from(nodes)))?;
+        // Apply.
+        let ino = self.take_ino(*ino)?;
+        self.insert_inode(ino, op, 0);
+        self.inode_mut(ino).head.links = 0.into();
+        self.store_first_xattrs(ino, xattrs)?;
+        self.generation = self.generation.max(*generation).wrapping_add(1);
+        self.inodes += 1;
+        self.orphans.insert(ino);
+        self.unnamed.insert(ino);
+        if !self.replaying {
+            *self.open.entry(ino).or_default() += 1;
+        }
+        self.log_create(op, ino);
+        Ok(attr(&self.inode_mut(ino).head))
+    }
+
+    /// Puts a new inode into the cache.
+    pub(crate) fn insert_inode(&mut self, ino: Ino, op: &NameOp, parent: u32) {
+        let NameOp::Create { generation, kind, mode, uid, gid, rdev, time, name, .. } = op else {
+            return;
+        };
+        let class_ = match kind {
+            Kind::Directory => class::DIRECTORY,
+            Kind::File => self.options.extensions.class(name),
+            _ => class::FILE,
+        };
+        let mut page = new_node(ino.0, ino.0, 0, crate::format::LEVEL_INODE, class_);
+        let head = &mut as_inode_mut(page.make_mut()).head;
+        head.generation = (*generation).into();
+        head.kind = kind.code();
+        head.mode = (*mode).into();
+        head.links = if *kind == Kind::Directory { 2 } else { 1 }.into();
+        head.uid = (*uid).into();
+        head.gid = (*gid).into();
+        head.rdev = (*rdev).into();
+        head.parent = parent.into();
+        let time = stamp(*time);
+        (head.atime, head.mtime, head.ctime, head.btime) = (time, time, time, time);
+        self.insert_node(ino.0, ino.0, page);
+    }
+
+    /// See [`crate::Fs::link`].
+    pub(crate) fn link(
+        &mut self,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+        time: Time,
+    ) -> Result<Attr, NotApplied> {
+        self.writable()?;
+        check_name(name)?;
+        self.throttle()?;
+        let head = &self.inode(ino)?.head;
+        let (kind, links) = (Kind::from_code(head.kind), head.links.get());
+        if kind == Some(Kind::Directory) {
+            return fail(ErrorKind::IsDirectory, format!("inode {ino} is a directory"));
+        }
+        // Replay finds only such among the orphans: what has been removed gets no name.
+        if links == 0 && !self.unnamed.contains(&ino) && !self.replaying {
+            return fail(ErrorKind::NotFound, format!("inode {ino} was removed"));
+        }
+        if links >= LINKS_MAX {
+            return fail(ErrorKind::TooManyLinks, format!("inode {ino} has 65,535 links"));
+        }
+        if self.inode(parent)?.head.links.get() == 0 {
+            return fail(ErrorKind::NotFound, format!("directory {parent} was removed"));
+        }
+        let room = self.find_room(parent, name)?;
+        self.reserve(1, room.nodes + 2, Claim::User(u64::from(room.nodes) + 1))?;
+        // Apply.
+        self.insert_entry(parent, room, name, ino, kind.unwrap_or(Kind::File));
+        self.touch(parent, time, true);
+        if links == 0 {
+            self.unnamed.remove(&ino);
+            self.orphans.remove(&ino);
+        }
+        self.add_links(ino, 1);
+        self.touch(ino, time, false);
+        self.namespace_log.push(&NameOp::Link {
+            ino: ino.0,
+            parent: parent.0,
+            time,
+            name: name.to_vec(),
+        });
+        Ok(attr(&self.inode_mut(ino).head))
+    }
+
+    /// Loads an inode whose link count is about to fall, and whether it may be removed as what
+    /// the caller wants it to be.
+    fn check_removal(&mut self, victim: Found, directory: bool) -> Result<(), NotApplied> {
+        let is_directory = victim.kind == Kind::Directory;
+        if directory && !is_directory {
+            return fail(ErrorKind::NotDirectory, format!("inode {} is no directory", victim.ino));
+        }
+        if !directory && is_directory {
+            return fail(ErrorKind::IsDirectory, format!("inode {} is a directory", victim.ino));
+        }
+        let entries = self.inode(victim.ino)?.head.entries.get();
+        if is_directory && entries > 0 {
+            let message = format!("directory {} has {entries} entries", victim.ino);
+            return fail(ErrorKind::NotEmpty, message);
+        }
+        Ok(())
+    }
+
+    /// A name of `victim` is gone: true if it was the last one.
+    fn drop_link(&mut self, parent: Ino, victim: Found, time: Time) -> bool {
+        if victim.kind == Kind::Directory {
+            self.inode_mut(victim.ino).head.links = 0.into();
+            self.add_links(parent, -1);
+        } else {
+            self.add_links(victim.ino, -1);
+        }
+        self.touch(victim.ino, time, false);
+        let last = self.inode_mut(victim.ino).head.links.get() == 0;
+        if last {
+            self.orphans.insert(victim.ino);
+            self.removed.extend(self.replaying.then_some(victim.ino));
+        }
+        last
+    }
+
+    /// Removes `name`; the inode that lost its last name, if so. What it should be is `directory`;
+    /// `None` (replay) takes it as it is.
+    pub(crate) fn remove(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        directory: Option<bool>,
+        time: Time,
+    ) -> Result<Option<Ino>, NotApplied> {
+        self.writable()?;
+        check_name(name)?;
+        let found = self.find_existing(parent, name)?;
+        self.check_removal(found, directory.unwrap_or(found.kind == Kind::Directory))?;
+        let nodes = self.prepare_entry(parent, found, name)?;
+        self.reserve(1, nodes + 2, Claim::Removal)?;
+        // Apply.
+        self.remove_entry(parent, found.block, name);
+        self.touch(parent, time, true);
+        let last = self.drop_link(parent, found, time);
+        self.namespace_log.push(&NameOp::Remove { parent: parent.0, time, name: name.to_vec() });
+        Ok(last.then_some(found.ino))
+    }
+
+    /// Renames; nothing yet, if it is not known yet whether a directory would move below itself.
+    pub(crate) fn rename(
+        &mut self,
+        (from, old): (Ino, &[u8]),
+        (to, new): (Ino, &[u8]),
+        (mode, time): (RenameMode, Time),
+        check: &mut CycleCheck,
+    ) -> Result<Renamed, NotApplied> {
+        self.writable()?;
+        check_name(old)?;
+        check_name(new)?;
+        self.throttle()?;
+        let source = self.find_existing(from, old)?;
+        if self.inode(to)?.head.links.get() == 0 {
+            return fail(ErrorKind::NotFound, format!("directory {to} was removed"));
+        }
+        let target = self.find(to, new)?;
+        let is_directory = source.kind == Kind::Directory;
+        self.inode(source.ino)?;
+        if is_directory && from != to {
+            match self.is_below(check, to, source.ino)? {
+                Below::Yes => return below_itself(),
+                Below::No => {}
+                Below::NotYet => return Ok(Renamed::NotYet),
+            }
+        }
+        if is_directory && to == source.ino {
+            return below_itself();
+        }
+        self.prepare_entry(from, source, old)?;
+        match (mode, target) {
+            (RenameMode::Exchange, None) => {
+                fail(ErrorKind::NotFound, format!("no entry `{}`", show(new)))
+            }
+            (RenameMode::Exchange, Some(target)) => {
+                self.exchange((from, old, source), (to, new, target), time, check)
+            }
+            (RenameMode::NoReplace, Some(_)) => {
+                fail(ErrorKind::Exists, format!("`{}` exists", show(new)))
+            }
+            (_, Some(target)) if target.ino == source.ino => Ok(Renamed::Done(None)),
+            (_, target) => self.move_entry((from, old, source), (to, new, target), mode, time),
+        }
+    }
+
+    fn exchange(
+        &mut self,
+        (from, old, source): (Ino, &[u8], Found),
+        (to, new, target): (Ino, &[u8], Found),
+        time: Time,
+        check: &mut CycleCheck,
+    ) -> Result<Renamed, NotApplied> {
+        self.inode(target.ino)?;
+        let (a, b) = (source.kind == Kind::Directory, target.kind == Kind::Directory);
+        if b && from != to {
+            match self.is_below(check, from, target.ino)? {
+                Below::Yes => return below_itself(),
+                Below::No => {}
+                Below::NotYet => return Ok(Renamed::NotYet),
+            }
+        }
+        self.prepare_entry(to, target, new)?;
+        self.reserve(2, 6, Claim::Removal)?;
+        // Apply.
+        self.replace_entry(from, source.block, old, target.ino, target.kind);
+        self.replace_entry(to, target.block, new, source.ino, source.kind);
+        if from != to {
+            self.directory_moves += u64::from(a || b);
+            let moved = i32::from(a) - i32::from(b);
+            self.add_links(to, moved);
+            self.add_links(from, -moved);
+            if a {
+                self.inode_mut(source.ino).head.parent = to.0.into();
+            }
+            if b {
+                self.inode_mut(target.ino).head.parent = from.0.into();
+            }
+        }
+        for ino in [source.ino, target.ino] {
+            self.touch(ino, time, false);
+        }
+        self.note_rename((from, old), (to, new), RenameMode::Exchange, time);
+        self.carry(source);
+        self.carry(target);
+        Ok(Renamed::Done(None))
+    }
+
+    fn move_entry(
+        &mut self,
+        (from, old, source): (Ino, &[u8], Found),
+        (to, new, target): (Ino, &[u8], Option<Found>),
+        mode: RenameMode,
+        time: Time,
+    ) -> Result<Renamed, NotApplied> {
+        let is_directory = source.kind == Kind::Directory;
+        let mut room = None;
+        let mut nodes = 0;
+        match target {
+            Some(target) => {
+                self.check_removal(target, is_directory)?;
+                nodes += self.prepare_entry(to, target, new)?;
+            }
+            None => {
+                let found = self.find_room(to, new)?;
+                nodes += found.nodes;
+                room = Some(found);
+            }
+        }
+        let gains_link = is_directory && from != to && target.is_none();
+        if gains_link && self.inode(to)?.head.links.get() >= LINKS_MAX {
+            return fail(ErrorKind::TooManyLinks, format!("directory {to} has 65,535 links"));
+        }
+        let claim = match target {
+            Some(_) => Claim::Removal,
+            None => Claim::Upkeep(u64::from(nodes) + 1),
+        };
+        self.reserve(2, nodes + 4, claim)?;
+        // Apply.
+        let mut gone = None;
+        match (target, room) {
+            (Some(target), _) => {
+                self.replace_entry(to, target.block, new, source.ino, source.kind);
+                if self.drop_link(to, target, time) {
+                    gone = Some(target.ino);
+                }
+            }
+            (None, Some(room)) => self.insert_entry(to, room, new, source.ino, source.kind),
+            (None, None) => unreachable!("one of the two was prepared"),
+        }
+        self.remove_entry(from, source.block, old);
+        if is_directory {
+            self.directory_moves += u64::from(from != to);
+            self.add_links(from, -1);
+            self.add_links(to, 1);
+            self.inode_mut(source.ino).head.parent = to.0.into();
+        }
+        self.touch(source.ino, time, false);
+        self.note_rename((from, old), (to, new), mode, time);
+        if target.is_some() {
+            self.carry(source);
+        }
+        Ok(Renamed::Done(gone))
+    }
+
+    /// `moved` took the place of something else: a recovery that shows the rename must show the
+    /// content of `moved` too.
+    fn carry(&mut self, moved: Found) {
+        let wanted = moved.kind == Kind::File && !self.options.has(Canary::BareRename);
+        if wanted && !self.replaying {
+            self.namespace_log.carry(moved.ino);
+        }
+    }
+
+    fn note_rename(
+        &mut self,
+        (from, old): (Ino, &[u8]),
+        (to, new): (Ino, &[u8]),
+        mode: RenameMode,
+        time: Time,
+    ) {
+        self.touch(from, time, true);
+        self.touch(to, time, true);
+        self.namespace_log.push(&NameOp::Rename {
+            from: from.0,
+            to: to.0,
+            mode,
+            time,
+            old: old.to_vec(),
+            new: new.to_vec(),
+        });
+    }
+
+    /// Enters `name` for what exists already; links are not counted. For repair.
+    pub(crate) fn relink(
+        &mut self,
+        directory: Ino,
+        name: &[u8],
+        ino: Ino,
+        kind: Kind,
+    ) -> Result<(), NotApplied> {
+        self.writable()?;
+        check_name(name)?;
+        self.throttle()?;
+        let room = self.find_room(directory, name)?;
+        self.reserve(1, room.nodes + 1, Claim::Upkeep(u64::from(room.nodes) + 1))?;
+        self.insert_entry(directory, room, name, ino, kind);
+        Ok(())
+    }
+
+    /// One step of freeing an inode without names: true when it is gone.
+    pub(crate) fn reap(&mut self, ino: Ino) -> Result<bool, NotApplied> {
+        if self.open.contains_key(&ino) || !self.orphans.contains(&ino) {
+            return Ok(true);
+        }
+        let nodes_before = self.inode(ino)?.head.size.get();
+        if nodes_before > 0 {
+            // Not a change the caller can be refused: it frees.
+            self.writable()?;
+            if !self.shrink(ino, 0)? {
+                return Ok(false);
+            }
+        }
+        let (nids, _) = self.xattr_nids(ino)?;
+        self.cache.remove_from(ino.0, 0..);
+        nids.iter().for_each(|nid| self.drop_node(*nid));
+        self.drop_node(ino.0);
+        self.orphans.remove(&ino);
+        self.unnamed.remove(&ino);
+        self.accessed.remove(&ino);
+        self.directories.forget(ino.0);
+        self.inodes -= 1;
+        Ok(true)
+    }
+}

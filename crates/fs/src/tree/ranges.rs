@@ -1,0 +1,232 @@
+//! What is done to ranges of files: allocation, holes, copies, write-out.
+
+use crate::Fs;
+use crate::blocked::NotApplied;
+use crate::core::Core;
+use crate::tree::cache::Key;
+use crate::tree::holes::Sought;
+use crate::types::{Allocate, Ino, ReadData, Seek, SetAttr, WriteData};
+use furrow_log::record::crc32c;
+use furrow_rt::PAGE_SIZE;
+use furrow_zone::{Error, ErrorKind, Result};
+
+/// Bytes copied at a time.
+const COPY_STEP: u64 = 1 << 20;
+/// Most bytes of one [`Fs::copy_range`].
+const COPY_MAX: u64 = 64 << 20;
+
+/// Blocks of a range that is looked at for writes under way.
+const WATCHED_MAX: u32 = 1024;
+
+fn invalid<T>(message: impl Into<String>) -> Result<T> {
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+impl Core {
+    /// Whether blocks of a range may be on their way to the drive already. Of a long range that
+    /// is not looked at.
+    fn may_be_in_flight(&self, ino: Ino, from: u32, end: u32) -> bool {
+        let in_flight = |block| {
+            let entry = self.cache.peek(&Key::Data(ino.0, block));
+            entry.is_some_and(|entry| entry.is_in_flight())
+        };
+        end - from > WATCHED_MAX || (from..end).any(in_flight)
+    }
+
+    /// Dispatches dirty blocks of `ino` from block `from` to before `end`; where it goes on.
+    pub(crate) fn write_range(
+        &mut self,
+        ino: Ino,
+        from: u32,
+        end: u32,
+    ) -> std::result::Result<u32, NotApplied> {
+        self.writable()?;
+        let dirty = self.cache.dirty_in(ino.0, from..).take_while(|block| *block < end);
+        let blocks: Vec<u32> = dirty.take(256).collect();
+        for block in &blocks {
+            self.holder(ino, *block)?;
+        }
+        for block in &blocks {
+            self.write_data(ino, *block)?;
+        }
+        Ok(match blocks.last() {
+            Some(last) if blocks.len() == 256 => last + 1,
+            _ => end,
+        })
+    }
+}
+
+impl Fs {
+    /// Allocates, or gives back, the blocks of `len` bytes from `offset` on (fallocate). A part of
+    /// it may be done when it fails, or at a crash; never anything else.
+    ///
+    /// Filling a hole writes zeros: later writes there only replace blocks. Beyond the end of the
+    /// file nothing is kept, so that `KeepSize` there does nothing.
+    ///
+    /// # Errors
+    /// `Invalid` for no bytes or what is no regular file, `IsDirectory`, `TooLarge`, `NoSpace`,
+    /// `NotFound`, `ReadOnly`, `Corrupt`, `Io`.
+    pub async fn fallocate(&self, ino: Ino, what: Allocate, offset: u64, len: u64) -> Result<()> {
+        let Some(end) = offset.checked_add(len).filter(|end| *end > offset) else {
+            return invalid("a range of at least one byte is needed");
+        };
+        let extend = matches!(what, Allocate::Extend | Allocate::Zero);
+        if what != Allocate::Punch {
+            self.0
+                .run(|core| {
+                    core.check_size(end)?;
+                    let size = core.getattr(ino)?.size;
+                    let keep = end.min(size).saturating_sub(offset);
+                    core.check_fill(ino, if extend { len } else { keep })
+                })
+                .await?;
+        }
+        if matches!(what, Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepSize) {
+            let mut at = offset;
+            while at < end {
+                at = self.0.run(|core| core.punch(ino, at..end)).await?;
+            }
+        }
+        if what != Allocate::Punch {
+            let mut at = offset;
+            while at < end {
+                at = self.0.run(|core| core.fill(ino, at..end, extend)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where data, or a hole, begins at or after `offset` (lseek with SEEK_DATA, SEEK_HOLE);
+    /// `None` where Linux says ENXIO: past the end, or no data before it.
+    ///
+    /// # Errors
+    /// `Invalid` if it is no regular file, `IsDirectory`, `NotFound`, `Corrupt`, `Io`.
+    pub async fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<Option<u64>> {
+        let mut from = 0;
+        loop {
+            match self.0.run(|core| core.seek(ino, offset, from, what)).await? {
+                Sought::Found(at) => return Ok(Some(at)),
+                Sought::None => return Ok(None),
+                Sought::More(block) => from = block,
+            }
+        }
+    }
+
+    /// Copies up to `len` bytes from one file to another, or within one where the ranges do not
+    /// overlap (copy_file_range): how many, fewer at the end of `from` or of what is copied at
+    /// once (64 MiB). Holes stay holes.
+    ///
+    /// # Errors
+    /// `Invalid` for ranges that overlap or what is no regular file, and as [`Fs::read`] and
+    /// [`Fs::write`]; what was copied before stays.
+    pub async fn copy_range(
+        &self,
+        (from, mut source): (Ino, u64),
+        (to, mut target): (Ino, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let size = self.regular_size(from).await?;
+        self.regular_size(to).await?;
+        let len = len.min(COPY_MAX).min(size.saturating_sub(source));
+        if target.checked_add(len).is_none() {
+            return Err(Error::new(ErrorKind::TooLarge, "past the largest file"));
+        }
+        if from == to && source < target + len && target < source + len {
+            return invalid("the ranges overlap");
+        }
+        let end = source + len;
+        while source < end {
+            let data = self.seek(from, source, Seek::Data).await?;
+            let hole = data.unwrap_or(end).min(end) - source;
+            if hole >= PAGE_SIZE as u64 {
+                self.copy_hole(to, target, hole).await?;
+                (source, target) = (source + hole, target + hole);
+                continue;
+            }
+            let most = (end - source).min(COPY_STEP);
+            let read = self.read(from, source, most as usize).await?;
+            if read.is_empty() {
+                // It became shorter meanwhile.
+                break;
+            }
+            let count = read.len() as u64;
+            self.write(to, self.rewritten(read, target)).await?;
+            (source, target) = (source + count, target + count);
+        }
+        Ok(len - (end - source))
+    }
+
+    async fn regular_size(&self, ino: Ino) -> Result<u64> {
+        self.0
+            .run(|core| {
+                let attr = core.getattr(ino)?;
+                crate::tree::file::check_regular(&attr)?;
+                Ok(attr.size)
+            })
+            .await
+    }
+
+    async fn copy_hole(&self, to: Ino, target: u64, len: u64) -> Result<()> {
+        self.fallocate(to, Allocate::Punch, target, len).await?;
+        if self.regular_size(to).await? < target + len {
+            let longer = SetAttr { size: Some(target + len), ..SetAttr::default() };
+            self.setattr(to, longer).await?;
+        }
+        Ok(())
+    }
+
+    /// What was read, to be written at `offset`: the same pages, if they lie in them alike.
+    fn rewritten(&self, read: ReadData, offset: u64) -> WriteData {
+        if read.skip as u64 != offset % PAGE_SIZE as u64 {
+            return WriteData::copy(self.pool(), offset, &read.to_vec());
+        }
+        let mut left = read.len;
+        let mut skip = read.skip;
+        let crcs = read.pages.iter().map(|page| {
+            let take = left.min(PAGE_SIZE - skip);
+            left -= take;
+            skip = 0;
+            (take == PAGE_SIZE).then(|| crc32c(page.bytes()))
+        });
+        let crcs = crcs.collect();
+        WriteData { offset, len: read.len, pages: read.pages, crcs }
+    }
+
+    /// Writes what is dirty of `len` bytes from `offset` on to the drive and waits for it
+    /// (sync_file_range with all three flags). Nothing is made durable by that: see [`Fs::fsync`].
+    ///
+    /// # Errors
+    /// `NotFound`, `ReadOnly`, `NoSpace`, `Corrupt`, `Io`.
+    pub async fn sync_range(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
+        self.0.run(|core| core.inode(ino).map(|_| ())).await?;
+        let block = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let mut from = block(offset / PAGE_SIZE as u64);
+        let end = block(offset.saturating_add(len).div_ceil(PAGE_SIZE as u64)).max(from);
+        // Who waits for its own writes only does not wait for those of others before them.
+        let others = self.0.core.borrow().may_be_in_flight(ino, from, end);
+        self.0.append_range(ino, from..end).await?;
+        let mut own = Vec::new();
+        while from < end {
+            let done = self.0.run(|core| {
+                core.watched = Some(Vec::new());
+                let done = core.write_range(ino, from, end);
+                own.extend(core.watched.take().into_iter().flatten());
+                done
+            });
+            let done = done.await;
+            self.0.after_dispatch();
+            from = done?;
+        }
+        if !others {
+            let mut lost = false;
+            for written in own {
+                lost |= written.await.is_err();
+            }
+            if !lost {
+                return Ok(());
+            }
+        }
+        let mark = self.0.core.borrow().writer.mark();
+        self.0.wait_durable_or_relocated(mark).await
+    }
+}
