@@ -5,7 +5,7 @@
 # drives, with faults and power cuts, by seed.
 # For each subject it prints cut points, fates, a histogram of the commands in flight, and how many
 # crashed states were reopened and compared with what was promised. Then every defect that is built
-# in on purpose (a canary) must be caught: a harness that finds nothing may be blind.
+# in on purpose must be caught: a harness that finds nothing may be blind.
 . "$(dirname "$0")/lib.sh"
 
 case "${1:-slice}" in
@@ -39,7 +39,7 @@ sweep() {
 }
 
 # $1: subject with its defect; further options
-canary() {
+caught() {
     local output status=0
     # One status for "a failure was found", others for anything else that goes wrong.
     output="$("$sim" crash --subject "$@" --seconds 60 --threads "$threads" 2>&1)" || status=$?
@@ -66,16 +66,16 @@ sweep toy "$toy"
 say
 for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLiveRecord SkippedUnit \
     NoWritePointers SkippedRecord LostBlocks; do
-    canary "fs:$defect"
+    caught "fs:$defect"
 done
-for defect in DroppedCrc RecomputedCrc; do canary "rot:$defect"; done
+for defect in DroppedCrc RecomputedCrc; do caught "rot:$defect"; done
 for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord Unlisted EarlyDegradedAck \
     SkippedFlush; do
-    canary "raid:$defect" --cuts 40
+    caught "raid:$defect" --cuts 40
 done
-for defect in SkippedFlush EarlySync EarlyReset TrustedRound EarlyEmpty; do canary "kv:$defect" --cuts 100; done
-for defect in SkipFlush EarlyAck IgnoreExtent EarlyRelease; do canary "ledger:$defect"; done
-for defect in SkippedFlush EarlyAck DroppedCrc ReuseBeforeRelease; do canary "toy:$defect"; done
+for defect in SkippedFlush EarlySync EarlyReset TrustedRound EarlyEmpty; do caught "kv:$defect" --cuts 100; done
+for defect in SkippedFlush EarlyAck IgnoredExtent EarlyRelease; do caught "ledger:$defect"; done
+for defect in SkippedFlush EarlyAck DroppedCrc ReuseBeforeRelease; do caught "toy:$defect"; done
 say
 [ "$failed" -eq 0 ] || fail "failures above"
-say "no failure, every canary caught, ${SECONDS} s"
+say "no failure, every defect caught, ${SECONDS} s"

@@ -156,8 +156,6 @@ fn options(text: &str) -> Outcome<(Options, Option<String>)> {
         match name {
             "clean-below" => options.clean_below = number()?,
             "policy" => options.policy = value.parse()?,
-            // For tests: a release has none.
-            "canary" => options.set_canary(value)?,
             "record" if !value.is_empty() => record = Some(value.to_owned()),
             _ => {
                 return Err(Failure::invalid(format!(

@@ -22,6 +22,8 @@ const RT: &[&str] = &[
     "smallvec",
 ];
 const ZONE: &[&str] = &["furrow-rt", "furrow-zone", "thiserror"];
+/// Rules that only experiments ask for: values, and nothing else.
+const POLICY: &[&str] = &["furrow-policy"];
 /// Checksums (with the hash traits they implement) and layouts on media.
 const LOG: &[&str] = &[
     "crc-fast",
@@ -39,12 +41,13 @@ const KV: &[&str] = &["furrow-kv"];
 
 /// The folder of each core crate and its whole dependency tree: exactly this. Procedural macros
 /// are left out, they run in the compiler.
-const CORE: [(&str, &[&[&str]]); 5] = [
+const CORE: [(&str, &[&[&str]]); 6] = [
+    ("policy", &[POLICY]),
     ("zone", &[RT, ZONE]),
-    ("log", &[RT, ZONE, LOG]),
-    ("fs", &[RT, ZONE, LOG, FS]),
-    ("raid", &[RT, ZONE, LOG, RAID]),
-    ("kv", &[RT, ZONE, LOG, KV]),
+    ("log", &[RT, ZONE, POLICY, LOG]),
+    ("fs", &[RT, ZONE, POLICY, LOG, FS]),
+    ("raid", &[RT, ZONE, POLICY, LOG, RAID]),
+    ("kv", &[RT, ZONE, POLICY, LOG, KV]),
 ];
 
 fn root() -> PathBuf {

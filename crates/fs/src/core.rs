@@ -9,7 +9,6 @@
 use crate::alloc::heads::{Head, Streams};
 use crate::alloc::space::Tried;
 use crate::blocked::{Blocked, Fetch, NotApplied};
-use crate::canary::Canary;
 use crate::durability::namespace_log::NamespaceLog;
 use crate::fetch::{Fetches, Pins};
 use crate::format::{HOLE, NatEntry, Pointer, SitEntry};
@@ -23,6 +22,7 @@ use furrow_log::address::BlockAddr;
 use furrow_log::pool::ZonePool;
 use furrow_log::record::crc32c;
 use furrow_log::writer::Writer;
+use furrow_policy::FsDefect;
 use furrow_rt::{Notify, Semaphore};
 use furrow_rt::{PAGE_SIZE, Page, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZonedDevice};
@@ -302,7 +302,7 @@ impl Core {
             format!("{}: zone {zone} offset {offset}", self.device.name())
         };
         let (expected, found) = (fetch.pointer.crc.get(), crc32c(page.bytes()));
-        if expected != found && !self.options.has(Canary::DroppedCrc) {
+        if expected != found && !self.options.variant.has(FsDefect::DroppedCrc) {
             let message = format!("{}: expected CRC {expected:08x}, found {found:08x}", place());
             return Err(Error::new(ErrorKind::Corrupt, message));
         }

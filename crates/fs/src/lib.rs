@@ -41,7 +41,6 @@
 
 pub mod alloc;
 mod blocked;
-mod canary;
 mod clean;
 mod core;
 #[cfg(test)]
@@ -61,9 +60,6 @@ mod tables;
 pub mod tree;
 pub mod types;
 
-pub use alloc::zone_quota::ZoneQuotaRules;
-#[cfg(feature = "canary")]
-pub use canary::Canary;
 pub use clean::{CleanOptions, CleanReport, GcOptions};
 pub use durability::recover::STEPS as MOUNT_STEPS;
 pub use fsck::dump;

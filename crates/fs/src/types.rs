@@ -1,6 +1,7 @@
 //! What callers of the file system see: inode numbers, attributes, requests and answers.
 
 pub use furrow_log::writer::Order;
+use furrow_policy::FsVariant;
 use furrow_rt::{PAGE_SIZE, Page, Pages, Pool};
 use std::fmt;
 
@@ -373,7 +374,7 @@ pub struct MkfsOptions {
     /// zones, if absent.
     pub subsegment_blocks: Option<u32>,
     /// Blocks per table page, the piece in which tables are written; 1 to 64 by the drive's size
-    /// if absent. 1 with [`Metadata::Pair`].
+    /// if absent. 1 with [`furrow_policy::Metadata::Pair`].
     pub unit_blocks: Option<u32>,
     /// Least blocks of half a delta log, whose zones are whole; by the drive's size if absent.
     pub delta_blocks: Option<u32>,
@@ -431,22 +432,10 @@ pub struct MountOptions {
     /// Dirty pages (4 KiB) at which writing back begins while writers go on. Half of those at which
     /// they are held up if absent, and never more.
     pub background_pages: Option<usize>,
-    /// How many superzones each stream writes to at once.
-    pub placement: Placement,
-    /// Which rules quotas follow.
-    pub quota: crate::alloc::zone_quota::ZoneQuotaRules,
-    /// A stream goes on in its next superzone while writes of the one before are in flight, as F2FS
-    /// does, instead of after them: more zones are active then than the engine accounts for. For
-    /// measurements on drives that allow many. Default false.
-    pub superzones_overlap: bool,
     /// What a block that cannot be read, or is damaged, leads to.
     pub on_damage: OnDamage,
     /// How many writes of a zone may be in flight.
     pub order: Order,
-    /// Largest write command, in blocks (4 KiB), if that is less than the drive takes.
-    pub command_blocks: Option<u32>,
-    /// How changed tables reach the drive.
-    pub metadata: Metadata,
     /// What the ends of new files' names say of how long their data lives.
     pub extensions: crate::tree::lifetime::Extensions,
     /// Cleaning.
@@ -458,12 +447,8 @@ pub struct MountOptions {
     /// A new time of access stays in memory until the inode is written anyway, synced, or the
     /// file system unmounted (`lazytime`). Default false.
     pub lazy_time: bool,
-    /// What waits for a zone goes in several commands at once, as is right for large zones, or in
-    /// one; by what a zone holds if absent.
-    pub large_zones: Option<bool>,
-    /// A defect built in on purpose, which the crash sweep must catch.
-    #[cfg(feature = "canary")]
-    pub canary: Option<crate::canary::Canary>,
+    /// Other rules than the product's, for experiments and tests of tests.
+    pub variant: FsVariant,
 }
 
 impl Default for MountOptions {
@@ -474,21 +459,14 @@ impl Default for MountOptions {
             cache_pages: 65_536,
             dirty_pages: None,
             background_pages: None,
-            placement: Placement::Quota,
-            quota: crate::alloc::zone_quota::ZoneQuotaRules::default(),
-            superzones_overlap: false,
             on_damage: OnDamage::Continue,
             order: Order::Queued,
-            command_blocks: None,
-            metadata: Metadata::Log,
             extensions: crate::tree::lifetime::Extensions::default(),
             gc: crate::clean::GcOptions::default(),
             access_time: AccessTime::Relative,
             directory_access_time: true,
             lazy_time: false,
-            large_zones: None,
-            #[cfg(feature = "canary")]
-            canary: None,
+            variant: FsVariant::default(),
         }
     }
 }
@@ -502,32 +480,6 @@ pub enum OnDamage {
     Continue,
     /// Nothing is written any more; what can be read is.
     ReadOnly,
-}
-
-/// How changed table entries reach the drive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Metadata {
-    /// Through the delta log, which is merged into the tables in the background (Z-LFS).
-    #[default]
-    Log,
-    /// Each checkpoint appends every table page that changed to the tables, and all units are
-    /// copied to other zones when there is no room: the plain pairs of zones that Z-LFS is
-    /// compared with. The delta log is not used. Meant for a file system made with
-    /// [`MkfsOptions::unit_blocks`] 1.
-    Pair,
-}
-
-/// How many superzones each log stream writes to at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Placement {
-    /// As many as its share of what is written, decided anew each second (Z-LFS, section 4.2).
-    #[default]
-    Quota,
-    /// The same number for each, 1 to 8, as far as the drive's active zones allow: the baselines.
-    Fixed(u32),
-    /// So many, 1 to 8, for hot, warm and cold data and for hot, warm and cold nodes: a split
-    /// that somebody has decided beforehand. Where streams are folded, the first ones count.
-    Split([u8; 6]),
 }
 
 /// A log stream: blocks that are expected to die together.

@@ -8,9 +8,8 @@ mod common;
 use common::sound;
 use furrow_emu::{Emulator, Fates, Options};
 use furrow_fs::ZoneUse;
-use furrow_fs::{
-    Fs, Ino, MkfsOptions, MountOptions, NewNode, Placement, StreamInfo, WriteData, ZoneQuotaRules,
-};
+use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, StreamInfo, WriteData};
+use furrow_policy::{FsVariant, Rule, StreamHeads};
 use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::{Result, ZonedDevice};
 use std::collections::BTreeMap;
@@ -36,8 +35,9 @@ fn on_drive<F: Future<Output = Result<()>> + 'static>(
     common::on_drive(rt, &spec, made, |rt, drive| test(rt, Rc::new(drive)));
 }
 
-fn options(placement: Placement) -> MountOptions {
-    MountOptions { commit_interval: 100_000 * Nanos::SECOND, placement, ..Default::default() }
+fn options(heads: StreamHeads) -> MountOptions {
+    let variant = FsVariant { heads, ..FsVariant::default() };
+    MountOptions { commit_interval: 100_000 * Nanos::SECOND, variant, ..Default::default() }
 }
 
 async fn file(fs: &Fs, name: &str) -> Result<Ino> {
@@ -86,7 +86,7 @@ async fn next_window(rt: &Rt, fs: &Fs, ino: Ino, tag: u8) -> Result<()> {
 fn quotas_follow_what_streams_write_and_parked_superzones_are_taken_back() {
     // Permits for 8 superzones beyond the first 6: 14 in all, so 7 for data; 4 groups saturate.
     on_drive(32, |rt, device| async move {
-        let fs = Fs::mount(&rt, device.clone(), options(Placement::Quota)).await?;
+        let fs = Fs::mount(&rt, device.clone(), options(StreamHeads::Quota)).await?;
         assert_eq!(fs.permits().0, 32);
         let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
         assert!(fs.streams().iter().all(|stream| stream.quota == 1 && stream.parked == 0));
@@ -112,7 +112,7 @@ fn quotas_follow_what_streams_write_and_parked_superzones_are_taken_back() {
         assert!(back.quota > 1 && back.parked < parked, "{back:?}");
         assert_eq!(fs.counters().superzones_closed, 0, "there were permits enough");
         fs.unmount().await?;
-        let fs = Fs::mount(&rt, device, options(Placement::Quota)).await?;
+        let fs = Fs::mount(&rt, device, options(StreamHeads::Quota)).await?;
         assert!(holds(&fs, warm, 12 * SEGMENT, 4).await?);
         assert!(holds(&fs, cold, 12 * SEGMENT, 3).await?);
         fs.unmount().await
@@ -123,7 +123,7 @@ fn quotas_follow_what_streams_write_and_parked_superzones_are_taken_back() {
 fn who_writes_much_gets_more_before_the_window_is_over() {
     // 4 groups saturate the drive, so 16 segments of a class are a sample.
     on_drive(32, |rt, device| async move {
-        let fs = Fs::mount(&rt, device.clone(), options(Placement::Quota)).await?;
+        let fs = Fs::mount(&rt, device.clone(), options(StreamHeads::Quota)).await?;
         let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
         let began = rt.now();
         assert_eq!(most_open(&fs, warm, 12, 1, "warm data").await?, 1);
@@ -139,7 +139,7 @@ fn who_writes_much_gets_more_before_the_window_is_over() {
         assert_eq!((first.quota, second.quota), (2, 2), "{first:?} {second:?}");
         drop(fs);
         sound(device.clone()).await?;
-        let fs = Fs::mount(&rt, device, options(Placement::Quota)).await?;
+        let fs = Fs::mount(&rt, device, options(StreamHeads::Quota)).await?;
         assert!(holds(&fs, warm, 12 * SEGMENT, 2).await?);
         fs.unmount().await
     });
@@ -148,8 +148,8 @@ fn who_writes_much_gets_more_before_the_window_is_over() {
 #[test]
 fn without_that_rule_who_writes_much_waits_for_the_window() {
     on_drive(32, |rt, device| async move {
-        let quota = ZoneQuotaRules { early: false, ..ZoneQuotaRules::default() };
-        let options = MountOptions { quota, ..options(Placement::Quota) };
+        let mut options = options(StreamHeads::Quota);
+        options.variant.early_quota = Rule::LeftOut;
         let fs = Fs::mount(&rt, device.clone(), options).await?;
         let warm = file(&fs, "warm").await?;
         assert_eq!(most_open(&fs, warm, 32, 1, "warm data").await?, 1);
@@ -163,7 +163,7 @@ fn without_that_rule_who_writes_much_waits_for_the_window() {
 fn before_the_window_is_over_nobody_gets_what_others_hold() {
     // Permits for 2 superzones beyond the first 6.
     on_drive(20, |rt, device| async move {
-        let fs = Fs::mount(&rt, device, options(Placement::Quota)).await?;
+        let fs = Fs::mount(&rt, device, options(StreamHeads::Quota)).await?;
         let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
         assert_eq!(most_open(&fs, warm, 30, 1, "warm data").await?, 3);
         assert_eq!(most_open(&fs, cold, 30, 2, "cold data").await?, 1);
@@ -177,7 +177,7 @@ fn before_the_window_is_over_nobody_gets_what_others_hold() {
 fn a_parked_superzone_is_closed_when_another_stream_lacks_its_permits() {
     // Permits for 2 superzones beyond the first 6: 4 for data.
     on_drive(20, |rt, device| async move {
-        let fs = Fs::mount(&rt, device.clone(), options(Placement::Quota)).await?;
+        let fs = Fs::mount(&rt, device.clone(), options(StreamHeads::Quota)).await?;
         let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
         fill(&fs, warm, 12 * SEGMENT, 1).await?;
         next_window(&rt, &fs, warm, 1).await?;
@@ -193,7 +193,7 @@ fn a_parked_superzone_is_closed_when_another_stream_lacks_its_permits() {
         // A crash finds closed ones, parked ones and open ones.
         drop(fs);
         sound(device.clone()).await?;
-        let fs = Fs::mount(&rt, device.clone(), options(Placement::Quota)).await?;
+        let fs = Fs::mount(&rt, device.clone(), options(StreamHeads::Quota)).await?;
         assert!(holds(&fs, warm, 12 * SEGMENT, 1).await?);
         assert!(holds(&fs, cold, 12 * SEGMENT, 2).await?);
         fs.unmount().await?;
@@ -230,7 +230,7 @@ fn park(active: u32, segments: usize, check: impl Fn(u64, u64) + 'static) {
         assert_eq!(fs.counters().superzones_closed, 0, "nobody lacked permits");
         drop(fs);
         sound(device.clone()).await?;
-        let fs = Fs::mount(&rt, device.clone(), options(Placement::Quota)).await?;
+        let fs = Fs::mount(&rt, device.clone(), options(StreamHeads::Quota)).await?;
         assert!(holds(&fs, warm, 3 * SEGMENT, 2).await?);
         fs.unmount().await?;
         sound(device).await
@@ -263,7 +263,7 @@ fn where_permits_are_left_nothing_is_finished() {
 #[test]
 fn superzones_of_a_class_are_on_dies_of_their_own_as_long_as_there_are_any() {
     on_drive(32, |rt, device| async move {
-        let fs = Fs::mount(&rt, device, options(Placement::Fixed(3))).await?;
+        let fs = Fs::mount(&rt, device, options(StreamHeads::Fixed(3))).await?;
         let warm = file(&fs, "warm").await?;
         let mut most = 0;
         for round in 0..40 {
@@ -286,7 +286,7 @@ fn superzones_of_a_class_are_on_dies_of_their_own_as_long_as_there_are_any() {
 #[test]
 fn a_split_gives_each_stream_its_own_number_and_keeps_it() {
     on_drive(32, |rt, device| async move {
-        let split = Placement::Split([1, 3, 2, 1, 1, 1]);
+        let split = StreamHeads::Split([1, 3, 2, 1, 1, 1]);
         let fs = Fs::mount(&rt, device, options(split)).await?;
         let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
         let mut most = (0, 0);
@@ -324,7 +324,7 @@ fn records_are_spread_over_the_zones_of_the_sync_log() {
         for life in 0..6_u8 {
             let left_by_cut = left.power_cut(&Fates::seeded(u64::from(life)));
             let drive = Emulator::from_snapshot(&rt, &left_by_cut, Options::simulated());
-            let fs = Fs::mount(&rt, Rc::new(drive.clone()), options(Placement::Quota)).await?;
+            let fs = Fs::mount(&rt, Rc::new(drive.clone()), options(StreamHeads::Quota)).await?;
             for (ino, tag) in &files {
                 assert!(holds(&fs, *ino, SEGMENT, *tag).await?, "{ino} in life {life}");
             }

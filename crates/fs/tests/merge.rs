@@ -6,9 +6,8 @@ mod common;
 
 use common::{quiet, sound};
 use furrow_emu::{Emulator, OpenMode, Options};
-use furrow_fs::{
-    Counters, Fs, Ino, Metadata, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData,
-};
+use furrow_fs::{Counters, Fs, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData};
+use furrow_policy::{FsVariant, Metadata};
 use furrow_rt::{Config, Rt};
 use furrow_zone::{DeviceSpec, Result};
 use std::future::Future;
@@ -55,7 +54,8 @@ async fn holds(fs: &Fs, files: &[(Ino, u8)]) -> Result<()> {
 fn run(rounds: u64, many: u64, metadata: Metadata) -> Counters {
     let unit_blocks = (metadata == Metadata::Pair).then_some(1);
     let make = MkfsOptions { unit_blocks, ..MkfsOptions::default() };
-    let options = MountOptions { metadata, ..quiet() };
+    let variant = FsVariant { metadata, ..FsVariant::default() };
+    let options = MountOptions { variant, ..quiet() };
     let spec: DeviceSpec = DRIVE.parse().unwrap();
     let rt = Rt::new(Config::shuffled(5));
     let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
@@ -74,7 +74,8 @@ fn run(rounds: u64, many: u64, metadata: Metadata) -> Counters {
         sound(drive.clone()).await?;
         // Whatever wrote the tables before: both go on from there.
         for metadata in [metadata, Metadata::Log, Metadata::Pair, Metadata::Log] {
-            let options = MountOptions { metadata, ..quiet() };
+            let variant = FsVariant { metadata, ..FsVariant::default() };
+            let options = MountOptions { variant, ..quiet() };
             let fs = Fs::mount(&host, drive.clone(), options).await?;
             holds(&fs, &files).await?;
             fs.unmount().await?;

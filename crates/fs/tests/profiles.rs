@@ -7,6 +7,7 @@ mod common;
 use common::sound;
 use furrow_emu::{Emulator, Medium, Options};
 use furrow_fs::{Fs, Ino, MkfsOptions, MkfsReport, MountOptions, NewNode, Order, WriteData};
+use furrow_policy::{FsVariant, Pieces};
 use furrow_rt::{Config, PAGE_SIZE, Rng, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Geometry, Result, ZonedDevice};
@@ -129,7 +130,8 @@ fn a_full_drive_of_few_large_zones_is_cleaned_again_and_again() {
         let on = (Options::simulated(), format.clone());
         common::on_drive(Rt::new(Config::shuffled(5)), spec, on, move |rt, drive| async move {
             let device = Rc::new(drive);
-            let options = MountOptions { order, large_zones, ..MountOptions::default() };
+            let variant = FsVariant { pieces: Pieces::Several, ..FsVariant::default() };
+            let options = MountOptions { order, variant, ..MountOptions::default() };
             let fs = Fs::mount(&rt, device.clone(), options).await?;
             let ino = fs.create(Ino::ROOT, b"big", &NewNode::file()).await?.ino;
             let mut said = Vec::new();

@@ -9,10 +9,11 @@ use crate::file_io::SUMS_INLINE;
 use crate::file_kind::Claim;
 use crate::format::EXTENT_MAX;
 use crate::inspect::places;
-use crate::store::{Canary, Store};
+use crate::store::Store;
 use crate::zone_allocator::Policy;
 use crate::zone_allocator::Want;
 use furrow_log::record::crc32c;
+use furrow_policy::StoreDefect;
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::rc::Rc;
@@ -310,7 +311,7 @@ impl Store {
     pub(crate) async fn relocate(&self, id: FileId, lost: &Extent, error: &Error) -> Result<()> {
         let zone = self.zone_of(lost.at);
         self.give_up_zone(zone, error)?;
-        if self.has(Canary::UnmovedExtent) {
+        if self.has(StoreDefect::UnmovedExtent) {
             return Ok(());
         }
         let find = || {

@@ -11,12 +11,13 @@ use crate::entries::{Bodies, Entry, FileState};
 use crate::file::{File, FileId, Synced};
 use crate::format::{INCOMPAT_HOLES, INCOMPAT_ROLES, SuperblockBody, flag, kind};
 use crate::namespace::Node;
-use crate::store::{Canary, Inner, Retired, Store};
+use crate::store::{Inner, Retired, Store};
 use furrow_log::budget::Class;
 use furrow_log::pool::ReleaseProof;
 use furrow_log::record::{RecordId, blocks_for};
 use furrow_log::ring::empty_zone;
 use furrow_log::writer::Failure;
+use furrow_policy::StoreDefect;
 use furrow_rt::Notify;
 use furrow_zone::{Error, Result, ZoneId};
 use std::cell::RefCell;
@@ -60,7 +61,7 @@ impl Store {
         if told && !inner.committing.get() {
             return Ok(());
         }
-        if self.has(Canary::EarlyNames) {
+        if self.has(StoreDefect::EarlyNames) {
             return Ok(());
         }
         self.join_group_commit(None).await
@@ -152,7 +153,7 @@ impl Store {
         let number = inner.round.get() + 1;
         inner.round.set(number);
         let mut retired = std::mem::take(&mut *inner.retired.borrow_mut());
-        if self.has(Canary::EarlyReset) {
+        if self.has(StoreDefect::EarlyReset) {
             self.apply_commit(number - 1, Vec::new(), std::mem::take(&mut retired))?;
         }
         let mut wanted = std::mem::take(&mut *round.files.borrow_mut());
@@ -181,7 +182,7 @@ impl Store {
                 break;
             }
             told = true;
-            if !self.has(Canary::EarlySync) {
+            if !self.has(StoreDefect::EarlySync) {
                 self.landed(mark, Some(&wanted)).await?;
             }
             if inner.moves.get() == moves {
@@ -194,7 +195,7 @@ impl Store {
     }
 
     pub(crate) async fn flush(&self) -> Result<()> {
-        if self.has(Canary::SkippedFlush) {
+        if self.has(StoreDefect::SkippedFlush) {
             return Ok(());
         }
         // What a drive lost that failed a flush is unknown: nothing can be made durable any more.
@@ -214,7 +215,7 @@ impl Store {
             let Some(file) = files.get_mut(id).filter(|file| file.names > 0) else { continue };
             let mut view = file.view();
             if let Some(synced) = &file.synced
-                && self.has(Canary::StaleTail)
+                && self.has(StoreDefect::StaleTail)
                 && synced.blocks == view.blocks
             {
                 view.clone_from(synced);
@@ -373,7 +374,7 @@ impl Store {
         let inner = &*self.0;
         let permit = inner.zones.budget.acquire(Class::Metadata, 1).await;
         inner.ring.borrow_mut().turn(Some(permit))?;
-        if self.has(Canary::EarlyEmpty) {
+        if self.has(StoreDefect::EarlyEmpty) {
             self.empty_old().await?;
         }
         inner.turn.set(inner.turn.get() + 1);

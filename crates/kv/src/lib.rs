@@ -57,5 +57,5 @@ pub use namespace::{Node, Stat};
 pub use prepared_append::PreparedAppend;
 pub use recovery::is_store;
 pub use space::{KindSum, Space};
-pub use store::{Canary, Counters, Options, Store};
+pub use store::{Counters, Options, Store};
 pub use zone_allocator::Policy;

@@ -12,7 +12,7 @@ use crate::inspect::places;
 use crate::mkfs::check_drive;
 use crate::namespace::{Namespace, Node, rename};
 use crate::ring_scan::{MAY_BEGIN, find};
-use crate::store::{Canary, Counters, Inner, Options, Store};
+use crate::store::{Counters, Inner, Options, Store};
 use crate::zone_allocator::Use;
 use crate::zone_allocator::ZoneAllocator;
 use furrow_log::address::{blocks_begun, blocks_written};
@@ -22,6 +22,7 @@ use furrow_log::record::{self, Expect, Uuid, crc32c};
 use furrow_log::ring::{FoundRecord, RecordRing, RingZones, empty_zone};
 use furrow_log::writer::{Order, Writer};
 use furrow_log::{BlockAddr, read_blocks};
+use furrow_policy::StoreDefect;
 use furrow_rt::{Notify, PAGE_SIZE, Page, Pool, Rt};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
@@ -127,10 +128,10 @@ impl Store {
     pub async fn open(rt: &Rt, device: Rc<dyn ZonedDevice>, options: Options) -> Result<Store> {
         let reports = reports_of(&*device)?;
         let pages = Pool::new(options.pages_in_flight);
-        let older = options.has(Canary::OlderHalf);
+        let older = options.variant.has(StoreDefect::OlderHalf);
         let mut found = find(&*device, &reports, &pages, older).await?;
         check_drive(device.geometry(), found.ring).map_err(|error| error.at(device.name()))?;
-        let trusting = options.has(Canary::TrustedRound);
+        let trusting = options.variant.has(StoreDefect::TrustedRound);
         found.replay.decide_last_commit(&*device, &reports, &pages, (found.ring, trusting)).await?;
         let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
         // The other zones of the ring hold older snapshots, or one that a crash cut off.

@@ -13,6 +13,7 @@ use crate::zone_allocator::{Policy, ZoneAllocator};
 use furrow_log::BlockAddr;
 use furrow_log::record::Uuid;
 use furrow_log::ring::{RecordRing, RingZones};
+use furrow_policy::{StoreDefect, StoreVariant};
 use furrow_rt::{Notify, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::cell::{Cell, RefCell};
@@ -31,9 +32,8 @@ pub struct Options {
     pub pages_in_flight: usize,
     /// Which files share zones.
     pub policy: Policy,
-    /// The defect built in, if any.
-    #[cfg(feature = "canary")]
-    pub canary: Option<Canary>,
+    /// Other rules than the product's, for tests of tests.
+    pub variant: StoreVariant,
 }
 
 impl Default for Options {
@@ -43,91 +43,8 @@ impl Default for Options {
             commit_interval: 1_000_000_000,
             pages_in_flight: 8192,
             policy: Policy::default(),
-            #[cfg(feature = "canary")]
-            canary: None,
+            variant: StoreVariant::default(),
         }
-    }
-}
-
-/// A defect built in on purpose, which the crash sweep or the simulation must catch. Without the
-/// feature `canary` nothing has one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
-    /// A sync does not flush the drive's cache.
-    SkippedFlush,
-    /// A sync does not wait for the file's content.
-    EarlySync,
-    /// Zones are reset before the round is durable by which nothing in them counts.
-    EarlyReset,
-    /// Recovery believes the last round also where its content is not on the drive.
-    TrustedRound,
-    /// A sync of names does not wait until they are durable.
-    EarlyNames,
-    /// A round has the bytes behind a file's last whole block only when the file is new to it.
-    StaleTail,
-    /// The ring's older half is emptied before the newer one is durable.
-    EarlyEmpty,
-    /// What a zone that failed has lost is not written again.
-    UnmovedExtent,
-    /// What is on the drive is shown, though a zone that may have held newer records is offline.
-    OlderHalf,
-}
-
-impl Canary {
-    /// All of them.
-    pub const ALL: [Canary; 9] = [
-        Canary::SkippedFlush,
-        Canary::EarlySync,
-        Canary::EarlyReset,
-        Canary::TrustedRound,
-        Canary::EarlyNames,
-        Canary::StaleTail,
-        Canary::EarlyEmpty,
-        Canary::UnmovedExtent,
-        Canary::OlderHalf,
-    ];
-    /// Those that power cuts alone show.
-    pub const CRASH: [Canary; 7] = [
-        Canary::SkippedFlush,
-        Canary::EarlySync,
-        Canary::EarlyReset,
-        Canary::TrustedRound,
-        Canary::EarlyNames,
-        Canary::StaleTail,
-        Canary::EarlyEmpty,
-    ];
-}
-
-impl Options {
-    /// Builds in a defect by its name, where that is possible.
-    ///
-    /// # Errors
-    /// `Invalid` if there is none of that name; `Unsupported` without the feature `canary`, as in
-    /// every release.
-    pub fn set_canary(&mut self, name: &str) -> Result<()> {
-        let named = Canary::ALL.into_iter().find(|canary| format!("{canary:?}") == name);
-        let Some(canary) = named else {
-            let message = format!("no defect {name}: there are {:?}", Canary::ALL);
-            return Err(Error::new(ErrorKind::Invalid, message));
-        };
-        #[cfg(feature = "canary")]
-        {
-            self.canary = Some(canary);
-            Ok(())
-        }
-        #[cfg(not(feature = "canary"))]
-        {
-            let message = format!("{canary:?}: this build has no defects that can be chosen");
-            Err(Error::new(ErrorKind::Unsupported, message))
-        }
-    }
-
-    #[allow(unused_variables, reason = "without the feature none has one")]
-    pub(crate) fn has(&self, canary: Canary) -> bool {
-        #[cfg(feature = "canary")]
-        return self.canary == Some(canary);
-        #[cfg(not(feature = "canary"))]
-        false
     }
 }
 
@@ -228,8 +145,8 @@ impl Store {
         self.0.dead.borrow().clone()
     }
 
-    pub(crate) fn has(&self, canary: Canary) -> bool {
-        self.0.options.has(canary)
+    pub(crate) fn has(&self, defect: StoreDefect) -> bool {
+        self.0.options.variant.has(defect)
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counters)) {

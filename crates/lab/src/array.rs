@@ -5,8 +5,8 @@
 //! its own (`target/partial.rs`) on the same zones, writer and drives.
 
 use furrow_emu::timing::quantity::{Bytes, Time};
-use furrow_log::writer::Order;
-use furrow_raid::{Config, DriveOptions, Level, Options, is_bare};
+use furrow_policy::{AppendPieces, Appends, Join, RaidVariant, StripeTables, ZoneWrites};
+use furrow_raid::{Config, Level, Options, is_bare};
 use furrow_rt::PAGE_SIZE;
 use furrow_zone::Geometry;
 use serde::{Deserialize, Serialize};
@@ -157,27 +157,35 @@ impl Array {
 
     /// How the volume is run.
     pub fn options(&self) -> Options {
-        let (order, join) = match self.way {
-            Way::ZoneWrite | Way::PartialParity => (Order::Blocking, false),
-            Way::ZoneAppend | Way::Grouped => (Order::Append, true),
-        };
         Options {
-            drive: DriveOptions {
-                order,
-                join,
-                append_pieces: self.pieces,
-                ..DriveOptions::default()
-            },
+            variant: self.variant(),
             pad_after: self.pad.0,
             depth: self.depth,
-            append_all: self.way == Way::ZoneAppend,
-            search_tables: self.search,
             map_memory: self.map.0,
             checkpoint_blocks: match self.checkpoint.0 {
                 0 => u64::MAX,
                 bytes => bytes / PAGE_SIZE as u64,
             },
             ..Options::default()
+        }
+    }
+
+    /// How the volume differs from the product.
+    fn variant(&self) -> RaidVariant {
+        let (writes, join) = match self.way {
+            Way::ZoneWrite | Way::PartialParity => (ZoneWrites::Blocking, Join::Never),
+            Way::ZoneAppend | Way::Grouped => (ZoneWrites::Append, Join::Adjacent),
+        };
+        RaidVariant {
+            writes,
+            join,
+            append_pieces: match self.pieces {
+                0 => AppendPieces::Each,
+                pieces => AppendPieces::Fixed(pieces),
+            },
+            appends: if self.way == Way::ZoneAppend { Appends::All } else { Appends::First },
+            tables: if self.search { StripeTables::Searched } else { StripeTables::Places },
+            ..RaidVariant::default()
         }
     }
 
@@ -216,6 +224,7 @@ impl Array {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use furrow_raid::APPEND_PIECES;
 
     fn array(text: &str) -> Result<Array, String> {
         let array: Array = toml::from_str(text).map_err(|error| error.to_string())?;
@@ -233,18 +242,20 @@ mod tests {
         assert_eq!((large.small, large.large, large.chunk_small, large.group), (4, 0, 4, 1));
         let all = array("way = 'zone-append'\ngroup = 0\nsegments = '2+2'").unwrap();
         assert_eq!(all.config(&memory.geometry).unwrap().group, Config::UNGROUPED);
-        assert!(all.options().append_all && all.describe().contains("ungrouped"));
+        assert!(
+            all.options().variant.appends == Appends::All && all.describe().contains("ungrouped")
+        );
         let one = array("way = 'zone-write'\nsmall = '8KiB'\ndepth = 3").unwrap();
         assert_eq!(one.config(&memory.geometry).unwrap().group, 1);
         let options = one.options();
-        assert_eq!((options.drive.order, options.depth), (Order::Blocking, 3));
-        assert!(!options.drive.join);
+        assert_eq!((options.variant.writes, options.depth), (ZoneWrites::Blocking, 3));
+        assert_eq!(options.variant.join, Join::Never);
         let own = Array::default().options();
         let product = Options::default();
-        assert_eq!((own.drive.order, own.drive.join), (product.drive.order, product.drive.join));
-        // As claim R-join says of the volume.
-        let joined = array("pieces = 2").unwrap().options();
-        assert_eq!(joined.drive.append_pieces, product.drive.append_pieces);
+        // As claim R-join says of the volume: so many commands as the product chooses.
+        let joined = array(&format!("pieces = {APPEND_PIECES}")).unwrap().options();
+        let chosen = RaidVariant { append_pieces: AppendPieces::Chosen, ..joined.variant };
+        assert_eq!(chosen, product.variant);
         assert_eq!((own.depth, own.pad_after), (product.depth, product.pad_after));
         assert_eq!(own.checkpoint_blocks, product.checkpoint_blocks);
         assert_eq!(array("checkpoint = '0'").unwrap().options().checkpoint_blocks, u64::MAX);

@@ -5,10 +5,8 @@
 //! `sync` is carried out here: before it asks for an fsync, `ordered` sees that data are written.
 
 use furrow_emu::timing::quantity::Bytes;
-use furrow_fs::{
-    Metadata as Tables, MkfsOptions, MountOptions, Order as WriteOrder, Placement as Heads,
-    ZoneQuotaRules,
-};
+use furrow_fs::{MkfsOptions, MountOptions, Order as WriteOrder};
+use furrow_policy::{Commands, FsVariant, Metadata as Tables, Rule, StreamHeads, SuperzoneTurn};
 use furrow_rt::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
 
@@ -201,28 +199,38 @@ impl Policy {
     /// How it is mounted.
     pub fn mount(&self) -> MountOptions {
         MountOptions {
-            placement: match self.placement {
-                Placement::Quota => Heads::Quota,
-                Placement::Fixed(count) => Heads::Fixed(count),
-                Placement::Split(counts) => Heads::Split(counts),
-            },
-            quota: {
-                let with = |rule| !self.quota_without.contains(&rule);
-                let (early, by_load) = (with(QuotaRule::Early), with(QuotaRule::ByLoad));
-                ZoneQuotaRules { early, by_load, weighed: with(QuotaRule::Weighed) }
-            },
-            superzones_overlap: self.overlap,
             order: match self.order {
                 Order::Blocking => WriteOrder::Blocking,
                 Order::Queued => WriteOrder::Queued,
                 Order::Append => WriteOrder::Append,
             },
-            command_blocks: self.request.map(blocks),
+            variant: self.variant(),
+            ..MountOptions::default()
+        }
+    }
+
+    /// How the engine differs from the product.
+    fn variant(&self) -> FsVariant {
+        let rule = |rule| Rule::unless(self.quota_without.contains(&rule));
+        FsVariant {
+            heads: match self.placement {
+                Placement::Quota => StreamHeads::Quota,
+                Placement::Fixed(count) => StreamHeads::Fixed(count),
+                Placement::Split(counts) => StreamHeads::Split(counts),
+            },
+            early_quota: rule(QuotaRule::Early),
+            open_by_load: rule(QuotaRule::ByLoad),
+            weighed_turns: rule(QuotaRule::Weighed),
+            superzones: match self.overlap {
+                true => SuperzoneTurn::Overlapping,
+                false => SuperzoneTurn::After,
+            },
+            commands: self.request.map(blocks).map_or(Commands::Largest, Commands::AtMost),
             metadata: match self.metadata {
                 Metadata::DeltaLog => Tables::Log,
                 Metadata::NaivePair => Tables::Pair,
             },
-            ..MountOptions::default()
+            ..FsVariant::default()
         }
     }
 
@@ -298,15 +306,18 @@ mod tests {
         let policy = policy(text).unwrap();
         let (mkfs, mount) = (policy.mkfs(), policy.mount());
         assert_eq!((mkfs.width, mkfs.subsegment_blocks), (Some(16), Some(1)));
-        assert_eq!(mount.placement, Heads::Fixed(4));
-        assert_eq!((mount.order, mount.command_blocks), (WriteOrder::Blocking, Some(2)));
+        assert_eq!(mount.variant.heads, StreamHeads::Fixed(4));
+        assert_eq!((mount.order, mount.variant.commands.blocks()), (WriteOrder::Blocking, Some(2)));
         let split = super::Placement::Split([6, 1, 1, 1, 1, 1]);
         let split = Policy { placement: split, sync: Sync::Ordered, ..Policy::default() };
         split.check().unwrap();
-        assert_eq!(split.mount().placement, Heads::Split([6, 1, 1, 1, 1, 1]));
+        assert_eq!(split.mount().variant.heads, StreamHeads::Split([6, 1, 1, 1, 1, 1]));
         assert!(split.describe().contains("6, 1 and 1") && split.describe().contains("a wait"));
         let pair = Policy { metadata: Metadata::NaivePair, ..Policy::default() };
-        assert_eq!((pair.mkfs().unit_blocks, pair.mount().metadata), (Some(1), Tables::Pair));
+        assert_eq!(
+            (pair.mkfs().unit_blocks, pair.mount().variant.metadata),
+            (Some(1), Tables::Pair)
+        );
         let coarse = Policy { unit: Some(Bytes(4 << 20)), ..pair };
         assert_eq!(coarse.mkfs().unit_blocks, Some(1024));
         assert!(coarse.describe().contains("units of 4MiB"), "{}", coarse.describe());
@@ -315,12 +326,13 @@ mod tests {
         assert!(striped.describe().contains("over 2 zones"), "{}", striped.describe());
         let rules = "quota_without = ['early', 'weighed']\noverlap = true";
         let rules: Policy = toml::from_str(rules).unwrap();
-        let mount = rules.mount();
-        assert_eq!(mount.quota, ZoneQuotaRules { early: false, by_load: true, weighed: false });
-        assert!(mount.superzones_overlap && rules.describe().contains("in turn"));
+        let variant = rules.mount().variant;
+        let left = [variant.early_quota, variant.open_by_load, variant.weighed_turns];
+        assert_eq!(left, [Rule::LeftOut, Rule::Kept, Rule::LeftOut]);
+        let overlapping = variant.superzones == SuperzoneTurn::Overlapping;
+        assert!(overlapping && rules.describe().contains("in turn"));
         let own = Policy::default().mount();
-        assert!(own.quota == ZoneQuotaRules::default() && !own.superzones_overlap);
-        assert_eq!((own.placement, own.order), (Heads::Quota, WriteOrder::Queued));
+        assert_eq!((own.variant, own.order), (FsVariant::default(), WriteOrder::Queued));
         let says = policy.describe();
         for word in ["4 superzones", "16 zones", "by 4KiB", "at most 8KiB", "one write"] {
             assert!(says.contains(word), "{says}");

@@ -20,7 +20,8 @@ use crate::address::{BlockAddr, blocks_begun, blocks_per_command, blocks_per_zon
 use crate::budget::Permit;
 use crate::format::{BLOCK_BODY, BLOCK_SIZE, DeltaGroup, ExtentEntry};
 use crate::record::{self, Expect, RecordId, crc32c_append};
-use crate::writer::{Canary, Durability, Kind, WriteHandle, Writer};
+use crate::writer::{Durability, Kind, WriteHandle, Writer};
+use furrow_policy::LogDefect;
 use furrow_rt::{Page, Pages, Pool};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
@@ -86,8 +87,7 @@ pub struct DeltaLayout {
     kind: u16,
     capacity: u32,
     /// The defect built in, if any.
-    #[cfg(feature = "canary")]
-    pub canary: Option<Canary>,
+    pub defect: Option<LogDefect>,
 }
 
 impl DeltaLayout {
@@ -124,8 +124,7 @@ impl DeltaLayout {
             tables: tables.to_vec(),
             kind,
             capacity: blocks_per_zone(geometry),
-            #[cfg(feature = "canary")]
-            canary: None,
+            defect: None,
         })
     }
 
@@ -220,23 +219,10 @@ impl DeltaLayout {
 
     /// The extents to replay; a defect built in leaves the last out.
     fn replayed<'a>(&self, extents: &'a [Extent]) -> &'a [Extent] {
-        #[cfg(feature = "canary")]
-        if let (Some(Canary::IgnoreExtent), [first @ .., _]) = (self.canary, extents) {
-            return first;
+        match (self.defect, extents) {
+            (Some(LogDefect::IgnoredExtent), [first @ .., _]) => first,
+            _ => extents,
         }
-        extents
-    }
-
-    /// The same, with a defect, if the feature `canary` allows it.
-    #[must_use]
-    #[cfg_attr(not(feature = "canary"), allow(unused_mut))]
-    pub fn with_canary(mut self, canary: Option<Canary>) -> DeltaLayout {
-        #[cfg(feature = "canary")]
-        {
-            self.canary = canary;
-        }
-        let _ = canary;
-        self
     }
 
     /// Some blocks from `block` on, of one zone.

@@ -507,9 +507,9 @@ impl ZonePool {
         self.0.pins.borrow().count[zone.0 as usize] > 0
     }
 
-    /// True if the canary that resets without conditions sits in the writer.
+    /// True if the defect that resets without conditions is built into the writer.
     fn resets_early(&self) -> bool {
-        self.0.writer.has_canary(crate::writer::Canary::EarlyRelease)
+        self.0.writer.has(furrow_policy::LogDefect::EarlyRelease)
     }
 
     fn verify(&self, what: &str, proof: &ReleaseProof) -> Result<()> {

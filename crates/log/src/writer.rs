@@ -29,6 +29,7 @@ use crate::zone_queue::{
     Dispatcher, Tell, What, ZoneQueue, largest_append, largest_command, not_open, tail_sectors,
 };
 
+use furrow_policy::LogDefect;
 use furrow_rt::{Notify, Page, Pages, Rt};
 use furrow_zone::{
     Action, Command, Error, Geometry, QueueId, Request, Result, Target, ZoneId, ZoneReport,
@@ -93,20 +94,6 @@ pub trait WriteObserver {
     fn on_complete(self: Rc<Self>, part: u32, at: Result<u32>);
 }
 
-/// A defect built in on purpose, which the crash tests must catch. Without the feature `canary`
-/// nothing has one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
-    /// `flush` returns without asking the drive.
-    SkipFlush,
-    /// A write counts as written when it is dispatched.
-    EarlyAck,
-    /// Replay of the delta log leaves the last extent out.
-    IgnoreExtent,
-    /// Zones are reset without the conditions of their release.
-    EarlyRelease,
-}
-
 /// How a writer is set up.
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
@@ -127,22 +114,7 @@ pub struct WriterOptions {
     /// call is a command.
     pub append_pieces: u32,
     /// The defect built in, if any.
-    #[cfg(feature = "canary")]
-    pub canary: Option<Canary>,
-}
-
-impl WriterOptions {
-    /// The same, with a defect, if the feature `canary` allows it.
-    #[must_use]
-    #[cfg_attr(not(feature = "canary"), allow(unused_mut))]
-    pub fn with_canary(mut self, canary: Option<Canary>) -> WriterOptions {
-        #[cfg(feature = "canary")]
-        {
-            self.canary = canary;
-        }
-        let _ = canary;
-        self
-    }
+    pub defect: Option<LogDefect>,
 }
 
 impl Default for WriterOptions {
@@ -156,8 +128,7 @@ impl Default for WriterOptions {
             pieces: 1,
             join: true,
             append_pieces: 0,
-            #[cfg(feature = "canary")]
-            canary: None,
+            defect: None,
         }
     }
 }
@@ -188,8 +159,7 @@ pub(crate) struct Shared {
     next_flush: RefCell<Option<Rc<Round>>>,
     flushing: Cell<bool>,
     flush_failed: RefCell<Option<Error>>,
-    #[cfg(feature = "canary")]
-    canary: Option<Canary>,
+    defect: Option<LogDefect>,
 }
 
 /// One flush command and those who share it.
@@ -284,8 +254,7 @@ impl Writer {
             next_flush: RefCell::default(),
             flushing: Cell::new(false),
             flush_failed: RefCell::default(),
-            #[cfg(feature = "canary")]
-            canary: options.canary,
+            defect: options.defect,
             device,
         }))
     }
@@ -311,14 +280,8 @@ impl Writer {
     }
 
     /// Whether it has the defect.
-    pub(crate) fn has_canary(&self, canary: Canary) -> bool {
-        #[cfg(feature = "canary")]
-        return self.0.canary == Some(canary);
-        #[cfg(not(feature = "canary"))]
-        {
-            let _ = canary;
-            false
-        }
+    pub(crate) fn has(&self, defect: LogDefect) -> bool {
+        self.0.defect == Some(defect)
     }
 
     fn zone_queue(&self, zone: ZoneId) -> Option<Rc<ZoneQueue>> {
@@ -576,7 +539,7 @@ impl Writer {
         self.0.counters.borrow_mut().bytes[kind as usize] +=
             u64::from(blocks) * crate::format::BLOCK_SIZE as u64;
         let at = zone_queue.push(&self.0, blocks, payload, durability == Durability::Fua, what);
-        if self.has_canary(Canary::EarlyAck) {
+        if self.has(LogDefect::EarlyAck) {
             return (at, WriteHandle::already());
         }
         (at, WriteHandle { zone_queue: Some(zone_queue), end: at + blocks })
@@ -600,7 +563,7 @@ impl Writer {
     /// # Errors
     /// As [`Writer::wait`], of other zones.
     pub async fn wait_excusing(&self, mark: Mark, excused: impl Fn(ZoneId) -> bool) -> Result<()> {
-        if self.has_canary(Canary::EarlyAck) {
+        if self.has(LogDefect::EarlyAck) {
             return Ok(());
         }
         std::future::poll_fn(|cx| {
@@ -668,7 +631,7 @@ impl Writer {
     /// # Errors
     /// If the drive fails a flush: then, and ever after, since what it lost is unknown.
     pub async fn flush(&self) -> Result<()> {
-        if self.has_canary(Canary::SkipFlush) {
+        if self.has(LogDefect::SkippedFlush) {
             return Ok(());
         }
         if let Some(error) = self.0.flush_failed.borrow().clone() {
@@ -768,7 +731,7 @@ impl Writer {
         self.0.counters.borrow_mut().resets += 1;
     }
 
-    /// As [`Writer::forget`], but with a canary's early reset writes may still be in flight.
+    /// As [`Writer::forget`], but with a defect's early reset writes may still be in flight.
     pub(crate) fn forget_reset(&self, zone: ZoneId) {
         if self.zone_queue(zone).is_none_or(|zone_queue| zone_queue.is_idle()) {
             self.forget(zone);

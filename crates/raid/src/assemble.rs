@@ -14,6 +14,7 @@ use crate::volume::{Inner, Options, Segment, Volume};
 use crate::watchdog::Watchdog;
 use furrow_log::Uuid;
 use furrow_log::record::crc32c;
+use furrow_policy::Appends;
 use furrow_rt::{Notify, Page, Pool, Ranges, Rt, Semaphore};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -233,7 +234,7 @@ pub async fn create(
     devices.iter().for_each(|device| watchdog.add(device));
     for device in &devices {
         let zones = erase(&**device).await?;
-        let drive = Drive::open(rt, device.clone(), &zones, 0, &options.drive)?;
+        let drive = Drive::open(rt, device.clone(), &zones, 0, options)?;
         members.push(member(Uuid::random(&mut rng), MemberState::Active, (0, 0), Some(drive)));
     }
     let image = Image {
@@ -329,13 +330,14 @@ fn start(
     start: Start,
     image: Image,
 ) -> Volume {
+    let append_all = options.variant.appends == Appends::All;
     let mut streams = Vec::new();
     for number in 0..config.small {
-        let group = if number == 0 || options.append_all { config.group } else { 1 };
+        let group = if number == 0 || append_all { config.group } else { 1 };
         streams.push(Stream::new(Use::Small, config.chunk_small, group));
     }
     for _ in 0..config.large {
-        let group = if options.append_all { config.group } else { 1 };
+        let group = if append_all { config.group } else { 1 };
         streams.push(Stream::new(Use::Large, config.chunk_large, group));
     }
     let internal = internal_chunk(&config);
@@ -506,7 +508,7 @@ async fn put_together(
         };
         let Given { device, found, zones: reports } = candidate;
         check_device(&*device, &shape, &config)?;
-        let drive = Drive::open(rt, device, &reports, found.ring, &options.drive)?;
+        let drive = Drive::open(rt, device, &reports, found.ring, options)?;
         let recorded = if found.is_spare() { 0 } else { found.header.sequence.get() };
         members.push(member(entry.uuid, state, (events, recorded), Some(drive)));
         zones.push(reports);

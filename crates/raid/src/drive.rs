@@ -6,12 +6,14 @@
 //! - One permit is kept for the ring, whatever segments want.
 
 use crate::format::{INCOMPAT_KNOWN, RING_ZONES, kind};
+use crate::volume::Options;
 use furrow_log::address::blocks_begun;
 use furrow_log::budget::{Budget, Class};
 use furrow_log::pool::{ReleaseProof, ZonePool, describe};
 use furrow_log::record::{self, Expect, RecordHeader};
 use furrow_log::writer::{Durability, Kind, Order, Writer, WriterOptions};
 use furrow_log::{BlockAddr, read_blocks};
+use furrow_policy::{AppendPieces, Join, ZoneWrites};
 use furrow_rt::{Pages, Pool, Rt};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, Status, ZoneId, ZoneReport, ZoneState, ZonedDevice,
@@ -22,25 +24,21 @@ use std::rc::Rc;
 /// Permits a drive without a limit counts as having.
 const UNLIMITED: u32 = 64;
 
+/// Commands that appended chunks which wait for a zone go in, or fewer of 16 KiB.
+pub const APPEND_PIECES: u32 = 2;
+
 /// How drives are written to.
 #[derive(Clone, Copy, Debug)]
 pub struct DriveOptions {
-    /// How many commands of a zone may be in flight, and who says where they land.
-    pub order: Order,
     /// Hardware queues of each drive.
     pub queues: u16,
-    /// Most commands in flight per zone, unless `order` says one.
+    /// Most commands in flight per zone.
     pub depth: u32,
-    /// Chunks that are written, wait for a zone and are adjacent go in one command.
-    pub join: bool,
-    /// Chunks that are appended and wait for a zone go in so many commands, or in fewer of 16 KiB;
-    /// 0: each in one of its own, as published.
-    pub append_pieces: u32,
 }
 
 impl Default for DriveOptions {
     fn default() -> Self {
-        DriveOptions { order: Order::Append, queues: 4, depth: 16, join: true, append_pieces: 2 }
+        DriveOptions { queues: 4, depth: 16 }
     }
 }
 
@@ -194,7 +192,7 @@ impl Drive {
         device: Rc<dyn ZonedDevice>,
         reports: &[ZoneReport],
         ring: u32,
-        options: &DriveOptions,
+        options: &Options,
     ) -> Result<Drive> {
         let geometry = device.geometry().clone();
         let start = ring_start(&geometry);
@@ -203,15 +201,23 @@ impl Drive {
             .filter(|r| matches!(r.state, ZoneState::ReadOnly | ZoneState::Offline))
             .map(|r| r.zone)
             .collect();
+        let variant = &options.variant;
         let writer = Writer::with_options(
             rt,
             device.clone(),
             WriterOptions {
-                order: options.order,
-                queues: options.queues,
-                depth: options.depth,
-                join: options.join,
-                append_pieces: options.append_pieces,
+                order: match variant.writes {
+                    ZoneWrites::Append => Order::Append,
+                    ZoneWrites::Blocking => Order::Blocking,
+                },
+                queues: options.drive.queues,
+                depth: options.drive.depth,
+                join: variant.join == Join::Adjacent,
+                append_pieces: match variant.append_pieces {
+                    AppendPieces::Chosen => APPEND_PIECES,
+                    AppendPieces::Each => 0,
+                    AppendPieces::Fixed(pieces) => pieces,
+                },
                 ..WriterOptions::default()
             },
         );

@@ -110,7 +110,7 @@ impl Volume {
             check_free(&**device).await?;
         }
         let zones = erase(&**device).await?;
-        let drive = Drive::open(&self.0.rt, device.clone(), &zones, 0, &self.0.options.drive)?;
+        let drive = Drive::open(&self.0.rt, device.clone(), &zones, 0, &self.0.options)?;
         let uuid = Uuid::random(&mut self.0.rt.fork_rng());
         let id = RecordId {
             kind: kind::SPARE,

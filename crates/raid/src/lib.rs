@@ -45,7 +45,7 @@ mod write;
 
 pub use assemble::{Examined, assemble, check_empty, create, examine};
 pub use counters::{Counted, Counters};
-pub use drive::DriveOptions;
+pub use drive::{APPEND_PIECES, DriveOptions};
 pub use event::Event;
 pub use level::{Level, Placement};
 pub use member::{Errors, MemberState};
@@ -55,4 +55,4 @@ pub use scrub::{Finding, Scrubbed};
 pub use shape::{Config, Shape, is_bare};
 pub use split_brain::split_brain;
 pub use stale_members::{is_stale, newest};
-pub use volume::{Canary, Options, Segments, Volume};
+pub use volume::{Options, Segments, Volume};

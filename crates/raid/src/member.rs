@@ -8,8 +8,9 @@
 use crate::drive::Drive;
 use crate::event::Event;
 use crate::format;
-use crate::volume::{Canary, Volume};
+use crate::volume::Volume;
 use furrow_log::Uuid;
+use furrow_policy::RaidDefect;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -225,7 +226,7 @@ impl Volume {
 
 /// Notes on the members that are left that others have failed.
 async fn note_failure(volume: Volume) {
-    if volume.has(Canary::EarlyDegradedAck) {
+    if volume.has(RaidDefect::EarlyDegradedAck) {
         // So that there is a while in which it shows.
         volume.0.rt.sleep(1_000_000).await;
     }

@@ -132,7 +132,7 @@ impl Volume {
         (ring, uuid): (u32, Option<Uuid>),
     ) -> Result<()> {
         let member = &self.0.members[index as usize];
-        let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options.drive)?;
+        let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options)?;
         drive.zones.checkpoint_durable(self.0.checkpoint.id.get());
         let one = self.state_records().await;
         self.0.listings.take();

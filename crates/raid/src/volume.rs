@@ -19,42 +19,11 @@ use crate::shape::{Config, Shape};
 use crate::stream::Stream;
 use crate::table::StripeTable;
 use furrow_log::Uuid;
+use furrow_policy::{RaidDefect, RaidVariant, StripeTables};
 use furrow_rt::{Notify, Page, Pool, Ranges, Rt, Semaphore};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-
-/// A defect built in on purpose, which the crash tests must catch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
-    /// A write is acknowledged when its stripe is dispatched.
-    EarlyAck,
-    /// Stripes that a crash left without some chunk are left as they are.
-    TornStripe,
-    /// Cleaning gives what it moves new sequence numbers.
-    FreshSequence,
-    /// A trim is acknowledged without its record.
-    TrimWithoutRecord,
-    /// On drives without an out-of-band area a stripe counts before anything lists it.
-    Unlisted,
-    /// Writes without a failed drive are acknowledged before the others know of its failure.
-    EarlyDegradedAck,
-    /// A flush flushes no drive.
-    SkippedFlush,
-}
-
-impl Canary {
-    /// All of them.
-    pub const ALL: [Canary; 7] = [
-        Canary::EarlyAck,
-        Canary::TornStripe,
-        Canary::FreshSequence,
-        Canary::TrimWithoutRecord,
-        Canary::Unlisted,
-        Canary::EarlyDegradedAck,
-        Canary::SkippedFlush,
-    ];
-}
 
 /// How a volume is run.
 #[derive(Clone, Debug)]
@@ -65,12 +34,6 @@ pub struct Options {
     pub pad_after: u64,
     /// Stripes in flight per open segment.
     pub depth: u32,
-    /// Every open segment of users' requests takes Zone Appends, not only the first one with small
-    /// chunks.
-    pub append_all: bool,
-    /// Stripe tables keep the stripe of each place, as published, not the place of each stripe:
-    /// less is written down at once, but a chunk has to be searched for in its group.
-    pub search_tables: bool,
     /// Data blocks written between two checkpoints, at most.
     pub checkpoint_blocks: u64,
     /// Bytes of memory for the map, at least 24 KiB; what does not fit is read when it is asked
@@ -85,8 +48,8 @@ pub struct Options {
     /// Go on where stripes may have been acknowledged that cannot be had, and nobody knows which
     /// blocks they held: these read as what they were before.
     pub accept_loss: bool,
-    /// The defect built in, if any; without the feature `canary` of no effect.
-    pub canary: Option<Canary>,
+    /// Other rules than the product's, for experiments and tests of tests.
+    pub variant: RaidVariant,
 }
 
 impl Default for Options {
@@ -95,15 +58,13 @@ impl Default for Options {
             drive: DriveOptions::default(),
             pad_after: 100_000,
             depth: 16,
-            append_all: false,
-            search_tables: false,
             checkpoint_blocks: 1 << 18,
             map_memory: 0,
             clean: true,
             rebuild_pause: 0,
             drive_timeout: 0,
             accept_loss: false,
-            canary: None,
+            variant: RaidVariant::default(),
         }
     }
 }
@@ -308,9 +269,9 @@ impl Volume {
     /// An empty table for a segment of so many stripes in groups of `group`.
     pub(crate) fn new_table(&self, stripes: u32, group: u32) -> StripeTable {
         let drives = self.0.shape.placement.n;
-        match self.0.options.search_tables {
-            true => StripeTable::searched(stripes, drives, group),
-            false => StripeTable::new(stripes, drives, group),
+        match self.0.options.variant.tables {
+            StripeTables::Places => StripeTable::new(stripes, drives, group),
+            StripeTables::Searched => StripeTable::searched(stripes, drives, group),
         }
     }
 
@@ -321,8 +282,8 @@ impl Volume {
         (self.0.map.borrow().bytes(), tables.map(|table| table.borrow().bytes()).sum())
     }
 
-    pub(crate) fn has(&self, canary: Canary) -> bool {
-        cfg!(feature = "canary") && self.0.options.canary == Some(canary)
+    pub(crate) fn has(&self, defect: RaidDefect) -> bool {
+        self.0.options.variant.has(defect)
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counters)) {
@@ -378,7 +339,7 @@ impl Volume {
     /// If so many drives fail it that what they lost is lost.
     pub async fn flush(&self) -> Result<()> {
         self.check_alive()?;
-        if self.has(Canary::SkippedFlush) {
+        if self.has(RaidDefect::SkippedFlush) {
             return Ok(());
         }
         self.flush_drives().await

@@ -8,10 +8,11 @@ use crate::meta::{Identity, seal};
 use crate::paging::Pinner;
 use crate::parity::{encode, sum_of_crcs};
 use crate::stream::{Call, Item, Open, Origin, Stream, Stripe, Use};
-use crate::volume::{Canary, Volume};
+use crate::volume::Volume;
 use furrow_log::address::oob_per_block;
 use furrow_log::record::{self, crc32c};
 use furrow_log::writer::{Kind, WriteObserver};
+use furrow_policy::RaidDefect;
 use furrow_rt::{Page, Pages};
 use furrow_zone::Result;
 use smallvec::SmallVec;
@@ -96,8 +97,8 @@ impl Flight {
     /// Every chunk's fate is known.
     fn over(self: Rc<Self>) {
         let volume = &self.volume;
-        let cover = self.cover.take().filter(|_| !volume.has(Canary::Unlisted));
-        let noting = volume.0.noting.get() && !volume.has(Canary::EarlyDegradedAck);
+        let cover = self.cover.take().filter(|_| !volume.has(RaidDefect::Unlisted));
+        let noting = volume.0.noting.get() && !volume.has(RaidDefect::EarlyDegradedAck);
         if cover.is_none() && !noting {
             return self.conclude();
         }
@@ -112,7 +113,7 @@ impl Flight {
                 self.there.set(self.there.get() & all);
                 self.broken.set(self.broken.get() | failed);
             }
-            if volume.0.noting.get() && !volume.has(Canary::EarlyDegradedAck) {
+            if volume.0.noting.get() && !volume.has(RaidDefect::EarlyDegradedAck) {
                 // An error is told below if it ends the volume.
                 let _ = volume.failures_noted().await;
             }
@@ -201,7 +202,7 @@ impl Volume {
             }
         }
         self.count(|counters| counters.written += count);
-        if !self.has(Canary::EarlyAck) {
+        if !self.has(RaidDefect::EarlyAck) {
             call.wait().await?;
         }
         Ok(())
@@ -267,7 +268,7 @@ impl Volume {
                 while let Some((mut identity, page, from)) =
                     left.next_if(|(identity, ..)| leaf(identity) == leaf(&next))
                 {
-                    if self.has(Canary::FreshSequence) {
+                    if self.has(RaidDefect::FreshSequence) {
                         identity.sequence = self.next_sequence();
                     }
                     self.put(&stream, Item { identity, page, from: Some(from), trimmed: 0 }, &call);
@@ -315,7 +316,7 @@ impl Volume {
         let id = self.record_id(kind::TRIM, 0, sequence);
         let id = record::RecordId { device: furrow_log::Uuid::NIL, ..id };
         let page = record::seal(&id, entry.as_bytes(), &self.0.pages).remove(0);
-        if self.has(Canary::TrimWithoutRecord) {
+        if self.has(RaidDefect::TrimWithoutRecord) {
             self.forget(block, count);
             return Ok(());
         }

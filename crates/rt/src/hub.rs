@@ -45,7 +45,7 @@ pub(crate) struct Hub<S, R> {
     newcomers: Mutex<Vec<Consumer<Entry<R>>>>,
     /// Written under the lock of `newcomers`.
     has_newcomers: AtomicBool,
-    /// Canary for the checker: a hub that does not look again loses requests.
+    /// A defect for the checker: a hub that does not look again loses requests.
     #[cfg(loom)]
     pub(crate) blind: bool,
 }

@@ -6,7 +6,7 @@
 //!
 //! `loom` replaces the atomics, the locks and the `UnsafeCell`s of `cell`, `ring`, `hub`, `answer`
 //! and `sleeper`, explores the executions that the memory model allows, and fails on a concurrent
-//! access to a cell. The number of preemptions is bounded, generously. The canary breaks the
+//! access to a cell. The number of preemptions is bounded, generously. The defect breaks the
 //! protocol on purpose: the checker must see it.
 //!
 //! Not modelled: the executor, `eventfd` and `poll`. In their place stand a counter and a flag.
@@ -76,10 +76,10 @@ fn two_threads_exclude_each_other_and_lose_nothing() {
     bounded(4, || two_pushers(false));
 }
 
-/// Canary: without the second look some interleaving loses a request.
+/// The defect: without the second look some interleaving loses a request.
 #[test]
 #[should_panic(expected = "a request was lost")]
-fn canary_without_the_second_look_a_request_is_lost() {
+fn without_the_second_look_a_request_is_lost() {
     bounded(4, || two_pushers(true));
 }
 

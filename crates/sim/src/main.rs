@@ -5,7 +5,7 @@
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use furrow_emu::CommandInfo;
-use furrow_fs::Canary;
+use furrow_policy::{FsDefect, LogDefect, RaidDefect, StoreDefect};
 use furrow_sim::crash::{Case, Effort, Figures, Subject, Trace, replay};
 use furrow_sim::fs::crash::FsSubject;
 use furrow_sim::fs::damage::damaged;
@@ -14,7 +14,7 @@ use furrow_sim::image::{self, Image};
 use furrow_sim::kv::crash::KvSubject;
 use furrow_sim::kv::damage::damaged_store;
 use furrow_sim::kv::recorded::RecordedSubject;
-use furrow_sim::log::crash::{self as log_crash, LogSubject};
+use furrow_sim::log::crash::LogSubject;
 use furrow_sim::raid::crash::RaidSubject;
 use furrow_sim::simulation::{Sink, Summary};
 use furrow_sim::sweep::{Goal, sweep};
@@ -51,7 +51,7 @@ struct SimulateArgs {
     /// several power cuts.
     #[arg(default_value_t = 1)]
     seed: u64,
-    /// What: fs, raid or kv; or kv:CANARY for one of its built-in defects.
+    /// What: fs, raid or kv; or kv:DEFECT for one of its built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
     /// Simulate so many seeds, from SEED on.
@@ -103,7 +103,7 @@ struct CrashArgs {
     /// What to crash: fs, fsync (fs with many clients that sync much, in every run), rot (fs on a
     /// drive whose blocks decay), raid (a volume), kv (a file store), recorded (a file store that
     /// is asked what --recording says), ledger (the log crate alone) or toy; or
-    /// fs:CANARY and so on for one of their built-in defects.
+    /// fs:DEFECT and so on for one of their built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
     /// recorded: what to replay, a file of 'furrow run --record' or of record=FILE in a URI.
@@ -162,48 +162,29 @@ enum Chosen {
     Recorded(Box<RecordedSubject>),
 }
 
-const FS_CANARIES: [Canary; 12] = [
-    Canary::SkippedFlush,
-    Canary::EarlyAck,
-    Canary::DroppedCrc,
-    Canary::IgnoredExtent,
-    Canary::ReuseBeforeRelease,
-    Canary::RecomputedCrc,
-    Canary::ReleaseLiveRecord,
-    Canary::SkippedUnit,
-    Canary::NoWritePointers,
-    Canary::SkippedRecord,
-    Canary::LostBlocks,
-    Canary::BareRename,
-];
-
 impl Chosen {
     fn parse(name: &str, recording: Option<&Path>) -> Result<Chosen> {
-        let (kind, canary) = match name.split_once(':') {
-            Some((kind, canary)) => (kind, Some(canary)),
+        let (kind, defect) = match name.split_once(':') {
+            Some((kind, defect)) => (kind, Some(defect)),
             None => (name, None),
         };
         match kind {
-            "toy" => Ok(Chosen::Toy(Toy { canary: canary_of(canary, &toy::Canary::ALL)? })),
+            "toy" => Ok(Chosen::Toy(Toy { defect: defect_of(defect, &toy::ToyDefect::ALL)? })),
             "fs" | "fsync" | "rot" => Ok(Chosen::Fs(FsSubject {
-                canary: canary_of(canary, &FS_CANARIES)?,
+                defect: defect_of(defect, &FsDefect::ALL)?,
                 rot: kind == "rot",
                 fsync: kind == "fsync",
             })),
-            "ledger" => {
-                Ok(Chosen::Log(LogSubject { canary: canary_of(canary, &log_crash::CANARIES)? }))
+            "ledger" => Ok(Chosen::Log(LogSubject { defect: defect_of(defect, &LogDefect::ALL)? })),
+            "raid" => {
+                Ok(Chosen::Raid(RaidSubject { defect: defect_of(defect, &RaidDefect::ALL)? }))
             }
-            "raid" => Ok(Chosen::Raid(RaidSubject {
-                canary: canary_of(canary, &furrow_raid::Canary::ALL)?,
-            })),
-            "kv" => {
-                Ok(Chosen::Kv(KvSubject { canary: canary_of(canary, &furrow_kv::Canary::ALL)? }))
-            }
+            "kv" => Ok(Chosen::Kv(KvSubject { defect: defect_of(defect, &StoreDefect::ALL)? })),
             "recorded" => {
                 let Some(path) = recording else { bail!("--subject recorded needs --recording") };
                 let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
-                let canary = canary_of(canary, &furrow_kv::Canary::ALL)?;
-                let replay = RecordedSubject::new(&path.display().to_string(), &bytes, canary)
+                let defect = defect_of(defect, &StoreDefect::ALL)?;
+                let replay = RecordedSubject::new(&path.display().to_string(), &bytes, defect)
                     .map_err(anyhow::Error::msg);
                 let replay = replay.with_context(|| path.display().to_string())?;
                 Ok(Chosen::Recorded(Box::new(replay)))
@@ -215,11 +196,11 @@ impl Chosen {
     }
 }
 
-fn canary_of<C: Copy + std::fmt::Debug>(name: Option<&str>, all: &[C]) -> Result<Option<C>> {
+fn defect_of<C: Copy + std::fmt::Debug>(name: Option<&str>, all: &[C]) -> Result<Option<C>> {
     let Some(name) = name else { return Ok(None) };
-    match all.iter().find(|canary| format!("{canary:?}").eq_ignore_ascii_case(name)) {
-        Some(canary) => Ok(Some(*canary)),
-        None => bail!("no canary {name:?}: there are {all:?}"),
+    match all.iter().find(|defect| format!("{defect:?}").eq_ignore_ascii_case(name)) {
+        Some(defect) => Ok(Some(*defect)),
+        None => bail!("no defect {name:?}: there are {all:?}"),
     }
 }
 
@@ -244,16 +225,16 @@ fn simulate_seeds(args: &SimulateArgs) -> Result<ExitCode> {
     if !args.verbose {
         std::panic::set_hook(Box::new(|_| {}));
     }
-    let canary = match args.subject.split_once(':') {
-        Some(("kv", canary)) => canary_of(Some(canary), &furrow_kv::Canary::ALL)?,
+    let defect = match args.subject.split_once(':') {
+        Some(("kv", defect)) => defect_of(Some(defect), &StoreDefect::ALL)?,
         _ => None,
     };
     let run = |seed: u64, sink: Sink<'_>| match args.subject.as_str() {
         "raid" => raid::sim::simulate(seed, sink),
         "fs" => fs::sim::simulate(seed, sink),
-        _ => kv::sim::simulate_with(seed, canary, sink),
+        _ => kv::sim::simulate_with(seed, defect, sink),
     };
-    if !matches!(args.subject.as_str(), "fs" | "raid" | "kv") && canary.is_none() {
+    if !matches!(args.subject.as_str(), "fs" | "raid" | "kv") && defect.is_none() {
         bail!("no subject {:?} to simulate: there are fs, raid and kv", args.subject);
     }
     let (started, mut total) = (Instant::now(), Summary::default());

@@ -6,7 +6,7 @@
 //! record says that all its records are trimmed. Recovery scans all zones, takes the records
 //! without a gap, and starts a new *epoch*: what an older epoch left behind the gap is dead.
 //!
-//! Its [`Canary`]s are defects built in on purpose: the harness must catch each. Not for use.
+//! Its [`ToyDefect`]s are defects built in on purpose: the harness must catch each. Not for use.
 
 use crate::crash::{Case, Subject};
 use furrow_emu::Emulator;
@@ -29,7 +29,7 @@ const QUEUES: u32 = 3;
 
 /// A defect built in on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
+pub enum ToyDefect {
     /// Acknowledges without a flush.
     SkippedFlush,
     /// Acknowledges before the write was answered.
@@ -40,10 +40,14 @@ pub enum Canary {
     ReuseBeforeRelease,
 }
 
-impl Canary {
+impl ToyDefect {
     /// All of them.
-    pub const ALL: [Canary; 4] =
-        [Canary::SkippedFlush, Canary::EarlyAck, Canary::DroppedCrc, Canary::ReuseBeforeRelease];
+    pub const ALL: [ToyDefect; 4] = [
+        ToyDefect::SkippedFlush,
+        ToyDefect::EarlyAck,
+        ToyDefect::DroppedCrc,
+        ToyDefect::ReuseBeforeRelease,
+    ];
 }
 
 /// What a record is.
@@ -188,7 +192,7 @@ pub struct ToyLog {
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
     geometry: Geometry,
-    canary: Option<Canary>,
+    defect: Option<ToyDefect>,
     state: RefCell<State>,
     changed: Notify,
 }
@@ -293,9 +297,9 @@ impl ToyLog {
     async fn open(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
-        canary: Option<Canary>,
+        defect: Option<ToyDefect>,
     ) -> Result<(Rc<ToyLog>, Scan), String> {
-        let scan = scan(&device, canary != Some(Canary::DroppedCrc)).await?;
+        let scan = scan(&device, defect != Some(ToyDefect::DroppedCrc)).await?;
         let geometry = device.geometry().clone();
         let (mut free, mut dead, mut full) = (VecDeque::new(), Vec::new(), Vec::new());
         for (index, state) in scan.states.iter().enumerate() {
@@ -339,7 +343,7 @@ impl ToyLog {
             rt: rt.clone(),
             device,
             geometry,
-            canary,
+            defect,
             state: RefCell::new(state),
             changed: Notify::new(),
         });
@@ -447,7 +451,7 @@ impl ToyLog {
 
     /// Waits until record `id` and all before it are durable.
     async fn commit(&self, id: u64) -> Result<(), String> {
-        while self.canary != Some(Canary::EarlyAck) {
+        while self.defect != Some(ToyDefect::EarlyAck) {
             let waiting = self.changed.wait();
             {
                 let state = self.state.borrow();
@@ -460,7 +464,7 @@ impl ToyLog {
             }
             waiting.await;
         }
-        if !matches!(self.canary, Some(Canary::SkippedFlush | Canary::EarlyAck)) {
+        if !matches!(self.defect, Some(ToyDefect::SkippedFlush | ToyDefect::EarlyAck)) {
             command(&self.device, ZoneId(0), Command::Flush).await?;
         }
         Ok(())
@@ -473,7 +477,7 @@ impl ToyLog {
             state.trim = state.trim.max(to);
         }
         let id = self.append(Kind::Trim, Vec::new).await?;
-        if self.canary != Some(Canary::ReuseBeforeRelease) {
+        if self.defect != Some(ToyDefect::ReuseBeforeRelease) {
             self.commit(id).await?;
         }
         // Oldest first, one at a time: what is left has no gap.
@@ -503,10 +507,10 @@ pub async fn run(
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
     seed: u64,
-    canary: Option<Canary>,
+    defect: Option<ToyDefect>,
     history: Rc<RefCell<History>>,
 ) -> Result<(), String> {
-    let (log, _) = ToyLog::open(&rt, device, canary).await?;
+    let (log, _) = ToyLog::open(&rt, device, defect).await?;
     let mut rng = Rng::new(seed);
     let clients = 1 + rng.below(4);
     let tasks: Vec<_> = (0..clients)
@@ -553,10 +557,10 @@ pub async fn check(
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
     seed: u64,
-    canary: Option<Canary>,
+    defect: Option<ToyDefect>,
     expected: Expected,
 ) -> Result<(), String> {
-    let (log, scan) = ToyLog::open(&rt, device.clone(), canary).await?;
+    let (log, scan) = ToyLog::open(&rt, device.clone(), defect).await?;
     let last = scan.records.last().map_or(0, |record| record.id);
     let Expected { acknowledged, trim_asked, trim_acknowledged } = expected;
     if last < acknowledged {
@@ -572,7 +576,7 @@ pub async fn check(
     // The log goes on: one more record, and all is found again.
     let id = log.append_with(Kind::Data, |id| payload(seed, id)).await?;
     log.commit(id).await?;
-    let again = self::scan(&device, canary != Some(Canary::DroppedCrc)).await?;
+    let again = self::scan(&device, defect != Some(ToyDefect::DroppedCrc)).await?;
     check_records(&again, seed)?;
     match again.records.last() {
         Some(record) if record.id == id => Ok(()),
@@ -593,7 +597,7 @@ fn check_records(scan: &Scan, seed: u64) -> Result<(), String> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Toy {
     /// The defect it has, if any.
-    pub canary: Option<Canary>,
+    pub defect: Option<ToyDefect>,
 }
 
 impl Subject for Toy {
@@ -601,9 +605,9 @@ impl Subject for Toy {
     type Expected = Expected;
 
     fn name(&self) -> String {
-        match self.canary {
+        match self.defect {
             None => "toy".to_owned(),
-            Some(canary) => format!("toy:{canary:?}"),
+            Some(defect) => format!("toy:{defect:?}"),
         }
     }
 
@@ -634,7 +638,7 @@ impl Subject for Toy {
         case: Case,
         history: Rc<RefCell<History>>,
     ) -> Result<(), String> {
-        rt.block_on(run(rt.clone(), device, case.seed, self.canary, history))
+        rt.block_on(run(rt.clone(), device, case.seed, self.defect, history))
     }
 
     fn mark(history: &History) -> usize {
@@ -652,6 +656,6 @@ impl Subject for Toy {
         case: Case,
         expected: &Expected,
     ) -> Result<(), String> {
-        rt.block_on(check(rt.clone(), Rc::new(drive.clone()), case.seed, self.canary, *expected))
+        rt.block_on(check(rt.clone(), Rc::new(drive.clone()), case.seed, self.defect, *expected))
     }
 }

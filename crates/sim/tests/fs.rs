@@ -1,7 +1,7 @@
 //! The file system under the crash harness: a short sweep without a failure, and every defect
 //! built into the engine caught. `make crash` and `make crash-full` go on from here.
 
-use furrow_fs::Canary;
+use furrow_policy::FsDefect;
 use furrow_sim::crash::{Case, Effort, Figures, replay, sweep_case};
 use furrow_sim::fates::print_case;
 use furrow_sim::fs::crash::{FsSubject, Setup};
@@ -99,17 +99,17 @@ fn what_failed_once_on_a_drive_that_rots_holds() {
     }
 }
 
-/// A sweep stops at the first defect it sees; a canary must not get through this many.
-fn is_caught(canary: Canary, rot: bool) {
-    is_caught_by(canary, rot, |_| true);
+/// A sweep stops at the first defect it sees; a defect must not get through this many.
+fn is_caught(defect: FsDefect, rot: bool) {
+    is_caught_by(defect, rot, |_| true);
 }
 
-fn is_caught_by(canary: Canary, rot: bool, seeds: impl Fn(&u64) -> bool) {
-    let files = FsSubject { canary: Some(canary), rot, ..FsSubject::default() };
+fn is_caught_by(defect: FsDefect, rot: bool, seeds: impl Fn(&u64) -> bool) {
+    let files = FsSubject { defect: Some(defect), rot, ..FsSubject::default() };
     let effort = Effort { cuts_max: 40, samples: 4, failures_max: 1, ..Effort::default() };
     let figures = sweep(files, (0..40).filter(seeds), effort);
-    let failure = figures.failures.first().unwrap_or_else(|| panic!("{canary:?} not caught"));
-    println!("{canary:?}, after {} reopens: {failure}", figures.reopens);
+    let failure = figures.failures.first().unwrap_or_else(|| panic!("{defect:?} not caught"));
+    println!("{defect:?}, after {} reopens: {failure}", figures.reopens);
     let cuts = match print_case(&failure.cuts) {
         empty if empty.is_empty() => "run".to_owned(),
         cuts => cuts,
@@ -119,65 +119,65 @@ fn is_caught_by(canary: Canary, rot: bool, seeds: impl Fn(&u64) -> bool) {
 
 #[test]
 fn a_skipped_flush_is_caught() {
-    is_caught(Canary::SkippedFlush, false);
+    is_caught(FsDefect::SkippedFlush, false);
 }
 
 #[test]
 fn an_early_acknowledgement_is_caught() {
-    is_caught(Canary::EarlyAck, false);
+    is_caught(FsDefect::EarlyAck, false);
 }
 
 /// Nothing orders a record behind what it tells of: a crash may find the one without the other.
 #[test]
 fn a_record_without_its_write_pointers_is_caught() {
-    is_caught(Canary::NoWritePointers, false);
+    is_caught(FsDefect::NoWritePointers, false);
 }
 
 /// What comes behind a record that does not count builds on it.
 #[test]
 fn a_cut_that_skips_a_failed_record_is_caught() {
-    is_caught(Canary::SkippedRecord, false);
+    is_caught(FsDefect::SkippedRecord, false);
 }
 
 /// A zone fails and its blocks are not written elsewhere.
 #[test]
 fn blocks_that_stay_lost_are_caught() {
-    is_caught(Canary::LostBlocks, false);
+    is_caught(FsDefect::LostBlocks, false);
 }
 
 /// A rename over a file survives, what was written into the new file before it does not.
 #[test]
 fn a_replacement_without_its_content_is_caught() {
-    is_caught(Canary::BareRename, false);
+    is_caught(FsDefect::BareRename, false);
 }
 
 #[test]
 fn an_ignored_extent_is_caught() {
-    is_caught(Canary::IgnoredExtent, false);
+    is_caught(FsDefect::IgnoredExtent, false);
 }
 
 #[test]
 fn reuse_before_release_is_caught() {
-    is_caught(Canary::ReuseBeforeRelease, false);
+    is_caught(FsDefect::ReuseBeforeRelease, false);
 }
 
 /// Sync records made between a checkpoint's cut and its end still name what cleaning empties then.
 #[test]
 fn a_release_with_a_live_sync_record_is_caught() {
-    is_caught(Canary::ReleaseLiveRecord, false);
+    is_caught(FsDefect::ReleaseLiveRecord, false);
 }
 
 /// The delta log is released although a unit it completes was not written.
 #[test]
 fn a_merge_that_skips_a_unit_is_caught() {
     let merging = |seed: &u64| Setup::is_merging(Case { seed: *seed, volatile: false });
-    is_caught_by(Canary::SkippedUnit, false, merging);
+    is_caught_by(FsDefect::SkippedUnit, false, merging);
 }
 
 /// Cleaning that gives what it moves a checksum of its own makes damage look whole.
 #[test]
 fn a_checksum_made_anew_by_cleaning_is_caught() {
-    is_caught(Canary::RecomputedCrc, true);
+    is_caught(FsDefect::RecomputedCrc, true);
 }
 
 /// Drives that are full soon and cleaned all the time, cut more often than others.
@@ -211,7 +211,7 @@ fn what_is_promised_holds_while_logs_are_merged() {
 /// What does need it is a block that changed on the drive.
 #[test]
 fn a_dropped_crc_is_caught() {
-    is_caught(Canary::DroppedCrc, true);
+    is_caught(FsDefect::DroppedCrc, true);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "drives sweeps")]
 
+use furrow_policy::LogDefect;
 use furrow_sim::crash::{Case, Effort, Figures, sweep_case};
 use furrow_sim::log::crash::LogSubject;
 
@@ -21,17 +22,17 @@ fn sweep(subject: LogSubject, seeds: std::ops::Range<u64>, effort: &Effort) -> F
 #[test]
 fn the_ledger_survives_power_cuts() {
     let effort = Effort { cuts_max: 60, samples: 4, ..Effort::default() };
-    let figures = sweep(LogSubject { canary: None }, 100..106, &effort);
+    let figures = sweep(LogSubject { defect: None }, 100..106, &effort);
     assert!(figures.failures.is_empty(), "{:#?}", figures.failures);
     assert!(figures.reopens > 1000 && figures.nested > 50, "{figures}");
 }
 
 #[test]
-fn every_canary_is_caught() {
-    for canary in furrow_sim::log::crash::CANARIES {
+fn every_defect_is_caught() {
+    for defect in LogDefect::ALL {
         let effort = Effort { failures_max: 1, ..Effort::default() };
-        let figures = sweep(LogSubject { canary: Some(canary) }, 1..40, &effort);
-        assert!(!figures.failures.is_empty(), "{canary:?} was not caught:\n{figures}");
-        println!("{canary:?}: {}", figures.failures[0]);
+        let figures = sweep(LogSubject { defect: Some(defect) }, 1..40, &effort);
+        assert!(!figures.failures.is_empty(), "{defect:?} was not caught:\n{figures}");
+        println!("{defect:?}: {}", figures.failures[0]);
     }
 }

@@ -1,7 +1,7 @@
 //! The RAID volume under the crash harness: drives that fail, are replaced and rebuilt without a
 //! failure, and every defect built into the engine caught.
 
-use furrow_raid::Canary;
+use furrow_policy::RaidDefect;
 use furrow_sim::crash::{Case, Effort, Figures, replay, sweep_case};
 use furrow_sim::raid::crash::RaidSubject;
 use furrow_sim::raid::sim;
@@ -93,11 +93,11 @@ fn a_recovery_without_a_free_segment_holds() {
 
 #[test]
 fn every_defect_built_in_is_caught() {
-    for canary in Canary::ALL {
+    for defect in RaidDefect::ALL {
         let effort = Effort { cuts_max: 40, samples: 4, failures_max: 1, ..Effort::default() };
-        let figures = sweep(RaidSubject { canary: Some(canary) }, 0..40, effort);
-        let failure = figures.failures.first().unwrap_or_else(|| panic!("{canary:?} not caught"));
-        println!("{canary:?}, after {} reopens: {failure}", figures.reopens);
+        let figures = sweep(RaidSubject { defect: Some(defect) }, 0..40, effort);
+        let failure = figures.failures.first().unwrap_or_else(|| panic!("{defect:?} not caught"));
+        println!("{defect:?}, after {} reopens: {failure}", figures.reopens);
     }
 }
 

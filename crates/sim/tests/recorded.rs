@@ -1,7 +1,7 @@
 //! Recorded runs of RocksDB under the crash harness: no failure, and every defect built into the
 //! store caught. `scripts/record.sh` made the recordings.
 
-use furrow_kv::Canary;
+use furrow_policy::StoreDefect;
 use furrow_sim::crash::{Case, Effort, Figures, sweep_case};
 use furrow_sim::kv::recorded::RecordedSubject;
 
@@ -11,11 +11,15 @@ const RUNS: [(&str, &[u8]); 2] = [
     ("crates/sim/traces/workload.trace", include_bytes!("../traces/workload.trace")),
 ];
 
-fn sweep(canary: Option<Canary>, seeds: impl IntoIterator<Item = u64>, effort: Effort) -> Figures {
+fn sweep(
+    defect: Option<StoreDefect>,
+    seeds: impl IntoIterator<Item = u64>,
+    effort: Effort,
+) -> Figures {
     let mut figures = Figures::default();
     for seed in seeds {
         for (name, bytes) in RUNS {
-            let replay = RecordedSubject::new(name, bytes, canary).expect("it can be replayed");
+            let replay = RecordedSubject::new(name, bytes, defect).expect("it can be replayed");
             assert!(replay.calls() > 500, "{name}: {} calls", replay.calls());
             for volatile in [false, true] {
                 figures.add(sweep_case(&replay, Case { seed, volatile }, &effort, &|_| false));
@@ -39,10 +43,10 @@ fn what_rocksdb_was_promised_is_kept() {
 
 #[test]
 fn every_defect_that_crashes_show_is_caught() {
-    for canary in Canary::CRASH {
+    for defect in StoreDefect::CRASH {
         let effort = Effort { cuts_max: 40, failures_max: 1, ..Effort::default() };
-        let figures = sweep(Some(canary), 1..20, effort);
-        assert!(!figures.failures.is_empty(), "{canary:?}: {figures}");
-        println!("{canary:?}: {} reopens", figures.reopens);
+        let figures = sweep(Some(defect), 1..20, effort);
+        assert!(!figures.failures.is_empty(), "{defect:?}: {figures}");
+        println!("{defect:?}: {} reopens", figures.reopens);
     }
 }

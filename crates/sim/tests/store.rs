@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use furrow_kv::Canary;
+use furrow_policy::StoreDefect;
 use furrow_sim::crash::{Case, Effort, Figures, sweep_case};
 use furrow_sim::kv::crash::KvSubject;
 use furrow_sim::kv::sim::{simulate, simulate_with};
@@ -33,10 +33,10 @@ fn the_store_keeps_what_was_synced() {
 
 #[test]
 fn every_defect_built_in_is_caught() {
-    for canary in Canary::CRASH {
+    for defect in StoreDefect::CRASH {
         let effort = Effort { cuts_max: 100, failures_max: 1, ..Effort::default() };
-        let figures = sweep(KvSubject { canary: Some(canary) }, 1..20, effort);
-        assert!(!figures.failures.is_empty(), "{canary:?}: {figures}");
+        let figures = sweep(KvSubject { defect: Some(defect) }, 1..20, effort);
+        assert!(!figures.failures.is_empty(), "{defect:?}: {figures}");
     }
 }
 
@@ -77,12 +77,12 @@ fn one_seed_is_one_run() {
 
 #[test]
 fn every_defect_that_needs_faults_is_caught() {
-    for canary in [Canary::UnmovedExtent, Canary::OlderHalf, Canary::EarlySync] {
+    for defect in [StoreDefect::UnmovedExtent, StoreDefect::OlderHalf, StoreDefect::EarlySync] {
         let caught = (1..20).find(|seed| {
-            let lived = catch_unwind(|| simulate_with(*seed, Some(canary), &mut |_| {}));
+            let lived = catch_unwind(|| simulate_with(*seed, Some(defect), &mut |_| {}));
             !matches!(lived, Ok(Ok(_)))
         });
-        assert!(caught.is_some(), "{canary:?}");
+        assert!(caught.is_some(), "{defect:?}");
     }
 }
 

@@ -1,8 +1,8 @@
-//! The crash harness, held against a toy log: the honest client never fails, each canary always
+//! The crash harness, held against a toy log: the honest client never fails, each defect always
 //! does.
 
 use furrow_sim::crash::{Case, Effort, Figures, replay, sweep_case};
-use furrow_sim::toy::{Canary, Toy};
+use furrow_sim::toy::{Toy, ToyDefect};
 
 fn sweep(toy: Toy, seeds: std::ops::Range<u64>, volatile: bool, cuts_max: usize) -> Figures {
     let mut figures = Figures::default();
@@ -27,14 +27,14 @@ fn the_honest_log_keeps_every_promise() {
     }
 }
 
-/// Each canary fails, and its failing line reproduces.
+/// Each defect fails, and its failing line reproduces.
 #[test]
-fn every_canary_is_caught() {
-    for canary in Canary::ALL {
-        let toy = Toy { canary: Some(canary) };
+fn every_defect_is_caught() {
+    for defect in ToyDefect::ALL {
+        let toy = Toy { defect: Some(defect) };
         let figures = sweep(toy, 0..8, true, 40);
-        let failure = figures.failures.first().unwrap_or_else(|| panic!("{canary:?} not caught"));
-        println!("{canary:?}: {failure}");
+        let failure = figures.failures.first().unwrap_or_else(|| panic!("{defect:?} not caught"));
+        println!("{defect:?}: {failure}");
         let cuts = furrow_sim::fates::print_case(&failure.cuts);
         let cuts = if cuts.is_empty() { "run" } else { &cuts };
         let again = replay(&toy, failure.case, cuts, None);
@@ -45,12 +45,12 @@ fn every_canary_is_caught() {
 /// What needs no volatile cache to show shows without one.
 #[test]
 fn canaries_are_caught_on_drives_with_power_loss_protection() {
-    for canary in [Canary::EarlyAck, Canary::DroppedCrc, Canary::ReuseBeforeRelease] {
-        let figures = sweep(Toy { canary: Some(canary) }, 0..8, false, 40);
-        assert!(!figures.failures.is_empty(), "{canary:?} not caught");
+    for defect in [ToyDefect::EarlyAck, ToyDefect::DroppedCrc, ToyDefect::ReuseBeforeRelease] {
+        let figures = sweep(Toy { defect: Some(defect) }, 0..8, false, 40);
+        assert!(!figures.failures.is_empty(), "{defect:?} not caught");
     }
     // A cache that is not volatile needs no flush: this one is no defect there.
-    let toy = Toy { canary: Some(Canary::SkippedFlush) };
+    let toy = Toy { defect: Some(ToyDefect::SkippedFlush) };
     assert_eq!(sweep(toy, 0..4, false, 24).failures.len(), 0);
 }
 

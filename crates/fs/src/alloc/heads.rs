@@ -31,10 +31,11 @@ use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
 use crate::format::SummaryEntry;
 use crate::layout::Layout;
-use crate::types::{Placement, StreamInfo};
+use crate::types::StreamInfo;
 use furrow_log::budget::{Budget, Class, Permit};
 use furrow_log::pool::{GroupLoad, SuperzoneId};
 use furrow_log::writer::Kind as WriteKind;
+use furrow_policy::{StreamHeads, SuperzoneTurn};
 use furrow_rt::{Nanos, Page};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
 use std::rc::Rc;
@@ -99,7 +100,7 @@ pub(crate) struct Streams {
     peak: u32,
     /// Superzones that the drive's active zones allow.
     available: u32,
-    placement: Placement,
+    placement: StreamHeads,
     load: Load,
     /// A head in turn found no permits.
     starved: bool,
@@ -115,7 +116,7 @@ impl Streams {
     /// `Invalid` if the drive has fewer active zones than the file system was made for.
     pub(crate) fn new(
         geometry: &Geometry,
-        placement: Placement,
+        placement: StreamHeads,
         layout: &Layout,
         groups: u32,
         now: Nanos,
@@ -139,12 +140,12 @@ impl Streams {
         let reserved = [take(Class::Metadata, logs), take(Class::User, first)];
         let most = match placement {
             _ if extra == 0 => 1,
-            Placement::Fixed(count) => count.clamp(1, HEADS_PER_STREAM),
-            Placement::Split(counts) => counts
+            StreamHeads::Fixed(count) => count.clamp(1, HEADS_PER_STREAM),
+            StreamHeads::Split(counts) => counts
                 .iter()
                 .fold(1, |most, count| most.max(u32::from(*count)))
                 .min(HEADS_PER_STREAM),
-            Placement::Quota => HEADS_PER_STREAM,
+            StreamHeads::Quota => HEADS_PER_STREAM,
         };
         let turn = |head: u32| Turn { parked: head >= streams, ..Turn::default() };
         let mut this = Streams {
@@ -170,9 +171,9 @@ impl Streams {
     fn fix(&mut self, streams: u32, most: u32) {
         for index in 0..streams {
             let quota = match self.placement {
-                Placement::Quota => return,
-                Placement::Fixed(_) => most,
-                Placement::Split(counts) => u32::from(counts[index as usize]).clamp(1, most),
+                StreamHeads::Quota => return,
+                StreamHeads::Fixed(_) => most,
+                StreamHeads::Split(counts) => u32::from(counts[index as usize]).clamp(1, most),
             };
             self.streams[index as usize].quota = quota;
             let heads = (0..quota).map(|round| (round * streams + index) as usize);
@@ -316,7 +317,7 @@ impl Core {
             }
             if let Some(superzone) = self.heads[head].superzone {
                 let group = self.zones.group(SuperzoneId(superzone));
-                let weighed = self.options.quota.weighed;
+                let weighed = self.options.variant.weighed_turns.holds();
                 let load = if weighed { self.streams.load.of(group) } else { 0 };
                 if least.is_none_or(|(least, _)| load < least) {
                     least = Some((load, head));
@@ -361,7 +362,7 @@ impl Core {
             .map(|(superzone, generation)| (SuperzoneId(superzone), generation))
             .filter(|(id, generation)| self.zones.generation(*id) == *generation)
             .map(|(id, _)| self.zones.get(id).zones);
-        let follows = !self.options.superzones_overlap;
+        let follows = self.options.variant.superzones == SuperzoneTurn::After;
         for (column, zone) in self.zones.get(id).zones.into_iter().enumerate() {
             let before = previous.as_ref().and_then(|zones| zones.get(column));
             match before {
@@ -406,7 +407,7 @@ impl Core {
                 let group = &mut groups[self.zones.group(SuperzoneId(superzone)) as usize];
                 // Data and nodes are each written in bursts of their own.
                 group.class += u32::from(nodes(other) == nodes(stream));
-                if !parked && self.options.quota.by_load {
+                if !parked && self.options.variant.open_by_load.holds() {
                     group.own += u32::from(other == stream);
                     group.load += self.streams.streams[other].rate / busy;
                 }
@@ -493,7 +494,7 @@ impl Core {
                 false => self.quotas_by_sample(nodes),
             });
         }
-        if self.streams.placement != Placement::Quota {
+        if self.streams.placement != StreamHeads::Quota {
             return;
         }
         // What one leaves, another takes.
@@ -526,7 +527,9 @@ impl Core {
         let class = self.class(nodes);
         let of = &self.streams.streams[class.clone()];
         let sampled: Vec<u64> = of.iter().map(|stream| stream.sampled).collect();
-        if !self.options.quota.early || !zone_quota::is_sample(&sampled, segment, share) {
+        if !self.options.variant.early_quota.holds()
+            || !zone_quota::is_sample(&sampled, segment, share)
+        {
             return Vec::new();
         }
         let now = self.rt.now();

@@ -26,24 +26,6 @@ pub(crate) const WINDOW: u64 = Nanos::SECOND;
 /// what is written from a quarter.
 const SAMPLE: u64 = 4;
 
-/// The rules beside the published ones, each of which can be left out to see what it is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ZoneQuotaRules {
-    /// A stream that writes much gets more before its window is over.
-    pub early: bool,
-    /// A superzone is opened where the stream has none and least is going to be written, instead
-    /// of where fewest are open.
-    pub by_load: bool,
-    /// A stream goes on with the superzone on whose dies least was written, instead of the next.
-    pub weighed: bool,
-}
-
-impl Default for ZoneQuotaRules {
-    fn default() -> ZoneQuotaRules {
-        ZoneQuotaRules { early: true, by_load: true, weighed: true }
-    }
-}
-
 /// Superzones that may be open per class, data or nodes: `peak` saturate the drive (0: unknown),
 /// `available` are allowed by its active zones.
 pub(crate) fn share(peak: u32, available: u32) -> u32 {

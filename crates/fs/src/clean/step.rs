@@ -3,7 +3,6 @@
 use super::owners::{Item, Owner};
 use crate::alloc::place::{Block, NODE_SLOT, node_stream};
 use crate::blocked::{Blocked, Fetch, NotApplied};
-use crate::canary::Canary;
 use crate::core::{Core, Inner};
 use crate::format::{Pointer, class};
 use crate::tree::cache::{Entry, Key};
@@ -12,6 +11,7 @@ use crate::types::Ino;
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::pool::ReadPin;
 use furrow_log::record::crc32c;
+use furrow_policy::FsDefect;
 use furrow_rt::Page;
 use furrow_zone::{ErrorKind, QueueId, Result};
 use smallvec::SmallVec;
@@ -173,7 +173,7 @@ impl Core {
     /// Writes a clean block to a new place as it is, with the CRC it has.
     fn move_block(&mut self, from: u32, owner: &Owner, page: Page) -> Result<(), NotApplied> {
         let key = owner.key();
-        let recomputed = self.options.has(Canary::RecomputedCrc);
+        let recomputed = self.options.variant.has(FsDefect::RecomputedCrc);
         let crc = if recomputed { crc32c(page.bytes()) } else { owner.crc() };
         let (stream, node, slot, ino) = match owner {
             Owner::Data { holder, key: Key::Data(ino, _), .. } => {
@@ -207,7 +207,7 @@ impl Core {
     /// Whether `page` is what `owner` says it is; why not.
     fn check_moved(&self, owner: &Owner, page: &Page) -> Result<(), String> {
         let (expected, found) = (owner.crc(), crc32c(page.bytes()));
-        if expected != found && !self.options.has(Canary::RecomputedCrc) {
+        if expected != found && !self.options.variant.has(FsDefect::RecomputedCrc) {
             return Err(format!("expected CRC {expected:08x}, found {found:08x}"));
         }
         match owner {

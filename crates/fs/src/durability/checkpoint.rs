@@ -9,7 +9,6 @@
 
 use crate::alloc::heads::Head;
 use crate::blocked::{Blocked, Fetch, NotApplied};
-use crate::canary::Canary;
 use crate::core::{Core, Inner};
 use crate::format::{
     CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
@@ -23,6 +22,7 @@ use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::pool::{ReleaseProof, SuperzoneId};
 use furrow_log::record::{RecordId, blocks_for, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind};
+use furrow_policy::FsDefect;
 use furrow_rt::Nanos;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use smallvec::SmallVec;
@@ -560,7 +560,7 @@ impl Inner {
     async fn commit(self: &Rc<Self>, mut snapshot: Snapshot) -> Result<()> {
         let writer = self.core.borrow().writer.clone();
         let id = self.core.borrow().checkpoint.id + 1;
-        let early = self.core.borrow().options.has(Canary::ReuseBeforeRelease);
+        let early = self.core.borrow().options.variant.has(FsDefect::ReuseBeforeRelease);
         if early {
             self.release(id, &snapshot.releasable, Vec::new()).await?;
         }
@@ -616,7 +616,7 @@ impl Inner {
     /// where sync records of that time say.
     fn releasable(&self, at_cut: Vec<SuperzoneId>) -> Vec<SuperzoneId> {
         let core = self.core.borrow();
-        match core.options.has(Canary::ReleaseLiveRecord) {
+        match core.options.variant.has(FsDefect::ReleaseLiveRecord) {
             true => core.empty_superzones().collect(),
             false => at_cut,
         }

@@ -16,7 +16,6 @@ use replay::replay;
 use sync_scan::{SyncScan, scan_sync_log};
 
 use crate::alloc::heads::{Head, Streams};
-use crate::canary::Canary;
 use crate::core::{ChangedNodes, Core, Failed, Inner};
 use crate::durability::checkpoint::{self};
 use crate::durability::namespace_log::NamespaceLog;
@@ -33,6 +32,7 @@ use furrow_log::delta::{DeltaLayout, DeltaLog};
 use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool};
 use furrow_log::record::{self};
 use furrow_log::writer::{Kind as WriteKind, Writer, WriterOptions};
+use furrow_policy::{FsDefect, Pieces};
 use furrow_rt::{Notify, Page, Pool, Rt, Semaphore};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -78,7 +78,9 @@ pub(crate) async fn mount(
         return Err(Error::new(ErrorKind::WrongFormat, message));
     }
     check_heads(&*device, &found)?;
-    let scan = scan_sync_log(&*device, &found, &pages, options.has(Canary::SkippedRecord)).await?;
+    let scan =
+        scan_sync_log(&*device, &found, &pages, options.variant.has(FsDefect::SkippedRecord))
+            .await?;
     let deltas = delta_layouts(device.geometry(), &found.layout, &options)?;
     let (nat, sit) = tables(&*device, &found, &pages, &deltas).await?;
     trace(rt, 3);
@@ -151,8 +153,9 @@ pub(crate) fn delta_layouts(
     let mut deltas = Vec::new();
     for log in 0..layout.logs as usize {
         let halves = [layout.delta_half(log, 0), layout.delta_half(log, 1)];
-        let delta = DeltaLayout::new(geometry, halves, &sizes, kind::DELTA)?;
-        deltas.push(delta.with_canary(options.of_writer()));
+        let mut delta = DeltaLayout::new(geometry, halves, &sizes, kind::DELTA)?;
+        delta.defect = options.variant.defect.and_then(FsDefect::of_log);
+        deltas.push(delta);
     }
     Ok(deltas)
 }
@@ -166,14 +169,15 @@ fn writer(
     let writer = WriterOptions {
         queues: QUEUES,
         order: options.order,
-        command_blocks: options.command_blocks,
-        pieces: match options.large_zones.unwrap_or(layout.has_large_zones()) {
-            true => PIECES,
-            false => 1,
+        command_blocks: options.variant.commands.blocks(),
+        pieces: match options.variant.pieces {
+            Pieces::ByZone if !layout.has_large_zones() => 1,
+            Pieces::ByZone | Pieces::Several => PIECES,
         },
+        defect: options.variant.defect.and_then(FsDefect::of_log),
         ..WriterOptions::default()
     };
-    Writer::with_options(rt, device.clone(), writer.with_canary(options.of_writer()))
+    Writer::with_options(rt, device.clone(), writer)
 }
 
 /// The state of the checkpoint and what the records change of the pool.
@@ -234,7 +238,7 @@ pub(crate) fn assemble(
     let valid = superzone_valid.iter().map(|valid: &u32| u64::from(*valid)).sum();
     let used_ids = nat.iter().filter(|(_, entry)| entry.ino.get() != 0);
     let ids = NodeIds::new(layout.nodes, used_ids.map(|(nid, _)| nid));
-    let streams = Streams::new(&geometry, options.placement, &layout, groups, rt.now())?;
+    let streams = Streams::new(&geometry, options.variant.heads, &layout, groups, rt.now())?;
     let core = Core {
         rt: rt.clone(),
         device,

@@ -27,13 +27,13 @@
 //! read-only then.
 
 use crate::blocked::NotApplied;
-use crate::canary::Canary;
 use crate::core::{Core, Inner};
 use crate::tree::cache::Key;
 use furrow_log::Mark;
 use furrow_log::address::BlockAddr;
 use furrow_log::budget::Permit;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_policy::FsDefect;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -145,7 +145,7 @@ impl Core {
                 again.push(key);
             }
         }
-        for key in again.iter().filter(|_| !self.options.has(Canary::LostBlocks)) {
+        for key in again.iter().filter(|_| !self.options.variant.has(FsDefect::LostBlocks)) {
             self.cache.mark_dirty(key);
         }
         let lost = self.relocation.lost.iter();

@@ -18,7 +18,6 @@
 //! checkpoint comes first.
 
 use crate::blocked::{Blocked, NotApplied};
-use crate::canary::Canary;
 use crate::core::{Core, Inner};
 use crate::durability::namespace_log::Encoder;
 use crate::format::{HOLE, INCOMPAT_XATTRS, item, kind};
@@ -26,6 +25,7 @@ use crate::tree::node::attr;
 use crate::types::{Ino, Kind};
 use furrow_log::record::{RecordId, blocks_for, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind};
+use furrow_policy::FsDefect;
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::collections::BTreeMap;
@@ -185,7 +185,7 @@ impl Core {
         for (head, superzone, generation) in &self.allocated {
             out.u8(item::ALLOCATED).u8(*head).u32(*superzone).u32(*generation);
         }
-        let silent = self.options.has(Canary::NoWritePointers);
+        let silent = self.options.variant.has(FsDefect::NoWritePointers);
         for (zone, (end, _)) in self.unstable.iter().filter(|_| !silent) {
             let superzone = self.layout.superzone_of(*zone);
             let generation =
@@ -368,7 +368,7 @@ impl Inner {
             .await;
         self.after_dispatch();
         match dispatched {
-            Ok(Some(_)) if self.core.borrow().options.has(Canary::EarlyAck) => Ok(()),
+            Ok(Some(_)) if self.core.borrow().options.variant.has(FsDefect::EarlyAck) => Ok(()),
             Ok(Some((stamp, mark))) => self.make_stable(stamp, mark).await,
             Ok(None) => {
                 self.checkpoint(false).await?;

@@ -23,11 +23,12 @@ use crate::fsck::FsckReport;
 use crate::fsck::ring::LostCheckpoint;
 use crate::layout::{Layout, RING_ZONES};
 use crate::tables::delta_merge::TablePages;
-use crate::types::{Metadata, MountOptions};
+use crate::types::MountOptions;
 use furrow_log::address::BlockAddr;
 use furrow_log::delta::Extent;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_log::record::RecordHeader;
+use furrow_policy::{FsVariant, Metadata};
 use furrow_rt::{Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
@@ -49,7 +50,8 @@ pub(super) async fn mount(
     log: &mut Log,
 ) -> Result<Rc<Inner>> {
     // Tables are written whole, not as changes to what is damaged.
-    let mount = MountOptions { metadata: Metadata::Pair, ..quietly() };
+    let variant = FsVariant { metadata: Metadata::Pair, ..FsVariant::default() };
+    let mount = MountOptions { variant, ..quietly() };
     let pages = Pool::new(4096);
     let (mut found, impossible) = find(&*device, options, &pages, lost.as_ref(), log).await?;
     let closed = close_broken_heads(&*device, &mut found, log);

@@ -434,10 +434,10 @@ async fn records(inner: &Rc<Inner>, kind: u16, zones: std::ops::Range<u32>) -> V
 
 /// The tables written whole, then some changes in the delta log behind them.
 async fn write_tables(inner: &Rc<Inner>) -> Result<()> {
-    inner.core.borrow_mut().options.metadata = crate::types::Metadata::Pair;
+    inner.core.borrow_mut().options.variant.metadata = furrow_policy::Metadata::Pair;
     inner.core.borrow_mut().checkpoint.forced = true;
     inner.checkpoint(false).await?;
-    inner.core.borrow_mut().options.metadata = crate::types::Metadata::Log;
+    inner.core.borrow_mut().options.variant.metadata = furrow_policy::Metadata::Log;
     Ok(())
 }
 

@@ -17,15 +17,14 @@
 //!   writers are slowed; they never fail. Where that would leave too few zones empty it writes all
 //!   table pages, to empty zones: then only these are in use.
 
-use crate::canary::Canary;
 use crate::core::{Core, Inner};
 use crate::durability::checkpoint::TablePageBytes;
 use crate::format::{HOLE, UnitRef, kind, table};
-use crate::types::Metadata;
 use furrow_log::BlockAddr;
 use furrow_log::delta::{DeltaLog, Extent};
 use furrow_log::record::{RecordHeader, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind};
+use furrow_policy::{FsDefect, Metadata};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -115,7 +114,7 @@ impl Core {
         self.end_merge(log);
         let mut counts = [0; 2];
         self.tables_of(log).for_each(|table| counts[table] = dirty[table]);
-        if self.options.metadata == Metadata::Pair {
+        if self.options.variant.metadata == Metadata::Pair {
             return Plan::Write;
         }
         let delta = &self.logs[log].delta;
@@ -248,7 +247,7 @@ impl Core {
     /// In pairs of zones, as many zones are filled as all table pages need, and what they leave of
     /// the last one; then all table pages are copied.
     fn pair_is_full(&self, log: usize) -> bool {
-        if self.options.metadata != Metadata::Pair {
+        if self.options.variant.metadata != Metadata::Pair {
             return false;
         }
         let residents = crate::tables::table_zones::residents(&self.table_pages, &self.geometry);
@@ -320,7 +319,7 @@ impl Core {
         let checkpoint = self.checkpoint.id + 1;
         for (table, table_page) in batch {
             let Some(bytes) = self.table_page_bytes(table, table_page) else { continue };
-            if self.merging(log) == 0 && self.options.has(Canary::SkippedUnit) {
+            if self.merging(log) == 0 && self.options.variant.has(FsDefect::SkippedUnit) {
                 continue;
             }
             self.counters.merge_bytes += bytes.len() as u64;
@@ -415,7 +414,7 @@ impl Inner {
     pub(crate) fn resume_merge(self: &Rc<Self>) {
         {
             let core = &mut *self.core.borrow_mut();
-            if core.options.metadata == Metadata::Pair {
+            if core.options.variant.metadata == Metadata::Pair {
                 return;
             }
             for log in 0..core.logs.len() {

@@ -6,7 +6,6 @@
 
 use crate::alloc::space::Claim;
 use crate::blocked::{Blocked, NotApplied};
-use crate::canary::Canary;
 use crate::core::Core;
 use crate::durability::namespace_log::NameOp;
 use crate::format::{BLOCK, INCOMPAT_XATTRS, LINKS_MAX, NO_NODE, TARGET_MAX, class};
@@ -15,6 +14,7 @@ use crate::tree::dirent;
 use crate::tree::node::{as_inode_mut, attr, new_node, stamp};
 use crate::tree::rename_cycle::{Below, CycleCheck, Renamed};
 use crate::types::{Attr, Ino, Kind, NewNode, RenameMode, Time};
+use furrow_policy::FsDefect;
 use furrow_zone::{Error, ErrorKind};
 
 /// Levels from which on it is kept in memory where names are: smaller directories have at most
@@ -689,7 +689,7 @@ impl Core {
     /// `moved` took the place of something else: a recovery that shows the rename must show the
     /// content of `moved` too.
     fn carry(&mut self, moved: Found) {
-        let wanted = moved.kind == Kind::File && !self.options.has(Canary::BareRename);
+        let wanted = moved.kind == Kind::File && !self.options.variant.has(FsDefect::BareRename);
         if wanted && !self.replaying {
             self.namespace_log.carry(moved.ino);
         }

@@ -13,6 +13,7 @@ use crate::policy::Sync;
 use crate::workload::{Fill, Kind, Mode, Op, Order, Workload};
 use anyhow::{Context as _, Result, ensure};
 use furrow_fs::{Fs, Ino, MountOptions, NewNode, Order as WriteOrder, WriteData};
+use furrow_policy::Commands;
 use furrow_rt::{JoinHandle, Nanos, PAGE_SIZE, Rt};
 use furrow_zone::ZonedDevice;
 use std::cell::{Cell, RefCell};
@@ -61,8 +62,8 @@ impl Library {
             options.order = WriteOrder::Blocking;
         }
         if let Some(cap) = pages(host.request_cap.0) {
-            let own = options.command_blocks.unwrap_or(u32::MAX);
-            options.command_blocks = Some(own.min(cap as u32));
+            let own = options.variant.commands.blocks().unwrap_or(u32::MAX);
+            options.variant.commands = Commands::AtMost(own.min(cap as u32));
         }
         let made = Fs::format(rt, device.clone(), &profile.policy.mkfs()).await.context("mkfs")?;
         let fs = Fs::mount(rt, device.clone(), options.clone()).await.context("mount")?;

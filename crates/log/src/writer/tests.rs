@@ -82,8 +82,6 @@ fn shape(zones: u32, capacity: u64, small_sectors: bool) -> (Geometry, u64) {
     (shape, 8)
 }
 
-// With the canary feature there is another field.
-#[allow(clippy::needless_update)]
 fn options(order: Order, queues: u16, depth: u32) -> WriterOptions {
     WriterOptions { order, queues, depth, ..Default::default() }
 }

@@ -5,7 +5,8 @@ use crate::format::block;
 use crate::meta::Identity;
 use crate::recover::finish::{Stage, UnfinishedRecovery};
 use crate::stream::Origin;
-use crate::volume::{Canary, Volume};
+use crate::volume::Volume;
+use furrow_policy::RaidDefect;
 use furrow_rt::Page;
 use furrow_zone::Result;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +48,7 @@ impl Volume {
             Some(recovery) if recovery.stage < Stage::Repaired => recovery.torn.clone(),
             _ => return Ok(()),
         };
-        if self.has(Canary::TornStripe) {
+        if self.has(RaidDefect::TornStripe) {
             return Ok(());
         }
         let (mut trims, mut blocks, mut outdated) = (Vec::new(), Vec::new(), Vec::new());

@@ -19,7 +19,8 @@ use crate::fs::read_only;
 use furrow_emu::{Emulator, Fault, FaultKind, When};
 use furrow_fs::FsckOptions;
 use furrow_fs::{AccessTime, CleanOptions, GcOptions, OnDamage, VictimPolicy, WriteData};
-use furrow_fs::{Canary, Fs, Metadata, MkfsOptions, MountOptions, NewNode, Order, Placement};
+use furrow_fs::{Fs, MkfsOptions, MountOptions, NewNode, Order};
+use furrow_policy::{FsDefect, FsVariant, Metadata, Pieces, StreamHeads};
 use furrow_rt::{Nanos, Rng, Rt};
 use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, Lba, ZoneId, ZonedDevice};
 use std::cell::RefCell;
@@ -31,7 +32,7 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FsSubject {
     /// The defect it has, if any.
-    pub canary: Option<Canary>,
+    pub defect: Option<FsDefect>,
     /// Bits flip on the drive before it is reopened: errors are fine then, wrong answers are not.
     pub rot: bool,
     /// Only busy setups: in every run many clients sync much.
@@ -65,7 +66,7 @@ pub struct Setup {
 
 impl Setup {
     /// The setup of `case`: odd capacities, zones larger than their capacity, few permits.
-    pub fn draw(case: Case, canary: Option<Canary>) -> Setup {
+    pub fn draw(case: Case, defect: Option<FsDefect>) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0x5e70_9000);
         let capacity = 41 + rng.below(24);
         // Permits, and the widest superzone they allow.
@@ -97,11 +98,10 @@ impl Setup {
             commit_interval: [Nanos::MILLI, Nanos::SECOND, 5 * Nanos::SECOND]
                 [rng.below(3) as usize],
             cache_pages: [64, 256, 4096][rng.below(3) as usize],
-            placement: placement(case),
             order: order(case),
             gc: GcOptions::default(),
-            canary,
-            ..habits(case, canary)
+            variant: FsVariant { defect, heads: heads(case), ..FsVariant::default() },
+            ..habits(case, defect)
         };
         Setup {
             geometry,
@@ -137,16 +137,16 @@ pub(crate) fn in_sectors(geometry: &Geometry, more: u64) -> Geometry {
 }
 
 /// Half of the cases have several superzones open for each stream from the start.
-fn placement(case: Case) -> Placement {
+fn heads(case: Case) -> StreamHeads {
     let mut rng = Rng::new(case.seed ^ 0x41ea_d500);
-    if rng.one_in(2) { Placement::Quota } else { Placement::Fixed(2 + rng.below(3) as u32) }
+    if rng.one_in(2) { StreamHeads::Quota } else { StreamHeads::Fixed(2 + rng.below(3) as u32) }
 }
 
 /// Times of access, and what damage leads to.
-fn habits(case: Case, canary: Option<Canary>) -> MountOptions {
+fn habits(case: Case, defect: Option<FsDefect>) -> MountOptions {
     let mut rng = Rng::new(case.seed ^ 0x4ab1_7500);
     let access = [AccessTime::Relative, AccessTime::Always, AccessTime::Never];
-    let read_only = rng.one_in(4) && canary.is_none();
+    let read_only = rng.one_in(4) && defect.is_none();
     MountOptions {
         access_time: access[rng.below(3) as usize],
         directory_access_time: rng.one_in(2),
@@ -285,7 +285,8 @@ impl Setup {
             ..self.format
         };
         let metadata = if rng.one_in(5) { Metadata::Pair } else { Metadata::Log };
-        let mount = MountOptions { metadata, ..self.mount };
+        let variant = FsVariant { metadata, ..self.mount.variant };
+        let mount = MountOptions { variant, ..self.mount };
         let operations = 2 * self.operations;
         Setup { geometry, format, mount, syncing: true, operations, mounts: 2, ..self }
     }
@@ -310,7 +311,8 @@ impl Setup {
         let large_zones = Some(true);
         let format =
             MkfsOptions { width: None, sync_zones: None, logs: None, large_zones, ..self.format };
-        Setup { geometry, format, mount: MountOptions { large_zones, ..self.mount }, ..self }
+        let variant = FsVariant { pieces: Pieces::Several, ..self.mount.variant };
+        Setup { geometry, format, mount: MountOptions { variant, ..self.mount }, ..self }
     }
 
     /// The same on a drive of logical blocks of 512 bytes in some cases, whose zones may end within
@@ -664,7 +666,7 @@ async fn reopen_rotten(
 impl FsSubject {
     /// What this subject makes of the case.
     fn setup(&self, case: Case) -> Setup {
-        let setup = Setup::draw(case, self.canary);
+        let setup = Setup::draw(case, self.defect);
         let setup = match () {
             () if self.fsync => setup.busy(case),
             () if Setup::is_full(case) => setup.full(case),
@@ -680,7 +682,7 @@ impl FsSubject {
     /// True if the drive of this case has faults.
     fn fails(&self, case: Case) -> bool {
         // Other defects show without, and must.
-        let wanted = matches!(self.canary, None | Some(Canary::LostBlocks));
+        let wanted = matches!(self.defect, None | Some(FsDefect::LostBlocks));
         !self.rot && wanted && faults::strikes(case)
     }
 }
@@ -695,9 +697,9 @@ impl Subject for FsSubject {
             FsSubject { fsync: true, .. } => "fsync",
             _ => "fs",
         };
-        match self.canary {
+        match self.defect {
             None => name.to_owned(),
-            Some(canary) => format!("{name}:{canary:?}"),
+            Some(defect) => format!("{name}:{defect:?}"),
         }
     }
 
@@ -707,7 +709,10 @@ impl Subject for FsSubject {
 
     fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String> {
         let setup = self.setup(case);
-        let mount = MountOptions { canary: None, ..setup.mount };
+        let mount = MountOptions {
+            variant: FsVariant { defect: None, ..setup.mount.variant },
+            ..setup.mount
+        };
         let whole = Setup { mount, ..setup };
         Ok(rt.block_on(prepare(rt.clone(), device, whole))?)
     }

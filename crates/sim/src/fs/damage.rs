@@ -4,7 +4,7 @@
 //! A seed makes a file system with a history, cuts the power in half of the cases, and damages the
 //! image: bits, fields, blocks, at places that hold metadata more often than not. Checksums would
 //! catch nearly all of that, so in most cases they are made to fit again, up to the checkpoint, and
-//! those of nodes and content are not looked at (the canary that drops them): the code behind them
+//! those of nodes and content are not looked at (the defect that drops them): the code behind them
 //! is what is tried. What comes out is not judged; that is for the sweeps whose checksums hold.
 
 use crate::crash::Case;
@@ -13,9 +13,10 @@ use crate::image::{Image, Summary, restore};
 use furrow_emu::{Emulator, Medium, Options};
 use furrow_fs::dump::{Part, Which, dump};
 use furrow_fs::format::{BLOCK, CheckpointBody, StreamState, SuperblockBody, UnitRef, kind};
-use furrow_fs::{Canary, CleanOptions, Fs, FsckOptions, Ino, MountOptions, NewNode, WriteData};
+use furrow_fs::{CleanOptions, Fs, FsckOptions, Ino, MountOptions, NewNode, WriteData};
 use furrow_log::format::{ExtentEntry, RecordHeader};
 use furrow_log::record::crc32c_append;
+use furrow_policy::{FsDefect, FsVariant};
 use furrow_rt::{Config, Rng, Rt};
 use furrow_zone::ZonedDevice;
 use std::rc::Rc;
@@ -151,7 +152,7 @@ pub fn damaged(image: &Image, seed: u64) -> Result<Summary, String> {
     if mended {
         image.mend();
     }
-    let canary = (mended && rng.one_in(2)).then_some(Canary::DroppedCrc);
+    let defect = (mended && rng.one_in(2)).then_some(FsDefect::DroppedCrc);
     let read_only = rng.one_in(4);
     let rt = Rt::new(Config::shuffled(seed));
     let medium = Medium::memory(&image.geometry);
@@ -174,7 +175,8 @@ pub fn damaged(image: &Image, seed: u64) -> Result<Summary, String> {
         ] {
             let _ = dump(device.clone(), &part).await;
         }
-        let options = MountOptions { read_only, canary, ..MountOptions::default() };
+        let variant = FsVariant { defect, ..FsVariant::default() };
+        let options = MountOptions { read_only, variant, ..MountOptions::default() };
         if let Ok(fs) = Fs::mount(&on, device, options).await {
             summary.mounted = true;
             use_it(&fs).await;

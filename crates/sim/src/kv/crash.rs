@@ -4,7 +4,8 @@
 use crate::crash::{Case, Subject};
 use crate::kv::promises::{Change, Content, Event, Expected, History, Uid, bytes, failed};
 use furrow_emu::Emulator;
-use furrow_kv::{Canary, FileId, FormatOptions, Lifetime, Options, Policy, Store};
+use furrow_kv::{FileId, FormatOptions, Lifetime, Options, Policy, Store};
+use furrow_policy::{StoreDefect, StoreVariant};
 use furrow_rt::{Rng, Rt};
 use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, ZonedDevice};
 use std::cell::RefCell;
@@ -24,7 +25,7 @@ const FILLED: u64 = 60;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KvSubject {
     /// Its defect, if any.
-    pub canary: Option<Canary>,
+    pub defect: Option<StoreDefect>,
 }
 
 struct Client {
@@ -211,9 +212,14 @@ impl Client {
     }
 }
 
-fn options(canary: Option<Canary>, seed: u64) -> Options {
+fn options(defect: Option<StoreDefect>, seed: u64) -> Options {
     let policy = Policy::NAMES[(seed % Policy::NAMES.len() as u64) as usize].1;
-    Options { canary, policy, commit_interval: 50_000_000, ..Options::default() }
+    Options {
+        variant: StoreVariant { defect },
+        policy,
+        commit_interval: 50_000_000,
+        ..Options::default()
+    }
 }
 
 impl Subject for KvSubject {
@@ -221,9 +227,9 @@ impl Subject for KvSubject {
     type Expected = Expected;
 
     fn name(&self) -> String {
-        match self.canary {
+        match self.defect {
             None => "kv".to_owned(),
-            Some(canary) => format!("kv:{canary:?}"),
+            Some(defect) => format!("kv:{defect:?}"),
         }
     }
 
@@ -265,9 +271,9 @@ impl Subject for KvSubject {
         case: Case,
         history: Rc<RefCell<History>>,
     ) -> Result<(), String> {
-        let (rt2, canary) = (rt.clone(), self.canary);
+        let (rt2, defect) = (rt.clone(), self.defect);
         rt.block_on(async move {
-            let opened = Store::open(&rt2, device, options(canary, case.seed)).await;
+            let opened = Store::open(&rt2, device, options(defect, case.seed)).await;
             let store = opened.map_err(|error| failed("open", &error))?;
             let bytes: Rc<RefCell<BTreeMap<Uid, u64>>> = Rc::default();
             let clients: Vec<_> = (0..CLIENTS)
@@ -309,7 +315,7 @@ impl Subject for KvSubject {
         expected: &Expected,
     ) -> Result<(), String> {
         let (rt2, expected) = (rt.clone(), expected.clone());
-        let options = options(self.canary, case.seed);
+        let options = options(self.defect, case.seed);
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
         rt.block_on(async move {
             let checks = case.seed.is_multiple_of(4);

@@ -11,7 +11,8 @@ use crate::crash::{Case, Subject};
 use crate::kv::promises::{Change, Content, Event, Expected, History, Uid, bytes, failed};
 use furrow_emu::Emulator;
 use furrow_kv::trace::{Cause, Op, Record, Recording};
-use furrow_kv::{Canary, FileId, FormatOptions, Options, Policy, PreparedAppend, Store};
+use furrow_kv::{FileId, FormatOptions, Options, Policy, PreparedAppend, Store};
+use furrow_policy::{StoreDefect, StoreVariant};
 use furrow_rt::{Notify, PAGE_SIZE, Page, Pool, Rng, Rt};
 use furrow_zone::{BlockCount, ByteLen, Geometry, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -32,7 +33,7 @@ pub struct RecordedSubject {
     peak: u64,
     files: u64,
     /// The store's defect, if any.
-    pub canary: Option<Canary>,
+    pub defect: Option<StoreDefect>,
 }
 
 /// A path as a store lists it.
@@ -49,7 +50,7 @@ impl RecordedSubject {
     pub fn new(
         name: &str,
         bytes: &[u8],
-        canary: Option<Canary>,
+        defect: Option<StoreDefect>,
     ) -> Result<RecordedSubject, String> {
         let recording = Recording::decode(bytes).map_err(|error| error.to_string())?;
         let (mut now, mut peak, mut files) = (BTreeMap::new(), 0, 0);
@@ -87,7 +88,7 @@ impl RecordedSubject {
         }
         let causes = Arc::new(recording.causes());
         let (name, recording) = (name.to_owned(), Arc::new(recording));
-        Ok(RecordedSubject { name, recording, causes, peak, files, canary })
+        Ok(RecordedSubject { name, recording, causes, peak, files, defect })
     }
 
     /// How many calls it has.
@@ -97,8 +98,13 @@ impl RecordedSubject {
 
     fn options(&self, seed: u64) -> Options {
         let policy = Policy::NAMES[(seed % Policy::NAMES.len() as u64) as usize].1;
-        let canary = self.canary;
-        Options { canary, policy, commit_interval: 50_000_000, ..Options::default() }
+        let defect = self.defect;
+        Options {
+            variant: StoreVariant { defect },
+            policy,
+            commit_interval: 50_000_000,
+            ..Options::default()
+        }
     }
 }
 
@@ -363,9 +369,9 @@ impl Subject for RecordedSubject {
 
     fn name(&self) -> String {
         // As a command line has it.
-        match self.canary {
+        match self.defect {
             None => format!("recorded --recording {}", self.name),
-            Some(canary) => format!("recorded:{canary:?} --recording {}", self.name),
+            Some(defect) => format!("recorded:{defect:?} --recording {}", self.name),
         }
     }
 

@@ -18,10 +18,9 @@ use crate::kv::promises::failed;
 use crate::simulation::{Sink, Summary, on_executor};
 use client::{Client, Halt, History, Life, compare, look_through};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options as Drive, Snapshot, When};
-use furrow_kv::{
-    Canary, CheckOptions, FileId, FormatOptions, Options, Policy, Snapshot as Looked, Store,
-};
+use furrow_kv::{CheckOptions, FileId, FormatOptions, Options, Policy, Snapshot as Looked, Store};
 use furrow_log::ring::RingZones;
+use furrow_policy::{StoreDefect, StoreVariant};
 use furrow_rt::{Nanos, Rng, Rt};
 use furrow_zone::{
     BlockCount, ByteLen, Error, ErrorKind, Geometry, ZoneId, ZoneReport, ZoneState, ZonedDevice,
@@ -45,7 +44,7 @@ struct World {
     drive: Snapshot,
     expected: Expected,
     next: Uid,
-    canary: Option<Canary>,
+    defect: Option<StoreDefect>,
 }
 
 /// What happens in one life.
@@ -94,10 +93,14 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
 ///
 /// # Errors
 /// As [`simulate`]; it should find one, sooner or later.
-pub fn simulate_with(seed: u64, canary: Option<Canary>, sink: Sink<'_>) -> Result<Summary, String> {
+pub fn simulate_with(
+    seed: u64,
+    defect: Option<StoreDefect>,
+    sink: Sink<'_>,
+) -> Result<Summary, String> {
     let mut rng = Rng::new(seed ^ 0x6b_76e5);
     let mut summary = Summary::default();
-    let mut world = begin(seed, canary, &mut rng, &mut summary)?;
+    let mut world = begin(seed, defect, &mut rng, &mut summary)?;
     let Geometry { zones, zone_capacity, max_active, block_size, .. } = &world.geometry;
     sink(&format!(
         "{zones} zones of {zone_capacity} blocks of {block_size} bytes, active {max_active:?}, \
@@ -126,7 +129,7 @@ const REFUSED: &str = "a zone offline that held the newest records: refused";
 
 fn begin(
     seed: u64,
-    canary: Option<Canary>,
+    defect: Option<StoreDefect>,
     rng: &mut Rng,
     summary: &mut Summary,
 ) -> Result<World, String> {
@@ -149,7 +152,7 @@ fn begin(
     };
     let half_bytes = Some([1, 1, capacity * BLOCK / sectors * 3][rng.below(3) as usize]);
     let options = Options {
-        canary,
+        variant: StoreVariant { defect },
         clean_below: [5, 20, 40][rng.below(3) as usize],
         commit_interval: [5, 50, 1000][rng.below(3) as usize] * Nanos::MILLI,
         pages_in_flight: [64, 8192][rng.below(2) as usize],
@@ -172,7 +175,7 @@ fn begin(
     let (drive, ring) = drive?;
     let expected = Expected { names: vec![NameState::new()], contents: BTreeMap::new() };
     let filled = [40, 60, 60, 97][rng.below(4) as usize];
-    Ok(World { geometry, options, ring, filled, drive, expected, next: 0, canary })
+    Ok(World { geometry, options, ring, filled, drive, expected, next: 0, defect })
 }
 
 fn quiet(rng: &mut Rng) -> Plan {
@@ -335,7 +338,8 @@ fn live(
             history: history.clone(),
             reached: reached.clone(),
         };
-        let options = Options { canary: world.canary, ..world.options.clone() };
+        let options =
+            Options { variant: StoreVariant { defect: world.defect }, ..world.options.clone() };
         let all = life.all(rt.clone(), options, world.expected.clone(), struck);
         let lived = rt.block_on(all)?;
         let counters = emulator.counters();

@@ -9,7 +9,7 @@
 //! one under way, and each block it names is what was written there.
 //!
 //! The drive allows exactly as many active zones as streams are open: 1 for the ring, 1 for the
-//! delta log, 2 for data. The defects are those of `furrow-log` ([`Canary`]).
+//! delta log, 2 for data. The defects are those of `furrow-log` ([`LogDefect`]).
 //! It relocates nothing, and a run ends when no superzone is free.
 
 use crate::crash::{Case, Subject};
@@ -19,18 +19,13 @@ use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool, describe};
 use furrow_log::record::{self, Expect, RecordId, Uuid, crc32c};
 use furrow_log::{BlockAddr, Durability, Kind, Order, Writer, WriterOptions, read_blocks};
+use furrow_policy::LogDefect;
 use furrow_rt::{Page, Pages, Pool, Rng, Rt};
 use furrow_zone::{BlockCount, Geometry, QueueId, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
-
-pub use furrow_log::writer::Canary;
-
-/// All defects.
-pub const CANARIES: [Canary; 4] =
-    [Canary::SkipFlush, Canary::EarlyAck, Canary::IgnoreExtent, Canary::EarlyRelease];
 
 const ACCOUNTS: u32 = 24;
 const ENTRY: usize = 16;
@@ -187,16 +182,16 @@ struct Ledger {
     state: RefCell<State>,
 }
 
-fn layout(device: &dyn ZonedDevice, canary: Option<Canary>) -> Result<DeltaLayout, String> {
+fn layout(device: &dyn ZonedDevice, defect: Option<LogDefect>) -> Result<DeltaLayout, String> {
     let halves = [vec![ZoneId(2), ZoneId(3)], vec![ZoneId(4), ZoneId(5)]];
     let layout = DeltaLayout::new(device.geometry(), halves, &[ENTRY as u16], DELTA);
     let mut layout = layout.map_err(text)?;
-    layout.canary = canary;
+    layout.defect = defect;
     Ok(layout)
 }
 
-fn options(canary: Option<Canary>) -> WriterOptions {
-    WriterOptions { order: Order::Queued, queues: QUEUES, depth: 4, canary, ..Default::default() }
+fn options(defect: Option<LogDefect>) -> WriterOptions {
+    WriterOptions { order: Order::Queued, queues: QUEUES, depth: 4, defect, ..Default::default() }
 }
 
 fn report(device: &dyn ZonedDevice, zone: ZoneId) -> Result<ZoneReport, String> {
@@ -227,7 +222,7 @@ async fn scan(device: &dyn ZonedDevice, zone: ZoneId) -> Result<Vec<Checkpoint>,
 }
 
 /// Reads what the drive holds; changes nothing.
-async fn load(device: &Rc<dyn ZonedDevice>, canary: Option<Canary>) -> Result<Found, String> {
+async fn load(device: &Rc<dyn ZonedDevice>, defect: Option<LogDefect>) -> Result<Found, String> {
     let mut newest: Option<(Checkpoint, usize)> = None;
     for (index, zone) in RING.into_iter().enumerate() {
         for checkpoint in scan(&**device, zone).await? {
@@ -246,7 +241,7 @@ async fn load(device: &Rc<dyn ZonedDevice>, canary: Option<Canary>) -> Result<Fo
         }
         Ok(())
     };
-    let layout = layout(&**device, canary)?;
+    let layout = layout(&**device, defect)?;
     let pages = Pool::new(4);
     let replayed = layout.replay(&**device, &pages, &upto, &checkpoint.extents, apply);
     replayed.await.map_err(text)?;
@@ -293,14 +288,14 @@ impl Ledger {
     async fn open(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
-        canary: Option<Canary>,
+        defect: Option<LogDefect>,
     ) -> Result<(Rc<Ledger>, Vec<Entry>), String> {
-        let Found { checkpoint, zone, table } = load(&device, canary).await?;
-        let writer = Writer::with_options(rt, device.clone(), options(canary));
+        let Found { checkpoint, zone, table } = load(&device, defect).await?;
+        let writer = Writer::with_options(rt, device.clone(), options(defect));
         let pool = ZonePool::new(&writer, &checkpoint.descriptors, 2).map_err(text)?;
         pool.checkpoint_durable(checkpoint.number);
         let pages = Pool::new(16);
-        let layout = layout(&*device, canary)?;
+        let layout = layout(&*device, defect)?;
         let log =
             DeltaLog::recover(&writer, layout, &pages, None, checkpoint.half).map_err(text)?;
         let state = State {
@@ -581,10 +576,10 @@ async fn run(
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
     seed: u64,
-    canary: Option<Canary>,
+    defect: Option<LogDefect>,
     history: Rc<RefCell<History>>,
 ) -> Result<(), String> {
-    let (ledger, _) = Ledger::open(&rt, device, canary).await?;
+    let (ledger, _) = Ledger::open(&rt, device, defect).await?;
     let mut rng = Rng::new(seed);
     let mut version = 0;
     for _ in 0..30 {
@@ -618,10 +613,10 @@ async fn check(
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
     seed: u64,
-    canary: Option<Canary>,
+    defect: Option<LogDefect>,
     expected: Vec<Versions>,
 ) -> Result<(), String> {
-    let (ledger, table) = Ledger::open(&rt, device.clone(), canary).await?;
+    let (ledger, table) = Ledger::open(&rt, device.clone(), defect).await?;
     let found = versions(&table);
     if !expected.contains(&found) {
         return Err(format!("versions {found:?}, expected one of {expected:?}"));
@@ -638,7 +633,7 @@ async fn check(
         ledger.commit(None).await?;
         ledger.release_dead().await?;
     }
-    let again = load(&device, canary).await?;
+    let again = load(&device, defect).await?;
     if versions(&again.table) != found {
         return Err(format!("versions {:?} after use, were {found:?}", versions(&again.table)));
     }
@@ -649,7 +644,7 @@ async fn check(
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogSubject {
     /// The defect `furrow-log` has, if any.
-    pub canary: Option<Canary>,
+    pub defect: Option<LogDefect>,
 }
 
 impl Subject for LogSubject {
@@ -657,9 +652,9 @@ impl Subject for LogSubject {
     type Expected = Vec<Versions>;
 
     fn name(&self) -> String {
-        match self.canary {
+        match self.defect {
             None => "ledger".to_owned(),
-            Some(canary) => format!("ledger:{canary:?}"),
+            Some(defect) => format!("ledger:{defect:?}"),
         }
     }
 
@@ -687,7 +682,7 @@ impl Subject for LogSubject {
         case: Case,
         history: Rc<RefCell<History>>,
     ) -> Result<(), String> {
-        rt.block_on(run(rt.clone(), device, case.seed, self.canary, history))
+        rt.block_on(run(rt.clone(), device, case.seed, self.defect, history))
     }
 
     fn mark(history: &History) -> usize {
@@ -716,7 +711,7 @@ impl Subject for LogSubject {
             rt.clone(),
             Rc::new(drive.clone()),
             case.seed,
-            self.canary,
+            self.defect,
             expected.clone(),
         ))
     }

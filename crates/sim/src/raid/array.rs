@@ -3,7 +3,8 @@
 use crate::crash::Case;
 use crate::fs::crash::in_sectors;
 use crate::raid::part::Part;
-use furrow_raid::{Canary, Config, DriveOptions, Level, Options, Placement, Shape, Volume};
+use furrow_policy::{RaidDefect, RaidVariant};
+use furrow_raid::{Config, DriveOptions, Level, Options, Placement, Shape, Volume};
 use furrow_raid::{assemble, examine};
 use furrow_rt::{Rng, Rt};
 use furrow_zone::{Error, Geometry, ZonedDevice};
@@ -48,7 +49,7 @@ pub struct Array {
 
 impl Array {
     /// The array of a case.
-    pub fn draw(case: Case, rng: &mut Rng, canary: Option<Canary>) -> Array {
+    pub fn draw(case: Case, rng: &mut Rng, defect: Option<RaidDefect>) -> Array {
         let (level, drives) = SHAPES[rng.below(SHAPES.len() as u64) as usize];
         // So many blocks that the map does not fit its memory, and is read and written all the
         // time. Drawn apart: seeds that failed once stay what they were.
@@ -79,16 +80,12 @@ impl Array {
             ..Config::new(level, &geometry)
         };
         let options = Options {
-            drive: DriveOptions {
-                queues: 2,
-                depth: 1 + rng.below(6) as u32,
-                ..DriveOptions::default()
-            },
+            drive: DriveOptions { queues: 2, depth: 1 + rng.below(6) as u32 },
             depth: 1 + rng.below(6) as u32,
             checkpoint_blocks: 20 + rng.below(200),
             map_memory: u64::from(bounded),
             rebuild_pause: [0, 0, 30_000, 300_000][rng.below(4) as usize],
-            canary,
+            variant: RaidVariant { defect, ..RaidVariant::default() },
             ..Options::default()
         };
         let mut array = Array { level, drives, config, options, geometry };

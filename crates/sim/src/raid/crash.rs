@@ -16,7 +16,8 @@ use crate::raid::array::{Array, SHAPES, devices, promote, seats};
 use crate::raid::oracle::{AFTER, Blocks, TRIM, page};
 use crate::raid::part::Part;
 use furrow_emu::Emulator;
-use furrow_raid::{Canary, Examined, Level, MemberState, Placement, Volume, create, examine};
+use furrow_policy::RaidDefect;
+use furrow_raid::{Examined, Level, MemberState, Placement, Volume, create, examine};
 use furrow_rt::{Notify, Pages, Rng, Rt};
 use furrow_zone::{Geometry, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -118,7 +119,7 @@ impl Expected {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RaidSubject {
     /// The defect.
-    pub canary: Option<Canary>,
+    pub defect: Option<RaidDefect>,
 }
 
 /// Members that fail in a run, and what becomes of them.
@@ -146,9 +147,9 @@ struct Setup {
     lazy: bool,
 }
 
-fn setup(case: Case, canary: Option<Canary>) -> Setup {
+fn setup(case: Case, defect: Option<RaidDefect>) -> Setup {
     let mut rng = Rng::new(case.seed ^ 0x7a1d);
-    let array = Array::draw(case, &mut rng, canary);
+    let array = Array::draw(case, &mut rng, defect);
     let operations = 40 + rng.below(160);
     let mut rounds = Vec::new();
     let tolerated = array.tolerates();
@@ -324,9 +325,9 @@ impl Subject for RaidSubject {
     type Expected = Expected;
 
     fn name(&self) -> String {
-        match self.canary {
+        match self.defect {
             None => "raid".to_owned(),
-            Some(canary) => format!("raid:{canary:?}"),
+            Some(defect) => format!("raid:{defect:?}"),
         }
     }
 
@@ -335,7 +336,7 @@ impl Subject for RaidSubject {
     }
 
     fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String> {
-        let Setup { array, .. } = setup(case, self.canary);
+        let Setup { array, .. } = setup(case, self.defect);
         let parts = Part::split(rt, &device, array.parts());
         let rt2 = rt.clone();
         rt.block_on(async move {
@@ -353,7 +354,7 @@ impl Subject for RaidSubject {
         case: Case,
         history: Rc<RefCell<History>>,
     ) -> Result<(), String> {
-        let Setup { array, rounds, operations, patient, lazy } = setup(case, self.canary);
+        let Setup { array, rounds, operations, patient, lazy } = setup(case, self.defect);
         let parts = Part::split(rt, &device, array.parts());
         let rt2 = rt.clone();
         rt.block_on(async move {
@@ -421,7 +422,7 @@ impl Subject for RaidSubject {
         case: Case,
         expected: &Expected,
     ) -> Result<(), String> {
-        let Setup { array, .. } = setup(case, self.canary);
+        let Setup { array, .. } = setup(case, self.defect);
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
         let expected = expected.clone();
         let reopening = Reopening { rt: rt.clone(), device, array, case, expected };

@@ -1,0 +1,131 @@
+//! Variants of the file system: rules of placement, of writes and of tables.
+
+use crate::FsDefect;
+
+/// Which file system runs. The default is the product.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct FsVariant {
+    /// The defect built in, if any.
+    pub defect: Option<FsDefect>,
+    /// How many superzones each stream writes to at once.
+    pub heads: StreamHeads,
+    /// Quotas: a stream that writes much gets more before its window has ended.
+    pub early_quota: Rule,
+    /// A superzone is opened where the stream has none and least is going to be written, instead of
+    /// where fewest are open.
+    pub open_by_load: Rule,
+    /// A stream continues with the superzone on whose dies least was written, instead of the next.
+    pub weighed_turns: Rule,
+    /// When a stream's next superzone is opened.
+    pub superzones: SuperzoneTurn,
+    /// How changed tables reach the drive.
+    pub metadata: Metadata,
+    /// How large write commands are.
+    pub commands: Commands,
+    /// How many commands go to a zone at once.
+    pub pieces: Pieces,
+}
+
+impl FsVariant {
+    /// Whether this variant has the defect.
+    #[inline]
+    pub fn has(&self, defect: FsDefect) -> bool {
+        self.defect == Some(defect)
+    }
+}
+
+impl std::fmt::Debug for FsVariant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        crate::print(f, *self == FsVariant::default())
+    }
+}
+
+/// A rule of the product that a variant can do without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rule {
+    /// As in the product.
+    #[default]
+    Kept,
+    /// Without it.
+    LeftOut,
+}
+
+impl Rule {
+    /// Whether the rule holds.
+    #[inline]
+    pub fn holds(self) -> bool {
+        self == Rule::Kept
+    }
+
+    /// `LeftOut` if `left_out`.
+    pub fn unless(left_out: bool) -> Rule {
+        if left_out { Rule::LeftOut } else { Rule::Kept }
+    }
+}
+
+/// How many superzones each log stream writes to at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StreamHeads {
+    /// As many as its share of what is written, decided each second (Z-LFS, section 4.2).
+    #[default]
+    Quota,
+    /// The same number for each, 1 to 8, as far as the drive's active zones allow: the baselines.
+    Fixed(u32),
+    /// So many, 1 to 8, for hot, warm and cold data and for hot, warm and cold nodes: a split
+    /// that somebody has decided beforehand. Where streams are folded, the first ones count.
+    Split([u8; 6]),
+}
+
+/// When the next superzone of a stream is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SuperzoneTurn {
+    /// After the writes of the one before, column by column.
+    #[default]
+    After,
+    /// While writes of the one before are in flight, as F2FS does: more zones are active then than
+    /// the engine accounts for. For measurements on drives that allow many.
+    Overlapping,
+}
+
+/// How changed table entries reach the drive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Metadata {
+    /// Through the delta log, which is merged into the tables in the background (Z-LFS).
+    #[default]
+    Log,
+    /// Each checkpoint appends every table page that changed to the tables, and all pages are
+    /// copied to other zones when there is no room: the plain pairs of zones that Z-LFS is compared
+    /// with. The delta log is not used. Meant for a file system made with table pages of one block.
+    /// Repair writes so, too: tables whole, not as changes to something damaged.
+    Pair,
+}
+
+/// How large write commands are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Commands {
+    /// As large as the drive takes them.
+    #[default]
+    Largest,
+    /// Of so many blocks (4 KiB) at most, if that is less.
+    AtMost(u32),
+}
+
+impl Commands {
+    /// Most blocks of a write command, if there is another limit than the drive's.
+    pub fn blocks(self) -> Option<u32> {
+        match self {
+            Commands::Largest => None,
+            Commands::AtMost(blocks) => Some(blocks),
+        }
+    }
+}
+
+/// How many commands writes that wait for a zone go in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pieces {
+    /// Several where zones are large, one where they are small.
+    #[default]
+    ByZone,
+    /// Several, as is right for large zones.
+    Several,
+}

@@ -1,0 +1,54 @@
+//! What only experiments and tests of tests may ask of an engine: other rules than the product's,
+//! to see what a rule is worth, and defects built in on purpose, which the tests must catch.
+//!
+//! Each engine takes a *variant* in its options; the default one is the product. Simulation and
+//! laboratory depend on this crate, the programs and libraries that are installed do not. Engines
+//! do not re-export names of it.
+//!
+//! Invariants
+//! - Every field of a variant is an enum of this crate whose default is the product's rule. So code
+//!   that cannot name this crate can neither write down another value nor compute one.
+//! - Nothing here reads a value from text, and no method makes one variant of another.
+//! - Nothing of the names of defects is in a program that does not name them: a variant prints
+//!   itself without them.
+//! - Asking for a defect is the comparison of one byte.
+
+mod defect;
+mod fs;
+mod raid;
+mod store;
+
+pub use defect::{FsDefect, LogDefect, RaidDefect, StoreDefect};
+pub use fs::{Commands, FsVariant, Metadata, Pieces, Rule, StreamHeads, SuperzoneTurn};
+pub use raid::{AppendPieces, Appends, Join, RaidVariant, StripeTables, ZoneWrites};
+pub use store::StoreVariant;
+
+/// How a variant prints itself, without the names of what it may hold.
+fn print(f: &mut std::fmt::Formatter<'_>, is_product: bool) -> std::fmt::Result {
+    f.write_str(if is_product { "the product" } else { "an experiment" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_the_product_and_anything_else_is_not() {
+        assert_eq!(format!("{:?}", FsVariant::default()), "the product");
+        assert_eq!(format!("{:?}", RaidVariant::default()), "the product");
+        assert_eq!(format!("{:?}", StoreVariant::default()), "the product");
+        let early = FsVariant { early_quota: Rule::LeftOut, ..FsVariant::default() };
+        assert_eq!(format!("{early:?}"), "an experiment");
+        let defective = StoreVariant { defect: Some(StoreDefect::EarlySync) };
+        assert_eq!(format!("{defective:?}"), "an experiment");
+        assert!(defective.has(StoreDefect::EarlySync) && !defective.has(StoreDefect::OlderHalf));
+    }
+
+    #[test]
+    fn asking_for_a_defect_compares_one_byte() {
+        assert_eq!(size_of::<Option<FsDefect>>(), 1);
+        assert_eq!(size_of::<Option<RaidDefect>>(), 1);
+        assert_eq!(size_of::<Option<StoreDefect>>(), 1);
+        assert_eq!(size_of::<Option<LogDefect>>(), 1);
+    }
+}
