@@ -2,12 +2,13 @@
 
 use crate::checkpoint::{Image, State};
 use crate::drive::{Drive, Found, newest_state, reports, ring_start};
-use crate::format::{ArrayBody, BARE, MAPPED, MemberEntry, NONE, SegmentEntry};
+use crate::format::{ArrayBody, MAPPED, MemberEntry, NONE, SegmentEntry};
 use crate::hot_spare;
 use crate::level::{Level, Placement};
 use crate::map::Map;
 use crate::member::{Errors, Member, MemberState, Refusals};
-use crate::shape::{Config, Shape, held, internal_chunk, is_bare};
+use crate::meta::MetaPlace;
+use crate::shape::{Config, Shape, held, internal_chunk};
 use crate::stale_members;
 use crate::stream::{Stream, Use};
 use crate::volume::{Inner, Options, Segment, Volume};
@@ -15,7 +16,7 @@ use crate::watchdog::Watchdog;
 use furrow_log::Uuid;
 use furrow_log::record::crc32c;
 use furrow_policy::Appends;
-use furrow_rt::{Notify, Page, Pool, Ranges, Rt, Semaphore};
+use furrow_rt::{Notify, Page, Pool, Ranges, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -120,7 +121,7 @@ impl Parsed {
     fn shape(&self, first_zone: u32) -> Result<Shape> {
         let (body, config) = (&self.body, self.config());
         let placement = Placement::new(config.level, body.drives.get())?;
-        let (rows, bare) = (body.rows.get(), body.incompat.get() & BARE != 0);
+        let (rows, meta) = (body.rows.get(), MetaPlace::from_incompat(body.incompat.get()));
         if config.chunk_small == 0 || config.chunk_large == 0 {
             return Err(Error::new(ErrorKind::Corrupt, "state record: chunks of no blocks"));
         }
@@ -134,8 +135,8 @@ impl Parsed {
             blocks: body.blocks.get(),
             mappings: body.mappings.get(),
             kept: crate::shape::KEPT,
-            held: held(&config, &placement, rows, bare),
-            bare,
+            held: held(&config, &placement, rows, meta),
+            meta,
         };
         let numbers = u64::from(shape.slots) * u64::from(shape.rows) * u64::from(placement.k);
         let whole = shape.rows > 0
@@ -146,7 +147,7 @@ impl Parsed {
             && config.small > 0
             && shape.rows.is_multiple_of(config.chunk_small)
             && shape.rows.is_multiple_of(config.chunk_large)
-            && !(shape.bare && config.group > 1)
+            && (config.group <= 1 || shape.meta.takes_groups())
             && u64::from(shape.rows) + 1 + u64::from(shape.footer_blocks())
                 <= u64::from(shape.capacity);
         if whole {
@@ -353,8 +354,7 @@ fn start(
         segments: RefCell::new(segments),
         map: RefCell::new(Map::new(image.root.clone())),
         paging: crate::paging::Paging::new(options.map_memory),
-        listings: RefCell::default(),
-        footer_reads: Semaphore::new(1),
+        meta: crate::meta::inband::lookup::State::default(),
         streams,
         pages: Pool::new(PAGES),
         zero_crc: crc32c(zero.bytes()),
@@ -544,8 +544,8 @@ fn check_device(device: &dyn ZonedDevice, shape: &Shape, config: &Config) -> Res
     let geometry = device.geometry();
     config.check_permits(&format!("{} has", device.name()), geometry)?;
     let capacity = furrow_log::address::blocks_per_zone(geometry);
-    if is_bare(geometry) != shape.bare {
-        let than = if shape.bare { "without" } else { "with" };
+    if MetaPlace::of(geometry) != shape.meta {
+        let than = shape.meta.with_or_without();
         return Err(Error::new(
             ErrorKind::WrongFormat,
             format!(

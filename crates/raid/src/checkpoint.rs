@@ -7,7 +7,7 @@
 //!
 //! The same record is written, with the last checkpoint's content, when a member fails.
 
-use crate::format::{ArrayBody, BARE, MemberEntry, SegmentEntry, kind, segment};
+use crate::format::{ArrayBody, MemberEntry, SegmentEntry, kind, segment};
 use crate::member::MemberState;
 use crate::volume::{SegmentState, Volume};
 use furrow_log::record::{RecordId, seal};
@@ -220,7 +220,7 @@ impl Volume {
         let mut body = ArrayBody::new_zeroed();
         let label = config.label.as_bytes();
         body.label[..label.len()].copy_from_slice(label);
-        body.incompat = if shape.bare { BARE } else { 0 }.into();
+        body.incompat = shape.meta.incompat().into();
         body.created = self.0.created.into();
         body.events = self.0.events.get().into();
         body.blocks = shape.blocks.into();

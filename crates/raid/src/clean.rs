@@ -9,14 +9,10 @@ use crate::event::Event;
 use crate::format::{NONE, block};
 use crate::map::Map;
 use crate::member::MemberState;
-use crate::meta::inband;
 use crate::shape::internal_chunk;
 use crate::volume::{Segment, SegmentState, Volume};
 use furrow_log::pool::ReleaseProof;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
-
-/// Blocks moved together, at most, if a stripe is not more.
-const BATCH: u32 = 128;
 
 impl Volume {
     /// Starts what the volume does by itself.
@@ -221,7 +217,7 @@ impl Volume {
     /// Blocks moved together: whole stripes, as the rest of the last is zeros.
     pub(crate) fn batch(&self) -> usize {
         let data = internal_chunk(&self.0.config) * self.0.shape.placement.k;
-        let stripes = if self.0.shape.bare { inband::batch(data) } else { (BATCH / data).max(1) };
+        let stripes = self.0.shape.meta.batch(data);
         (stripes * data) as usize
     }
 

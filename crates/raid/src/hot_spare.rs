@@ -7,7 +7,7 @@
 
 use crate::assemble::{Examined, Given, check_empty, erase, erase_but, find};
 use crate::drive::{Drive, Found};
-use crate::format::{BARE, MemberEntry, SpareBody, kind};
+use crate::format::{MemberEntry, SpareBody, kind};
 use crate::level::Level;
 use crate::member::MemberState;
 use crate::volume::Volume;
@@ -169,7 +169,7 @@ impl Volume {
     fn spare_body(&self) -> SpareBody {
         let (shape, config) = (&self.0.shape, &self.0.config);
         let mut body = SpareBody::new_zeroed();
-        body.incompat = if shape.bare { BARE } else { 0 }.into();
+        body.incompat = shape.meta.incompat().into();
         let label = config.label.as_bytes();
         body.label[..label.len()].copy_from_slice(label);
         body.created = self.0.created.into();

@@ -1,98 +1,237 @@
-//! What lies beside blocks: made at dispatch, checked at every read from a drive.
+//! Metadata: what each block on a drive is. It is made at dispatch and checked at every read.
+//!
+//! Where it is depends on the drives: out-of-band, beside each block, or in-band, in metadata stripes
+//! among the data. The rest of the crate notes what it writes ([`OpenMeta::note`]), waits until that
+//! is covered ([`OpenMeta::join`]), looks up what it read ([`Volume::lookup`]) and scans zones
+//! ([`scan`]), all without asking where.
+//!
+//! Invariant: only this folder asks where metadata is.
 
+pub(crate) mod footer;
+mod identity;
 pub(crate) mod inband;
+pub(crate) mod oob;
 pub(crate) mod scan;
 
-use crate::format::{BlockMeta, CODED, NONE, block};
-use furrow_log::record::crc32c;
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+pub(crate) use identity::{Identity, coded, filler, open, seal};
+pub(crate) use inband::is_own;
 
-/// The coded part of a block's metadata: what the data block is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) lba: u64,
-    pub(crate) sequence: u64,
-    pub(crate) crc: u32,
-    pub(crate) kind: u8,
+use crate::format::{BARE, BlockMeta, WINDOW};
+use crate::meta::inband::{Cover, Listing, Sent, Windows};
+use crate::read::Place;
+use crate::volume::Volume;
+use furrow_log::address::oob_per_block;
+use furrow_log::pool::ReadPin;
+use furrow_rt::JoinHandle;
+use furrow_zone::Geometry;
+use std::rc::Rc;
+
+/// Where the metadata of an array's blocks is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaPlace {
+    /// Beside each block, in the out-of-band area of its drive.
+    OutOfBand,
+    /// In metadata stripes among the data: drives have no out-of-band area that is large enough.
+    InBand,
 }
 
-impl Identity {
-    /// As it is coded.
-    pub(crate) fn bytes(&self) -> [u8; CODED] {
-        let mut meta = BlockMeta::new_zeroed();
-        meta.lba = self.lba.into();
-        meta.sequence = self.sequence.into();
-        meta.crc = self.crc.into();
-        meta.kind = u32::from(self.kind).into();
-        meta.as_bytes()[..CODED].try_into().expect("invariant: a metadata starts with its code")
+/// Whether a drive has too few out-of-band bytes for a block's metadata.
+pub fn is_bare(geometry: &Geometry) -> bool {
+    MetaPlace::of(geometry) == MetaPlace::InBand
+}
+
+impl MetaPlace {
+    /// Where it is on drives of a geometry.
+    pub fn of(geometry: &Geometry) -> MetaPlace {
+        if oob::fits(geometry) { MetaPlace::OutOfBand } else { MetaPlace::InBand }
     }
 
-    /// From its code; `None` if no data block is like that.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Identity> {
-        let mut meta = BlockMeta::new_zeroed();
-        meta.as_mut_bytes()[..CODED].copy_from_slice(bytes.get(..CODED)?);
-        let kind = u8::try_from(meta.kind.get()).ok().filter(|kind| *kind <= block::TRIM)?;
-        Some(Identity {
-            lba: meta.lba.get(),
-            sequence: meta.sequence.get(),
-            crc: meta.crc.get(),
-            kind,
-        })
+    /// From the incompatible features of a state record.
+    pub(crate) fn from_incompat(bits: u64) -> MetaPlace {
+        if bits & BARE == 0 { MetaPlace::OutOfBand } else { MetaPlace::InBand }
     }
-}
 
-/// Seals the metadata of a block of `stripe` of the segment with sequence `segment`.
-pub(crate) fn seal(coded: &[u8; CODED], segment: u64, stripe: u32, own_crc: u32) -> BlockMeta {
-    let mut meta = BlockMeta::new_zeroed();
-    meta.as_mut_bytes()[..CODED].copy_from_slice(coded);
-    meta.segment = segment.into();
-    meta.stripe = stripe.into();
-    meta.own_crc = own_crc.into();
-    meta.check = checksum(&meta).into();
-    meta
-}
-
-/// The metadata of a block that belongs to no stripe: it fills a zone up.
-pub(crate) fn filler(segment: u64, own_crc: u32) -> BlockMeta {
-    seal(&[0; CODED], segment, NONE, own_crc)
-}
-
-fn checksum(meta: &BlockMeta) -> u32 {
-    let end = core::mem::offset_of!(BlockMeta, check);
-    crc32c(&meta.as_bytes()[..end])
-}
-
-/// The metadata at the start of a block's out-of-band bytes, if it is whole and of `segment`.
-pub(crate) fn open(bytes: &[u8], segment: u64) -> Option<BlockMeta> {
-    let (meta, _) = BlockMeta::read_from_prefix(bytes).ok()?;
-    (meta.check.get() == checksum(&meta) && meta.segment.get() == segment).then_some(meta)
-}
-
-/// The coded part as it is beside the block.
-pub(crate) fn coded(meta: &BlockMeta) -> [u8; CODED] {
-    meta.as_bytes()[..CODED].try_into().expect("invariant: a metadata starts with its code")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn metadata_opens_as_sealed_and_every_flip_is_caught(
-            lba in any::<u64>(), sequence in any::<u64>(), crc in any::<u32>(), kind in 0..4u8,
-            segment in any::<u64>(), stripe in any::<u32>(), bit in 0..44 * 8usize,
-        ) {
-            let identity = Identity { lba, sequence, crc, kind };
-            let meta = seal(&identity.bytes(), segment, stripe, crc);
-            let mut bytes = meta.as_bytes().to_vec();
-            let opened = open(&bytes, segment).unwrap();
-            prop_assert_eq!(Identity::from_bytes(&coded(&opened)), Some(identity));
-            prop_assert!(open(&bytes, segment ^ 1).is_none());
-            prop_assert!(open(&bytes[1..], segment).is_none());
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(open(&bytes, segment).is_none());
+    /// As incompatible features of a state record.
+    pub(crate) fn incompat(self) -> u64 {
+        match self {
+            MetaPlace::OutOfBand => 0,
+            MetaPlace::InBand => BARE,
         }
+    }
+
+    /// Whether chunks may land anywhere in groups of stripes (Zone Append).
+    pub(crate) fn takes_groups(self) -> bool {
+        self == MetaPlace::OutOfBand
+    }
+
+    /// What an array has of its drives, for messages.
+    pub(crate) fn with_or_without(self) -> &'static str {
+        match self {
+            MetaPlace::OutOfBand => "with",
+            MetaPlace::InBand => "without",
+        }
+    }
+
+    /// The out-of-band bytes that a drive of the array needs, for messages.
+    pub(crate) fn needs(self) -> String {
+        match self {
+            MetaPlace::OutOfBand => format!("with {}", BlockMeta::SIZE),
+            MetaPlace::InBand => format!("with less than {}, as the others", BlockMeta::SIZE),
+        }
+    }
+
+    /// Blocks that cleaning gets into a segment of `all` data blocks, in stripes of `data`.
+    pub(crate) fn capacity(self, all: u32, data: u32) -> u32 {
+        match self {
+            MetaPlace::OutOfBand => all,
+            MetaPlace::InBand => inband::capacity(all / data, data) * data,
+        }
+    }
+
+    /// Stripes of `data` blocks that cleaning writes together.
+    pub(crate) fn batch(self, data: u32) -> u32 {
+        match self {
+            MetaPlace::OutOfBand => oob::batch(data),
+            MetaPlace::InBand => inband::batch(data),
+        }
+    }
+
+    /// Stripes that may be in flight in a segment of the volume's own writes: `depth`, unless
+    /// cleaning has to fill windows. How much space cleaning makes does not hang on an option.
+    pub(crate) fn internal_depth(self, depth: u32) -> u32 {
+        match self {
+            MetaPlace::OutOfBand => depth,
+            MetaPlace::InBand => WINDOW,
+        }
+    }
+}
+
+/// The metadata of an open segment that is not on the drives yet: nothing where it lies beside the
+/// blocks.
+#[derive(Clone, Default)]
+pub(crate) struct OpenMeta(Option<Rc<Windows>>);
+
+impl OpenMeta {
+    pub(crate) fn new(place: MetaPlace, chunk: u32, drives: u32) -> OpenMeta {
+        match place {
+            MetaPlace::OutOfBand => OpenMeta(None),
+            MetaPlace::InBand => OpenMeta(Some(Rc::new(Windows::new(chunk, drives)))),
+        }
+    }
+
+    /// Notes the metadata of the chunk of a stripe on a drive; stripes come in order. Returns the
+    /// bytes of it that go beside the blocks.
+    pub(crate) fn note<'a>(&self, stripe: u32, drive: u32, metas: &'a [u8]) -> &'a [u8] {
+        match &self.0 {
+            None => metas,
+            Some(windows) => {
+                windows.note(stripe, drive, metas);
+                &[]
+            }
+        }
+    }
+
+    /// Whether the next stripe of a segment of `stripes` has to be one of metadata.
+    pub(crate) fn ends_window(&self, next: u32, stripes: u32) -> bool {
+        self.0.is_some() && inband::ends(next, stripes)
+    }
+
+    /// Stripes of a segment of `stripes` of which any may be of data: the last one may not.
+    pub(crate) fn data_stripes(&self, stripes: u32) -> u32 {
+        stripes - u32::from(self.0.is_some())
+    }
+
+    /// Joins the stripes that wait for a metadata stripe, with one that was just noted. Returns what
+    /// it has to wait for, if for anything; and whether the caller has to ask [`OpenMeta::is_due`]
+    /// once this turn is over.
+    pub(crate) fn join(&self) -> Option<(Rc<Cover>, bool)> {
+        self.0.as_ref().map(|windows| windows.join())
+    }
+
+    /// Whether stripes wait for a metadata stripe and none is under way.
+    pub(crate) fn is_due(&self) -> bool {
+        self.0.as_ref().is_some_and(|windows| windows.is_due())
+    }
+
+    /// Sends a metadata stripe, as stripe `number` of a segment; `None` where there are none.
+    pub(crate) fn send(&self, volume: &Volume, slot: u32, number: u32) -> Option<Sent> {
+        self.0.as_ref().map(|windows| windows.send(volume, slot, number))
+    }
+
+    /// The metadata of row `row` of the chunk of a stripe on a drive; `None` if it is not kept here.
+    fn kept(&self, stripe: u32, drive: u32, row: u32) -> Option<Option<BlockMeta>> {
+        self.0.as_ref().and_then(|windows| windows.get(stripe, drive, row))
+    }
+}
+
+/// The metadata of a zone that is being rebuilt, row after row.
+pub(crate) struct RebuiltMeta(Option<Listing>);
+
+impl RebuiltMeta {
+    pub(crate) fn new(place: MetaPlace, chunk: u32) -> RebuiltMeta {
+        RebuiltMeta((place == MetaPlace::InBand).then(|| Listing::new(chunk)))
+    }
+}
+
+/// The metadata of blocks that are being read.
+pub(crate) struct Lookup {
+    from: Source<JoinHandle<Vec<Option<BlockMeta>>>>,
+    pin: ReadPin,
+}
+
+/// The metadata of blocks that were read. While it lives, their zone is not reset.
+pub(crate) struct BlockMetas {
+    from: Source<Vec<Option<BlockMeta>>>,
+    _pin: ReadPin,
+}
+
+enum Source<T> {
+    /// In the answer, so many bytes per block; of a segment of this sequence number.
+    OutOfBand(u64, usize),
+    /// Listed in metadata stripes.
+    InBand(T),
+}
+
+impl Lookup {
+    /// Waits for it.
+    pub(crate) async fn done(self) -> BlockMetas {
+        let from = match self.from {
+            Source::OutOfBand(sequence, bytes) => Source::OutOfBand(sequence, bytes),
+            Source::InBand(listed) => Source::InBand(listed.await),
+        };
+        BlockMetas { from, _pin: self.pin }
+    }
+}
+
+impl BlockMetas {
+    /// That of block `n` of a read with the out-of-band bytes `oob`.
+    pub(crate) fn of(&self, oob: &[u8], n: usize) -> Option<BlockMeta> {
+        match &self.from {
+            Source::OutOfBand(sequence, bytes) => open(oob.get(n * bytes..)?, *sequence),
+            Source::InBand(listed) => listed.get(n).copied().flatten(),
+        }
+    }
+}
+
+impl Volume {
+    /// Begins to look up the metadata of `count` blocks that are being read, from `first` on.
+    pub(crate) fn lookup(
+        &self,
+        geometry: &Geometry,
+        first: Place,
+        count: u32,
+        pin: ReadPin,
+    ) -> Lookup {
+        let from = match self.0.shape.meta {
+            MetaPlace::OutOfBand => Source::OutOfBand(first.sequence, oob_per_block(geometry)),
+            MetaPlace::InBand => Source::InBand(self.0.rt.spawn(self.clone().listed(first, count))),
+        };
+        Lookup { from, pin }
+    }
+
+    /// Whether the metadata of a member's blocks is out of reach because its drive went.
+    pub(crate) fn metadata_went(&self, index: u32) -> bool {
+        let drive = self.0.members[index as usize].drive();
+        self.0.shape.meta == MetaPlace::InBand && drive.is_none_or(|drive| !drive.answers())
     }
 }

@@ -2,16 +2,16 @@
 //! made from the others of its row where it is damaged or its drive is gone.
 
 use crate::drive::Drive;
-use crate::format::{BlockMeta, NONE, block};
+use crate::format::{NONE, block};
 use crate::map::Map;
-use crate::meta;
+use crate::meta::{BlockMetas, Lookup};
 use crate::table::Groups;
 use crate::volume::{SegmentState, Volume};
 use furrow_log::BlockAddr;
-use furrow_log::address::{oob_per_block, sectors_per_block};
+use furrow_log::address::sectors_per_block;
 use furrow_log::pool::ReadPin;
 use furrow_log::record::crc32c;
-use furrow_rt::{Completion, JoinHandle, Page, Pages};
+use furrow_rt::{Completion, Page, Pages};
 use furrow_zone::{BlockCount, Command, Error, ErrorKind, Outcome, Request, Result, ZoneId};
 use std::rc::Rc;
 
@@ -38,42 +38,14 @@ pub(crate) struct Reading {
     /// What was asked for, by its place in the request.
     of: Vec<usize>,
     pub(crate) index: u32,
-    /// Of which segment.
-    sequence: u64,
-    beside: usize,
-    /// What is listed of the blocks, where nothing lies beside them.
-    listed: Option<JoinHandle<Vec<Option<BlockMeta>>>>,
-    pin: ReadPin,
+    lookup: Lookup,
 }
 
 impl Reading {
-    /// The answer, what was asked for and is answered, and what lies beside each.
-    pub(crate) async fn over(self) -> (Outcome, Vec<usize>, BlockOob) {
+    /// The answer, what was asked for and is answered, and the metadata of each.
+    pub(crate) async fn over(self) -> (Outcome, Vec<usize>, BlockMetas) {
         let outcome = self.answer.await;
-        let listed = match self.listed {
-            Some(listed) => Some(listed.await),
-            None => None,
-        };
-        let (sequence, bytes, _pin) = (self.sequence, self.beside, self.pin);
-        (outcome, self.of, BlockOob { sequence, bytes, listed, _pin })
-    }
-}
-
-/// What lies beside blocks that were read.
-pub(crate) struct BlockOob {
-    sequence: u64,
-    bytes: usize,
-    listed: Option<Vec<Option<BlockMeta>>>,
-    _pin: ReadPin,
-}
-
-impl BlockOob {
-    /// Of the block that was read as number `n`.
-    pub(crate) fn of(&self, outcome: &[u8], n: usize) -> Option<BlockMeta> {
-        match &self.listed {
-            Some(listed) => listed.get(n).copied().flatten(),
-            None => meta::open(outcome.get(n * self.bytes..)?, self.sequence),
-        }
+        (outcome, self.of, self.lookup.done().await)
     }
 }
 
@@ -265,10 +237,8 @@ impl Volume {
         let queue = drive.writer.queue(first.zone);
         let answer =
             drive.device.submit(queue, Request::with_data(Command::Read { lba, blocks }, data));
-        let beside = oob_per_block(geometry);
-        let (sequence, count) = (first.sequence, of.len() as u32);
-        let listed = self.0.shape.bare.then(|| self.0.rt.spawn(self.clone().listed(first, count)));
-        Reading { answer, of, index: first.index, sequence, beside, listed, pin }
+        let lookup = self.lookup(geometry, first, of.len() as u32, pin);
+        Reading { answer, of, index: first.index, lookup }
     }
 
     /// Takes a command's blocks that are what was wanted; the others are `lost`.
@@ -282,7 +252,7 @@ impl Volume {
     ) {
         let member = &self.0.members[reading.index as usize];
         let index = reading.index;
-        let (outcome, of, beside) = reading.over().await;
+        let (outcome, of, metas) = reading.over().await;
         if !outcome.status.is_ok() {
             member.count(|errors| errors.read += 1);
             if let Some(drive) = member.drive().filter(|drive| !drive.answers()) {
@@ -297,7 +267,7 @@ impl Volume {
         }
         for (n, (i, page)) in of.into_iter().zip(outcome.data).enumerate() {
             let place = places[i].expect("invariant: what was read has a place");
-            let meta = beside.of(&outcome.oob, n);
+            let meta = metas.of(&outcome.oob, n);
             let (kind, lba) = wanted[i].1;
             let right = meta.is_some_and(|meta| {
                 meta.stripe.get() == place.stripe
@@ -314,11 +284,11 @@ impl Volume {
         }
     }
 
-    /// Counts a block of a member that is not what it should be. What lists it on drives without an
-    /// out-of-band area may be out of reach because the drive went meanwhile: then that is it.
+    /// Counts a block of a member that is not what it should be. Where its metadata is in another
+    /// block, the drive may have gone before that was read: then a read failed.
     pub(crate) fn note_mismatch(&self, index: u32) {
         let member = &self.0.members[index as usize];
-        let gone = self.0.shape.bare && member.drive().is_none_or(|drive| !drive.answers());
+        let gone = self.metadata_went(index);
         member.count(|errors| match gone {
             true => errors.read += 1,
             false => errors.checksum += 1,

@@ -9,16 +9,15 @@
 use crate::assemble::{check_empty, erase};
 use crate::drive::Drive;
 use crate::event::Event;
-use crate::format::{BlockMeta, FooterEntry, NONE, kind};
+use crate::format::{FooterEntry, NONE, kind};
 use crate::member::{Member, MemberState};
-use crate::meta::inband::{self, Listing};
-use crate::meta::{self, Identity};
+use crate::meta::footer::seal_entry;
+use crate::meta::{self, Identity, RebuiltMeta, oob};
 use crate::reconstruct::{Loud, Reconstructed};
 use crate::stream::Open;
 use crate::table::Groups;
 use crate::volume::{Segment, SegmentState, Volume};
 use furrow_log::Uuid;
-use furrow_log::address::oob_per_block;
 use furrow_log::budget::Class;
 use furrow_log::pool::ReleaseProof;
 use furrow_log::record::crc32c;
@@ -43,8 +42,8 @@ struct Batch {
     pages: Pages,
     oob: Vec<u8>,
     entries: Vec<FooterEntry>,
-    /// Stripes of metadata, which list what comes before them.
-    windows: Vec<u32>,
+    /// Stripes that are of metadata.
+    metadata: Vec<u32>,
 }
 
 /// How far a rebuild is.
@@ -135,7 +134,7 @@ impl Volume {
         let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options)?;
         drive.zones.checkpoint_durable(self.0.checkpoint.id.get());
         let one = self.state_records().await;
-        self.0.listings.take();
+        self.0.meta.forget();
         // What the drive before it had is not there any more.
         for segment in &mut *self.0.segments.borrow_mut() {
             segment.zones[index as usize] = None;
@@ -413,14 +412,15 @@ impl Volume {
         let mut batches: VecDeque<JoinHandle<Batch>> = VecDeque::new();
         let mut writes: VecDeque<WriteHandle> = VecDeque::new();
         let mut result = Ok(());
-        let mut listing = self.0.shape.bare.then(|| Listing::new(segment.chunk));
+        let mut meta = RebuiltMeta::new(self.0.shape.meta, segment.chunk);
+        let id = self.record_id(kind::WINDOW, index, segment.sequence);
         while result.is_ok() && (next < rows || !batches.is_empty()) {
             let pause = self.rebuild_pause();
             let ahead = if pause > 0 { 1 } else { AHEAD };
             while next < rows && batches.len() < ahead {
                 let count = BATCH.next_multiple_of(segment.chunk).min(rows - next);
                 let (volume, segment) = (self.clone(), segment.clone());
-                let beside = oob_per_block(drive.geometry()).max(BlockMeta::SIZE);
+                let beside = oob::bytes(drive.geometry());
                 let range = next..next + count;
                 next += count;
                 batches.push_back(self.0.rt.spawn(async move {
@@ -429,9 +429,9 @@ impl Volume {
             }
             let Some(batch) = batches.pop_front() else { break };
             let mut batch = batch.await;
-            if let Some(listing) = &mut listing {
-                self.rebuild_windows(index, segment, entries.len() as u32, listing, &mut batch);
-            }
+            let first = entries.len() as u32 / segment.chunk;
+            let Batch { pages, oob, metadata, .. } = &mut batch;
+            meta.weave((&self.0.pages, &id), (first, segment.chunk), metadata, pages, oob);
             entries.extend(batch.entries);
             let payload = Payload { pages: batch.pages, oob: &batch.oob };
             writes.push_back(drive.writer.write(zone, Kind::Data, payload, Durability::Cached).1);
@@ -463,13 +463,13 @@ impl Volume {
         beside: usize,
     ) -> Batch {
         let placement = self.0.shape.placement;
-        let (mut flights, mut windows) = (Vec::new(), Vec::new());
+        let (mut flights, mut metadata) = (Vec::new(), Vec::new());
         let mut row = rows.start;
         while row < rows.end {
             let stripe = row / segment.chunk;
             let count = (segment.chunk - row % segment.chunk).min(rows.end - row);
-            if self.0.shape.bare && self.is_window(slot, segment, stripe).await {
-                windows.push(stripe);
+            if self.is_metadata(slot, segment, stripe).await {
+                metadata.push(stripe);
                 flights.push((stripe, count, false, None));
                 row += count;
                 continue;
@@ -481,7 +481,7 @@ impl Volume {
             flights.push((stripe, count, chunk < placement.k, Some(made)));
             row += count;
         }
-        let mut batch = Batch { windows, ..Batch::default() };
+        let mut batch = Batch { metadata, ..Batch::default() };
         for (stripe, count, data, made) in flights {
             let made = match made {
                 Some(made) => made.await.unwrap_or_default(),
@@ -493,11 +493,11 @@ impl Volume {
                     Some(Reconstructed { code, page }) => {
                         let own = crc32c(page.bytes());
                         let identity = Identity::from_bytes(&code).filter(|_| data);
-                        batch.entries.push(crate::stream::footer_entry(identity, own, stripe));
+                        batch.entries.push(seal_entry(identity, own, stripe));
                         (page, meta::seal(&code, segment.sequence, stripe, own))
                     }
                     None => {
-                        batch.entries.push(crate::stream::footer_entry(None, 0, NONE));
+                        batch.entries.push(seal_entry(None, 0, NONE));
                         let meta = meta::filler(segment.sequence, self.0.zero_crc);
                         (self.0.zero.clone(), meta)
                     }
@@ -512,35 +512,6 @@ impl Volume {
         batch
     }
 
-    /// Makes the metadata stripes of a batch that begins at row `first`: batches come in order.
-    fn rebuild_windows(
-        &self,
-        index: u32,
-        segment: &Segment,
-        first: u32,
-        listing: &mut Listing,
-        batch: &mut Batch,
-    ) {
-        let chunk = segment.chunk as usize;
-        let beside = std::mem::take(&mut batch.oob);
-        let stripes = beside.chunks(chunk * BlockMeta::SIZE).enumerate();
-        for (stripe, (at, metas)) in (first / segment.chunk..).zip(stripes) {
-            if inband::start(stripe) == stripe {
-                *listing = Listing::new(segment.chunk);
-            }
-            if !batch.windows.contains(&stripe) {
-                listing.push(metas);
-                continue;
-            }
-            let id = self.record_id(kind::WINDOW, index, segment.sequence);
-            let pages = listing.blocks(&self.0.pages, &id, stripe);
-            listing.push_own(segment.sequence, stripe, &pages);
-            for (into, page) in batch.pages[at * chunk..].iter_mut().zip(pages) {
-                *into = page;
-            }
-        }
-    }
-
     /// The footer of a rebuilt zone: of its own rows `own`, of others what their footers say.
     async fn rebuilt_footer(
         &self,
@@ -552,8 +523,7 @@ impl Volume {
         let shape = &self.0.shape;
         let others = crate::meta::scan::footers_of(self, segment).await;
         let empty = || {
-            let filler =
-                crate::stream::footer_entry(Some(Identity::default()), self.0.zero_crc, NONE);
+            let filler = seal_entry(Some(Identity::default()), self.0.zero_crc, NONE);
             vec![filler; shape.rows as usize]
         };
         let mut footers: Vec<Vec<FooterEntry>> =

@@ -264,7 +264,7 @@ impl Volume {
         loud: Loud,
     ) {
         let index = reading.index;
-        let (outcome, of, beside) = reading.over().await;
+        let (outcome, of, metas) = reading.over().await;
         if !outcome.status.is_ok() && of.len() > 1 {
             for i in of {
                 let place = places[i].expect("invariant: what was read has a place");
@@ -278,7 +278,7 @@ impl Volume {
         }
         for (n, (i, page)) in of.into_iter().zip(outcome.data).enumerate() {
             let place = places[i].expect("invariant: what was read has a place");
-            into[i] = match is_whole(place, beside.of(&outcome.oob, n), page) {
+            into[i] = match is_whole(place, metas.of(&outcome.oob, n), page) {
                 Seen::Whole(whole) => Some(whole),
                 Seen::Damaged if loud == Loud::Yes => {
                     self.note_mismatch(index);
@@ -313,9 +313,9 @@ impl Volume {
         let Some(drive) = self.0.members[place.index as usize].drive() else {
             return Seen::Unread;
         };
-        let (outcome, _, beside) = self.read_at(&drive, place, vec![0]).over().await;
+        let (outcome, _, metas) = self.read_at(&drive, place, vec![0]).over().await;
         match outcome.data.into_iter().next().filter(|_| outcome.status.is_ok()) {
-            Some(page) => is_whole(place, beside.of(&outcome.oob, 0), page),
+            Some(page) => is_whole(place, metas.of(&outcome.oob, 0), page),
             None => {
                 self.note_unread(place.index, Some(place));
                 Seen::Unread

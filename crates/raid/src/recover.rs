@@ -24,19 +24,20 @@ mod repair_torn;
 use crate::checkpoint::Image;
 use crate::event::Event;
 use crate::format::{
-    BlockMeta, CODED, FooterEntry, NONE, SegmentBody, SegmentEntry, TrimEntry, block, kind, segment,
+    CODED, FooterEntry, NONE, SegmentBody, SegmentEntry, TrimEntry, block, kind, segment,
 };
 use crate::map::Map;
 use crate::member::{Member, MemberState};
-use crate::meta::scan::{Row, Rows, note_places, read_footers, scan_zone};
-use crate::meta::{self, Identity};
+use crate::meta::footer::seal_entry;
+use crate::meta::scan::{Row, Rows, note_places, read_footers};
+use crate::meta::{self, Identity, oob};
 use crate::parity::reconstruct;
 use crate::recover::finish::{Stage, UnfinishedRecovery};
-use crate::stream::{Open, footer_entry};
+use crate::stream::Open;
 use crate::table::{Groups, StripeTable};
 use crate::volume::{Segment, SegmentState, Volume};
 use furrow_log::BlockAddr;
-use furrow_log::address::{blocks_begun, oob_per_block};
+use furrow_log::address::blocks_begun;
 use furrow_log::budget::Class;
 use furrow_log::record::{self, Expect};
 use furrow_log::writer::{Durability, Kind, Payload};
@@ -46,7 +47,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros};
 
 /// A segment as the headers of its zones have it.
 pub(crate) struct Found {
@@ -356,12 +357,10 @@ impl Volume {
             let (volume, at) = (self.clone(), (*zone, segment.sequence));
             let of = (segment.slot, index as u32);
             let full = zones[index][zone.0 as usize].state == ZoneState::Full;
-            let rows = self.0.rt.spawn(async move {
-                match volume.0.shape.bare {
-                    true => volume.scan_windows(&drive, of, upto, full).await,
-                    false => scan_zone(&drive, &volume.0.shape, at, upto, &volume.0.pages).await,
-                }
-            });
+            let rows = self
+                .0
+                .rt
+                .spawn(async move { volume.scan_rows(&drive, of, at, (upto, full)).await });
             flights.push(Some((upto, rows)));
         }
         let mut scanned = Scanned { rows: Vec::new(), upto: Vec::new() };
@@ -594,7 +593,9 @@ impl Volume {
         let footers = RefCell::new(self.footers_from(&segment, &scanned));
         let append = groups.group > 1;
         let open = self.open_at(segment.slot, segment.sequence, (groups, append), next, footers);
-        self.resume_windows(&open, &scanned.rows);
+        let at = (segment.sequence, next);
+        open.meta.resume(at, groups.chunk, &scanned.rows, self.0.zero_crc);
+        self.0.segments.borrow_mut()[segment.slot as usize].meta = open.meta.clone();
         let fit = self.reopen_zones(&segment, zones).await;
         if !fit || !self.fill_up(&open, &segment, next * groups.chunk).await {
             open.broken.set(true);
@@ -667,14 +668,14 @@ impl Volume {
         let (shape, groups) = (&self.0.shape, segment.groups);
         let mut footers =
             vec![vec![FooterEntry::new_zeroed(); shape.rows as usize]; shape.placement.n as usize];
-        let filler = footer_entry(Some(Identity::default()), self.0.zero_crc, NONE);
+        let filler = seal_entry(Some(Identity::default()), self.0.zero_crc, NONE);
         for (index, entries) in (0u32..).zip(&mut footers) {
             entries.fill(filler);
             for (entry, row) in entries.iter_mut().zip(&scanned.rows[index as usize]) {
                 let Some(row) = row.filter(|row| row.stripe < groups.stripes) else { continue };
                 let data = shape.placement.chunk(row.stripe, index) < shape.placement.k;
                 let identity = Identity::from_bytes(&row.code).filter(|_| data);
-                *entry = footer_entry(identity, row.crc, row.stripe);
+                *entry = seal_entry(identity, row.crc, row.stripe);
             }
         }
         footers
@@ -688,15 +689,11 @@ impl Volume {
             let (Some(zone), Some(drive)) = (zone, drive) else { continue };
             let at = drive.writer.position(*zone);
             let end = self.0.shape.offset(upto);
-            let beside = oob_per_block(drive.geometry());
+            let meta = meta::filler(open.sequence, self.0.zero_crc);
             let mut from = at;
             while from < end {
                 let count = (end - from).min(256);
-                let mut oob = vec![0; count as usize * beside];
-                let meta = meta::filler(open.sequence, self.0.zero_crc);
-                for bytes in oob.chunks_exact_mut(beside.max(BlockMeta::SIZE)) {
-                    bytes[..meta.as_bytes().len()].copy_from_slice(meta.as_bytes());
-                }
+                let oob = oob::repeat(drive.geometry(), count as usize, &meta);
                 let pages = Pages::from_elem(self.0.zero.clone(), count as usize);
                 let payload = Payload { pages, oob: &oob };
                 let (_, done) =

@@ -1,12 +1,11 @@
 //! Scrub: reads everything there is, checks each block against what lies beside it and each row
 //! against its parity, and writes anew what is damaged.
 
-use crate::format::{MAPPED, NONE, block};
+use crate::format::{MAPPED, block};
 use crate::map::Map;
-use crate::meta::inband;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
-use crate::read::{Place, Wanted};
+use crate::read::Wanted;
 use crate::reconstruct::{Loud, Seen};
 use crate::stream::Origin;
 use crate::volume::{SegmentState, Volume};
@@ -118,7 +117,7 @@ impl Volume {
             progress(done, total);
             let scrubbed =
                 self.scrub_segment((slot, sequence), rows, (repair, stops), &mut found).await;
-            self.end_listings(sequence);
+            self.scrub_left(sequence);
             scrubbed?;
             found.result.stopped = self.0.scrub_stops.get() != stops;
             if found.result.stopped {
@@ -238,7 +237,6 @@ impl Volume {
         (repair, stops): (bool, u64),
         found: &mut Found,
     ) -> Result<()> {
-        let chunk = self.0.segments.borrow()[slot as usize].chunk;
         if self.stays((slot, sequence)) {
             self.find_damaged(slot, rows).await?;
         }
@@ -248,10 +246,7 @@ impl Volume {
             let goes_on = result.is_ok() && !stopped && self.stays((slot, sequence));
             while goes_on && next < rows && flights.len() < AHEAD {
                 let (volume, row) = (self.clone(), next);
-                if self.0.shape.bare && inband::begins(row, chunk) {
-                    // What they list is looked for on the drives.
-                    self.forget_listings(slot, row);
-                }
+                self.scrub_enters(slot, row);
                 next += 1;
                 flights.push_back(self.0.rt.spawn(async move {
                     let mut found = Found::default();
@@ -297,7 +292,7 @@ impl Volume {
                 }
                 Seen::Damaged => (None, false),
             };
-            let listing = if self.0.shape.bare { self.lost_listing(place).await } else { None };
+            let listing = self.lost_listing(place).await;
             if block.is_none() && (listing.is_none() || self.is_listed(place).await) {
                 damaged.push((place, "damaged or unreadable", unread));
             }
@@ -309,7 +304,7 @@ impl Volume {
             return Ok(());
         }
         // Of metadata only the last of a window counts: without it what it lists is damaged.
-        if found.iter().flatten().any(|(meta, _)| inband::is_own(meta)) {
+        if found.iter().flatten().any(|(meta, _)| meta::is_own(meta)) {
             return Ok(());
         }
         if damaged.is_empty() && found.iter().all(Option::is_some) {
@@ -362,12 +357,6 @@ impl Volume {
             all.short.push(Short { segment, findings: findings.collect(), missing, renewed });
         }
         Ok(())
-    }
-
-    /// Whether anything says what the block at a place is.
-    async fn is_listed(&self, place: Place) -> bool {
-        let listed = self.clone().listed(place, 1).await;
-        listed.first().is_some_and(|meta| meta.is_some_and(|meta| meta.stripe.get() != NONE))
     }
 
     /// Whether a row has a block that counts, or one that might. Rows that were mended have none.

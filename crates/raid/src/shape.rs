@@ -7,7 +7,7 @@
 
 use crate::format::{BlockMeta, FooterEntry, MAPPED, NONE, RING_ZONES, SegmentBody};
 use crate::level::{Level, Placement};
-use crate::meta::inband;
+use crate::meta::MetaPlace;
 use furrow_log::address::{blocks_per_zone, oob_per_block};
 use furrow_log::record::blocks_for;
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice};
@@ -60,7 +60,7 @@ impl Config {
             large,
             chunk_small: 1,
             chunk_large: 4,
-            group: if is_bare(geometry) { 1 } else { 256 },
+            group: if MetaPlace::of(geometry).takes_groups() { 256 } else { 1 },
             reserve: 25,
         }
     }
@@ -108,13 +108,8 @@ pub struct Shape {
     pub kept: u32,
     /// Data blocks that cleaning gets into a segment.
     pub held: u32,
-    /// The drives have no out-of-band area that is large enough: windows list what is in the rows.
-    pub bare: bool,
-}
-
-/// Whether a drive has too few out-of-band bytes for what lies beside a block.
-pub fn is_bare(geometry: &Geometry) -> bool {
-    oob_per_block(geometry) < BlockMeta::SIZE
+    /// Where the metadata of blocks is.
+    pub meta: MetaPlace,
 }
 
 /// Blocks of the footer over `rows` rows.
@@ -137,8 +132,8 @@ impl Shape {
         check_config(config)?;
         let first = geometries[0];
         check_alike(geometries)?;
-        let bare = is_bare(first);
-        if bare && config.group > 1 {
+        let meta = MetaPlace::of(first);
+        if config.group > 1 && !meta.takes_groups() {
             return invalid(format!(
                 "the drives have {} out-of-band bytes per 4 KiB, groups of stripes need {}: use \
                  groups of 1 (Zone Write only), or format them with metadata",
@@ -158,14 +153,14 @@ impl Shape {
         }
         let first_zone = first.conventional_zones + RING_ZONES;
         let slots = zones.saturating_sub(first_zone);
-        Shape::sized(config, placement, (first_zone, zones, capacity, rows, slots), bare)
+        Shape::sized(config, placement, (first_zone, zones, capacity, rows, slots), meta)
     }
 
     fn sized(
         config: &Config,
         placement: Placement,
         (first_zone, zones, capacity, rows, slots): (u32, u32, u32, u32, u32),
-        bare: bool,
+        meta: MetaPlace,
     ) -> Result<Shape> {
         let per_segment = u64::from(rows) * u64::from(placement.k);
         if per_segment * u64::from(slots) >= u64::from(NONE) {
@@ -176,7 +171,7 @@ impl Shape {
         // Every open segment may be all but empty, and cleaning needs room of its own.
         let open = config.small + config.large + 1;
         let kept = KEPT;
-        let held = held(config, &placement, rows, bare);
+        let held = held(config, &placement, rows, meta);
         let usable = u64::from(slots.saturating_sub(open + kept)) * u64::from(held);
         let blocks = usable * 100 / (100 + u64::from(config.reserve));
         // The map takes room too: a block for 1024, and as much again while it is written anew.
@@ -200,7 +195,7 @@ impl Shape {
             mappings,
             kept,
             held,
-            bare,
+            meta,
         })
     }
 
@@ -215,7 +210,7 @@ impl Shape {
         let beside = oob_per_block(geometry);
         if geometry.zones >= self.zones
             && capacity == self.capacity
-            && is_bare(geometry) == self.bare
+            && MetaPlace::of(geometry) == self.meta
             && geometry.conventional_zones + RING_ZONES == self.first_zone
         {
             return Ok(());
@@ -229,10 +224,7 @@ impl Shape {
                 geometry.zones,
                 self.zones,
                 self.capacity,
-                match self.bare {
-                    true => format!("with less than {}, as the others", BlockMeta::SIZE),
-                    false => format!("with {}", BlockMeta::SIZE),
-                }
+                self.meta.needs()
             ),
         ))
     }
@@ -312,10 +304,10 @@ pub(crate) fn internal_chunk(config: &Config) -> u32 {
 
 /// Data blocks that cleaning gets into a segment. Where windows take stripes these are fewer than
 /// there are; what users write in small pieces holds less still, and is what is cleaned.
-pub(crate) fn held(config: &Config, placement: &Placement, rows: u32, bare: bool) -> u32 {
+pub(crate) fn held(config: &Config, placement: &Placement, rows: u32, meta: MetaPlace) -> u32 {
     let data = internal_chunk(config).saturating_mul(placement.k);
     let all = rows.saturating_mul(placement.k);
-    if bare { inband::capacity(all / data, data) * data } else { all }
+    meta.capacity(all, data)
 }
 
 fn check_config(config: &Config) -> Result<()> {
@@ -414,7 +406,8 @@ mod tests {
         let bare = Geometry { oob_bytes: 0, ..with.clone() };
         let shape = |g: &Geometry| Shape::new(&Config::new(Level::Raid5, g), &[g; 4]).unwrap();
         let (with, bare) = (shape(&with), shape(&bare));
-        assert!(bare.bare && !with.bare && bare.rows == with.rows);
+        assert_eq!(bare.rows, with.rows);
+        assert_eq!((bare.meta, with.meta), (MetaPlace::InBand, MetaPlace::OutOfBand));
         let share = bare.blocks as f64 / with.blocks as f64;
         assert!((0.96..0.975).contains(&share), "{share}");
         let tiny = Geometry { oob_bytes: 8, ..geometry(16, 12) };

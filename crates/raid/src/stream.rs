@@ -5,10 +5,11 @@
 //! anywhere; the next group begins only when no stripe of this one is in flight (ZapRAID, section
 //! 3.2).
 
-use crate::format::{FooterEntry, NONE, SegmentBody, WINDOW, block, kind};
+use crate::format::{FooterEntry, NONE, SegmentBody, block, kind};
 use crate::member::Member;
-use crate::meta::Identity;
-use crate::meta::inband::{self, Windows};
+use crate::meta::footer::seal_entry;
+use crate::meta::inband::Cover;
+use crate::meta::{Identity, OpenMeta};
 use crate::paging::Pins;
 use crate::table::Groups;
 use crate::volume::{Segment, SegmentState, Volume};
@@ -167,8 +168,8 @@ pub(crate) struct Open {
     pub(crate) broken: Cell<bool>,
     /// What the footers will say, of each drive by row.
     pub(crate) footers: RefCell<Vec<Vec<FooterEntry>>>,
-    /// What is in its newest windows, if the drives have no out-of-band area.
-    pub(crate) windows: Option<Rc<Windows>>,
+    /// Its metadata that is not on the drives yet.
+    pub(crate) meta: OpenMeta,
 }
 
 /// A stream.
@@ -218,7 +219,7 @@ impl Stream {
         let open = self.open.borrow();
         open.as_ref().is_some_and(|open| {
             // The last one may be of metadata.
-            let stripes = open.groups.stripes - u32::from(open.windows.is_some());
+            let stripes = open.meta.data_stripes(open.groups.stripes);
             !open.broken.get() && open.next.get() < stripes
         })
     }
@@ -341,8 +342,8 @@ impl Volume {
                 continue;
             }
             let (next, in_flight) = (open.next.get(), open.in_flight.get());
-            if open.windows.is_some() && inband::ends(next, open.groups.stripes) {
-                self.dispatch_window(stream, &open);
+            if open.meta.ends_window(next, open.groups.stripes) {
+                self.send_metadata(stream, &open);
                 continue;
             }
             let barrier = open.append && in_flight > 0 && open.groups.start(next) == next;
@@ -358,11 +359,62 @@ impl Volume {
         }
     }
 
-    /// Stripes that may be in flight. What the volume moves fills windows: how much room cleaning
-    /// makes does not hang on an option.
+    /// Stripes that may be in flight.
     fn depth(&self, stream: &Stream) -> u32 {
-        let whole = self.0.shape.bare && stream.purpose == Use::Internal;
-        if whole { WINDOW } else { self.0.options.depth }
+        let depth = self.0.options.depth;
+        if stream.purpose == Use::Internal {
+            self.0.shape.meta.internal_depth(depth)
+        } else {
+            depth
+        }
+    }
+
+    /// What a stripe that was just sent has to wait for; `None` if nothing.
+    pub(crate) fn join_cover(&self, stream: &Rc<Stream>, open: &Rc<Open>) -> Option<Rc<Cover>> {
+        let (cover, ask) = open.meta.join()?;
+        if ask {
+            let (volume, stream, open) = (self.clone(), stream.clone(), open.clone());
+            self.0.rt.spawn_detached(async move { volume.cover(&stream, &open) });
+        }
+        Some(cover)
+    }
+
+    /// Sends a metadata stripe if any stripes wait for one and none is under way.
+    fn cover(&self, stream: &Rc<Stream>, open: &Rc<Open>) {
+        if open.meta.is_due() {
+            self.send_metadata(stream, open);
+        }
+    }
+
+    /// Sends a metadata stripe to the drives, as the next of the segment.
+    fn send_metadata(&self, stream: &Rc<Stream>, open: &Rc<Open>) {
+        let (number, stripes) = (open.next.get(), open.groups.stripes);
+        let Some(mut sent) = open.meta.send(self, open.slot, number) else { return };
+        open.next.set(number + 1);
+        self.0.in_flight.set(self.0.in_flight.get() + 1);
+        open.in_flight.set(open.in_flight.get() + 1);
+        let taken = self.0.shape.placement.k * open.groups.chunk;
+        self.count(|counters| counters.windows += u64::from(taken));
+        let ours = stream.open.borrow().as_ref().is_some_and(|now| Rc::ptr_eq(now, open));
+        if ours && number + 1 == stripes {
+            self.detach(stream);
+        }
+        let (volume, stream, open) = (self.clone(), stream.clone(), open.clone());
+        self.0.rt.spawn_detached(async move {
+            let told = sent.wait(&volume, open.sequence).await;
+            // To the footers its rows belong to nothing, as rows that fill up after a crash.
+            let none = (Some(Identity::default()), volume.0.zero_crc);
+            for index in 0..volume.0.shape.placement.n {
+                let rows = std::iter::repeat_n(none, open.groups.chunk as usize);
+                volume.note_footer(&open, index, (number * open.groups.chunk, NONE), rows);
+            }
+            if told.1 {
+                open.broken.set(true);
+            }
+            open.meta.landed(&sent, (number, stripes), told);
+            volume.cover(&stream, &open);
+            volume.stripe_over(&stream, &open);
+        });
     }
 
     /// The stream leaves its segment, which ends when nothing of it is in flight.
@@ -465,11 +517,11 @@ impl Volume {
         };
         self.write_headers(slot as u32, &segments[slot]);
         // What no chunk comes to lie in, since its member failed, belongs to no stripe.
-        let rows = vec![footer_entry(None, 0, NONE); shape.rows as usize];
+        let rows = vec![seal_entry(None, 0, NONE); shape.rows as usize];
         let groups = Groups { chunk: stream.chunk, group, stripes };
         let footers = RefCell::new(vec![rows; drives as usize]);
         let open = self.open_at(slot as u32, sequence, (groups, append), 0, footers);
-        segments[slot].windows = open.windows.clone();
+        segments[slot].meta = open.meta.clone();
         open
     }
 
@@ -492,11 +544,7 @@ impl Volume {
             idle: Notify::new(),
             broken: Cell::new(false),
             footers,
-            windows: self
-                .0
-                .shape
-                .bare
-                .then(|| Rc::new(Windows::new(groups.chunk, self.0.shape.placement.n))),
+            meta: OpenMeta::new(self.0.shape.meta, groups.chunk, self.0.shape.placement.n),
         })
     }
 
@@ -657,7 +705,7 @@ impl Volume {
             let segment = &mut segments[open.slot as usize];
             segment.state = if whole { SegmentState::Sealed } else { SegmentState::Truncated };
             segment.rows = open.next.get() * open.groups.chunk;
-            segment.windows = None;
+            segment.meta = OpenMeta::default();
         }
     }
 
@@ -673,36 +721,9 @@ impl Volume {
         for (entry, (identity, crc)) in
             footers[drive as usize][row as usize..].iter_mut().zip(blocks)
         {
-            *entry = footer_entry(identity, crc, stripe);
+            *entry = seal_entry(identity, crc, stripe);
         }
     }
-}
-
-/// What a footer says of a block: of data what it is, of parity (`None`) only that it is.
-pub(crate) fn footer_entry(identity: Option<Identity>, crc: u32, stripe: u32) -> FooterEntry {
-    let mut entry = FooterEntry::new_zeroed();
-    let kind = identity.map_or(block::PARITY, |identity| identity.kind);
-    let lba = identity.map_or(0, |identity| identity.lba);
-    entry.lba = (u64::from(kind) << 56 | lba).into();
-    entry.sequence = identity.map_or(0, |identity| identity.sequence).into();
-    entry.crc = crc.into();
-    entry.stripe = stripe.into();
-    entry
-}
-
-/// What a footer's entry says; `None` for what belongs to no stripe.
-pub(crate) fn read_footer(entry: &FooterEntry) -> Option<(Option<Identity>, u32)> {
-    if entry.stripe.get() == NONE {
-        return None;
-    }
-    let kind = (entry.lba.get() >> 56) as u8;
-    let identity = (kind < block::PARITY).then(|| Identity {
-        lba: entry.lba.get() & ((1 << 56) - 1),
-        sequence: entry.sequence.get(),
-        crc: entry.crc.get(),
-        kind,
-    });
-    Some((identity, entry.stripe.get()))
 }
 
 #[cfg(test)]

@@ -14,13 +14,13 @@ use crate::event::Event;
 use crate::format::{self, NONE};
 use crate::map::Map;
 use crate::member::{Errors, Member, MemberState};
-use crate::meta::inband::Windows;
+use crate::meta::OpenMeta;
 use crate::shape::{Config, Shape};
 use crate::stream::Stream;
 use crate::table::StripeTable;
 use furrow_log::Uuid;
 use furrow_policy::{RaidDefect, RaidVariant, StripeTables};
-use furrow_rt::{Notify, Page, Pool, Ranges, Rt, Semaphore};
+use furrow_rt::{Notify, Page, Pool, Ranges, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -120,8 +120,8 @@ pub(crate) struct Segment {
     pub(crate) pinned: bool,
     /// Where chunks landed; with Zone Write they are where they belong.
     pub(crate) table: Option<Rc<RefCell<StripeTable>>>,
-    /// Of an open one, without an out-of-band area: what its newest windows list.
-    pub(crate) windows: Option<Rc<Windows>>,
+    /// Of an open one: its metadata that is not on the drives yet.
+    pub(crate) meta: OpenMeta,
 }
 
 impl Segment {
@@ -140,7 +140,7 @@ impl Segment {
             stuck: false,
             pinned: false,
             table: None,
-            windows: None,
+            meta: OpenMeta::default(),
         }
     }
 
@@ -162,9 +162,7 @@ pub(crate) struct Inner {
     pub(crate) segments: RefCell<Vec<Segment>>,
     pub(crate) map: RefCell<Map>,
     pub(crate) paging: crate::paging::Paging,
-    pub(crate) listings: RefCell<crate::meta::inband::lookup::Cache>,
-    /// One at a time reads the footers of a segment for want of a metadata block.
-    pub(crate) footer_reads: Semaphore,
+    pub(crate) meta: crate::meta::inband::lookup::State,
     pub(crate) streams: Vec<Rc<Stream>>,
     pub(crate) pages: Pool,
     pub(crate) zero: Page,

@@ -4,12 +4,11 @@ use crate::format::{BlockMeta, CODED, NONE, TrimEntry, block, kind};
 use crate::level::Level;
 use crate::map::Map;
 use crate::meta::inband::Cover;
-use crate::meta::{Identity, seal};
+use crate::meta::{Identity, oob, seal};
 use crate::paging::Pinner;
 use crate::parity::{encode, sum_of_crcs};
 use crate::stream::{Call, Item, Open, Origin, Stream, Stripe, Use};
 use crate::volume::Volume;
-use furrow_log::address::oob_per_block;
 use furrow_log::record::{self, crc32c};
 use furrow_log::writer::{Kind, WriteObserver};
 use furrow_policy::RaidDefect;
@@ -420,9 +419,7 @@ impl Volume {
         let zones = &segments[open.slot as usize].zones;
         // Members are alike in that; with none left nothing is sent.
         let drive = self.0.members.iter().find_map(|member| member.drive());
-        let beside = drive.map_or(0, |drive| oob_per_block(drive.geometry()));
-        // Where there is no room beside blocks, the same is listed.
-        let beside = beside.max(BlockMeta::SIZE);
+        let beside = drive.map_or(BlockMeta::SIZE, |drive| oob::bytes(drive.geometry()));
         let data = placement.k as usize * chunk;
         for c in 0..placement.n {
             let (index, first) = (placement.drive(number, c), c as usize * chunk);
@@ -437,10 +434,7 @@ impl Volume {
                 let meta = seal(&code, open.sequence, number, crc);
                 oob[..BlockMeta::SIZE].copy_from_slice(meta.as_bytes());
             }
-            let mut oob = &oob[..];
-            if let Some(windows) = &open.windows {
-                windows.note(number, index, std::mem::take(&mut oob));
-            }
+            let oob = open.meta.note(number, index, &oob);
             let drive = self.0.members[index as usize].drive();
             let (Some(zone), Some(drive)) = (zones[index as usize], drive) else {
                 // Its blocks are in the footers of others all the same.

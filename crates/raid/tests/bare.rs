@@ -7,7 +7,9 @@ mod common;
 use common::{check, churn, devices, drives, geometry, made, page, pages, power_cycle, reopened};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_log::{BlockAddr, read_blocks, record};
-use furrow_raid::{Config, Level, MemberState, Options, Volume, assemble, create, format};
+use furrow_raid::{
+    Config, Level, MemberState, MetaPlace, Options, Volume, assemble, create, format,
+};
 use furrow_rt::{Config as RtConfig, JoinHandle, Pool, Rng, Rt};
 use furrow_zone::{BlockCount, Geometry, QueueId, Result, ZoneId, ZoneState, ZonedDevice};
 use std::collections::{BTreeMap, BTreeSet};
@@ -491,7 +493,7 @@ fn a_mix_of_drives_and_groups_are_refused() {
         let error = create(&rt2, mixed, &config, &options, false).await.unwrap_err();
         assert!(error.to_string().contains("out-of-band"), "{error}");
         let volume = create(&rt2, devices(&all), &config, &options, false).await.unwrap();
-        assert!(volume.shape().bare);
+        assert_eq!(volume.shape().meta, MetaPlace::InBand);
         volume.fail(0).await.unwrap();
         let error = volume.replace(0, other, true).await.unwrap_err();
         assert!(error.to_string().contains("less than 48"), "{error}");

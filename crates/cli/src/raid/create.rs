@@ -6,7 +6,7 @@ use crate::daemon::config;
 use crate::holds::Holds;
 use crate::show;
 use anyhow::{Result, anyhow, bail};
-use furrow_raid::{Config, Level, Options, Shape};
+use furrow_raid::{Config, Level, MetaPlace, Options, Shape};
 use furrow_rt::Rt;
 use furrow_zone::ZonedDevice;
 use serde_json::json;
@@ -234,7 +234,7 @@ fn print(
             "tolerates": tolerates,
             "segments": shape.slots,
             "rows": shape.rows,
-            "metadata": if shape.bare { "stripes" } else { "out-of-band" },
+            "metadata": if shape.meta == MetaPlace::InBand { "stripes" } else { "out-of-band" },
         });
         serde_json::to_writer_pretty(&mut *out, &document)?;
         writeln!(out)?;
@@ -251,12 +251,12 @@ fn print(
         1 => "Zone Write only".to_owned(),
         group => format!("groups of {group} stripes"),
     };
-    let metadata = match shape.bare {
-        true => {
+    let metadata = match shape.meta {
+        MetaPlace::InBand => {
             "in stripes of its own, for want of an out-of-band area: 1/64 of the room at least, \
              and each write waits for one (docs/volumes.md)"
         }
-        false => "beside each block, out of band",
+        MetaPlace::OutOfBand => "beside each block, out of band",
     };
     let room = room(shape, args.reserve);
     for (what, value) in [

@@ -17,8 +17,7 @@ pub(crate) mod lookup;
 
 use crate::format::{BlockMeta, NONE, WINDOW, WindowBody, block, kind};
 use crate::meta::scan::Rows;
-use crate::meta::{self, Identity};
-use crate::stream::{Open, Stream};
+use crate::meta::{self, Identity, OpenMeta, RebuiltMeta};
 use crate::volume::Volume;
 use furrow_log::Uuid;
 use furrow_log::record::{self, Expect, RecordId, crc32c};
@@ -218,127 +217,144 @@ impl Windows {
     }
 }
 
-impl Volume {
-    /// Goes on in the window that a crash left: with what is there of it, as `rows` of each zone.
-    pub(crate) fn resume_windows(&self, open: &Open, rows: &[Rows]) {
-        let Some(windows) = &open.windows else { return };
-        self.0.segments.borrow_mut()[open.slot as usize].windows = Some(windows.clone());
-        let chunk = open.groups.chunk;
-        for stripe in start(open.next.get())..open.next.get() {
+/// A metadata stripe on its way to the drives.
+pub(crate) struct Sent {
+    cover: Rc<Cover>,
+    flights: Vec<(u32, WriteHandle)>,
+}
+
+impl Sent {
+    /// Waits for its chunks. Returns the drives on which it is, as bits, and whether a zone failed
+    /// it, of a drive that is there. `segment`: its sequence number.
+    pub(crate) async fn wait(&mut self, volume: &Volume, segment: u64) -> (u32, bool) {
+        let (mut there, mut broken) = (0, false);
+        for (index, done) in self.flights.drain(..) {
+            match done.await {
+                Ok(()) => {
+                    there |= 1 << index;
+                    volume.note_written(index);
+                }
+                Err(error) => {
+                    broken |= !volume.note_write_error(index, Some(segment), &error);
+                }
+            }
+        }
+        (there, broken)
+    }
+}
+
+impl Windows {
+    /// See [`OpenMeta::join`].
+    pub(crate) fn join(&self) -> (Rc<Cover>, bool) {
+        let mut state = self.state.borrow_mut();
+        state.waiting += 1;
+        // Not at once: stripes that are dispatched later in this turn wait for the same.
+        let ask = state.writing == 0 && !std::mem::replace(&mut state.asked, true);
+        (state.next.clone(), ask)
+    }
+
+    /// See [`OpenMeta::is_due`].
+    pub(crate) fn is_due(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        state.asked = false;
+        state.waiting > 0 && state.writing == 0
+    }
+
+    /// See [`OpenMeta::send`].
+    pub(crate) fn send(&self, volume: &Volume, slot: u32, number: u32) -> Sent {
+        let (sequence, zones) = {
+            let segment = &volume.0.segments.borrow()[slot as usize];
+            (segment.sequence, segment.zones.clone())
+        };
+        let (mut flights, mut state) = (Vec::new(), self.state.borrow_mut());
+        for (index, zone) in (0u32..).zip(zones) {
+            let id = volume.record_id(kind::WINDOW, index, sequence);
+            let listing = self.listing(&mut state, number, index);
+            let pages = listing.blocks(&volume.0.pages, &id, number);
+            listing.push_own(sequence, number, &pages);
+            let drive = volume.0.members[index as usize].drive();
+            let (Some(zone), Some(drive)) = (zone, drive) else { continue };
+            let (_, done) = drive.writer.write(zone, Kind::Summary, pages, Durability::Cached);
+            flights.push((index, done));
+        }
+        (state.waiting, state.writing) = (0, state.writing + 1);
+        Sent { cover: std::mem::take(&mut state.next), flights }
+    }
+
+    /// A metadata stripe was written as stripe `number` of `stripes`: tells those that wait for it.
+    fn landed(&self, sent: &Sent, (number, stripes): (u32, u32), (there, broken): (u32, bool)) {
+        let mut state = self.state.borrow_mut();
+        state.writing -= 1;
+        if ends(number, stripes) && !broken {
+            // From now on it is read from the drives.
+            state.listings.remove(&start(number));
+        }
+        drop(state);
+        sent.cover.told.set(Some((there, broken)));
+        sent.cover.over.notify_all();
+    }
+}
+
+impl OpenMeta {
+    /// See [`Windows::landed`].
+    pub(crate) fn landed(&self, sent: &Sent, at: (u32, u32), told: (u32, bool)) {
+        if let Some(windows) = &self.0 {
+            windows.landed(sent, at, told);
+        }
+    }
+
+    /// Continues the window that a crash left in a segment before stripe `next`, with what is there
+    /// of it as `rows` of each zone.
+    pub(crate) fn resume(
+        &self,
+        (segment, next): (u64, u32),
+        chunk: u32,
+        rows: &[Rows],
+        zero_crc: u32,
+    ) {
+        let Some(windows) = &self.0 else { return };
+        for stripe in start(next)..next {
             for (drive, rows) in (0..).zip(rows) {
                 let meta = |row: u32| match rows.get(row as usize).copied().flatten() {
-                    Some(row) => meta::seal(&row.code, open.sequence, stripe, row.crc),
-                    None => meta::filler(open.sequence, self.0.zero_crc),
+                    Some(row) => meta::seal(&row.code, segment, stripe, row.crc),
+                    None => meta::filler(segment, zero_crc),
                 };
                 let metas = (stripe * chunk..(stripe + 1) * chunk).map(meta);
                 windows.note(stripe, drive, metas.collect::<Vec<_>>().as_bytes());
             }
         }
     }
+}
 
-    /// What a stripe that was just noted has to wait for; `None` if nothing.
-    pub(crate) fn join_cover(&self, stream: &Rc<Stream>, open: &Rc<Open>) -> Option<Rc<Cover>> {
-        let windows = open.windows.as_ref()?;
-        let mut state = windows.state.borrow_mut();
-        state.waiting += 1;
-        if state.writing == 0 && !state.asked {
-            // Not at once: what else is dispatched in this turn waits for the same.
-            state.asked = true;
-            let (volume, stream, open) = (self.clone(), stream.clone(), open.clone());
-            self.0.rt.spawn_detached(async move { volume.cover(&stream, &open) });
-        }
-        Some(state.next.clone())
-    }
-
-    /// Writes a metadata stripe if any wait for it and none is under way.
-    fn cover(&self, stream: &Rc<Stream>, open: &Rc<Open>) {
-        let Some(windows) = &open.windows else { return };
-        let due = {
-            let mut state = windows.state.borrow_mut();
-            state.asked = false;
-            state.waiting > 0 && state.writing == 0
-        };
-        if due {
-            self.dispatch_window(stream, open);
-        }
-    }
-
-    /// Sends a metadata stripe to the drives, as the next of the segment.
-    pub(crate) fn dispatch_window(&self, stream: &Rc<Stream>, open: &Rc<Open>) {
-        let windows = open.windows.as_ref().expect("invariant: asked for where there are windows");
-        let number = open.next.get();
-        open.next.set(number + 1);
-        self.0.in_flight.set(self.0.in_flight.get() + 1);
-        open.in_flight.set(open.in_flight.get() + 1);
-        let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
-        let (mut flights, mut state) = (Vec::new(), windows.state.borrow_mut());
-        for (index, zone) in (0u32..).zip(zones) {
-            let id = self.record_id(kind::WINDOW, index, open.sequence);
-            let listing = windows.listing(&mut state, number, index);
-            let pages = listing.blocks(&self.0.pages, &id, number);
-            listing.push_own(open.sequence, number, &pages);
-            let drive = self.0.members[index as usize].drive();
-            let (Some(zone), Some(drive)) = (zone, drive) else { continue };
-            let (_, done) = drive.writer.write(zone, Kind::Summary, pages, Durability::Cached);
-            flights.push((index, done));
-        }
-        (state.waiting, state.writing) = (0, state.writing + 1);
-        let cover = std::mem::take(&mut state.next);
-        drop(state);
-        let taken = self.0.shape.placement.k * open.groups.chunk;
-        self.count(|counters| counters.windows += u64::from(taken));
-        let ours = stream.open.borrow().as_ref().is_some_and(|now| Rc::ptr_eq(now, open));
-        if ours && open.next.get() == open.groups.stripes {
-            self.detach(stream);
-        }
-        let (volume, stream, open) = (self.clone(), stream.clone(), open.clone());
-        self.0.rt.spawn_detached(async move {
-            volume.follow_window(&stream, &open, number, &cover, flights).await;
-        });
-    }
-
-    /// Waits for the chunks of a metadata stripe, and tells those that wait for it.
-    async fn follow_window(
-        &self,
-        stream: &Rc<Stream>,
-        open: &Rc<Open>,
-        number: u32,
-        cover: &Cover,
-        flights: Vec<(u32, WriteHandle)>,
+impl RebuiltMeta {
+    /// Makes the metadata stripes `own` among rebuilt rows of `pages`, which begin with stripe
+    /// `first` of a segment; calls come in the order of rows. `oob` is what lies beside the rows,
+    /// and is left empty where metadata is in-band.
+    pub(crate) fn weave(
+        &mut self,
+        (pool, id): (&Pool, &RecordId),
+        (first, chunk): (u32, u32),
+        own: &[u32],
+        pages: &mut Pages,
+        oob: &mut Vec<u8>,
     ) {
-        let (mut there, mut broken) = (0, false);
-        for (index, done) in flights {
-            match done.await {
-                Ok(()) => {
-                    there |= 1 << index;
-                    self.note_written(index);
-                }
-                Err(error) => {
-                    broken |= !self.note_write_error(index, Some(open.sequence), &error);
-                }
+        let Some(listing) = &mut self.0 else { return };
+        let oob = std::mem::take(oob);
+        let stripes = oob.chunks(chunk as usize * BlockMeta::SIZE).enumerate();
+        for (stripe, (at, metas)) in (first..).zip(stripes) {
+            if start(stripe) == stripe {
+                *listing = Listing::new(chunk);
+            }
+            if !own.contains(&stripe) {
+                listing.push(metas);
+                continue;
+            }
+            let made = listing.blocks(pool, id, stripe);
+            listing.push_own(id.sequence, stripe, &made);
+            for (into, page) in pages[at * chunk as usize..].iter_mut().zip(made) {
+                *into = page;
             }
         }
-        // To the footers it is rows that belong to nothing, as after a crash.
-        let none = (Some(Identity::default()), self.0.zero_crc);
-        for index in 0..self.0.shape.placement.n {
-            let rows = std::iter::repeat_n(none, open.groups.chunk as usize);
-            self.note_footer(open, index, (number * open.groups.chunk, NONE), rows);
-        }
-        if broken {
-            open.broken.set(true);
-        }
-        if let Some(windows) = &open.windows {
-            let mut state = windows.state.borrow_mut();
-            state.writing -= 1;
-            if ends(number, open.groups.stripes) && !broken {
-                // From now on it is read from the drives.
-                state.listings.remove(&start(number));
-            }
-        }
-        cover.told.set(Some((there, broken)));
-        cover.over.notify_all();
-        self.cover(stream, open);
-        self.stripe_over(stream, open);
     }
 }
 

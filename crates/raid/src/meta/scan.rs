@@ -2,10 +2,10 @@
 
 use crate::drive::Drive;
 use crate::format::{BlockMeta, CODED, FooterEntry, NONE, kind};
-use crate::meta::{self, Identity};
+use crate::meta::footer::open_entry;
+use crate::meta::{self, Identity, MetaPlace};
 use crate::reconstruct::Loud;
 use crate::shape::Shape;
-use crate::stream::read_footer;
 use crate::table::{Groups, StripeTable};
 use crate::volume::{Segment, SegmentState, Volume};
 use furrow_log::BlockAddr;
@@ -45,7 +45,7 @@ impl Row {
 pub(crate) type Rows = Vec<Option<Row>>;
 
 /// Reads what lies beside the first `rows` data rows of a zone.
-pub(crate) async fn scan_zone(
+async fn scan_zone(
     drive: &Drive,
     shape: &Shape,
     (zone, sequence): (ZoneId, u64),
@@ -211,6 +211,23 @@ pub(crate) fn note_places(
 }
 
 impl Volume {
+    /// What the first `rows` data rows of a member's zone of a segment are, as far as they are whole
+    /// and their metadata says so. `full`: the zone was written to its end.
+    pub(crate) async fn scan_rows(
+        &self,
+        drive: &Drive,
+        (slot, index): (u32, u32),
+        (zone, sequence): (ZoneId, u64),
+        (rows, full): (u32, bool),
+    ) -> Rows {
+        match self.0.shape.meta {
+            MetaPlace::OutOfBand => {
+                scan_zone(drive, &self.0.shape, (zone, sequence), rows, &self.0.pages).await
+            }
+            MetaPlace::InBand => self.scan_windows(drive, (slot, index), rows, full).await,
+        }
+    }
+
     /// Reads the stripe table of a segment that was ended before.
     pub(crate) async fn load_table(&self, slot: u32) -> Result<()> {
         let segment = self.0.segments.borrow()[slot as usize].clone();
@@ -225,7 +242,7 @@ impl Volume {
         for (index, entries) in (0..drives).zip(footers) {
             let Some(zone) = segment.zones[index as usize] else { continue };
             if let Some(entries) = entries {
-                let stripes = entries.iter().map(|e| read_footer(e).map(|(_, stripe)| stripe));
+                let stripes = entries.iter().map(|e| open_entry(e).map(|(_, stripe)| stripe));
                 note_places(&mut table, groups, index, stripes);
             } else if let Some(drive) = self.0.members[index as usize].drive() {
                 let rows = if segment.state == SegmentState::Truncated {
@@ -277,7 +294,7 @@ impl Volume {
 
     /// What each data block of an ended segment is, by number.
     pub(crate) async fn identities(&self, slot: u32) -> Vec<(u32, Identity)> {
-        if self.0.shape.bare {
+        if self.0.shape.meta == MetaPlace::InBand {
             return self.listed_identities(slot).await;
         }
         let segment = self.0.segments.borrow()[slot as usize].clone();
@@ -298,7 +315,7 @@ impl Volume {
         for (index, entries) in (0..drives).zip(footers) {
             if let Some(entries) = entries {
                 for (row, entry) in (0..).zip(&entries) {
-                    if let Some((Some(identity), stripe)) = read_footer(entry) {
+                    if let Some((Some(identity), stripe)) = open_entry(entry) {
                         add(index, row, stripe, identity);
                     }
                 }

@@ -6,10 +6,11 @@
 
 use crate::format::{BlockMeta, CODED, FooterEntry};
 use crate::level::Placement;
+use crate::meta::footer::open_entry;
 use crate::meta::scan::footers_of;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
-use crate::stream::{Open, read_footer};
+use crate::stream::Open;
 use crate::volume::{Segment, Volume};
 use std::ops::Range;
 
@@ -56,7 +57,7 @@ impl Footers {
     fn entry(&self, drive: u32, row: u32) -> Option<(Option<Identity>, u32)> {
         let at = row.checked_sub(self.first)? as usize;
         let entry = self.entries[drive as usize].as_ref()?.get(at)?;
-        let (identity, stripe) = read_footer(entry)?;
+        let (identity, stripe) = open_entry(entry)?;
         (stripe == row / self.chunk).then(|| (identity, entry.crc.get()))
     }
 

@@ -3,21 +3,22 @@
 //!
 //! Of a window that is being written the open segment knows. Of others the last stripe is read;
 //! where that is damaged the segment's footers say the same, or are going to. Where a crash cut it
-//! off the last whole metadata block before it counts.
+//! off, the last whole metadata block before it counts.
 
 use crate::drive::Drive;
 use crate::format::{BlockMeta, CODED, NONE, WINDOW};
 use crate::meta::inband::footers::Footers;
 use crate::meta::inband::{self, At, is_own};
 use crate::meta::scan::{Row, Rows, read_zone};
-use crate::meta::{self, Identity};
+use crate::meta::{self, Identity, MetaPlace};
 use crate::parity::reconstruct;
 use crate::read::Place;
 use crate::volume::{Segment, SegmentState, Volume};
 use furrow_log::record::{self, crc32c};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
-use furrow_rt::{Page, Pages};
+use furrow_rt::{Page, Pages, Semaphore};
 use furrow_zone::{ErrorKind, QueueId, Result, ZoneId};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
@@ -38,9 +39,29 @@ struct Known {
     lost: bool,
 }
 
+/// What is known of metadata that is in-band.
+pub(crate) struct State {
+    listings: RefCell<Cache>,
+    /// One reader at a time of the footers of a segment, for want of a metadata block.
+    footer_reads: Semaphore,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State { listings: RefCell::default(), footer_reads: Semaphore::new(1) }
+    }
+}
+
+impl State {
+    /// Forgets what was read: a drive took another's place.
+    pub(crate) fn forget(&self) {
+        self.listings.take();
+    }
+}
+
 /// Metadata blocks that were read.
 #[derive(Default)]
-pub(crate) struct Cache {
+struct Cache {
     found: BTreeMap<Key, Known>,
     /// In the order they came.
     order: VecDeque<Key>,
@@ -90,7 +111,7 @@ impl Volume {
     }
 
     /// What `count` blocks from `first` on are: those that are listed by nothing belong to nothing.
-    pub(crate) async fn listed(self, first: Place, count: u32) -> Vec<Option<BlockMeta>> {
+    pub(in crate::meta) async fn listed(self, first: Place, count: u32) -> Vec<Option<BlockMeta>> {
         let segment = self.0.segments.borrow()[first.slot as usize].clone();
         let known = self.listed_zone(first.slot, first.index, &segment);
         let here = |known: &Listed| known.sequence == first.sequence && known.zone == first.zone;
@@ -110,9 +131,8 @@ impl Volume {
     /// asked for.
     async fn meta_at(&self, zone: &Listed, stripe: u32, rows: Range<u32>) -> BlockMeta {
         let filler = meta::filler(zone.sequence, self.0.zero_crc);
-        let windows = self.0.segments.borrow()[zone.slot as usize].windows.clone();
-        let kept = windows.and_then(|windows| windows.get(stripe, zone.index, rows.start));
-        if let Some(kept) = kept {
+        let open = self.0.segments.borrow()[zone.slot as usize].meta.clone();
+        if let Some(kept) = open.kept(stripe, zone.index, rows.start) {
             return kept.unwrap_or(filler);
         }
         let metas = self.metas(zone, stripe, rows).await;
@@ -123,7 +143,7 @@ impl Volume {
     async fn metas(&self, zone: &Listed, stripe: u32, rows: Range<u32>) -> Metas {
         let key = |row| (zone.sequence, zone.index, inband::start(stripe), row);
         let i = rows.start;
-        if let Some(known) = self.0.listings.borrow().found.get(&key(i)) {
+        if let Some(known) = self.0.meta.listings.borrow().found.get(&key(i)) {
             return known.metas.clone();
         }
         let Some(drive) = self.0.members[zone.index as usize].drive() else {
@@ -164,7 +184,7 @@ impl Volume {
         }
         if certain {
             let window = (zone.sequence, inband::start(stripe));
-            if lost && !self.0.listings.borrow().scrubbed.contains(&window) {
+            if lost && !self.0.meta.listings.borrow().scrubbed.contains(&window) {
                 self.note_mismatch(zone.index);
             }
             self.keep_listing(&drive, key(i), &found, lost);
@@ -209,9 +229,9 @@ impl Volume {
             // Chunks may still be on their way.
             return Some((listed(&Footers::coming(self, &open, rows)), false));
         }
-        let _one = self.0.footer_reads.acquire(1).await;
+        let _one = self.0.meta.footer_reads.acquire(1).await;
         let key = (zone.sequence, zone.index, first, i);
-        if let Some(known) = self.0.listings.borrow().found.get(&key) {
+        if let Some(known) = self.0.meta.listings.borrow().found.get(&key) {
             return Some((known.metas.clone(), true));
         }
         let segment = self.0.segments.borrow()[zone.slot as usize].clone();
@@ -224,16 +244,19 @@ impl Volume {
 
     /// The metadata block that ought to list the block at a place, if it is damaged.
     pub(crate) async fn lost_listing(&self, place: Place) -> Option<Place> {
+        if self.0.shape.meta == MetaPlace::OutOfBand {
+            return None;
+        }
         let segment = self.0.segments.borrow()[place.slot as usize].clone();
         let zone = self.listed_zone(place.slot, place.index, &segment)?;
         let row = place.offset - self.0.shape.offset(0);
         let (stripe, i) = (row / zone.chunk, row % zone.chunk);
-        let kept = segment.windows.and_then(|windows| windows.get(stripe, zone.index, i));
+        let kept = segment.meta.kept(stripe, zone.index, i);
         if zone.truncated || zone.sequence != place.sequence || kept.is_some() {
             return None;
         }
         let key = (zone.sequence, zone.index, inband::start(stripe), i);
-        let known = self.0.listings.borrow().found.get(&key).map(|known| known.lost);
+        let known = self.0.meta.listings.borrow().found.get(&key).map(|known| known.lost);
         let last = inband::end(stripe, zone.stripes);
         let lost = match (known, self.0.members[zone.index as usize].drive()) {
             (Some(lost), _) => lost,
@@ -250,13 +273,17 @@ impl Volume {
         lost.then_some(Place { stripe: last, offset, ..place })
     }
 
-    /// Forgets what was read of the windows of a segment that `row` is in, because a scrub reads
-    /// them from the drives. Their damage is the scrub's to count until [`Self::end_listings`].
-    pub(crate) fn forget_listings(&self, slot: u32, row: u32) {
+    /// A scrub comes to a row of a segment. Where a window begins with it, forgets what was read of
+    /// that: the scrub reads it from the drives, and counts its damage until [`Self::scrub_left`].
+    pub(crate) fn scrub_enters(&self, slot: u32, row: u32) {
         let segments = self.0.segments.borrow();
         let segment = &segments[slot as usize];
+        let in_band = self.0.shape.meta == MetaPlace::InBand;
+        if !in_band || !inband::begins(row, segment.chunk) {
+            return;
+        }
         let first = inband::start(row / segment.chunk);
-        let mut listings = self.0.listings.borrow_mut();
+        let mut listings = self.0.meta.listings.borrow_mut();
         listings.scrubbed.insert((segment.sequence, first));
         for index in 0..self.0.shape.placement.n {
             for i in 0..segment.chunk {
@@ -265,16 +292,16 @@ impl Volume {
         }
     }
 
-    /// A segment's scrub ended: damage of its metadata blocks is counted by who meets it.
-    pub(crate) fn end_listings(&self, sequence: u64) {
-        self.0.listings.borrow_mut().scrubbed.retain(|window| window.0 != sequence);
+    /// A scrub is done with a segment: damage of its metadata blocks is counted by whoever meets it.
+    pub(crate) fn scrub_left(&self, sequence: u64) {
+        self.0.meta.listings.borrow_mut().scrubbed.retain(|window| window.0 != sequence);
     }
 
     /// Keeps what was read of a drive, unless another has come in its place meanwhile.
     fn keep_listing(&self, drive: &Rc<Drive>, key: Key, metas: &Metas, lost: bool) {
         let now = self.0.members[key.1 as usize].drive();
         if now.is_some_and(|now| Rc::ptr_eq(&now, drive)) {
-            self.0.listings.borrow_mut().put(key, metas.clone(), lost);
+            self.0.meta.listings.borrow_mut().put(key, metas.clone(), lost);
         }
     }
 
@@ -297,8 +324,17 @@ impl Volume {
         read_blocks(&*drive.device, QueueId(0), at, count, &self.0.pages).await
     }
 
+    /// Whether anything says what the block at a place is.
+    pub(crate) async fn is_listed(&self, place: Place) -> bool {
+        let listed = self.clone().listed(place, 1).await;
+        listed.first().is_some_and(|meta| meta.is_some_and(|meta| meta.stripe.get() != NONE))
+    }
+
     /// Whether a stripe of an ended segment is one of metadata, as far as any of its zones says.
-    pub(crate) async fn is_window(&self, slot: u32, segment: &Segment, stripe: u32) -> bool {
+    pub(crate) async fn is_metadata(&self, slot: u32, segment: &Segment, stripe: u32) -> bool {
+        if self.0.shape.meta == MetaPlace::OutOfBand {
+            return false;
+        }
         if inband::ends(stripe, self.0.shape.stripes(segment.chunk)) {
             return true;
         }

@@ -1,0 +1,36 @@
+//! Metadata out-of-band: beside each block, in the out-of-band area of its drive.
+
+use crate::format::BlockMeta;
+use furrow_log::address::oob_per_block;
+use furrow_zone::Geometry;
+use zerocopy::IntoBytes;
+
+/// Data blocks that cleaning moves together, at most, if a stripe is no larger.
+const BATCH: u32 = 128;
+
+/// Stripes of `data` blocks that cleaning writes together.
+pub(crate) fn batch(data: u32) -> u32 {
+    (BATCH / data).max(1)
+}
+
+/// Whether a drive has room for a block's metadata beside it.
+pub(crate) fn fits(geometry: &Geometry) -> bool {
+    oob_per_block(geometry) >= BlockMeta::SIZE
+}
+
+/// Bytes in which a block's metadata is made: those beside it, if the metadata fits there.
+pub(crate) fn bytes(geometry: &Geometry) -> usize {
+    oob_per_block(geometry).max(BlockMeta::SIZE)
+}
+
+/// What lies beside `count` blocks that all have the metadata `meta`; nothing if it does not fit.
+pub(crate) fn repeat(geometry: &Geometry, count: usize, meta: &BlockMeta) -> Vec<u8> {
+    if !fits(geometry) {
+        return vec![0; count * oob_per_block(geometry)];
+    }
+    let mut oob = vec![0; count * bytes(geometry)];
+    for beside in oob.chunks_exact_mut(bytes(geometry)) {
+        beside[..BlockMeta::SIZE].copy_from_slice(meta.as_bytes());
+    }
+    oob
+}
