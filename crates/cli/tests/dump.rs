@@ -2,9 +2,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{furrow, image};
+use crate::common::{furrow, image};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 

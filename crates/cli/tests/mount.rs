@@ -8,10 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::{Child, Command, Stdio};
 
-#[path = "common/place.rs"]
-mod place;
-
-use place::{Place, furrow, is_mounted, kill, refused, said, skip, wait_until};
+use crate::place::{Place, furrow, is_mounted, kill, refused, said, skip, wait_until};
 #[test]
 fn a_mount_works_when_the_command_returns_and_is_whole_when_unmounted() {
     if skip("a_mount_works_when_the_command_returns_and_is_whole_when_unmounted") {

@@ -4,10 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "common/place.rs"]
-mod place;
-
-use place::{Place, furrow, said, skip};
+use crate::place::{Place, furrow, said, skip};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;

@@ -3,10 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "common/array.rs"]
-mod array;
-
-use array::{DRIVE, Place};
+use crate::array::{DRIVE, Place};
 use serde_json::Value;
 use std::fs;
 

@@ -8,10 +8,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "common/array.rs"]
-mod array;
-
-use array::{Nbd, Place, block, version};
+use crate::array::{self, Nbd, Place, block, version};
 use std::collections::BTreeMap;
 use std::io;
 use std::thread::JoinHandle;

@@ -3,10 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "common/array.rs"]
-mod array;
-
-use array::{DRIVE, Nbd, Place, block, check, fill, said, states, version};
+use crate::array::{DRIVE, Nbd, Place, block, check, fill, said, states, version};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -4,10 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "common/array.rs"]
-mod array;
-
-use array::{DRIVE, Place, block, check, fill, said, states};
+use crate::array::{DRIVE, Place, block, check, fill, said, states};
 use furrow_log::format::RECORD_MAGIC;
 use furrow_log::record::{RecordHeader, crc32c};
 use serde_json::Value;

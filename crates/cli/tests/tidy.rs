@@ -271,6 +271,28 @@ fn subcommands(help: &str) -> Vec<&str> {
         .collect()
 }
 
+/// Files of tests that no test program has as a module, or as its root: their tests would not run.
+fn tests_left_out(files: &[File]) -> Vec<String> {
+    let text_of = |path: String| files.iter().find(|file| file.path == path).map(|f| &*f.text);
+    let mut problems = Vec::new();
+    for file in files {
+        let Some((folder, name)) = file.path.rsplit_once('/') else { continue };
+        let Some(package) = folder.strip_suffix("/tests") else { continue };
+        let Some(name) = name.strip_suffix(".rs").filter(|_| package.starts_with("crates/")) else {
+            continue;
+        };
+        let modules = text_of(format!("{folder}/all.rs")).unwrap_or_default();
+        let manifest = text_of(format!("{package}/Cargo.toml")).unwrap_or_default();
+        let is_module = modules.lines().any(|line| line == format!("mod {name};"));
+        let is_root = manifest.contains(&format!("path = \"tests/{name}.rs\""))
+            || !manifest.contains("autotests = false");
+        if !is_module && !is_root {
+            problems.push(file.problem(0, "its tests do not run: add it to all.rs"));
+        }
+    }
+    problems
+}
+
 #[test]
 fn the_tree_is_tidy() {
     let files = tree();
@@ -289,6 +311,7 @@ fn the_tree_is_tidy() {
     let manifests = paths.iter().filter_map(|path| path.strip_suffix("/Cargo.toml"));
     let folders = manifests.filter_map(|path| path.strip_prefix("crates/")).collect();
     problems.extend(unmapped_crates(&folders, text_of("docs/ARCHITECTURE.md")));
+    problems.extend(tests_left_out(&files));
     for file in &files {
         problems.extend(long_lines(file));
         problems.extend(long_files(file));
@@ -392,6 +415,22 @@ fn unexplained_dependencies_are_found() {
                    ## B\n| `z` | |\n";
     let problems = unexplained_dependencies(manifest, reasons);
     assert_eq!(problems, ["bob: no reason given", "old: a reason, but not used"]);
+}
+
+#[test]
+fn tests_left_out_are_found() {
+    let manifest = "autotests = false\n[[test]]\nname = \"all\"\npath = \"tests/all.rs\"\n";
+    let tree = [
+        File::sample("crates/x/Cargo.toml", manifest),
+        File::sample("crates/x/tests/all.rs", "mod old;\n"),
+        File::sample("crates/x/tests/old.rs", "//! A\n"),
+        File::sample("crates/x/tests/common/mod.rs", "//! A\n"),
+        File::sample("crates/x/tests/new.rs", "//! A\n"),
+        File::sample("crates/y/Cargo.toml", ""),
+        File::sample("crates/y/tests/new.rs", "//! A\n"),
+    ];
+    let expected = "crates/x/tests/new.rs:1: its tests do not run: add it to all.rs";
+    assert_eq!(tests_left_out(&tree), [expected]);
 }
 
 #[test]

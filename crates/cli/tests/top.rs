@@ -4,12 +4,8 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "common/array.rs"]
-mod array;
-#[path = "common/place.rs"]
-mod place;
-
-use array::{block, fill};
+use crate::array::{self, block, fill};
+use crate::place;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};

@@ -4,10 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "common/array.rs"]
-mod array;
-
-use array::{DRIVE, Place, said};
+use crate::array::{DRIVE, Place, said};
 use serde_json::Value;
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

@@ -2,8 +2,7 @@
 //! and nothing is written. No bytes make it panic.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "images are files")]
 
-mod common;
-use common::*;
+use crate::common::*;
 use furrow_emu::format::{self, Layout};
 use furrow_emu::{
     Emulator, Fault, FaultKind, Identity, OpenMode, create_image_as, fault::When, open,

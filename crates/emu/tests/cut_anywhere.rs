@@ -5,8 +5,7 @@
 //! zone after a cut must hold the beginning of one generation: not an older one than the durable
 //! one, and of that no less than is durable.
 
-mod common;
-use common::*;
+use crate::common::*;
 use furrow_emu::{Emulator, Fates, Medium, Options};
 use furrow_rt::{Config, Page, Pages, Rt};
 use furrow_zone::{

@@ -1,8 +1,7 @@
 //! Each fault does what the table at the top of `fault.rs` says, where and when it is meant to.
 #![allow(clippy::disallowed_methods, reason = "images are files")]
 
-mod common;
-use common::*;
+use crate::common::*;
 use furrow_emu::{
     Emulator, Fault, FaultKind, Medium, OpenMode, Options, Place, When, create_image, open,
 };

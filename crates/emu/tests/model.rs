@@ -6,8 +6,7 @@
 //! is closed and opened.
 #![allow(clippy::disallowed_methods, reason = "images are files")]
 
-mod common;
-use common::*;
+use crate::common::*;
 use furrow_emu::{Emulator, Medium, OpenMode, Options, create_image, open};
 use furrow_rt::{Config, PAGE_SIZE, Page, Pages, Rt};
 use furrow_zone::spec::DeviceSpec;

@@ -1,8 +1,7 @@
 //! Snapshots are independent of the drive they were taken of, and a power cut leaves what the
 //! fates of the commands in flight say.
 
-mod common;
-use common::*;
+use crate::common::*;
 use furrow_emu::{Emulator, Fate, Fates, Options, Unflushed};
 use furrow_rt::{Config, Rt};
 use furrow_zone::{

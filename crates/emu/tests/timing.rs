@@ -1,8 +1,7 @@
 //! The timing engine seen from outside: nothing is lost, nothing is early, policies do what they
 //! say, and a seed gives the same nanoseconds wherever it runs.
 
-mod common;
-use common::{append, manage, pages, read, write};
+use crate::common::{self, append, manage, pages, read, write};
 use furrow_emu::timing::Preset;
 use furrow_emu::{Emulator, Medium, Model, OpenMode, Options, Pace};
 use furrow_rt::{Config, Nanos, Rng, Rt};

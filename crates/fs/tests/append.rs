@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::sound;
+use crate::common::{self, sound};
 use furrow_emu::{Emulator, Fault, FaultKind, Options, When};
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, Order, WriteData};
 use furrow_rt::{Config, Nanos, PAGE_SIZE, Rng, Rt};

@@ -3,10 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
 #[allow(dead_code, reason = "fsck's tests use the rest")]
-#[path = "fsck_fields/drive.rs"]
-mod drive;
-
-use drive::Drive;
+use crate::fsck_fields::drive::Drive;
 use furrow_emu::{Emulator, Medium, Options};
 use furrow_fs::dump::{Dump, Part, Value, Which, dump};
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};

@@ -9,9 +9,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
-#[path = "fsck_fields/drive.rs"]
-mod drive;
-#[path = "fsck_fields/sites.rs"]
+pub mod drive;
 mod sites;
 
 use drive::{Chain, Drive, Map};

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::sound;
+use crate::common::sound;
 use furrow_emu::{Emulator, OpenMode};
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, Order, WriteData};
 use furrow_rt::{Config, Nanos, PAGE_SIZE, Rt};

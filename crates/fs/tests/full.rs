@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::{on_drive, sound};
+use crate::common::{on_drive, sound};
 use furrow_emu::{Emulator, Options, Pace};
 use furrow_fs::{
     Allocate, Fs, Ino, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr, WriteData,

@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::sound;
+use crate::common::{self, sound};
 use furrow_emu::{Emulator, Fates, Options};
 use furrow_fs::ZoneUse;
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, StreamInfo, WriteData};

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::{SMALL, quiet, sound};
+use crate::common::{self, SMALL, quiet, sound};
 use furrow_emu::Options;
 use furrow_fs::{
     AccessTime, Allocate, Fs, Ino, MkfsOptions, MountOptions, NewNode, Seek, SetAttr, Time,

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::sound;
+use crate::common::{self, sound};
 use furrow_emu::Options;
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, RenameMode, SetAttr, Time};
 use furrow_rt::{Config, Rng, Rt};

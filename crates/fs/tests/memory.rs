@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::quiet;
+use crate::common::{self, quiet};
 use furrow_emu::{Emulator, Options};
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, RenameMode, WriteData};
 use furrow_rt::{Config, Rt};

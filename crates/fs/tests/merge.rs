@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::{quiet, sound};
+use crate::common::{quiet, sound};
 use furrow_emu::{Emulator, OpenMode, Options};
 use furrow_fs::{Counters, Fs, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData};
 use furrow_policy::{FsVariant, Metadata};

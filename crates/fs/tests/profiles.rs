@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::sound;
+use crate::common::{self, sound};
 use furrow_emu::{Emulator, Medium, Options};
 use furrow_fs::{Fs, Ino, MkfsOptions, MkfsReport, MountOptions, NewNode, Order, WriteData};
 use furrow_policy::{FsVariant, Pieces};

@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::{quiet, sound};
+use crate::common::{self, quiet, sound};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Options, Snapshot, When};
 use furrow_fs::{CleanOptions, Fs, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData};
 use furrow_rt::{Config, Nanos, Rt};

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::SMALL;
+use crate::common::{self, SMALL};
 use furrow_emu::{Emulator, Fates, Options};
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData, ZoneUse};
 use furrow_rt::{Config, Nanos, Rt};

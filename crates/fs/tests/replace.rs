@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::{SMALL, sound};
+use crate::common::{self, SMALL, sound};
 use furrow_emu::{Emulator, Fates, Options};
 use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, Order, RenameMode, WriteData};
 use furrow_rt::{Config, Rt};

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::{SMALL, sound};
+use crate::common::{self, SMALL, sound};
 use furrow_emu::{Emulator, Options};
 use furrow_fs::dump::{Part, Value, dump};
 use furrow_fs::tree::dirent;

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::{quiet, sound};
+use crate::common::{quiet, sound};
 use furrow_emu::{Emulator, Medium, Options};
 use furrow_fs::{CleanOptions, Fs, Ino, MkfsOptions, MountOptions, NewNode, StatFs, WriteData};
 use furrow_rt::{Config, Rt};

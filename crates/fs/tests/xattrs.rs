@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::{SMALL, quiet, sound};
+use crate::common::{self, SMALL, quiet, sound};
 use furrow_emu::Options;
 use furrow_fs::{Fs, Ino, Kind, MkfsOptions, NewNode, SetAttr, WriteData, XattrMode};
 use furrow_rt::{Config, Rt};

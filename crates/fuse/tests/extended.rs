@@ -3,10 +3,8 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::place::Place;
-use common::skip;
+use crate::common::place::Place;
+use crate::common::skip;
 use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, lsetxattr, removexattr, setxattr};
 use rustix::io::Errno;
 use std::fs;

@@ -4,10 +4,8 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::place::Place;
-use common::skip;
+use crate::common::place::Place;
+use crate::common::skip;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

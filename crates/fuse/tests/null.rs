@@ -3,9 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{Scratch, skip};
+use crate::common::{Scratch, skip};
 use furrow_fuse::null::{FILE, Null};
 use furrow_fuse::{Endpoint, Session, Unmount, endpoint};
 use std::os::unix::fs::MetadataExt;

@@ -3,10 +3,8 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::place::{Place, errno, names, pattern};
-use common::skip;
+use crate::common::place::{Place, errno, names, pattern};
+use crate::common::skip;
 use furrow_fuse::report;
 use rustix::fs::{AtFlags, CWD, Mode, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;

@@ -4,10 +4,8 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::place::{Place, errno, pattern};
-use common::skip;
+use crate::common::place::{Place, errno, pattern};
+use crate::common::skip;
 use rustix::fs::{
     CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, copy_file_range,
     fallocate, flock, seek,

@@ -11,11 +11,11 @@
 mod bytes;
 #[path = "../tests/common/certificates.rs"]
 mod certificates;
-#[path = "../tests/common/fuzz.rs"]
-mod fuzz;
+#[path = "../tests/common/fuzzer.rs"]
+mod fuzzer;
 
 use furrow_rt::Rng;
-use fuzz::{Sums, Target};
+use fuzzer::{Sums, Target};
 use std::time::{Duration, Instant};
 
 /// Cases between two reports, and for one server.
@@ -33,7 +33,7 @@ fn main() {
             other => panic!("unknown: {other}; --seconds N, --from SEED or --corpus"),
         }
     }
-    let corpus: Vec<Vec<u8>> = fuzz::corpus().into_iter().map(|(_, stream)| stream).collect();
+    let corpus: Vec<Vec<u8>> = fuzzer::corpus().into_iter().map(|(_, stream)| stream).collect();
     let (start, limit) = (Instant::now(), Duration::from_secs(seconds));
     let mut sums = Sums::default();
     loop {
@@ -41,7 +41,7 @@ fn main() {
         for _ in 0..ROUND {
             // Named if it does not come back.
             let named = Named(seed);
-            fuzz::run(&target, seed, &corpus, &mut sums);
+            fuzzer::run(&target, seed, &corpus, &mut sums);
             std::mem::forget(named);
             seed += 1;
             if start.elapsed() >= limit {
@@ -68,7 +68,7 @@ fn write_corpus() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
     std::fs::create_dir_all(&folder).expect("the folder can be made");
     for seed in 0..24 {
-        let mut stream = fuzz::session(&mut Rng::new(seed));
+        let mut stream = fuzzer::session(&mut Rng::new(seed));
         stream.truncate(6000);
         std::fs::write(folder.join(format!("session-{seed:02}")), stream).expect("it is written");
     }

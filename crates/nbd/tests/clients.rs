@@ -4,18 +4,12 @@
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
 
-#[path = "common/certificates.rs"]
-mod certificates;
-mod common;
-#[path = "common/tools.rs"]
-mod tools;
-
-use certificates::Certificates;
-use common::{Fixture, SIZE};
+use crate::certificates::Certificates;
+use crate::common::{Fixture, SIZE};
+use crate::tools::{attempt, image, run};
 use furrow_nbd::{Options, Tls};
 use serde_json::Value;
 use std::path::Path;
-use tools::{attempt, image, run};
 
 fn uri(fixture: &Fixture, export: &str) -> String {
     format!("nbd+unix:///{export}?socket={}", fixture.socket().display())

@@ -3,10 +3,8 @@
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
 
-mod common;
-
-use common::bytes::{self, request};
-use common::{Answer, Fixture, KINDS, SIZE};
+use crate::common::bytes::{self, request};
+use crate::common::{self, Answer, Fixture, KINDS, SIZE};
 use std::sync::atomic::Ordering;
 
 fn pattern(seed: usize, length: usize) -> Vec<u8> {

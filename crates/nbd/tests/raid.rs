@@ -4,13 +4,10 @@
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
 
-mod common;
-#[path = "common/tools.rs"]
-mod tools;
+use crate::common::bytes::{self, request};
+use crate::common::{Answer, Client};
 
-use common::bytes::{self, request};
-use common::{Answer, Client};
-
+use crate::tools::{self, run};
 use furrow_emu::{Emulator, Fault, FaultKind, Medium, Options as DriveOptions};
 use furrow_nbd::{Export, Listen, Options, Server};
 use furrow_raid::{Config, Level, Volume, assemble, create};
@@ -22,7 +19,6 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use tools::run;
 
 /// A drive of half a gibibyte, 64 bytes beside each block.
 fn geometry() -> Geometry {

@@ -3,10 +3,8 @@
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
 
-mod common;
-
-use common::bytes::{self, request};
-use common::{Answer, Fixture};
+use crate::common::bytes::{self, request};
+use crate::common::{self, Answer, Fixture};
 use furrow_nbd::Limits;
 use furrow_rt::Nanos;
 use std::net::Shutdown;

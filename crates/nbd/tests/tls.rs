@@ -3,13 +3,9 @@
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
 
-#[path = "common/certificates.rs"]
-mod certificates;
-mod common;
-
-use certificates::Certificates;
-use common::bytes::{self, info, option, request};
-use common::{Client, Fixture};
+use crate::certificates::Certificates;
+use crate::common::bytes::{self, info, option, request};
+use crate::common::{Client, Fixture};
 use furrow_nbd::{Identity, Options, Tls};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-
-use common::{check, churn, devices, drives, geometry, made, page, pages, power_cycle, reopened};
+use crate::common::{
+    check, churn, devices, drives, geometry, made, page, pages, power_cycle, reopened,
+};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_log::{BlockAddr, read_blocks, record};
 use furrow_raid::{

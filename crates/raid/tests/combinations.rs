@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-
-use common::{check_runs, churn, drives, geometry, made, pages, version};
+use crate::common::{check_runs, churn, drives, geometry, made, pages, version};
 use furrow_emu::{Emulator, Fault, FaultKind};
 use furrow_raid::{Config, Level, MemberState, Options, Placement, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-
-use common::{check, churn, config, devices, drives, geometry, made, power_cycle, without_stale};
+use crate::common::{
+    self, check, churn, config, devices, drives, geometry, made, power_cycle, without_stale,
+};
 use furrow_emu::{Emulator, Fault, FaultKind, When};
 use furrow_raid::{Event, Level, MemberState, Options, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Nanos, Rng, Rt};

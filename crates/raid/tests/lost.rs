@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-
-use common::{config, drives, geometry, made, pages};
+use crate::common::{config, drives, geometry, made, pages};
 use furrow_emu::{Fault, FaultKind, When};
 use furrow_raid::Level;
 use furrow_rt::{Config as RtConfig, Rt};

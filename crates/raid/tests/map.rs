@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-
-use common::{check_runs, config, devices, drives, geometry, pages};
+use crate::common::{check_runs, config, devices, drives, geometry, pages};
 use furrow_raid::{Level, Options, Volume, assemble, create};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
 use std::collections::BTreeMap;

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-
-use common::{check, drives, geometry, made, pages, reopened};
+use crate::common::{check, drives, geometry, made, pages, reopened};
 use furrow_emu::{Fault, FaultKind};
 use furrow_raid::{Config, Level};
 use furrow_rt::{Config as RtConfig, Rt};

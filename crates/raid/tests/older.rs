@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-
-use common::{check, churn, config, devices, drives, geometry, made, power_cycle, without_stale};
+use crate::common::{
+    check, churn, config, devices, drives, geometry, made, power_cycle, without_stale,
+};
 use furrow_emu::{Emulator, Fault, FaultKind, Options as DriveOptions, Snapshot};
 use furrow_raid::{Level, MemberState, Options, assemble, examine, is_stale, newest};
 use furrow_rt::{Config as RtConfig, Rng, Rt};

@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-
-use common::{check, churn, config, devices, drives, geometry, made};
+use crate::common::{check, churn, config, devices, drives, geometry, made};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind};
 use furrow_raid::{Level, MemberState, Options, Volume, assemble, examine};
 use furrow_rt::{Config as RtConfig, Rng, Rt};

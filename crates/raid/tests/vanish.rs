@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-
-use common::{check, churn, config, devices, drives, geometry, made, power_cycle, without_stale};
+use crate::common::{
+    check, churn, config, devices, drives, geometry, made, power_cycle, without_stale,
+};
 use furrow_emu::{Fates, Fault, FaultKind, When};
 use furrow_raid::{Level, MemberState, Options, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};

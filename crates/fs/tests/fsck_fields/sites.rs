@@ -1,6 +1,6 @@
 //! Every structure that is on the drives of this test, and where each of its fields is.
 
-use crate::drive::{At, Chain, Drive, Map};
+use super::drive::{At, Chain, Drive, Map};
 use furrow_fs::format::{
     BLOCK, CheckpointBody, HOLE, INODE_CHILDREN, INODE_POINTERS, InodeHead, LEAF_POINTERS,
     LEVEL_XATTR, NODE_HEAD, NatEntry, NodeHeader, Pointer, SUMMARY_MAGIC, SitEntry, StreamState,

@@ -1,0 +1,29 @@
+//! The tests of the commands and of the tree's rules as one program.
+//!
+//! Each file here is a module: one program links once what a program per file would link each time.
+
+#[path = "common/array.rs"]
+mod array;
+mod common;
+mod core_sees_nothing;
+mod device;
+mod documents;
+mod dump;
+mod fsck;
+mod holds;
+mod kv;
+mod lab;
+mod mount;
+mod mount_direct;
+mod mount_full_host;
+mod old;
+mod package;
+#[path = "common/place.rs"]
+mod place;
+mod power;
+mod product;
+mod raid;
+mod raid_upkeep;
+mod tidy;
+mod top;
+mod uses;

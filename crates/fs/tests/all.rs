@@ -1,0 +1,29 @@
+//! The tests of the file system as one program.
+//!
+//! Each file here is a module: one program links once what a program per file would link each time.
+
+mod append;
+mod cleaning;
+mod common;
+mod dump;
+mod engine;
+mod failing_zones;
+mod format_doc;
+mod fsck;
+mod fsck_fields;
+mod fsync;
+mod full;
+mod heads;
+mod holes;
+mod lifetimes;
+mod limits;
+mod memory;
+mod merge;
+mod profiles;
+mod recovery;
+mod regressions;
+mod relocation;
+mod replace;
+mod stretches;
+mod tables;
+mod xattrs;

@@ -1,0 +1,18 @@
+//! The tests of the RAID volume as one program.
+//!
+//! Each file here is a module: one program links once what a program per file would link each time.
+
+mod bare;
+mod combinations;
+mod common;
+mod format_doc;
+mod hung;
+mod lost;
+mod many;
+mod map;
+mod moved;
+mod older;
+mod rebuild;
+mod spare;
+mod vanish;
+mod volume;
