@@ -83,7 +83,7 @@ impl From<Error> for Failure {
             K::NotEmpty => F::FURROW_NOT_EMPTY,
             K::Invalid | K::NameTooLong | K::TooLarge | K::TooManyLinks => F::FURROW_INVALID,
             K::NoSpace => F::FURROW_NO_SPACE,
-            K::Io => F::FURROW_IO,
+            K::Io | K::Internal => F::FURROW_IO,
             K::Corrupt => F::FURROW_CORRUPT,
             K::Busy | K::TooManyOpen => F::FURROW_BUSY,
             K::Unsupported => F::FURROW_UNSUPPORTED,

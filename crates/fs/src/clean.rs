@@ -239,7 +239,7 @@ impl Core {
             let id = SuperzoneId(superzone);
             let valid = self.superzone_valid[superzone as usize];
             let whole = self.payload_of(id);
-            let garbage = whole.saturating_sub(left + valid);
+            let garbage = self.less("garbage", whole.into(), u64::from(left + valid)) as u32;
             let worth = u64::from(garbage) * 1000
                 >= u64::from(whole) * u64::from(urgency.garbage_permille());
             let needs = u64::from(left) + 2 * u64::from(valid) + self.recovery_needs();
@@ -414,7 +414,8 @@ impl Inner {
             let core = self.core.borrow();
             let victim = core.choose_victim(urgency, tried);
             let garbage = |id: SuperzoneId| {
-                core.payload_of(id).saturating_sub(core.superzone_valid[id.0 as usize])
+                let valid = core.superzone_valid[id.0 as usize];
+                core.less("garbage", core.payload_of(id).into(), valid.into()) as u32
             };
             let waiting = !matches!(urgency, Urgency::Background(..));
             let others = victim.map_or(0, garbage);
@@ -520,7 +521,8 @@ impl Inner {
             if plan.by_batch {
                 self.flush_nodes(items).await?;
             }
-            // The nodes it changed are promised by now.
+            // The nodes it changed are promised by now; they may be more than was planned, since
+            // some that were dirty then are clean again.
             left = left.saturating_sub(items.len() as u32 + now.parents);
             self.core.borrow_mut().space.cleaning = left;
             self.pace(urgency, began).await;

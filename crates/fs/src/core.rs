@@ -8,6 +8,7 @@
 
 use crate::alloc::heads::{Head, Streams};
 use crate::alloc::space::Tried;
+use crate::audit::same;
 use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::durability::namespace_log::NamespaceLog;
 use crate::fetch::{Fetches, Pins};
@@ -26,7 +27,7 @@ use furrow_policy::FsDefect;
 use furrow_rt::{Notify, Semaphore};
 use furrow_rt::{PAGE_SIZE, Page, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZonedDevice};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -51,6 +52,21 @@ impl ChangedNodes {
 
     pub(crate) fn freed(&mut self, ino: u32, nid: u32) {
         self.wrote(ino, nid);
+    }
+
+    /// Nodes that changed since the last snapshot and of which no record tells.
+    pub(crate) fn since_snapshot(&self) -> impl Iterator<Item = u32> + '_ {
+        self.now.values().flatten().copied()
+    }
+
+    /// Compares the count with the sets.
+    ///
+    /// # Errors
+    /// `Internal`, with the account.
+    pub(crate) fn audit(&self) -> Result<()> {
+        let sets = self.now.values().chain(self.in_snapshot.values());
+        let count = sets.map(BTreeSet::len).sum();
+        same(format_args!("ChangedNodes::count"), count, self.count)
     }
 
     /// Bytes of memory: files of few nodes have a set of their own each.
@@ -157,6 +173,11 @@ pub(crate) struct Core {
     pub(crate) watched: Option<Vec<furrow_log::writer::WriteHandle>>,
     /// Tickets of writes dispatched in the present stretch.
     pub(crate) tickets: Vec<Ticket>,
+    /// An account that went below zero: the engine fails of it when the step under way is over.
+    pub(crate) broken: OnceCell<Error>,
+    /// All accounts agreed when recovery was over. Only then is a contradiction a defect of the
+    /// engine: what a damaged medium says may contradict itself.
+    pub(crate) sound: bool,
     /// Why the engine no longer writes.
     pub(crate) failed: Option<Error>,
     /// Recovery applies what was acknowledged: it is neither throttled nor refused for space.
@@ -227,7 +248,7 @@ impl Core {
 
     /// Refuses a change if the engine may not write.
     pub(crate) fn writable(&self) -> Result<(), NotApplied> {
-        if let Some(error) = &self.failed {
+        if let Some(error) = self.failed.as_ref().or(self.broken.get()) {
             let message = format!("read-only after an error: {error}");
             return Err(NotApplied::Failed(Error::new(ErrorKind::ReadOnly, message)));
         }
@@ -371,6 +392,7 @@ impl Inner {
                 core.end_step();
                 (done, core.write_back_is_due())
             };
+            self.fail_if_broken();
             let stop = match done {
                 Ok(value) => {
                     if write_back && !self.closing.get() {
@@ -414,6 +436,14 @@ impl Inner {
         let damage = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
         if damage && self.core.borrow().options.on_damage == OnDamage::ReadOnly {
             self.fail(error);
+        }
+    }
+
+    /// The engine stops writing if an account of it went below zero.
+    pub(crate) fn fail_if_broken(&self) {
+        let broken = self.core.borrow().broken.get().cloned();
+        if let Some(error) = broken {
+            self.fail(&error);
         }
     }
 

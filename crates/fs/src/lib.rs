@@ -40,6 +40,7 @@
 //! ```
 
 pub mod alloc;
+mod audit;
 mod blocked;
 mod clean;
 mod core;

@@ -10,7 +10,7 @@ use std::fmt::Debug;
 /// Refuses an account that is not what it counts.
 ///
 /// # Errors
-/// `Corrupt` with the account's name, the expected and the found value.
+/// `Internal` with the account's name, the expected and the found value.
 pub fn equal<T: PartialEq + Debug>(account: &str, expected: T, found: T) -> Result<()> {
     match expected == found {
         true => Ok(()),
@@ -21,12 +21,12 @@ pub fn equal<T: PartialEq + Debug>(account: &str, expected: T, found: T) -> Resu
 /// Refuses an account of which something does not hold; `what` says what was expected and found.
 ///
 /// # Errors
-/// `Corrupt` with the account's name and `what`.
+/// `Internal` with the account's name and `what`.
 pub fn holds(account: &str, holds: bool, what: impl FnOnce() -> String) -> Result<()> {
     if holds { Ok(()) } else { Err(broken(account, what())) }
 }
 
 /// The error of a broken account.
 pub fn broken(account: &str, what: String) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("audit: {account}: {what}"))
+    Error::new(ErrorKind::Internal, format!("audit: {account}: {what}"))
 }

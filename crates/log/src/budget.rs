@@ -223,7 +223,7 @@ impl Budget {
     /// Compares what each class holds with the permits that exist, and with the limits.
     ///
     /// # Errors
-    /// `Corrupt`: which account, what was expected and what was found.
+    /// `Internal`: which account, what was expected and what was found.
     pub fn audit(&self) -> Result<()> {
         let books = self.0.borrow();
         let mut sums = [0; CLASSES];

@@ -44,6 +44,8 @@ pub enum ErrorKind {
     WrongFormat,
     /// Permission denied.
     Denied,
+    /// The engine's own accounts contradict each other: a defect of the engine.
+    Internal,
 }
 
 impl ErrorKind {
@@ -69,6 +71,7 @@ impl ErrorKind {
             ErrorKind::Unsupported => 95,
             ErrorKind::Corrupt => 117,
             ErrorKind::WrongFormat => 124,
+            ErrorKind::Internal => 131,
         }
     }
 }

@@ -24,6 +24,8 @@
 //!   open, of the same class if there is any. So room is one number, whatever streams what was
 //!   promised goes to: see `space`.
 
+mod audit;
+
 use crate::alloc::group_load::Load;
 use crate::alloc::space::RESERVE;
 use crate::alloc::zone_quota::{self, WINDOW};
@@ -105,7 +107,7 @@ pub(crate) struct Streams {
     /// A head in turn found no permits.
     starved: bool,
     /// Of the logs and the first heads: held as long as the engine lives.
-    _reserved: [Permit; 2],
+    reserved: [Permit; 2],
 }
 
 impl Streams {
@@ -161,7 +163,7 @@ impl Streams {
             placement,
             load: Load::new(groups, layout.segment_blocks),
             starved: false,
-            _reserved: reserved,
+            reserved,
         };
         this.fix(streams, most);
         Ok(this)
@@ -234,7 +236,9 @@ impl Core {
         let Some(superzone) = head.superzone else { return 0 };
         let stripe = self.stripe(superzone);
         // Each segment before took one for its summary.
-        stripe.payload_blocks().saturating_sub(head.next - head.next / stripe.segment)
+        let used = head.next - head.next / stripe.segment;
+        self.less("payload of an open superzone", stripe.payload_blocks().into(), used.into())
+            as u32
     }
 
     /// Head that the next block of `stream` goes to; it has a superzone.

@@ -91,19 +91,24 @@ impl Core {
             return;
         }
         let changed = self.seconds.get();
+        let count = |account: &str, count: u64| match valid {
+            true => count + 1,
+            false => self.less(account, count, 1),
+        };
+        let in_segment = count("SitEntry::valid", entry.valid.get().into()) as u16;
+        let in_superzone = self.superzone_valid[superzone as usize];
+        let in_superzone = count("superzone_valid", in_superzone.into()) as u32;
+        let in_all = count("space.valid", self.space.valid);
         self.sit.update(segment, |entry| {
             entry.map[byte] ^= bit;
-            let count = entry.valid.get();
-            entry.valid = if valid { count + 1 } else { count - 1 }.into();
+            entry.valid = in_segment.into();
             entry.changed = changed.into();
             if valid {
                 entry.stream = stream;
             }
         });
-        let count = &mut self.superzone_valid[superzone as usize];
-        *count = if valid { *count + 1 } else { *count - 1 };
-        let total = &mut self.space.valid;
-        *total = if valid { *total + 1 } else { *total - 1 };
+        self.superzone_valid[superzone as usize] = in_superzone;
+        self.space.valid = in_all;
     }
 
     /// Writes one block through its stream: its address. The page is frozen by this.

@@ -219,7 +219,8 @@ impl Core {
             self.superzone_valid.iter().map(|valid| u64::from(*valid)).sum::<u64>(),
             "valid blocks of the main area"
         );
-        self.space.at_risk -= std::mem::take(&mut self.space.at_risk_in_snapshot);
+        let covered = std::mem::take(&mut self.space.at_risk_in_snapshot);
+        self.space.at_risk = self.less("space.at_risk", self.space.at_risk, covered);
     }
 
     /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if there is no

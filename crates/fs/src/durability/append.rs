@@ -21,6 +21,7 @@
 //! Not here: nodes, directories' records, tables and logs, which are always written.
 
 use crate::alloc::place::{Block, data_stream};
+use crate::audit::same;
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
 use crate::format::{HOLE, Pointer, SummaryEntry};
@@ -120,6 +121,18 @@ impl State {
     /// Whether the owners of `segment`'s blocks are not all known.
     pub(crate) fn is_open(&self, segment: u32) -> bool {
         self.segments.contains_key(&segment)
+    }
+
+    /// Compares what is known of appends.
+    ///
+    /// # Errors
+    /// `Internal`, with the account.
+    pub(crate) fn audit(&self) -> Result<()> {
+        let idle = self.flights == 0;
+        let account = format_args!("append::State::blocks without an append in flight");
+        same(account, 0, if idle { self.blocks.len() } else { 0 })?;
+        let account = format_args!("append::State::segments without an append in flight");
+        same(account, 0, if idle { self.segments.len() } else { 0 })
     }
 
     /// All blocks of `segment` are taken, owners of some are open.
@@ -305,16 +318,19 @@ impl Core {
         for item in items {
             self.appends.blocks.remove(&(item.ino, item.block));
         }
-        self.appends.flights -= 1;
+        let flights = self.appends.flights as u64;
+        self.appends.flights = self.less("append::State::flights", flights, 1) as usize;
     }
 
     /// The owner of the appended block at `addr` is known: the last one of a segment whose other
     /// blocks are taken lets its summary be written.
     fn told(&mut self, addr: u32, owner: SummaryEntry) {
         let Some((superzone, number, block)) = self.segment_of(addr) else { return };
+        let Some(segment) = self.appends.segments.get(&number) else { return };
+        let left = self.less("append::Segment::blocks", segment.blocks.into(), 1) as u32;
         let Some(segment) = self.appends.segments.get_mut(&number) else { return };
-        segment.blocks = segment.blocks.saturating_sub(1);
-        let last = segment.blocks == 0;
+        segment.blocks = left;
+        let last = left == 0;
         let head = self.heads.iter_mut().find(|head| head.superzone == Some(superzone));
         let entries = match (&mut segment.closed, head) {
             (Some(closed), _) => Some(&mut closed.entries),

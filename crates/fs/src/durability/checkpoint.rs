@@ -518,6 +518,7 @@ impl Inner {
             _ => {}
         }
         self.write_before_snapshot().await;
+        self.audit_before_snapshot()?;
         let mut snapshot = self.try_snapshot(clean).await;
         if snapshot.as_ref().is_err_and(of_a_file) && self.set_aside().await {
             snapshot = self.try_snapshot(clean).await;

@@ -8,8 +8,10 @@
 //! A file that takes the place of another one by a rename is *carried*: the record that tells of
 //! the rename tells of the file's content too. So nobody finds an empty file where an old one was.
 
+use crate::audit::{at_most, holds, same};
 use crate::format::item;
 use crate::types::{Ino, Kind, RenameMode, Time};
+use furrow_zone::Result;
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -272,7 +274,9 @@ impl NamespaceLog {
     /// The operation noted last gave `ino` the place of another file: the record that tells of it
     /// is to tell of its content.
     pub(crate) fn carry(&mut self, ino: Ino) {
-        self.carried.push_back((self.next().saturating_sub(1), ino));
+        let last = self.next().checked_sub(1);
+        debug_assert!(!self.items.is_empty(), "a file is carried by an operation");
+        self.carried.extend(last.map(|last| (last, ino)));
     }
 
     /// Files whose content the next record is to tell of.
@@ -324,9 +328,41 @@ impl NamespaceLog {
         }
     }
 
+    /// Compares the log's counts with its items.
+    ///
+    /// # Errors
+    /// `Internal`, with the account.
+    pub(crate) fn audit(&self) -> Result<()> {
+        let bytes: usize = self.items.iter().map(Vec::len).sum();
+        same(format_args!("NamespaceLog::bytes"), bytes, self.bytes)?;
+        at_most(format_args!("NamespaceLog::first"), self.logged, self.first)?;
+        at_most(format_args!("NamespaceLog::logged"), self.next(), self.logged)?;
+        let skip = (self.logged - self.first) as usize;
+        let unlogged: usize = self.items.iter().skip(skip).map(Vec::len).sum();
+        same(
+            format_args!("NamespaceLog::unlogged, from NamespaceLog::logged on"),
+            unlogged,
+            self.unlogged,
+        )?;
+        for (number, ino) in &self.carried {
+            let due = (self.logged..self.next()).contains(number);
+            let account = format_args!("NamespaceLog::carried, inode {ino} by operation {number}");
+            holds(due, account, "an operation that no record tells of")?;
+        }
+        Ok(())
+    }
+
     /// Operations kept.
     pub(crate) fn len(&self) -> usize {
         self.items.len()
+    }
+}
+
+#[cfg(test)]
+impl NamespaceLog {
+    /// Says that records tell of all operations, and leaves their bytes.
+    pub(crate) fn corrupt_logged(&mut self) {
+        self.logged = self.next();
     }
 }
 

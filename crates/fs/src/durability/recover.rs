@@ -35,7 +35,7 @@ use furrow_log::writer::{Kind as WriteKind, Writer, WriterOptions};
 use furrow_policy::{FsDefect, Pieces};
 use furrow_rt::{Notify, Page, Pool, Rt, Semaphore};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneState, ZonedDevice};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::FromZeros;
@@ -286,6 +286,8 @@ pub(crate) fn assemble(
         memory_peak: Default::default(),
         watched: None,
         tickets: Vec::new(),
+        broken: OnceCell::new(),
+        sound: false,
         failed: None,
         in_flight: 0,
         stretch: Default::default(),

@@ -33,7 +33,7 @@ use std::rc::Rc;
 
 /// Records in flight above which further fsyncs share one. With 16 the lab's J5100 made 1.2 times
 /// as many fsyncs for 16 clients, its ZN540 two thirds: each command has its price there.
-const RECORDS_IN_FLIGHT: u32 = 4;
+pub(crate) const RECORDS_IN_FLIGHT: u32 = 4;
 
 /// Blocks of the longest record: what would take more is made durable by a checkpoint, which need
 /// not say it all again.
@@ -305,7 +305,8 @@ impl Inner {
         let (batch, round) = {
             let mut core = self.core.borrow_mut();
             if core.sync_waiters.is_empty() {
-                core.sync.in_flight -= 1;
+                let records = u64::from(core.sync.in_flight);
+                core.sync.in_flight = core.less("sync::State::in_flight", records, 1) as u32;
                 return;
             }
             (std::mem::take(&mut core.sync_waiters), std::mem::take(&mut core.sync_round))

@@ -54,7 +54,8 @@ impl Inner {
             let result = inner.wait_durable_or_relocated(mark).await;
             {
                 let mut core = inner.core.borrow_mut();
-                core.in_flight -= tickets.len();
+                let (out, over) = (core.in_flight as u64, tickets.len() as u64);
+                core.in_flight = core.less("Core::in_flight", out, over) as usize;
                 // After a failure the pages stay: they are the only copy.
                 if result.is_ok() {
                     for ticket in tickets {

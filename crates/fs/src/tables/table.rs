@@ -7,7 +7,9 @@
 //!
 //! A checkpoint takes its snapshot by sharing table pages ([`Rc`]); a later change copies.
 
+use crate::audit::{at_most, contradiction, holds, same};
 use crate::format::{NatEntry, SitEntry};
+use furrow_zone::Result;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -117,6 +119,35 @@ impl<E: Entry> Table<E> {
         self.dirty.len()
     }
 
+    /// True if entry `index` changed since the last snapshot.
+    pub(crate) fn is_dirty(&self, index: u32) -> bool {
+        self.dirty.contains(&index)
+    }
+
+    /// Entries that changed since the last snapshot, with their index, ascending.
+    pub(crate) fn dirty(&self) -> impl Iterator<Item = (u32, E)> + '_ {
+        self.dirty.iter().map(|index| (*index, self.get(*index)))
+    }
+
+    /// Compares the table's accounts with its pages.
+    ///
+    /// # Errors
+    /// `Internal`, with the account.
+    pub(crate) fn audit(&self, name: &str) -> Result<()> {
+        let resident = self.table_pages.iter().flatten().count();
+        same(format_args!("Table::resident of {name}"), resident, self.resident)?;
+        let exists = |page: u32| self.table_pages.get(page as usize).is_some_and(Option::is_some);
+        for index in &self.dirty {
+            let account = format_args!("Table::dirty of {name}, entry {index}");
+            holds(*index < self.len && exists(*index / self.per_table_page), account, "an entry")?;
+        }
+        for page in self.stale.iter().chain(&self.merging) {
+            let account = format_args!("Table::stale and Table::merging of {name}, page {page}");
+            holds(exists(*page), account, "a table page in memory")?;
+        }
+        Ok(())
+    }
+
     /// The dirty entries, which are then clean; their table pages are stale.
     pub(crate) fn take_dirty(&mut self) -> Vec<(u32, E)> {
         let dirty = std::mem::take(&mut self.dirty);
@@ -202,6 +233,19 @@ impl<E: Entry> Table<E> {
     }
 }
 
+#[cfg(test)]
+impl<E: Entry> Table<E> {
+    /// Changes an entry that does not become dirty by it.
+    pub(crate) fn corrupt(&mut self, index: u32, change: impl FnOnce(&mut E)) {
+        change(self.entry_mut(index));
+    }
+
+    /// Forgets that an entry is dirty.
+    pub(crate) fn corrupt_dirty(&mut self, index: u32) -> bool {
+        self.dirty.remove(&index)
+    }
+}
+
 /// Node ids: which are free. The lowest is taken first, so that few table pages are in use. An id
 /// freed becomes free for use only after the next checkpoint.
 pub(crate) struct NodeIds {
@@ -246,7 +290,8 @@ impl NodeIds {
         ids
     }
 
-    fn is_used(&self, id: u32) -> bool {
+    /// True if `id` is taken, or was freed and waits for a checkpoint.
+    pub(crate) fn is_used(&self, id: u32) -> bool {
         self.used[(id / 64) as usize] >> (id % 64) & 1 == 1
     }
 
@@ -254,6 +299,52 @@ impl NodeIds {
     pub(crate) fn bytes(&self) -> u64 {
         let freed = self.waiting.len() + self.snapshot.len() + self.held.len();
         (self.used.len() * size_of::<u64>() + freed * size_of::<u32>()) as u64
+    }
+
+    /// Ids taken, those that wait for a checkpoint included.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Ids freed that wait for a checkpoint.
+    pub(crate) fn freed(&self) -> impl Iterator<Item = u32> + '_ {
+        self.waiting.iter().chain(&self.snapshot).copied()
+    }
+
+    /// Compares the accounts of ids with each other.
+    ///
+    /// # Errors
+    /// `Internal`, with the account.
+    pub(crate) fn audit(&self) -> Result<()> {
+        let below = |end: u32| {
+            let whole = (end / 64) as usize;
+            let used: u32 = self.used[..whole].iter().map(|word| word.count_ones()).sum();
+            let part = self.used.get(whole).map_or(0, |word| word & ((1 << (end % 64)) - 1));
+            used + part.count_ones()
+        };
+        let used = below(self.len);
+        same(format_args!("NodeIds::count"), used, self.count)?;
+        let free = self.limit - 1 - below(self.limit);
+        same(format_args!("NodeIds::free"), free, self.free)?;
+        same(
+            format_args!("used ids below NodeIds::top"),
+            used,
+            below(self.top.min(self.len - 1) + 1),
+        )?;
+        let lower = self.next.min(self.limit);
+        let held = self.held.range(1..lower).filter(|id| !self.is_used(**id)).count() as u32;
+        same(format_args!("free ids below NodeIds::next"), lower - 1, below(lower) + held)?;
+        let mut freed: Vec<u32> = self.freed().collect();
+        freed.sort_unstable();
+        for pair in freed.windows(2).filter(|pair| pair[0] == pair[1]) {
+            let account = format_args!("NodeIds::waiting, id {}", pair[0]);
+            return Err(contradiction(account, format_args!("it once, found it twice")));
+        }
+        for id in freed {
+            let account = format_args!("NodeIds::used of id {id}, which waits to be free");
+            holds(id < self.len && self.is_used(id), account, "still taken")?;
+        }
+        at_most(format_args!("NodeIds::limit"), self.len, self.limit)
     }
 
     /// Takes exactly `id` (replay). True if it was free.

@@ -128,6 +128,22 @@ impl TableZones {
         self.zones.get(&zone) == Some(&Use::Dead)
     }
 
+    /// True if `zone` is one of them that table pages may be in: not an empty one.
+    pub(crate) fn holds_pages(&self, zone: ZoneId) -> bool {
+        self.zones.get(&zone).is_some_and(|state| *state != Use::Empty)
+    }
+
+    /// Zones that are empty, ascending.
+    pub(crate) fn empty_zones(&self) -> impl Iterator<Item = ZoneId> + '_ {
+        let empty = self.zones.iter().filter(|(_, state)| **state == Use::Empty);
+        empty.map(|(zone, _)| *zone)
+    }
+
+    /// Superzones of the main area that belong to it, ascending.
+    pub(crate) fn superzones(&self) -> impl Iterator<Item = u32> + '_ {
+        self.superzones.iter().copied()
+    }
+
     /// Superzones taken so far that a checkpoint whose snapshot is now lists.
     pub(crate) fn pending(&self) -> Vec<u32> {
         self.pending.clone()
@@ -147,7 +163,7 @@ pub(crate) fn residents(table_pages: &TablePages, geometry: &Geometry) -> Reside
     residents
 }
 
-fn zone_of(table_page: &UnitRef, geometry: &Geometry) -> Option<ZoneId> {
+pub(crate) fn zone_of(table_page: &UnitRef, geometry: &Geometry) -> Option<ZoneId> {
     let addr = Some(table_page.addr.get()).filter(|addr| *addr != HOLE)?;
     Some(BlockAddr(addr).locate(geometry)?.0)
 }
@@ -327,7 +343,8 @@ impl Core {
     /// After a checkpoint: takes a superzone in time, or answers one that is to be given back.
     pub(crate) fn resize_tables(&mut self) -> Option<SuperzoneId> {
         let limit = self.ids.limit();
-        let used = limit.saturating_sub(self.ids.free_count());
+        let free = self.ids.free_count();
+        let used = self.less("NodeIds::free", limit.into(), free.into()) as u32;
         let plenty = 2 * self.kept(false) + u64::from(self.superzone_blocks());
         if used > limit / 2 && self.tables_can_grow() && self.has_spare(plenty) {
             self.grow_tables();

@@ -217,6 +217,8 @@ pub struct Cache {
     dirty_nodes: BTreeSet<(u32, u32)>,
     nodes: usize,
     shared: usize,
+    /// Pages handed out for writing whose write has not ended, also where they were removed.
+    out: usize,
     /// See [`Cache::lend`].
     lent: usize,
     stats: Stats,
@@ -242,6 +244,7 @@ impl Cache {
             dirty_nodes: BTreeSet::new(),
             nodes: 0,
             shared: 0,
+            out: 0,
             lent: 0,
             stats: Stats::default(),
             looked: Cell::new(0),
@@ -481,6 +484,7 @@ impl Cache {
     /// is that of its content.
     pub fn begin_write(&mut self, key: &Key, crc: u32) -> Option<(Page, Ticket)> {
         let at = *self.index.get(key)?;
+        self.out += 1;
         self.slot_mut(at).entry.in_flight += 1;
         self.set_dirty(at, false);
         let slot = self.slot_mut(at);
@@ -493,6 +497,7 @@ impl Cache {
 
     /// A write begun has ended. After a failure, also [`Cache::mark_dirty`].
     pub fn end_write(&mut self, ticket: Ticket) {
+        self.out -= 1;
         if let Some(slot) = self.by_ticket(ticket) {
             slot.entry.in_flight -= 1;
             if slot.entry.in_flight == 0 {
@@ -549,6 +554,11 @@ impl Cache {
         if let Some(&at) = self.index.get(key) {
             self.slot_mut(at).entry.crc = Some(crc);
         }
+    }
+
+    /// Pages handed out for writing whose write has not ended.
+    pub(crate) fn writes_out(&self) -> usize {
+        self.out
     }
 
     /// Pages that are being written, perhaps an older content of theirs, in order.
@@ -757,5 +767,6 @@ impl std::fmt::Debug for Cache {
     }
 }
 
+mod audit;
 #[cfg(test)]
 mod tests;

@@ -15,8 +15,10 @@
 
 mod name_table;
 
+use crate::audit::same;
 use crate::tree::dirent::{self, BLOCK};
 use crate::types::Kind;
+use furrow_zone::Result;
 use name_table::NameTable;
 use std::collections::BTreeMap;
 
@@ -221,6 +223,15 @@ impl DirectoryIndexes {
         self.change_known(ino, block, |index| {
             index.names.replace(entry.hash, place(block, entry.offset), entry.ino, entry.kind);
         });
+    }
+
+    /// Compares the bytes counted with what is there.
+    ///
+    /// # Errors
+    /// `Internal`, with the account.
+    pub(crate) fn audit(&self) -> Result<()> {
+        let bytes = self.of.values().map(Index::bytes).sum();
+        same(format_args!("Indexes::bytes"), bytes, self.bytes)
     }
 
     /// Directory `ino` is no more.

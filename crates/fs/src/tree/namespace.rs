@@ -752,7 +752,7 @@ impl Core {
         self.unnamed.remove(&ino);
         self.accessed.remove(&ino);
         self.directories.forget(ino.0);
-        self.inodes -= 1;
+        self.inodes = self.less("inodes", self.inodes, 1);
         Ok(true)
     }
 }

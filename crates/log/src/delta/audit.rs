@@ -9,7 +9,7 @@ impl DeltaLog {
     /// of the durable checkpoint, and of later appends if there are any.
     ///
     /// # Errors
-    /// `Corrupt`: which account, what was expected and what was found.
+    /// `Internal`: which account, what was expected and what was found.
     pub fn audit(&self, extents: &[Extent]) -> Result<()> {
         let blocks = self.layout.half_blocks(self.half);
         holds("delta log position", self.block <= blocks, || {

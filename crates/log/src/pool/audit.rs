@@ -9,7 +9,7 @@ impl ZonePool {
     /// placed in their zones. The cost is in proportion to the zones.
     ///
     /// # Errors
-    /// `Corrupt`: which account, what was expected and what was found.
+    /// `Internal`: which account, what was expected and what was found.
     pub fn audit(&self) -> Result<()> {
         let superzones = self.0.superzones.borrow();
         let mut counts = [0; STATES];

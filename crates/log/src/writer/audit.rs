@@ -9,7 +9,7 @@ impl Writer {
     /// of all zones. The cost is in proportion to the zones that are open.
     ///
     /// # Errors
-    /// `Corrupt`: which account, what was expected and what was found.
+    /// `Internal`: which account, what was expected and what was found.
     pub fn audit(&self) -> Result<()> {
         let (mut open, mut pages) = (Vec::new(), 0);
         for zone_queue in self.0.zone_queues.borrow().iter().flatten() {

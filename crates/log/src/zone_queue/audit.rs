@@ -9,7 +9,7 @@ impl ZoneQueue {
     /// Adds the numbers of the writes that are not over to `open`, and answers their pages.
     ///
     /// # Errors
-    /// `Corrupt` if one does not fit.
+    /// `Internal` if one does not fit.
     pub(crate) fn audit(&self, open: &mut Vec<u64>) -> Result<usize> {
         let state = self.state.borrow();
         let account = format!("queue of zone {}", self.zone);

@@ -18,6 +18,9 @@ use std::rc::Rc;
 
 /// Device errors after which a tolerant client gives up.
 const ERRORS_MAX: u32 = 8;
+/// Operations of a client after which all accounts of the engine are compared, not only those that
+/// changed: comparing all each time doubles the time of a run.
+const AUDIT_ALL_EVERY: u32 = 8;
 
 /// Where clients of a run write what they did.
 pub type SharedHistory = Rc<RefCell<History>>;
@@ -37,6 +40,7 @@ pub struct Client {
     damaged: Rc<Damaged>,
     /// Device errors met so far.
     errors: u32,
+    steps: u32,
     background: Vec<JoinHandle<Result<(), String>>>,
 }
 
@@ -60,6 +64,7 @@ impl Client {
             tolerant: false,
             damaged: Rc::default(),
             errors: 0,
+            steps: 0,
             background: Vec::new(),
         }
     }
@@ -93,6 +98,16 @@ impl Client {
         Ok((self.generator, self.model))
     }
 
+    /// The engine's accounts must agree: those that changed after every operation, all of them
+    /// after some.
+    fn audit(&mut self) -> Result<(), Error> {
+        self.steps += 1;
+        match self.steps % AUDIT_ALL_EVERY {
+            0 => self.fs.audit(),
+            _ => self.fs.audit_changed(),
+        }
+    }
+
     /// One operation. False if the device is gone.
     async fn step(&mut self, op: Op) -> Result<bool, String> {
         let (expected, after, effect) = self.model.foresee(&op);
@@ -103,6 +118,7 @@ impl Client {
             return Ok(true);
         }
         let answer = self.perform(&op, &after).await;
+        self.audit().map_err(|error| format!("after {op}: {error}"))?;
         let result = match &answer {
             Ok(()) => Ok(()),
             Err(Refusal::Engine(error)) => Err(error.kind()),
@@ -159,6 +175,8 @@ impl Client {
         let task = self.rt.spawn(async move {
             let ino = ino?;
             let result = fs.fsync(ino, data_only).await;
+            fs.audit()
+                .map_err(|error| format!("after fsync of {object} in background: {error}"))?;
             let kind = result.as_ref().map(|_| ()).map_err(Error::kind);
             history.borrow_mut().end(rt.now(), id, kind);
             match result {

@@ -13,7 +13,7 @@ use crate::fs::generate::Generator;
 use crate::fs::history::{Expected, History};
 use crate::fs::isolation::Damaged;
 use crate::fs::model::Model;
-use crate::fs::observe::{PROBE, Recovered, Trouble, check, observe, told};
+use crate::fs::observe::{PROBE, Recovered, Trouble, check, observe, told, wrong};
 use crate::fs::op::{HASH_SEED, Ino, Object, Op};
 use crate::fs::read_only;
 use furrow_emu::{Emulator, Fault, FaultKind, When};
@@ -540,15 +540,18 @@ pub(crate) async fn probe(fs: &Fs, seed: u64) -> Result<(), Trouble> {
         Err(error) if full(&error) => return Ok(()),
         other => other.map_err(told("create after recovery"))?,
     };
+    fs.audit().map_err(wrong("create after recovery"))?;
     let bytes: Vec<u8> = (0..5000u64).map(|at| (at.wrapping_mul(seed | 1) >> 3) as u8).collect();
     match fs.write(attr.ino, WriteData::copy(fs.pool(), 0, &bytes)).await {
         Err(error) if full(&error) => return Ok(()),
         other => other.map_err(told("write after recovery"))?,
     }
+    fs.audit().map_err(wrong("write after recovery"))?;
     match fs.fsync(attr.ino, false).await {
         Err(error) if full(&error) => return Ok(()),
         other => other.map_err(told("fsync after recovery"))?,
     }
+    fs.audit().map_err(wrong("fsync after recovery"))?;
     let found = fs.read(attr.ino, 0, bytes.len()).await.map_err(told("read after recovery"))?;
     if found.to_vec() != bytes {
         return Err("a file written after recovery reads back wrong".to_owned().into());
@@ -556,6 +559,7 @@ pub(crate) async fn probe(fs: &Fs, seed: u64) -> Result<(), Trouble> {
     if seed.is_multiple_of(2) {
         fs.unlink(root, PROBE).await.map_err(told("unlink after recovery"))?;
     }
+    fs.audit().map_err(wrong("unlink after recovery"))?;
     Ok(())
 }
 

@@ -68,6 +68,11 @@ pub fn told(what: impl std::fmt::Display) -> impl FnOnce(Error) -> Trouble {
     move |error| Trouble::Refused(format!("{what}: {error}"), error.kind())
 }
 
+/// What an audit found, and when: never excused by what the drive did.
+pub fn wrong(when: &str) -> impl FnOnce(Error) -> Trouble {
+    move |error| Trouble::Wrong(format!("{when}: {error}"))
+}
+
 /// All entries of a directory.
 ///
 /// # Errors
@@ -202,7 +207,9 @@ pub struct Recovered {
 /// # Errors
 /// Says what the contract does not allow.
 pub async fn check(fs: &Fs, expected: &Expected) -> Result<Recovered, Trouble> {
+    fs.audit().map_err(wrong("before it was looked at"))?;
     let observed = observe(fs).await?;
+    fs.audit().map_err(wrong("after it was looked at"))?;
     let Names { matching, prefixes } = expected.check_names(&observed)?;
     let expected = &*expected.carried(&prefixes);
     let mut models: BTreeMap<u8, Model> = prefixes

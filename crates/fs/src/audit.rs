@@ -1,0 +1,160 @@
+//! Audits: the accounts that the engine keeps in memory, each held against the others.
+//!
+//! The engine keeps several accounts of one thing: a valid block is a bit in the SIT, a count in
+//! its segment, a share of its superzone and of the main area, and a pointer or a NAT entry that
+//! names it. A defect that changes one and not the others loses data much later, somewhere else.
+//! [`Core::audit`] recomputes and compares all of them. All must agree whenever no operation is
+//! being applied, that is at every await. The simulation asks after every operation;
+//! [`Core::audit_changed`], which compares what changed since the last checkpoint, runs at each
+//! cut of a debug build.
+//!
+//! An audit reads memory alone, changes nothing, and counts as no work: a run with audits is the
+//! run without them. What a structure holds of itself is checked beside it (`Cache::audit`,
+//! `NodeIds::audit` and their likes); here is what takes two of them.
+//!
+//! Not here: what is on the drive, which is `fsck`'s, and the writer's own accounts, which are
+//! `furrow-log`'s.
+
+mod alloc;
+mod durability;
+mod tables;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
+mod tests;
+mod tree;
+
+use crate::Fs;
+use crate::core::{Core, Inner};
+use furrow_log::audit::broken;
+use furrow_zone::{Error, ErrorKind, Result};
+use std::fmt::{Arguments, Display};
+
+/// The error of an account that contradicts another one.
+pub(crate) fn contradiction(account: Arguments<'_>, expected: Arguments<'_>) -> Error {
+    broken(&account.to_string(), format!("expected {expected}"))
+}
+
+/// An account must be `expected`.
+pub(crate) fn same<T: PartialEq + Display>(
+    account: Arguments<'_>,
+    expected: T,
+    found: T,
+) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(contradiction(account, format_args!("{expected}, found {found}")))
+}
+
+/// An account must not be above `most`.
+pub(crate) fn at_most<T: PartialOrd + Display>(
+    account: Arguments<'_>,
+    most: T,
+    found: T,
+) -> Result<()> {
+    if found <= most {
+        return Ok(());
+    }
+    Err(contradiction(account, format_args!("at most {most}, found {found}")))
+}
+
+/// What is said of an account must hold.
+pub(crate) fn holds(condition: bool, account: Arguments<'_>, expected: &str) -> Result<()> {
+    if condition {
+        return Ok(());
+    }
+    Err(contradiction(account, format_args!("{expected}, found otherwise")))
+}
+
+impl Core {
+    /// What is left of an account of `from` when `by` is taken. More taken than there was is a
+    /// defect of the engine: a debug build stops, another one goes read-only after this step.
+    pub(crate) fn less(&self, account: &str, from: u64, by: u64) -> u64 {
+        from.checked_sub(by).unwrap_or_else(|| {
+            let error = contradiction(
+                format_args!("{account}"),
+                format_args!("{by} at least, found {from}"),
+            );
+            debug_assert!(false, "{error}");
+            let _ = self.broken.set(error);
+            0
+        })
+    }
+
+    /// Compares all accounts in memory. An engine that has failed promises nothing of them.
+    ///
+    /// # Errors
+    /// `Internal`, with the account, what it must be, and what it is.
+    pub(crate) fn audit(&self) -> Result<()> {
+        self.audit_failure()?;
+        if self.failed.is_some() {
+            return Ok(());
+        }
+        self.audit_own()?;
+        self.audit_valid()?;
+        self.audit_nodes()?;
+        self.audit_table_zones()?;
+        // A mount that writes nothing never opens heads and logs.
+        if !self.options.read_only {
+            self.audit_heads(true)?;
+            self.audit_logs()?;
+            self.zones.audit()?;
+            self.writer.audit()?;
+        }
+        self.audit_tree()
+    }
+
+    /// An account that was found to be wrong before.
+    fn audit_failure(&self) -> Result<()> {
+        let failed = self.failed.as_ref().filter(|error| error.kind() == ErrorKind::Internal);
+        failed.or(self.broken.get()).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// What each structure holds of itself.
+    fn audit_own(&self) -> Result<()> {
+        self.cache.audit()?;
+        self.nat.audit("NAT")?;
+        self.sit.audit("SIT")?;
+        self.ids.audit()?;
+        self.namespace_log.audit()?;
+        self.changed_nodes.audit()?;
+        self.directories.audit()?;
+        self.appends.audit()
+    }
+}
+
+impl Inner {
+    /// In a debug build, before the snapshot of a checkpoint: what changed must be consistent, or
+    /// the engine fails rather than make it durable.
+    pub(crate) fn audit_before_snapshot(&self) -> Result<()> {
+        let audited = {
+            let core = self.core.borrow();
+            match cfg!(debug_assertions) && core.sound {
+                true => core.audit_changed(),
+                false => Ok(()),
+            }
+        };
+        audited.inspect_err(|error| self.fail(error))
+    }
+}
+
+impl Fs {
+    /// Compares the accounts that the file system keeps in memory with each other. Costs in
+    /// proportion to what is in memory, reads nothing from the drive, and changes nothing.
+    ///
+    /// # Errors
+    /// `Internal` if two of them contradict each other, with the account, what it must be and what
+    /// it is: a defect of the engine. After a failure of the drive nothing is compared any more.
+    pub fn audit(&self) -> Result<()> {
+        self.0.core.borrow().audit()
+    }
+
+    /// The same of what changed since the last checkpoint, and of what is small: heads, permits,
+    /// positions in logs, writes in flight. Costs in proportion to the table entries that changed.
+    ///
+    /// # Errors
+    /// As [`Fs::audit`].
+    pub fn audit_changed(&self) -> Result<()> {
+        self.0.core.borrow().audit_changed()
+    }
+}

@@ -1,0 +1,179 @@
+//! Audits of space: valid blocks, superzones, heads and their permits.
+
+use super::{contradiction, holds, same};
+use crate::alloc::place::NODE_SLOT;
+use crate::core::Core;
+use crate::format::{HOLE, SitEntry};
+use furrow_log::address::BlockAddr;
+use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_zone::Result;
+
+/// Bits set in the map of a segment.
+pub(super) fn bits(entry: &SitEntry) -> u32 {
+    let words = entry.map.chunks_exact(8);
+    words.map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()).count_ones()).sum()
+}
+
+/// Whether block `block` of a segment is valid.
+pub(super) fn is_set(entry: &SitEntry, block: u32) -> bool {
+    entry.map.get((block / 8) as usize).is_some_and(|byte| byte >> (block % 8) & 1 == 1)
+}
+
+impl Core {
+    /// Valid blocks: the maps of segments, their counts, the sums over superzones and over all.
+    pub(super) fn audit_valid(&self) -> Result<()> {
+        let mut sums = vec![0u32; self.superzone_valid.len()];
+        for (segment, entry) in self.sit.iter() {
+            let bits = bits(entry);
+            let account = format_args!("SitEntry::valid of segment {segment}");
+            same(account, bits, u32::from(entry.valid.get()))?;
+            sums[(segment / self.layout.segments) as usize] += bits;
+        }
+        let (mut total, mut free) = (0, 0);
+        for (index, (sum, said)) in (0..).zip(sums.iter().zip(&self.superzone_valid)) {
+            same(format_args!("superzone_valid of superzone {index}"), *sum, *said)?;
+            total += u64::from(*sum);
+            let id = SuperzoneId(index);
+            match self.zones.state(id) {
+                SuperzoneState::Free => free += u64::from(self.payload_of(id)),
+                SuperzoneState::Tables | SuperzoneState::Retired => {}
+                _ => continue,
+            }
+            same(format_args!("valid blocks of superzone {index}, which has no data"), 0, *sum)?;
+        }
+        same(format_args!("space.valid"), total, self.space.valid)?;
+        if self.zones.is_narrow() {
+            return Ok(());
+        }
+        let by_count = u64::from(self.zones.free_count()) * u64::from(self.superzone_blocks());
+        same(format_args!("room in free superzones"), free, by_count)
+    }
+
+    /// Heads, the superzones they write, and the permits that takes; with `owners`, who owns what
+    /// is in open segments.
+    pub(super) fn audit_heads(&self, owners: bool) -> Result<()> {
+        same(format_args!("Streams::turns"), self.heads.len(), self.streams.heads())?;
+        let mut writers: Vec<Option<usize>> = vec![None; self.superzone_valid.len()];
+        for (index, head) in self.heads.iter().enumerate() {
+            let Some(superzone) = head.superzone else { continue };
+            if let Some(other) = writers[superzone as usize].replace(index) {
+                let account = format_args!("Head::superzone of head {index}");
+                let why = format_args!("one of its own, found {superzone}, head {other}'s");
+                return Err(contradiction(account, why));
+            }
+        }
+        for index in 0..self.heads.len() {
+            self.audit_turn(index)?;
+            let Some(superzone) = self.heads[index].superzone else { continue };
+            self.audit_head(index, superzone, self.streams.turn(index).closing)?;
+            self.audit_segments(index, superzone)?;
+            if owners {
+                self.audit_open_segment(index, superzone)?;
+            }
+        }
+        for (index, writer) in (0..).zip(&writers) {
+            let active = self.zones.state(SuperzoneId(index)) == SuperzoneState::Active;
+            let account = format_args!("Head::superzone of active superzone {index}");
+            holds(!active || writer.is_some(), account, "one head that names it")?;
+        }
+        self.streams.audit()
+    }
+
+    /// Whether a head has a superzone, and the permits for it.
+    fn audit_turn(&self, index: usize) -> Result<()> {
+        let (head, turn) = (&self.heads[index], self.streams.turn(index));
+        let Some(superzone) = head.superzone else {
+            same(format_args!("Head::next of head {index}, which is nowhere"), 0, head.next)?;
+            let owners = head.summary.len();
+            return same(
+                format_args!("Head::summary of head {index}, which is nowhere"),
+                0,
+                owners,
+            );
+        };
+        let state = self.zones.state(SuperzoneId(superzone));
+        let account = format_args!("state of superzone {superzone}, head {index}'s");
+        holds(state == SuperzoneState::Active, account, "active")?;
+        // Those of the first heads are held in common.
+        if index < self.layout.streams as usize || turn.closing {
+            return Ok(());
+        }
+        let account = format_args!("Turn::permit of head {index}");
+        same(account, self.layout.width, turn.permits.unwrap_or(0))
+    }
+
+    /// Where a head stands: in its segment, and in the writer's zones.
+    fn audit_head(&self, index: usize, superzone: u32, closing: bool) -> Result<()> {
+        let head = &self.heads[index];
+        let stripe = self.stripe(superzone);
+        let account = format_args!("Head::next of head {index}");
+        let room = head.next < stripe.blocks()
+            && !stripe.is_summary(head.next)
+            && !stripe.is_padding(head.next);
+        holds(room, account, "a block that takes data")?;
+        let block = head.next % stripe.segment;
+        let account = format_args!("Head::next of head {index}, by its summary");
+        same(account, head.summary.len() as u32, block)?;
+        for column in (0..stripe.width).filter(|_| !closing) {
+            let zone = self.zones.zone(SuperzoneId(superzone), column);
+            let expected = match self.writer.is_open(zone) {
+                true => self.writer.position(zone),
+                // Recovery found it written to its end.
+                false => stripe.capacity,
+            };
+            let account =
+                format_args!("Head::next of head {index}, by the position in zone {zone}");
+            same(account, expected, stripe.fill(column, head.next))?;
+        }
+        Ok(())
+    }
+
+    /// What the SIT says of blocks that a head has not written yet.
+    fn audit_segments(&self, index: usize, superzone: u32) -> Result<()> {
+        let (head, stripe, segments) =
+            (&self.heads[index], self.stripe(superzone), self.layout.segments);
+        let first = superzone * segments;
+        for segment in head.next / stripe.segment + 1..segments {
+            let valid = u32::from(self.sit.get(first + segment).valid.get());
+            let account = format_args!("SitEntry::valid of segment {}", first + segment);
+            same(account, 0, valid)?;
+        }
+        let open = first + head.next / stripe.segment;
+        let entry = self.sit.get(open);
+        let next = head.next % stripe.segment;
+        for block in (next..stripe.segment).filter(|block| is_set(&entry, *block)) {
+            let account = format_args!("SitEntry::map of segment {open}, block {block}");
+            holds(false, account, "a clear bit of a block not written yet")?;
+        }
+        Ok(())
+    }
+
+    /// The owners of the blocks of an open segment, which are all in memory, against its map.
+    fn audit_open_segment(&self, index: usize, superzone: u32) -> Result<()> {
+        let (head, segment) = (&self.heads[index], self.layout.segment_blocks);
+        let entry = &self.sit.get(superzone * self.layout.segments + head.next / segment);
+        let start = head.next - head.summary.len() as u32;
+        for (block, owner) in (0..).zip(&head.summary) {
+            if !is_set(entry, block) {
+                continue;
+            }
+            let (zone, offset) = self.place_in(superzone, start + block);
+            let addr = BlockAddr::new(&self.geometry, zone, offset).0;
+            let node = owner.node.get();
+            let said = self.nat.get(node);
+            let owned = match owner.slot.get() {
+                NODE_SLOT => said.addr.get() == addr,
+                slot => self.names_block(node, slot, addr).unwrap_or(said.addr.get() != HOLE),
+            };
+            if node == 0 || said.ino.get() == 0 || !owned {
+                let account = format_args!("SitEntry::map of the block at {addr}");
+                let place = said.addr.get();
+                return Err(contradiction(
+                    account,
+                    format_args!("a clear bit, as its owner, node {node} at {place}, is elsewhere"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! Audits of the tables: nodes and their ids, table pages and the zones these are in.
+
+use super::alloc::{bits, is_set};
+use super::{contradiction, holds, same};
+use crate::core::Core;
+use crate::format::{HOLE, NatEntry};
+use crate::tables::table_zones::zone_of;
+use crate::tree::cache::{Entry, Key};
+use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_zone::Result;
+
+impl Core {
+    /// The NAT against node ids, the SIT, and what is in the cache.
+    pub(super) fn audit_nodes(&self) -> Result<()> {
+        let (mut live, mut inodes) = (0, 0);
+        for (nid, entry) in self.nat.iter() {
+            let ino = entry.ino.get();
+            if ino == 0 {
+                continue;
+            }
+            live += 1;
+            inodes += u64::from(ino == nid);
+            self.audit_node(nid, entry)?;
+            let inode = self.nat.get(ino).ino.get();
+            same(format_args!("NatEntry::ino of inode {ino}, node {nid}'s"), ino, inode)?;
+        }
+        for nid in self.ids.freed() {
+            let account = format_args!("NatEntry::ino of node {nid}, which waits to be free");
+            same(account, 0, self.nat.get(nid).ino.get())?;
+        }
+        same(format_args!("NodeIds::count"), live + self.ids.waiting_count(), self.ids.count())?;
+        same(format_args!("inodes"), inodes, self.inodes)?;
+        for nid in self.changed_nodes.since_snapshot() {
+            let account = format_args!("Table::dirty of NAT entry {nid}");
+            holds(
+                self.nat.is_dirty(nid),
+                account,
+                "dirty, as the node changed since the snapshot",
+            )?;
+        }
+        Ok(())
+    }
+
+    /// A node in use: its id is taken, and its block is valid or it is in the cache alone.
+    fn audit_node(&self, nid: u32, entry: &NatEntry) -> Result<()> {
+        holds(self.ids.is_used(nid), format_args!("NodeIds::used of node {nid}"), "in use")?;
+        let addr = entry.addr.get();
+        if addr == HOLE {
+            let dirty = self.cache.audited(&Key::Node(nid)).is_some_and(Entry::is_dirty);
+            let account = format_args!("NatEntry::addr of node {nid}");
+            return holds(dirty, account, "an address, or a dirty page");
+        }
+        let account = format_args!("NatEntry::addr of node {nid}");
+        let Some((_, segment, block)) = self.segment_of(addr) else {
+            let why = format_args!("a block of the main area, found {addr}");
+            return Err(contradiction(account, why));
+        };
+        let valid = is_set(&self.sit.get(segment), block);
+        let account = format_args!("SitEntry::map of the block at {addr}, which node {nid} names");
+        holds(valid, account, "a set bit")
+    }
+
+    /// Zones of the tables against the table pages in them and the writer's positions.
+    pub(super) fn audit_table_zones(&self) -> Result<()> {
+        for (table, pages) in self.table_pages.iter().enumerate() {
+            for (page, place) in pages.iter().enumerate() {
+                let Some(zone) = zone_of(place, &self.geometry) else { continue };
+                let account = format_args!("TableZones::zones of zone {zone}");
+                if !self.table_zones.holds_pages(zone) {
+                    let why = format_args!("written, as page {page} of table {table} is in it");
+                    return Err(contradiction(account, why));
+                }
+            }
+        }
+        for zone in self.table_zones.empty_zones() {
+            let written = self.writer.is_open(zone) && self.writer.position(zone) > 0;
+            holds(
+                !written,
+                format_args!("TableZones::zones of zone {zone}"),
+                "written, by its position",
+            )?;
+        }
+        for superzone in self.table_zones.superzones() {
+            let state = self.zones.state(SuperzoneId(superzone));
+            let account = format_args!("state of superzone {superzone}, which tables have");
+            holds(state == SuperzoneState::Tables, account, "tables")?;
+        }
+        for (index, log) in self.logs.iter().enumerate() {
+            if let Some(zone) = log.open {
+                let account = format_args!("Log::open of log {index}, zone {zone}");
+                holds(
+                    self.table_zones.holds_pages(zone),
+                    account,
+                    "a zone of tables that is not empty",
+                )?;
+            }
+            log.delta.audit(&log.extents)?;
+        }
+        Ok(())
+    }
+
+    /// What changed since the last checkpoint: dirty entries of NAT and SIT, and what is small.
+    ///
+    /// # Errors
+    /// `Internal`, as [`Core::audit`].
+    pub(crate) fn audit_changed(&self) -> Result<()> {
+        if self.failed.is_some() || self.options.read_only {
+            return self.audit_failure();
+        }
+        self.namespace_log.audit()?;
+        self.changed_nodes.audit()?;
+        for (nid, entry) in self.nat.dirty() {
+            if entry.ino.get() != 0 {
+                self.audit_node(nid, &entry)?;
+            }
+        }
+        let mut last = None;
+        for (segment, entry) in self.sit.dirty() {
+            let account = format_args!("SitEntry::valid of segment {segment}");
+            same(account, bits(&entry), u32::from(entry.valid.get()))?;
+            let superzone = segment / self.layout.segments;
+            if last.replace(superzone) != Some(superzone) {
+                let first = superzone * self.layout.segments;
+                let segments = first..first + self.layout.segments;
+                let sum = segments.map(|s| u32::from(self.sit.get(s).valid.get())).sum();
+                let said = self.superzone_valid[superzone as usize];
+                same(format_args!("superzone_valid of superzone {superzone}"), sum, said)?;
+            }
+        }
+        let total = self.superzone_valid.iter().map(|valid| u64::from(*valid)).sum();
+        same(format_args!("space.valid"), total, self.space.valid)?;
+        self.audit_heads(false)?;
+        self.audit_logs()
+    }
+}

@@ -1,0 +1,127 @@
+//! Audits of the tree: what is in the cache against the tables, and files open or removed.
+
+use super::alloc::is_set;
+use super::{contradiction, holds, same};
+use crate::core::Core;
+use crate::format::{HOLE, LEAF_POINTERS, LEVEL_INODE, NO_NODE, Pointer};
+use crate::tree::cache::Key;
+use crate::tree::node::{as_index, as_inode, as_leaf, children, header};
+use crate::tree::shape::Shape;
+use crate::types::Ino;
+use furrow_rt::Page;
+use furrow_zone::Result;
+
+/// The pointers to blocks in a node: none in an index node or one of attributes.
+fn slots(page: &Page) -> &[Pointer] {
+    match header(page).level {
+        LEVEL_INODE if as_inode(page).head.height == 0 => &as_inode(page).slots,
+        0 => &as_leaf(page).slots,
+        _ => &[],
+    }
+}
+
+impl Core {
+    /// Pages in the cache against NAT and SIT; orphans and open files against inodes.
+    pub(super) fn audit_tree(&self) -> Result<()> {
+        let (mut nodes, mut valid) = (0, 0);
+        for (key, entry) in self.cache.all() {
+            match key {
+                Key::Data(ino, block) => {
+                    let account = format_args!("owner of the page of block {block}");
+                    same(account, self.nat.get(ino).ino.get(), ino)?;
+                }
+                Key::Node(nid) => {
+                    let ino = self.nat.get(nid).ino.get();
+                    same(format_args!("owner of the page of node {nid}"), ino, entry.owner())?;
+                    nodes += 1;
+                    valid += self.audit_page(nid, entry.page())?;
+                }
+            }
+        }
+        for ino in &self.orphans {
+            let account = format_args!("orphans, inode {ino}");
+            same(account, ino.0, self.nat.get(ino.0).ino.get())?;
+        }
+        for ino in &self.unnamed {
+            holds(self.orphans.contains(ino), format_args!("orphans, inode {ino}"), "unnamed too")?;
+        }
+        for (ino, count) in &self.open {
+            let account = format_args!("open, inode {ino}");
+            same(account, ino.0, self.nat.get(ino.0).ino.get())?;
+            holds(*count > 0, account, "open at least once")?;
+        }
+        // With all nodes in memory, all valid blocks are known.
+        let all = self.nat.iter().filter(|(_, entry)| entry.ino.get() != 0).count();
+        if nodes == all {
+            let placed = self
+                .nat
+                .iter()
+                .filter(|(_, entry)| entry.ino.get() != 0 && entry.addr.get() != HOLE);
+            let named = placed.count() as u64 + valid;
+            same(format_args!("space.valid, by all nodes"), named, self.space.valid)?;
+        }
+        Ok(())
+    }
+
+    /// A node in memory: whether it is an orphan, and that blocks it points to are valid; how many
+    /// these are.
+    fn audit_page(&self, nid: u32, page: &Page) -> Result<u64> {
+        let head = header(page);
+        same(format_args!("number of the page of node {nid}"), nid, head.nid.get())?;
+        if head.level == LEVEL_INODE {
+            let (ino, links) = (Ino(nid), as_inode(page).head.links.get());
+            let account = format_args!("orphans, inode {ino} of {links} links");
+            match self.orphans.contains(&ino) {
+                true => holds(links == 0, account, "one without links"),
+                false => holds(links > 0, account, "that it is among them"),
+            }?;
+        }
+        let mut count = 0;
+        for pointer in slots(page).iter().filter(|pointer| pointer.addr.get() != HOLE) {
+            let addr = pointer.addr.get();
+            let account =
+                format_args!("SitEntry::map of the block at {addr}, a block of node {nid}");
+            let Some((_, segment, block)) = self.segment_of(addr) else {
+                return Err(contradiction(account, format_args!("an address of the main area")));
+            };
+            holds(is_set(&self.sit.get(segment), block), account, "a set bit")?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Whether node `node`, going by slot `slot` of a summary, still names the block at `addr`, as
+    /// `owner_of` finds it; `None` if that takes a node that is not in memory.
+    pub(super) fn names_block(&self, node: u32, slot: u16, addr: u32) -> Option<bool> {
+        let page = self.cache.audited(&Key::Node(node))?.page();
+        let head = header(page);
+        let at = match head.level {
+            0 if usize::from(slot) < LEAF_POINTERS => as_leaf(page).slots[usize::from(slot)],
+            LEVEL_INODE => return self.first_leaf_names(page, slot, addr),
+            _ => return Some(false),
+        };
+        Some(at.addr.get() == addr)
+    }
+
+    /// The pointers of an inode are those to the first blocks of its file, wherever they have moved.
+    fn first_leaf_names(&self, inode: &Page, slot: u16, addr: u32) -> Option<bool> {
+        let inode = as_inode(inode);
+        let height = inode.head.height;
+        let path = Shape::REAL.path(height, u64::from(slot));
+        if height == 0 {
+            return Some(inode.slots.get(path[0] as usize)?.addr.get() == addr);
+        }
+        let mut nid = children(inode)[path[0] as usize].get();
+        for (depth, slot) in path[1..].iter().enumerate() {
+            if nid == NO_NODE {
+                return Some(false);
+            }
+            let page = self.cache.audited(&Key::Node(nid))?.page();
+            if usize::from(height) == depth + 1 {
+                return Some(as_leaf(page).slots[*slot as usize].addr.get() == addr);
+            }
+            nid = as_index(page).slots[*slot as usize].get();
+        }
+        Some(false)
+    }
+}

@@ -1,0 +1,121 @@
+//! The audit of the cache: its indexes, lists and counts against its slots.
+
+use super::{Cache, Entry, Key, NIL, Slot, family_key};
+use crate::audit::{contradiction, holds, same};
+use furrow_zone::Result;
+
+impl Cache {
+    /// The page of `key`; this counts neither as use nor as work.
+    pub(crate) fn audited(&self, key: &Key) -> Option<&Entry> {
+        self.index.get(key).map(|&slot| &self.slot(slot).entry)
+    }
+
+    /// All pages, in no order that means anything.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Key, &Entry)> {
+        self.slots.iter().flatten().map(|slot| (slot.key, &slot.entry))
+    }
+
+    /// Compares the cache's accounts with its slots.
+    ///
+    /// # Errors
+    /// `Internal`, with the account.
+    pub(crate) fn audit(&self) -> Result<()> {
+        same(format_args!("Cache::held"), false, self.held)?;
+        let (mut dirty_data, mut dirty_nodes, mut nodes, mut shared) = (0, 0, 0, 0);
+        let (mut pages, mut listed, mut in_flight) = (0, 0, 0);
+        for (at, slot) in self.slots.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            let Slot { key, entry, .. } = slot;
+            pages += 1;
+            let found = self.index.get(key).copied().unwrap_or(NIL);
+            same(format_args!("Cache::index of {key:?}"), at as u32, found)?;
+            let (set, item) = match *key {
+                Key::Data(ino, block) => (&self.dirty_data, (ino, block)),
+                Key::Node(nid) => (&self.dirty_nodes, (entry.owner, nid)),
+            };
+            if let Key::Node(_) = key {
+                nodes += 1;
+                dirty_nodes += usize::from(entry.dirty);
+            } else {
+                dirty_data += usize::from(entry.dirty);
+            }
+            let account = format_args!("Cache's list of dirty pages for {key:?}");
+            holds(!entry.dirty || set.contains(&item), account, "an entry, as its slot is dirty")?;
+            let account = format_args!("Cache's eviction list for {key:?}");
+            match slot.listed {
+                true => holds(entry.evictable(), account, "none of it: it cannot be evicted"),
+                false => holds(!entry.evictable(), account, "an entry: it can be evicted"),
+            }?;
+            let account = format_args!("Slot::shared of {key:?}");
+            holds(!slot.shared || entry.in_flight > 0, account, "a write in flight")?;
+            listed += usize::from(slot.listed);
+            shared += usize::from(slot.shared);
+            in_flight += entry.in_flight as usize;
+        }
+        same(format_args!("Cache::index"), pages, self.index.len())?;
+        same(format_args!("Cache::free"), self.slots.len() - pages, self.free.len())?;
+        same(format_args!("Cache::dirty_data"), dirty_data, self.dirty_data.len())?;
+        same(format_args!("Cache::dirty_nodes"), dirty_nodes, self.dirty_nodes.len())?;
+        same(format_args!("Cache::nodes"), nodes, self.nodes)?;
+        same(format_args!("Cache::shared"), shared, self.shared)?;
+        same(format_args!("Cache::evictable"), listed, self.evictable)?;
+        // Of a page that was removed meanwhile the write goes on.
+        if in_flight > self.out {
+            let out = self.out;
+            let account = format_args!("Cache::out");
+            return Err(contradiction(account, format_args!("{in_flight} at least, found {out}")));
+        }
+        self.audit_eviction_list()?;
+        self.audit_families()
+    }
+
+    fn audit_eviction_list(&self) -> Result<()> {
+        let (mut at, mut colder, mut count) = (self.coldest, NIL, 0);
+        while at != NIL && count <= self.evictable {
+            let slot = self.slots.get(at as usize).and_then(Option::as_ref);
+            let Some(slot) = slot.filter(|slot| slot.listed) else {
+                let why = format_args!("a slot that is listed, found slot {at}");
+                return Err(contradiction(format_args!("Cache's eviction list"), why));
+            };
+            same(format_args!("Slot::colder of {:?}", slot.key), colder, slot.colder)?;
+            (colder, at, count) = (at, slot.warmer, count + 1);
+        }
+        same(format_args!("Cache::warmest"), colder, self.warmest)?;
+        same(format_args!("length of Cache's eviction list"), self.evictable, count)
+    }
+
+    fn audit_families(&self) -> Result<()> {
+        let mut count = 0;
+        for slot in self.slots.iter().flatten().filter(|slot| slot.before == NIL) {
+            let key = family_key(slot.entry.owner, matches!(slot.key, Key::Node(_)));
+            let Some(family) = self.families.get(&key) else {
+                let account = format_args!("Cache::families of {:?}", slot.key);
+                return Err(contradiction(account, format_args!("a family")));
+            };
+            let (mut at, mut members) = (family.head, 0);
+            while at != NIL && members <= family.count {
+                let Some(slot) = self.slots.get(at as usize).and_then(Option::as_ref) else {
+                    break;
+                };
+                (at, members) = (slot.after, members + 1);
+            }
+            same(format_args!("Family::count of {:?}", slot.key), family.count, members)?;
+            count += members as usize;
+        }
+        same(format_args!("pages of all families"), self.index.len(), count)
+    }
+}
+
+#[cfg(test)]
+impl Cache {
+    /// Forgets that a block is dirty; its slot remembers.
+    pub(crate) fn corrupt_dirty_data(&mut self, ino: u32, block: u32) -> bool {
+        self.dirty_data.remove(&(ino, block))
+    }
+
+    /// Puts a page on the eviction list, whatever its state.
+    pub(crate) fn corrupt_eviction_list(&mut self, key: &Key) {
+        let at = self.index[key];
+        self.list_warmest(at);
+    }
+}
