@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build rocksdb install uninstall deb test lint demo demo-raid demo-rocksdb crash crash-full bench realtime
+.PHONY: help build lab rocksdb install uninstall deb test lint demo demo-raid demo-rocksdb crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -54,9 +54,13 @@ crash-full: ## power cuts at every command, the long form
 	@scripts/setup.sh build
 	@scripts/crash.sh full
 
-bench: build ## every layer against what limits it; ratios within one run
+lab: ## the furrow-lab command, optimised: claims, calibration, benchmarks; it is not installed
+	@scripts/setup.sh build
+	cargo build --release --locked -p furrow-lab --bin furrow-lab
+
+bench: lab ## every layer against what limits it; ratios within one run
 	@scripts/setup.sh bench
-	@"$${CARGO_TARGET_DIR:-target}/release/furrow" bench
+	@"$${CARGO_TARGET_DIR:-target}/release/furrow-lab" bench
 	cargo bench --quiet --locked -p furrow-lab --bench parity
 
 realtime: ## a mount on a drive that takes its time, by fio, against the drive's own figures

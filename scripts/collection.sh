@@ -17,9 +17,10 @@ bounds="$(dirname "$out")/bound.jsonl"
 profile=release
 program="${WORKLOAD:-$target_dir/$profile/rocksdb-plugin/workload}"
 furrow="${FURROW:-$target_dir/$profile/furrow}"
+lab="${FURROW_LAB:-$target_dir/$profile/furrow-lab}"
 if [ -z "${WORKLOAD:-}" ]; then
     scripts/rocksdb.sh build
-    cargo build --quiet --locked --release -p furrow-cli
+    cargo build --quiet --locked --release -p furrow-cli -p furrow-lab
     make --no-print-directory -s -C plugins/rocksdb PROFILE=$profile \
         TARGET="$(realpath "$target_dir")" workload
 fi
@@ -112,7 +113,7 @@ bound() {
     ! grep -q "\"live\":$live," "$bounds" 2>/dev/null || return 0
     # shellcheck disable=SC2086
     "$program" trace: $common live="$live" seed=1 trace="$trace"
-    "$furrow" lab bound "$trace" --zone-size ${zone}MiB --step 1MiB --memtable $part --points 16 \
+    "$lab" bound "$trace" --zone-size ${zone}MiB --step 1MiB --memtable $part --points 16 \
         --live "$live" --nominal "$nominal" --json >>"$bounds"
     rm -f "$trace"
     say "bound, $live live: after $SECONDS s"
@@ -133,4 +134,4 @@ for live in 0.5 0.65 0.8; do
     [ "$first" -gt 1 ] || walk "$live" 1
 done
 rm -f "$out.err"
-[ "$out" != docs/collection/runs.jsonl ] || "$furrow" lab collection docs
+[ "$out" != docs/collection/runs.jsonl ] || "$lab" collection docs

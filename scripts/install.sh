@@ -130,6 +130,7 @@ done || true
 directories "$list"
 install -D -m 644 "$made/installed" "$dest$list"
 say "installed: $dest$prefix/bin/furrow, helpers in $dest$sbindir"
+say "the laboratory (claims, benchmarks) is not installed: 'make lab' builds furrow-lab beside the command"
 if [ -n "$with_plugin" ]; then
     say "RocksDB: $dest$libdir/libfurrow_rocksdb.so, headers in $dest$includedir"
     # One of older sources may not know what a newer command writes.

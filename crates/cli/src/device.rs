@@ -4,8 +4,7 @@
 //! Tables are for people; `--json` is for programs and carries its version. Nothing here knows
 //! more of an image than the library says.
 
-use crate::show::{print_table, table as headed};
-use anyhow::Context;
+use crate::show::{self, print_table, table as headed};
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use furrow_emu::{Emulator, Identity, OpenMode};
@@ -17,7 +16,6 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-mod calibrate;
 pub mod fault;
 mod presets;
 mod zone;
@@ -48,7 +46,6 @@ enum Action {
     Report(Report),
     Fault(fault::FaultArgs),
     Presets(presets::PresetsArgs),
-    Calibrate(calibrate::CalibrateArgs),
     Zone(zone::ZoneArgs),
 }
 
@@ -134,7 +131,6 @@ pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         Action::Report(args) => report(&args, out)?,
         Action::Fault(args) => fault::run(&args, out)?,
         Action::Presets(args) => presets::run(&args, out)?,
-        Action::Calibrate(args) => return calibrate::run(&args, out),
         Action::Zone(args) => zone::run(&args, out)?,
     }
     Ok(0)
@@ -155,7 +151,7 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
             "zone_capacity_bytes": geometry.bytes(zone_capacity).0,
             "capacity_bytes": geometry.capacity().0,
         });
-        return print_json(out, &value);
+        return show::json(out, &value);
     }
     writeln!(
         out,
@@ -254,7 +250,7 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     if args.json {
         let mut value = show_json(&drive, &zones, image.as_ref());
         value["timing"] = timing_json(&run, preset);
-        return print_json(out, &value);
+        return show::json(out, &value);
     }
     let mut rows = vec![("device", drive.name())];
     if let Some((uuid, preset, allocated)) = &image {
@@ -423,7 +419,7 @@ fn report(args: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
             })
             .collect();
         let value = json!({ "version": JSON_VERSION, "device": drive.name(), "zones": zones });
-        return print_json(out, &value);
+        return show::json(out, &value);
     }
     let mut table = headed(&["zones", "first block", "state", "write pointer", "capacity"]);
     for (column, alignment) in [(0, CellAlignment::Right), (2, CellAlignment::Left)] {
@@ -452,12 +448,6 @@ fn report(args: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
         ]);
     }
     Ok(print_table(out, &table)?)
-}
-
-fn print_json(out: &mut dyn Write, value: &Value) -> anyhow::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value).context("JSON cannot be written")?;
-    writeln!(out)?;
-    Ok(())
 }
 
 /// An amount for people: in the largest unit that leaves at least one before the point.

@@ -83,10 +83,3 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         Action::Trace(args) => trace::run(&args, out),
     }
 }
-
-/// Prints a document for programs.
-fn print_json(out: &mut dyn Write, document: &serde_json::Value) -> anyhow::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, document)?;
-    writeln!(out)?;
-    Ok(())
-}

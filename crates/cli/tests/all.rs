@@ -12,7 +12,6 @@ mod dump;
 mod fsck;
 mod holds;
 mod kv;
-mod lab;
 mod mount;
 mod mount_direct;
 mod mount_full_host;

@@ -168,23 +168,6 @@ fn presets_are_listed_with_their_sources_and_read_back() {
 }
 
 #[test]
-fn a_drive_is_held_against_its_measurements() {
-    let ran = furrow(&["device", "calibrate", "zn540-4t", "--seeds", "1", "--json"]);
-    assert_eq!((ran.status, ran.error.as_str()), (0, ""), "{}", ran.out);
-    let value: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
-    assert_eq!((&value["version"], &value["seeds"]), (&1.into(), &1.into()));
-    let rows = value["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 13);
-    assert!(rows.iter().all(|row| row["preset"] == "zn540-4t" && row["verdict"] == "ok"));
-    assert_eq!(value["summary"][0]["gates"], 13);
-    let table = done(&["device", "calibrate", "zn540-4t", "--seeds", "2"]);
-    assert!(table.contains("13 of 13 rows within tolerance"), "{table}");
-    assert!(table.contains("seeds: 2 seeds of a row lie"), "{table}");
-    refused(&["device", "calibrate", "zn541"], 1, &["nothing was measured on `zn541`"]);
-    refused(&["device", "calibrate", "--seeds", "0"], 2, &["--help"]);
-}
-
-#[test]
 fn zones_are_commanded_by_hand() {
     done(&["device", "create", "hand.zns", "--force", "-o", "zones=8,zone-size=1MiB"]);
     let out = done(&["device", "zone", "hand.zns", "write", "3", "--bytes", "256KiB"]);

@@ -16,7 +16,7 @@ use std::process::Command;
 /// What is installed, and what its parts are made of besides the engines.
 const PRODUCT: [&str; 4] = ["furrow-cli", "furrow-fuse", "furrow-nbd", "furrow-capi"];
 /// Crates that only experiments and tests may name.
-const LABORATORY: [&str; 2] = ["furrow-policy", "furrow-sim"];
+const LABORATORY: [&str; 3] = ["furrow-policy", "furrow-sim", "furrow-lab"];
 /// What takes a variant, and may not hand its name on.
 const ENGINES: [&str; 4] = ["log", "fs", "raid", "kv"];
 

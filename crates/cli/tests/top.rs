@@ -198,18 +198,3 @@ fn top_and_df_show_all_mounts() {
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stdout).contains(&here));
 }
-
-#[test]
-fn a_report_of_everything_says_what_it_is_about_to_do() {
-    let place = array::Place::empty("report");
-    let (cache, report) = (place.at("cache"), place.at("report.html"));
-    let report = ["lab", "report", "--cache", &cache, "-o", &report];
-    let mut running = Running::start(&report, &place.at("run"));
-    let mut line = String::new();
-    BufReader::new(running.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
-    for words in
-        [" claims of size scaled, ", " runs, 0 of them in the cache: about ", " processors"]
-    {
-        assert!(line.contains(words), "no '{words}': {line}");
-    }
-}

@@ -326,7 +326,7 @@ impl Page<'_> {
         put!(self, "<h3>To repeat it</h3>");
         put!(
             self,
-            "<pre><code>furrow lab run {} --{} --seeds {}</code></pre>",
+            "<pre><code>furrow-lab run {} --{} --seeds {}</code></pre>",
             claim.id,
             self.order.size,
             self.order.seeds.len(),

@@ -253,10 +253,10 @@ name = "r"
         let build = Build { commit: "abc123".to_owned(), changed: false };
         let cache = Cache::none(build.clone());
         let outcome = runner::run(&catalogue, &claims, &order, &cache, &|_| {}).unwrap();
-        let text = markdown(&catalogue, &outcome, &order, &build, "furrow lab table");
+        let text = markdown(&catalogue, &outcome, &order, &build, "furrow-lab table");
         for wanted in [
             "`abc123`",
-            "furrow lab table",
+            "furrow-lab table",
             "| [N1](#n1-shown-all-of-it) | a \\| b |",
             "**miss, far**",
             "### N1 shown (all of it)\n\nExpected beforehand: more\n\nthe cause",

@@ -1,7 +1,7 @@
 //! `furrow device fault`: what an image's drive will suffer the next time it is used.
 
-use super::{JSON_VERSION, open, print_json};
-use crate::show::{print_table, table};
+use super::{JSON_VERSION, open};
+use crate::show::{self, print_table, table};
 use anyhow::anyhow;
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::CellAlignment;
@@ -267,7 +267,7 @@ fn apply(drive: &Emulator, name: &str, action: &Action, out: &mut dyn Write) -> 
 fn list_json(drive: &Emulator, name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let faults: Vec<Value> =
         drive.faults().iter().enumerate().map(|(n, fault)| as_json(n, fault)).collect();
-    print_json(out, &json!({ "version": JSON_VERSION, "device": name, "faults": faults }))
+    show::json(out, &json!({ "version": JSON_VERSION, "device": name, "faults": faults }))
 }
 
 fn list(faults: &[Fault], image: &str, out: &mut dyn Write) -> anyhow::Result<()> {

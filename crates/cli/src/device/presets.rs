@@ -1,7 +1,7 @@
 //! `furrow device presets`: the drives there are models of, and where each figure comes from.
 
-use super::{JSON_VERSION, describe, print_json, size};
-use crate::show::{print_table, table as headed};
+use super::{JSON_VERSION, describe, size};
+use crate::show::{self, print_table, table as headed};
 use anyhow::bail;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
@@ -44,7 +44,7 @@ pub fn run(args: &PresetsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         None if args.json => {
             let all = Preset::names().map(|name| Ok(overview(name, &Preset::named(name)?)));
             let all = all.collect::<anyhow::Result<Vec<Value>>>()?;
-            print_json(out, &json!({ "version": JSON_VERSION, "presets": all }))
+            show::json(out, &json!({ "version": JSON_VERSION, "presets": all }))
         }
         None => list(out),
         Some(name) => {
@@ -54,7 +54,7 @@ pub fn run(args: &PresetsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
             };
             let found = Preset::named(preset)?;
             match (args.json, args.toml) {
-                (true, _) => print_json(out, &whole(preset, &found)),
+                (true, _) => show::json(out, &whole(preset, &found)),
                 (_, true) => Ok(out.write_all(toml(&found).as_bytes())?),
                 _ => show(out, preset, &found),
             }

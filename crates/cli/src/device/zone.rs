@@ -1,7 +1,7 @@
 //! `furrow device zone`: commands to zones by hand, and how long the drive took.
 
-use super::{JSON_VERSION, open, print_json, state_name};
-use crate::show::{print_table, table};
+use super::{JSON_VERSION, open, state_name};
+use crate::show::{self, print_table, table};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use furrow_emu::{Emulator, OpenMode};
@@ -186,7 +186,7 @@ fn show(
                 })
             })
             .collect();
-        return print_json(out, &json!({ "version": JSON_VERSION, "zones": zones }));
+        return show::json(out, &json!({ "version": JSON_VERSION, "zones": zones }));
     }
     let mut table = table(&["zone", "was", "is", "write pointer", "took"]);
     for line in lines {

@@ -87,7 +87,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             "available_bytes": space.available,
             "kinds": kinds.collect::<Vec<_>>(),
         });
-        super::print_json(out, &document)?;
+        crate::show::json(out, &document)?;
         return Ok(0);
     }
     print_space(out, &device, &space)?;

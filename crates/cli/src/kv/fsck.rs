@@ -67,7 +67,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let report = report?;
     let device = source_name(&args.device);
     if args.json {
-        super::print_json(out, &document(&device, &report))?;
+        crate::show::json(out, &document(&device, &report))?;
     } else {
         print(out, &device, &report, args)?;
     }

@@ -68,7 +68,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             "file": to.display().to_string(),
             "bytes": file.size,
         });
-        super::print_json(out, &document)?;
+        crate::show::json(out, &document)?;
     } else {
         writeln!(out, "{}: {}", to.display(), show::bytes(file.size))?;
     }

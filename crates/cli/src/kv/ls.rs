@@ -107,7 +107,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             "path": plain(&args.path),
             "entries": lines.iter().map(entry).collect::<Vec<_>>(),
         });
-        super::print_json(out, &document)?;
+        crate::show::json(out, &document)?;
         return Ok(0);
     }
     if !args.long {

@@ -78,7 +78,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             "total": zones.len(),
             "zones": each.collect::<Vec<_>>(),
         });
-        super::print_json(out, &document)?;
+        crate::show::json(out, &document)?;
         return Ok(0);
     }
     let page = MapPage {

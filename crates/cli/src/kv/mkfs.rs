@@ -73,7 +73,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             "ring_bytes": u64::from(made.ring_zones().0.count()) * zone,
             "size_bytes": space.capacity,
         });
-        super::print_json(out, &document)?;
+        crate::show::json(out, &document)?;
         return Ok(0);
     }
     writeln!(out, "{name}: file store made")?;

@@ -111,7 +111,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     };
     let figures = Figures::of(source_name(&args.device), looked.store());
     match (args.json, args.prometheus) {
-        (true, _) => super::print_json(out, &document(&figures))?,
+        (true, _) => crate::show::json(out, &document(&figures))?,
         (_, true) => out.write_all(prometheus(&figures).as_bytes())?,
         _ => print(out, &figures)?,
     }
@@ -123,7 +123,7 @@ fn running(args: &Args, error: anyhow::Error, out: &mut dyn Write) -> anyhow::Re
     let running = super::running::instead(&args.device, error)?;
     let device = source_name(&args.device);
     match (args.json, args.prometheus) {
-        (true, _) => super::print_json(out, &running.document(&device))?,
+        (true, _) => crate::show::json(out, &running.document(&device))?,
         (_, true) => out.write_all(running.prometheus(&device).as_bytes())?,
         _ => running.print(out, &device)?,
     }

@@ -87,7 +87,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             "gap_ns": gap,
             "kinds": kinds.collect::<Vec<_>>(),
         });
-        super::print_json(out, &document)?;
+        crate::show::json(out, &document)?;
         return Ok(0);
     }
     let mut table = show::table(&["call", "calls", "failed", "bytes", "took", "mean"]);

@@ -205,7 +205,7 @@ mod tests {
     fn the_document_is_not_stale() {
         let document = include_str!("../../../../docs/calibration.md");
         let table = part(document, "rows").unwrap();
-        let stale = "run 'furrow device calibrate --docs docs'";
+        let stale = "run 'furrow-lab calibrate --docs docs'";
         let lines: Vec<&str> = table.lines().filter(|line| !line.is_empty()).skip(2).collect();
         let golden = golden().unwrap();
         assert_eq!(lines.len(), golden.len(), "{stale}");

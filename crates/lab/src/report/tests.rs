@@ -77,7 +77,7 @@ fn whatever_the_data_hold_the_report_is_well_formed_and_says_it() {
         "<more>",
         "f: ≤ 7.5 ×",
         "The build differs from its commit",
-        "furrow lab run N-1 --scaled --seeds 2",
+        "furrow-lab run N-1 --scaled --seeds 2",
         "5000 zones",
         "2 to 4",
     ] {

@@ -1,10 +1,11 @@
-//! `furrow lab` from outside: what it prints, what it keeps, how it ends.
+//! `furrow-lab` from outside: what it prints, what it keeps, how it ends.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "runs the command")]
 
 use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// A folder that is gone at the end of the test.
 struct Folder(PathBuf);
@@ -28,9 +29,9 @@ impl Drop for Folder {
 }
 
 fn lab(arguments: &[&str], cache: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_furrow"));
-    command.arg("lab").args(arguments).env("XDG_CACHE_HOME", cache).env("COLUMNS", "100");
-    command.output().expect("furrow runs")
+    let mut command = Command::new(env!("CARGO_BIN_EXE_furrow-lab"));
+    command.args(arguments).env("XDG_CACHE_HOME", cache).env("COLUMNS", "100");
+    command.output().expect("furrow-lab runs")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -109,7 +110,7 @@ fn a_report_is_one_file_that_needs_no_other() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).ends_with(&format!("written: {file}\n")));
     let html = std::fs::read_to_string(file).expect("the report was written");
-    for part in ["<!doctype html>", "id=\"z-die\"", "<svg", "furrow lab run Z-die --scaled"] {
+    for part in ["<!doctype html>", "id=\"z-die\"", "<svg", "furrow-lab run Z-die --scaled"] {
         assert!(html.contains(part), "{part} is missing");
     }
     assert!(!html.contains("<script") && !html.contains(" src="), "something is loaded");
@@ -122,7 +123,7 @@ fn a_report_is_one_file_that_needs_no_other() {
 fn what_cannot_be_run_is_one_line_and_a_status() {
     let cache = Folder::new("lab-wrong");
     for (arguments, status, words) in [
-        (&["run", "Z99"][..], 1, "no claim is called 'Z99': see 'furrow lab list'"),
+        (&["run", "Z99"][..], 1, "no claim is called 'Z99': see 'furrow-lab list'"),
         (&["run", "R25"], 1, "R25 cannot be run yet, it needs"),
         (&["run", "R24"], 1, "R24 replays a trace: name one with '--trace FILE'"),
         (&["run", "Z20"], 1, "Z20 replays recorded runs: name their directory"),
@@ -139,4 +140,57 @@ fn what_cannot_be_run_is_one_line_and_a_status() {
         assert!(error.contains(words) && error.lines().count() == 1, "{arguments:?}: {error}");
         assert!(output.stdout.is_empty());
     }
+}
+
+#[test]
+fn a_drive_is_held_against_its_measurements() {
+    let cache = Folder::new("lab-calibrate");
+    let ran = lab(&["calibrate", "zn540-4t", "--seeds", "1", "--json"], cache.path());
+    assert_eq!(text(&ran.stderr), "");
+    let value = json(&ran);
+    assert_eq!((&value["version"], &value["seeds"]), (&1.into(), &1.into()));
+    let rows = value["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 13);
+    assert!(rows.iter().all(|row| row["preset"] == "zn540-4t" && row["verdict"] == "ok"));
+    assert_eq!(value["summary"][0]["gates"], 13);
+    let table = text(&lab(&["calibrate", "zn540-4t", "--seeds", "2"], cache.path()).stdout);
+    assert!(table.contains("13 of 13 rows within tolerance"), "{table}");
+    assert!(table.contains("seeds: 2 seeds of a row lie"), "{table}");
+    for (arguments, status, words) in [
+        (&["calibrate", "zn541"][..], 1, "nothing was measured on `zn541`"),
+        (&["calibrate", "--seeds", "0"], 2, "see 'furrow-lab calibrate --help'"),
+    ] {
+        let output = lab(arguments, cache.path());
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+        assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_report_of_everything_says_what_it_is_about_to_do() {
+    let cache = Folder::new("lab-report-all");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_furrow-lab"));
+    let file = cache.path().join("report.html");
+    command.args(["report", "--cache"]).arg(cache.path()).arg("-o").arg(file);
+    let mut running = command.stderr(Stdio::piped()).spawn().expect("furrow-lab runs");
+    let mut line = String::new();
+    let stderr = running.stderr.take().expect("a pipe");
+    BufReader::new(stderr).read_line(&mut line).expect("a line");
+    running.kill().expect("it can be ended");
+    running.wait().expect("it ends");
+    for words in
+        [" claims of size scaled, ", " runs, 0 of them in the cache: about ", " processors"]
+    {
+        assert!(line.contains(words), "no '{words}': {line}");
+    }
+}
+
+#[test]
+fn nobody_left_to_read_the_list_is_no_failure() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_furrow-lab"));
+    let output = command.arg("list").stdout(writer).stderr(Stdio::piped()).output();
+    let output = output.expect("furrow-lab runs");
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }

@@ -64,6 +64,9 @@ pub fn interval(text: &str) -> Result<Duration, String> {
 
 /// Prints what is shown again and again: on a terminal in the place of what was shown before,
 /// elsewhere below it, after an empty line.
+///
+/// # Errors
+/// If it cannot be written.
 pub fn frame(out: &mut dyn Write, text: &[u8], first: bool) -> std::io::Result<()> {
     if std::io::stdout().is_terminal() {
         // Home, and each line cleared where it ends: nothing flickers.
@@ -87,6 +90,16 @@ pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{}%", (part * 100).div_ceil(whole)) }
 }
 
+/// Prints a document for programs.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn json(out: &mut dyn Write, document: &serde_json::Value) -> anyhow::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, document)?;
+    writeln!(out)?;
+    Ok(())
+}
+
 /// A plain table: `head` above columns, the first aligned left, the others right.
 pub fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
@@ -98,6 +111,9 @@ pub fn table(head: &[&str]) -> Table {
 }
 
 /// Prints `table` without the blanks at the ends of its lines.
+///
+/// # Errors
+/// If it cannot be written.
 pub fn print_table(out: &mut dyn Write, table: &Table) -> std::io::Result<()> {
     for line in table.to_string().lines() {
         writeln!(out, "{}", line.strip_prefix(' ').unwrap_or(line).trim_end())?;

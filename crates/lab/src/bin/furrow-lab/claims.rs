@@ -1,13 +1,11 @@
-//! `furrow lab`: what was claimed, tried on the timed drive.
+//! `furrow-lab list`, `run`, `report` and `table`: published claims, tried on the timed drive.
 //!
-//! Claims, scenarios and how figures are made of them are `furrow-lab`'s; here they are asked for,
+//! Claims, scenarios and how figures are made of them are the library's; here they are asked for,
 //! printed and written to a file.
 
-mod collection;
-mod print;
-
-use crate::show;
+use crate::{collection, print};
 use anyhow::{Context as _, bail};
+use furrow_console::show;
 use furrow_lab::cache::{Build, Cache};
 use furrow_lab::catalogue::{Catalogue, Claim, Size};
 use furrow_lab::document::Document;
@@ -17,18 +15,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Try what has been claimed of zoned drives and of systems on them
-///
-/// Claims, drives, hosts and workloads are data (docs/lab.md). Runs are in virtual time and depend
-/// on their seed alone. Results are kept by commit, unless the build differs from its commit.
-#[derive(clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// What can be done with claims.
 #[derive(clap::Subcommand)]
-enum Command {
+pub enum Command {
     /// List the claims: source, what they say, whether they can be run, what is in the cache
     List(List),
     /// Run claims and compare with what was published
@@ -44,7 +33,7 @@ enum Command {
 }
 
 #[derive(clap::Args)]
-struct List {
+pub struct List {
     #[command(flatten)]
     common: Common,
     /// Only claims that can be run
@@ -56,7 +45,7 @@ struct List {
 }
 
 #[derive(clap::Args)]
-struct Run {
+pub struct Run {
     /// Claims to run, by ID
     #[arg(value_name = "ID", required_unless_present = "all")]
     ids: Vec<String>,
@@ -71,7 +60,7 @@ struct Run {
 }
 
 #[derive(clap::Args)]
-struct Report {
+pub struct Report {
     /// The file to write, HTML that needs no other
     #[arg(short, long, value_name = "FILE", default_value = "furrow-report.html")]
     output: PathBuf,
@@ -86,7 +75,7 @@ struct Report {
 }
 
 #[derive(clap::Args)]
-struct Table {
+pub struct Table {
     /// The file to write; standard output if not said
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -177,8 +166,8 @@ impl Common {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let catalogue = match &args.command {
+pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let catalogue = match command {
         Command::Bound(bound) => return collection::bound(bound, out),
         Command::Collection(pages) => return collection::collection(pages, out),
         Command::List(list) => list.common.catalogue(),
@@ -186,7 +175,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         Command::Report(report) => report.common.catalogue(),
         Command::Table(table) => table.common.catalogue(),
     }?;
-    match &args.command {
+    match command {
         Command::List(list) => {
             let claims: Vec<&Claim> = catalogue.claims.iter().collect();
             let claims = claims.into_iter().filter(|c| catalogue.has_all(c) || !list.runnable);
@@ -249,11 +238,11 @@ fn write_table(catalogue: &Catalogue, table: &Table, out: &mut dyn Write) -> any
     let claims: Vec<&Claim> = runnable.filter(wanted).collect();
     if claims.is_empty() {
         let prefixes = prefixes.join("…' or '");
-        bail!("no claim that can be run is called '{prefixes}…': see 'furrow lab list'");
+        bail!("no claim that can be run is called '{prefixes}…': see 'furrow-lab list'");
     }
     let (order, cache) = (table.common.order(catalogue), table.common.cache());
     let outcome = execute(catalogue, &claims, &order, &cache)?;
-    let mut command = "furrow lab table".to_owned();
+    let mut command = "furrow-lab table".to_owned();
     for word in prefixes.iter().cloned().chain([format!("--{}", order.size)]) {
         command.push_str(&format!(" {word}"));
     }
@@ -288,7 +277,7 @@ fn chosen<'a>(catalogue: &'a Catalogue, ids: &[String]) -> anyhow::Result<Vec<&'
     let mut claims: Vec<&Claim> = Vec::new();
     for id in ids {
         let Some(claim) = catalogue.claim(id) else {
-            bail!("no claim is called '{id}': see 'furrow lab list'");
+            bail!("no claim is called '{id}': see 'furrow-lab list'");
         };
         if let Some(needs) = &claim.needs {
             bail!("{} cannot be run yet, it needs {needs}", claim.id);
@@ -319,7 +308,7 @@ fn announce(
     };
     let text = format!(
         "{} claims of size {}, {} runs, {} of them in the cache: {takes} on {} processors; \
-         names of claims (furrow lab list) or fewer --seeds make it shorter",
+         names of claims (furrow-lab list) or fewer --seeds make it shorter",
         claims.len(),
         order.size,
         plan.runs,

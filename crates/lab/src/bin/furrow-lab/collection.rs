@@ -1,7 +1,7 @@
-//! `furrow lab bound` and `furrow lab collection`: what collecting garbage of blob files costs.
+//! `furrow-lab bound` and `furrow-lab collection`: what collecting garbage of blob files costs.
 
-use crate::show;
 use anyhow::Context as _;
+use furrow_console::show;
 use furrow_lab::calibrate::markdown;
 use furrow_lab::collection::{self, Limit, Run, Shape};
 use furrow_zone::{ByteLen, size};
@@ -51,7 +51,7 @@ pub struct Collection {
     folder: PathBuf,
 }
 
-/// Runs `furrow lab bound`.
+/// Runs `furrow-lab bound`.
 pub fn bound(args: &Bound, out: &mut dyn Write) -> anyhow::Result<u8> {
     let writes = collection::trace(&read(&args.trace)?);
     let writes = writes.with_context(|| args.trace.display().to_string())?;
@@ -92,7 +92,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Runs `furrow lab collection`: pictures and tables of what was measured.
+/// Runs `furrow-lab collection`: pictures and tables of what was measured.
 pub fn collection(args: &Collection, out: &mut dyn Write) -> anyhow::Result<u8> {
     let pictures = args.folder.join("collection");
     let (runs, limits) = (pictures.join("runs.jsonl"), pictures.join("bound.jsonl"));

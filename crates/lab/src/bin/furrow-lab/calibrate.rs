@@ -1,15 +1,16 @@
-//! `furrow device calibrate`: the timing models beside what was measured on real drives.
+//! `furrow-lab calibrate`: the timing models beside what was measured on real drives.
 
-use super::{JSON_VERSION, print_json};
-use crate::show::{self, print_table, table as headed};
 use anyhow::{Context, bail};
-use clap::Args;
 use comfy_table::CellAlignment;
+use furrow_console::show::{self, print_table, table as headed};
 use furrow_lab::calibrate::{self, Golden, Row, Summary, Verdict, figures, interference, markdown};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+/// Version of the JSON document.
+const JSON_VERSION: u32 = 1;
 
 const AFTER_HELP: &str = "\
 Each row drives the emulated drive as that measurement was taken, in virtual time: the same build
@@ -17,14 +18,14 @@ and seeds give the same figures on every machine. Exit status 1 if a row that ha
 tolerance is not; a row marked 'miss' is known not to be, and says why.
 
 Examples:
-  furrow device calibrate
-  furrow device calibrate pm1731a --seeds 10
-  furrow device calibrate --docs docs          write docs/calibration's plots and tables anew";
+  furrow-lab calibrate
+  furrow-lab calibrate pm1731a --seeds 10
+  furrow-lab calibrate --docs docs          write docs/calibration's plots and tables anew";
 
 /// Hold the timing models against published measurements.
-#[derive(Args)]
+#[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
-pub struct CalibrateArgs {
+pub struct Args {
     /// Only these drives.
     #[arg(value_name = "PRESET")]
     presets: Vec<String>,
@@ -44,14 +45,14 @@ pub struct CalibrateArgs {
 ///
 /// # Errors
 /// If a preset has no rows, the model cannot run one, or output cannot be written.
-pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
+pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let golden = chosen(&args.presets)?;
     let began = Instant::now();
     let rows = told("row", |told| calibrate::calibrate_all(&golden, u64::from(args.seeds), told))?;
     let seconds = began.elapsed().as_secs_f64();
     let sums = calibrate::summaries(&rows);
     if args.json {
-        print_json(out, &document(args.seeds, seconds, &rows, &sums))?;
+        show::json(out, &document(args.seeds, seconds, &rows, &sums))?;
     } else {
         table(out, &rows)?;
         summary(out, args.seeds, seconds, &rows, &sums)?;

@@ -1,7 +1,7 @@
-//! `furrow bench`: every layer against what limits it.
+//! `furrow-lab bench`: every layer against what limits it.
 
-use crate::show;
 use anyhow::{Context as _, anyhow};
+use furrow_console::show;
 use furrow_lab::{BENCHES, Effort, Row, select};
 use std::io::Write;
 use std::time::Duration;
@@ -55,8 +55,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         }
         return Ok(0);
     }
-    let benches = select(&args.names)
-        .map_err(|name| anyhow!("no benchmark is called '{name}': see 'furrow bench --list'"))?;
+    let benches = select(&args.names).map_err(|name| {
+        anyhow!("no benchmark is called '{name}': see 'furrow-lab bench --list'")
+    })?;
     let effort = Effort {
         rounds: usize::from(args.rounds),
         slice: Duration::from_millis(u64::from(args.slice)),

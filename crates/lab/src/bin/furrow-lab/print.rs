@@ -1,7 +1,7 @@
-//! What `furrow lab` shows: tables, and one line while it runs.
+//! What `furrow-lab` shows: tables, and one line while it runs.
 
-use crate::show;
 use comfy_table::{CellAlignment, ContentArrangement};
+use furrow_console::show;
 use furrow_lab::cache::Cache;
 use furrow_lab::catalogue::{Catalogue, Claim};
 use furrow_lab::runner::{self, Order, Outcome, Progress};

@@ -1,0 +1,70 @@
+//! The `furrow-lab` command: measurements and experiments. What a user of drives, file systems and
+//! volumes runs is in `furrow`; nothing here is installed.
+//!
+//! Each subcommand is a module with its arguments and one function, `run(args, out)`.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
+// They panic where standard error or output is closed or full: `show::say` and `out` do not.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
+mod bench;
+mod calibrate;
+mod claims;
+mod collection;
+mod print;
+
+use clap::{Parser, Subcommand};
+use furrow_console::program::{self, Statuses};
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+const AFTER_HELP: &str = "\
+Claims, drives, hosts and workloads are data (docs/lab.md). Runs of claims are in virtual time and
+depend on their seed alone. Results are kept by commit, unless the build differs from its commit.
+
+Exit status: 0 done, 1 failed, 2 wrong usage.";
+
+/// Try what has been claimed of zoned drives and of systems on them, and measure every layer.
+#[derive(Parser)]
+#[command(name = "furrow-lab", version)]
+#[command(about = "The laboratory of Furrow: claims, calibration, benchmarks")]
+#[command(after_help = AFTER_HELP, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Claims(claims::Command),
+    Bench(bench::Args),
+    Calibrate(calibrate::Args),
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let run = |cli: Cli, out: &mut dyn Write| match &cli.command {
+        Command::Claims(command) => claims::run(command, out),
+        Command::Bench(args) => bench::run(args, out),
+        Command::Calibrate(args) => calibrate::run(args, out),
+    };
+    ExitCode::from(program::answer(&arguments, Statuses::USUAL, run))
+}
+
+/// Says, in one line, what went wrong.
+fn complain(message: &str) {
+    program::complain("furrow-lab", message);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}
