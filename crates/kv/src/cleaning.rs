@@ -72,7 +72,7 @@ impl Store {
             return Ok(false);
         }
         if let Some(victim) = self.victim() {
-            self.clean(victim).await?;
+            self.clean_zone(victim).await?;
             return Ok(true);
         }
         if waited_for && !self.0.retired.borrow().is_empty() {
@@ -96,7 +96,7 @@ impl Store {
             Policy::Generations => self.victim_by_benefit()?,
             _ => zones.victim().map(|zone| (zone, zones.valid(zone)))?,
         };
-        let garbage = zones.capacity() - moved;
+        let garbage = zones.account("garbage of a zone", zones.capacity().checked_sub(moved));
         (garbage > garbage_left(zones.capacity())).then_some(victim)
     }
 
@@ -117,7 +117,7 @@ impl Store {
     }
 
     /// Empties a zone, unless something in it cannot be read.
-    async fn clean(&self, victim: ZoneId) -> Result<()> {
+    pub(crate) async fn clean_zone(&self, victim: ZoneId) -> Result<()> {
         for id in self.0.zones.files_in(victim) {
             while let Some(extent) = self.extent_in(victim, id) {
                 match self.runs_with_pages(id, &extent).await {
@@ -172,7 +172,9 @@ impl Store {
             counters.copied += copied;
             counters.copied_of[kind as usize] += copied;
         });
-        let Some(before) = self.replace(id, extent, &moved) else {
+        let replaced = self.replace(id, extent, &moved);
+        moved.iter().for_each(|piece| self.end_move(id, piece));
+        let Some(before) = replaced else {
             // It was removed or cut meanwhile, or got another name.
             moved.iter().for_each(|extent| self.retire(id, extent));
             return Ok(());
@@ -200,7 +202,9 @@ impl Store {
             let (now, later) = rest.split_at(rest.len().min(room));
             let (piece, written) =
                 self.write(id, first, zone, now.iter().cloned().map(Block::of).collect());
+            self.begin_move(id, &piece);
             if let Err(error) = written.await {
+                self.end_move(id, &piece);
                 self.retire(id, &piece);
                 self.give_up_zone(zone, &error)?;
                 continue;

@@ -192,14 +192,16 @@ impl Store {
         let needed = self.garbage_needed();
         let each = zones.full_zones().into_iter().filter_map(|zone| {
             let valid = zones.valid(zone);
-            let live = valid.saturating_sub(forgotten.get(&zone).copied().unwrap_or(0));
+            let dead = forgotten.get(&zone).copied().unwrap_or(0);
+            let live = zones.account("valid blocks that somebody reads", valid.checked_sub(dead));
             // One in which nothing counts is reset anyway.
-            let garbage = capacity - live.min(capacity);
+            let garbage = zones.account("garbage of a zone", capacity.checked_sub(live));
             if valid == 0 || garbage < needed || zones.is_uncleanable(zone) {
                 return None;
             }
-            let age = now.saturating_sub(zones.age(zone).opened).max(1);
-            let (free, cost) = (u128::from(capacity - live), u128::from(capacity + live));
+            let age = now.checked_sub(zones.age(zone).opened);
+            let age = zones.account("age of a zone", age).max(1);
+            let (free, cost) = (u128::from(garbage), u128::from(capacity + live));
             Some((free * u128::from(age) * 1024 / cost, zone, live))
         });
         each.max().map(|(_, zone, live)| (zone, live))

@@ -182,7 +182,7 @@ impl Store {
         let lock = self.with(id, |file| file.lock.clone())?;
         let one = lock.acquire(1).await;
         let opens = self.with(id, |file| {
-            file.opens -= 1;
+            file.opens = self.0.zones.account("handles of a file", file.opens.checked_sub(1));
             file.opens
         })?;
         let mut done = Ok(());
@@ -400,9 +400,7 @@ impl Store {
 
     /// Follows a write of an extent to its end.
     fn watch(&self, id: FileId, extent: Extent, written: WriteHandle) {
-        let flight = self.0.next_flight.get();
-        self.0.next_flight.set(flight + 1);
-        self.0.flights.borrow_mut().insert(flight, id);
+        let flight = self.begin_flight(id);
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
             let done = match written.await {
@@ -415,9 +413,23 @@ impl Store {
             if let Err(error) = done {
                 store.die(&error);
             }
-            store.0.flights.borrow_mut().remove(&flight);
-            store.0.landed.notify_all();
+            store.end_flight(flight);
         });
+    }
+
+    /// A write of a file begins; answers its number.
+    fn begin_flight(&self, id: FileId) -> u64 {
+        let flight = self.0.next_flight.get();
+        self.0.next_flight.set(flight + 1);
+        self.0.flights.borrow_mut().insert(flight, id);
+        flight
+    }
+
+    /// A write has ended, and what it lost is written elsewhere.
+    fn end_flight(&self, flight: u64) {
+        self.0.flights.borrow_mut().remove(&flight);
+        self.0.ended_flights.set(self.0.ended_flights.get() + 1);
+        self.0.landed.notify_all();
     }
 
     /// Pages that are on the drive are read there.
@@ -469,9 +481,7 @@ impl Store {
         drop(files);
         self.0.zones.add(zone, id, 1);
         self.keep_sums(place, sums.clone());
-        let flight = self.0.next_flight.get();
-        self.0.next_flight.set(flight + 1);
-        self.0.flights.borrow_mut().insert(flight, id);
+        let flight = self.begin_flight(id);
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
             if let Err(error) = written.await {
@@ -480,8 +490,7 @@ impl Store {
                     store.die(&error);
                 }
             }
-            store.0.flights.borrow_mut().remove(&flight);
-            store.0.landed.notify_all();
+            store.end_flight(flight);
         });
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::entries::{Bodies, Entry, FileState};
 use crate::file::{File, FileId, Synced};
 use crate::format::{INCOMPAT_HOLES, INCOMPAT_ROLES, SuperblockBody, flag, kind};
 use crate::namespace::Node;
-use crate::store::{Inner, Retired, Store};
+use crate::store::{Inner, Store};
 use furrow_log::budget::Class;
 use furrow_log::pool::ReleaseProof;
 use furrow_log::record::{RecordId, blocks_for};
@@ -152,9 +152,9 @@ impl Store {
         let inner = &*self.0;
         let number = inner.round.get() + 1;
         inner.round.set(number);
-        let mut retired = std::mem::take(&mut *inner.retired.borrow_mut());
+        inner.retiring.borrow_mut().append(&mut inner.retired.borrow_mut());
         if self.has(StoreDefect::EarlyReset) {
-            self.apply_commit(number - 1, Vec::new(), std::mem::take(&mut retired))?;
+            self.apply_commit(number - 1, Vec::new())?;
         }
         let mut wanted = std::mem::take(&mut *round.files.borrow_mut());
         wanted.append(&mut inner.must_commit.borrow_mut());
@@ -190,7 +190,7 @@ impl Store {
             }
         }
         self.flush().await?;
-        self.apply_commit(number, views, retired)?;
+        self.apply_commit(number, views)?;
         Ok(())
     }
 
@@ -338,6 +338,7 @@ impl Store {
         };
         self.flush().await?;
         self.begin_half(bodies).await?;
+        self.debug_audit()?;
         Ok(views)
     }
 
@@ -386,12 +387,7 @@ impl Store {
     }
 
     /// The round is durable: what it says counts, what it took the place of does not any more.
-    fn apply_commit(
-        &self,
-        number: u64,
-        views: Vec<(FileId, Synced)>,
-        retired: Vec<Retired>,
-    ) -> Result<()> {
+    fn apply_commit(&self, number: u64, views: Vec<(FileId, Synced)>) -> Result<()> {
         let inner = &*self.0;
         inner.zones.pool.checkpoint_durable(number);
         self.count(|counters| counters.rounds += 1);
@@ -400,8 +396,9 @@ impl Store {
             let _ = self.with(id, |file| file.synced = Some(view));
         }
         let mut touched = BTreeSet::new();
+        let retired = std::mem::take(&mut *inner.retiring.borrow_mut());
         for (zone, file, blocks) in retired {
-            inner.zones.remove(zone, file, blocks);
+            inner.zones.remove(zone, file, blocks)?;
             touched.insert(zone);
         }
         for zone in touched {

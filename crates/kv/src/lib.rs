@@ -18,6 +18,7 @@
 //! | `group_commit` | sync: what makes names and files durable, for all who ask at once |
 //! | `cleaning` | zone cleaning, relocation of what a failed zone lost |
 //! | `dead_ranges` | what nobody reads any more, and the holes it leaves |
+//! | `audit` | accounts in memory, each against what it counts |
 //! | `mkfs` | making a store |
 //! | `recovery` | opening a store: the steps, and what each decides |
 //! | `ring_scan` | the record ring found on a drive: which half counts |
@@ -26,6 +27,7 @@
 //! | `trace` | recorded runs, to be replayed |
 //! | `entries`, `format` | what is on the drive |
 
+mod audit;
 mod cleaning;
 mod dead_ranges;
 mod entries;

@@ -83,9 +83,18 @@ pub struct Counters {
     pub ring_failures: u64,
 }
 
-/// Blocks that are to count no more once a round is durable: zone, file, how many.
-pub(crate) type Retired = (ZoneId, FileId, u32);
+/// Blocks of a file in a zone: zone, file, how many.
+pub(crate) type Blocks = (ZoneId, FileId, u32);
 
+/// The state of a store.
+///
+/// Invariants, held by [`Store::audit`]
+/// - The valid blocks of each zone and file, as the zone allocator has them, are those that extents
+///   of `files` and their blocks of checksums take, and those in `retired`, `retiring` and `moving`.
+/// - No two extents overlap, and each lies in the written part of its zone.
+/// - `flights` are the writes that began and did not end: `next_flight - ended_flights` of them.
+/// - A file has as many `names` as paths lead to it, and is forgotten when it has neither a name
+///   nor a handle.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) pages: Pool,
@@ -99,12 +108,19 @@ pub(crate) struct Inner {
     pub(crate) zones: ZoneAllocator,
     pub(crate) names: RefCell<Namespace>,
     pub(crate) files: RefCell<BTreeMap<FileId, File>>,
-    pub(crate) retired: RefCell<Vec<Retired>>,
+    /// Blocks that are to count no more once the next group commit is durable.
+    pub(crate) retired: RefCell<Vec<Blocks>>,
+    /// Those of the group commit under way.
+    pub(crate) retiring: RefCell<Vec<Blocks>>,
+    /// Blocks that cleaning wrote, and no file refers to yet.
+    pub(crate) moving: RefCell<Vec<Blocks>>,
     /// Files that the next round must have, though nobody asked.
     pub(crate) must_commit: RefCell<BTreeSet<FileId>>,
     /// Writes under way: of which file.
     pub(crate) flights: RefCell<BTreeMap<u64, FileId>>,
     pub(crate) next_flight: Cell<u64>,
+    /// How many of them ended.
+    pub(crate) ended_flights: Cell<u64>,
     pub(crate) landed: Notify,
     /// Extents that got another place, so far.
     pub(crate) moves: Cell<u64>,
@@ -129,7 +145,8 @@ pub struct Store(pub(crate) Rc<Inner>);
 
 impl Store {
     pub(crate) fn check_alive(&self) -> Result<()> {
-        self.0.dead.borrow().clone().map_or(Ok(()), Err)
+        let broken = || self.0.zones.broken();
+        self.0.dead.borrow().clone().or_else(broken).map_or(Ok(()), Err)
     }
 
     /// Nothing can be made durable any more.

@@ -13,6 +13,7 @@
 //! - A zone is reset when nothing in it counts by a durable round, nobody writes to it, and no read
 //!   pins it.
 
+mod audit;
 mod policy;
 
 pub use policy::Policy;
@@ -22,11 +23,12 @@ use crate::dead_ranges::Age;
 use crate::file::{FileId, Lifetime};
 use crate::file_kind::{Claim, Family, Role};
 use furrow_log::address::blocks_per_zone;
+use furrow_log::audit::broken;
 use furrow_log::budget::{Acquire, Budget, Class, Permit};
 use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool};
 use furrow_log::writer::Writer;
 use furrow_rt::Notify;
-use furrow_zone::{Result, ZoneId};
+use furrow_zone::{Error, Result, ZoneId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -121,6 +123,16 @@ pub(crate) enum Choice {
     Nothing,
 }
 
+/// The state of the zone allocator.
+///
+/// Invariants, held by its audit
+/// - `residents` are the valid blocks that the store counts by what refers to them; a free zone has
+///   none, and neither has a zone that is being reset.
+/// - `logs` are the files that are logs and have a name, each with its valid blocks; `log_blocks`
+///   is their sum.
+/// - `open` has the zones that the pool has active, each once. Each of them that is not full holds
+///   a permit, and its holder is a file that is there.
+/// - No zone in `youngest` is free.
 pub(crate) struct ZoneAllocator {
     pub(crate) pool: ZonePool,
     pub(crate) budget: Budget,
@@ -147,6 +159,8 @@ pub(crate) struct ZoneAllocator {
     pub(crate) ended: Cell<bool>,
     /// The fewest zones that were free at once.
     pub(crate) least_free: Cell<u32>,
+    /// An account went below zero: a defect of this program. The store ends.
+    broken: RefCell<Option<Error>>,
     /// Zones that are being reset.
     releasing: RefCell<BTreeSet<ZoneId>>,
     /// Who waits for room, by claim.
@@ -183,6 +197,7 @@ impl ZoneAllocator {
             ages: RefCell::default(),
             ended: Cell::new(false),
             least_free: Cell::new(least_free),
+            broken: RefCell::default(),
             releasing: RefCell::default(),
             space_queues: RefCell::default(),
             next_ticket: Cell::new(0),
@@ -238,7 +253,8 @@ impl ZoneAllocator {
             return;
         }
         if let Some(blocks) = logs.remove(&file) {
-            self.log_blocks.set(self.log_blocks.get() - blocks);
+            let rest = self.log_blocks.get().checked_sub(blocks);
+            self.log_blocks.set(self.account("valid blocks of logs", rest));
             return;
         }
         let residents = self.residents.borrow();
@@ -481,21 +497,55 @@ impl ZoneAllocator {
         }
     }
 
-    /// Blocks of a file in a zone count no more, by a durable round.
-    pub(crate) fn remove(&self, zone: ZoneId, file: FileId, blocks: u32) {
+    /// Blocks of a file in a zone are not valid any more, by a durable group commit.
+    ///
+    /// # Errors
+    /// `Corrupt` if an account would go below zero: which, and what it is.
+    pub(crate) fn remove(&self, zone: ZoneId, file: FileId, blocks: u32) -> Result<()> {
         let mut residents = self.residents.borrow_mut();
-        let files = residents.get_mut(&zone).expect("invariant: the zone holds blocks that count");
-        let count = files.get_mut(&file).expect("invariant: the file has blocks in the zone");
-        *count = count.checked_sub(blocks).expect("invariant: so many blocks count");
-        if *count == 0 {
-            files.remove(&file);
+        let files = residents.entry(zone).or_default();
+        let count = files.get(&file).copied().unwrap_or(0);
+        let account = || format!("valid blocks of file {} in zone {zone}", file.0);
+        match self.account(&account(), count.checked_sub(blocks)) {
+            0 => drop(files.remove(&file)),
+            left => drop(files.insert(file, left)),
         }
         if files.is_empty() {
             residents.remove(&zone);
         }
         if let Some(of_log) = self.logs.borrow_mut().get_mut(&file) {
-            *of_log -= u64::from(blocks);
-            self.log_blocks.set(self.log_blocks.get() - u64::from(blocks));
+            let blocks = u64::from(blocks);
+            *of_log = self.account("valid blocks of a log", of_log.checked_sub(blocks));
+            let rest = self.log_blocks.get().checked_sub(blocks);
+            self.log_blocks.set(self.account("valid blocks of logs", rest));
+        }
+        self.broken().map_or(Ok(()), Err)
+    }
+
+    /// The new value of an account. `None`: it went below zero, which is a defect of this program.
+    /// A debug build stops there; in a release the store ends with an error.
+    pub(crate) fn account<T: Default>(&self, account: &str, value: Option<T>) -> T {
+        value.unwrap_or_else(|| {
+            debug_assert!(false, "{account} would go below zero");
+            let error = broken(account, "it would go below zero".to_owned());
+            self.broken.borrow_mut().get_or_insert(error);
+            T::default()
+        })
+    }
+
+    /// The error of an account that went below zero, if one did.
+    pub(crate) fn broken(&self) -> Option<Error> {
+        self.broken.borrow().clone()
+    }
+
+    /// Blocks of a zone that were written, as far as that is known: all of one that was full when
+    /// the store was opened.
+    pub(crate) fn written(&self, zone: ZoneId) -> u32 {
+        let free = |id| self.pool.state(id) == SuperzoneState::Free;
+        match self.writer.is_open(zone) {
+            true => self.writer.position(zone),
+            false if self.pool.owner(zone).is_none_or(free) => 0,
+            false => self.capacity(),
         }
     }
 
@@ -536,7 +586,7 @@ impl ZoneAllocator {
         let written = |open: &Open| (open.zone, self.capacity() - self.writer.room(open.zone));
         let full = self.full_zones().into_iter().map(|zone| (zone, self.capacity()));
         let stuck = full.chain(open.iter().map(written)).map(|(zone, written)| {
-            let garbage = written.saturating_sub(self.valid(zone));
+            let garbage = self.account("garbage of a zone", written.checked_sub(self.valid(zone)));
             if garbage <= least { u64::from(garbage) } else { 0 }
         });
         theirs + cleanings + stuck.sum::<u64>()
@@ -584,12 +634,13 @@ impl ZoneAllocator {
         {
             return Ok(());
         }
-        let released = self.pool.release(id, ReleaseProof::by(round)).await;
+        // Before the reset: once the zone is free, somebody else may open it.
         if self.youngest.borrow_mut().remove(&zone).is_some() {
             self.untold.borrow_mut().insert(zone);
         }
-        self.releasing.borrow_mut().remove(&zone);
         self.uncleanable.borrow_mut().remove(&zone);
+        let released = self.pool.release(id, ReleaseProof::by(round)).await;
+        self.releasing.borrow_mut().remove(&zone);
         self.freed.notify_all();
         released
     }

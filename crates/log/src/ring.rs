@@ -19,6 +19,8 @@
 //!
 //! It does not know what the records say.
 
+mod audit;
+
 use crate::address::{BlockAddr, blocks_per_zone, blocks_written, read_blocks};
 use crate::budget::Permit;
 use crate::pool::{ReleaseProof, ZonePool};
@@ -199,6 +201,12 @@ impl RingRole {
 }
 
 /// The writing end of a ring.
+///
+/// Invariants
+/// - No zone is in `half`, `old` or `failed` twice, or in two of them.
+/// - Zones of the half before `current` are written to their ends, those behind it are empty, and
+///   so is every zone of the ring that is in none of the three.
+/// - One zone of the half holds a permit.
 pub struct RecordRing {
     writer: Writer,
     pages: Pool,

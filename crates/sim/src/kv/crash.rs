@@ -2,7 +2,7 @@
 //! remove files; after a crash names and contents must be what was promised (`promises`).
 
 use crate::crash::{Case, Subject};
-use crate::kv::promises::{Change, Content, Event, Expected, History, Uid, bytes, failed};
+use crate::kv::promises::{Change, Content, Event, Expected, History, Uid, audit, bytes, failed};
 use furrow_emu::Emulator;
 use furrow_kv::{FileId, FormatOptions, Lifetime, Options, Policy, Store};
 use furrow_policy::{StoreDefect, StoreVariant};
@@ -204,9 +204,11 @@ impl Client {
                 13 => self.rename()?,
                 _ => self.read().await?,
             }
+            audit(&self.store)?;
         }
         while !self.open.is_empty() {
             self.close().await?;
+            audit(&self.store)?;
         }
         Ok(())
     }
@@ -275,6 +277,7 @@ impl Subject for KvSubject {
         rt.block_on(async move {
             let opened = Store::open(&rt2, device, options(defect, case.seed)).await;
             let store = opened.map_err(|error| failed("open", &error))?;
+            audit(&store)?;
             let bytes: Rc<RefCell<BTreeMap<Uid, u64>>> = Rc::default();
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|number| {

@@ -244,6 +244,11 @@ pub(crate) fn failed(what: &str, error: &furrow_zone::Error) -> String {
     format!("{what}: {error}")
 }
 
+/// The store's accounts in memory agree with what they count.
+pub(crate) fn audit(store: &Store) -> Result<(), String> {
+    store.audit().map_err(|error| failed("the store's accounts", &error))
+}
+
 /// What a crash left is no damage, neither before nor after it was put in order.
 async fn check_clean(device: &dyn ZonedDevice, when: &str) -> Result<(), String> {
     let report = furrow_kv::check(device, &CheckOptions::default()).await;
@@ -328,6 +333,7 @@ impl Expected {
         }
         let opened = Store::open(rt, device.clone(), options.clone()).await;
         let store = opened.map_err(|error| failed("open", &error))?;
+        audit(&store)?;
         self.compare(&store).await?;
         // It can be used, and what was found stays.
         let count = 1 + Rng::new(seed ^ 0xaf7e5).below(30_000);
@@ -336,6 +342,7 @@ impl Expected {
         store.append(id, &data).await.map_err(|e| failed("append", &e))?;
         store.sync(id).await.map_err(|e| failed("sync", &e))?;
         store.close(id).await.map_err(|e| failed("close", &e))?;
+        audit(&store)?;
         store.stop().await.map_err(|e| failed("stop", &e))?;
         if checks {
             check_clean(&*device, "a check after recovery").await?;

@@ -8,7 +8,7 @@
 //! are left out. Content is made up; what is read is compared with it.
 
 use crate::crash::{Case, Subject};
-use crate::kv::promises::{Change, Content, Event, Expected, History, Uid, bytes, failed};
+use crate::kv::promises::{Change, Content, Event, Expected, History, Uid, audit, bytes, failed};
 use furrow_emu::Emulator;
 use furrow_kv::trace::{Cause, Op, Record, Recording};
 use furrow_kv::{FileId, FormatOptions, Options, Policy, PreparedAppend, Store};
@@ -235,6 +235,12 @@ impl Run {
         Ok(())
     }
 
+    /// Performs a call, and audits the store's accounts.
+    async fn perform_audited(&self, index: usize) -> Result<(), String> {
+        self.perform(index).await?;
+        audit(&self.store)
+    }
+
     async fn perform(&self, index: usize) -> Result<(), String> {
         let (store, record) = (&self.store, &self.recording.records[index]);
         let number = index as u32 + 1;
@@ -352,7 +358,7 @@ impl Run {
             if self.gaps {
                 rt.sleep(record.gap).await;
             }
-            let done = if record.answer == 0 { self.perform(index).await } else { Ok(()) };
+            let done = if record.answer == 0 { self.perform_audited(index).await } else { Ok(()) };
             if let Err(why) = done {
                 let Record { order, op, .. } = record;
                 let why = format!("call {order} ({}): {why}", op.name());
@@ -425,6 +431,7 @@ impl Subject for RecordedSubject {
         rt.block_on(async move {
             let opened = Store::open(&rt2, device, options).await;
             let store = opened.map_err(|error| failed("open", &error))?;
+            audit(&store)?;
             let run = Rc::new(Run {
                 store,
                 history,

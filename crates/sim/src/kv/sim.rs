@@ -14,7 +14,7 @@
 mod client;
 mod states;
 
-use crate::kv::promises::failed;
+use crate::kv::promises::{audit, failed};
 use crate::simulation::{Sink, Summary, on_executor};
 use client::{Client, Halt, History, Life, compare, look_through};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options as Drive, Snapshot, When};
@@ -402,6 +402,7 @@ impl Life {
             Ok(looked) => looked,
             Err(error) => return Err(failed("opened, but looking at it failed", &error)),
         };
+        audit(&store)?;
         let gone = self.gone();
         let lossy: BTreeSet<FileId> = looked
             .zones()

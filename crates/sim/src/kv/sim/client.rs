@@ -2,7 +2,7 @@
 
 use super::states::{Content, Event, Expected, NameState, Uid, bytes, may_hold, size};
 use super::{BLOCK, NAMES, Plan, is_bad};
-use crate::kv::promises::failed;
+use crate::kv::promises::{audit, failed};
 use furrow_emu::Emulator;
 use furrow_kv::{FileId, Lifetime, Node, Store};
 use furrow_log::ring::RingZones;
@@ -354,6 +354,7 @@ impl Client {
                 15 => self.reopen()?,
                 _ => self.read().await?,
             }
+            audit(&self.store).map_err(Halt::Wrong)?;
         }
         Ok(())
     }

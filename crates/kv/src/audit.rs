@@ -1,0 +1,226 @@
+//! The audit of a store: its accounts in memory, each compared with what it counts.
+//!
+//! An audit changes nothing and waits for nothing, and holds between any two steps of the engine:
+//! also while commits, cleaning and writes are under way. Simulation calls it after every
+//! operation; in debug builds the engine calls it when the record ring turns.
+//!
+//! It takes time in proportion to the extents and zones there are.
+
+use crate::file::{Extent, File, FileId, Sums};
+use crate::file_kind::FileKind;
+use crate::format::EXTENT_MAX;
+use crate::inspect::places;
+use crate::namespace::Node;
+use crate::store::Store;
+use furrow_log::BlockAddr;
+use furrow_log::audit::{equal, holds};
+use furrow_rt::PAGE_SIZE;
+use furrow_zone::{Result, ZoneId};
+use std::collections::BTreeMap;
+
+/// Valid blocks by zone and file, as far as there are any.
+pub(crate) type Residents = BTreeMap<ZoneId, BTreeMap<FileId, u32>>;
+
+impl Store {
+    /// Compares every account in memory with what it counts. A store that failed, or was stopped,
+    /// has none any more.
+    ///
+    /// # Errors
+    /// `Corrupt`: which account, what was expected and what was found. It is a defect of this
+    /// program, never of a drive.
+    pub fn audit(&self) -> Result<()> {
+        let inner = &*self.0;
+        if self.check_alive().is_err() || inner.zones.ended.get() {
+            return Ok(());
+        }
+        let zones = &inner.zones;
+        zones.budget.audit()?;
+        zones.pool.audit()?;
+        zones.writer.audit()?;
+        inner.ring.borrow().audit()?;
+        self.audit_names()?;
+        for (id, file) in inner.files.borrow().iter() {
+            self.audit_file(*id, file)?;
+        }
+        self.audit_places()?;
+        self.audit_flights()?;
+        let is_log = |file: &File| file.names > 0 && file.role.kind == FileKind::Wal;
+        let files = inner.files.borrow();
+        let logs = files.iter().filter(|(_, file)| is_log(file)).map(|(id, _)| *id);
+        zones.audit(&self.counted_residents(), logs.collect(), |id| files.contains_key(&id))
+    }
+
+    /// Valid blocks, counted from what refers to them: files, and what the next or the present
+    /// group commit and cleaning refer to.
+    fn counted_residents(&self) -> Residents {
+        let inner = &*self.0;
+        let mut residents = Residents::new();
+        let mut count = |zone: ZoneId, file: FileId, blocks: u32| {
+            *residents.entry(zone).or_default().entry(file).or_default() += blocks;
+        };
+        for (id, file) in inner.files.borrow().iter() {
+            let each = file.extents.iter().flat_map(places);
+            each.for_each(|(at, blocks)| count(self.zone_of(at), *id, blocks));
+        }
+        for list in [&inner.retired, &inner.retiring, &inner.moving] {
+            list.borrow().iter().for_each(|(zone, file, blocks)| count(*zone, *file, *blocks));
+        }
+        residents
+    }
+
+    /// `File::names` against the namespace.
+    fn audit_names(&self) -> Result<()> {
+        let (names, files) = (self.0.names.borrow(), self.0.files.borrow());
+        let mut counted = BTreeMap::<FileId, u32>::new();
+        for node in names.nodes.values() {
+            if let Node::File(id) = node {
+                *counted.entry(*id).or_default() += 1;
+            }
+        }
+        for (id, names) in &counted {
+            let found = files.get(id).map(|file| file.names);
+            equal(&format!("names of file {}", id.0), Some(*names), found)?;
+        }
+        for (id, file) in files.iter() {
+            let counted = counted.get(id).copied().unwrap_or(0);
+            equal(&format!("names of file {}", id.0), counted, file.names)?;
+            holds("files", file.names > 0 || file.opens > 0, || {
+                format!("file {} has neither a name nor a handle", id.0)
+            })?;
+            holds("number of the next file", id.0 < names.next_file, || {
+                format!("expected above {}, found {}", id.0, names.next_file)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The order of a file's extents, its checksums, and what of it is durable.
+    fn audit_file(&self, id: FileId, file: &File) -> Result<()> {
+        let account = |what: &str| format!("{what} of file {}", id.0);
+        let wanted = self.0.forgotten.borrow().wanted;
+        let mut end = 0;
+        for extent in &file.extents {
+            equal(&account("extents, first block"), end, extent.first)?;
+            let fits = (1..=EXTENT_MAX).contains(&extent.blocks);
+            holds(&account("extents, blocks"), fits, || {
+                format!("expected 1 to {EXTENT_MAX}, found {}", extent.blocks)
+            })?;
+            end = extent.end();
+            let sums = match &extent.sums {
+                Sums::Here(sums) => Some(sums.len() as u32),
+                Sums::At(_) => None,
+            };
+            if extent.is_hole() {
+                equal(&account("checksums of a hole"), Some(0), sums)?;
+                holds(&account("holes"), wanted, || {
+                    format!("block {} is a hole, but no dead range was told of", extent.first)
+                })?;
+            } else {
+                let expected = sums.map(|_| extent.blocks);
+                equal(&account("checksums of an extent"), expected, sums)?;
+            }
+        }
+        let placed = file.placed();
+        holds(&account("journaled blocks"), file.journaled <= placed, || {
+            format!("expected at most the {placed} placed ones, found {}", file.journaled)
+        })?;
+        // A commit under way has journaled what is durable when it ends.
+        if !self.0.committing.get() {
+            let durable = file.synced.as_ref().map_or(0, |synced| synced.blocks);
+            holds(&account("journaled blocks"), file.journaled <= durable, || {
+                format!("expected at most the {durable} synced ones, found {}", file.journaled)
+            })?;
+        }
+        // Only the last block of a file that was closed is padded.
+        let (bytes, blocks) = (file.size, u64::from(file.blocks()));
+        let page = PAGE_SIZE as u64;
+        let fits = bytes + page > blocks * page && bytes < (blocks + 1) * page;
+        holds(&account("size"), fits, || {
+            format!("expected {blocks} blocks and a tail, found {bytes} bytes")
+        })
+    }
+
+    /// Where extents lie: in the written part of zones, none where another is.
+    fn audit_places(&self) -> Result<()> {
+        let zones = &self.0.zones;
+        let mut taken: BTreeMap<BlockAddr, (u32, FileId)> = BTreeMap::new();
+        for (id, file) in self.0.files.borrow().iter() {
+            for (at, blocks) in file.extents.iter().flat_map(places) {
+                let account = format!("place of blocks of file {}", id.0);
+                let geometry = zones.writer.geometry();
+                let located = at.locate(geometry);
+                holds(&account, located.is_some(), || format!("found {at}, beyond the drive"))?;
+                let Some((zone, offset)) = located else { continue };
+                let written = zones.written(zone);
+                holds(&account, offset + blocks <= written, || {
+                    format!(
+                        "expected in the {written} written blocks of zone {zone}, found {blocks} \
+                         from {offset} on"
+                    )
+                })?;
+                let last = at.plus(blocks - 1);
+                let before = taken.range(..=last).next_back();
+                if let Some((start, (count, other))) = before {
+                    holds(&account, start.plus(*count) <= at, || {
+                        format!("found {blocks} at {at}, where file {} has {count}", other.0)
+                    })?;
+                }
+                taken.insert(at, (blocks, *id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes under way, against those that began and ended and against what is read in memory.
+    fn audit_flights(&self) -> Result<()> {
+        let inner = &*self.0;
+        let flights = inner.flights.borrow();
+        let (begun, ended) = (inner.next_flight.get(), inner.ended_flights.get());
+        equal("writes under way", begun.checked_sub(ended), Some(flights.len() as u64))?;
+        let beyond = flights.last_key_value().is_some_and(|(number, _)| *number >= begun);
+        holds("writes under way", !beyond, || format!("expected numbers below {begun}"))?;
+        let mut flying = flights.values().copied().collect::<Vec<_>>();
+        flying.sort_unstable();
+        for (id, file) in inner.files.borrow().iter() {
+            let account = format!("pages in flight of file {}", id.0);
+            let is_written = file.flying.is_empty() || flying.binary_search(id).is_ok();
+            holds(&account, is_written, || {
+                format!("found {}, but no write is under way", file.flying.len())
+            })?;
+            let placed = |block: &u32| file.extent_of(*block).is_some_and(|e| !e.is_hole());
+            let lost = file.flying.keys().find(|block| !placed(block));
+            equal(&account, None, lost)?;
+        }
+        Ok(())
+    }
+
+    /// The audit of debug builds.
+    ///
+    /// # Errors
+    /// As [`Store::audit`].
+    pub(crate) fn debug_audit(&self) -> Result<()> {
+        if cfg!(debug_assertions) { self.audit() } else { Ok(()) }
+    }
+}
+
+impl Store {
+    /// Blocks that cleaning wrote, which no file refers to yet.
+    pub(crate) fn begin_move(&self, id: FileId, extent: &Extent) {
+        self.0.moving.borrow_mut().push((self.zone_of(extent.at), id, extent.blocks));
+    }
+
+    /// A file refers to these blocks now, or they are retired.
+    pub(crate) fn end_move(&self, id: FileId, extent: &Extent) {
+        if extent.is_hole() {
+            return;
+        }
+        let blocks = (self.zone_of(extent.at), id, extent.blocks);
+        let mut moving = self.0.moving.borrow_mut();
+        if let Some(at) = moving.iter().position(|other| *other == blocks) {
+            moving.swap_remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
