@@ -12,14 +12,16 @@ use crate::file::{Extent, FileId, Lifetime, Sums};
 use crate::file_kind::{Claim, FileKind};
 use crate::format::{SumsHead, kind};
 use crate::namespace::Node;
+use crate::recovery::steps::Reading;
 use crate::recovery::{Opened, Replay, reports_of};
-use crate::ring_scan::{MAY_BEGIN, find};
+use crate::ring_scan::MAY_BEGIN;
 use crate::space::{Space, sums_to_come, without_sums};
 use crate::zone_allocator::{kept_for_flushes, kept_from};
 use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
 use furrow_log::record::{self, Expect, Uuid, crc32c};
 use furrow_log::ring::RingZones;
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
+use furrow_policy::StoreVariant;
 use furrow_rt::{PAGE_SIZE, Pages, Pool};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
@@ -102,10 +104,9 @@ impl Snapshot {
     /// # Errors
     /// Those of [`crate::Store::open`], but for those of writing.
     pub async fn open(device: Rc<dyn ZonedDevice>) -> Result<Snapshot> {
-        let reports = reports_of(&*device)?;
         let pages = Pool::new(2 * PIECE as usize);
-        let mut found = find(&*device, &reports, &pages, false).await?;
-        found.replay.decide_last_commit(&*device, &reports, &pages, (found.ring, false)).await?;
+        let reading = Reading::all(device.clone(), pages.clone(), StoreVariant::default()).await?;
+        let (reports, found) = reading.into_parts()?;
         let names = count_names(&found.replay);
         Ok(Snapshot { device, pages, reports, found, names, sums: RefCell::default() })
     }

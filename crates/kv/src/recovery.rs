@@ -1,7 +1,10 @@
 //! Opening a store: what the record ring says, and what of that is on the drive.
 //!
-//! Recovery writes down what it found before it acts on it: a snapshot in the other half of the
-//! ring; then the old half and the zones in which nothing counts are emptied.
+//! The order is a table of steps (`steps`). Recovery writes down what it found before it acts on it:
+//! a snapshot in the other half of the ring; then the old half and the zones in which nothing is
+//! valid are emptied.
+
+pub(crate) mod steps;
 
 use crate::dead_ranges::Forgotten;
 use crate::entries::{self, Entry, FileState};
@@ -9,20 +12,17 @@ use crate::file::{Extent, File, FileId, Sums};
 use crate::file_kind::{Family, FileKind, Role};
 use crate::format::{SumsHead, flag, kind};
 use crate::inspect::places;
-use crate::mkfs::check_drive;
 use crate::namespace::{Namespace, Node, rename};
-use crate::ring_scan::{MAY_BEGIN, find};
+use crate::ring_scan::MAY_BEGIN;
 use crate::store::{Counters, Inner, Options, Store};
-use crate::zone_allocator::Use;
 use crate::zone_allocator::ZoneAllocator;
 use furrow_log::address::{blocks_begun, blocks_written};
 use furrow_log::budget::{Budget, Class};
-use furrow_log::pool::{ReleaseProof, SuperzoneId, ZonePool, describe};
+use furrow_log::pool::{SuperzoneId, ZonePool, describe};
 use furrow_log::record::{self, Expect, Uuid, crc32c};
-use furrow_log::ring::{FoundRecord, RecordRing, RingZones, empty_zone};
-use furrow_log::writer::{Order, Writer};
+use furrow_log::ring::{FoundRecord, RecordRing, RingZones};
+use furrow_log::writer::Writer;
 use furrow_log::{BlockAddr, read_blocks};
-use furrow_policy::StoreDefect;
 use furrow_rt::{Notify, PAGE_SIZE, Page, Pool, Rt};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
@@ -117,99 +117,6 @@ impl Replay {
         self.files.insert(id, FileState { extents, ..state });
         Ok(())
     }
-}
-
-impl Store {
-    /// Opens the store on a drive, after what a crash left was put in order.
-    ///
-    /// # Errors
-    /// `WrongFormat` if the drive holds none, or one of a newer version; `Corrupt` if what it says
-    /// cannot be.
-    pub async fn open(rt: &Rt, device: Rc<dyn ZonedDevice>, options: Options) -> Result<Store> {
-        let reports = reports_of(&*device)?;
-        let pages = Pool::new(options.pages_in_flight);
-        let older = options.variant.has(StoreDefect::OlderHalf);
-        let mut found = find(&*device, &reports, &pages, older).await?;
-        check_drive(device.geometry(), found.ring).map_err(|error| error.at(device.name()))?;
-        let trusting = options.variant.has(StoreDefect::TrustedRound);
-        found.replay.decide_last_commit(&*device, &reports, &pages, (found.ring, trusting)).await?;
-        let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
-        // The other zones of the ring hold older snapshots, or one that a crash cut off.
-        let pool = ZonePool::new(&writer, &[], 1)?;
-        for zone in found.ring.zones().filter(|zone| !found.half.contains(zone)) {
-            let fine = !found.failed.contains(&zone);
-            if fine && !empty_zone(&pool, &*device, zone, ReleaseProof::by(0)).await? {
-                found.failed.insert(zone);
-            }
-        }
-        let reports = finish_strays(&writer, reports_of(&*device)?).await?;
-        let store = found.store(rt, writer, &reports, pages, options)?;
-        let round = store.0.round.get();
-        let bodies = store.0.snapshot(&[], round);
-        store.begin_half(bodies).await?;
-        store.0.zones.pool.checkpoint_durable(round);
-        store.tidy(&reports).await?;
-        store.start_cleaning();
-        Ok(store)
-    }
-
-    /// What a zone was opened for, by a file in it.
-    fn use_of(&self, zone: ZoneId) -> Use {
-        let first = self.0.zones.files_in(zone).first().copied();
-        let found = first.and_then(|id| self.with(id, |file| self.usage_of(file)).ok());
-        found.unwrap_or(Use::Files(crate::file::Lifetime::NotSet))
-    }
-
-    /// Takes up zones that were written in part, and resets those in which nothing counts.
-    async fn tidy(&self, reports: &[ZoneReport]) -> Result<()> {
-        let zones = &self.0.zones;
-        for report in reports {
-            let Some(id) = zones.pool.owner(report.zone) else { continue };
-            if !report.state.is_active() || zones.valid(report.zone) == 0 {
-                continue;
-            }
-            let permit = zones.budget.try_acquire(Class::User, 1);
-            zones.writer.open_reported(report);
-            match permit {
-                Some(permit) if zones.writer.room(report.zone) > 0 => {
-                    zones.writer.attach(report.zone, permit);
-                    zones.pool.activate(id);
-                    zones.adopt(report.zone, id, self.use_of(report.zone));
-                }
-                _ => zones.writer.finish(report.zone).await?,
-            }
-        }
-        let round = zones.pool.durable_checkpoint();
-        for zone in zones.full_zones() {
-            zones.release(zone, round).await?;
-        }
-        Ok(())
-    }
-}
-
-/// A power cut can leave more zones active than there were permits in use: those that were full but
-/// for what a cache lost. Ends as many as it takes for the ring to go on; answers how zones are.
-///
-/// This comes before anything is written down: it changes no decision, because in a zone that was
-/// ended content is believed only where it is found.
-async fn finish_strays(writer: &Writer, reports: Vec<ZoneReport>) -> Result<Vec<ZoneReport>> {
-    let active = reports.iter().filter(|report| report.state.is_active()).count();
-    let most = writer.geometry().max_active.map_or(usize::MAX, |most| most as usize);
-    // The ring begins a zone.
-    let over = (active + 1).saturating_sub(most);
-    if over == 0 {
-        return Ok(reports);
-    }
-    let mut strays: Vec<&ZoneReport> =
-        reports.iter().filter(|report| report.state.is_active()).collect();
-    // What has the least left loses the least.
-    strays.sort_by_key(|report| std::cmp::Reverse(report.write_pointer));
-    for report in strays.into_iter().take(over) {
-        writer.open_reported(report);
-        writer.finish(report.zone).await?;
-        writer.forget(report.zone);
-    }
-    reports_of(&**writer.device())
 }
 
 /// What is needed to open a store.
@@ -440,7 +347,13 @@ impl Opened {
         let bad: Vec<ZoneId> = bad.map(|report| report.zone).collect();
         let descriptors = describe(&geometry, ZoneId(self.ring.end()), 1, &bad)?;
         let pool = ZonePool::new(&writer, &descriptors, 1)?;
-        for report in reports.iter().filter(|report| report.state != ZoneState::Empty) {
+        let extents = self.replay.files.values().flat_map(|state| &state.extents);
+        let named = extents.flat_map(places).map(|(at, _)| at.zone(&geometry));
+        let named: BTreeSet<ZoneId> = named.collect();
+        // A record that lies may name blocks of a zone that is empty: nobody else gets them.
+        let taken =
+            |report: &&ZoneReport| report.state != ZoneState::Empty || named.contains(&report.zone);
+        for report in reports.iter().filter(taken) {
             let owner = pool.owner(report.zone).filter(|_| report.state != ZoneState::Offline);
             owner.into_iter().for_each(|id: SuperzoneId| pool.mark_full(id));
         }

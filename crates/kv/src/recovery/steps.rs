@@ -1,0 +1,327 @@
+//! The steps of recovery, in their order: a table for what only reads, which looking at a store
+//! runs too, and one for what writes.
+//!
+//! Each step has an audit, which debug builds run after it. What was found is written down in a new
+//! half of the ring before anything acts on it.
+
+use super::{Opened, reports_of};
+use crate::file::Lifetime;
+use crate::mkfs::check_drive;
+use crate::ring_scan::find;
+use crate::store::{Options, Store};
+use crate::zone_allocator::Use;
+use furrow_log::audit::{equal, holds};
+use furrow_log::budget::Class;
+use furrow_log::pool::{ReleaseProof, ZonePool};
+use furrow_log::ring::empty_zone;
+use furrow_log::writer::{Order, Writer};
+use furrow_policy::{StoreDefect, StoreVariant};
+use furrow_rt::{Pool, Rt};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZonedDevice};
+use std::pin::Pin;
+use std::rc::Rc;
+
+type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+/// A step of recovery.
+pub(crate) struct Step<S> {
+    name: &'static str,
+    run: for<'a> fn(&'a mut S) -> Running<'a>,
+    audit: fn(&S) -> Result<()>,
+}
+
+/// Runs steps in their order.
+///
+/// # Errors
+/// That of the first step that fails, or `Corrupt` if its audit does.
+pub(crate) async fn run<S>(steps: &[Step<S>], state: &mut S) -> Result<()> {
+    for Step { name, run, audit } in steps {
+        run(state).await?;
+        if cfg!(debug_assertions) {
+            audit(state).map_err(|error| error.at(format!("recovery, after '{name}'")))?;
+        }
+    }
+    Ok(())
+}
+
+/// A store that is being read.
+pub(crate) struct Reading {
+    device: Rc<dyn ZonedDevice>,
+    pages: Pool,
+    variant: StoreVariant,
+    reports: Vec<ZoneReport>,
+    found: Option<Opened>,
+}
+
+/// What only reads.
+pub(crate) const READ: [Step<Reading>; 3] = [
+    Step {
+        name: "survey the zones",
+        run: |reading| Box::pin(reading.survey()),
+        audit: |reading| {
+            let (zones, reports) = (reading.device.geometry().zones, reading.reports.len());
+            equal("reports of zones", zones as usize, reports)
+        },
+    },
+    Step {
+        name: "find the newest half of the record ring",
+        run: |reading| Box::pin(reading.find_half()),
+        audit: |reading| {
+            let Opened { half, ring, failed, .. } = reading.opened()?;
+            let fit = half.iter().all(|zone| ring.has(*zone) && !failed.contains(zone));
+            holds("newest half", fit && !half.is_empty(), || {
+                format!("expected zones of {ring:?} without {failed:?}, found {half:?}")
+            })
+        },
+    },
+    Step {
+        name: "roll back what the last commit lacks",
+        run: |reading| Box::pin(reading.roll_back()),
+        audit: |reading| {
+            let replay = &reading.opened()?.replay;
+            equal("files of the last commit", 0, replay.before.len())?;
+            let named = |id| replay.nodes.values().any(|node| *node == crate::Node::File(id));
+            let unnamed = replay.files.keys().find(|id| !named(**id));
+            equal("files without a name", None, unnamed)
+        },
+    },
+];
+
+/// A step that comes too early: its table is wrong.
+fn out_of_order() -> Error {
+    Error::new(ErrorKind::Invalid, "steps of recovery are out of order")
+}
+
+impl Reading {
+    /// Reads the store on a drive.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`], but for those of writing.
+    pub(crate) async fn all(
+        device: Rc<dyn ZonedDevice>,
+        pages: Pool,
+        variant: StoreVariant,
+    ) -> Result<Reading> {
+        let mut reading = Reading { device, pages, variant, reports: Vec::new(), found: None };
+        run(&READ, &mut reading).await?;
+        Ok(reading)
+    }
+
+    /// How the zones are, and what was found.
+    ///
+    /// # Errors
+    /// Never, once all steps were run.
+    pub(crate) fn into_parts(self) -> Result<(Vec<ZoneReport>, Opened)> {
+        Ok((self.reports, self.found.ok_or_else(out_of_order)?))
+    }
+
+    fn opened(&self) -> Result<&Opened> {
+        self.found.as_ref().ok_or_else(out_of_order)
+    }
+
+    async fn survey(&mut self) -> Result<()> {
+        self.reports = reports_of(&*self.device)?;
+        Ok(())
+    }
+
+    async fn find_half(&mut self) -> Result<()> {
+        let older = self.variant.has(StoreDefect::OlderHalf);
+        let found = find(&*self.device, &self.reports, &self.pages, older).await?;
+        check_drive(self.device.geometry(), found.ring)
+            .map_err(|error| error.at(self.device.name()))?;
+        self.found = Some(found);
+        Ok(())
+    }
+
+    async fn roll_back(&mut self) -> Result<()> {
+        let trusting = self.variant.has(StoreDefect::TrustedRound);
+        let found = self.found.as_mut().ok_or_else(out_of_order)?;
+        let ring = (found.ring, trusting);
+        found.replay.decide_last_commit(&*self.device, &self.reports, &self.pages, ring).await
+    }
+}
+
+/// A store that is being opened.
+pub(crate) struct Opening {
+    rt: Rt,
+    device: Rc<dyn ZonedDevice>,
+    pages: Pool,
+    options: Options,
+    writer: Writer,
+    reports: Vec<ZoneReport>,
+    found: Option<Opened>,
+    store: Option<Store>,
+}
+
+/// What writes.
+pub(crate) const WRITE: [Step<Opening>; 5] = [
+    Step {
+        // They hold older snapshots, or one that a crash cut off.
+        name: "empty the other zones of the record ring",
+        run: |opening| Box::pin(opening.empty_others()),
+        audit: |opening| {
+            let found = opening.found.as_ref().ok_or_else(out_of_order)?;
+            let both = found.half.iter().find(|zone| found.failed.contains(zone));
+            equal("zones of the newest half that failed", None, both)
+        },
+    },
+    Step {
+        name: "finish stray zones",
+        run: |opening| Box::pin(opening.finish_strays()),
+        audit: |opening| {
+            let most = opening.most_active();
+            let active = opening.active().count();
+            holds("active zones", active < most, || {
+                format!("expected fewer than {most}, found {active}")
+            })
+        },
+    },
+    Step {
+        name: "build the state in memory",
+        run: |opening| Box::pin(opening.build()),
+        audit: |opening| opening.store()?.audit(),
+    },
+    Step {
+        name: "write what was found to another half",
+        run: |opening| Box::pin(opening.write_down()),
+        audit: |opening| opening.store()?.audit(),
+    },
+    Step {
+        name: "take up open zones, and reset empty ones",
+        run: |opening| Box::pin(opening.take_up_zones()),
+        audit: |opening| opening.store()?.audit(),
+    },
+];
+
+impl Opening {
+    fn store(&self) -> Result<&Store> {
+        self.store.as_ref().ok_or_else(out_of_order)
+    }
+
+    fn active(&self) -> impl Iterator<Item = &ZoneReport> {
+        self.reports.iter().filter(|report| report.state.is_active())
+    }
+
+    fn most_active(&self) -> usize {
+        self.writer.geometry().max_active.map_or(usize::MAX, |most| most as usize)
+    }
+
+    async fn empty_others(&mut self) -> Result<()> {
+        let found = self.found.as_mut().ok_or_else(out_of_order)?;
+        let pool = ZonePool::new(&self.writer, &[], 1)?;
+        for zone in found.ring.zones().filter(|zone| !found.half.contains(zone)) {
+            let fine = !found.failed.contains(&zone);
+            if fine && !empty_zone(&pool, &*self.device, zone, ReleaseProof::by(0)).await? {
+                found.failed.insert(zone);
+            }
+        }
+        Ok(())
+    }
+
+    /// A power cut can leave more zones active than there were permits in use: those that were full
+    /// but for what a cache lost. Finishes as many as it takes for the ring to begin a zone.
+    ///
+    /// This comes before anything is written down: it changes no decision, because in a zone that
+    /// was finished content is believed only where it is found.
+    async fn finish_strays(&mut self) -> Result<()> {
+        self.reports = reports_of(&*self.device)?;
+        let active = self.active().count();
+        let most = self.most_active();
+        if active < most {
+            return Ok(());
+        }
+        let mut strays: Vec<ZoneReport> = self.active().cloned().collect();
+        // What has the least left loses the least.
+        strays.sort_by_key(|report| std::cmp::Reverse(report.write_pointer));
+        for report in strays.into_iter().take(active + 1 - most) {
+            self.writer.open_reported(&report);
+            self.writer.finish(report.zone).await?;
+            self.writer.forget(report.zone);
+        }
+        self.reports = reports_of(&*self.device)?;
+        Ok(())
+    }
+
+    async fn build(&mut self) -> Result<()> {
+        let found = self.found.take().ok_or_else(out_of_order)?;
+        let (pages, options) = (self.pages.clone(), self.options.clone());
+        let store = found.store(&self.rt, self.writer.clone(), &self.reports, pages, options)?;
+        self.store = Some(store);
+        Ok(())
+    }
+
+    async fn write_down(&mut self) -> Result<()> {
+        let store = self.store()?;
+        let round = store.0.round.get();
+        let bodies = store.0.snapshot(&[], round);
+        store.begin_half(bodies).await?;
+        store.0.zones.pool.checkpoint_durable(round);
+        Ok(())
+    }
+
+    /// Takes up zones that were written in part, and resets those in which nothing is valid.
+    async fn take_up_zones(&mut self) -> Result<()> {
+        let store = self.store()?;
+        let zones = &store.0.zones;
+        for report in &self.reports {
+            let Some(id) = zones.pool.owner(report.zone) else { continue };
+            if !report.state.is_active() || zones.valid(report.zone) == 0 {
+                continue;
+            }
+            let permit = zones.budget.try_acquire(Class::User, 1);
+            zones.writer.open_reported(report);
+            // A record that lies may name blocks that were not written. They get no others.
+            let fits = store.last_block_in(report.zone) <= zones.writer.position(report.zone);
+            match permit {
+                Some(permit) if fits && zones.writer.room(report.zone) > 0 => {
+                    zones.writer.attach(report.zone, permit);
+                    zones.pool.activate(id);
+                    zones.adopt(report.zone, id, store.use_of(report.zone));
+                }
+                _ => zones.writer.finish(report.zone).await?,
+            }
+        }
+        let round = zones.pool.durable_checkpoint();
+        for zone in zones.full_zones() {
+            zones.release(zone, round).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Opens the store on a drive, after what a crash left was put in order.
+    ///
+    /// # Errors
+    /// `WrongFormat` if the drive holds none, or one of a newer version; `Corrupt` if what it says
+    /// cannot be.
+    pub async fn open(rt: &Rt, device: Rc<dyn ZonedDevice>, options: Options) -> Result<Store> {
+        let pages = Pool::new(options.pages_in_flight);
+        let reading = Reading::all(device.clone(), pages.clone(), options.variant).await?;
+        let (reports, found) = reading.into_parts()?;
+        let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
+        let rt = rt.clone();
+        let (found, store) = (Some(found), None);
+        let mut opening = Opening { rt, device, pages, options, writer, reports, found, store };
+        run(&WRITE, &mut opening).await?;
+        let store = opening.store.ok_or_else(out_of_order)?;
+        store.start_cleaning();
+        Ok(store)
+    }
+
+    /// What a zone was opened for, by a file in it.
+    fn use_of(&self, zone: ZoneId) -> Use {
+        let first = self.0.zones.files_in(zone).first().copied();
+        let found = first.and_then(|id| self.with(id, |file| self.usage_of(file)).ok());
+        found.unwrap_or(Use::Files(Lifetime::NotSet))
+    }
+
+    /// The block of a zone behind the last one that a file names there.
+    fn last_block_in(&self, zone: ZoneId) -> u32 {
+        let files = self.0.files.borrow();
+        let geometry = self.0.zones.writer.geometry();
+        let all = files.values().flat_map(|file| &file.extents).flat_map(crate::inspect::places);
+        let here = all.filter(|(at, _)| at.zone(geometry) == zone);
+        here.map(|(at, blocks)| at.offset(geometry) + blocks).max().unwrap_or(0)
+    }
+}
