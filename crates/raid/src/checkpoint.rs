@@ -120,7 +120,7 @@ impl Volume {
     pub(crate) fn resume(&self) {
         self.0.quiesced.set(self.0.quiesced.get() - 1);
         for stream in &self.0.streams {
-            self.pump(stream);
+            self.dispatch_ready(&stream.writer);
         }
         if self.0.space.is_wanted() {
             self.0.wanted.notify_all();
@@ -130,7 +130,7 @@ impl Volume {
     /// The row that the next stripe of an open segment begins at; `None` if no stream writes to it.
     pub(crate) fn next_row(&self, slot: u32) -> Option<u32> {
         self.0.streams.iter().find_map(|stream| {
-            let open = stream.open.borrow();
+            let open = stream.writer.open.borrow();
             let open = open.as_ref().filter(|open| open.slot == slot)?;
             Some(open.next.get() * open.groups.chunk)
         })

@@ -37,7 +37,6 @@ pub mod shape;
 mod space;
 mod split_brain;
 mod stale_members;
-mod stream;
 pub mod table;
 mod volume;
 mod watchdog;

@@ -175,7 +175,7 @@ impl Volume {
         self.tell(Event::MemberFailed { member: index, why });
         // Its zones are not written any more: segments end, so that new ones do without it.
         for stream in &self.0.streams {
-            if let Some(open) = &*stream.open.borrow() {
+            if let Some(open) = &*stream.writer.open.borrow() {
                 open.broken.set(true);
             }
         }
@@ -241,6 +241,6 @@ async fn note_failure(volume: Volume) {
     volume.0.noted.notify_all();
     volume.0.wanted.notify_all();
     for stream in &volume.0.streams {
-        volume.pump(stream);
+        volume.dispatch_ready(&stream.writer);
     }
 }

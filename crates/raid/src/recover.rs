@@ -33,9 +33,10 @@ use crate::meta::scan::{Row, Rows, note_places, read_footers};
 use crate::meta::{self, Identity, oob};
 use crate::parity::reconstruct;
 use crate::recover::finish::{Stage, UnfinishedRecovery};
-use crate::stream::Open;
 use crate::table::{Groups, StripeTable};
 use crate::volume::{Segment, SegmentState, Volume};
+use crate::write::open::Open;
+use crate::write::segment::SegmentWriter;
 use furrow_log::BlockAddr;
 use furrow_log::address::blocks_begun;
 use furrow_log::budget::Class;
@@ -609,14 +610,14 @@ impl Volume {
         };
         let narrow = segment.zones.iter().zip(&self.0.members).any(unbuilt);
         self.note_recovered(|recovered| recovered.narrow += u64::from(narrow));
-        let fits = |stream: &&Rc<crate::stream::Stream>| {
-            stream.chunk == groups.chunk
-                && (stream.group > 1) == append
-                && stream.open.borrow().is_none()
+        let fits = |writer: &&Rc<SegmentWriter>| {
+            writer.chunk == groups.chunk
+                && (writer.group > 1) == append
+                && writer.open.borrow().is_none()
         };
-        match self.0.streams.iter().find(fits) {
-            Some(stream) if next < groups.stripes => {
-                *stream.open.borrow_mut() = Some(open.clone());
+        match self.0.streams.iter().map(|stream| &stream.writer).find(fits) {
+            Some(writer) if next < groups.stripes => {
+                *writer.open.borrow_mut() = Some(open.clone());
             }
             _ => {
                 let whole = next == groups.stripes && self.write_footers(&open).await.is_ok();

@@ -7,8 +7,8 @@ use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
 use crate::read::Wanted;
 use crate::reconstruct::{Loud, Seen};
-use crate::stream::Origin;
 use crate::volume::{SegmentState, Volume};
+use crate::write::item::Origin;
 use furrow_zone::{Result, ZoneId};
 use std::collections::{BTreeSet, VecDeque};
 

@@ -9,8 +9,10 @@
 
 use crate::event::Event;
 use crate::recover::finish::{Stage, UnfinishedRecovery};
-use crate::stream::{Stream, Use};
 use crate::volume::{SegmentState, Volume};
+use crate::write::item::Use;
+use crate::write::segment::SegmentWriter;
+use crate::write::stripe::Stream;
 use furrow_log::SuperzoneState;
 use furrow_rt::Notify;
 use furrow_zone::{Error, ErrorKind, Result};
@@ -147,14 +149,22 @@ impl Volume {
         });
     }
 
+    fn internal_writer(&self) -> Rc<SegmentWriter> {
+        self.route(Use::Internal).writer.clone()
+    }
+
+    fn writers_of_users(&self) -> impl Iterator<Item = &Rc<SegmentWriter>> {
+        let writers = self.0.streams.iter().map(|stream| &stream.writer);
+        writers.filter(|writer| writer.purpose != Use::Internal)
+    }
+
     /// Whether nothing is under way that could make room.
     fn is_still(&self) -> bool {
         let releasing = |s: &crate::volume::Segment| {
             s.state == SegmentState::Releasing || (self.may_reset() && crate::clean::is_empty(s))
         };
         // A stripe that is filled soon goes into an open segment.
-        let filling =
-            |s: &Rc<Stream>| s.open.borrow().is_some() && !s.filling.borrow().items.is_empty();
+        let filling = |s: &Rc<Stream>| s.writer.open.borrow().is_some() && s.filled() > 0;
         self.0.in_flight.get() == 0
             && self.0.ending.get() == 0
             && self.0.quiesced.get() == 0
@@ -183,7 +193,7 @@ impl Volume {
     /// something was done about it.
     fn relieve_internal(&self) -> bool {
         let space = &self.0.space;
-        let internal = self.route(Use::Internal);
+        let internal = self.internal_writer();
         // Who was told that there is none has perhaps not run yet, and counts as waiting.
         if !space.internal.get() || self.out_of_space().is_some() || !self.is_still() {
             return false;
@@ -191,12 +201,12 @@ impl Volume {
         if self.has_space(0) {
             return false;
         }
-        let of_users = self.0.streams.iter().find(|s| s.purpose != Use::Internal && s.takes_more());
-        if !internal.has_line() && !self.relieve_handed_over(&internal, of_users) {
+        let of_users = self.writers_of_users().find(|writer| writer.takes_more());
+        if internal.line() == 0 && !self.relieve_handed_over(&internal, of_users) {
             return false;
         }
-        if let Some(stream) = of_users {
-            self.hand_over(&internal, stream);
+        if let Some(writer) = of_users {
+            self.hand_over(&internal, writer);
             return true;
         }
         if let Some(recovery) = &mut *space.recovery.borrow_mut()
@@ -212,29 +222,32 @@ impl Volume {
     /// What the volume was to move was handed over to users' streams and waits with them for room,
     /// and by now it has a segment of its own: it goes there. True if there was any.
     fn relieve_stranded(&self) -> bool {
-        let internal = self.route(Use::Internal);
-        let waits = |s: &&Rc<Stream>| {
-            s.purpose != Use::Internal && s.open.borrow().is_none() && s.has_line_of_internal()
+        let internal = self.internal_writer();
+        let waits = |writer: &&Rc<SegmentWriter>| {
+            writer.open.borrow().is_none() && writer.has_line_of_internal()
         };
-        let stranded = self.0.streams.iter().filter(waits).filter(|_| internal.takes_more());
-        stranded.map(|stream| self.take_back(stream, &internal)).count() > 0
+        let stranded = self.writers_of_users().filter(waits).filter(|_| internal.takes_more());
+        stranded.map(|writer| self.take_back(writer, &internal)).count() > 0
     }
 
     /// What the volume was to move was handed over to users' streams, and waits with them for room.
     /// It goes where another of them writes, or back. True if there was any.
-    fn relieve_handed_over(&self, internal: &Rc<Stream>, of_users: Option<&Rc<Stream>>) -> bool {
-        let waits = |s: &&Rc<Stream>| {
-            s.purpose != Use::Internal && s.open.borrow().is_none() && s.has_line()
-        };
+    fn relieve_handed_over(
+        &self,
+        internal: &Rc<SegmentWriter>,
+        of_users: Option<&Rc<SegmentWriter>>,
+    ) -> bool {
+        let waits =
+            |writer: &&Rc<SegmentWriter>| writer.open.borrow().is_none() && writer.line() > 0;
         let mut any = false;
-        for stream in self.0.streams.iter().filter(waits) {
+        for writer in self.writers_of_users().filter(waits) {
             any = true;
             match of_users {
-                Some(to) => self.hand_over(stream, to),
-                None => self.take_back(stream, internal),
+                Some(to) => self.hand_over(writer, to),
+                None => self.take_back(writer, internal),
             }
         }
-        any && (of_users.is_some() || internal.has_line())
+        any && (of_users.is_some() || internal.line() > 0)
     }
 
     /// Users wait, and cleaning gains nothing. True if something was done about it.

@@ -16,8 +16,8 @@ use crate::map::Map;
 use crate::member::{Errors, Member, MemberState};
 use crate::meta::OpenMeta;
 use crate::shape::{Config, Shape};
-use crate::stream::Stream;
 use crate::table::StripeTable;
+use crate::write::stripe::Stream;
 use furrow_log::Uuid;
 use furrow_policy::{RaidDefect, RaidVariant, StripeTables};
 use furrow_rt::{Notify, Page, Pool, Ranges, Rt};
@@ -314,7 +314,7 @@ impl Volume {
         self.0.idle.notify_all();
         self.give_up_paging();
         for stream in &self.0.streams {
-            self.abandon(stream, self.failed());
+            stream.abandon(self.failed().as_ref());
         }
     }
 

@@ -4,8 +4,8 @@
 use crate::format::block;
 use crate::meta::Identity;
 use crate::recover::finish::{Stage, UnfinishedRecovery};
-use crate::stream::Origin;
 use crate::volume::Volume;
+use crate::write::item::Origin;
 use furrow_policy::RaidDefect;
 use furrow_rt::Page;
 use furrow_zone::Result;

@@ -10,8 +10,8 @@ use crate::meta::footer::open_entry;
 use crate::meta::scan::footers_of;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
-use crate::stream::Open;
 use crate::volume::{Segment, Volume};
+use crate::write::open::Open;
 use std::ops::Range;
 
 /// The footers of a segment whose chunks are where they belong.

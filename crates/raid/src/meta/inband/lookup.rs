@@ -221,7 +221,7 @@ impl Volume {
             Rc::new((first..=last).map(|stripe| meta(stripe).unwrap_or(filler)).collect())
         };
         let open = self.0.streams.iter().find_map(|stream| {
-            let open = stream.open.borrow();
+            let open = stream.writer.open.borrow();
             open.as_ref().filter(|open| open.sequence == zone.sequence).cloned()
         });
         if let Some(open) = open {

@@ -1,0 +1,338 @@
+//! Flight: a stripe's chunks on their way to the drives, and what the map says when they are there.
+
+use crate::format::{BlockMeta, NONE, block};
+use crate::meta::inband::Cover;
+use crate::meta::{Identity, oob, seal};
+use crate::volume::Volume;
+use crate::write::encode::Parity;
+use crate::write::item::{Block, Item, Origin, Stripe};
+use crate::write::open::Open;
+use furrow_log::writer::{Kind, WriteObserver};
+use furrow_policy::RaidDefect;
+use furrow_zone::Result;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use zerocopy::IntoBytes;
+
+/// Hears how flights end.
+pub(crate) trait FlightObserver {
+    /// A stripe of `open` is durable, or its calls were told of an error; or it has to be written
+    /// `again`, elsewhere.
+    fn on_landed(self: Rc<Self>, volume: &Volume, open: &Rc<Open>, again: Option<Stripe>);
+}
+
+/// A stripe on its way to the drives: when the fate of all its chunks is known it counts, or is
+/// written again elsewhere.
+pub(crate) struct Flight {
+    volume: Volume,
+    observer: Rc<dyn FlightObserver>,
+    open: Rc<Open>,
+    number: u32,
+    stripe: RefCell<Stripe>,
+    /// CRC32C of each parity block, chunk by chunk.
+    parity: SmallVec<[u32; 2]>,
+    /// What has to list it, on drives without an out-of-band area.
+    cover: Cell<Option<Rc<Cover>>>,
+    /// Chunks whose fate is not known, and one more until all are sent.
+    left: Cell<u32>,
+    /// Chunks that are there.
+    there: Cell<u32>,
+    /// One is not, though its member is.
+    broken: Cell<bool>,
+}
+
+impl WriteObserver for Flight {
+    fn on_complete(self: Rc<Self>, chunk: u32, at: Result<u32>) {
+        let (volume, index) = (&self.volume, self.drive(chunk));
+        match at {
+            Ok(at) => {
+                self.there.set(self.there.get() | 1 << chunk);
+                volume.note_written(index);
+                let row = at - volume.0.shape.offset(0);
+                let stripe = self.stripe.borrow();
+                let blocks = self.blocks(&stripe, chunk);
+                volume.chunk_landed(&self.open, index, (row, self.number), blocks);
+            }
+            Err(error) => {
+                if !volume.note_write_error(index, Some(self.open.sequence), &error) {
+                    self.broken.set(true);
+                }
+            }
+        }
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            self.over();
+        }
+    }
+}
+
+impl Flight {
+    /// All chunks are sent; `cover` has to list them, on drives without an out-of-band area.
+    pub(crate) fn sent(self: Rc<Self>, cover: Option<Rc<Cover>>) {
+        self.cover.set(cover);
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            // No member takes anything. Not at once: the caller may be dispatching others.
+            let engine = self.volume.0.rt.clone();
+            engine.spawn_detached(async move { self.over() });
+        }
+    }
+
+    fn drive(&self, chunk: u32) -> u32 {
+        self.volume.0.shape.placement.drive(self.number, chunk)
+    }
+
+    /// The blocks of a chunk, as footers know them.
+    fn blocks<'a>(&'a self, stripe: &'a Stripe, chunk: u32) -> impl Iterator<Item = Block> + 'a {
+        let (blocks, zero_crc) = (self.open.groups.chunk as usize, self.volume.0.zero_crc);
+        let data = self.volume.0.shape.placement.k as usize * blocks;
+        let first = chunk as usize * blocks;
+        (first..first + blocks).map(move |at| match at.checked_sub(data) {
+            Some(at) => (None, self.parity[at]),
+            None => stripe.block(at, zero_crc),
+        })
+    }
+
+    /// Every chunk's fate is known.
+    fn over(self: Rc<Self>) {
+        let volume = &self.volume;
+        let cover = self.cover.take().filter(|_| !volume.has(RaidDefect::Unlisted));
+        let noting = volume.0.noting.get() && !volume.has(RaidDefect::EarlyDegradedAck);
+        if cover.is_none() && !noting {
+            return self.conclude();
+        }
+        let engine = volume.0.rt.clone();
+        engine.spawn_detached(async move {
+            let (volume, placement) = (&self.volume, &self.volume.0.shape.placement);
+            if let Some(cover) = cover {
+                // What nothing lists is not there.
+                let (listed, failed) = cover.wait().await;
+                let has = |c: u32| listed >> self.drive(c) & 1;
+                let all = (0..placement.n).fold(0, |set, c| set | has(c) << c);
+                self.there.set(self.there.get() & all);
+                self.broken.set(self.broken.get() | failed);
+            }
+            if volume.0.noting.get() && !volume.has(RaidDefect::EarlyDegradedAck) {
+                // An error is told below if it ends the volume.
+                let _ = volume.failures_noted().await;
+            }
+            self.conclude();
+        });
+    }
+
+    /// It counts, or is written again.
+    fn conclude(&self) {
+        let Flight { volume, open, .. } = self;
+        let (stripe, there) = (self.stripe.take(), self.there.get());
+        if self.broken.get() {
+            open.broken.set(true);
+        }
+        let mut again = None;
+        if let Some(error) = &volume.failed() {
+            stripe.over(Some(error));
+        } else if self.broken.get()
+            || !volume.0.shape.placement.recoverable(|c| there >> c & 1 == 1)
+        {
+            open.broken.set(true);
+            again = Some(stripe);
+        } else {
+            volume.complete(open, self.number, &stripe);
+            stripe.over(None);
+        }
+        self.observer.clone().on_landed(volume, open, again);
+    }
+}
+
+/// So many bytes of zeros.
+fn zeros(count: usize) -> SmallVec<[u8; 64]> {
+    match count {
+        0..=64 => SmallVec::from_buf_and_len([0; 64], count),
+        _ => SmallVec::from_elem(0, count),
+    }
+}
+
+impl Volume {
+    /// Sends a stripe to the drives. The flight ends once [`Flight::sent`] was called.
+    pub(crate) fn send_stripe(
+        &self,
+        observer: Rc<dyn FlightObserver>,
+        open: &Rc<Open>,
+        number: u32,
+        mut stripe: Stripe,
+    ) -> Rc<Flight> {
+        self.drop_outdated(&mut stripe);
+        let shape = &self.0.shape;
+        let (k, n, chunk) = (shape.placement.k, shape.placement.n, open.groups.chunk);
+        let padding = (k * chunk) as usize - stripe.items.len();
+        let now = self.0.rt.now_coarse();
+        let waited = u128::from(now.0) * stripe.items.len() as u128 - stripe.came;
+        self.count(|counters| {
+            counters.stripes += 1;
+            counters.waited += waited as u64;
+            counters.padded += padding as u64;
+        });
+        let parity = self.parity_of(chunk as usize, &stripe);
+        let flight = Rc::new(Flight {
+            volume: self.clone(),
+            observer,
+            open: open.clone(),
+            number,
+            stripe: RefCell::new(stripe),
+            parity: parity.iter().map(|parity| parity.crc).collect(),
+            cover: Cell::new(None),
+            left: Cell::new(n + 1),
+            there: Cell::new(0),
+            broken: Cell::new(false),
+        });
+        self.send(&flight, &parity);
+        flight
+    }
+
+    /// Leaves out blocks that were overwritten since they were read to be moved. Recovery takes any
+    /// copy that was written after a checkpoint's snapshot for newer than what the checkpoint says:
+    /// so a copy has to be current when it is dispatched.
+    fn drop_outdated(&self, stripe: &mut Stripe) {
+        for item in &mut stripe.items {
+            if !self.is_current(item) {
+                let crc = self.0.zero_crc;
+                item.identity = Identity { crc, ..Identity::default() };
+                item.page = self.0.zero.clone();
+            }
+        }
+    }
+
+    /// Whether nobody has written what is to be moved since it was read. Its segment has to be the
+    /// same, too: only a cleaning keeps that from being released and its slot from being used
+    /// again, a repair and a scrub do not.
+    fn is_current(&self, item: &Item) -> bool {
+        let Some(from) = item.from else { return true };
+        let map = self.0.map.borrow();
+        let now = match item.identity.kind {
+            block::DATA => map.get(item.identity.lba),
+            block::MAPPING => map.root_of(item.identity.lba as u32),
+            _ => return true,
+        };
+        now == from.number && self.origin(now) == from
+    }
+
+    /// The place of a block number, as long as its slot's segment is the one it is now.
+    pub(crate) fn origin(&self, number: u32) -> Origin {
+        let slot = self.0.shape.slot(number) as usize;
+        Origin { number, segment: self.0.segments.borrow()[slot].sequence }
+    }
+
+    /// Sends the chunks of a stripe to their drives.
+    fn send(&self, flight: &Rc<Flight>, parity: &[Parity]) {
+        let (stripe, open, number) = (flight.stripe.borrow(), &flight.open, flight.number);
+        let (placement, chunk) = (&self.0.shape.placement, open.groups.chunk as usize);
+        let segments = self.0.segments.borrow();
+        let zones = &segments[open.slot as usize].zones;
+        // Members are alike in that; with none left nothing is sent.
+        let drive = self.0.members.iter().find_map(|member| member.drive());
+        let beside = drive.map_or(BlockMeta::SIZE, |drive| oob::bytes(drive.geometry()));
+        let data = placement.k as usize * chunk;
+        for c in 0..placement.n {
+            let (index, first) = (placement.drive(number, c), c as usize * chunk);
+            let block = |at: usize| match (at.checked_sub(data), stripe.items.get(at)) {
+                (Some(at), _) => (&parity[at].page, parity[at].code, parity[at].crc),
+                (None, Some(Item { identity, page, .. })) => (page, identity.bytes(), identity.crc),
+                (None, None) => (&self.0.zero, self.empty().bytes(), self.0.zero_crc),
+            };
+            let mut oob = zeros(chunk * beside);
+            for (at, oob) in (first..).zip(oob.chunks_exact_mut(beside)) {
+                let (_, code, crc) = block(at);
+                let meta = seal(&code, open.sequence, number, crc);
+                oob[..BlockMeta::SIZE].copy_from_slice(meta.as_bytes());
+            }
+            let oob = open.meta.note(number, index, &oob);
+            let drive = self.0.members[index as usize].drive();
+            let (Some(zone), Some(drive)) = (zones[index as usize], drive) else {
+                // Its blocks are in the footers of others all the same.
+                let row = (number * open.groups.chunk, number);
+                self.note_footer(open, index, row, flight.blocks(&stripe, c));
+                flight.left.set(flight.left.get() - 1);
+                continue;
+            };
+            let pages = (first..first + chunk).map(|at| block(at).0.clone());
+            let party = (flight.clone() as Rc<dyn WriteObserver>, c);
+            drive.writer.send(zone, Kind::Data, (pages, oob), open.append, party);
+        }
+    }
+
+    fn chunk_landed(
+        &self,
+        open: &Open,
+        drive: u32,
+        (row, stripe): (u32, u32),
+        blocks: impl Iterator<Item = Block>,
+    ) {
+        self.note_footer(open, drive, (row, stripe), blocks);
+        if open.groups.group > 1 {
+            let place = open.groups.place(stripe, row);
+            let segments = self.0.segments.borrow();
+            if let Some(table) = &segments[open.slot as usize].table {
+                table.borrow_mut().set(stripe, drive, place);
+            }
+        }
+    }
+
+    /// A stripe is on the drives: its blocks count from now on.
+    fn complete(&self, open: &Open, number: u32, stripe: &Stripe) {
+        let chunk = open.groups.chunk;
+        let place = |i: usize| {
+            let row = number * chunk + i as u32 % chunk;
+            self.0.shape.number(open.slot, row, i as u32 / chunk)
+        };
+        for (i, item) in stripe.items.iter().enumerate() {
+            match item.identity.kind {
+                block::DATA => self.remap(item, place(i)),
+                block::MAPPING => self.remap_leaf(item, place(i)),
+                block::TRIM => {
+                    let next = self.0.checkpoint.snapshots.get() + 1;
+                    self.0.segments.borrow_mut()[open.slot as usize].needed = next;
+                    // In this stretch: a checkpoint's snapshot shows the record and what it did, or
+                    // neither.
+                    self.forget(item.identity.lba, item.trimmed);
+                }
+                _ => {}
+            }
+        }
+        stripe.tell(place);
+    }
+
+    pub(crate) fn forget(&self, block: u64, count: u64) {
+        if !self.0.lost_blocks.is_empty() {
+            self.0.lost_blocks.remove(block..block + count);
+        }
+        for lba in block..block + count {
+            let old = self.0.map.borrow_mut().set(lba, NONE);
+            self.debit(old);
+        }
+    }
+
+    fn remap(&self, item: &Item, number: u32) {
+        if !self.is_current(item) {
+            return;
+        }
+        if !self.0.lost_blocks.is_empty() {
+            self.0.lost_blocks.remove(item.identity.lba..item.identity.lba + 1);
+        }
+        let old = self.0.map.borrow_mut().set(item.identity.lba, number);
+        self.credit(number);
+        self.debit(old);
+    }
+
+    /// A mapping block is written anew. What the last checkpoint refers to stays until the next.
+    fn remap_leaf(&self, item: &Item, number: u32) {
+        if !self.is_current(item) {
+            return;
+        }
+        let leaf = item.identity.lba as u32;
+        let old = self.0.map.borrow_mut().set_root(leaf, number);
+        self.0.segments.borrow_mut()[self.0.shape.slot(number) as usize].leaves += 1;
+        if old != NONE {
+            self.0.checkpoint.replaced.borrow_mut().push((leaf, old));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What travels through the stages of a write: blocks, the stripes that they are in, and the calls
+//! that wait for them.
+
+use crate::format::block;
+use crate::meta::Identity;
+use crate::paging::Pins;
+use furrow_rt::Page;
+use furrow_zone::{Error, Result};
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// What a block is (`None`: parity), and its CRC32C.
+pub(crate) type Block = (Option<Identity>, u32);
+
+/// What is written through a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Users' requests below a large chunk.
+    Small,
+    /// Users' larger requests.
+    Large,
+    /// What cleaning moves, mapping blocks.
+    Internal,
+}
+
+/// One call that waits for its blocks to be durable.
+pub(crate) struct Call {
+    left: Cell<u32>,
+    error: RefCell<Option<Error>>,
+    /// Who waits: the caller, nobody else.
+    waker: Cell<Option<Waker>>,
+    /// Address and number of each block, if it wants to know.
+    placed: Option<RefCell<Vec<(u64, u32)>>>,
+    /// Mapping blocks that are changed when its stripes are durable.
+    _pins: Option<Pins>,
+}
+
+impl Call {
+    pub(crate) fn new(told: bool) -> Rc<Call> {
+        Rc::new(Call::make(told, None))
+    }
+
+    /// Of a call that changes the map.
+    pub(crate) fn pinning(pins: Option<Pins>) -> Rc<Call> {
+        Rc::new(Call::make(false, pins))
+    }
+
+    fn make(told: bool, pins: Option<Pins>) -> Call {
+        Call {
+            left: Cell::new(0),
+            error: RefCell::default(),
+            waker: Cell::new(None),
+            placed: told.then(RefCell::default),
+            _pins: pins,
+        }
+    }
+
+    pub(crate) async fn wait(&self) -> Result<()> {
+        poll_fn(|context| {
+            if self.left.get() == 0 {
+                return Poll::Ready(());
+            }
+            self.waker.set(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+        self.error.borrow().clone().map_or(Ok(()), Err)
+    }
+
+    /// Another stripe holds blocks of it, or `stripes` do.
+    pub(crate) fn joins(&self, stripes: u32) {
+        self.left.set(self.left.get() + stripes);
+    }
+
+    pub(crate) fn placed(&self) -> Vec<(u64, u32)> {
+        self.placed.as_ref().map(RefCell::take).unwrap_or_default()
+    }
+
+    /// One of its stripes is durable, or failed.
+    fn over(&self, error: Option<&Error>) {
+        if let Some(error) = error {
+            self.error.borrow_mut().get_or_insert_with(|| error.clone());
+        }
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0
+            && let Some(waker) = self.waker.take()
+        {
+            waker.wake();
+        }
+    }
+}
+
+/// The place of a block that is to be moved. Its number alone does not tell it for ever: a slot is
+/// used again, and the same address may come to lie at the same number of the next segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) number: u32,
+    /// Sequence number of its segment.
+    pub(crate) segment: u64,
+}
+
+/// A block on its way into a stripe.
+pub(crate) struct Item {
+    pub(crate) identity: Identity,
+    pub(crate) page: Page,
+    /// Moved: it counts only if its address is still mapped to this place.
+    pub(crate) from: Option<Origin>,
+    /// Of a trim record: blocks from its address on that it takes away.
+    pub(crate) trimmed: u64,
+}
+
+/// A stripe before it is dispatched.
+#[derive(Default)]
+pub(crate) struct Stripe {
+    pub(crate) items: Vec<Item>,
+    pub(crate) calls: SmallVec<[Rc<Call>; 4]>,
+    /// When its blocks came, summed up.
+    pub(crate) came: u128,
+}
+
+impl Stripe {
+    /// Whether it is what the volume moves or writes for itself.
+    pub(crate) fn is_internal(&self) -> bool {
+        let own = |item: &Item| item.from.is_some() || item.identity.kind == block::MAPPING;
+        self.items.first().is_some_and(own)
+    }
+
+    pub(crate) fn over(&self, error: Option<&Error>) {
+        self.calls.iter().for_each(|call| call.over(error));
+    }
+
+    /// Data block `at` of the stripe as footers know it; those that nobody filled are zeros.
+    pub(crate) fn block(&self, at: usize, zero_crc: u32) -> Block {
+        let empty = Identity { crc: zero_crc, ..Identity::default() };
+        let identity = self.items.get(at).map_or(empty, |item| item.identity);
+        (Some(identity), identity.crc)
+    }
+
+    pub(crate) fn tell(&self, number: impl Fn(usize) -> u32) {
+        for call in &self.calls {
+            let Some(placed) = &call.placed else { continue };
+            let told = self.items.iter().enumerate();
+            placed.borrow_mut().extend(told.map(|(i, item)| (item.identity.lba, number(i))));
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! A segment while it is open: begun with a zone of each drive, ended with footers.
+
+use crate::format::{FooterEntry, NONE, SegmentBody, kind};
+use crate::meta::OpenMeta;
+use crate::meta::footer::seal_entry;
+use crate::table::Groups;
+use crate::volume::{Segment, SegmentState, Volume};
+use crate::write::item::Block;
+use furrow_log::budget::Permit;
+use furrow_log::record::{RecordId, seal};
+use furrow_log::writer::{Durability, Kind};
+use furrow_rt::{Notify, Pages};
+use furrow_zone::{Result, ZoneId};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// A segment that a segment writer writes to.
+pub(crate) struct Open {
+    pub(crate) slot: u32,
+    pub(crate) sequence: u64,
+    pub(crate) groups: Groups,
+    /// By Zone Append.
+    pub(crate) append: bool,
+    /// The next stripe.
+    pub(crate) next: Cell<u32>,
+    pub(crate) in_flight: Cell<u32>,
+    pub(crate) idle: Notify,
+    /// No stripe is added any more, and it ends without footers.
+    pub(crate) broken: Cell<bool>,
+    /// What the footers will say, of each drive by row.
+    pub(crate) footers: RefCell<Vec<Vec<FooterEntry>>>,
+    /// Its metadata that is not on the drives yet.
+    pub(crate) meta: OpenMeta,
+}
+
+impl Volume {
+    /// Takes a slot and a zone of each drive, and writes the headers.
+    pub(crate) fn begin_segment(
+        &self,
+        (chunk, group): (u32, u32),
+        permits: Vec<Option<Permit>>,
+    ) -> Rc<Open> {
+        let shape = &self.0.shape;
+        let sequence = self.0.next_segment.get();
+        self.0.next_segment.set(sequence + 1);
+        let stripes = shape.stripes(chunk);
+        let mut append = group > 1;
+        let mut zones: Vec<Option<ZoneId>> = Vec::new();
+        for (member, permit) in self.0.members.iter().zip(permits) {
+            // A member that failed or came meanwhile has no permit or no drive: it is left out.
+            let zone = member.drive().zip(permit).and_then(|(drive, permit)| {
+                let zone = drive.zones.zone(drive.zones.allocate(&[])?, 0);
+                drive.writer.open_empty(zone);
+                drive.writer.attach(zone, permit);
+                append &= drive.writer.append_limit() >= chunk;
+                Some(zone)
+            });
+            zones.push(zone);
+        }
+        let group = if append { group.min(stripes) } else { 1 };
+        let mut segments = self.0.segments.borrow_mut();
+        let slot = segments.iter().position(|s| s.state == SegmentState::Free);
+        let slot = slot.expect("invariant: a free slot was counted in this stretch");
+        let drives = shape.placement.n;
+        let table = self.new_table(stripes, group);
+        segments[slot] = Segment {
+            state: SegmentState::Open,
+            sequence,
+            chunk,
+            group,
+            zones,
+            table: (group > 1).then(|| Rc::new(RefCell::new(table))),
+            ..Segment::free(drives)
+        };
+        self.write_headers(slot as u32, &segments[slot]);
+        // What no chunk comes to lie in, since its member failed, belongs to no stripe.
+        let rows = vec![seal_entry(None, 0, NONE); shape.rows as usize];
+        let groups = Groups { chunk, group, stripes };
+        let footers = RefCell::new(vec![rows; drives as usize]);
+        let open = self.open_at(slot as u32, sequence, (groups, append), 0, footers);
+        segments[slot].meta = open.meta.clone();
+        open
+    }
+
+    /// An open segment that goes on at stripe `next`.
+    pub(crate) fn open_at(
+        &self,
+        slot: u32,
+        sequence: u64,
+        (groups, append): (Groups, bool),
+        next: u32,
+        footers: RefCell<Vec<Vec<FooterEntry>>>,
+    ) -> Rc<Open> {
+        Rc::new(Open {
+            slot,
+            sequence,
+            groups,
+            append,
+            next: Cell::new(next),
+            in_flight: Cell::new(0),
+            idle: Notify::new(),
+            broken: Cell::new(false),
+            footers,
+            meta: OpenMeta::new(self.0.shape.meta, groups.chunk, self.0.shape.placement.n),
+        })
+    }
+
+    fn write_headers(&self, slot: u32, segment: &Segment) {
+        for (index, zone) in segment.zones.iter().enumerate() {
+            let member = &self.0.members[index];
+            let (Some(zone), Some(drive)) = (zone, member.drive()) else { continue };
+            let header = self.segment_header(slot, index as u32, segment);
+            let (_, done) = drive.writer.write(*zone, Kind::Summary, header, Durability::Cached);
+            // What follows in the zone fails if this does.
+            drop(done);
+        }
+    }
+
+    /// The header record of a member's zone of a segment.
+    pub(crate) fn segment_header(&self, slot: u32, index: u32, segment: &Segment) -> Pages {
+        let mut body = SegmentBody::new_zeroed();
+        body.slot = slot.into();
+        body.member = index.into();
+        body.chunk = segment.chunk.into();
+        body.group = segment.group.into();
+        body.rows = self.0.shape.rows.into();
+        body.missing = segment.missing().into();
+        let id = self.record_id(kind::SEGMENT, index, segment.sequence);
+        seal(&id, body.as_bytes(), &self.0.pages)
+    }
+
+    pub(crate) fn record_id(&self, kind: u16, index: u32, sequence: u64) -> RecordId {
+        RecordId {
+            kind,
+            epoch: self.0.epoch,
+            checkpoint: self.0.checkpoint.id.get(),
+            sequence,
+            device: self.0.members[index as usize].uuid.get(),
+            object: self.0.uuid,
+        }
+    }
+
+    /// Writes the footers of a segment whose rows are all written, from row `rows` of the data on.
+    pub(crate) async fn write_footers(&self, open: &Open) -> Result<()> {
+        let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
+        let mut flights = Vec::new();
+        for (index, zone) in zones.iter().enumerate() {
+            let (Some(zone), Some(drive)) = (*zone, self.0.members[index].drive()) else {
+                continue;
+            };
+            let footer = self.footer(open, index as u32);
+            let start = self.0.shape.footer_start();
+            let written = drive.writer.position(zone);
+            if written < start {
+                drop(drive.writer.fill(zone, start));
+            }
+            // After a crash some of it may be there: what is left of it is the same.
+            let skip = written.saturating_sub(start) as usize;
+            if skip > 0 {
+                self.note_recovered(|recovered| recovered.torn_footers += 1);
+            }
+            let rest = Pages::from_iter(footer.into_iter().skip(skip));
+            let (_, done) = drive.writer.write(zone, Kind::Summary, rest, Durability::Cached);
+            flights.push((index as u32, done));
+        }
+        let mut result = Ok(());
+        for (index, done) in flights {
+            if let Err(error) = done.await {
+                self.note_write_error(index, Some(open.sequence), &error);
+                result = Err(error);
+            }
+        }
+        result
+    }
+
+    /// The footer of a member's zone: entries of its own, and of the drives after it.
+    pub(crate) fn footer(&self, open: &Open, index: u32) -> Pages {
+        let shape = &self.0.shape;
+        let footers = open.footers.borrow();
+        let drives = (0..shape.footer_copies()).map(|copy| (index + copy) % shape.placement.n);
+        let entries: Vec<&[u8]> = drives.map(|drive| footers[drive as usize].as_bytes()).collect();
+        let id = self.record_id(kind::FOOTER, index, open.sequence);
+        // Footers must come out the same after a crash: nothing of a record's time is in them.
+        let id = RecordId { epoch: 0, checkpoint: 0, ..id };
+        seal(&id, &entries.concat(), &self.0.pages)
+    }
+
+    /// Notes that a segment is written to its end, or ends it early.
+    pub(crate) async fn end_segment(&self, open: &Open, whole: bool) {
+        let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
+        let drives: Vec<_> = zones
+            .iter()
+            .zip(&self.0.members)
+            .filter_map(|(zone, member)| Some(((*zone)?, member.drive()?)))
+            .collect();
+        if whole {
+            let written = zones.iter().zip(&self.0.members).filter(|(zone, _)| zone.is_some());
+            written.for_each(|(_, member)| member.refusals.forget());
+        }
+        for (zone, drive) in &drives {
+            if !whole && drive.writer.is_open(*zone) {
+                // One that cannot be ended is of a drive that is gone.
+                let _ = drive.writer.close(*zone).await;
+            }
+            if let Some(owner) = drive.zones.owner(*zone)
+                && drive.zones.state(owner) != furrow_log::SuperzoneState::Retired
+            {
+                drive.zones.mark_full(owner);
+            }
+        }
+        {
+            let mut segments = self.0.segments.borrow_mut();
+            let segment = &mut segments[open.slot as usize];
+            segment.state = if whole { SegmentState::Sealed } else { SegmentState::Truncated };
+            segment.rows = open.next.get() * open.groups.chunk;
+            segment.meta = OpenMeta::default();
+        }
+    }
+
+    /// What the footers will say of the chunk at `row` of a drive's zone.
+    pub(crate) fn note_footer(
+        &self,
+        open: &Open,
+        drive: u32,
+        (row, stripe): (u32, u32),
+        blocks: impl Iterator<Item = Block>,
+    ) {
+        let mut footers = open.footers.borrow_mut();
+        for (entry, (identity, crc)) in
+            footers[drive as usize][row as usize..].iter_mut().zip(blocks)
+        {
+            *entry = seal_entry(identity, crc, stripe);
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Segment writer: stripes wait in line until its open segment takes them, one after the other.
+//!
+//! Within a group of stripes Zone Appends land anywhere; the next group begins only when no stripe of
+//! this one is in flight (ZapRAID, section 3.2).
+
+use crate::format::NONE;
+use crate::member::Member;
+use crate::meta::Identity;
+use crate::meta::inband::Cover;
+use crate::volume::Volume;
+use crate::write::flight::FlightObserver;
+use crate::write::item::{Stripe, Use};
+use crate::write::open::Open;
+use furrow_log::budget::{Class, Permit};
+use furrow_zone::{Error, Result};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Writes stripes into one open segment at a time.
+pub(crate) struct SegmentWriter {
+    pub(crate) purpose: Use,
+    /// Blocks of a chunk.
+    pub(crate) chunk: u32,
+    /// Stripes of a group; 1: by Zone Write.
+    pub(crate) group: u32,
+    /// Stripes in line.
+    ready: RefCell<VecDeque<Stripe>>,
+    pub(crate) open: RefCell<Option<Rc<Open>>>,
+    opening: Cell<bool>,
+}
+
+impl SegmentWriter {
+    pub(crate) fn new(purpose: Use, chunk: u32, group: u32) -> SegmentWriter {
+        SegmentWriter {
+            purpose,
+            chunk,
+            group,
+            ready: RefCell::default(),
+            open: RefCell::default(),
+            opening: Cell::new(false),
+        }
+    }
+
+    /// Stripes in line.
+    pub(crate) fn line(&self) -> usize {
+        self.ready.borrow().len()
+    }
+
+    /// Whether some of them are internal.
+    pub(crate) fn has_line_of_internal(&self) -> bool {
+        self.ready.borrow().iter().any(Stripe::is_internal)
+    }
+
+    /// Whether its segment takes more stripes.
+    pub(crate) fn takes_more(&self) -> bool {
+        let open = self.open.borrow();
+        open.as_ref().is_some_and(|open| {
+            // The last one may be of metadata.
+            let stripes = open.meta.data_stripes(open.groups.stripes);
+            !open.broken.get() && open.next.get() < stripes
+        })
+    }
+
+    /// Whether no stripe is in line or in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        let open = self.open.borrow();
+        self.ready.borrow().is_empty() && open.as_ref().is_none_or(|open| open.in_flight.get() == 0)
+    }
+
+    /// The stripes in line, which another writer takes over.
+    pub(crate) fn take_line(&self) -> VecDeque<Stripe> {
+        self.ready.take()
+    }
+
+    /// Puts a stripe at the end of the line, without dispatching it.
+    pub(crate) fn line_up(&self, stripe: Stripe) {
+        self.ready.borrow_mut().push_back(stripe);
+    }
+
+    /// Nothing can be written any more: the calls that wait for stripes in line are told.
+    pub(crate) fn abandon(&self, error: Option<&Error>) {
+        self.ready.take().iter().for_each(|stripe| stripe.over(error));
+    }
+}
+
+impl FlightObserver for SegmentWriter {
+    fn on_landed(self: Rc<Self>, volume: &Volume, open: &Rc<Open>, again: Option<Stripe>) {
+        if let Some(stripe) = again {
+            // The segment it was in failed.
+            self.ready.borrow_mut().push_front(stripe);
+            volume.count(|counters| counters.rewritten += 1);
+            volume.dispatch_ready(&self);
+        }
+        volume.end_flight(&self, open);
+    }
+}
+
+impl Volume {
+    /// Takes a stripe from the builder.
+    pub(crate) fn enqueue(&self, writer: &Rc<SegmentWriter>, stripe: Stripe) {
+        writer.line_up(stripe);
+        self.dispatch_ready(writer);
+    }
+
+    /// Dispatches the stripes in line as far as the open segment takes them.
+    pub(crate) fn dispatch_ready(&self, writer: &Rc<SegmentWriter>) {
+        loop {
+            if writer.ready.borrow().is_empty() || self.0.quiesced.get() > 0 {
+                return;
+            }
+            if self.failed().is_some() {
+                return writer.abandon(self.failed().as_ref());
+            }
+            let Some(open) = writer.open.borrow().clone() else {
+                if !writer.opening.replace(true) {
+                    self.0.rt.spawn_detached(open_next(self.clone(), writer.clone()));
+                } else if writer.purpose == Use::Internal {
+                    // It may wait for space, and until now had nothing to write.
+                    self.0.wanted.notify_all();
+                }
+                return;
+            };
+            if open.broken.get() {
+                self.detach(writer);
+                continue;
+            }
+            let (next, in_flight) = (open.next.get(), open.in_flight.get());
+            if open.meta.ends_window(next, open.groups.stripes) {
+                self.send_metadata(writer, &open);
+                continue;
+            }
+            let barrier = open.append && in_flight > 0 && open.groups.start(next) == next;
+            if barrier || in_flight >= self.depth(writer) {
+                return;
+            }
+            let Some(stripe) = writer.ready.borrow_mut().pop_front() else { return };
+            open.next.set(next + 1);
+            self.begin_flight(&open);
+            let flight = self.send_stripe(writer.clone(), &open, next, stripe);
+            flight.sent(self.join_cover(writer, &open));
+            if open.next.get() == open.groups.stripes {
+                self.detach(writer);
+            }
+        }
+    }
+
+    /// Stripes that may be in flight.
+    fn depth(&self, writer: &SegmentWriter) -> u32 {
+        let depth = self.0.options.depth;
+        if writer.purpose == Use::Internal {
+            self.0.shape.meta.internal_depth(depth)
+        } else {
+            depth
+        }
+    }
+
+    /// What a stripe that was just sent has to wait for; `None` if nothing.
+    fn join_cover(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) -> Option<Rc<Cover>> {
+        let (cover, ask) = open.meta.join()?;
+        if ask {
+            let (volume, writer, open) = (self.clone(), writer.clone(), open.clone());
+            self.0.rt.spawn_detached(async move { volume.send_due_metadata(&writer, &open) });
+        }
+        Some(cover)
+    }
+
+    /// Sends a metadata stripe if any stripes wait for one and none is under way.
+    fn send_due_metadata(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) {
+        if open.meta.is_due() {
+            self.send_metadata(writer, open);
+        }
+    }
+
+    /// Sends a metadata stripe to the drives, as the next of the segment.
+    fn send_metadata(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) {
+        let (number, stripes) = (open.next.get(), open.groups.stripes);
+        let Some(mut sent) = open.meta.send(self, open.slot, number) else { return };
+        open.next.set(number + 1);
+        self.begin_flight(open);
+        let taken = self.0.shape.placement.k * open.groups.chunk;
+        self.count(|counters| counters.windows += u64::from(taken));
+        let ours = writer.open.borrow().as_ref().is_some_and(|now| Rc::ptr_eq(now, open));
+        if ours && number + 1 == stripes {
+            self.detach(writer);
+        }
+        let (volume, writer, open) = (self.clone(), writer.clone(), open.clone());
+        self.0.rt.spawn_detached(async move {
+            let told = sent.wait(&volume, open.sequence).await;
+            // To the footers its rows belong to nothing, as rows that fill up after a crash.
+            let none = (Some(Identity::default()), volume.0.zero_crc);
+            for index in 0..volume.0.shape.placement.n {
+                let rows = std::iter::repeat_n(none, open.groups.chunk as usize);
+                volume.note_footer(&open, index, (number * open.groups.chunk, NONE), rows);
+            }
+            if told.1 {
+                open.broken.set(true);
+            }
+            open.meta.landed(&sent, (number, stripes), told);
+            volume.send_due_metadata(&writer, &open);
+            volume.end_flight(&writer, &open);
+        });
+    }
+
+    /// A stripe of data or of metadata is in flight from now on.
+    fn begin_flight(&self, open: &Open) {
+        self.0.in_flight.set(self.0.in_flight.get() + 1);
+        open.in_flight.set(open.in_flight.get() + 1);
+    }
+
+    /// One is in flight no more.
+    fn end_flight(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) {
+        open.in_flight.set(open.in_flight.get() - 1);
+        self.0.in_flight.set(self.0.in_flight.get() - 1);
+        if open.in_flight.get() == 0 {
+            open.idle.notify_all();
+        }
+        if self.0.in_flight.get() == 0 {
+            self.0.idle.notify_all();
+            if self.0.space.is_wanted() {
+                self.0.wanted.notify_all();
+            }
+        }
+        self.dispatch_ready(writer);
+    }
+
+    /// The writer leaves its segment, which ends when nothing of it is in flight.
+    fn detach(&self, writer: &SegmentWriter) {
+        if let Some(open) = writer.open.take() {
+            let rows = open.next.get() * open.groups.chunk;
+            self.0.segments.borrow_mut()[open.slot as usize].rows = rows;
+            self.0.ending.set(self.0.ending.get() + 1);
+            self.0.rt.spawn_detached(conclude(self.clone(), open));
+        }
+    }
+
+    /// Ends open segments that a member in service has no zone of: the next ones have. But where no
+    /// segment can be begun, the open ones are all the space there is: they are written on.
+    pub(crate) fn leave_unfit(&self) {
+        let mut free = self.free_segments();
+        for writer in self.0.streams.iter().map(|stream| &stream.writer) {
+            let Some(open) = writer.open.borrow().clone() else { continue };
+            let lacks = {
+                let segments = self.0.segments.borrow();
+                let mut zones = segments[open.slot as usize].zones.iter().zip(&self.0.members);
+                zones.any(|(zone, member)| zone.is_none() && member.drive().is_some())
+            };
+            if lacks && free > 0 {
+                free -= 1;
+                open.broken.set(true);
+                self.detach(writer);
+            }
+        }
+    }
+
+    /// Begins a segment for the writer: waits for space, then for permits.
+    async fn open_segment(&self, writer: &SegmentWriter) -> Result<Rc<Open>> {
+        let floor = if writer.purpose == Use::Internal { 0 } else { self.0.shape.kept };
+        loop {
+            self.check_not_failed()?;
+            if self.free_segments() <= floor {
+                self.wait_for_space(writer.purpose).await?;
+                continue;
+            }
+            let mut permits = Vec::new();
+            for member in &self.0.members {
+                permits.push(match member.drive() {
+                    Some(drive) => Some(drive.budget.acquire(Class::User, 1).await),
+                    None => None,
+                });
+            }
+            // A drive may have come while the others' permits were waited for: its zone would lack,
+            // and a rebuild would wait until the segment is full.
+            let came = |(member, permit): (&Member, &Option<Permit>)| {
+                permit.is_none() && member.drive().is_some()
+            };
+            if self.free_segments() <= floor || self.0.members.iter().zip(&permits).any(came) {
+                continue;
+            }
+            if writer.purpose != Use::Internal {
+                self.space_found();
+            }
+            return Ok(self.begin_segment((writer.chunk, writer.group), permits));
+        }
+    }
+
+    fn check_not_failed(&self) -> Result<()> {
+        self.failed().map_or(Ok(()), Err)
+    }
+}
+
+/// Gives the writer its next segment.
+async fn open_next(volume: Volume, writer: Rc<SegmentWriter>) {
+    match volume.open_segment(&writer).await {
+        Ok(open) => *writer.open.borrow_mut() = Some(open),
+        Err(error) => writer.abandon(Some(&error)),
+    }
+    writer.opening.set(false);
+    volume.dispatch_ready(&writer);
+    if writer.purpose == Use::Internal {
+        volume.0.wanted.notify_all();
+    }
+}
+
+/// Ends a segment that gets no more stripes.
+async fn conclude(volume: Volume, open: Rc<Open>) {
+    while open.in_flight.get() > 0 {
+        open.idle.wait().await;
+    }
+    let whole = !open.broken.get()
+        && open.next.get() == open.groups.stripes
+        && volume.write_footers(&open).await.is_ok();
+    volume.end_segment(&open, whole).await;
+    volume.0.ending.set(volume.0.ending.get() - 1);
+    volume.0.idle.notify_all();
+    volume.0.wanted.notify_all();
+}
