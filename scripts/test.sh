@@ -1,21 +1,47 @@
 #!/usr/bin/env bash
-# Everything that must hold: scripts/test.sh [lint]
+# What must hold: scripts/test.sh [lint|long]
+#
+# Without a word: what runs for each change. lint: its quick part. long: all of it, then what takes
+# hours, for nights (FURROW_SECONDS for each search by seed, 1800 unless told).
 #
 # Every step runs even if an earlier one failed, so one run shows all that is wrong. The last lines
 # say what passed, what failed, what was skipped and why.
 . "$(dirname "$0")/lib.sh"
 
 passed=() failed=() skipped=()
-started=$SECONDS
+started=$SECONDS tier="${1:-short}"
+case "$tier" in
+lint | short | long) ;;
+*) fail "unknown tier '$tier': lint or long, or nothing for the tests of each change" ;;
+esac
+
+# What the short tier leaves to the long one. docs/HACKING.md says what each finds.
+long_only="pjdfstest, fsx beyond 5000 operations, RocksDB of a newer Debian, the plugin's long form,
+         crash sweeps beyond their first seeds, simulations beyond theirs, damaged images, the fuzzer
+         of NBD, power cuts under fio"
+
+spent_file="$(mktemp)"
+trap 'rm -f "$spent_file"' EXIT
+
+# Processor seconds of all that ran so far, in $spent. The shell itself has to ask: a subshell has
+# children of its own.
+read_spent() {
+    times >"$spent_file"
+    spent="$(awk 'NR == 2 { gsub("s", ""); for (i = 1; i <= 2; i++) { split($i, t, "m"); sum += 60 * t[1] + t[2] }
+        printf "%d", sum }' "$spent_file")"
+}
 
 # Runs one step. $1: its name, the rest: the command
 step() {
-    local name="$1" from=$SECONDS
+    local name="$1" from=$SECONDS before
+    read_spent
+    before=$spent
     shift
     say
     say "=== $name: $*"
     if "$@"; then
-        passed+=("$name ($((SECONDS - from)) s)")
+        read_spent
+        passed+=("$name ($((SECONDS - from)) s, $((spent - before)) s of processor)")
     else
         failed+=("$name: $*")
         say "=== $name FAILED"
@@ -35,6 +61,7 @@ summary() {
     say "=== Summary, after $((SECONDS - started)) s"
     for line in ${passed[@]+"${passed[@]}"}; do say "passed   $line"; done
     for line in ${skipped[@]+"${skipped[@]}"}; do say "skipped  $line"; done
+    [ "$tier" != short ] || say "not run  (make test-long): $long_only"
     for line in ${failed[@]+"${failed[@]}"}; do say "FAILED   $line"; done
     if [ ${#failed[@]} -gt 0 ]; then
         say "FAILED: ${#failed[@]} of $((${#passed[@]} + ${#failed[@]})) steps"
@@ -50,7 +77,7 @@ summary() {
 step formatting cargo fmt --all --check
 step clippy cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 step dependencies cargo deny --locked check --hide-inclusion-graph bans licenses sources
-if [ "${1:-}" = lint ]; then
+if [ "$tier" = lint ]; then
     summary
     exit
 fi
@@ -70,9 +97,27 @@ step crashes scripts/crash.sh slice
 step rocksdb scripts/rocksdb.sh test
 if [ -z "$problem" ]; then
     step fsx scripts/fsx.sh 5000 1
-    step pjdfstest scripts/pjdfstest.sh
+    [ "$tier" != long ] || step pjdfstest scripts/pjdfstest.sh
 else
     skip "mount tests, fsx, pjdfstest" "$problem (FURROW_WITHOUT_FUSE=${FURROW_WITHOUT_FUSE:-})"
 fi
+[ "$tier" = long ] || {
+    summary
+    exit
+}
+
+seconds="${FURROW_SECONDS:-1800}"
+step "all sweeps" scripts/crash.sh full
+sim=(cargo run --quiet --release --locked -p furrow-sim -- damage --seconds "$seconds")
+step "damaged images" "${sim[@]}"
+step "repaired images" "${sim[@]}" --repair
+step "damaged stores" "${sim[@]}" --subject kv
+step "NBD fuzzer" cargo run --quiet --release --locked -p furrow-nbd --example fuzz -- \
+    --seconds "$seconds"
+step "power cuts" scripts/power-cut.sh 20
+step "plugin, long" make --no-print-directory -C plugins/rocksdb test PROFILE=debug \
+    TARGET="$(realpath "$target_dir")" KILLS=200 CUTS=2000 SEED=7 DEFECTS="SkippedFlush StaleTail"
+step "newer RocksDB" scripts/rocksdb.sh newer trixie
+[ -n "$problem" ] || step "fsx, long" scripts/fsx.sh 100000 1 2 3 4
 
 summary
