@@ -1,4 +1,6 @@
-//! The tests of the commands and of the tree's rules as one program.
+//! The tests of the commands and of the tree's rules as one program. Three are programs of their own:
+//! `device` and `fsck` lock images in this process, which children that other tests start would hold
+//! for a moment, and `top` looks at all mounts of the machine.
 //!
 //! Each file here is a module: one program links once what a program per file would link each time.
 
@@ -6,10 +8,8 @@
 mod array;
 mod common;
 mod core_sees_nothing;
-mod device;
 mod documents;
 mod dump;
-mod fsck;
 mod holds;
 mod kv;
 mod mount;
@@ -24,5 +24,4 @@ mod product;
 mod raid;
 mod raid_upkeep;
 mod tidy;
-mod top;
 mod uses;

@@ -2,7 +2,9 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::{self, furrow};
+mod common;
+
+use common::furrow;
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, Ino, MountOptions, NewNode, WriteData};
 use furrow_rt::{Config, Rt};

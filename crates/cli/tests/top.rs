@@ -4,8 +4,12 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::array::{self, block, fill};
-use crate::place;
+#[path = "common/array.rs"]
+mod array;
+#[path = "common/place.rs"]
+mod place;
+
+use array::{block, fill};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
