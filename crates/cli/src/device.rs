@@ -173,7 +173,7 @@ fn open(device: &str, mode: OpenMode) -> anyhow::Result<(Rt, Rc<Emulator>)> {
         _ => Config::real(),
     };
     let rt = Rt::new(config);
-    let drive = crate::holds::open(&rt, &spec, mode)?;
+    let drive = crate::holds::emulated(&rt, &spec, mode)?;
     for warning in drive.warnings() {
         crate::complain(&format!("warning: {warning}"));
     }

@@ -271,7 +271,15 @@ pub fn of_unmounted(device: &str) -> Option<String> {
 ///
 /// # Errors
 /// Those of [`furrow_emu::open`].
-pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulator>, Error> {
+pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>, Error> {
+    emulated(rt, spec, mode).map(|drive| drive as Rc<dyn ZonedDevice>)
+}
+
+/// Opens a drive as what it is, an emulated one: for the commands that make and show those.
+///
+/// # Errors
+/// As [`open`].
+pub fn emulated(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulator>, Error> {
     furrow_emu::open(rt, spec, mode).map_err(|error| match (spec, error.kind()) {
         (DeviceSpec::Image(image), ErrorKind::WrongFormat) => {
             without_zones(Path::new(&image.path)).unwrap_or(error)

@@ -5,11 +5,11 @@
 //! its last checkpoint, which umount(8) does not wait for. So that is waited for, and said.
 
 use anyhow::{Result, bail};
-use furrow_emu::{Emulator, OpenMode};
+use furrow_emu::OpenMode;
 use furrow_fuse::endpoint;
 use furrow_rt::Rt;
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind};
+use furrow_zone::{Error, ErrorKind, ZonedDevice};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::path::Path;
@@ -32,7 +32,7 @@ pub fn open(
     spec: &DeviceSpec,
     mode: OpenMode,
     say: impl Fn(&str),
-) -> Result<Rc<Emulator>, Error> {
+) -> Result<Rc<dyn ZonedDevice>, Error> {
     let begun = Instant::now();
     let mut said = false;
     loop {

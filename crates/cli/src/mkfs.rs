@@ -8,7 +8,6 @@ use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MkfsOptions, MkfsReport};
 use furrow_log::record::Uuid;
 use furrow_rt::Rt;
-use furrow_zone::ZonedDevice as _;
 use furrow_zone::spec::DeviceSpec;
 use std::io::{self, Write};
 

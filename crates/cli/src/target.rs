@@ -7,8 +7,8 @@ use furrow_fs::{Fs, MountOptions};
 use furrow_fuse::report::{self, Info, MapPage, Status};
 use furrow_fuse::{Mounted, endpoint};
 use furrow_rt::{Config, Rt};
+use furrow_zone::Error;
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ZonedDevice as _};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 

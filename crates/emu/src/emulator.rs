@@ -14,7 +14,6 @@ mod faults;
 mod timed;
 
 use crate::core::{Core, Counters, answer};
-use crate::fault::Fault;
 use crate::image::{Image, Opened};
 use crate::medium::Medium;
 use crate::power::{Fates, Parcel, cut, share};
@@ -23,6 +22,7 @@ use crate::snapshot::Snapshot;
 use crate::timing::{Pace, TimingCounters, Work};
 use faults::Verdict;
 use furrow_rt::{Clock, Completion, CompletionTable, Nanos, Rng, Rt, Source, Ticket};
+use furrow_zone::fault::{Fault, FaultInjection};
 use furrow_zone::{
     Command, Error, ErrorKind, Geometry, Lba, Machine, Outcome, QueueId, Request, Result, Status,
     Target, ZoneId, ZoneReport, ZonedDevice,
@@ -566,6 +566,14 @@ impl Source for Worker {
 }
 
 impl ZonedDevice for Emulator {
+    fn warnings(&self) -> &[String] {
+        Emulator::warnings(self)
+    }
+
+    fn fault_injection(&self) -> Option<&dyn FaultInjection> {
+        Some(self)
+    }
+
     fn geometry(&self) -> &Geometry {
         &self.0.geometry
     }

@@ -15,12 +15,12 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a medium is a file")]
 
-use crate::fault::Fault;
 use crate::format::{self, BLOCK, FAULTS_AT, FAULTS_HALF, Header, Layout, Refusal, SLOT, Slot};
 use crate::holder::in_use;
 use crate::medium::{MediumError, Shape, Span, ZoneRecord};
 use crate::memory::Memory;
 use furrow_rt::{PAGE_SIZE, Page};
+use furrow_zone::fault::Fault;
 use furrow_zone::{BlockCount, Error, ErrorKind, Geometry, Result, Zone, ZoneId, ZoneState};
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions, TryLockError};

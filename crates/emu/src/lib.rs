@@ -3,7 +3,7 @@
 //! Three parts that know nothing of each other: the *state machine* ([`furrow_zone::machine`])
 //! decides what a command may do, the *medium* ([`medium`]) keeps the blocks, and the *timing
 //! engine* ([`timing`]) says when it is answered; without it, as soon as the executor has nothing
-//! else to do. The drive ([`Emulator`]) puts them together, and [faults](fault) and
+//! else to do. The drive ([`Emulator`]) puts them together, and [faults](furrow_zone::fault) and
 //! [power cuts](power) between them.
 //!
 //! ```
@@ -28,7 +28,6 @@
 mod cache;
 mod core;
 pub mod emulator;
-pub mod fault;
 pub mod format;
 mod holder;
 pub mod image;
@@ -43,7 +42,7 @@ pub mod timing;
 
 pub use crate::core::Counters;
 pub use emulator::{CommandInfo, Emulator, Observer, Options, Step};
-pub use fault::{Fault, FaultKind, Place, When};
+pub use furrow_zone::fault::{Fault, FaultKind, Place, When};
 pub use holder::{Holder, holder};
 pub use image::{Identity, Image, OpenMode, create_image, create_image_as};
 pub use medium::Medium;

@@ -2,8 +2,8 @@
 
 use crate::core::Core;
 use crate::emulator::{CommandInfo, Power};
-use crate::fault::Fault;
 use crate::power::{Fates, Parcel, cut};
+use furrow_zone::fault::Fault;
 use furrow_zone::{ZoneId, ZoneReport};
 
 /// A drive at one instant, with the commands that were in flight. Payload is shared with the

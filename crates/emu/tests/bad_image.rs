@@ -4,9 +4,7 @@
 
 use crate::common::*;
 use furrow_emu::format::{self, Layout};
-use furrow_emu::{
-    Emulator, Fault, FaultKind, Identity, OpenMode, create_image_as, fault::When, open,
-};
+use furrow_emu::{Emulator, Fault, FaultKind, Identity, OpenMode, When, create_image_as, open};
 use furrow_rt::{Config, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{

@@ -1,4 +1,4 @@
-//! Each fault does what the table at the top of `fault.rs` says, where and when it is meant to.
+//! Each fault does what the table at the top of `zone/src/fault.rs` says, where and when it is meant to.
 #![allow(clippy::disallowed_methods, reason = "images are files")]
 
 use crate::common::*;
@@ -253,7 +253,7 @@ fn faults_are_checked_listed_and_cleared() {
     assert_eq!(drive.clear_faults(Some(1)).unwrap_err().kind(), ErrorKind::NotFound);
     drive.clear_faults(None).unwrap();
     assert!(put(&rt, &drive, 0, 1, 10).is_ok());
-    for _ in 0..furrow_emu::fault::MAX_FAULTS {
+    for _ in 0..furrow_zone::fault::MAX_FAULTS {
         drive.inject(first).unwrap();
     }
     assert_eq!(drive.inject(first).unwrap_err().kind(), ErrorKind::NoSpace);

@@ -1,5 +1,6 @@
 //! The one interface to a zoned drive. `emu` and `linux` implement it; wrappers compose.
 
+use crate::fault::FaultInjection;
 use crate::{BlockCount, Command, Geometry, Lba, QueueId, Status, ZoneId, ZoneState};
 use furrow_rt::{Completion, Pages};
 
@@ -86,6 +87,16 @@ pub trait ZonedDevice {
     /// [`InternalError`](Status::InternalError) at once, and so does everything after. What of
     /// these commands has an effect is open. Without an own way to do that, nothing happens.
     fn give_up(&self) {}
+
+    /// The way to tell the drive to fail; `None` of a drive without one, such as every real drive.
+    fn fault_injection(&self) -> Option<&dyn FaultInjection> {
+        None
+    }
+
+    /// Damage that was survived when the drive was opened, a line each.
+    fn warnings(&self) -> &[String] {
+        &[]
+    }
 
     /// How messages name the drive.
     fn name(&self) -> String;

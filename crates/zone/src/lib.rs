@@ -13,6 +13,7 @@
 pub mod command;
 pub mod device;
 pub mod error;
+pub mod fault;
 mod geometry;
 pub mod machine;
 pub mod overlay;
@@ -25,6 +26,7 @@ pub mod types;
 pub use command::{Action, Command, Status, Target, ZoneState};
 pub use device::{Outcome, Request, ZoneReport, ZonedDevice};
 pub use error::{Error, ErrorKind, Result};
+pub use fault::{Fault, FaultInjection, FaultKind, Place, When};
 pub use machine::{Effect, Machine};
 pub use overlay::Overlay;
 pub use rules::Zone;

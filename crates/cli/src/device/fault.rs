@@ -2,11 +2,12 @@
 
 use super::{JSON_VERSION, open};
 use crate::show::{self, print_table, table};
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::CellAlignment;
-use furrow_emu::{Emulator, Fates, Fault, FaultKind, OpenMode, When};
-use furrow_zone::{BlockCount, Lba, ZoneId};
+use furrow_emu::OpenMode;
+use furrow_zone::fault::{Fault, FaultInjection, FaultKind, Place, When};
+use furrow_zone::{BlockCount, Lba, ZoneId, ZonedDevice};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -136,7 +137,7 @@ impl Add {
             Kind::BitFlip => FaultKind::BitFlip,
         };
         if self.commands.is_some() && self.kind != Kind::Disappear {
-            anyhow::bail!("--commands goes with disappear only");
+            bail!("--commands goes with disappear only");
         }
         let mut fault = Fault::new(kind);
         if let Some(zone) = self.zone {
@@ -177,9 +178,9 @@ pub(super) fn run(args: &FaultArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     };
     let (_rt, drive) = open(&args.image, mode)?;
     if drive.with_image(|_| ()).is_none() {
-        anyhow::bail!("{}: a drive in memory keeps no faults: name an image", args.image);
+        bail!("{}: a drive in memory keeps no faults: name an image", args.image);
     }
-    apply(&drive, &args.image, &args.action, out)
+    apply(&*drive, &args.image, &args.action, out)
 }
 
 /// The words after `furrow device fault IMAGE`, for a drive that is open elsewhere.
@@ -209,19 +210,22 @@ fn parse_words(words: &[String]) -> anyhow::Result<Words> {
 /// answers again.
 ///
 /// # Errors
-/// If they cannot be understood, or the drive cannot keep its faults.
+/// If they cannot be understood, or the drive cannot be told to fail or cannot keep its faults.
 pub fn apply_words(
-    drive: &Emulator,
+    device: &dyn ZonedDevice,
     name: &str,
     words: &[String],
     seed: u64,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let action = parse_words(words)?.action;
+    let Some(drive) = device.fault_injection() else {
+        bail!("{name}: the drive cannot be told to fail: only emulated drives can");
+    };
     if let Action::Add(add) = &action
         && add.fault()? == Fault::new(FaultKind::PowerCut)
     {
-        drive.power_cut(&Fates::seeded(seed));
+        drive.power_cut(seed);
         writeln!(out, "{name}: power-cut: done")?;
         return Ok(());
     }
@@ -232,7 +236,12 @@ pub fn apply_words(
     Ok(())
 }
 
-fn apply(drive: &Emulator, name: &str, action: &Action, out: &mut dyn Write) -> anyhow::Result<()> {
+fn apply(
+    drive: &dyn FaultInjection,
+    name: &str,
+    action: &Action,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     match action {
         Action::Add(add) => {
             let fault = add.fault()?;
@@ -264,7 +273,7 @@ fn apply(drive: &Emulator, name: &str, action: &Action, out: &mut dyn Write) -> 
     Ok(())
 }
 
-fn list_json(drive: &Emulator, name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+fn list_json(drive: &dyn FaultInjection, name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let faults: Vec<Value> =
         drive.faults().iter().enumerate().map(|(n, fault)| as_json(n, fault)).collect();
     show::json(out, &json!({ "version": JSON_VERSION, "device": name, "faults": faults }))
@@ -302,9 +311,9 @@ fn as_json(number: usize, fault: &Fault) -> Value {
         _ => (None, None),
     };
     let place = match fault.place {
-        furrow_emu::Place::Anywhere => Value::Null,
-        furrow_emu::Place::Zone(zone) => json!({ "zone": zone.0 }),
-        furrow_emu::Place::Blocks { first, blocks } => {
+        Place::Anywhere => Value::Null,
+        Place::Zone(zone) => json!({ "zone": zone.0 }),
+        Place::Blocks { first, blocks } => {
             json!({ "first_lba": first.0, "blocks": blocks.0 })
         }
     };
@@ -324,4 +333,26 @@ fn as_json(number: usize, fault: &Fault) -> Value {
         "strikes_left": fault.times,
         "commands_seen": fault.seen,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_rt::{Config, Rt};
+    use furrow_zone::Overlay;
+
+    #[test]
+    fn a_drive_without_fault_injection_says_so() {
+        let rt = Rt::new(Config::simulated(0));
+        let spec = "mem:zones=8,zone-size=1MiB".parse().unwrap();
+        let drive = crate::holds::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+        let words = ["add", "read-error"].map(str::to_owned);
+        let mut out = Vec::new();
+        apply_words(&*drive, "d0", &words, 1, &mut out).unwrap();
+        assert_eq!(drive.fault_injection().unwrap().faults().len(), 1);
+        // A view of a drive is one that cannot be told to fail.
+        let view = Overlay::new(&rt, drive).unwrap();
+        let error = apply_words(&view, "d0", &words, 1, &mut out).unwrap_err().to_string();
+        assert_eq!(error, "d0: the drive cannot be told to fail: only emulated drives can");
+    }
 }

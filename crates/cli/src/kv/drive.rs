@@ -3,11 +3,11 @@
 use crate::daemon::config;
 use crate::{holds, in_use};
 use anyhow::{Result, bail};
-use furrow_emu::{Emulator, OpenMode};
+use furrow_emu::OpenMode;
 use furrow_kv::{FileId, FileInfo, Lifetime, Node, Options, Snapshot, Store};
 use furrow_rt::Rt;
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind};
+use furrow_zone::{Error, ErrorKind, ZonedDevice};
 use std::io::Read;
 use std::path::Path;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ const UNFINISHED: &str = ".furrow-put";
 ///
 /// # Errors
 /// Those of [`holds::open`]; `Busy` says who has it.
-pub fn open(rt: &Rt, device: &str, mode: OpenMode) -> Result<Rc<Emulator>> {
+pub fn open(rt: &Rt, device: &str, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>> {
     let spec: DeviceSpec = device.parse()?;
     let drive = holds::open(rt, &spec, mode).map_err(|error| match (&spec, error.kind()) {
         (DeviceSpec::Image(image), ErrorKind::Busy) => {

@@ -9,7 +9,6 @@ use anyhow::bail;
 use furrow_emu::OpenMode;
 use furrow_kv::{FormatOptions, Snapshot, Store};
 use furrow_rt::Rt;
-use furrow_zone::ZonedDevice as _;
 use serde_json::json;
 use std::io::Write;
 

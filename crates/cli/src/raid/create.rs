@@ -112,9 +112,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     }
     let rt = Rt::new(config()?);
     let all: Result<Vec<_>, _> = specs.iter().map(|spec| devices::open(&rt, spec)).collect();
-    let all = all?;
-    let mut drives: Vec<Rc<dyn ZonedDevice>> = Vec::new();
-    drives.extend(all.iter().map(|drive| drive.clone() as Rc<dyn ZonedDevice>));
+    let all: Vec<Rc<dyn ZonedDevice>> = all?;
+    let mut drives = all.clone();
     let spares = drives.split_off(args.devices.len());
     // All are alike, or refused, but for their zones.
     let fewest = drives.iter().map(|drive| drive.geometry());

@@ -3,11 +3,11 @@
 use crate::holds::{self, Holds};
 use crate::in_use;
 use anyhow::{Context as _, Result, bail};
-use furrow_emu::{Emulator, OpenMode};
+use furrow_emu::OpenMode;
 use furrow_raid::{Examined, examine};
 use furrow_rt::Rt;
 use furrow_zone::spec::{DeviceSpec, Image, Run};
-use furrow_zone::{Error, ErrorKind, ZonedDevice as _};
+use furrow_zone::{Error, ErrorKind, ZonedDevice};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -160,7 +160,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 ///
 /// # Errors
 /// Those of [`in_use::open`].
-pub fn open(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<Emulator>, Error> {
+pub fn open(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<dyn ZonedDevice>, Error> {
     let drive = in_use::open(rt, spec, OpenMode::ReadWrite, crate::complain)?;
     for warning in drive.warnings() {
         crate::complain(&format!("warning: {warning}"));
@@ -181,7 +181,7 @@ pub fn look(rt: &Rt, named: &Named) -> Result<Says, Error> {
 }
 
 /// What an open drive says.
-pub fn says(rt: &Rt, drive: Rc<Emulator>) -> Says {
+pub fn says(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Says {
     let name = drive.name();
     rt.block_on(async move {
         let error = match examine(&*drive).await {

@@ -12,12 +12,12 @@ use super::request::Request;
 use super::status::{Damage, LostRange, Member, Rebuild, Requests, Scrub, Status, VERSION};
 use crate::device::fault;
 use crate::holds;
-use furrow_emu::{Emulator, OpenMode};
+use furrow_emu::OpenMode;
 use furrow_nbd::{Counts, Server};
 use furrow_raid::{Event, Level, MemberState, Segments, Volume};
 use furrow_rt::{Nanos, Notify, Rt, within};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind, Result};
+use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -42,7 +42,7 @@ pub struct Drive {
     /// Which.
     pub spec: DeviceSpec,
     /// It.
-    pub device: Rc<Emulator>,
+    pub device: Rc<dyn ZonedDevice>,
 }
 
 /// An array that is served.
@@ -490,7 +490,7 @@ impl Daemon {
             let Some(drive) = drive.as_ref() else { continue };
             if chosen.is_none_or(|chosen| chosen as usize == index) {
                 let (name, seed) = (drive.spec.to_string(), self.rt.random());
-                fault::apply_words(&drive.device, &name, words, seed, &mut text)?;
+                fault::apply_words(&*drive.device, &name, words, seed, &mut text)?;
             }
         }
         Ok(json!(String::from_utf8_lossy(&text)))

@@ -349,7 +349,7 @@ fn start(
     new.retain(|spec| !given.iter().any(|(named, _)| same(&named.spec, spec)));
     let new = new.iter().map(|spec| open_drive(rt, spec)).collect::<Result<Vec<_>, _>>()?;
     let devices: Vec<Rc<dyn ZonedDevice>> =
-        opened.iter().map(|(_, drive)| drive.device.clone() as Rc<dyn ZonedDevice>).collect();
+        opened.iter().map(|(_, drive)| drive.device.clone()).collect();
     let options = Options {
         rebuild_pause: args.rebuild_pause.saturating_mul(1000),
         map_memory: args.map_memory.unwrap_or(0),

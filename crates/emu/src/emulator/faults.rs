@@ -1,10 +1,11 @@
 //! Faults at work: the faults a drive has, and what they do to its commands.
 
 use super::{Emulator, Power};
-use crate::fault::{Fault, FaultKind, MAX_FAULTS, Place, Touch};
 use crate::medium::Medium;
+use crate::power::Fates;
 use crate::power::zone_of;
 use crate::queue::Position;
+use furrow_zone::fault::{Fault, FaultInjection, FaultKind, MAX_FAULTS, Place, Touch};
 use furrow_zone::{BlockCount, Command, Error, ErrorKind, Lba, Result, Status, ZoneId};
 
 /// What faults do to one command.
@@ -17,6 +18,28 @@ pub(super) struct Verdict {
     pub nanoseconds: u64,
 }
 
+impl FaultInjection for Emulator {
+    fn faults(&self) -> Vec<Fault> {
+        Emulator::faults(self)
+    }
+
+    fn inject(&self, fault: Fault) -> Result<()> {
+        Emulator::inject(self, fault)
+    }
+
+    fn clear_faults(&self, index: Option<usize>) -> Result<()> {
+        Emulator::clear_faults(self, index)
+    }
+
+    fn power_cut(&self, seed: u64) {
+        Emulator::power_cut(self, &Fates::seeded(seed));
+    }
+
+    fn power_on(&self) {
+        Emulator::power_on(self);
+    }
+}
+
 impl Emulator {
     /// The faults the drive still has to come.
     pub fn faults(&self) -> Vec<Fault> {
@@ -24,7 +47,7 @@ impl Emulator {
     }
 
     /// Gives the drive a fault; on an image it stays when the drive is closed. A fault that needs
-    /// no command ([`fault`](crate::fault)) happens now.
+    /// no command ([`fault`](furrow_zone::fault)) happens now.
     ///
     /// # Errors
     /// If it names a zone or blocks the drive does not have, or cannot happen to that zone, or

@@ -1,7 +1,7 @@
 //! A file system on a drive that fails: which faults strike in a case of the crash sweep, and what
 //! must hold when the drive is opened again.
 //!
-//! What must survive is written down with the fault model (`furrow_emu::fault`) and in
+//! What must survive is written down with the fault model (`furrow_zone::fault`) and in
 //! docs/design/file-system.md: everything acknowledged, whatever failed; except that the blocks of an
 //! offline zone are gone, and that a drive whose *metadata* zones cannot be written any more may
 //! refuse to be mounted for writing, but then shows everything when mounted for reading.

@@ -1,4 +1,5 @@
-//! Faults an emulated drive can be told to have.
+//! Faults that a drive can be told to have, and the interface to tell it by: the emulated drive
+//! implements it, a real one has none.
 //!
 //! | fault | what happens | who must survive it, and how |
 //! |---|---|---|
@@ -14,8 +15,8 @@
 //! | [`ReorderAppends`] | appends in flight to a zone swap places | who appends: by the answer |
 //! | [`BitFlip`] | one bit of a stored block changes, nothing is said | readers: 6 |
 //!
-//! 1. Blocks that were not flushed stay or go by [`furrow_zone::Geometry::volatile_cache`]; the
-//!    drive answers nothing but errors until [`power_on`](crate::Emulator::power_on).
+//! 1. Blocks that were not flushed stay or go by [`Geometry::volatile_cache`]; the drive answers
+//!    nothing but errors until [`power_on`].
 //! 2. What was flushed is found again at the next mount.
 //! 3. Drains, asks where the write pointer is, writes elsewhere, and only then acknowledges.
 //! 4. Goes on in another zone; the budget gets its permit back.
@@ -25,6 +26,8 @@
 //! Where the file system has no other place (checkpoints, tables) it stops writing instead, and
 //! loses nothing it has acknowledged: docs/design/file-system.md, "When the drive fails".
 //!
+//! [`Geometry::volatile_cache`]: crate::Geometry::volatile_cache
+//! [`power_on`]: FaultInjection::power_on
 //! [`PowerCut`]: FaultKind::PowerCut
 //! [`ReadError`]: FaultKind::ReadError
 //! [`WriteError`]: FaultKind::WriteError
@@ -45,8 +48,8 @@
 //! What it does not do: misdirected writes and lost writes that were acknowledged after a flush.
 //! No design without replicas survives those, and nothing here claims to.
 
+use crate::{BlockCount, Lba, Result, ZoneId};
 use furrow_rt::Rng;
-use furrow_zone::{BlockCount, Lba, ZoneId};
 
 /// Most faults one drive holds.
 pub const MAX_FAULTS: usize = 256;
@@ -69,7 +72,7 @@ pub enum FaultKind {
     /// An active zone becomes full.
     ZoneFull,
     /// The drive is gone for `commands` commands (this one included), `None` = until
-    /// [`power_on`](crate::Emulator::power_on).
+    /// [`power_on`](FaultInjection::power_on).
     Disappear {
         /// How many commands it refuses.
         commands: Option<u64>,
@@ -133,10 +136,39 @@ pub struct Fault {
 
 /// What a command touches, as far as a fault asks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Touch {
+pub struct Touch {
+    /// Its zone.
     pub zone: ZoneId,
+    /// Its first block.
     pub first: Lba,
+    /// How many blocks.
     pub blocks: u64,
+}
+
+/// A drive that can be told to fail, for tests of what stands on it:
+/// [`ZonedDevice::fault_injection`](crate::ZonedDevice::fault_injection).
+pub trait FaultInjection {
+    /// The faults the drive still has to come.
+    fn faults(&self) -> Vec<Fault>;
+
+    /// Gives the drive a fault. A fault that needs no command (see the module's text) happens now.
+    ///
+    /// # Errors
+    /// If it names a zone or blocks the drive does not have, or cannot happen to that zone, or the
+    /// drive has too many faults already, or it cannot be stored.
+    fn inject(&self, fault: Fault) -> Result<()>;
+
+    /// Takes fault number `index` (as in [`FaultInjection::faults`]) away, `None` = all.
+    ///
+    /// # Errors
+    /// If there is no such fault, or the change cannot be stored.
+    fn clear_faults(&self, index: Option<usize>) -> Result<()>;
+
+    /// Cuts the drive's power now: commands in flight meet fates drawn from `seed`.
+    fn power_cut(&self, seed: u64);
+
+    /// The drive answers again, after a power cut or a disappearance.
+    fn power_on(&self);
 }
 
 impl Fault {
@@ -180,7 +212,7 @@ impl Fault {
     }
 
     /// True if it strikes without a command: see the module's text.
-    pub(crate) fn is_immediate(&self) -> bool {
+    pub fn is_immediate(&self) -> bool {
         let victim = match self.kind {
             FaultKind::ZoneReadOnly | FaultKind::ZoneOffline | FaultKind::ZoneFull => {
                 matches!(self.place, Place::Zone(_))
@@ -192,7 +224,7 @@ impl Fault {
     }
 
     /// Counts a command; true if the fault strikes at it.
-    pub(crate) fn strikes(&mut self, touch: Option<Touch>, rng: &mut Rng) -> bool {
+    pub fn strikes(&mut self, touch: Option<Touch>, rng: &mut Rng) -> bool {
         if self.times == Some(0) || !self.place.covers(touch) {
             return false;
         }
@@ -210,7 +242,7 @@ impl Fault {
     }
 
     /// True if it will never strike again.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.times == Some(0) || matches!(self.when, When::Nth(n) if self.seen >= n)
     }
 }
