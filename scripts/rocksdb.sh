@@ -14,6 +14,9 @@ build() {
     local profile="$1"
     shift
     cargo build --quiet --locked "$@"
+    # What power cuts must find: the library with a defect built in.
+    [ "$profile" = release ] ||
+        cargo build --quiet --locked -p furrow-capi --example furrow_defective
     make --no-print-directory -s -C plugins/rocksdb PROFILE="$profile" TARGET="$(realpath "$target_dir")" \
         "${goal[@]}"
 }
@@ -190,7 +193,7 @@ build)
     ;;
 test)
     goal=(all test)
-    # With the features that the other tests have, so that little is built again.
+    # As the other tests build it, so that little is built again.
     build debug --workspace
     stock
     refused

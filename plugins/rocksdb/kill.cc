@@ -27,6 +27,9 @@
 
 using namespace rocksdb;
 
+// Only of the library into which a defect can be built (crates/capi/examples/defective.rs).
+extern "C" int furrow_build_in_defect(const char* name) __attribute__((weak));
+
 namespace {
 
 constexpr int kThreads = 2;
@@ -278,6 +281,11 @@ int main(int count, char** arguments) {
   if (count == 6 && strcmp(arguments[1], "--load") == 0) {
     uint64_t seed = strtoull(arguments[3], nullptr, 10);
     std::string how = arguments[4];
+    size_t colon = how.find(':');
+    std::string defect = how.substr(colon + 1);
+    how.resize(colon);
+    CHECK(defect.empty() || (furrow_build_in_defect && furrow_build_in_defect(defect.c_str()) == 0),
+          defect + ": no defect of this library");
     Load(arguments[2], seed, how[0] == 'm', how.back() == 'p', atoi(arguments[5]));
     return 1;
   }
@@ -291,7 +299,8 @@ int main(int count, char** arguments) {
     return 2;
   }
   const std::string furrow = arguments[1];
-  const std::string defect = count > 6 ? std::string("?canary=") + arguments[6] : "";
+  // The children that write get it, those that look do not.
+  const std::string defect = count > 6 ? arguments[6] : "";
   uint64_t rounds = strtoull(arguments[3], nullptr, 10);
   uint64_t state = strtoull(arguments[4], nullptr, 10) * 2654435761u + 1;
   Image image(furrow, std::string(arguments[2]) + (power ? "/power.zns" : "/kill.zns"), kShape);
@@ -308,7 +317,7 @@ int main(int count, char** arguments) {
       CutAt(furrow, image.path(), 1 + Next(&state) % (Next(&state) % 3 == 0 ? 100 : 1500));
       how += "-p";
     }
-    Child child = Start({"--load", image.uri() + defect, std::to_string(round), how});
+    Child child = Start({"--load", image.uri(), std::to_string(round), how + ":" + defect});
     std::thread killer([&] {
       if (power) return;
       usleep(moment);

@@ -31,3 +31,5 @@ mod record;
 mod shared;
 pub mod store;
 mod tally;
+
+pub use shared::change_options;

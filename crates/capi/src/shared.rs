@@ -16,7 +16,7 @@ use std::future::Future;
 use std::io::Read as _;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 
 /// Pages that copies of callers come from, at most, besides those of the engine.
 const PAGES: usize = 16 << 10;
@@ -25,6 +25,16 @@ const PAGES: usize = 16 << 10;
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// Stores that are open, by what their drive is called.
 static OPEN: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
+
+/// What a test of tests changes of the options of every store.
+static CHANGE: OnceLock<Box<dyn Fn(&mut Options) + Send + Sync>> = OnceLock::new();
+
+/// Has `change` change the options of every store that is opened from now on: for tests of tests,
+/// which build a defect in. Nothing of this library calls it. False if another change was chosen
+/// before.
+pub fn change_options(change: impl Fn(&mut Options) + Send + Sync + 'static) -> bool {
+    CHANGE.set(Box::new(change)).is_ok()
+}
 
 unsafe extern "C" {
     // POSIX: https://pubs.opengroup.org/onlinepubs/9699919799/functions/pthread_atfork.html
@@ -112,7 +122,10 @@ fn name_of(spec: &DeviceSpec) -> String {
     path.map_or_else(|| spec.to_string(), |path| path.display().to_string())
 }
 
-fn start(rt: &Rt, spec: &DeviceSpec, options: Options) -> Result<Engine, Error> {
+fn start(rt: &Rt, spec: &DeviceSpec, mut options: Options) -> Result<Engine, Error> {
+    if let Some(change) = CHANGE.get() {
+        change(&mut options);
+    }
     let device = furrow_emu::open(rt, spec, OpenMode::ReadWrite)?;
     let drive = device.clone();
     let in_memory = matches!(spec, DeviceSpec::Memory(_));
