@@ -1,8 +1,265 @@
-//! Where blocks go in the main area, which of them are valid, and how much room is left.
+//! The allocator: where blocks go in the main area, which of them are valid, how much is left.
+//!
+//! [`Allocator`] is a plain structure: it decides, and never writes. What the drive is to be told
+//! it leaves in order as [`ZoneAction`]s, which the engine carries out at once
+//! (`durability/dispatch`). So a property test drives it without a drive (`tests`).
+//!
+//! **Invariants**, between calls:
+//! - A superzone's valid blocks are the sum over its segments in the SIT, and those of the main
+//!   area the sum over superzones.
+//! - [`Allocator::write`] returns addresses that are not valid, in striping order of a superzone.
+//! - A superzone that a head writes to is active in the pool; no two heads share one.
+//! - Blocks that can be written ([`Allocator::room`]) become fewer by one with each block written,
+//!   and more only when a superzone is released.
 
 pub(crate) mod group_load;
 pub(crate) mod heads;
+pub(crate) mod parked;
 pub(crate) mod place;
 pub(crate) mod space;
 pub mod stripe;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
+mod tests;
+
 pub(crate) mod zone_quota;
+
+use crate::accounts;
+use crate::format::{SitEntry, SummaryEntry};
+use crate::layout::Layout;
+use crate::tables::table::Table;
+use furrow_log::budget::Permit;
+use furrow_log::pool::ZonePool;
+use furrow_log::writer::Kind as WriteKind;
+use furrow_policy::FsVariant;
+use furrow_rt::{Nanos, Page, Pool, Rt};
+use furrow_zone::{Error, Geometry, Result, ZoneId};
+use heads::{Cursor, Streams};
+use std::cell::{Cell, OnceCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// What the allocator decided; the engine carries it out in this order.
+pub(crate) enum ZoneAction {
+    /// An empty zone becomes writable: behind `after`, if that is open.
+    Open { zone: ZoneId, after: Option<ZoneId> },
+    /// A page is written at a zone's next block, `offset`.
+    Write { zone: ZoneId, offset: u32, page: Page, kind: WriteKind },
+    /// A zone's next block, `offset`, is for a summary that comes later.
+    Reserve { zone: ZoneId, offset: u32 },
+    /// The summary for such a block.
+    Fill { zone: ZoneId, offset: u32, page: Page },
+    /// Zones are written to their end: a permit goes back when that is done.
+    Return { zones: Vec<ZoneId>, permit: Permit },
+}
+
+/// A superzone that a head took: head, superzone, its generation.
+pub(crate) type Allocation = (u8, u32, u32);
+
+/// A segment with blocks that were set aside and whose owners are not all known.
+#[derive(Default)]
+struct OpenSegment {
+    /// Blocks without a known owner.
+    blocks: u32,
+    /// Its summary, if all its blocks are taken.
+    closed: Option<ClosedSegment>,
+}
+
+/// A summary that waits for owners.
+struct ClosedSegment {
+    zone: ZoneId,
+    offset: u32,
+    stream: u8,
+    generation: u32,
+    /// Owners of its blocks, as far as they are known.
+    entries: Vec<SummaryEntry>,
+}
+
+/// See the module.
+pub(crate) struct Allocator {
+    /// For the clock alone.
+    rt: Rt,
+    geometry: Geometry,
+    layout: Rc<Layout>,
+    /// Where pages of summaries come from.
+    pages: Pool,
+    variant: FsVariant,
+    pub(crate) zones: ZonePool,
+    pub(crate) sit: Table<SitEntry>,
+    /// Valid blocks of each superzone: the sum over its segments.
+    superzone_valid: Vec<u32>,
+    /// Valid blocks of the main area: the sum over its superzones.
+    valid: u64,
+    cursors: Vec<Cursor>,
+    streams: Streams,
+    /// Segments with blocks that were set aside, by number.
+    open_segments: BTreeMap<u32, OpenSegment>,
+    /// Superzones heads took since the last durable checkpoint.
+    allocated: Vec<Allocation>,
+    /// How many of `allocated` are known to be in a durable checkpoint once the one under way is.
+    allocated_in_snapshot: usize,
+    /// Zones with writes that no flush has covered: end of the last write, its stamp.
+    unstable: BTreeMap<ZoneId, (u32, u64)>,
+    /// Counts dispatches, the engine's other ones too.
+    stamp: u64,
+    /// The time of day when it was last asked for: near enough for the age of a segment.
+    pub(crate) seconds: Cell<u32>,
+    /// Room the cleaning under way will still need.
+    pub(crate) cleaning: u32,
+    /// A cleaning writes: it may open the superzones kept for it.
+    pub(crate) for_cleaning: bool,
+    /// Blocks written since the last durable checkpoint, but for cleaning: a crash makes them
+    /// garbage, and recovery may have to write as many again.
+    at_risk: u64,
+    /// How many of them the checkpoint under way covers.
+    at_risk_in_snapshot: u64,
+    /// Nodes that are dirty only because cleaning moved what they point to: after a crash they
+    /// are as they were.
+    pub(crate) moved_below: u64,
+    actions: Vec<ZoneAction>,
+    /// An account that was found to be wrong.
+    broken: Rc<OnceCell<Error>>,
+}
+
+impl Allocator {
+    /// The allocator of a main area whose segments are as `sit` says and whose superzones are in
+    /// `zones`. No head has a superzone.
+    ///
+    /// # Errors
+    /// `Invalid` if the drive has fewer active zones than the file system was made for.
+    pub(crate) fn new(
+        rt: &Rt,
+        (geometry, layout): (&Geometry, Rc<Layout>),
+        variant: FsVariant,
+        zones: ZonePool,
+        sit: Table<SitEntry>,
+        pages: Pool,
+    ) -> Result<Allocator> {
+        let now: Nanos = rt.now();
+        let groups = zones.groups();
+        let (streams, cursors) = Streams::new(geometry, variant.heads, &layout, groups, now)?;
+        let mut this = Allocator {
+            rt: rt.clone(),
+            geometry: geometry.clone(),
+            superzone_valid: vec![0; layout.superzones as usize],
+            layout,
+            pages,
+            variant,
+            zones,
+            sit,
+            valid: 0,
+            cursors,
+            streams,
+            open_segments: BTreeMap::new(),
+            allocated: Vec::new(),
+            allocated_in_snapshot: 0,
+            unstable: BTreeMap::new(),
+            stamp: 0,
+            seconds: Cell::new(rt.wall().0 as u32),
+            cleaning: 0,
+            for_cleaning: false,
+            at_risk: 0,
+            at_risk_in_snapshot: 0,
+            moved_below: 0,
+            actions: Vec::new(),
+            broken: Rc::default(),
+        };
+        this.count_valid();
+        Ok(this)
+    }
+
+    /// Counts valid blocks by what the SIT says.
+    pub(crate) fn count_valid(&mut self) {
+        self.superzone_valid.fill(0);
+        for segment in 0..self.sit.len() {
+            let valid = u32::from(self.sit.get(segment).valid.get());
+            if let Some(count) =
+                self.superzone_valid.get_mut((segment / self.layout.segments) as usize)
+            {
+                *count += valid;
+            }
+        }
+        self.valid = self.superzone_valid.iter().map(|valid| u64::from(*valid)).sum();
+    }
+
+    /// What is left of an account: see [`accounts::less`].
+    fn less(&self, account: &str, from: u64, by: u64) -> u64 {
+        accounts::less(&self.broken, account, from, by)
+    }
+
+    /// Where an account that is wrong is noted.
+    pub(crate) fn broken(&self) -> Rc<OnceCell<Error>> {
+        self.broken.clone()
+    }
+
+    /// What was decided since the last time, to be carried out in order.
+    pub(crate) fn take_actions(&mut self) -> Vec<ZoneAction> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Valid blocks of the main area.
+    pub(crate) fn valid(&self) -> u64 {
+        self.valid
+    }
+
+    /// Valid blocks of a superzone.
+    pub(crate) fn valid_in(&self, superzone: u32) -> u32 {
+        self.superzone_valid[superzone as usize]
+    }
+
+    /// Valid blocks of each superzone.
+    pub(crate) fn valid_by_superzone(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        (0..).zip(self.superzone_valid.iter().copied())
+    }
+
+    /// Superzones heads took since the last durable checkpoint.
+    pub(crate) fn allocated(&self) -> &[Allocation] {
+        &self.allocated
+    }
+
+    /// Zones with writes that no flush has covered, and the end of the last write.
+    pub(crate) fn unstable(&self) -> impl ExactSizeIterator<Item = (ZoneId, u32)> + '_ {
+        self.unstable.iter().map(|(zone, (end, _))| (*zone, *end))
+    }
+
+    /// The number of the last dispatch.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// Counts a dispatch.
+    pub(crate) fn next_stamp(&mut self) -> u64 {
+        self.stamp += 1;
+        self.stamp
+    }
+
+    /// Notes a write to a zone of the main area that ends at `end`: the last dispatch.
+    pub(crate) fn note_unstable(&mut self, zone: ZoneId, end: u32) {
+        self.unstable.insert(zone, (end, self.stamp));
+    }
+
+    /// A flush covers every dispatch up to `stamp`.
+    pub(crate) fn flushed(&mut self, stamp: u64) {
+        self.unstable.retain(|_, (_, last)| *last > stamp);
+    }
+
+    /// A checkpoint takes its snapshot: what was written and allocated before it is in it.
+    pub(crate) fn snapshot(&mut self) {
+        self.allocated_in_snapshot = self.allocated.len();
+        self.at_risk_in_snapshot = self.at_risk;
+        self.moved_below = 0;
+    }
+
+    /// That checkpoint is durable.
+    pub(crate) fn checkpoint_durable(&mut self) {
+        debug_assert_eq!(
+            self.valid,
+            self.superzone_valid.iter().map(|valid| u64::from(*valid)).sum::<u64>(),
+            "valid blocks of the main area"
+        );
+        self.allocated.drain(..self.allocated_in_snapshot);
+        self.allocated_in_snapshot = 0;
+        let covered = std::mem::take(&mut self.at_risk_in_snapshot);
+        self.at_risk = self.less("space.at_risk", self.at_risk, covered);
+    }
+}

@@ -24,61 +24,14 @@ mod tests;
 mod tree;
 
 use crate::Fs;
+use crate::accounts;
 use crate::core::{Core, Inner};
-use furrow_log::audit::broken;
-use furrow_zone::{Error, ErrorKind, Result};
-use std::fmt::{Arguments, Display};
-
-/// The error of an account that contradicts another one.
-pub(crate) fn contradiction(account: Arguments<'_>, expected: Arguments<'_>) -> Error {
-    broken(&account.to_string(), format!("expected {expected}"))
-}
-
-/// An account must be `expected`.
-pub(crate) fn same<T: PartialEq + Display>(
-    account: Arguments<'_>,
-    expected: T,
-    found: T,
-) -> Result<()> {
-    if expected == found {
-        return Ok(());
-    }
-    Err(contradiction(account, format_args!("{expected}, found {found}")))
-}
-
-/// An account must not be above `most`.
-pub(crate) fn at_most<T: PartialOrd + Display>(
-    account: Arguments<'_>,
-    most: T,
-    found: T,
-) -> Result<()> {
-    if found <= most {
-        return Ok(());
-    }
-    Err(contradiction(account, format_args!("at most {most}, found {found}")))
-}
-
-/// What is said of an account must hold.
-pub(crate) fn holds(condition: bool, account: Arguments<'_>, expected: &str) -> Result<()> {
-    if condition {
-        return Ok(());
-    }
-    Err(contradiction(account, format_args!("{expected}, found otherwise")))
-}
+use furrow_zone::{ErrorKind, Result};
 
 impl Core {
-    /// What is left of an account of `from` when `by` is taken. More taken than there was is a
-    /// defect of the engine: a debug build stops, another one goes read-only after this step.
+    /// What is left of an account: see [`accounts::less`].
     pub(crate) fn less(&self, account: &str, from: u64, by: u64) -> u64 {
-        from.checked_sub(by).unwrap_or_else(|| {
-            let error = contradiction(
-                format_args!("{account}"),
-                format_args!("{by} at least, found {from}"),
-            );
-            debug_assert!(false, "{error}");
-            let _ = self.broken.set(error);
-            0
-        })
+        accounts::less(&self.broken, account, from, by)
     }
 
     /// Compares all accounts in memory. An engine that has failed promises nothing of them.
@@ -98,7 +51,7 @@ impl Core {
         if !self.options.read_only {
             self.audit_heads(true)?;
             self.audit_logs()?;
-            self.zones.audit()?;
+            self.alloc.zones.audit()?;
             self.writer.audit()?;
         }
         self.audit_tree()
@@ -114,12 +67,13 @@ impl Core {
     fn audit_own(&self) -> Result<()> {
         self.cache.audit()?;
         self.nat.audit("NAT")?;
-        self.sit.audit("SIT")?;
+        self.alloc.sit.audit("SIT")?;
         self.ids.audit()?;
         self.namespace_log.audit()?;
         self.changed_nodes.audit()?;
         self.directories.audit()?;
-        self.appends.audit()
+        self.appends.audit()?;
+        self.audit_open_segments()
     }
 }
 

@@ -172,21 +172,21 @@ struct Plan {
 impl Core {
     /// Superzones that could be cleaned.
     fn candidates(&self, policy: Policy) -> Vec<Candidate> {
-        let now = self.seconds.get();
+        let now = self.alloc.seconds.get();
         let mut list = Vec::new();
-        for (index, valid) in self.superzone_valid.iter().enumerate() {
-            let id = SuperzoneId(index as u32);
-            let known = self.clean.stuck.get(&id.0) == Some(&self.zones.generation(id));
-            if *valid == 0 || known || self.zones.state(id) != SuperzoneState::Full {
+        for (index, valid) in self.alloc.valid_by_superzone() {
+            let id = SuperzoneId(index);
+            let known = self.clean.stuck.get(&id.0) == Some(&self.alloc.zones.generation(id));
+            if valid == 0 || known || self.alloc.zones.state(id) != SuperzoneState::Full {
                 continue;
             }
-            let capacity = self.payload_of(id);
+            let capacity = self.alloc.payload_of(id);
             let age = match policy {
                 Policy::Greedy => 0,
                 Policy::CostBenefit => self.age_of(id, now),
             };
-            let group = self.zones.group(id);
-            list.push(Candidate { id: id.0, valid: *valid, capacity, age, group });
+            let group = self.alloc.zones.group(id);
+            list.push(Candidate { id: id.0, valid, capacity, age, group });
         }
         list
     }
@@ -194,7 +194,7 @@ impl Core {
     /// Seconds since what is valid in a superzone changed, on average over its segments.
     fn age_of(&self, id: SuperzoneId, now: u32) -> u64 {
         let first = id.0 * self.layout.segments;
-        let used = (first..first + self.layout.segments).map(|s| self.sit.get(s));
+        let used = (first..first + self.layout.segments).map(|s| self.alloc.sit.get(s));
         let ages = used
             .filter(|entry| entry.valid.get() > 0)
             .map(|entry| u64::from(now.saturating_sub(entry.changed.get())));
@@ -205,9 +205,9 @@ impl Core {
     /// Free superzones of each interference group.
     fn free_by_group(&self) -> Vec<u32> {
         let mut free = Vec::new();
-        for id in (0..self.zones.total()).map(SuperzoneId) {
-            if self.zones.state(id) == SuperzoneState::Free {
-                let group = self.zones.group(id) as usize;
+        for id in (0..self.alloc.zones.total()).map(SuperzoneId) {
+            if self.alloc.zones.state(id) == SuperzoneState::Free {
+                let group = self.alloc.zones.group(id) as usize;
                 if free.len() <= group {
                     free.resize(group + 1, 0);
                 }
@@ -235,10 +235,10 @@ impl Core {
     /// lost until then, so there must be room without that.
     fn choose_open(&self, urgency: Urgency, others: u32, tried: &BTreeSet<u32>) -> Option<u32> {
         let mut best: Option<(u32, u32)> = None;
-        for (superzone, left) in self.open_superzones() {
+        for (superzone, left) in self.alloc.open_superzones() {
             let id = SuperzoneId(superzone);
-            let valid = self.superzone_valid[superzone as usize];
-            let whole = self.payload_of(id);
+            let valid = self.alloc.valid_in(superzone);
+            let whole = self.alloc.payload_of(id);
             let garbage = self.less("garbage", whole.into(), u64::from(left + valid)) as u32;
             let worth = u64::from(garbage) * 1000
                 >= u64::from(whole) * u64::from(urgency.garbage_permille());
@@ -261,9 +261,11 @@ impl Core {
     pub(crate) fn note_closed_zones(&mut self, reports: &[ZoneReport]) {
         for report in reports {
             let closed = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
-            let Some(owner) = self.zones.owner(report.zone).filter(|_| closed) else { continue };
-            if self.zones.state(owner) == SuperzoneState::Full {
-                self.clean.closed.insert(owner.0, self.zones.generation(owner));
+            let Some(owner) = self.alloc.zones.owner(report.zone).filter(|_| closed) else {
+                continue;
+            };
+            if self.alloc.zones.state(owner) == SuperzoneState::Full {
+                self.clean.closed.insert(owner.0, self.alloc.zones.generation(owner));
             }
         }
     }
@@ -272,8 +274,8 @@ impl Core {
     fn next_closed(&mut self) -> Option<SuperzoneId> {
         while let Some((index, generation)) = self.clean.closed.pop_first() {
             let id = SuperzoneId(index);
-            let same = self.zones.generation(id) == generation;
-            if same && self.zones.state(id) == SuperzoneState::Full {
+            let same = self.alloc.zones.generation(id) == generation;
+            if same && self.alloc.zones.state(id) == SuperzoneState::Full {
                 return Some(id);
             }
         }
@@ -344,7 +346,7 @@ impl Inner {
         if outcome != Outcome::Nothing {
             self.checkpoint(false).await?;
             let core = &mut *self.core.borrow_mut();
-            let zones = core.zones.clone();
+            let zones = core.alloc.zones.clone();
             let same = |id: &u32, was: &mut u32| zones.generation(SuperzoneId(*id)) == *was;
             core.clean.stuck.retain(same);
         }
@@ -414,8 +416,8 @@ impl Inner {
             let core = self.core.borrow();
             let victim = core.choose_victim(urgency, tried);
             let garbage = |id: SuperzoneId| {
-                let valid = core.superzone_valid[id.0 as usize];
-                core.less("garbage", core.payload_of(id).into(), valid.into()) as u32
+                let valid = core.alloc.valid_in(id.0);
+                core.less("garbage", core.alloc.payload_of(id).into(), valid.into()) as u32
             };
             let waiting = !matches!(urgency, Urgency::Background(..));
             let others = victim.map_or(0, garbage);
@@ -426,7 +428,7 @@ impl Inner {
         };
         self.leave_head(open).await?;
         let core = self.core.borrow();
-        if core.zones.state(open) == SuperzoneState::Full {
+        if core.alloc.zones.state(open) == SuperzoneState::Full {
             return Ok(Some(open));
         }
         tried.insert(open.0);
@@ -448,7 +450,7 @@ impl Inner {
         let by_batch = all as usize >= batch;
         let nodes = if by_batch { items.chunks(batch).map(parents).sum() } else { all };
         let moved = items.len() as u32;
-        let gain = i64::from(core.payload_of(victim)) - i64::from(moved) - i64::from(nodes);
+        let gain = i64::from(core.alloc.payload_of(victim)) - i64::from(moved) - i64::from(nodes);
         Ok(Plan { victim, items, batch, by_batch, needed: moved + nodes, gain })
     }
 
@@ -476,12 +478,12 @@ impl Inner {
         {
             let mut core = self.core.borrow_mut();
             core.writable().map_err(crate::blocked::error_of)?;
-            core.space.cleaning = plan.needed;
+            core.alloc.cleaning = plan.needed;
         }
         let mut moved = Moved::default();
         let done = self.move_all(&plan, urgency, &mut moved, &mut report.failures).await;
         let mut core = self.core.borrow_mut();
-        core.space.cleaning = 0;
+        core.alloc.cleaning = 0;
         report.data_blocks += moved.data;
         report.node_blocks += moved.nodes;
         report.failed_blocks += moved.failed;
@@ -490,7 +492,7 @@ impl Inner {
             return Ok(false);
         }
         if moved.failed > 0 {
-            let generation = core.zones.generation(plan.victim);
+            let generation = core.alloc.zones.generation(plan.victim);
             core.clean.stuck.insert(plan.victim.0, generation);
             return Ok(false);
         }
@@ -524,7 +526,7 @@ impl Inner {
             // The nodes it changed are promised by now; they may be more than was planned, since
             // some that were dirty then are clean again.
             left = left.saturating_sub(items.len() as u32 + now.parents);
-            self.core.borrow_mut().space.cleaning = left;
+            self.core.borrow_mut().alloc.cleaning = left;
             self.pace(urgency, began).await;
         }
         Ok(true)

@@ -6,13 +6,13 @@
 //! around: it does what the stop asks for and runs the operation again. So no operation holds a
 //! borrow across an await, and a cancelled one has changed nothing.
 
-use crate::alloc::heads::{Head, Streams};
+use crate::accounts::same;
+use crate::alloc::Allocator;
 use crate::alloc::space::Tried;
-use crate::audit::same;
 use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::durability::namespace_log::NamespaceLog;
 use crate::fetch::{Fetches, Pins};
-use crate::format::{HOLE, NatEntry, Pointer, SitEntry};
+use crate::format::{HOLE, NatEntry, Pointer};
 use crate::layout::Layout;
 use crate::memory::{Memory, set_bytes};
 use crate::tables::table::{NodeIds, Table};
@@ -20,13 +20,12 @@ use crate::tree::cache::{Cache, Entry, Key, Ticket};
 use crate::tree::node;
 use crate::types::{Counters, Ino, Kind, MountOptions, OnDamage, Time};
 use furrow_log::address::BlockAddr;
-use furrow_log::pool::ZonePool;
 use furrow_log::record::crc32c;
 use furrow_log::writer::Writer;
 use furrow_policy::FsDefect;
 use furrow_rt::{Notify, Semaphore};
 use furrow_rt::{PAGE_SIZE, Page, Pool, Rt};
-use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -118,7 +117,7 @@ pub(crate) struct Core {
     pub(crate) options: MountOptions,
     pub(crate) pages: Pool,
     pub(crate) writer: Writer,
-    pub(crate) zones: ZonePool,
+    pub(crate) alloc: Allocator,
     /// Delta logs: one, or NAT's and SIT's.
     pub(crate) logs: Vec<crate::tables::delta_merge::Log>,
     /// Zones of the tables.
@@ -127,24 +126,9 @@ pub(crate) struct Core {
     pub(crate) table_pages: crate::tables::delta_merge::TablePages,
     pub(crate) cache: Cache,
     pub(crate) nat: Table<NatEntry>,
-    pub(crate) sit: Table<SitEntry>,
-    /// Valid blocks of each superzone: the sum over its segments.
-    pub(crate) superzone_valid: Vec<u32>,
     pub(crate) ids: NodeIds,
-    pub(crate) heads: Vec<Head>,
-    pub(crate) streams: Streams,
     pub(crate) namespace_log: NamespaceLog,
     pub(crate) changed_nodes: ChangedNodes,
-    /// Superzones heads took since the last durable checkpoint.
-    pub(crate) allocated: Vec<(u8, u32, u32)>,
-    /// How many of `allocated` are known to be in a durable checkpoint once the one under way is.
-    pub(crate) allocated_in_snapshot: usize,
-    /// Main-area zones with writes that no flush has covered: end of the last write, its stamp.
-    pub(crate) unstable: BTreeMap<ZoneId, (u32, u64)>,
-    /// The time of day when it was last asked for: near enough for the age of a segment.
-    pub(crate) seconds: Cell<u32>,
-    /// Counts dispatches; see `unstable`.
-    pub(crate) stamp: u64,
     pub(crate) open: BTreeMap<Ino, u32>,
     pub(crate) orphans: BTreeSet<Ino>,
     /// Orphans that never had a name, and may get one.
@@ -174,7 +158,7 @@ pub(crate) struct Core {
     /// Tickets of writes dispatched in the present stretch.
     pub(crate) tickets: Vec<Ticket>,
     /// An account that went below zero: the engine fails of it when the step under way is over.
-    pub(crate) broken: OnceCell<Error>,
+    pub(crate) broken: Rc<OnceCell<Error>>,
     /// All accounts agreed when recovery was over. Only then is a contradiction a defect of the
     /// engine: what a damaged medium says may contradict itself.
     pub(crate) sound: bool,
@@ -261,7 +245,7 @@ impl Core {
     /// The time of day.
     pub(crate) fn now(&self) -> Time {
         let (seconds, nanoseconds) = self.rt.wall();
-        self.seconds.set(seconds as u32);
+        self.alloc.seconds.set(seconds as u32);
         Time { seconds, nanoseconds }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod append;
 pub(crate) mod checkpoint;
+mod dispatch;
 pub(crate) mod namespace_log;
 pub(crate) mod recover;
 pub(crate) mod relocate;

@@ -39,6 +39,7 @@
 //! # Ok::<(), furrow_zone::Error>(())
 //! ```
 
+mod accounts;
 pub mod alloc;
 mod audit;
 mod blocked;
@@ -505,12 +506,12 @@ impl Fs {
 
     /// Log streams: what each may and does write to.
     pub fn streams(&self) -> Vec<StreamInfo> {
-        self.0.core.borrow().stream_infos()
+        self.0.core.borrow().alloc.stream_infos()
     }
 
     /// Active zones the file system may hold at most, and how many it holds permits for.
     pub fn permits(&self) -> (u32, u32) {
-        self.0.core.borrow().permits()
+        self.0.core.borrow().alloc.permits()
     }
 
     /// Every zone of the drive: what is in it.

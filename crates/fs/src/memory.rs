@@ -71,14 +71,14 @@ impl Core {
     pub(crate) fn memory(&self) -> Memory {
         let pages = self.cache.pages();
         let on_the_way = self.writer.pages_in_flight() as u64;
-        let dirty = self.nat.dirty_count() + self.sit.dirty_count();
+        let dirty = self.nat.dirty_count() + self.alloc.sit.dirty_count();
         Memory {
             data: pages.data as u64 * PAGE,
             nodes: pages.nodes as u64 * PAGE,
             dirty: self.cache.dirty_pages() as u64 * PAGE,
             cache_index: self.cache.index_bytes(),
             writes: on_the_way.saturating_sub(pages.shared as u64) * PAGE,
-            tables: self.nat.bytes() + self.sit.bytes() + self.ids.bytes(),
+            tables: self.nat.bytes() + self.alloc.sit.bytes() + self.ids.bytes(),
             deltas: set_bytes(dirty, 4)
                 + self.checkpoint.snapshot_bytes
                 + self.logs.iter().map(|log| size_of_val(&log.extents[..]) as u64).sum::<u64>(),

@@ -10,11 +10,11 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 impl Core {
     /// See [`crate::Fs::statfs`].
     pub(crate) fn statfs(&self) -> StatFs {
-        let blocks = self.main_blocks();
+        let blocks = self.alloc.main_blocks();
         let logs = u64::from(self.layout.main_start - self.layout.ring_start);
-        let valid = self.space.valid;
-        let kept = self.kept_from_users();
-        let left = self.capacity().saturating_sub(self.in_use());
+        let valid = self.alloc.valid();
+        let kept = self.alloc.kept_from_users();
+        let left = self.alloc.capacity().saturating_sub(self.in_use());
         // The nodes of large files, and those of one that is new, are users' blocks as well.
         let available = left.saturating_sub(left.div_ceil(LEAF_POINTERS as u64 / 2) + 4);
         StatFs {
@@ -23,7 +23,7 @@ impl Core {
             blocks_free: blocks.saturating_sub(self.in_use()),
             blocks_available: available,
             blocks_now: self.spare().saturating_sub(kept).min(available),
-            blocks_stale: blocks.saturating_sub(self.room() + valid),
+            blocks_stale: blocks.saturating_sub(self.alloc.room() + valid),
             blocks_logs: logs * u64::from(self.layout.capacity) + self.table_superzone_blocks(),
             blocks_logs_used: self.logs_used(),
             blocks_summaries: u64::from(self.layout.segment_count()),
@@ -86,17 +86,17 @@ impl Core {
     fn main_use(&self, zone: ZoneId) -> (ZoneUse, u32) {
         let Some(superzone) = self.layout.superzone_of(zone) else { return (ZoneUse::Unused, 0) };
         let id = SuperzoneId(superzone);
-        let Some(column) = self.zones.column(id, zone) else { return (ZoneUse::Retired, 0) };
-        match self.zones.state(id) {
+        let Some(column) = self.alloc.zones.column(id, zone) else { return (ZoneUse::Retired, 0) };
+        match self.alloc.zones.state(id) {
             SuperzoneState::Free => return (ZoneUse::Free, 0),
             SuperzoneState::Tables => return (ZoneUse::Tables, 0),
             _ => {}
         }
-        let stripe = self.stripe(superzone);
+        let stripe = self.alloc.stripe(superzone);
         let mut valid = 0;
         let mut stream = None;
         for segment in 0..stripe.segments() {
-            let entry = self.sit.get(superzone * self.layout.segments + segment);
+            let entry = self.alloc.sit.get(superzone * self.layout.segments + segment);
             if entry.valid.get() == 0 {
                 continue;
             }
@@ -106,8 +106,8 @@ impl Core {
                 valid += u32::from(bit && stripe.place(v).0 == column);
             }
         }
-        let open = self.heads.iter().position(|head| head.superzone == Some(superzone));
-        let stream = open.map(|head| self.stream_of_head(head) as u8).or(stream).unwrap_or(0);
+        let open = self.alloc.head_of(superzone);
+        let stream = open.map(|head| self.alloc.stream_of_head(head) as u8).or(stream).unwrap_or(0);
         let half = self.layout.streams as u8 / 2;
         let usage =
             if stream < half { ZoneUse::Data(stream) } else { ZoneUse::Node(stream - half) };

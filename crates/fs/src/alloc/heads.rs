@@ -29,8 +29,7 @@ mod audit;
 use crate::alloc::group_load::Load;
 use crate::alloc::space::RESERVE;
 use crate::alloc::zone_quota::{self, WINDOW};
-use crate::blocked::NotApplied;
-use crate::core::{Core, Inner};
+use crate::alloc::{Allocator, ZoneAction};
 use crate::format::SummaryEntry;
 use crate::layout::Layout;
 use crate::types::StreamInfo;
@@ -40,7 +39,6 @@ use furrow_log::writer::Kind as WriteKind;
 use furrow_policy::{StreamHeads, SuperzoneTurn};
 use furrow_rt::{Nanos, Page};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
-use std::rc::Rc;
 use zerocopy::FromZeros;
 
 pub(crate) use crate::format::HEADS_PER_STREAM;
@@ -59,9 +57,10 @@ pub(crate) struct Head {
     pub(crate) previous: Option<(u32, u32)>,
 }
 
-/// What a head may do.
+/// A head and what it may do.
 #[derive(Default)]
-struct Turn {
+pub(crate) struct Cursor {
+    pub(super) head: Head,
     /// Out of turn.
     parked: bool,
     /// Since when.
@@ -93,7 +92,6 @@ struct Stream {
 /// Streams and the permits of their heads.
 pub(crate) struct Streams {
     streams: Vec<Stream>,
-    turns: Vec<Turn>,
     began: Nanos,
     /// When the sample of data, and that of nodes, began.
     sampling: [Nanos; 2],
@@ -122,7 +120,7 @@ impl Streams {
         layout: &Layout,
         groups: u32,
         now: Nanos,
-    ) -> Result<Streams> {
+    ) -> Result<(Streams, Vec<Cursor>)> {
         let (streams, width, logs) = (layout.streams, layout.width, layout.log_permits());
         let first = streams * width;
         let permits = geometry.max_active.unwrap_or(u32::MAX).min(geometry.zones);
@@ -149,12 +147,12 @@ impl Streams {
                 .min(HEADS_PER_STREAM),
             StreamHeads::Quota => HEADS_PER_STREAM,
         };
-        let turn = |head: u32| Turn { parked: head >= streams, ..Turn::default() };
+        let cursor = |head: u32| Cursor { parked: head >= streams, ..Cursor::default() };
+        let mut cursors: Vec<Cursor> = (0..streams * most).map(cursor).collect();
         let mut this = Streams {
             streams: (0..streams as usize)
                 .map(|current| Stream { current, quota: 1, ..Stream::default() })
                 .collect(),
-            turns: (0..streams * most).map(turn).collect(),
             began: now,
             sampling: [now; 2],
             budget,
@@ -165,12 +163,12 @@ impl Streams {
             starved: false,
             reserved,
         };
-        this.fix(streams, most);
-        Ok(this)
+        this.fix(&mut cursors, streams, most);
+        Ok((this, cursors))
     }
 
     /// Gives streams what `placement` fixes, of heads that there are: `most` for each stream.
-    fn fix(&mut self, streams: u32, most: u32) {
+    fn fix(&mut self, cursors: &mut [Cursor], streams: u32, most: u32) {
         for index in 0..streams {
             let quota = match self.placement {
                 StreamHeads::Quota => return,
@@ -179,18 +177,8 @@ impl Streams {
             };
             self.streams[index as usize].quota = quota;
             let heads = (0..quota).map(|round| (round * streams + index) as usize);
-            heads.for_each(|head| self.turns[head].parked = false);
+            heads.for_each(|head| cursors[head].parked = false);
         }
-    }
-
-    /// Heads there are; more if a checkpoint knows of more.
-    pub(crate) fn heads(&self) -> usize {
-        self.turns.len()
-    }
-
-    fn grow_to(&mut self, heads: usize) {
-        let missing = heads.saturating_sub(self.turns.len());
-        self.turns.extend((0..missing).map(|_| Turn { parked: true, ..Turn::default() }));
     }
 }
 
@@ -199,7 +187,7 @@ fn per_second(blocks: u64, elapsed: u64) -> u64 {
     blocks.saturating_mul(1000) / (elapsed / Nanos::MILLI).max(1)
 }
 
-impl Core {
+impl Allocator {
     /// The stream that stands in for `stream` where permits allow fewer than six.
     pub(crate) fn folded(&self, stream: u8) -> usize {
         usize::from(match self.layout.streams {
@@ -216,23 +204,23 @@ impl Core {
 
     /// Heads of a stream, the one that is always there first.
     fn heads_of(&self, stream: usize) -> impl Iterator<Item = usize> + use<> {
-        (stream..self.heads.len()).step_by(self.layout.streams as usize)
+        (stream..self.cursors.len()).step_by(self.layout.streams as usize)
     }
 
     /// Payload blocks left in what a stream has open.
     pub(crate) fn room_in(&self, stream: usize) -> u32 {
-        let open = |head: &usize| !self.streams.turns[*head].closing;
+        let open = |head: &usize| !self.cursors[*head].closing;
         self.heads_of(stream).filter(open).map(|head| self.room_of(head)).sum()
     }
 
     /// Superzones that are written to, and the payload blocks left of each.
     pub(crate) fn open_superzones(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let open = (0..self.heads.len()).filter(|head| !self.streams.turns[*head].closing);
-        open.filter_map(|head| Some((self.heads[head].superzone?, self.room_of(head))))
+        let open = (0..self.cursors.len()).filter(|head| !self.cursors[*head].closing);
+        open.filter_map(|head| Some((self.cursors[head].head.superzone?, self.room_of(head))))
     }
 
     fn room_of(&self, head: usize) -> u32 {
-        let head = &self.heads[head];
+        let head = &self.cursors[head].head;
         let Some(superzone) = head.superzone else { return 0 };
         let stripe = self.stripe(superzone);
         // Each segment before took one for its summary.
@@ -242,19 +230,19 @@ impl Core {
     }
 
     /// Head that the next block of `stream` goes to; it has a superzone.
-    pub(crate) fn head_for(&mut self, stream: usize) -> Result<usize, NotApplied> {
+    pub(super) fn head_for(&mut self, stream: usize, dirty: u64) -> Result<usize> {
         if let Some(current) = self.head_in_segment(stream) {
             return Ok(current);
         }
         self.end_window();
-        let chosen = match self.choose_head(stream)? {
+        let chosen = match self.choose_head(stream, dirty)? {
             Some(chosen) => chosen,
             None => match self.borrow_head(stream) {
                 Some(borrowed) => return Ok(borrowed),
                 // Its permits are those of the superzone that is being closed.
-                None if self.streams.turns[stream].closing => {
+                None if self.cursors[stream].closing => {
                     let streams = self.layout.streams as usize;
-                    return self.head_for((stream + 1) % streams);
+                    return self.head_for((stream + 1) % streams, dirty);
                 }
                 None => {
                     self.open_superzone(stream)?;
@@ -269,7 +257,7 @@ impl Core {
     /// The head whose turn it is, if it is within a segment.
     fn head_in_segment(&self, stream: usize) -> Option<usize> {
         let current = self.streams.streams[stream].current;
-        let head = &self.heads[current];
+        let head = &self.cursors[current].head;
         let within = !head.next.is_multiple_of(self.layout.segment_blocks);
         (head.superzone.is_some() && within).then_some(current)
     }
@@ -300,14 +288,14 @@ impl Core {
         let at = heads.iter().position(|head| *head == current).unwrap_or(0);
         let mut in_turn = (0..heads.len()).map(|i| heads[(at + 1 + i) % heads.len()]);
         in_turn.find(|head| {
-            self.heads[*head].superzone.is_some() && !self.streams.turns[*head].closing
+            self.cursors[*head].head.superzone.is_some() && !self.cursors[*head].closing
         })
     }
 
     /// The head to go on with: one in turn that is to be given a superzone, else of those that
     /// have one that with the least load, by turns if that is even. With free superzones scarce,
     /// one that has a superzone, if any.
-    fn choose_head(&mut self, stream: usize) -> Result<Option<usize>, NotApplied> {
+    fn choose_head(&mut self, stream: usize, dirty: u64) -> Result<Option<usize>> {
         let heads: Vec<usize> = self.heads_of(stream).collect();
         let current = self.streams.streams[stream].current;
         let at = heads.iter().position(|head| *head == current).unwrap_or(0);
@@ -315,20 +303,20 @@ impl Core {
         let mut plenty = None;
         let mut least: Option<(u64, usize)> = None;
         for head in (0..heads.len()).map(in_turn) {
-            let turn = &self.streams.turns[head];
+            let turn = &self.cursors[head];
             if turn.parked || turn.closing {
                 continue;
             }
-            if let Some(superzone) = self.heads[head].superzone {
+            if let Some(superzone) = self.cursors[head].head.superzone {
                 let group = self.zones.group(SuperzoneId(superzone));
-                let weighed = self.options.variant.weighed_turns.holds();
+                let weighed = self.variant.weighed_turns.holds();
                 let load = if weighed { self.streams.load.of(group) } else { 0 };
                 if least.is_none_or(|(least, _)| load < least) {
                     least = Some((load, head));
                 }
                 continue;
             }
-            let plenty = *plenty.get_or_insert_with(|| self.free_superzones_are_plenty());
+            let plenty = *plenty.get_or_insert_with(|| self.free_superzones_are_plenty(dirty));
             if plenty && self.open_superzone(head)? {
                 return Ok(Some(head));
             }
@@ -337,60 +325,54 @@ impl Core {
     }
 
     /// True if a superzone can be opened without need and what is promised can still be kept.
-    fn free_superzones_are_plenty(&self) -> bool {
+    fn free_superzones_are_plenty(&self, dirty: u64) -> bool {
         let kept = RESERVE + 2;
         let blocks = u64::from(kept) * u64::from(self.superzone_blocks());
-        kept < self.zones.free_count() && blocks < self.spare()
+        kept < self.zones.free_count() && blocks < self.spare(dirty)
     }
 
     /// Gives `head` a new superzone; false if there are no permits for it.
-    fn open_superzone(&mut self, head: usize) -> Result<bool, NotApplied> {
+    fn open_superzone(&mut self, head: usize) -> Result<bool> {
         let streams = self.layout.streams as usize;
-        if head >= streams && self.streams.turns[head].permit.is_none() {
+        if head >= streams && self.cursors[head].permit.is_none() {
             let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
             self.streams.starved |= permit.is_none();
             if permit.is_none() {
                 return Ok(false);
             }
-            self.streams.turns[head].permit = permit;
+            self.cursors[head].permit = permit;
         }
         let Some(id) = self.zones.allocate(&self.group_loads(self.stream_of_head(head))) else {
             // The reservation is there to make this impossible; better to stop than to lose.
             let message = "no free superzone for a write already promised";
-            let error = Error::new(ErrorKind::NoSpace, message);
-            self.failed.get_or_insert(error.clone());
-            return Err(NotApplied::Failed(error));
+            return Err(Error::new(ErrorKind::NoSpace, message));
         };
-        let previous = self.heads[head]
+        let previous = self.cursors[head]
+            .head
             .previous
             .map(|(superzone, generation)| (SuperzoneId(superzone), generation))
             .filter(|(id, generation)| self.zones.generation(*id) == *generation)
             .map(|(id, _)| self.zones.get(id).zones);
-        let follows = self.options.variant.superzones == SuperzoneTurn::After;
         for (column, zone) in self.zones.get(id).zones.into_iter().enumerate() {
-            let before = previous.as_ref().and_then(|zones| zones.get(column));
-            match before {
-                Some(before) if follows && self.writer.is_open(*before) => {
-                    self.writer.open_zone_after(zone, *before);
-                }
-                _ => self.writer.open_empty(zone),
-            }
+            let after = previous.as_ref().and_then(|zones| zones.get(column));
+            let after = after.copied().filter(|_| self.variant.superzones == SuperzoneTurn::After);
+            self.actions.push(ZoneAction::Open { zone, after });
         }
         let generation = self.zones.generation(id);
         self.allocated.push((head as u8, id.0, generation));
-        self.heads[head] = Head { superzone: Some(id.0), ..Head::default() };
+        self.cursors[head].head = Head { superzone: Some(id.0), ..Head::default() };
         self.level(head);
         Ok(true)
     }
 
     /// A head with a superzone joins the others of its stream.
     fn level(&mut self, head: usize) {
-        let Some(own) = self.heads[head].superzone else { return };
+        let Some(own) = self.cursors[head].head.superzone else { return };
         let group = |superzone| self.zones.group(SuperzoneId(superzone));
         let others: Vec<u32> = self
             .heads_of(self.stream_of_head(head))
-            .filter(|other| *other != head && !self.streams.turns[*other].parked)
-            .filter_map(|other| self.heads[other].superzone.map(group))
+            .filter(|other| *other != head && !self.cursors[*other].parked)
+            .filter_map(|other| self.cursors[other].head.superzone.map(group))
             .collect();
         self.streams.load.level(group(own), others.into_iter());
     }
@@ -401,17 +383,17 @@ impl Core {
         let mut groups = vec![GroupLoad::default(); self.zones.groups() as usize];
         let nodes = |stream| stream >= self.layout.streams as usize / 2;
         for other in 0..self.layout.streams as usize {
-            let parked = |head: usize| self.streams.turns[head].parked;
+            let parked = |head: usize| self.cursors[head].parked;
             let begun = self
                 .heads_of(other)
-                .filter_map(|head| Some((parked(head), self.heads[head].superzone?)));
+                .filter_map(|head| Some((parked(head), self.cursors[head].head.superzone?)));
             let begun: Vec<(bool, u32)> = begun.collect();
             let busy = begun.iter().filter(|(parked, _)| !parked).count() as u64;
             for (parked, superzone) in begun {
                 let group = &mut groups[self.zones.group(SuperzoneId(superzone)) as usize];
                 // Data and nodes are each written in bursts of their own.
                 group.class += u32::from(nodes(other) == nodes(stream));
-                if !parked && self.options.variant.open_by_load.holds() {
+                if !parked && self.variant.open_by_load.holds() {
                     group.own += u32::from(other == stream);
                     group.load += self.streams.streams[other].rate / busy;
                 }
@@ -436,8 +418,8 @@ impl Core {
         let id = SuperzoneId(superzone);
         self.zones.mark_full(id);
         let previous = Some((superzone, self.zones.generation(id)));
-        self.heads[head] = Head { previous, ..Head::default() };
-        if self.streams.turns[head].parked {
+        self.cursors[head].head = Head { previous, ..Head::default() };
+        if self.cursors[head].parked {
             self.give_permit_back(head);
         }
     }
@@ -445,32 +427,27 @@ impl Core {
     /// A zone of superzone `id` failed: whoever writes to it goes on in another. The permits to be
     /// given back when its zones are closed, if the head is parked.
     pub(crate) fn leave_superzone(&mut self, id: SuperzoneId) -> Option<Permit> {
-        let head = self.heads.iter().position(|head| head.superzone == Some(id.0))?;
-        let parked = self.streams.turns[head].parked;
-        if self.streams.turns[head].closing {
+        let head = self.head_of(id.0)?;
+        let parked = self.cursors[head].parked;
+        if self.cursors[head].closing {
             return None;
         }
         self.zones.mark_full(id);
         let previous = (!parked).then(|| (id.0, self.zones.generation(id)));
-        self.heads[head] = Head { previous, ..Head::default() };
-        self.streams.turns[head].permit.take_if(|_| parked)
+        self.cursors[head].head = Head { previous, ..Head::default() };
+        self.cursors[head].permit.take_if(|_| parked)
     }
 
     /// Gives back the permits of a head without a superzone, once the writes of the one before
     /// are over.
     fn give_permit_back(&mut self, head: usize) {
-        let Some(permit) = self.streams.turns[head].permit.take() else { return };
-        let Some((superzone, generation)) = self.heads[head].previous.take() else { return };
+        let Some(permit) = self.cursors[head].permit.take() else { return };
+        let Some((superzone, generation)) = self.cursors[head].head.previous.take() else { return };
         if self.zones.generation(SuperzoneId(superzone)) != generation {
             return;
         }
-        let (writer, zones) = (self.writer.clone(), self.zones.get(SuperzoneId(superzone)).zones);
-        self.rt.spawn_detached(async move {
-            for zone in zones {
-                writer.freed(zone).await;
-            }
-            drop(permit);
-        });
+        let zones = self.zones.get(SuperzoneId(superzone)).zones;
+        self.actions.push(ZoneAction::Return { zones, permit });
     }
 
     /// Streams of data, or of nodes.
@@ -531,9 +508,7 @@ impl Core {
         let class = self.class(nodes);
         let of = &self.streams.streams[class.clone()];
         let sampled: Vec<u64> = of.iter().map(|stream| stream.sampled).collect();
-        if !self.options.variant.early_quota.holds()
-            || !zone_quota::is_sample(&sampled, segment, share)
-        {
+        if !self.variant.early_quota.holds() || !zone_quota::is_sample(&sampled, segment, share) {
             return Vec::new();
         }
         let now = self.rt.now();
@@ -557,8 +532,8 @@ impl Core {
     /// Superzones that a stream has, parked ones too, or can open without taking any from others.
     fn within_reach(&self, stream: usize) -> u32 {
         let has = |head: &usize| {
-            let turn = &self.streams.turns[*head];
-            !turn.closing && (!turn.parked || self.heads[*head].superzone.is_some())
+            let turn = &self.cursors[*head];
+            !turn.closing && (!turn.parked || self.cursors[*head].head.superzone.is_some())
         };
         let has = self.heads_of(stream).filter(has).count() as u32;
         has + self.streams.budget.available() / self.layout.width
@@ -566,7 +541,7 @@ impl Core {
 
     /// Whether a head has no superzone yet, and what is beside it if it has one.
     fn open_group_load(&self, head: usize) -> (bool, GroupLoad) {
-        let Some(superzone) = self.heads[head].superzone else {
+        let Some(superzone) = self.cursors[head].head.superzone else {
             return (true, GroupLoad::default());
         };
         let groups = self.group_loads(self.stream_of_head(head));
@@ -576,23 +551,23 @@ impl Core {
     fn set_quota(&mut self, stream: usize, quota: u32) {
         self.streams.streams[stream].quota = quota;
         let heads: Vec<usize> = self.heads_of(stream).collect();
-        let active = heads.iter().filter(|head| !self.streams.turns[**head].parked).count();
+        let active = heads.iter().filter(|head| !self.cursors[**head].parked).count();
         for _ in active..quota as usize {
             // Parked superzones are taken back before any is opened: those with least beside them.
-            let turn = |head: &&usize| &self.streams.turns[**head];
+            let turn = |head: &&usize| &self.cursors[**head];
             let parked = heads.iter().filter(|head| turn(head).parked && !turn(head).closing);
             let next = parked.min_by_key(|head| (self.open_group_load(**head), **head));
             let Some(next) = next.copied() else { break };
-            self.streams.turns[next].parked = false;
+            self.cursors[next].parked = false;
             self.level(next);
         }
         for _ in quota as usize..active {
-            let busy = heads.iter().skip(1).filter(|head| !self.streams.turns[**head].parked);
+            let busy = heads.iter().skip(1).filter(|head| !self.cursors[**head].parked);
             let next = busy.max_by_key(|head| (self.open_group_load(**head), **head));
             let Some(next) = next.copied() else { break };
-            self.streams.turns[next].parked = true;
-            self.streams.turns[next].since = self.rt.now();
-            if self.heads[next].superzone.is_none() {
+            self.cursors[next].parked = true;
+            self.cursors[next].since = self.rt.now();
+            if self.cursors[next].head.superzone.is_none() {
                 self.give_permit_back(next);
             }
         }
@@ -600,27 +575,27 @@ impl Core {
 
     /// The parked head to close, if permits are lacking or it pays: the fullest, which is cheapest
     /// to finish. `idle`: nothing is written.
-    fn head_to_close(&mut self, idle: bool) -> Option<usize> {
+    pub(super) fn head_to_close(&mut self, idle: bool, dirty: u64) -> Option<usize> {
         let starved = std::mem::take(&mut self.streams.starved);
         let scarce = self.streams.budget.available() < self.layout.width;
         // What it still takes is room: it must not be lacked.
-        let closing = self.streams.turns.iter().any(|turn| turn.closing);
-        if closing || !(starved || scarce) || !self.free_superzones_are_plenty() {
+        let closing = self.is_closing();
+        if closing || !(starved || scarce) || !self.free_superzones_are_plenty(dirty) {
             return None;
         }
-        let parked = (0..self.heads.len())
-            .filter(|head| self.streams.turns[*head].parked)
-            .filter(|head| self.heads[*head].superzone.is_some());
-        let head = parked.max_by_key(|head| (self.heads[*head].next, *head))?;
-        self.streams.turns[head].unasked = !starved;
+        let parked = (0..self.cursors.len())
+            .filter(|head| self.cursors[*head].parked)
+            .filter(|head| self.cursors[*head].head.superzone.is_some());
+        let head = parked.max_by_key(|head| (self.cursors[*head].head.next, *head))?;
+        self.cursors[head].unasked = !starved;
         (starved || self.pays(head, idle)).then_some(head)
     }
 
     /// Whether it pays to finish the zones of parked `head` though nobody waits for its permits.
     fn pays(&self, head: usize, idle: bool) -> bool {
-        let (turn, superzone) = (&self.streams.turns[head], self.heads[head].superzone);
+        let (turn, superzone) = (&self.cursors[head], self.cursors[head].head.superzone);
         let blocks = superzone.map_or(0, |superzone| self.stripe(superzone).blocks());
-        let (next, segment) = (self.heads[head].next, self.layout.segment_blocks);
+        let (next, segment) = (self.cursors[head].head.next, self.layout.segment_blocks);
         let left = blocks - next.min(blocks);
         next.is_multiple_of(segment)
             && self.rt.now().since(turn.since) >= WINDOW
@@ -629,60 +604,80 @@ impl Core {
 
     /// Fills the open segment of `head` with zeros, so that it ends with its summary.
     pub(crate) fn pad_segment(&mut self, head: usize) {
-        while let Some(superzone) = self.heads[head].superzone {
-            let next = self.heads[head].next;
+        while let Some(superzone) = self.cursors[head].head.superzone {
+            let next = self.cursors[head].head.next;
             if next.is_multiple_of(self.layout.segment_blocks) {
                 return;
             }
             self.write_at(superzone, next, Page::zeroed(), WriteKind::Padding);
-            self.heads[head].summary.push(SummaryEntry::new_zeroed());
-            self.heads[head].next += 1;
+            self.cursors[head].head.summary.push(SummaryEntry::new_zeroed());
+            self.cursors[head].head.next += 1;
             self.finish_segment(head);
         }
     }
 
     /// Closes the superzone of parked `head`, which is at the start of a segment: the zones whose
     /// finish to await.
-    fn begin_closing(&mut self, head: usize) -> Vec<ZoneId> {
+    pub(super) fn begin_closing(&mut self, head: usize) -> Vec<ZoneId> {
         self.pad_segment(head);
-        let Some(superzone) = self.heads[head].superzone else { return Vec::new() };
-        self.streams.turns[head].closing = true;
+        let Some(superzone) = self.cursors[head].head.superzone else { return Vec::new() };
+        self.cursors[head].closing = true;
         self.zones.get(SuperzoneId(superzone)).zones
     }
 
-    fn end_closing(&mut self, head: usize) {
-        if let Some(superzone) = self.heads[head].superzone {
+    /// The zones of a superzone that was closed are finished: whether that was done because it
+    /// pays, not because somebody waited.
+    pub(super) fn end_closing(&mut self, head: usize) -> bool {
+        if let Some(superzone) = self.cursors[head].head.superzone {
             self.zones.mark_full(SuperzoneId(superzone));
-            self.heads[head] = Head::default();
+            self.cursors[head].head = Head::default();
         }
-        let turn = &mut self.streams.turns[head];
-        turn.closing = false;
-        turn.permit = None;
-        match std::mem::take(&mut turn.unasked) {
-            true => self.counters.superzones_finished += 1,
-            false => self.counters.superzones_closed += 1,
-        }
+        let cursor = &mut self.cursors[head];
+        cursor.closing = false;
+        cursor.permit = None;
+        std::mem::take(&mut cursor.unasked)
+    }
+
+    /// Whether a superzone is being closed.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.cursors.iter().any(|cursor| cursor.closing)
+    }
+
+    /// The head that writes to `superzone`.
+    pub(crate) fn head_of(&self, superzone: u32) -> Option<usize> {
+        self.cursors.iter().position(|cursor| cursor.head.superzone == Some(superzone))
+    }
+
+    /// How many heads there are.
+    pub(crate) fn heads_count(&self) -> usize {
+        self.cursors.len()
+    }
+
+    /// The heads, by their number.
+    pub(crate) fn heads(&self) -> impl Iterator<Item = &Head> {
+        self.cursors.iter().map(|cursor| &cursor.head)
     }
 
     /// At recovery: makes room for the heads that the checkpoint or a record knows.
     pub(crate) fn adopt_heads(&mut self, heads: usize) {
-        self.streams.grow_to(heads);
-        self.heads.resize(self.streams.heads(), Head::default());
+        let missing = heads.saturating_sub(self.cursors.len());
+        let parked = || Cursor { parked: true, ..Cursor::default() };
+        self.cursors.extend(std::iter::repeat_with(parked).take(missing));
     }
 
     /// At recovery, for a head beyond the first that may have been left in a superzone: brings it
     /// to the start of a segment and takes its permits. Zones to finish if there are none.
-    fn adopt_head(&mut self, head: usize) -> Vec<ZoneId> {
-        if self.heads[head].superzone.is_none() {
+    pub(super) fn adopt_head(&mut self, head: usize) -> Vec<ZoneId> {
+        if self.cursors[head].head.superzone.is_none() {
             return Vec::new();
         }
         let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
-        self.streams.turns[head].permit = permit;
+        self.cursors[head].permit = permit;
         // If this fills the superzone, its zones stay active until that is written: the permits
         // are kept so long.
         self.pad_segment(head);
-        let ended = self.heads[head].superzone.is_none();
-        if ended || self.streams.turns[head].permit.is_some() {
+        let ended = self.cursors[head].head.superzone.is_none();
+        if ended || self.cursors[head].permit.is_some() {
             return Vec::new();
         }
         self.begin_closing(head)
@@ -695,8 +690,8 @@ impl Core {
             let stream = &self.streams.streams[index];
             let open = |parked: bool| {
                 let has = |head: &usize| {
-                    self.heads[*head].superzone.is_some()
-                        && self.streams.turns[*head].parked == parked
+                    self.cursors[*head].head.superzone.is_some()
+                        && self.cursors[*head].parked == parked
                 };
                 self.heads_of(index).filter(has).count() as u32
             };
@@ -715,75 +710,5 @@ impl Core {
     pub(crate) fn permits(&self) -> (u32, u32) {
         let budget = &self.streams.budget;
         (budget.total(), budget.total() - budget.available())
-    }
-}
-
-impl Inner {
-    /// Closes a parked superzone if another stream lacks its permits, or if it pays; `idle` says
-    /// that nothing is written.
-    pub(crate) fn close_parked(self: &Rc<Self>, idle: bool) {
-        if self.closing.get() {
-            return;
-        }
-        let (head, zones) = {
-            let core = &mut *self.core.borrow_mut();
-            let Some(head) = core.head_to_close(idle) else { return };
-            (head, core.begin_closing(head))
-        };
-        if zones.is_empty() {
-            return;
-        }
-        let inner = self.clone();
-        self.rt.spawn_detached(async move {
-            if let Err(error) = inner.close(head, zones).await {
-                inner.fail(&error);
-            }
-        });
-    }
-
-    /// See [`Core::adopt_head`].
-    pub(crate) async fn adopt_head(self: &Rc<Self>, head: usize) -> Result<()> {
-        let zones = self.core.borrow_mut().adopt_head(head);
-        if zones.is_empty() { Ok(()) } else { self.close(head, zones).await }
-    }
-
-    /// Closes the superzone a head writes to: the head goes on in another.
-    pub(crate) async fn leave_head(self: &Rc<Self>, superzone: SuperzoneId) -> Result<()> {
-        let (head, zones) = {
-            let core = &mut *self.core.borrow_mut();
-            let head = core.heads.iter().position(|head| head.superzone == Some(superzone.0));
-            let Some(head) = head else { return Ok(()) };
-            core.pad_segment(head);
-            // Padding may have ended it.
-            if core.heads[head].superzone != Some(superzone.0) {
-                return Ok(());
-            }
-            (head, core.begin_closing(head))
-        };
-        let mark = self.core.borrow().writer.mark();
-        self.wait_durable_or_relocated(mark).await?;
-        self.close(head, zones).await
-    }
-
-    async fn close(self: &Rc<Self>, head: usize, zones: Vec<ZoneId>) -> Result<()> {
-        let writer = self.core.borrow().writer.clone();
-        for zone in zones {
-            writer.close(zone).await?;
-        }
-        self.core.borrow_mut().end_closing(head);
-        self.progress.notify_all();
-        Ok(())
-    }
-
-    /// Waits until no superzone is being closed: whoever mounts next must find its zones as they
-    /// will be.
-    pub(crate) async fn closed(&self) {
-        let closing = || {
-            let core = self.core.borrow();
-            core.failed.is_none() && core.streams.turns.iter().any(|turn| turn.closing)
-        };
-        while closing() {
-            self.progress.wait().await;
-        }
     }
 }

@@ -5,19 +5,16 @@
 //! its summary. Writing a block
 //! marks it valid in the SIT and the block it replaces invalid.
 
-use crate::blocked::NotApplied;
-use crate::core::Core;
-use crate::durability::append::Closed;
+use crate::alloc::heads::Head;
+use crate::alloc::stripe::Stripe;
+use crate::alloc::{Allocator, ClosedSegment, ZoneAction};
 use crate::format::{SUMMARY_MAGIC, SummaryEntry, SummaryHeader, class};
-use crate::tree::cache::Key;
-use crate::tree::node::{Holder, header};
-use crate::types::Ino;
 use furrow_log::address::BlockAddr;
 use furrow_log::pool::SuperzoneId;
 use furrow_log::record::crc32c;
-use furrow_log::writer::{Durability, Kind as WriteKind};
-use furrow_rt::{Page, Pages};
-use furrow_zone::ZoneId;
+use furrow_log::writer::Kind as WriteKind;
+use furrow_rt::Page;
+use furrow_zone::{Result, ZoneId};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Slot number that says "the block is the node itself".
@@ -51,9 +48,9 @@ pub(crate) fn node_stream(class_: u8, level: u8) -> u8 {
     }
 }
 
-impl Core {
+impl Allocator {
     /// The stripe of `superzone`: narrower if zones of it are bad.
-    pub(crate) fn stripe(&self, superzone: u32) -> crate::alloc::stripe::Stripe {
+    pub(crate) fn stripe(&self, superzone: u32) -> Stripe {
         let width = self.zones.width(SuperzoneId(superzone));
         self.layout.stripe(width.max(1))
     }
@@ -61,7 +58,7 @@ impl Core {
     /// Stream that writes, or wrote, the superzone of `addr`.
     pub(crate) fn stream_at(&self, addr: u32) -> u8 {
         let Some((superzone, segment, _)) = self.segment_of(addr) else { return 0 };
-        let open = self.heads.iter().position(|head| head.superzone == Some(superzone));
+        let open = self.head_of(superzone);
         open.map_or(self.sit.get(segment).stream, |head| self.stream_of_head(head) as u8)
     }
 
@@ -76,14 +73,19 @@ impl Core {
         Some((superzone, superzone * self.layout.segments + segment, v % stripe.segment))
     }
 
-    /// The block at `addr` holds nothing of use any more.
+    /// The block at `addr` is not valid any more.
     pub(crate) fn invalidate(&mut self, addr: u32) {
         self.set_valid(addr, false, 0);
     }
 
+    /// Whether the SIT calls the block at `addr` valid.
+    pub(crate) fn is_valid(&self, addr: u32) -> bool {
+        let Some((_, segment, block)) = self.segment_of(addr) else { return false };
+        self.sit.get(segment).map[(block / 8) as usize] >> (block % 8) & 1 == 1
+    }
+
     /// Marks the block at `addr` valid or not; no effect if it is so already.
     pub(crate) fn set_valid(&mut self, addr: u32, valid: bool, stream: u8) {
-        self.cache.look(1);
         let Some((superzone, segment, block)) = self.segment_of(addr) else { return };
         let (byte, bit) = ((block / 8) as usize, 1u8 << (block % 8));
         let entry = self.sit.get(segment);
@@ -98,7 +100,7 @@ impl Core {
         let in_segment = count("SitEntry::valid", entry.valid.get().into()) as u16;
         let in_superzone = self.superzone_valid[superzone as usize];
         let in_superzone = count("superzone_valid", in_superzone.into()) as u32;
-        let in_all = count("space.valid", self.space.valid);
+        let in_all = count("space.valid", self.valid);
         self.sit.update(segment, |entry| {
             entry.map[byte] ^= bit;
             entry.valid = in_segment.into();
@@ -108,41 +110,120 @@ impl Core {
             }
         });
         self.superzone_valid[superzone as usize] = in_superzone;
-        self.space.valid = in_all;
+        self.valid = in_all;
     }
 
-    /// Writes one block through its stream: its address. The page is frozen by this.
-    pub(crate) fn write_block(&mut self, block: Block, page: Page) -> Result<u32, NotApplied> {
-        let head = self.head_for(self.folded(block.stream))?;
+    /// Gives one block its place in its stream: its address. With `dirty` blocks promised room.
+    ///
+    /// # Errors
+    /// `NoSpace` if no head can be given a superzone, which reservations make impossible.
+    pub(crate) fn write(&mut self, block: Block, page: Page, dirty: u64) -> Result<u32> {
+        let head = self.head_for(self.folded(block.stream), dirty)?;
         // Where room is scarce it may be another stream's.
         let stream = self.stream_of_head(head);
-        let superzone = self.heads[head].superzone.expect("invariant: a head with a superzone");
+        let at = &self.cursors[head].head;
+        let superzone = at.superzone.expect("invariant: a head with a superzone");
         let kind = if block.slot == NODE_SLOT { WriteKind::Node } else { WriteKind::Data };
-        let addr = self.write_at(superzone, self.heads[head].next, page, kind);
+        let addr = self.write_at(superzone, at.next, page, kind);
         let owner = SummaryEntry { node: block.node.into(), slot: block.slot.into() };
-        self.heads[head].summary.push(owner);
-        self.heads[head].next += 1;
+        self.cursors[head].head.summary.push(owner);
+        self.cursors[head].head.next += 1;
         self.count_block(head, superzone);
-        self.space.at_risk += u64::from(!self.space.for_cleaning);
+        self.at_risk += u64::from(!self.for_cleaning);
         self.set_valid(addr, true, stream as u8);
         self.finish_segment(head);
         Ok(addr)
+    }
+
+    /// Where the next block of `stream` goes, for an append: head, zone, block of it.
+    ///
+    /// # Errors
+    /// As [`Allocator::write`].
+    pub(crate) fn next_place(&mut self, stream: u8, dirty: u64) -> Result<(usize, ZoneId, u32)> {
+        let head = self.head_for(self.folded(stream), dirty)?;
+        let at = &self.cursors[head].head;
+        let superzone = at.superzone.expect("invariant: a head with a superzone");
+        let (zone, offset) = self.place_in(superzone, at.next);
+        Ok((head, zone, offset))
+    }
+
+    /// Sets the next block of `head` aside, whose owner will be told by [`Allocator::told`]. True
+    /// if nothing else can be written to the segment.
+    pub(crate) fn set_aside(&mut self, head: usize) -> bool {
+        let at = &self.cursors[head].head;
+        let superzone = at.superzone.expect("invariant: a head with a superzone");
+        let stripe = self.stripe(superzone);
+        let segment = superzone * self.layout.segments + at.next / stripe.segment;
+        self.open_segments.entry(segment).or_default().blocks += 1;
+        let at = &mut self.cursors[head].head;
+        at.summary.push(SummaryEntry::new_zeroed());
+        at.next += 1;
+        let next = at.next;
+        self.count_block(head, superzone);
+        self.at_risk += 1;
+        next == stripe.blocks() || stripe.is_summary(next) || stripe.is_padding(next)
+    }
+
+    /// The owner of the block at `addr`, which was set aside, is known: the last one of a segment
+    /// whose other blocks are taken lets its summary be written.
+    pub(crate) fn told(&mut self, addr: u32, owner: SummaryEntry) {
+        let Some((superzone, number, block)) = self.segment_of(addr) else { return };
+        let Some(segment) = self.open_segments.get(&number) else { return };
+        let left = self.less("OpenSegment::blocks", segment.blocks.into(), 1) as u32;
+        let Some(segment) = self.open_segments.get_mut(&number) else { return };
+        segment.blocks = left;
+        let last = left == 0;
+        let mut cursors = self.cursors.iter_mut();
+        let cursor = cursors.find(|cursor| cursor.head.superzone == Some(superzone));
+        let entries = match (&mut segment.closed, cursor) {
+            (Some(closed), _) => Some(&mut closed.entries),
+            (None, cursor) => cursor.map(|cursor| &mut cursor.head.summary),
+        };
+        if let Some(entry) = entries.and_then(|entries| entries.get_mut(block as usize)) {
+            *entry = owner;
+        }
+        if last
+            && let Some(segment) = self.open_segments.remove(&number)
+            && let Some(closed) = segment.closed
+        {
+            let (superzone, within) =
+                (number / self.layout.segments, number % self.layout.segments);
+            let ClosedSegment { zone, offset, stream, generation, entries } = closed;
+            let page = self.build_summary(stream, superzone, within, generation, &entries);
+            self.actions.push(ZoneAction::Fill { zone, offset, page });
+        }
+    }
+
+    /// An append to `zone` failed: where others landed is not sure any more. Open segments of its
+    /// superzone get no summary.
+    pub(crate) fn abandon_segments(&mut self, zone: ZoneId) {
+        let Some(superzone) = self.layout.superzone_of(zone) else { return };
+        let first = superzone * self.layout.segments;
+        for (number, segment) in self.open_segments.split_off(&first) {
+            if number >= first + self.layout.segments {
+                self.open_segments.insert(number, segment);
+            } else if let Some(ClosedSegment { zone, offset, .. }) = segment.closed {
+                // What is on its way to other zones of it may still be placed: rather none, so
+                // that cleaning asks all nodes, than one that names nobody.
+                self.actions.push(ZoneAction::Fill { zone, offset, page: Page::zeroed() });
+            }
+        }
     }
 
     /// Writes what must follow a block: the summary at the end of a segment, padding at the end
     /// of the superzone, which is full then.
     pub(crate) fn finish_segment(&mut self, head: usize) {
         loop {
-            let Some(superzone) = self.heads[head].superzone else { return };
+            let Some(superzone) = self.cursors[head].head.superzone else { return };
             let stripe = self.stripe(superzone);
-            let next = self.heads[head].next;
+            let next = self.cursors[head].head.next;
             if next == stripe.blocks() {
                 return self.head_is_full(head, superzone);
             }
             let segment = superzone * self.layout.segments + next / stripe.segment;
-            if stripe.is_summary(next) && self.appends.is_open(segment) {
+            if stripe.is_summary(next) && self.open_segments.contains_key(&segment) {
                 self.summary_later(head, superzone, segment);
-                self.heads[head].next += 1;
+                self.cursors[head].head.next += 1;
                 continue;
             }
             let page = if stripe.is_summary(next) {
@@ -155,24 +236,24 @@ impl Core {
             let kind =
                 if stripe.is_padding(next) { WriteKind::Padding } else { WriteKind::Summary };
             self.write_at(superzone, next, page, kind);
-            self.heads[head].next += 1;
+            self.cursors[head].head.next += 1;
         }
     }
 
     /// Sets the place of the summary of a head's open `segment` aside; it is written when the
     /// appends to the segment are placed.
     fn summary_later(&mut self, head: usize, superzone: u32, segment: u32) {
-        let entries = std::mem::take(&mut self.heads[head].summary);
+        let entries = std::mem::take(&mut self.cursors[head].head.summary);
         let stream = self.stream_of_head(head);
         self.claim_segment(segment, stream);
         let generation = self.zones.generation(SuperzoneId(superzone));
-        let (zone, offset) = self.place_in(superzone, self.heads[head].next);
+        let (zone, offset) = self.place_in(superzone, self.cursors[head].head.next);
         self.stamp += 1;
-        let placed = self.writer.reserve_block(zone, WriteKind::Summary);
-        debug_assert_eq!(placed, offset, "zone {zone}");
-        self.unstable.insert(zone, (offset + 1, self.stamp));
+        self.actions.push(ZoneAction::Reserve { zone, offset });
+        self.note_unstable(zone, offset + 1);
         let stream = stream as u8;
-        self.appends.close(segment, Closed { zone, offset, stream, generation, entries });
+        let closed = ClosedSegment { zone, offset, stream, generation, entries };
+        self.open_segments.entry(segment).or_default().closed = Some(closed);
     }
 
     /// Zone and block of it at place `v` of a superzone.
@@ -182,8 +263,8 @@ impl Core {
     }
 
     /// The summary of a head's open segment; the next one is empty.
-    pub(crate) fn summary_page(&mut self, head: usize, superzone: u32, segment: u32) -> Page {
-        let entries = std::mem::take(&mut self.heads[head].summary);
+    fn summary_page(&mut self, head: usize, superzone: u32, segment: u32) -> Page {
+        let entries = std::mem::take(&mut self.cursors[head].head.summary);
         let stream = self.stream_of_head(head);
         self.claim_segment(superzone * self.layout.segments + segment, stream);
         let generation = self.zones.generation(SuperzoneId(superzone));
@@ -206,7 +287,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn build_summary(
+    fn build_summary(
         &self,
         stream: u8,
         superzone: u32,
@@ -239,85 +320,43 @@ impl Core {
     /// Writes a block at its place in a superzone.
     pub(crate) fn write_at(&mut self, superzone: u32, v: u32, page: Page, kind: WriteKind) -> u32 {
         let (zone, offset) = self.place_in(superzone, v);
-        let placed = self.dispatch(zone, smallvec::smallvec![page], kind, Durability::Cached);
-        debug_assert_eq!(placed, offset, "zone {zone}");
-        self.unstable.insert(zone, (offset + 1, self.stamp));
+        self.stamp += 1;
+        self.actions.push(ZoneAction::Write { zone, offset, page, kind });
+        self.note_unstable(zone, offset + 1);
         BlockAddr::new(&self.geometry, zone, offset).0
     }
 
-    /// Hands pages to the writer and counts them.
-    pub(crate) fn dispatch(
+    /// How many segments have blocks that were set aside and whose owners are not all known.
+    pub(crate) fn open_segments(&self) -> usize {
+        self.open_segments.len()
+    }
+
+    /// At recovery: the summary of a segment of which `entries` are known.
+    pub(crate) fn rebuild_summary(
         &mut self,
-        zone: ZoneId,
-        pages: Pages,
-        kind: WriteKind,
-        durability: Durability,
-    ) -> u32 {
-        self.stamp += 1;
-        let (offset, written) = self.writer.write(zone, kind, pages, durability);
-        // Where nobody watches, failures are seen by the next wait for a mark.
-        if let Some(watched) = &mut self.watched {
-            watched.push(written);
-        }
-        offset
+        head: usize,
+        superzone: u32,
+        segment: u32,
+        entries: Vec<SummaryEntry>,
+    ) -> Page {
+        self.cursors[head].head.summary = entries;
+        self.summary_page(head, superzone, segment)
     }
 
-    /// Writes dirty `block` of `ino`: new place, new pointer.
-    pub(crate) fn write_data(&mut self, ino: Ino, block: u32) -> Result<(), NotApplied> {
-        let holder: Holder = match self.holder(ino, block)? {
-            Some(holder) => holder,
-            None => return Err(self.corrupt(format!("inode {ino} block {block} has no holder"))),
-        };
-        let key = Key::Data(ino.0, block);
-        let entry = self.cache.peek(&key).expect("invariant: dirty blocks are in the cache");
-        let crc = entry.crc().unwrap_or_else(|| crc32c(entry.page().bytes()));
-        let class = header(self.node(holder.nid)?).class;
-        let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: looked up");
-        let stream = data_stream(class);
-        let addr = self.write_block(Block { stream, node: holder.nid, slot: holder.slot }, page)?;
-        self.tickets.push(ticket);
-        let old = self.slot(holder);
-        self.set_slot(holder, crate::format::Pointer::new(addr, crc));
-        if old.addr.get() != crate::format::HOLE {
-            self.invalidate(old.addr.get());
-        }
-        Ok(())
+    /// At recovery: `head` continues in a superzone.
+    pub(crate) fn reopen(&mut self, head: usize, at: Head) {
+        self.cursors[head].head = at;
+        self.finish_segment(head);
     }
 
-    /// Writes dirty node `nid`: new place, new NAT entry.
-    pub(crate) fn write_node(&mut self, nid: u32) -> Result<(), NotApplied> {
-        let checkpoint = self.checkpoint.id;
-        let bytes = self.node_mut(nid);
-        bytes[24..32].copy_from_slice(&checkpoint.to_le_bytes());
-        let crc = crc32c(bytes);
-        let key = Key::Node(nid);
-        let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: just changed");
-        let (class, level) = (header(&page).class, header(&page).level);
-        let stream = node_stream(class, level);
-        let addr = self.write_block(Block { stream, node: nid, slot: NODE_SLOT }, page)?;
-        self.tickets.push(ticket);
-        let old = self.nat.get(nid);
-        self.nat.update(nid, |entry| {
-            entry.addr = addr.into();
-            entry.crc = crc.into();
-        });
-        if old.addr.get() != crate::format::HOLE {
-            self.invalidate(old.addr.get());
+    /// At recovery: a superzone is not written to any more. `last`: it was the last one of `head`,
+    /// whose next superzone follows it.
+    pub(crate) fn leave_full(&mut self, head: usize, superzone: u32, last: bool) {
+        let id = SuperzoneId(superzone);
+        self.zones.mark_full(id);
+        if last {
+            let previous = Some((superzone, self.zones.generation(id)));
+            self.cursors[head].head = Head { previous, ..Head::default() };
         }
-        self.changed_nodes.wrote(old.ino.get(), nid);
-        Ok(())
-    }
-
-    /// Writes every dirty block of `ino`, then its dirty nodes.
-    pub(crate) fn write_file(&mut self, ino: Ino) -> Result<(), NotApplied> {
-        let blocks: Vec<u32> = self.cache.dirty_of(ino.0).collect();
-        for block in blocks {
-            self.write_data(ino, block)?;
-        }
-        let nodes: Vec<u32> = self.cache.dirty_nodes_of(ino.0).collect();
-        for nid in nodes {
-            self.write_node(nid)?;
-        }
-        Ok(())
     }
 }

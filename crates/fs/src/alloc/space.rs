@@ -3,7 +3,7 @@
 //! *Room* is what the main area takes before anything is reset: the rest of each stream's
 //! superzone, and the free superzones. Every dirty page is *promised* one block of it. The rest is
 //! *spare*. Because a stream that has no superzone may write into another's (see
-//! [`Core::write_block`]), room is one number: no distribution of dirty pages over streams can make
+//! [`Allocator::write`]), room is one number: no distribution of dirty pages over streams can make
 //! it insufficient, and asking costs the same however much is dirty.
 //!
 //! Operations ask *before* they change anything. Those of users leave a little more than
@@ -16,7 +16,7 @@
 //!
 //! Whether users may have a block at all is another question, which a *count* answers: blocks
 //! *in use* are those that are valid and those that are dirty. Users may have up to the
-//! *capacity* in use: the main area without what cleaning needs to go on ([`Core::capacity`]).
+//! *capacity* in use: the main area without what cleaning needs to go on ([`Allocator::capacity`]).
 //! Only an operation that adds to what is in use is ever refused for good, and the refusal does not
 //! depend on where garbage lies. Overwriting, renaming and removing add nothing: they wait for
 //! room, which cleaning makes.
@@ -24,6 +24,7 @@
 //! Who lacks room stands in line, first come, first served; the first one cleans until there is
 //! enough ([`Inner::gain_space`]).
 
+use crate::alloc::Allocator;
 use crate::blocked::{Blocked, Lack, NotApplied};
 use crate::clean::{Outcome, Urgency};
 use crate::core::{Core, Inner};
@@ -74,44 +75,21 @@ impl Claim {
     pub(crate) const SAME: Claim = Claim::Upkeep(0);
 }
 
-/// Who waits for room, and what is set aside.
+/// Requests short of space queue, first in, first out.
 pub(crate) struct State {
     /// One permit: whoever holds it is first in line.
     pub(crate) line: Semaphore,
     /// The operation that runs now is the first in line.
     pub(crate) first: bool,
-    /// Room the cleaning under way will still need.
-    pub(crate) cleaning: u32,
-    /// A cleaning writes: it may open the superzones kept for it.
-    pub(crate) for_cleaning: bool,
-    /// Blocks written since the last durable checkpoint, but for cleaning: a crash makes them
-    /// garbage, and recovery may have to write as many again.
-    pub(crate) at_risk: u64,
-    /// How many of them the checkpoint under way covers.
-    pub(crate) at_risk_in_snapshot: u64,
-    /// Nodes that are dirty only because cleaning moved what they point to: after a crash they
-    /// are as they were.
-    pub(crate) moved_below: u64,
-    /// Valid blocks of the main area: the sum over its superzones.
-    pub(crate) valid: u64,
 }
 
 impl Default for State {
     fn default() -> State {
-        State {
-            line: Semaphore::new(1),
-            first: false,
-            cleaning: 0,
-            for_cleaning: false,
-            at_risk: 0,
-            at_risk_in_snapshot: 0,
-            moved_below: 0,
-            valid: 0,
-        }
+        State { line: Semaphore::new(1), first: false }
     }
 }
 
-impl Core {
+impl Allocator {
     /// Payload blocks of a whole superzone.
     pub(crate) fn superzone_blocks(&self) -> u32 {
         self.layout.stripe(self.layout.width).payload_blocks().max(1)
@@ -160,26 +138,14 @@ impl Core {
         blocks.saturating_sub(self.kept_from_users() + UPKEEP + slack)
     }
 
-    /// Blocks in use: valid, or dirty. What is dirty may replace something valid; then this is too
-    /// much until the dirty block is written.
-    pub(crate) fn in_use(&self) -> u64 {
-        self.space.valid + self.cache.dirty_pages() as u64
+    /// Room beyond `dirty` blocks, which are promised theirs.
+    pub(crate) fn spare(&self, dirty: u64) -> u64 {
+        self.room().saturating_sub(dirty)
     }
 
-    /// True if `added` blocks more may be in use.
-    pub(crate) fn has_blocks(&self, added: u64) -> bool {
-        self.in_use() + added <= self.capacity()
-    }
-
-    /// Room beyond what is promised.
-    pub(crate) fn spare(&self) -> u64 {
-        self.room().saturating_sub(self.cache.dirty_pages() as u64)
-    }
-
-    /// True if at least `wanted` blocks of room are spare. Asked by every change: most of the
-    /// time the free superzones alone will do.
-    pub(crate) fn has_spare(&self, wanted: u64) -> bool {
-        let wanted = wanted + self.cache.dirty_pages() as u64;
+    /// True if `wanted` blocks of room are there. Asked by every change: most of the time the free
+    /// superzones alone will do.
+    pub(crate) fn has_room(&self, wanted: u64) -> bool {
         let whole = !self.zones.is_narrow();
         let free = u64::from(self.zones.free_count()) * u64::from(self.superzone_blocks());
         whole && free >= wanted || self.room() >= wanted
@@ -192,35 +158,63 @@ impl Core {
         u64::from(RESERVE) * per + per / 4 + RECOVERY_MIN
     }
 
-    /// Room that must stay spare.
-    pub(crate) fn kept(&self, removal: bool) -> u64 {
-        let per = u64::from(self.superzone_blocks());
-        let kept = if removal { per + RECOVERY_MIN } else { self.kept_from_users() };
-        kept.max(u64::from(self.space.cleaning) + self.recovery_needs())
-    }
-
     /// Room that recovery may need after a crash now: to write again what is dirty, and what was
     /// written since the last durable checkpoint.
+    pub(crate) fn recovery_needs(&self, dirty: u64) -> u64 {
+        RECOVERY_MIN + self.at_risk + dirty.saturating_sub(self.moved_below)
+    }
+
+    /// Whether a stream may take a free superzone: the last ones are for cleaning.
+    pub(super) fn may_open(&self) -> bool {
+        let keep = if self.for_cleaning { 0 } else { RESERVE };
+        self.zones.free_count() > keep
+    }
+
+    /// Superzones written to their end that hold nothing valid.
+    pub(crate) fn empty_superzones(&self) -> impl Iterator<Item = SuperzoneId> + '_ {
+        let empty = self.superzone_valid.iter().enumerate().filter(|(_, valid)| **valid == 0);
+        empty
+            .map(|(index, _)| SuperzoneId(index as u32))
+            .filter(|id| self.zones.state(*id) == SuperzoneState::Full)
+    }
+}
+
+impl Core {
+    fn dirty(&self) -> u64 {
+        self.cache.dirty_pages() as u64
+    }
+
+    /// Blocks in use: valid, or dirty. What is dirty may replace something valid; then this is too
+    /// much until the dirty block is written.
+    pub(crate) fn in_use(&self) -> u64 {
+        self.alloc.valid() + self.dirty()
+    }
+
+    /// True if `added` blocks more may be in use.
+    pub(crate) fn has_blocks(&self, added: u64) -> bool {
+        self.in_use() + added <= self.alloc.capacity()
+    }
+
+    /// Room beyond what is promised.
+    pub(crate) fn spare(&self) -> u64 {
+        self.alloc.spare(self.dirty())
+    }
+
+    /// True if at least `wanted` blocks of room are spare.
+    pub(crate) fn has_spare(&self, wanted: u64) -> bool {
+        self.alloc.has_room(wanted + self.dirty())
+    }
+
+    /// Room that must stay spare.
+    pub(crate) fn kept(&self, removal: bool) -> u64 {
+        let per = u64::from(self.alloc.superzone_blocks());
+        let kept = if removal { per + RECOVERY_MIN } else { self.alloc.kept_from_users() };
+        kept.max(u64::from(self.alloc.cleaning) + self.recovery_needs())
+    }
+
+    /// Room that recovery may need after a crash now.
     pub(crate) fn recovery_needs(&self) -> u64 {
-        let dirty = self.cache.dirty_pages() as u64;
-        RECOVERY_MIN + self.space.at_risk + dirty.saturating_sub(self.space.moved_below)
-    }
-
-    /// A checkpoint's snapshot: what was written before it.
-    pub(crate) fn snapshot_space(&mut self) {
-        self.space.at_risk_in_snapshot = self.space.at_risk;
-        self.space.moved_below = 0;
-    }
-
-    /// The checkpoint is durable.
-    pub(crate) fn space_durable(&mut self) {
-        debug_assert_eq!(
-            self.space.valid,
-            self.superzone_valid.iter().map(|valid| u64::from(*valid)).sum::<u64>(),
-            "valid blocks of the main area"
-        );
-        let covered = std::mem::take(&mut self.space.at_risk_in_snapshot);
-        self.space.at_risk = self.less("space.at_risk", self.space.at_risk, covered);
+        self.alloc.recovery_needs(self.dirty())
     }
 
     /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if there is no
@@ -241,7 +235,7 @@ impl Core {
             Claim::Upkeep(added) => (added, UPKEEP),
             Claim::Removal => (0, 0),
         };
-        if added > 0 && self.in_use() + added > self.capacity() + beyond {
+        if added > 0 && self.in_use() + added > self.alloc.capacity() + beyond {
             return Err(Blocked::Space(Lack::Blocks).into());
         }
         if nodes + 8 > self.ids.free_count() && !removal {
@@ -255,16 +249,10 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a stream may take a free superzone: the last ones are for cleaning.
-    pub(crate) fn may_open(&self) -> bool {
-        let keep = if self.space.for_cleaning { 0 } else { RESERVE };
-        self.zones.free_count() > keep
-    }
-
     /// True if a checkpoint would give back what is lacking.
     fn checkpoint_gains(&self, lack: Lack) -> bool {
         match lack {
-            Lack::Room => self.empty_superzones().next().is_some(),
+            Lack::Room => self.alloc.empty_superzones().next().is_some(),
             Lack::Nodes => self.ids.waiting_count() > 0,
             // What is dirty is counted beside what it replaces, until it is written.
             Lack::Blocks => self.cache.dirty_pages() > 0,
@@ -286,15 +274,7 @@ impl Core {
             *tried = Tried { most: spare, ..Tried::default() };
         }
         tried.steps += 1;
-        tried.steps <= STEPS_MIN + 2 * self.zones.total()
-    }
-
-    /// Superzones written to their end that hold nothing valid.
-    pub(crate) fn empty_superzones(&self) -> impl Iterator<Item = SuperzoneId> + '_ {
-        let empty = self.superzone_valid.iter().enumerate().filter(|(_, valid)| **valid == 0);
-        empty
-            .map(|(index, _)| SuperzoneId(index as u32))
-            .filter(|id| self.zones.state(*id) == SuperzoneState::Full)
+        tried.steps <= STEPS_MIN + 2 * self.alloc.zones.total()
     }
 }
 
@@ -329,7 +309,7 @@ impl Inner {
         }
         // What was written since the last checkpoint keeps room from everybody: no victim gives
         // that back.
-        let unsafe_most = |core: &Core| core.recovery_needs() > core.kept_from_users();
+        let unsafe_most = |core: &Core| core.recovery_needs() > core.alloc.kept_from_users();
         if unsafe_most(&self.core.borrow()) {
             self.checkpoint(false).await?;
             return Ok(true);

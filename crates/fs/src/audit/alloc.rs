@@ -1,6 +1,7 @@
 //! Audits of space: valid blocks, superzones, heads and their permits.
 
-use super::{contradiction, holds, same};
+use crate::accounts::{contradiction, holds, same};
+use crate::alloc::heads::Head;
 use crate::alloc::place::NODE_SLOT;
 use crate::core::Core;
 use crate::format::{HOLE, SitEntry};
@@ -22,39 +23,42 @@ pub(super) fn is_set(entry: &SitEntry, block: u32) -> bool {
 impl Core {
     /// Valid blocks: the maps of segments, their counts, the sums over superzones and over all.
     pub(super) fn audit_valid(&self) -> Result<()> {
-        let mut sums = vec![0u32; self.superzone_valid.len()];
-        for (segment, entry) in self.sit.iter() {
+        let mut sums = vec![0u32; self.layout.superzones as usize];
+        for (segment, entry) in self.alloc.sit.iter() {
             let bits = bits(entry);
             let account = format_args!("SitEntry::valid of segment {segment}");
             same(account, bits, u32::from(entry.valid.get()))?;
             sums[(segment / self.layout.segments) as usize] += bits;
         }
         let (mut total, mut free) = (0, 0);
-        for (index, (sum, said)) in (0..).zip(sums.iter().zip(&self.superzone_valid)) {
-            same(format_args!("superzone_valid of superzone {index}"), *sum, *said)?;
+        for (index, (sum, said)) in
+            self.alloc.valid_by_superzone().map(|(i, said)| (i, (&sums[i as usize], said)))
+        {
+            same(format_args!("superzone_valid of superzone {index}"), *sum, said)?;
             total += u64::from(*sum);
             let id = SuperzoneId(index);
-            match self.zones.state(id) {
-                SuperzoneState::Free => free += u64::from(self.payload_of(id)),
+            match self.alloc.zones.state(id) {
+                SuperzoneState::Free => free += u64::from(self.alloc.payload_of(id)),
                 SuperzoneState::Tables | SuperzoneState::Retired => {}
                 _ => continue,
             }
             same(format_args!("valid blocks of superzone {index}, which has no data"), 0, *sum)?;
         }
-        same(format_args!("space.valid"), total, self.space.valid)?;
-        if self.zones.is_narrow() {
+        same(format_args!("space.valid"), total, self.alloc.valid())?;
+        if self.alloc.zones.is_narrow() {
             return Ok(());
         }
-        let by_count = u64::from(self.zones.free_count()) * u64::from(self.superzone_blocks());
+        let by_count =
+            u64::from(self.alloc.zones.free_count()) * u64::from(self.alloc.superzone_blocks());
         same(format_args!("room in free superzones"), free, by_count)
     }
 
     /// Heads, the superzones they write, and the permits that takes; with `owners`, who owns what
     /// is in open segments.
     pub(super) fn audit_heads(&self, owners: bool) -> Result<()> {
-        same(format_args!("Streams::turns"), self.heads.len(), self.streams.heads())?;
-        let mut writers: Vec<Option<usize>> = vec![None; self.superzone_valid.len()];
-        for (index, head) in self.heads.iter().enumerate() {
+        let heads: Vec<&Head> = self.alloc.heads().collect();
+        let mut writers: Vec<Option<usize>> = vec![None; self.layout.superzones as usize];
+        for (index, head) in heads.iter().enumerate() {
             let Some(superzone) = head.superzone else { continue };
             if let Some(other) = writers[superzone as usize].replace(index) {
                 let account = format_args!("Head::superzone of head {index}");
@@ -62,26 +66,27 @@ impl Core {
                 return Err(contradiction(account, why));
             }
         }
-        for index in 0..self.heads.len() {
-            self.audit_turn(index)?;
-            let Some(superzone) = self.heads[index].superzone else { continue };
-            self.audit_head(index, superzone, self.streams.turn(index).closing)?;
-            self.audit_segments(index, superzone)?;
+        for index in 0..heads.len() {
+            self.audit_turn(index, heads[index])?;
+            let head = heads[index];
+            let Some(superzone) = head.superzone else { continue };
+            self.audit_head((index, head), superzone, self.alloc.turn(index).closing)?;
+            self.audit_segments((index, head), superzone)?;
             if owners {
-                self.audit_open_segment(index, superzone)?;
+                self.audit_open_segment(head, superzone)?;
             }
         }
         for (index, writer) in (0..).zip(&writers) {
-            let active = self.zones.state(SuperzoneId(index)) == SuperzoneState::Active;
+            let active = self.alloc.zones.state(SuperzoneId(index)) == SuperzoneState::Active;
             let account = format_args!("Head::superzone of active superzone {index}");
             holds(!active || writer.is_some(), account, "one head that names it")?;
         }
-        self.streams.audit()
+        self.alloc.audit_permits()
     }
 
     /// Whether a head has a superzone, and the permits for it.
-    fn audit_turn(&self, index: usize) -> Result<()> {
-        let (head, turn) = (&self.heads[index], self.streams.turn(index));
+    fn audit_turn(&self, index: usize, head: &Head) -> Result<()> {
+        let turn = self.alloc.turn(index);
         let Some(superzone) = head.superzone else {
             same(format_args!("Head::next of head {index}, which is nowhere"), 0, head.next)?;
             let owners = head.summary.len();
@@ -91,7 +96,7 @@ impl Core {
                 owners,
             );
         };
-        let state = self.zones.state(SuperzoneId(superzone));
+        let state = self.alloc.zones.state(SuperzoneId(superzone));
         let account = format_args!("state of superzone {superzone}, head {index}'s");
         holds(state == SuperzoneState::Active, account, "active")?;
         // Those of the first heads are held in common.
@@ -103,9 +108,13 @@ impl Core {
     }
 
     /// Where a head stands: in its segment, and in the writer's zones.
-    fn audit_head(&self, index: usize, superzone: u32, closing: bool) -> Result<()> {
-        let head = &self.heads[index];
-        let stripe = self.stripe(superzone);
+    fn audit_head(
+        &self,
+        (index, head): (usize, &Head),
+        superzone: u32,
+        closing: bool,
+    ) -> Result<()> {
+        let stripe = self.alloc.stripe(superzone);
         let account = format_args!("Head::next of head {index}");
         let room = head.next < stripe.blocks()
             && !stripe.is_summary(head.next)
@@ -115,7 +124,7 @@ impl Core {
         let account = format_args!("Head::next of head {index}, by its summary");
         same(account, head.summary.len() as u32, block)?;
         for column in (0..stripe.width).filter(|_| !closing) {
-            let zone = self.zones.zone(SuperzoneId(superzone), column);
+            let zone = self.alloc.zones.zone(SuperzoneId(superzone), column);
             let expected = match self.writer.is_open(zone) {
                 true => self.writer.position(zone),
                 // Recovery found it written to its end.
@@ -129,17 +138,16 @@ impl Core {
     }
 
     /// What the SIT says of blocks that a head has not written yet.
-    fn audit_segments(&self, index: usize, superzone: u32) -> Result<()> {
-        let (head, stripe, segments) =
-            (&self.heads[index], self.stripe(superzone), self.layout.segments);
+    fn audit_segments(&self, (_, head): (usize, &Head), superzone: u32) -> Result<()> {
+        let (stripe, segments) = (self.alloc.stripe(superzone), self.layout.segments);
         let first = superzone * segments;
         for segment in head.next / stripe.segment + 1..segments {
-            let valid = u32::from(self.sit.get(first + segment).valid.get());
+            let valid = u32::from(self.alloc.sit.get(first + segment).valid.get());
             let account = format_args!("SitEntry::valid of segment {}", first + segment);
             same(account, 0, valid)?;
         }
         let open = first + head.next / stripe.segment;
-        let entry = self.sit.get(open);
+        let entry = self.alloc.sit.get(open);
         let next = head.next % stripe.segment;
         for block in (next..stripe.segment).filter(|block| is_set(&entry, *block)) {
             let account = format_args!("SitEntry::map of segment {open}, block {block}");
@@ -149,15 +157,15 @@ impl Core {
     }
 
     /// The owners of the blocks of an open segment, which are all in memory, against its map.
-    fn audit_open_segment(&self, index: usize, superzone: u32) -> Result<()> {
-        let (head, segment) = (&self.heads[index], self.layout.segment_blocks);
-        let entry = &self.sit.get(superzone * self.layout.segments + head.next / segment);
+    fn audit_open_segment(&self, head: &Head, superzone: u32) -> Result<()> {
+        let segment = self.layout.segment_blocks;
+        let entry = &self.alloc.sit.get(superzone * self.layout.segments + head.next / segment);
         let start = head.next - head.summary.len() as u32;
         for (block, owner) in (0..).zip(&head.summary) {
             if !is_set(entry, block) {
                 continue;
             }
-            let (zone, offset) = self.place_in(superzone, start + block);
+            let (zone, offset) = self.alloc.place_in(superzone, start + block);
             let addr = BlockAddr::new(&self.geometry, zone, offset).0;
             let node = owner.node.get();
             let said = self.nat.get(node);
@@ -175,5 +183,11 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Blocks that appends fill are of appends in flight.
+    pub(super) fn audit_open_segments(&self) -> Result<()> {
+        let account = format_args!("Allocator::open_segments without an append in flight");
+        same(account, 0, if self.appends.is_idle() { self.alloc.open_segments() } else { 0 })
     }
 }

@@ -1,6 +1,6 @@
 //! Audits of what makes things durable: writes in flight, checkpoints, the sync log.
 
-use super::{at_most, holds, same};
+use crate::accounts::{at_most, holds, same};
 use crate::core::Core;
 use crate::durability::sync::RECORDS_IN_FLIGHT;
 use furrow_zone::Result;
@@ -11,21 +11,12 @@ impl Core {
         let out = self.cache.writes_out();
         let account = format_args!("Core::in_flight, by the pages that the cache handed out");
         same(account, out, self.in_flight + self.tickets.len())?;
-        let id = self.zones.durable_checkpoint();
+        let id = self.alloc.zones.durable_checkpoint();
         same(format_args!("checkpoint.id, by the pool"), id, self.checkpoint.id)?;
         let ring = usize::from(self.checkpoint.ring);
         let account = format_args!("checkpoint.ring_used of zone {ring} of the ring");
         holds(self.checkpoint.ring_used[ring], account, "used: it is written now")?;
-        at_most(
-            format_args!("allocated_in_snapshot"),
-            self.allocated.len(),
-            self.allocated_in_snapshot,
-        )?;
-        at_most(
-            format_args!("space.at_risk_in_snapshot"),
-            self.space.at_risk,
-            self.space.at_risk_in_snapshot,
-        )?;
+        self.alloc.audit_snapshot()?;
         for half in [0, 1] {
             self.audit_sync_half(half)?;
         }

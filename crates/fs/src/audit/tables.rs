@@ -1,7 +1,7 @@
 //! Audits of the tables: nodes and their ids, table pages and the zones these are in.
 
 use super::alloc::{bits, is_set};
-use super::{contradiction, holds, same};
+use crate::accounts::{contradiction, holds, same};
 use crate::core::Core;
 use crate::format::{HOLE, NatEntry};
 use crate::tables::table_zones::zone_of;
@@ -51,11 +51,11 @@ impl Core {
             return holds(dirty, account, "an address, or a dirty page");
         }
         let account = format_args!("NatEntry::addr of node {nid}");
-        let Some((_, segment, block)) = self.segment_of(addr) else {
+        let Some((_, segment, block)) = self.alloc.segment_of(addr) else {
             let why = format_args!("a block of the main area, found {addr}");
             return Err(contradiction(account, why));
         };
-        let valid = is_set(&self.sit.get(segment), block);
+        let valid = is_set(&self.alloc.sit.get(segment), block);
         let account = format_args!("SitEntry::map of the block at {addr}, which node {nid} names");
         holds(valid, account, "a set bit")
     }
@@ -81,7 +81,7 @@ impl Core {
             )?;
         }
         for superzone in self.table_zones.superzones() {
-            let state = self.zones.state(SuperzoneId(superzone));
+            let state = self.alloc.zones.state(SuperzoneId(superzone));
             let account = format_args!("state of superzone {superzone}, which tables have");
             holds(state == SuperzoneState::Tables, account, "tables")?;
         }
@@ -115,20 +115,20 @@ impl Core {
             }
         }
         let mut last = None;
-        for (segment, entry) in self.sit.dirty() {
+        for (segment, entry) in self.alloc.sit.dirty() {
             let account = format_args!("SitEntry::valid of segment {segment}");
             same(account, bits(&entry), u32::from(entry.valid.get()))?;
             let superzone = segment / self.layout.segments;
             if last.replace(superzone) != Some(superzone) {
                 let first = superzone * self.layout.segments;
                 let segments = first..first + self.layout.segments;
-                let sum = segments.map(|s| u32::from(self.sit.get(s).valid.get())).sum();
-                let said = self.superzone_valid[superzone as usize];
+                let sum = segments.map(|s| u32::from(self.alloc.sit.get(s).valid.get())).sum();
+                let said = self.alloc.valid_in(superzone);
                 same(format_args!("superzone_valid of superzone {superzone}"), sum, said)?;
             }
         }
-        let total = self.superzone_valid.iter().map(|valid| u64::from(*valid)).sum();
-        same(format_args!("space.valid"), total, self.space.valid)?;
+        let total = self.alloc.valid_by_superzone().map(|(_, valid)| u64::from(valid)).sum();
+        same(format_args!("space.valid"), total, self.alloc.valid())?;
         self.audit_heads(false)?;
         self.audit_logs()
     }

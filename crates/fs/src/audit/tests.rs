@@ -2,6 +2,7 @@
 //! for the file system (F1 to F16), and finds nothing wrong in a file system at work.
 
 use super::alloc::is_set;
+use crate::alloc::heads::Head;
 use crate::core::Core;
 use crate::tables::table_zones::zone_of;
 use crate::tree::cache::{Entry, Key};
@@ -76,10 +77,10 @@ fn f1_valid_blocks_of_a_superzone() {
         write(&fs, ino, 0, 1 << 20).await?;
         fs.sync().await?;
         corrupt(&fs, "superzone_valid of superzone", |core| {
-            let full = |id: &u32| core.zones.state(SuperzoneId(*id)) == SuperzoneState::Full;
-            let all = 0..core.superzone_valid.len() as u32;
-            let victim = all.filter(full).find(|id| core.superzone_valid[*id as usize] > 0);
-            core.superzone_valid[victim.unwrap() as usize] = 0;
+            let full = |id: &u32| core.alloc.zones.state(SuperzoneId(*id)) == SuperzoneState::Full;
+            let all = 0..core.layout.superzones;
+            let victim = all.filter(full).find(|id| core.alloc.valid_in(*id) > 0);
+            core.alloc.corrupt_valid(victim.unwrap());
         });
         Ok(())
     });
@@ -95,12 +96,12 @@ fn f2_the_bit_of_a_node_that_is_in_use() {
         }
         corrupt(&fs, "SitEntry::map of the block at", |core| {
             let addr = core.nat.get(ino.0).addr.get();
-            let (superzone, segment, block) = core.segment_of(addr).unwrap();
-            let entry = core.sit.get(segment);
-            let head = core.heads.iter().find(|head| head.superzone == Some(superzone)).unwrap();
-            let written = head.next % core.layout.segment_blocks;
+            let (superzone, segment, block) = core.alloc.segment_of(addr).unwrap();
+            let entry = core.alloc.sit.get(segment);
+            let of = |head: &&Head| head.superzone == Some(superzone);
+            let written = core.alloc.heads().find(of).unwrap().next % core.layout.segment_blocks;
             let garbage = (0..written).find(|block| !is_set(&entry, *block)).unwrap();
-            core.sit.corrupt(segment, |entry| {
+            core.alloc.sit.corrupt(segment, |entry| {
                 entry.map[(block / 8) as usize] &= !(1 << (block % 8));
                 entry.map[(garbage / 8) as usize] |= 1 << (garbage % 8);
             });
@@ -119,7 +120,8 @@ async fn written_twice(fs: &Fs) -> Result<(Ino, u32, u32)> {
     fs.fsync(ino, false).await?;
     let core = fs.0.core.borrow();
     let now = core.nat.get(ino.0).addr.get();
-    let segment = |addr| core.segment_of(addr).map(|(superzone, segment, _)| (superzone, segment));
+    let segment =
+        |addr| core.alloc.segment_of(addr).map(|(superzone, segment, _)| (superzone, segment));
     assert_ne!(before, now);
     assert_eq!(segment(before), segment(now), "one segment");
     Ok((ino, before, now))
@@ -130,7 +132,7 @@ fn f3_an_invalidation_that_was_lost() {
     corrupted(|fs| async move {
         let (_, before, _) = written_twice(&fs).await?;
         corrupt(&fs, "a clear bit, as its owner", |core| {
-            let stream = core.stream_at(before);
+            let stream = core.alloc.stream_at(before);
             core.set_valid(before, true, stream);
         });
         Ok(())
@@ -182,10 +184,9 @@ fn f7_a_head_in_the_superzone_of_another() {
         write(&fs, ino, 0, 100).await?;
         fs.sync().await?;
         corrupt(&fs, "Head::superzone of", |core| {
-            let open: Vec<usize> = (0..core.heads.len())
-                .filter(|head| core.heads[*head].superzone.is_some())
-                .collect();
-            core.heads[open[0]].superzone = core.heads[open[1]].superzone;
+            let heads: Vec<_> = core.alloc.heads().map(|head| head.superzone).collect();
+            let open: Vec<usize> = (0..heads.len()).filter(|at| heads[*at].is_some()).collect();
+            core.alloc.corrupt_head(open[0]).superzone = heads[open[1]];
         });
         Ok(())
     });
@@ -199,11 +200,11 @@ fn f8_the_place_of_a_head() {
         fs.sync().await?;
         corrupt(&fs, "Head::next of head", |core| {
             let segment = core.layout.segment_blocks;
-            let head = core.heads.iter_mut().find(|head| {
+            let head = core.alloc.heads().position(|head| {
                 let block = head.next % segment;
                 head.superzone.is_some() && block > 0 && block + 2 < segment
             });
-            head.unwrap().next += 1;
+            core.alloc.corrupt_head(head.unwrap()).next += 1;
         });
         Ok(())
     });
@@ -304,10 +305,11 @@ fn f16_the_permits_of_a_head() {
         write(&fs, ino, 0, 1 << 20).await?;
         fs.sync().await?;
         corrupt(&fs, "Turn::permit of head", |core| {
-            let beyond = core.layout.streams as usize..core.heads.len();
-            let open = |head: &usize| core.heads[*head].superzone.is_some();
-            let head = beyond.into_iter().find(open).expect("a head beyond the first");
-            core.streams.corrupt_permit(head);
+            let first = core.layout.streams as usize;
+            let open: Vec<bool> = core.alloc.heads().map(|head| head.superzone.is_some()).collect();
+            let head = (first..open.len()).find(|head| open[*head]);
+            let head = head.expect("a head beyond the first");
+            core.alloc.corrupt_permit(head);
         });
         Ok(())
     });

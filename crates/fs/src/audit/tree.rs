@@ -1,7 +1,7 @@
 //! Audits of the tree: what is in the cache against the tables, and files open or removed.
 
 use super::alloc::is_set;
-use super::{contradiction, holds, same};
+use crate::accounts::{contradiction, holds, same};
 use crate::core::Core;
 use crate::format::{HOLE, LEAF_POINTERS, LEVEL_INODE, NO_NODE, Pointer};
 use crate::tree::cache::Key;
@@ -58,7 +58,7 @@ impl Core {
                 .iter()
                 .filter(|(_, entry)| entry.ino.get() != 0 && entry.addr.get() != HOLE);
             let named = placed.count() as u64 + valid;
-            same(format_args!("space.valid, by all nodes"), named, self.space.valid)?;
+            same(format_args!("space.valid, by all nodes"), named, self.alloc.valid())?;
         }
         Ok(())
     }
@@ -81,10 +81,10 @@ impl Core {
             let addr = pointer.addr.get();
             let account =
                 format_args!("SitEntry::map of the block at {addr}, a block of node {nid}");
-            let Some((_, segment, block)) = self.segment_of(addr) else {
+            let Some((_, segment, block)) = self.alloc.segment_of(addr) else {
                 return Err(contradiction(account, format_args!("an address of the main area")));
             };
-            holds(is_set(&self.sit.get(segment), block), account, "a set bit")?;
+            holds(is_set(&self.alloc.sit.get(segment), block), account, "a set bit")?;
             count += 1;
         }
         Ok(count)

@@ -24,9 +24,9 @@ const PAUSE_MAX: u64 = 8;
 impl Core {
     /// What users can still write at once, as a share of the main area, in thousandths.
     fn free_permille(&self) -> u64 {
-        let per = u64::from(self.superzone_blocks());
-        let total = u64::from(self.zones.total()) * per;
-        self.spare().saturating_sub(self.kept_from_users()) * 1000 / total.max(1)
+        let per = u64::from(self.alloc.superzone_blocks());
+        let total = u64::from(self.alloc.zones.total()) * per;
+        self.spare().saturating_sub(self.alloc.kept_from_users()) * 1000 / total.max(1)
     }
 
     /// How far free space is from urgent (0) to where cleaning starts (1000 and more).
@@ -44,9 +44,9 @@ impl Core {
     /// What background cleaning should look for now; `None` while enough is free.
     fn background_urgency(&self) -> Option<Urgency> {
         let gc = &self.options.gc;
-        let per = u64::from(self.superzone_blocks());
-        let start = u64::from(self.zones.total()) * per * u64::from(gc.start) / 100;
-        if self.has_spare(start + self.kept_from_users()) {
+        let per = u64::from(self.alloc.superzone_blocks());
+        let start = u64::from(self.alloc.zones.total()) * per * u64::from(gc.start) / 100;
+        if self.has_spare(start + self.alloc.kept_from_users()) {
             return None;
         }
         let [start, urgent, below] = GARBAGE;
@@ -61,7 +61,7 @@ impl Core {
     fn wants_cleaning(&self) -> bool {
         let able = !self.options.read_only && !self.replaying && self.failed.is_none();
         let room = self.options.gc.background
-            && self.stamp >= self.clean.rest_until
+            && self.alloc.stamp() >= self.clean.rest_until
             && self.background_urgency().is_some();
         // Of closed zones nobody can say how long they can be read: not a matter of room.
         able && (room || !self.clean.closed.is_empty())
@@ -80,7 +80,7 @@ impl Inner {
         self.rt.spawn_detached(async move {
             inner.clean_in_background().await;
             let mut core = inner.core.borrow_mut();
-            core.clean.rest_until = core.stamp + u64::from(core.superzone_blocks());
+            core.clean.rest_until = core.alloc.stamp() + u64::from(core.alloc.superzone_blocks());
             drop(core);
             inner.cleaner_running.set(false);
         });

@@ -58,18 +58,12 @@ impl Core {
         (self.dirty_limit() / 4).clamp(16, BATCH_MAX)
     }
 
-    /// Whether the SIT still calls the block at `addr` valid.
-    fn is_valid(&self, addr: u32) -> bool {
-        let Some((_, segment, block)) = self.segment_of(addr) else { return false };
-        self.sit.get(segment).map[(block / 8) as usize] >> (block % 8) & 1 == 1
-    }
-
     /// Confirms who owns `items`. Asks for all the nodes that takes at once.
     fn confirm(&mut self, items: &[Item]) -> Result<Confirmed, NotApplied> {
         let mut missing: SmallVec<[Fetch; 4]> = SmallVec::new();
         let (mut owned, mut unowned) = (Vec::with_capacity(items.len()), Vec::new());
         for item in items {
-            if !self.is_valid(item.addr) {
+            if !self.alloc.is_valid(item.addr) {
                 continue;
             }
             match self.owner_of(item) {
@@ -86,7 +80,7 @@ impl Core {
             owned.iter().filter_map(|(item, _)| BlockAddr(item.addr).locate(&self.geometry));
         let mut zones: Vec<_> = zones.map(|(zone, _)| zone).collect();
         zones.dedup();
-        let pins = zones.into_iter().map(|zone| self.zones.pin(zone)).collect();
+        let pins = zones.into_iter().map(|zone| self.alloc.zones.pin(zone)).collect();
         Ok(Confirmed { owned, unowned, pins })
     }
 
@@ -110,10 +104,10 @@ impl Core {
         // Apply. In the order of the files, whatever order they were written in.
         let mut owned = confirmed.owned;
         owned.sort_by_key(|(_, owner)| owner.key());
-        self.space.for_cleaning = true;
+        self.alloc.for_cleaning = true;
         let moved = self.move_owned(owned, pages);
-        self.space.for_cleaning = false;
-        self.space.moved_below += u64::from(parents);
+        self.alloc.for_cleaning = false;
+        self.alloc.moved_below += u64::from(parents);
         moved.map(|moved| Moved { parents, ..moved })
     }
 
@@ -379,9 +373,9 @@ impl Inner {
                 }
                 nodes.sort_unstable();
                 nodes.dedup();
-                core.space.for_cleaning = true;
+                core.alloc.for_cleaning = true;
                 let written = nodes.into_iter().try_for_each(|(_, nid)| core.write_node(nid));
-                core.space.for_cleaning = false;
+                core.alloc.for_cleaning = false;
                 written
             })
             .await;

@@ -14,14 +14,14 @@
 //! - A pointer to a block is set only when the block is on the drive.
 //! - A segment's summary is written when all appends to it are placed; nothing that comes behind
 //!   it in its zone is before it (`Writer::reserve_block`).
-//! - At the cut of a checkpoint no append is in flight: it sees summaries that are whole.
+//! - At the snapshot of a checkpoint no append is in flight: it sees summaries that are whole.
 //! - Every append ends here, also where the drive or the engine fails: its blocks belong to nobody
 //!   then.
 //!
 //! Not here: nodes, directories' records, tables and logs, which are always written.
 
+use crate::accounts::same;
 use crate::alloc::place::{Block, data_stream};
-use crate::audit::same;
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
 use crate::format::{HOLE, Pointer, SummaryEntry};
@@ -33,7 +33,7 @@ use furrow_log::record::crc32c;
 use furrow_log::writer::{Kind as WriteKind, Placed};
 use furrow_rt::{Page, Pages};
 use furrow_zone::{Result, ZoneId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::FromZeros;
@@ -46,30 +46,10 @@ const BATCH: usize = 256;
 pub(crate) struct State {
     /// Blocks on their way.
     blocks: BTreeSet<(Ino, u32)>,
-    /// Blocks of segments that are set aside and not placed.
-    segments: BTreeMap<u32, Segment>,
     /// Appends not finished.
     flights: usize,
     /// Somebody waits until there are none: none is begun.
     held: u32,
-}
-
-/// A segment with appends in flight.
-#[derive(Default)]
-struct Segment {
-    blocks: u32,
-    /// Its summary, if all its blocks are taken and only the owners of some are open.
-    closed: Option<Closed>,
-}
-
-/// A summary to be told.
-pub(crate) struct Closed {
-    pub(crate) zone: ZoneId,
-    pub(crate) offset: u32,
-    pub(crate) stream: u8,
-    pub(crate) generation: u32,
-    /// Owners of its blocks, as far as they are known.
-    pub(crate) entries: Vec<SummaryEntry>,
 }
 
 /// One block to be appended.
@@ -118,11 +98,6 @@ impl State {
         self.blocks.range((ino, range.start)..(ino, range.end)).next().is_some()
     }
 
-    /// Whether the owners of `segment`'s blocks are not all known.
-    pub(crate) fn is_open(&self, segment: u32) -> bool {
-        self.segments.contains_key(&segment)
-    }
-
     /// Compares what is known of appends.
     ///
     /// # Errors
@@ -130,14 +105,7 @@ impl State {
     pub(crate) fn audit(&self) -> Result<()> {
         let idle = self.flights == 0;
         let account = format_args!("append::State::blocks without an append in flight");
-        same(account, 0, if idle { self.blocks.len() } else { 0 })?;
-        let account = format_args!("append::State::segments without an append in flight");
-        same(account, 0, if idle { self.segments.len() } else { 0 })
-    }
-
-    /// All blocks of `segment` are taken, owners of some are open.
-    pub(crate) fn close(&mut self, segment: u32, closed: Closed) {
-        self.segments.entry(segment).or_default().closed = Some(closed);
+        same(account, 0, if idle { self.blocks.len() } else { 0 })
     }
 }
 
@@ -146,7 +114,7 @@ impl Core {
     /// written, somebody waits for appends to end, or room is short: then they are written.
     fn begin_appends(&mut self, keys: &[(Ino, u32)]) -> Result<Vec<Flight>, NotApplied> {
         self.writable()?;
-        let wanted = self.kept_from_users() + 2 * keys.len() as u64;
+        let wanted = self.alloc.kept_from_users() + 2 * keys.len() as u64;
         if self.writer.append_limit() == 0 || self.appends.held > 0 || !self.has_spare(wanted) {
             return Ok(Vec::new());
         }
@@ -194,10 +162,11 @@ impl Core {
         run: &mut Option<Run>,
         flights: &mut Vec<Flight>,
     ) -> Result<(), NotApplied> {
-        let head = self.head_for(self.folded(stream))?;
-        let stream = self.stream_of_head(head) as u8;
-        let superzone = self.heads[head].superzone.expect("invariant: a head with a superzone");
-        let (zone, offset) = self.place_in(superzone, self.heads[head].next);
+        let dirty = self.cache.dirty_pages() as u64;
+        let place = self.alloc.next_place(stream, dirty);
+        self.carry_out();
+        let (head, zone, offset) = place.map_err(|error| self.out_of_places(error))?;
+        let stream = self.alloc.stream_of_head(head) as u8;
         let limit = self.writer.append_limit() as usize;
         let joins = |run: &Run| {
             run.zone == zone && run.end == offset && run.items.len() < limit && run.stream == stream
@@ -205,22 +174,14 @@ impl Core {
         if !run.as_ref().is_some_and(joins) {
             self.append_run(run, flights);
         }
-        let stripe = self.stripe(superzone);
-        let segment = self.segment_of(BlockAddr::new(&self.geometry, zone, offset).0);
-        let (_, segment, _) = segment.expect("invariant: a head stands in a segment");
-        self.appends.segments.entry(segment).or_default().blocks += 1;
         self.appends.blocks.insert((item.ino, item.block));
         let run_ = run.get_or_insert_with(|| Run { zone, end: offset, stream, items: Vec::new() });
         run_.items.push(item);
         run_.end = offset + 1;
-        self.heads[head].summary.push(SummaryEntry::new_zeroed());
-        self.heads[head].next += 1;
-        self.count_block(head, superzone);
-        self.space.at_risk += 1;
-        let next = self.heads[head].next;
-        if next == stripe.blocks() || stripe.is_summary(next) || stripe.is_padding(next) {
+        if self.alloc.set_aside(head) {
             self.append_run(run, flights);
-            self.finish_segment(head);
+            self.alloc.finish_segment(head);
+            self.carry_out();
         }
         Ok(())
     }
@@ -228,11 +189,11 @@ impl Core {
     /// Dispatches what was gathered.
     fn append_run(&mut self, run: &mut Option<Run>, flights: &mut Vec<Flight>) {
         let Some(Run { zone, end, stream, items }) = run.take() else { return };
-        self.stamp += 1;
+        self.alloc.next_stamp();
         let pages: Pages = items.iter().map(|item| item.page.clone()).collect();
         let (at, placed) = self.writer.append(zone, WriteKind::Data, pages);
         debug_assert_eq!(at + items.len() as u32, end);
-        self.unstable.insert(zone, (end, self.stamp));
+        self.alloc.note_unstable(zone, end);
         self.appends.flights += 1;
         flights.push(Flight { zone, stream, items, placed });
     }
@@ -279,7 +240,8 @@ impl Core {
                 let block = Block { stream, node: holder.nid, slot: holder.slot };
                 owner = SummaryEntry { node: block.node.into(), slot: block.slot.into() };
             }
-            self.told(addr, owner);
+            self.alloc.told(addr, owner);
+            self.carry_out();
         }
         self.end_flight(items);
         Ok(())
@@ -288,19 +250,8 @@ impl Core {
     /// An append to `zone` failed: where others landed is no longer sure. Segments of its superzone
     /// with appends under way get no summary; the superzone is not written any further.
     fn appends_failed(&mut self, zone: ZoneId, items: &[Item]) {
-        if let Some(superzone) = self.layout.superzone_of(zone) {
-            let first = superzone * self.layout.segments;
-            let later = self.appends.segments.split_off(&first);
-            for (number, segment) in later {
-                if number >= first + self.layout.segments {
-                    self.appends.segments.insert(number, segment);
-                } else if let Some(closed) = segment.closed {
-                    // What is on its way to other zones of it may still be placed: rather none, so
-                    // that cleaning asks all nodes, than one that names nobody.
-                    self.writer.fill_reserved(closed.zone, closed.offset, Page::zeroed());
-                }
-            }
-        }
+        self.alloc.abandon_segments(zone);
+        self.carry_out();
         self.end_flight(items);
     }
 
@@ -309,8 +260,9 @@ impl Core {
     fn abandon_appended(&mut self, zone: ZoneId, at: u32, items: &[Item]) {
         for offset in at..at + items.len() as u32 {
             let addr = BlockAddr::new(&self.geometry, zone, offset).0;
-            self.told(addr, SummaryEntry::new_zeroed());
+            self.alloc.told(addr, SummaryEntry::new_zeroed());
         }
+        self.carry_out();
         self.end_flight(items);
     }
 
@@ -320,38 +272,6 @@ impl Core {
         }
         let flights = self.appends.flights as u64;
         self.appends.flights = self.less("append::State::flights", flights, 1) as usize;
-    }
-
-    /// The owner of the appended block at `addr` is known: the last one of a segment whose other
-    /// blocks are taken lets its summary be written.
-    fn told(&mut self, addr: u32, owner: SummaryEntry) {
-        let Some((superzone, number, block)) = self.segment_of(addr) else { return };
-        let Some(segment) = self.appends.segments.get(&number) else { return };
-        let left = self.less("append::Segment::blocks", segment.blocks.into(), 1) as u32;
-        let Some(segment) = self.appends.segments.get_mut(&number) else { return };
-        segment.blocks = left;
-        let last = left == 0;
-        let head = self.heads.iter_mut().find(|head| head.superzone == Some(superzone));
-        let entries = match (&mut segment.closed, head) {
-            (Some(closed), _) => Some(&mut closed.entries),
-            (None, head) => head.map(|head| &mut head.summary),
-        };
-        if let Some(entry) = entries.and_then(|entries| entries.get_mut(block as usize)) {
-            *entry = owner;
-        }
-        if last
-            && let Some(segment) = self.appends.segments.remove(&number)
-            && let Some(closed) = segment.closed
-        {
-            self.provide_summary(number, closed);
-        }
-    }
-
-    fn provide_summary(&mut self, number: u32, closed: Closed) {
-        let (superzone, within) = (number / self.layout.segments, number % self.layout.segments);
-        let Closed { zone, offset, stream, generation, entries } = closed;
-        let page = self.build_summary(stream, superzone, within, generation, &entries);
-        self.writer.fill_reserved(zone, offset, page);
     }
 
     /// Dirty blocks of `ino` that are not on their way; of any file without one.

@@ -165,13 +165,13 @@ impl Core {
             || self.cache.dirty_pages() > 0
             || self.namespace_log.len() > 0
             || self.nat.dirty_count() > 0
-            || self.sit.dirty_count() > 0
+            || self.alloc.sit.dirty_count() > 0
     }
 
     fn image(&self, clean: bool) -> Image {
         let body = CheckpointBody {
             flags: u32::from(clean).into(),
-            streams: (self.heads.len() as u32).into(),
+            streams: (self.alloc.heads_count() as u32).into(),
             sync_half: u32::from(self.sync.half).into(),
             sync_next: self.sync.next.into(),
             sync_sequence: self.sync.sequence.into(),
@@ -185,8 +185,8 @@ impl Core {
         };
         Image {
             body,
-            heads: self.heads.clone(),
-            descriptors: self.zones.descriptors(),
+            heads: self.alloc.heads().cloned().collect(),
+            descriptors: self.alloc.zones.descriptors(),
             orphans: self.orphans.iter().map(|ino| ino.0).collect(),
         }
     }
@@ -207,20 +207,19 @@ impl Core {
         }
         let image = self.image(clean);
         self.changed_nodes.snapshot();
-        self.allocated_in_snapshot = self.allocated.len();
         self.ids.snapshot();
-        self.snapshot_space();
+        self.alloc.snapshot();
         self.checkpoint.forced = false;
-        let dirty = [self.nat.dirty_count() as u32, self.sit.dirty_count() as u32];
+        let dirty = [self.nat.dirty_count() as u32, self.alloc.sit.dirty_count() as u32];
         let mut plans = self.plan_logs(dirty);
         let nat = self.nat.take_dirty();
-        let sit = self.sit.take_dirty();
+        let sit = self.alloc.sit.take_dirty();
         let writes = self.take_unmerged(&mut plans);
         let entries =
             nat.len() * size_of::<(u32, NatEntry)>() + sit.len() * size_of::<(u32, SitEntry)>();
         self.checkpoint.snapshot_bytes = entries as u64;
         self.note_memory();
-        let releasable = self.empty_superzones().collect();
+        let releasable = self.alloc.empty_superzones().collect();
         Ok(Snapshot {
             image,
             nat,
@@ -232,7 +231,7 @@ impl Core {
             releasable,
             lost,
             names: self.namespace_log.next(),
-            stamp: self.stamp,
+            stamp: self.alloc.stamp(),
             mark: self.writer.mark(),
         })
     }
@@ -242,7 +241,7 @@ impl Core {
         let pages =
             |table| snapshot.writes.iter().flat_map(move |write| write.table_pages_of(table));
         self.nat.untake(&snapshot.nat, pages(TABLES[0]));
-        self.sit.untake(&snapshot.sit, pages(TABLES[1]));
+        self.alloc.sit.untake(&snapshot.sit, pages(TABLES[1]));
         self.checkpoint.snapshot_bytes = 0;
     }
 
@@ -381,13 +380,11 @@ impl Core {
     /// What the durable checkpoint `id`, whose snapshot this was, allows.
     fn checkpoint_durable(&mut self, id: u64, names: u64) {
         self.checkpoint.id = id;
-        self.zones.checkpoint_durable(id);
+        self.alloc.zones.checkpoint_durable(id);
         self.namespace_log.durable(names);
         self.changed_nodes.durable();
-        self.allocated.drain(..self.allocated_in_snapshot);
-        self.allocated_in_snapshot = 0;
         self.ids.durable();
-        self.space_durable();
+        self.alloc.checkpoint_durable();
         self.counters.checkpoints += 1;
     }
 
@@ -450,7 +447,7 @@ impl Inner {
             // What is dispatched already may still be on its way.
             let (stamp, mark) = {
                 let core = self.core.borrow();
-                (core.stamp, core.writer.mark())
+                (core.alloc.stamp(), core.writer.mark())
             };
             if self.flushed(stamp, mark, &[]).await.is_ok() {
                 return Ok(());
@@ -605,7 +602,7 @@ impl Inner {
 
     /// Resets zones of the tables that checkpoint `id` shows to hold nothing.
     pub(crate) async fn release_tables(self: &Rc<Self>, id: u64, zones: Vec<ZoneId>) -> Result<()> {
-        let pool = self.core.borrow().zones.clone();
+        let pool = self.core.borrow().alloc.zones.clone();
         for zone in zones {
             let done = pool.try_release_zone(zone, ReleaseProof::by(id)).await?;
             self.core.borrow_mut().table_zones.was_reset(zone, done);
@@ -618,7 +615,7 @@ impl Inner {
     fn releasable(&self, at_cut: Vec<SuperzoneId>) -> Vec<SuperzoneId> {
         let core = self.core.borrow();
         match core.options.variant.has(FsDefect::ReleaseLiveRecord) {
-            true => core.empty_superzones().collect(),
+            true => core.alloc.empty_superzones().collect(),
             false => at_cut,
         }
     }
@@ -630,7 +627,7 @@ impl Inner {
         superzones: &[SuperzoneId],
         zones: Vec<ZoneId>,
     ) -> Result<()> {
-        let pool = self.core.borrow().zones.clone();
+        let pool = self.core.borrow().alloc.zones.clone();
         for zone in &zones {
             pool.release_zone(*zone, ReleaseProof::by(id)).await?;
         }

@@ -8,7 +8,7 @@
 //! A file that takes the place of another one by a rename is *carried*: the record that tells of
 //! the rename tells of the file's content too. So nobody finds an empty file where an old one was.
 
-use crate::audit::{at_most, holds, same};
+use crate::accounts::{at_most, holds, same};
 use crate::format::item;
 use crate::types::{Ino, Kind, RenameMode, Time};
 use furrow_zone::Result;

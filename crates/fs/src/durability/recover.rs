@@ -15,7 +15,8 @@ pub(crate) use read::{report, written};
 use replay::replay;
 use sync_scan::{SyncScan, scan_sync_log};
 
-use crate::alloc::heads::{Head, Streams};
+use crate::alloc::Allocator;
+use crate::alloc::heads::Head;
 use crate::core::{ChangedNodes, Core, Failed, Inner};
 use crate::durability::checkpoint::{self};
 use crate::durability::namespace_log::NamespaceLog;
@@ -35,7 +36,7 @@ use furrow_log::writer::{Kind as WriteKind, Writer, WriterOptions};
 use furrow_policy::{FsDefect, Pieces};
 use furrow_rt::{Notify, Page, Pool, Rt, Semaphore};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneState, ZonedDevice};
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::FromZeros;
@@ -230,37 +231,30 @@ pub(crate) fn assemble(
         leave_ring: found.alone,
         aside: BTreeMap::new(),
     };
-    let mut superzone_valid = vec![0; layout.superzones as usize];
-    for segment in 0..sit.len() {
-        let valid = u32::from(sit.get(segment).valid.get());
-        superzone_valid[(segment / layout.segments) as usize] += valid;
-    }
-    let valid = superzone_valid.iter().map(|valid: &u32| u64::from(*valid)).sum();
     let used_ids = nat.iter().filter(|(_, entry)| entry.ino.get() != 0);
     let ids = NodeIds::new(layout.nodes, used_ids.map(|(nid, _)| nid));
-    let streams = Streams::new(&geometry, options.variant.heads, &layout, groups, rt.now())?;
+    let alloc = Allocator::new(
+        rt,
+        (&geometry, layout.clone()),
+        options.variant,
+        zones,
+        sit,
+        pages.clone(),
+    )?;
+    let alloc_broken = alloc.broken();
     let core = Core {
         rt: rt.clone(),
         device,
         writer,
-        zones,
+        alloc,
         logs,
         table_zones,
         table_pages: found.table_pages.clone(),
         cache: Cache::new(options.cache_pages.max(256)),
         nat,
-        sit,
-        superzone_valid,
         ids,
-        heads: vec![Head::default(); streams.heads()],
-        streams,
         namespace_log: NamespaceLog::starting_at(body.namespace_sequence.get()),
         changed_nodes: ChangedNodes::default(),
-        allocated: Vec::new(),
-        allocated_in_snapshot: 0,
-        unstable: BTreeMap::new(),
-        seconds: Cell::new(rt.wall().0 as u32),
-        stamp: 0,
         open: BTreeMap::new(),
         orphans: found.image.orphans.iter().map(|ino| Ino(*ino)).collect(),
         unnamed: BTreeSet::new(),
@@ -278,7 +272,7 @@ pub(crate) fn assemble(
         },
         appends: Default::default(),
         relocation: Default::default(),
-        space: crate::alloc::space::State { valid, ..Default::default() },
+        space: Default::default(),
         clean: Default::default(),
         sync_waiters: Vec::new(),
         sync_round: sync::Round::default(),
@@ -286,7 +280,7 @@ pub(crate) fn assemble(
         memory_peak: Default::default(),
         watched: None,
         tickets: Vec::new(),
-        broken: OnceCell::new(),
+        broken: alloc_broken,
         sound: false,
         failed: None,
         in_flight: 0,
@@ -321,7 +315,7 @@ pub(crate) fn assemble(
 pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) -> Result<()> {
     let (pool, writer, layout) = {
         let core = inner.core.borrow();
-        (core.zones.clone(), core.writer.clone(), core.layout.clone())
+        (core.alloc.zones.clone(), core.writer.clone(), core.layout.clone())
     };
     open_logs(inner, found);
     let mut image = found.image.clone();
@@ -465,17 +459,17 @@ fn stale_zones(
     let mut superzones = Vec::new();
     for index in 0..layout.superzones {
         let id = SuperzoneId(index);
-        let zones = core.zones.get(id).zones;
+        let zones = core.alloc.zones.get(id).zones;
         let full = found.image.descriptors[index as usize].state == SuperzoneState::Full as u8;
         let empty = if scan.chains.iter().flatten().any(|superzone| *superzone == index) {
             false
         } else {
             // Full at the checkpoint with nothing valid: released since, or about to be.
-            core.zones.state(id) == SuperzoneState::Free
-                || full && core.superzone_valid[index as usize] == 0
+            core.alloc.zones.state(id) == SuperzoneState::Free
+                || full && core.alloc.valid_in(index) == 0
         };
         // One that was emptied already is room only once it is free: replay may need it.
-        let free = core.zones.state(id) == SuperzoneState::Free;
+        let free = core.alloc.zones.state(id) == SuperzoneState::Free;
         if empty && (!free || zones.iter().any(|z| end(*z) > 0)) {
             superzones.push(id);
         }
@@ -510,7 +504,7 @@ pub(crate) async fn reopen_superzones(
     chains: &[Vec<u32>],
     owners: &BTreeMap<u32, SummaryEntry>,
 ) -> Result<()> {
-    inner.core.borrow_mut().adopt_heads(chains.len());
+    inner.core.borrow_mut().alloc.adopt_heads(chains.len());
     for (head, chain) in chains.iter().enumerate() {
         for (index, superzone) in chain.iter().enumerate() {
             let last = index + 1 == chain.len();
@@ -520,7 +514,7 @@ pub(crate) async fn reopen_superzones(
             reopen_superzone(inner, found, head, *superzone, last, known, owners).await?;
         }
     }
-    let heads = inner.core.borrow().heads.len();
+    let heads = inner.core.borrow().alloc.heads_count();
     for head in found.layout.streams as usize..heads {
         inner.adopt_head(head).await?;
     }
@@ -539,8 +533,8 @@ async fn reopen_superzone(
     let id = SuperzoneId(superzone);
     let (zones, stripe, writer, geometry) = {
         let core = inner.core.borrow();
-        let zones = core.zones.get(id).zones;
-        (zones, core.stripe(superzone), core.writer.clone(), core.geometry.clone())
+        let zones = core.alloc.zones.get(id).zones;
+        (zones, core.alloc.stripe(superzone), core.writer.clone(), core.geometry.clone())
     };
     let report = |zone: &ZoneId| found.reports[zone.0 as usize];
     // A block that a write was torn within counts as written, and is nobody's.
@@ -561,8 +555,8 @@ async fn reopen_superzone(
             writer.finish(*zone).await?;
         }
         let core = &mut *inner.core.borrow_mut();
-        core.zones.mark_full(id);
-        core.claim_segments(superzone, core.stream_of_head(head));
+        core.alloc.zones.mark_full(id);
+        core.alloc.claim_segments(superzone, core.alloc.stream_of_head(head));
         return Ok(());
     }
     let goal = if last { row_end(&stripe, &ends) } else { stripe.blocks() };
@@ -577,15 +571,17 @@ async fn reopen_superzone(
         let (column, offset) = stripe.place(v);
         let missing = offset >= ends[column as usize];
         if stripe.is_summary(v) {
-            core.heads[head].summary = std::mem::take(&mut summary);
-            let page = core.summary_page(head, superzone, v / stripe.segment);
+            let entries = std::mem::take(&mut summary);
+            let page = core.alloc.rebuild_summary(head, superzone, v / stripe.segment, entries);
             if missing {
-                core.write_at(superzone, v, page, WriteKind::Summary);
+                core.alloc.write_at(superzone, v, page, WriteKind::Summary);
+                core.carry_out();
             }
             continue;
         }
         if missing {
-            core.write_at(superzone, v, Page::zeroed(), WriteKind::Padding);
+            core.alloc.write_at(superzone, v, Page::zeroed(), WriteKind::Padding);
+            core.carry_out();
         }
         if !stripe.is_padding(v) {
             let addr = BlockAddr::new(&geometry, zones[column as usize], offset).0;
@@ -594,14 +590,11 @@ async fn reopen_superzone(
         }
     }
     if last && goal < stripe.blocks() {
-        core.heads[head] = Head { superzone: Some(superzone), next: goal, summary, previous: None };
-        core.finish_segment(head);
+        let at = Head { superzone: Some(superzone), next: goal, summary, previous: None };
+        core.alloc.reopen(head, at);
+        core.carry_out();
     } else {
-        core.zones.mark_full(id);
-        if last {
-            let previous = Some((superzone, core.zones.generation(id)));
-            core.heads[head] = Head { previous, ..Head::default() };
-        }
+        core.alloc.leave_full(head, superzone, last);
     }
     Ok(())
 }

@@ -68,7 +68,7 @@ impl Core {
     pub(crate) fn is_replaceable(&self, zone: ZoneId) -> bool {
         let halves = [0, 1].map(|half| self.layout.sync_half(half));
         match self.layout.superzone_of(zone) {
-            Some(id) => self.zones.state(SuperzoneId(id)) != SuperzoneState::Tables,
+            Some(id) => self.alloc.zones.state(SuperzoneId(id)) != SuperzoneState::Tables,
             None => halves.iter().flatten().any(|other| *other == zone),
         }
     }
@@ -98,9 +98,9 @@ impl Core {
     fn leave(&mut self, failed: ZoneId) -> Option<Closing> {
         if let Some(index) = self.layout.superzone_of(failed) {
             let id = SuperzoneId(index);
-            let permit = self.leave_superzone(id);
-            self.clean.close(id, self.zones.generation(id));
-            return Some(Closing { failed, zones: self.zones.get(id).zones, permit });
+            let permit = self.alloc.leave_superzone(id);
+            self.clean.close(id, self.alloc.zones.generation(id));
+            return Some(Closing { failed, zones: self.alloc.zones.get(id).zones, permit });
         }
         // It could not be reset when its records are not needed any more.
         let report = self.device.report(failed, 1).ok()?;

@@ -61,7 +61,7 @@ impl Core {
     /// Bytes a record for `ino` may take at most.
     fn record_bound(&self, inos: &[Ino]) -> usize {
         let mut bytes = self.namespace_log.unlogged_bytes() + 64;
-        bytes += self.allocated.len() * 16 + self.unstable.len() * 16;
+        bytes += self.alloc.allocated().len() * 16 + self.alloc.unstable().len() * 16;
         let per = self.layout.stripe(self.layout.width).payload_blocks().max(1) as usize;
         for ino in inos {
             let dirty = self.cache.dirty_of(ino.0).count();
@@ -71,7 +71,7 @@ impl Core {
             let inode = self.cache.peek(&crate::tree::cache::Key::Node(ino.0));
             bytes += inode.map_or(0, |entry| xattr_bytes(entry.page()));
             // Superzones that are begun for it, and zones it is written to.
-            let superzones = (dirty + nodes) / per + 2 * self.heads.len();
+            let superzones = (dirty + nodes) / per + 2 * self.alloc.heads_count();
             let zones = (dirty + nodes).min(superzones * self.layout.width as usize);
             bytes += superzones * 16 + zones * 16;
         }
@@ -180,21 +180,21 @@ impl Core {
         }
         self.namespace_log.take_unlogged(&mut out);
         if !changed && out.0.is_empty() {
-            return Ok(Some(self.stamp));
+            return Ok(Some(self.alloc.stamp()));
         }
-        for (head, superzone, generation) in &self.allocated {
+        for (head, superzone, generation) in self.alloc.allocated() {
             out.u8(item::ALLOCATED).u8(*head).u32(*superzone).u32(*generation);
         }
         let silent = self.options.variant.has(FsDefect::NoWritePointers);
-        for (zone, (end, _)) in self.unstable.iter().filter(|_| !silent) {
-            let superzone = self.layout.superzone_of(*zone);
-            let generation =
-                superzone.map_or(0, |s| self.zones.generation(furrow_log::pool::SuperzoneId(s)));
-            out.u8(item::DEPENDS).u32(zone.0).u32(generation).u32(*end);
+        for (zone, end) in self.alloc.unstable().filter(|_| !silent) {
+            let superzone = self.layout.superzone_of(zone);
+            let generation = superzone
+                .map_or(0, |s| self.alloc.zones.generation(furrow_log::pool::SuperzoneId(s)));
+            out.u8(item::DEPENDS).u32(zone.0).u32(generation).u32(end);
         }
         debug_assert!(out.0.len() <= bound, "{} > {bound}", out.0.len());
         self.write_record(&out.0);
-        Ok(Some(self.stamp))
+        Ok(Some(self.alloc.stamp()))
     }
 
     /// Dispatches a file's data and nodes and notes where its changed nodes are. A directory's
@@ -252,7 +252,7 @@ impl Core {
 
     /// Everything dispatched up to `stamp` is durable.
     pub(crate) fn stable(&mut self, stamp: u64) {
-        self.unstable.retain(|_, (_, last)| *last > stamp);
+        self.alloc.flushed(stamp);
     }
 }
 

@@ -159,7 +159,7 @@ impl Inner {
                 // A failure is remembered by the engine and told to the next caller.
                 let _ = inner.checkpoint(false).await;
                 // Nothing was written for an interval.
-                let now = Some(inner.core.borrow().stamp);
+                let now = Some(inner.core.borrow().alloc.stamp());
                 let idle = std::mem::replace(&mut last, now) == now;
                 if idle && inner.core.borrow().failed.is_none() {
                     inner.close_parked(true);

@@ -66,7 +66,7 @@ pub(super) async fn mount(
     let read = tables::read(&*device, &found, &pages, &deltas, log).await;
     let inner = assemble(rt, device, mount, &found, &scan, (read.nat, read.sit), pages, deltas)?;
     for superzone in closed {
-        inner.core.borrow().zones.mark_full(SuperzoneId(superzone));
+        inner.core.borrow().alloc.zones.mark_full(SuperzoneId(superzone));
     }
     let mut owners = tables::settle(&inner, &found, read.lost, log).await?;
     let ring = ["superblock", "checkpoint"];
@@ -329,14 +329,14 @@ fn mend_open_summaries(inner: &Rc<Inner>, found: &mut Found, owners: &BTreeMap<u
     for head in &mut found.image.heads {
         let Head { superzone: Some(superzone), next, summary, .. } = head else { continue };
         let id = SuperzoneId(*superzone);
-        let stripe = core.stripe(*superzone);
+        let stripe = core.alloc.stripe(*superzone);
         let start = *next - *next % stripe.segment.max(1);
         for (block, entry) in summary.iter_mut().enumerate() {
             let (column, offset) = stripe.place(start + block as u32);
-            if column >= core.zones.width(id) {
+            if column >= core.alloc.zones.width(id) {
                 continue;
             }
-            let zone = core.zones.zone(id, column);
+            let zone = core.alloc.zones.zone(id, column);
             let addr = BlockAddr::new(&core.geometry, zone, offset).0;
             if let Some(owner) = owners.get(&addr) {
                 *entry = *owner;

@@ -21,8 +21,8 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
     let maps = maps(inner).await?;
     let core = &mut *inner.core.borrow_mut();
     let (mut entries, mut blocks) = (0, 0);
-    for segment in 0..core.sit.len() {
-        let said: SitEntry = core.sit.get(segment);
+    for segment in 0..core.alloc.sit.len() {
+        let said: SitEntry = core.alloc.sit.get(segment);
         let map = maps.get(&segment).copied().unwrap_or([0; 64]);
         if said.map == map {
             continue;
@@ -31,7 +31,7 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
         blocks += differ.sum::<u32>();
         entries += 1;
         let valid: u32 = map.iter().map(|byte| byte.count_ones()).sum();
-        core.sit.update(segment, |entry| {
+        core.alloc.sit.update(segment, |entry| {
             entry.map = map;
             entry.valid = (valid as u16).into();
         });
@@ -40,15 +40,7 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
         let problem = format!("{entries} entries are wrong about {blocks} blocks");
         log.mended("SIT entry", (0, "all".into()), problem, "made again from the trees");
     }
-    let segments = core.layout.segments;
-    core.superzone_valid.fill(0);
-    for (segment, map) in &maps {
-        let valid: u32 = map.iter().map(|byte| byte.count_ones()).sum();
-        if let Some(count) = core.superzone_valid.get_mut((segment / segments) as usize) {
-            *count += valid;
-        }
-    }
-    core.space.valid = core.superzone_valid.iter().map(|valid| u64::from(*valid)).sum();
+    core.alloc.count_valid();
     core.checkpoint.forced = true;
     Ok(())
 }
@@ -65,7 +57,7 @@ async fn maps(inner: &Rc<Inner>) -> Result<BTreeMap<u32, Map>> {
         let page = inner.run(|core| core.node(nid).cloned()).await?;
         let core = inner.core.borrow();
         let mut own = |addr: u32| {
-            if let Some((_, segment, block)) = core.segment_of(addr) {
+            if let Some((_, segment, block)) = core.alloc.segment_of(addr) {
                 maps.entry(segment).or_insert([0; 64])[(block / 8) as usize] |= 1 << (block % 8);
             }
         };
@@ -105,7 +97,7 @@ pub(super) async fn empty(
 
 /// A superzone that is still written to is filled first.
 async fn leave(inner: &Rc<Inner>, id: SuperzoneId) -> Result<()> {
-    let state = inner.core.borrow().zones.state(id);
+    let state = inner.core.borrow().alloc.zones.state(id);
     if state != SuperzoneState::Active {
         return Ok(());
     }

@@ -227,19 +227,19 @@ pub(super) async fn settle(
         }
     }
     let core = inner.core.borrow();
-    for (index, valid) in core.superzone_valid.iter().enumerate() {
-        let id = SuperzoneId(index as u32);
-        if *valid > 0 && core.zones.state(id) == SuperzoneState::Free {
+    for (index, valid) in core.alloc.valid_by_superzone() {
+        let id = SuperzoneId(index);
+        if valid > 0 && core.alloc.zones.state(id) == SuperzoneState::Free {
             let problem = format!("free, with {valid} blocks in use");
             log.mended("superzone descriptor", (0, index.to_string()), problem, "not free");
-            core.zones.mark_full(id);
+            core.alloc.zones.mark_full(id);
         }
     }
     Ok(owners)
 }
 
 fn is_in_segment(inner: &Rc<Inner>, entry: &NatEntry) -> bool {
-    inner.core.borrow().segment_of(entry.addr.get()).is_some()
+    inner.core.borrow().alloc.segment_of(entry.addr.get()).is_some()
 }
 
 /// Marks what a node leads to as in use.
@@ -252,10 +252,10 @@ fn mark(
 ) {
     let core = &mut *inner.core.borrow_mut();
     let mut own = |addr: u32, slot: u16| {
-        let stream = core.stream_at(addr);
+        let stream = core.alloc.stream_at(addr);
         core.set_valid(addr, true, stream);
-        let open = core.segment_of(addr).is_some_and(|(superzone, _, _)| {
-            core.zones.state(SuperzoneId(superzone)) == SuperzoneState::Active
+        let open = core.alloc.segment_of(addr).is_some_and(|(superzone, _, _)| {
+            core.alloc.zones.state(SuperzoneId(superzone)) == SuperzoneState::Active
         });
         if open {
             owners.insert(addr, SummaryEntry { node: nid.into(), slot: slot.into() });
@@ -329,14 +329,14 @@ async fn adopt(
 /// Every node on the drive, by id.
 async fn scan(inner: &Rc<Inner>, found: &Found) -> BTreeMap<u32, Vec<Candidate>> {
     let mut candidates: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
-    let superzones = inner.core.borrow().zones.total();
+    let superzones = inner.core.borrow().alloc.zones.total();
     for superzone in 0..superzones {
         let id = SuperzoneId(superzone);
         let (free, stripe) = {
             let core = inner.core.borrow();
-            (core.zones.state(id) == SuperzoneState::Free, core.stripe(superzone))
+            (core.alloc.zones.state(id) == SuperzoneState::Free, core.alloc.stripe(superzone))
         };
-        if free || inner.core.borrow().zones.width(id) == 0 {
+        if free || inner.core.borrow().alloc.zones.width(id) == 0 {
             continue;
         }
         for segment in 0..stripe.segments() {
@@ -354,8 +354,8 @@ async fn scan_segment(
 ) {
     let (stripe, zones, geometry) = {
         let core = inner.core.borrow();
-        let zones = core.zones.get(SuperzoneId(superzone)).zones;
-        (core.stripe(superzone), zones, core.geometry.clone())
+        let zones = core.alloc.zones.get(SuperzoneId(superzone)).zones;
+        (core.alloc.stripe(superzone), zones, core.geometry.clone())
     };
     let addr = |v: u32| {
         let (column, offset) = stripe.place(v);
@@ -396,8 +396,8 @@ fn candidate(inner: &Rc<Inner>, at: BlockAddr, v: u32, page: &Page) -> Option<(u
     if head.checkpoint.get() > core.checkpoint.id {
         return None;
     }
-    let valid = core.segment_of(at.0).is_some_and(|(_, segment, block)| {
-        core.sit.get(segment).map[(block / 8) as usize] >> (block % 8) & 1 == 1
+    let valid = core.alloc.segment_of(at.0).is_some_and(|(_, segment, block)| {
+        core.alloc.sit.get(segment).map[(block / 8) as usize] >> (block % 8) & 1 == 1
     });
     let changed = match head.level {
         LEVEL_INODE => {
@@ -433,7 +433,7 @@ async fn summary(
     let stored = std::mem::take(&mut head.crc);
     let mut bytes = *page.bytes();
     bytes[..size_of::<SummaryHeader>()].copy_from_slice(head.as_bytes());
-    let generation = inner.core.borrow().zones.generation(SuperzoneId(superzone));
+    let generation = inner.core.borrow().alloc.zones.generation(SuperzoneId(superzone));
     let whole = head.magic.get() == SUMMARY_MAGIC
         && stored.get() == crc32c(&bytes)
         && (head.superzone.get(), head.segment.get()) == (superzone, segment)

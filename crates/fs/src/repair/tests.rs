@@ -312,12 +312,12 @@ fn a_wrong_sit_is_made_again() {
     let damage = async |inner: Rc<Inner>, _: Fs| -> Result<Vec<u32>> {
         let core = &mut *inner.core.borrow_mut();
         let used: Vec<u32> =
-            (0..core.sit.len()).filter(|s| core.sit.get(*s).valid.get() > 2).collect();
-        core.sit.update(used[0], |entry| entry.map[0] ^= 0x55);
-        let count = core.sit.get(used[0]).map.iter().map(|b| b.count_ones()).sum::<u32>();
-        core.sit.update(used[0], |entry| entry.valid = (count as u16).into());
+            (0..core.alloc.sit.len()).filter(|s| core.alloc.sit.get(*s).valid.get() > 2).collect();
+        core.alloc.sit.update(used[0], |entry| entry.map[0] ^= 0x55);
+        let count = core.alloc.sit.get(used[0]).map.iter().map(|b| b.count_ones()).sum::<u32>();
+        core.alloc.sit.update(used[0], |entry| entry.valid = (count as u16).into());
         let other = used[1 % used.len()];
-        core.sit.update(other, |entry| entry.valid = (entry.valid.get() + 3).into());
+        core.alloc.sit.update(other, |entry| entry.valid = (entry.valid.get() + 3).into());
         Ok(vec![])
     };
     case(damage, Expect { structure: "SIT entry", ..Expect::default() });
@@ -601,13 +601,14 @@ fn a_superzone_with_a_damaged_summary_is_emptied() {
         fs.sync().await?;
         let core = inner.core.borrow();
         let closed = (0..core.layout.superzones).find(|index| {
-            core.superzone_valid[*index as usize] > 10
-                && core.zones.state(SuperzoneId(*index)) == furrow_log::pool::SuperzoneState::Full
+            core.alloc.valid_in(*index) > 10
+                && core.alloc.zones.state(SuperzoneId(*index))
+                    == furrow_log::pool::SuperzoneState::Full
         });
         let index = closed.expect("a full superzone");
-        let stripe = core.stripe(index);
+        let stripe = core.alloc.stripe(index);
         let (column, offset) = stripe.place(stripe.summary_index(0));
-        let zone = core.zones.zone(SuperzoneId(index), column);
+        let zone = core.alloc.zones.zone(SuperzoneId(index), column);
         Ok(vec![BlockAddr::new(&core.geometry, zone, offset).0])
     };
     case(damage, Expect { structure: "summary", lost: &["/tall"], ..Expect::default() });

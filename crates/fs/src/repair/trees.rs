@@ -386,7 +386,7 @@ impl Walker<'_> {
         let core = self.inner.core.borrow();
         let Some((zone, offset)) = BlockAddr(addr).locate(&core.geometry) else { return false };
         let there = self.reports.get(zone.0 as usize);
-        core.segment_of(addr).is_some()
+        core.alloc.segment_of(addr).is_some()
             && there.is_some_and(|report| {
                 report.state == furrow_zone::ZoneState::Offline
                     || offset < written(report, &core.geometry)

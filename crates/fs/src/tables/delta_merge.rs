@@ -133,7 +133,7 @@ impl Core {
 
     /// The table pages that are stale now, of the tables of `log`.
     fn stale(&self, log: usize) -> BTreeSet<(usize, u32)> {
-        let stale = [self.nat.stale(), self.sit.stale()];
+        let stale = [self.nat.stale(), self.alloc.sit.stale()];
         let table_pages =
             |table: usize| stale[table].iter().map(move |table_page| (table, *table_page));
         self.tables_of(log).flat_map(table_pages).collect()
@@ -141,7 +141,7 @@ impl Core {
 
     /// Table pages a merge of `log` has still to write.
     pub(crate) fn merging(&self, log: usize) -> u32 {
-        let merging = [self.nat.merging().len() as u32, self.sit.merging().len() as u32];
+        let merging = [self.nat.merging().len() as u32, self.alloc.sit.merging().len() as u32];
         self.tables_of(log).map(|table| merging[table]).sum()
     }
 
@@ -160,7 +160,7 @@ impl Core {
         for table in self.tables_of(log) {
             match table {
                 0 => self.nat.begin_merge(of(0)),
-                _ => self.sit.begin_merge(of(1)),
+                _ => self.alloc.sit.begin_merge(of(1)),
             }
         }
         self.counters.merges += 1;
@@ -210,7 +210,7 @@ impl Core {
         for table in self.tables_of(log) {
             match table {
                 0 => self.nat.unmerge(),
-                _ => self.sit.unmerge(),
+                _ => self.alloc.sit.unmerge(),
             }
         }
         self.logs[log].merging = false;
@@ -218,7 +218,7 @@ impl Core {
 
     /// Table pages of the tables of `log`.
     fn unit_count(&self, log: usize) -> u32 {
-        let existing = [self.nat.existing(), self.sit.existing()];
+        let existing = [self.nat.existing(), self.alloc.sit.existing()];
         self.tables_of(log).map(|table| existing[table]).sum()
     }
 
@@ -267,7 +267,8 @@ impl Core {
                 table_pages
                     .extend(taken.into_iter().map(|(u, e)| (table, u, e.as_bytes().to_vec())));
             } else {
-                let taken = if all { self.sit.take_all() } else { self.sit.take_behind() };
+                let taken =
+                    if all { self.alloc.sit.take_all() } else { self.alloc.sit.take_behind() };
                 table_pages
                     .extend(taken.into_iter().map(|(u, e)| (table, u, e.as_bytes().to_vec())));
             }
@@ -312,7 +313,8 @@ impl Core {
         let count = (BATCH / self.layout.unit_blocks).max(1) as usize;
         let mut batch = Vec::new();
         for table in self.tables_of(log) {
-            let left = if table == TABLES[0] { self.nat.merging() } else { self.sit.merging() };
+            let left =
+                if table == TABLES[0] { self.nat.merging() } else { self.alloc.sit.merging() };
             let room = count - batch.len();
             batch.extend(left.iter().take(room).map(|table_page| (table, *table_page)));
         }
@@ -338,7 +340,7 @@ impl Core {
         if table == TABLES[0] {
             self.nat.merged(table_page).map(|entries| entries.as_bytes().to_vec())
         } else {
-            self.sit.merged(table_page).map(|entries| entries.as_bytes().to_vec())
+            self.alloc.sit.merged(table_page).map(|entries| entries.as_bytes().to_vec())
         }
     }
 

@@ -7,7 +7,7 @@
 //!
 //! A checkpoint takes its snapshot by sharing table pages ([`Rc`]); a later change copies.
 
-use crate::audit::{at_most, contradiction, holds, same};
+use crate::accounts::{at_most, contradiction, holds, same};
 use crate::format::{NatEntry, SitEntry};
 use furrow_zone::Result;
 use std::collections::BTreeSet;

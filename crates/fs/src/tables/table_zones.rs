@@ -308,17 +308,17 @@ impl Core {
             return false;
         }
         let pending = self.table_zones.pending.iter();
-        let pending: u32 = pending.map(|id| self.zones.width(SuperzoneId(*id))).sum();
+        let pending: u32 = pending.map(|id| self.alloc.zones.width(SuperzoneId(*id))).sum();
         let total = self.table_zones.total() + pending;
         let enough =
             |more: &u32| self.layout.nodes_in(total + more * self.layout.width) > self.ids.limit();
-        let Some(more) = (0..self.zones.free_count()).find(enough) else { return false };
-        let wanted = self.kept(false) + u64::from(more) * u64::from(self.superzone_blocks());
-        if self.zones.free_count() < RESERVE + more || !self.has_spare(wanted) {
+        let Some(more) = (0..self.alloc.zones.free_count()).find(enough) else { return false };
+        let wanted = self.kept(false) + u64::from(more) * u64::from(self.alloc.superzone_blocks());
+        if self.alloc.zones.free_count() < RESERVE + more || !self.has_spare(wanted) {
             return false;
         }
         for _ in 0..more {
-            let Some(id) = self.zones.allocate_for_tables() else { return false };
+            let Some(id) = self.alloc.zones.allocate_for_tables() else { return false };
             self.table_zones.pending.push(id.0);
             self.counters.table_superzones_taken += 1;
         }
@@ -331,7 +331,7 @@ impl Core {
         for superzone in superzones {
             self.table_zones.pending.retain(|pending| pending != superzone);
             self.table_zones.superzones.insert(*superzone);
-            for zone in self.zones.get(SuperzoneId(*superzone)).zones {
+            for zone in self.alloc.zones.get(SuperzoneId(*superzone)).zones {
                 self.table_zones.zones.insert(zone, Use::Empty);
             }
         }
@@ -345,7 +345,7 @@ impl Core {
         let limit = self.ids.limit();
         let free = self.ids.free_count();
         let used = self.less("NodeIds::free", limit.into(), free.into()) as u32;
-        let plenty = 2 * self.kept(false) + u64::from(self.superzone_blocks());
+        let plenty = 2 * self.kept(false) + u64::from(self.alloc.superzone_blocks());
         if used > limit / 2 && self.tables_can_grow() && self.has_spare(plenty) {
             self.grow_tables();
         }
@@ -357,7 +357,7 @@ impl Core {
             return None;
         }
         let empty = |zone: &ZoneId| self.table_zones.zones.get(zone) == Some(&Use::Empty);
-        let zones_of = |id: &SuperzoneId| self.zones.get(*id).zones;
+        let zones_of = |id: &SuperzoneId| self.alloc.zones.get(*id).zones;
         let mut superzones = self.table_zones.superzones.iter().rev().map(|id| SuperzoneId(*id));
         let last = superzones.find(|id| zones_of(id).iter().all(empty))?;
         let zones = zones_of(&last);
@@ -378,7 +378,7 @@ impl Core {
 
     /// Blocks of zones that the tables have of the main area.
     pub(crate) fn table_superzone_blocks(&self) -> u64 {
-        self.zones.blocks(SuperzoneState::Tables)
+        self.alloc.zones.blocks(SuperzoneState::Tables)
     }
 
     /// Blocks of table pages that are in use.

@@ -15,7 +15,7 @@
 
 mod name_table;
 
-use crate::audit::same;
+use crate::accounts::same;
 use crate::tree::dirent::{self, BLOCK};
 use crate::types::Kind;
 use furrow_zone::Result;

@@ -355,12 +355,12 @@ mod tests {
             let core = &mut *fs.0.core.borrow_mut();
             assert_eq!(core.cache.dirty_pages(), 0);
             // Beyond what must stay there is room for the leaves; then for the inode as well.
-            let beyond = (core.room() - core.recovery_needs()) as u32;
-            core.space.cleaning = beyond - 32;
+            let beyond = (core.alloc.room() - core.recovery_needs()) as u32;
+            core.alloc.cleaning = beyond - 32;
             let blocks = 32 * LEAF_POINTERS as u64;
             let refused = core.drop_blocks(ino, 0..blocks);
             assert!(matches!(refused, Err(NotApplied::Blocked(Blocked::Space(_)))), "{refused:?}");
-            core.space.cleaning = beyond - 33;
+            core.alloc.cleaning = beyond - 33;
             assert!(core.drop_blocks(ino, 0..blocks).is_ok());
             assert_eq!(core.cache.dirty_pages(), 33, "32 leaves and the inode");
             Ok(())

@@ -1,41 +1,62 @@
 //! The audit of heads' permits, and what other audits need to know of a head.
 
-use super::Streams;
-use crate::audit::at_most;
+use crate::accounts::at_most;
+use crate::alloc::Allocator;
 use furrow_log::budget::Permit;
 use furrow_zone::Result;
 
-/// What a head may do: see [`Streams::turn`].
+/// What a head may do: see [`Allocator::turn`].
 pub(crate) struct TurnState {
     pub(crate) closing: bool,
     pub(crate) permits: Option<u32>,
 }
 
-impl Streams {
+impl Allocator {
     /// What a head may do.
     pub(crate) fn turn(&self, head: usize) -> TurnState {
-        let turn = &self.turns[head];
+        let turn = &self.cursors[head];
         TurnState { closing: turn.closing, permits: turn.permit.as_ref().map(Permit::count) }
+    }
+
+    /// What the checkpoint under way covers against all there is.
+    ///
+    /// # Errors
+    /// `Internal`, with the account.
+    pub(crate) fn audit_snapshot(&self) -> Result<()> {
+        let (all, covered) = (self.allocated.len(), self.allocated_in_snapshot);
+        at_most(format_args!("allocated_in_snapshot"), all, covered)?;
+        let (all, covered) = (self.at_risk, self.at_risk_in_snapshot);
+        at_most(format_args!("at_risk_in_snapshot"), all, covered)
     }
 
     /// The budget against the permits that logs and heads hold.
     ///
     /// # Errors
     /// `Internal`, with the account.
-    pub(crate) fn audit(&self) -> Result<()> {
-        let heads = self.turns.iter().filter_map(|turn| turn.permit.as_ref());
-        let held: u32 = heads.chain(&self.reserved).map(Permit::count).sum();
-        let taken = self.budget.total() - self.budget.available();
+    pub(crate) fn audit_permits(&self) -> Result<()> {
+        let heads = self.cursors.iter().filter_map(|turn| turn.permit.as_ref());
+        let held: u32 = heads.chain(&self.streams.reserved).map(Permit::count).sum();
+        let taken = self.streams.budget.total() - self.streams.budget.available();
         // Others are held until the writes of a superzone that was left are over.
         at_most(format_args!("permits of heads and logs, by the budget"), taken, held)?;
-        self.budget.audit()
+        self.streams.budget.audit()
     }
 }
 
 #[cfg(test)]
-impl Streams {
+impl Allocator {
     /// Loses the permits of a head.
     pub(crate) fn corrupt_permit(&mut self, head: usize) {
-        drop(self.turns[head].permit.take());
+        drop(self.cursors[head].permit.take());
+    }
+
+    /// Forgets what is valid in a superzone.
+    pub(crate) fn corrupt_valid(&mut self, superzone: u32) {
+        self.superzone_valid[superzone as usize] = 0;
+    }
+
+    /// The head of that number.
+    pub(crate) fn corrupt_head(&mut self, head: usize) -> &mut super::Head {
+        &mut self.cursors[head].head
     }
 }

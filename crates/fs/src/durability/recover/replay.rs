@@ -293,7 +293,7 @@ pub(crate) async fn replay_nodes(
         core.cache.remove(&crate::tree::cache::Key::Node(nid));
         core.ids.claim(nid);
         core.nat.update(nid, |e| *e = entry);
-        let stream = |core: &Core, addr| core.stream_at(addr);
+        let stream = |core: &Core, addr| core.alloc.stream_at(addr);
         let mut own = |core: &mut Core, addr: u32, slot: u16| {
             let stream = stream(core, addr);
             core.set_valid(addr, true, stream);

@@ -1,7 +1,7 @@
 //! The audit of the cache: its indexes, lists and counts against its slots.
 
 use super::{Cache, Entry, Key, NIL, Slot, family_key};
-use crate::audit::{contradiction, holds, same};
+use crate::accounts::{contradiction, holds, same};
 use furrow_zone::Result;
 
 impl Cache {

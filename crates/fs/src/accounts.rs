@@ -1,0 +1,55 @@
+//! Comparing accounts: the errors of accounts that contradict each other.
+
+use furrow_log::audit::broken;
+use furrow_zone::{Error, Result};
+use std::cell::OnceCell;
+use std::fmt::{Arguments, Display};
+
+/// The error of an account that contradicts another one.
+pub(crate) fn contradiction(account: Arguments<'_>, expected: Arguments<'_>) -> Error {
+    broken(&account.to_string(), format!("expected {expected}"))
+}
+
+/// An account must be `expected`.
+pub(crate) fn same<T: PartialEq + Display>(
+    account: Arguments<'_>,
+    expected: T,
+    found: T,
+) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(contradiction(account, format_args!("{expected}, found {found}")))
+}
+
+/// An account must not be above `most`.
+pub(crate) fn at_most<T: PartialOrd + Display>(
+    account: Arguments<'_>,
+    most: T,
+    found: T,
+) -> Result<()> {
+    if found <= most {
+        return Ok(());
+    }
+    Err(contradiction(account, format_args!("at most {most}, found {found}")))
+}
+
+/// What is said of an account must hold.
+pub(crate) fn holds(condition: bool, account: Arguments<'_>, expected: &str) -> Result<()> {
+    if condition {
+        return Ok(());
+    }
+    Err(contradiction(account, format_args!("{expected}, found otherwise")))
+}
+
+/// What is left of an account of `from` when `by` is taken. More taken than there was is a defect
+/// of the engine: a debug build stops, another one goes read-only after this step.
+pub(crate) fn less(noted: &OnceCell<Error>, account: &str, from: u64, by: u64) -> u64 {
+    from.checked_sub(by).unwrap_or_else(|| {
+        let error =
+            contradiction(format_args!("{account}"), format_args!("{by} at least, found {from}"));
+        debug_assert!(false, "{error}");
+        let _ = noted.set(error);
+        0
+    })
+}

@@ -1,0 +1,92 @@
+//! Closing superzones before they are full: those of parked heads, and one that cleaning empties.
+
+use crate::core::Inner;
+use furrow_log::pool::SuperzoneId;
+use furrow_zone::{Result, ZoneId};
+use std::rc::Rc;
+
+impl Inner {
+    /// Closes a parked superzone if another stream lacks its permits, or if it pays; `idle` says
+    /// that nothing is written.
+    pub(crate) fn close_parked(self: &Rc<Self>, idle: bool) {
+        if self.closing.get() {
+            return;
+        }
+        let (head, zones) = {
+            let core = &mut *self.core.borrow_mut();
+            let dirty = core.cache.dirty_pages() as u64;
+            let Some(head) = core.alloc.head_to_close(idle, dirty) else { return };
+            let zones = core.alloc.begin_closing(head);
+            core.carry_out();
+            (head, zones)
+        };
+        if zones.is_empty() {
+            return;
+        }
+        let inner = self.clone();
+        self.rt.spawn_detached(async move {
+            if let Err(error) = inner.close(head, zones).await {
+                inner.fail(&error);
+            }
+        });
+    }
+
+    /// See [`Allocator::adopt_head`](crate::alloc::Allocator).
+    pub(crate) async fn adopt_head(self: &Rc<Self>, head: usize) -> Result<()> {
+        let zones = {
+            let core = &mut *self.core.borrow_mut();
+            let zones = core.alloc.adopt_head(head);
+            core.carry_out();
+            zones
+        };
+        if zones.is_empty() { Ok(()) } else { self.close(head, zones).await }
+    }
+
+    /// Closes the superzone a head writes to: the head goes on in another.
+    pub(crate) async fn leave_head(self: &Rc<Self>, superzone: SuperzoneId) -> Result<()> {
+        let (head, zones) = {
+            let core = &mut *self.core.borrow_mut();
+            let Some(head) = core.alloc.head_of(superzone.0) else { return Ok(()) };
+            core.alloc.pad_segment(head);
+            // Padding may have ended it.
+            if core.alloc.head_of(superzone.0) != Some(head) {
+                core.carry_out();
+                return Ok(());
+            }
+            let zones = core.alloc.begin_closing(head);
+            core.carry_out();
+            (head, zones)
+        };
+        let mark = self.core.borrow().writer.mark();
+        self.wait_durable_or_relocated(mark).await?;
+        self.close(head, zones).await
+    }
+
+    async fn close(self: &Rc<Self>, head: usize, zones: Vec<ZoneId>) -> Result<()> {
+        let writer = self.core.borrow().writer.clone();
+        for zone in zones {
+            writer.close(zone).await?;
+        }
+        {
+            let core = &mut *self.core.borrow_mut();
+            match core.alloc.end_closing(head) {
+                true => core.counters.superzones_finished += 1,
+                false => core.counters.superzones_closed += 1,
+            }
+        }
+        self.progress.notify_all();
+        Ok(())
+    }
+
+    /// Waits until no superzone is being closed: whoever mounts next must find its zones as they
+    /// will be.
+    pub(crate) async fn closed(&self) {
+        let closing = || {
+            let core = self.core.borrow();
+            core.failed.is_none() && core.alloc.is_closing()
+        };
+        while closing() {
+            self.progress.wait().await;
+        }
+    }
+}
