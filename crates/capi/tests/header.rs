@@ -58,6 +58,6 @@ fn the_header_is_what_the_code_says() {
     assert!(
         found == kept,
         "include/furrow.h is not what the code says: make it with \
-         FURROW_WRITE_HEADER=1 cargo test -p furrow-capi --test header"
+         FURROW_WRITE_HEADER=1 cargo test -p furrow-capi header"
     );
 }

@@ -5,7 +5,7 @@
 //! right again, so that only what fsck knows of the field's meaning can detect it: what it cannot
 //! is listed in [`FREE`], with the reason, and nothing else may go undetected.
 //!
-//! `cargo test -p furrow-fs --test fsck_fields -- --nocapture` prints the table.
+//! `cargo test -p furrow-fs fsck_fields -- --nocapture` prints the table.
 
 #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 

@@ -2,12 +2,12 @@
 //!
 //! Each file here is a module: one program links once what a program per file would link each time.
 
-mod damage;
-mod fs;
-mod ledger;
+mod fs_crash;
+mod fs_damage;
+mod fs_sim;
+mod kv;
+mod kv_recorded;
+mod log;
 mod raid;
-mod recorded;
-mod simulate;
-mod starved;
-mod store;
+mod raid_full;
 mod toy;
