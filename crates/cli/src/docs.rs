@@ -1,4 +1,4 @@
-//! `furrow docs`: manual pages and completions, made from the command line itself. For packages.
+//! Manual pages and completions, made from the command line: the hidden subcommand `docs`.
 
 use crate::helper;
 use anyhow::{Context as _, Result};

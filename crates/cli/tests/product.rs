@@ -1,6 +1,6 @@
 //! Product and laboratory are apart: the programs and libraries that are installed do not depend on
-//! the crates of experiments and simulation, no engine hands names of them on, and the command holds
-//! none of the names of defects.
+//! the crates of experiments and simulation, no engine hands names of them on, and the command has
+//! none of the names of defects in it.
 
 #![allow(
     clippy::disallowed_methods,

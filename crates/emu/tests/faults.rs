@@ -1,4 +1,5 @@
-//! Each fault does what the table at the top of `zone/src/fault.rs` says, where and when it is meant to.
+//! Each fault does what the table at the top of `zone/src/fault.rs` says, where and when it is
+//! meant to.
 #![allow(clippy::disallowed_methods, reason = "images are files")]
 
 use crate::common::*;
