@@ -1,5 +1,7 @@
 //! Making an array, and putting one together from its drives.
 
+pub(crate) mod steps;
+
 use crate::checkpoint::{Image, State};
 use crate::drive::{Drive, Found, newest_state, reports, ring_start};
 use crate::format::{ArrayBody, MAPPED, MemberEntry, NONE, SegmentEntry};
@@ -351,7 +353,6 @@ fn start(
         uuid: start.uuid,
         created: start.created,
         options: options.clone(),
-        members,
         segments: RefCell::new(segments),
         map: RefCell::new(Map::new(image.root.clone())),
         paging: crate::paging::Paging::new(options.map_memory),
@@ -371,9 +372,9 @@ fn start(
         wanted: Notify::new(),
         in_flight: Cell::new(0),
         idle: Notify::new(),
-        ending: Cell::new(0),
+        ending: RefCell::default(),
         quiesced: Cell::new(0),
-        rebuild: crate::rebuild::State::default(),
+        rebuild: crate::rebuild::State::of(&members),
         spares: RefCell::default(),
         news: crate::event::Events::default(),
         noting: Cell::new(false),
@@ -386,6 +387,7 @@ fn start(
         watchdog: watchdog.clone(),
         recovered: Cell::default(),
         scrub_stops: Cell::default(),
+        members,
         config,
         shape,
     }))
@@ -396,12 +398,6 @@ pub(crate) struct Given {
     pub(crate) device: Rc<dyn ZonedDevice>,
     pub(crate) found: Found,
     zones: Vec<ZoneReport>,
-}
-
-/// One that has been a member.
-struct Candidate {
-    given: Given,
-    parsed: Parsed,
 }
 
 /// Puts an array together from its drives, in any order, and in service. Members that are not
@@ -421,310 +417,10 @@ pub async fn assemble(
     let watchdog = Watchdog::new(rt, options.drive_timeout);
     devices.iter().for_each(|device| watchdog.add(device));
     for _ in 1..TRIES {
-        if let Some(volume) = put_together((rt, &watchdog), &devices, options, false).await? {
+        if let Some(volume) = steps::put_together(rt, &watchdog, &devices, options, false).await? {
             return Ok(volume);
         }
     }
-    let last = put_together((rt, &watchdog), &devices, options, true).await?;
+    let last = steps::put_together(rt, &watchdog, &devices, options, true).await?;
     Ok(last.expect("invariant: the last try says why not"))
-}
-
-/// One try; `None` if a drive was gone for a moment: it is to be tried again, unless it is the last
-/// try.
-async fn put_together(
-    (rt, watchdog): (&Rt, &Watchdog),
-    devices: &[Rc<dyn ZonedDevice>],
-    options: &Options,
-    last: bool,
-) -> Result<Option<Volume>> {
-    let (mut candidates, mut spares, mut unread) = (Vec::new(), Vec::new(), None);
-    for device in devices.iter().cloned() {
-        let (found, zones) = match find(&*device).await {
-            // A drive that does not answer is one that is missing.
-            Err(error) if error.kind() == ErrorKind::Io => {
-                unread = Some(error);
-                continue;
-            }
-            found => found?,
-        };
-        let given = Given { device, found, zones };
-        if given.found.is_spare() {
-            spares.push(given);
-            continue;
-        }
-        let parsed = parse(&given.found, &given.device.name())?;
-        candidates.push(Candidate { given, parsed });
-    }
-    let Some(best) = newest(&candidates) else {
-        let what = if spares.is_empty() { "no drives" } else { "only spares" };
-        let none = Error::new(ErrorKind::Invalid, format!("{what} are given"));
-        return Err(unread.unwrap_or(none));
-    };
-    let order = match_members(&candidates, best).map_err(|error| match &unread {
-        Some(unread) => Error::new(error.kind(), format!("{error} ({unread})")),
-        None => error,
-    })?;
-    let authority = &candidates[best];
-    let config = authority.parsed.config();
-    let geometry = authority.given.device.geometry();
-    let shape = authority
-        .parsed
-        .shape(geometry.conventional_zones + crate::format::RING_ZONES)
-        .map_err(|error| error.at(authority.given.device.name()))?;
-    let entries = authority.parsed.members.clone();
-    let header = authority.given.found.header;
-    let records = candidates.iter().map(|c| c.given.found.header.sequence.get()).max();
-    let (body, image) = (authority.parsed.body, authority.parsed.image.clone());
-    let mut slots: Vec<Option<Given>> = entries.iter().map(|_| None).collect();
-    let name = authority.given.device.name();
-    for (candidate, index) in candidates.into_iter().zip(order) {
-        slots[index] = Some(candidate.given);
-    }
-    let mut waiting = Vec::new();
-    for given in spares {
-        match hot_spare::seat_of(&given, (&name, header.object), &entries)? {
-            Some(index) if slots[index].is_none() => slots[index] = Some(given),
-            None if !waiting.contains(&given.found.header.device) => {
-                check_device(&*given.device, &shape, &config)?;
-                waiting.push(given.found.header.device);
-            }
-            _ => {
-                let what = format!(
-                    "{} is a spare that is there once more: a copy, or given twice",
-                    given.device.name()
-                );
-                return Err(Error::new(ErrorKind::Invalid, what));
-            }
-        }
-    }
-    let (mut members, mut zones, mut lost) = (Vec::new(), Vec::new(), false);
-    for (entry, candidate) in entries.iter().zip(slots) {
-        let state = MemberState::from_byte(entry.state).unwrap_or(MemberState::Failed);
-        let events = entry.events.get();
-        let Some(candidate) = candidate else {
-            lost |= state != MemberState::Failed;
-            members.push(member(entry.uuid, MemberState::Failed, (events, 0), None));
-            zones.push(Vec::new());
-            continue;
-        };
-        let Given { device, found, zones: reports } = candidate;
-        check_device(&*device, &shape, &config)?;
-        let drive = Drive::open(rt, device, &reports, found.ring, options)?;
-        let recorded = if found.is_spare() { 0 } else { found.header.sequence.get() };
-        members.push(member(entry.uuid, state, (events, recorded), Some(drive)));
-        zones.push(reports);
-    }
-    let begin = Start {
-        uuid: header.object,
-        created: body.created.get(),
-        events: body.events.get() + u64::from(lost),
-        epoch: header.epoch.get() + 1,
-        records: records.unwrap_or(0) + 1,
-        checkpoint: header.checkpoint.get(),
-    };
-    let volume = start((rt, watchdog), (config, shape), members, options, begin, image.clone());
-    *volume.0.spares.borrow_mut() = waiting;
-    if lost {
-        match volume.foresee_in_doubt(&zones, &image).await {
-            Err(_) if volume.has_missed() && !last => return Ok(None),
-            foreseen => foreseen?,
-        }
-        // Before anything is written without them: else they could come back as if nothing were.
-        volume.write_state(false).await;
-        volume.check_alive()?;
-    }
-    match volume.recover(&zones, &image).await {
-        Err(_) if volume.has_missed() && !last => return Ok(None),
-        recovered => recovered?,
-    }
-    volume.serve();
-    Ok(Some(volume))
-}
-
-fn check_device(device: &dyn ZonedDevice, shape: &Shape, config: &Config) -> Result<()> {
-    let geometry = device.geometry();
-    config.check_permits(&format!("{} has", device.name()), geometry)?;
-    let capacity = furrow_log::address::blocks_per_zone(geometry);
-    if MetaPlace::of(geometry) != shape.meta {
-        let than = shape.meta.with_or_without();
-        return Err(Error::new(
-            ErrorKind::WrongFormat,
-            format!(
-                "{}: {} out-of-band bytes, the array was made on drives {than} an out-of-band \
-                 area: not the drive it says it is, or formatted since",
-                device.name(),
-                geometry.oob_bytes
-            ),
-        ));
-    }
-    if capacity == shape.capacity && geometry.zones >= shape.zones {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::WrongFormat,
-        format!(
-            "{}: {} zones of {capacity} blocks, the array was made on {} of {}: not the drive it \
-             says it is",
-            device.name(),
-            geometry.zones,
-            shape.zones,
-            shape.capacity
-        ),
-    ))
-}
-
-/// Which of the drives knows best what became of the array: the one with the most events, and the
-/// newest record. But one that counts another among its members is behind it, whatever it has seen,
-/// if the other went on without it: nothing was acknowledged that the other did not know of.
-fn newest(candidates: &[Candidate]) -> Option<usize> {
-    let says = |one: &Candidate, other: &Candidate| {
-        let uuid = other.given.found.header.device;
-        let of = one.parsed.members.iter().find(|member| member.uuid == uuid);
-        of.map(|member| member.state == crate::format::member::FAILED)
-    };
-    let is_behind = |one: &Candidate| {
-        let ahead = |o: &Candidate| says(o, one) == Some(true) && says(one, o) == Some(false);
-        candidates.iter().any(ahead)
-    };
-    let rank = |c: &Candidate| (c.parsed.body.events.get(), c.given.found.header.sequence.get());
-    (0..candidates.len()).max_by_key(|i| (!is_behind(&candidates[*i]), rank(&candidates[*i])))
-}
-
-/// Which member each drive is; refuses what does not belong together.
-fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
-    let authority = &candidates[best];
-    let array = authority.given.found.header.object;
-    let name = |c: &Candidate| c.given.device.name();
-    let refuse = |kind, message| Err(Error::new(kind, message));
-    let (mut order, mut behind): (Vec<usize>, Vec<stale_members::Behind>) = Default::default();
-    for candidate in candidates {
-        let (uuid, object) =
-            (candidate.given.found.header.device, candidate.given.found.header.object);
-        if object != array {
-            return refuse(
-                ErrorKind::WrongFormat,
-                format!(
-                    "{} is of array {object}, {} of array {array}: assemble one at a time",
-                    name(candidate),
-                    name(authority)
-                ),
-            );
-        }
-        let index = authority.parsed.members.iter().position(|member| member.uuid == uuid);
-        let Some(index) = index else {
-            return refuse(
-                ErrorKind::Invalid,
-                format!(
-                    "{} was a member of array {array} and has been replaced: leave it out",
-                    name(candidate)
-                ),
-            );
-        };
-        if order.contains(&index) {
-            return refuse(
-                ErrorKind::Invalid,
-                format!("{} is member {index} once more: a copy, or given twice", name(candidate)),
-            );
-        }
-        let entry = &authority.parsed.members[index];
-        if MemberState::from_byte(entry.state) == Some(MemberState::Failed) {
-            return refuse(
-                ErrorKind::Invalid,
-                format!(
-                    "{} is stale: the array went on without it (event {} of {}): leave it out, and \
-                     give it back with `furrow raid replace`",
-                    name(candidate),
-                    entry.events,
-                    authority.parsed.body.events
-                ),
-            );
-        }
-        let mine = authority.parsed.body.member.get() as usize;
-        // What it says of a drive that was there before the authority took its place counts not.
-        let mut theirs = candidate.parsed.members.get(mine).into_iter();
-        let known = authority.given.found.header.device;
-        if theirs.any(|m| m.uuid == known && m.state == crate::format::member::FAILED) {
-            return refuse(
-                ErrorKind::Invalid,
-                format!(
-                    "{} and {} have each gone on without the other: leave one of the halves out",
-                    name(candidate),
-                    name(authority)
-                ),
-            );
-        }
-        let (header, known) = (&candidate.given.found.header, &authority.given.found.header);
-        let (record, least) = (header.sequence.get(), stale_members::known(known, entry));
-        if record < least {
-            behind.push(stale_members::Behind { name: name(candidate), index, record, least });
-        } else if header.sequence == known.sequence && candidate.differs(authority) {
-            return refuse(
-                ErrorKind::Invalid,
-                format!(
-                    "{} and {} have each gone on without the other, one of them with older images \
-                     of drives: leave out those of one history",
-                    name(candidate),
-                    name(authority)
-                ),
-            );
-        }
-        order.push(index);
-    }
-    if !behind.is_empty() {
-        let states: Vec<_> = authority.parsed.members.iter().map(|m| m.state).collect();
-        let up = |index: usize| {
-            states[index] == crate::format::member::ACTIVE
-                && order.contains(&index)
-                && !behind.iter().any(|b| b.index == index)
-        };
-        let level = Level::from_byte(authority.parsed.body.level);
-        let placement = Placement::new(
-            level.expect("invariant: checked when parsed"),
-            authority.parsed.body.drives.get(),
-        )?;
-        let enough = placement.recoverable(|chunk| up(placement.drive(0, chunk) as usize));
-        return Err(stale_members::refusal(&behind, &name(authority), enough));
-    }
-    check_missing(candidates, best, &order)?;
-    Ok(order)
-}
-
-impl Candidate {
-    /// Whether a state record of the same number is another one.
-    fn differs(&self, other: &Candidate) -> bool {
-        let of = |candidate: &Candidate| {
-            let (header, body) = (candidate.given.found.header, candidate.parsed.body);
-            let next = (body.next_sequence, body.next_segment);
-            (header.epoch, header.checkpoint, body.events, next)
-        };
-        of(self) != of(other)
-    }
-}
-
-/// Refuses to start without so many members that data is missing.
-fn check_missing(candidates: &[Candidate], best: usize, order: &[usize]) -> Result<()> {
-    let parsed = &candidates[best].parsed;
-    let level = Level::from_byte(parsed.body.level).expect("invariant: checked when parsed");
-    let placement = Placement::new(level, parsed.body.drives.get())?;
-    let given = |chunk: u32| {
-        let index = placement.drive(0, chunk) as usize;
-        let state = MemberState::from_byte(parsed.members[index].state);
-        // One that is being rebuilt does not have everything.
-        order.contains(&index) && state == Some(MemberState::Active)
-    };
-    if placement.recoverable(given) {
-        return Ok(());
-    }
-    let gone: Vec<String> = (0..parsed.members.len())
-        .filter(|index| !order.contains(index))
-        .map(|index| format!("{index} ({})", parsed.members[index].uuid))
-        .collect();
-    Err(Error::new(
-        ErrorKind::Invalid,
-        format!(
-            "{level} on {} drives cannot do without members {}: give their drives too",
-            placement.n,
-            gone.join(", ")
-        ),
-    ))
 }

@@ -1,9 +1,9 @@
 //! Checkpoints: they bound what recovery has to read.
 //!
-//! At the *snapshot* stripes are quiesced: none is in flight while the segment table and the mapping
-//! blocks that changed are copied. Then stripes resume. The mapping blocks are written as blocks of
-//! the volume are; then a state record on every member lists where each mapping block is. Recovery
-//! starts from that record and reads the rows that were written after the snapshot.
+//! At the *snapshot* stripes are quiesced: none is in flight while the segment table and the
+//! mapping blocks that changed are copied. Then stripes resume. The mapping blocks are written as
+//! blocks of the volume are; then a state record on every member lists where each mapping block is.
+//! Recovery starts from that record and reads the rows that were written after the snapshot.
 //!
 //! The same record is written, with the last checkpoint's content, when a member fails.
 
@@ -26,6 +26,10 @@ pub(crate) struct Image {
 }
 
 /// The state of checkpointing.
+///
+/// Invariants
+/// - The newest durable checkpoint is none that is still to come: `id` is at most `snapshots`.
+/// - A mapping block that `replaced` or `unnamed` lists is counted in its segment's `leaves`.
 pub(crate) struct State {
     /// The newest durable checkpoint.
     pub(crate) id: Cell<u64>,
@@ -34,6 +38,8 @@ pub(crate) struct State {
     /// Mapping blocks, and the numbers they had, that the newest durable checkpoint may name and
     /// the root does not.
     pub(crate) replaced: RefCell<Vec<(u32, u32)>>,
+    /// Those of them that the checkpoint does not name whose record is being written.
+    pub(crate) unnamed: RefCell<Vec<(u32, u32)>>,
     pub(crate) image: RefCell<Image>,
     /// Blocks written when it was taken.
     pub(crate) written: Cell<u64>,
@@ -47,6 +53,7 @@ impl State {
             id: Cell::new(id),
             snapshots: Cell::new(id),
             replaced: RefCell::default(),
+            unnamed: RefCell::default(),
             image: RefCell::new(image),
             written: Cell::new(0),
             one: Semaphore::new(1),
@@ -66,6 +73,13 @@ impl Volume {
         let _one = state.one.acquire(1).await;
         let writes = self.0.paging.writes.acquire(1).await;
         self.quiesce().await;
+        if cfg!(debug_assertions)
+            && let Err(error) = self.audit()
+        {
+            self.resume();
+            self.die(error.clone());
+            return Err(error);
+        }
         state.snapshots.set(state.snapshots.get() + 1);
         let snapshot = state.snapshots.get();
         let pages = &self.0.pages;
@@ -84,18 +98,20 @@ impl Volume {
         self.flush_drives().await?;
         let replaced = std::mem::take(&mut *state.replaced.borrow_mut());
         let named = |(leaf, number): &(u32, u32)| root[*leaf as usize] == *number;
-        let (stay, replaced): (Vec<_>, Vec<_>) = replaced.into_iter().partition(named);
+        let (stay, unnamed): (Vec<_>, Vec<_>) = replaced.into_iter().partition(named);
         state.replaced.borrow_mut().extend(stay);
+        state.unnamed.borrow_mut().extend(unnamed);
         *state.image.borrow_mut() = Image { entries, root, sequence, next_segment };
         state.id.set(snapshot);
         self.write_state(clean).await;
         if let Some(error) = self.failed() {
             return Err(error);
         }
-        let mut segments = self.0.segments.borrow_mut();
-        for (_, number) in replaced {
-            segments[self.0.shape.slot(number) as usize].leaves -= 1;
+        for (_, number) in state.unnamed.take() {
+            let slot = self.0.shape.slot(number);
+            self.lower_in(slot, "mapping blocks", |segment| &mut segment.leaves);
         }
+        let mut segments = self.0.segments.borrow_mut();
         for segment in segments.iter_mut().filter(|segment| segment.needed <= snapshot) {
             segment.needed = 0;
         }
@@ -118,7 +134,7 @@ impl Volume {
 
     /// Ends one [`Volume::quiesce`].
     pub(crate) fn resume(&self) {
-        self.0.quiesced.set(self.0.quiesced.get() - 1);
+        self.lower("checkpoints that hold stripes back", &self.0.quiesced);
         for stream in &self.0.streams {
             self.dispatch_ready(&stream.writer);
         }

@@ -11,7 +11,6 @@ use crate::map::Map;
 use crate::member::MemberState;
 use crate::shape::internal_chunk;
 use crate::volume::{Segment, SegmentState, Volume};
-use furrow_log::pool::ReleaseProof;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 
 impl Volume {
@@ -97,13 +96,9 @@ impl Volume {
         segment.zones[index as usize] = None;
         drop(segments);
         self.tell(Event::ZoneLost { member: index, zone: zone.0 });
-        if let Some(owner) = drive.zones.owner(zone) {
-            self.0.rt.spawn_detached(async move {
-                let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
-                // It cannot be reset, and so leaves the pool.
-                let _ = drive.zones.release(owner, proof).await;
-            });
-        }
+        drive.note_loose(zone);
+        // It cannot be reset, and so leaves the pool.
+        self.0.rt.spawn_detached(async move { drop(drive.empty(zone).await) });
         self.0.wanted.notify_all();
     }
 
@@ -274,13 +269,15 @@ impl Volume {
     async fn release(&self, slot: u32) {
         let zones = self.0.segments.borrow()[slot as usize].zones.clone();
         let mut flights = Vec::new();
-        for (zone, member) in zones.iter().zip(&self.0.members) {
-            let (Some(zone), Some(drive)) = (*zone, member.drive()) else { continue };
+        for (index, zone) in zones.iter().enumerate() {
+            let drive = self.0.members[index].drive();
+            let (Some(zone), Some(drive), volume) = (*zone, drive, self.clone()) else { continue };
+            drive.note_loose(zone);
             flights.push(self.0.rt.spawn(async move {
-                let Some(owner) = drive.zones.owner(zone) else { return Ok(()) };
-                let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
-                // A zone that cannot be reset leaves the pool.
-                drive.zones.release(owner, proof).await
+                let emptied = drive.empty(zone).await;
+                // Another segment may be begun in it, while others of this one are still reset.
+                volume.0.segments.borrow_mut()[slot as usize].zones[index] = None;
+                emptied
             }));
         }
         let mut gone = false;
@@ -309,7 +306,7 @@ impl Volume {
         self.checkpoint(true).await?;
         // Once more, so that each member is known to have one: an older image of it is behind that.
         self.write_state(true).await;
-        while self.0.ending.get() > 0 {
+        while !self.0.ending.borrow().is_empty() {
             self.0.idle.wait().await;
         }
         self.0.stopped.set(true);

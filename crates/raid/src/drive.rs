@@ -18,7 +18,8 @@ use furrow_rt::{Pages, Pool, Rt};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, Status, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Permits a drive without a limit counts as having.
@@ -62,6 +63,12 @@ impl Found {
     }
 }
 
+/// A drive of the array.
+///
+/// Invariants
+/// - A zone of the pool that is full or active is of one segment, or in `loose`.
+/// - The permits that are held are those of zones in use, and of a segment or a rebuilt zone that
+///   is being begun.
 pub(crate) struct Drive {
     pub(crate) device: Rc<dyn ZonedDevice>,
     pub(crate) writer: Writer,
@@ -70,6 +77,9 @@ pub(crate) struct Drive {
     ring: Cell<u32>,
     /// The other zone of the ring holds something.
     other: Cell<bool>,
+    /// Zones of no segment that hold something: what a rebuild fills, what recovery found to belong
+    /// to nothing, what is being emptied or could not be.
+    pub(crate) loose: RefCell<BTreeSet<ZoneId>>,
     /// A read of what zones say of themselves was answered as by a drive that is not there.
     missed: Cell<bool>,
 }
@@ -233,6 +243,7 @@ impl Drive {
             budget,
             ring: Cell::new(ring),
             other: Cell::new(other),
+            loose: RefCell::default(),
             missed: Cell::default(),
         };
         let zone = drive.ring_zone();
@@ -334,6 +345,29 @@ impl Drive {
         if self.reset(other).await.is_ok() {
             self.other.set(false);
         }
+        Ok(())
+    }
+
+    /// Notes that a zone that holds something is of no segment.
+    pub(crate) fn note_loose(&self, zone: ZoneId) {
+        self.loose.borrow_mut().insert(zone);
+    }
+
+    /// Notes that a zone is of a segment, or holds nothing.
+    pub(crate) fn note_held(&self, zone: ZoneId) {
+        self.loose.borrow_mut().remove(&zone);
+    }
+
+    /// Empties a zone that is of no segment any more. One that cannot be reset leaves the pool.
+    ///
+    /// # Errors
+    /// If the drive does not answer; the zone stays full then.
+    pub(crate) async fn empty(&self, zone: ZoneId) -> Result<()> {
+        let Some(owner) = self.zones.owner(zone) else { return Ok(()) };
+        self.note_loose(zone);
+        let proof = ReleaseProof::by(self.zones.durable_checkpoint());
+        self.zones.release(owner, proof).await?;
+        self.note_held(zone);
         Ok(())
     }
 

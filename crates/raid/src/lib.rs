@@ -14,6 +14,7 @@
 //! It does not know who uses the volume, nor how.
 
 mod assemble;
+mod audit;
 mod checkpoint;
 mod clean;
 mod counters;
@@ -37,6 +38,7 @@ pub mod shape;
 mod space;
 mod split_brain;
 mod stale_members;
+mod steps;
 pub mod table;
 mod volume;
 mod watchdog;
@@ -55,4 +57,5 @@ pub use scrub::{Finding, Scrubbed};
 pub use shape::{Config, Shape};
 pub use split_brain::split_brain;
 pub use stale_members::{is_stale, newest};
+pub use steps::assembly_steps;
 pub use volume::{Options, Segments, Volume};

@@ -58,6 +58,12 @@ impl LostBlocks {
         self.blocks.set(blocks + (end - first));
     }
 
+    /// Blocks in its ranges, and how many it says they are.
+    pub(crate) fn counted(&self) -> (u64, u64) {
+        let ranges = self.ranges.borrow();
+        (ranges.iter().map(|(first, end)| end - first).sum(), self.blocks.get())
+    }
+
     fn has(&self, range: &Range<u64>) -> bool {
         let ranges = self.ranges.borrow();
         ranges.range(..=range.start).next_back().is_some_and(|(_, end)| *end >= range.end)

@@ -42,6 +42,11 @@ pub(crate) enum Victim {
 }
 
 /// The map of a volume.
+///
+/// Invariants
+/// - A mapping block that changed since it was written is in memory and in `dirty`.
+/// - One that is not in memory is at the place on the drives that `root` says, or empty.
+/// - `clock` has those in memory, each once; one that is pinned does not leave.
 #[derive(Debug)]
 pub(crate) struct Map {
     leaves: Vec<Slot>,
@@ -201,6 +206,51 @@ impl Map {
         std::mem::replace(&mut self.root[leaf as usize], number)
     }
 
+    /// Of the mapping blocks in memory, what each mapped address leads to.
+    pub(crate) fn mapped(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        (0u64..).zip(&self.leaves).flat_map(|(leaf, slot)| {
+            let entries = match slot {
+                Slot::Here { entries, .. } => &entries[..],
+                Slot::Empty | Slot::Absent => &[],
+            };
+            let first = leaf * u64::from(MAPPED);
+            (first..).zip(entries.iter().copied()).filter(|(_, number)| *number != NONE)
+        })
+    }
+
+    /// How many are on the drives only.
+    pub(crate) fn absent(&self) -> usize {
+        self.leaves.iter().filter(|slot| matches!(slot, Slot::Absent)).count()
+    }
+
+    /// What of a mapping block's state contradicts itself, if anything does.
+    pub(crate) fn audit(&self) -> std::result::Result<(), (u32, &'static str)> {
+        let mut resident = 0;
+        for ((leaf, slot), root) in (0u32..).zip(&self.leaves).zip(&self.root) {
+            let dirty = self.dirty.contains(&leaf);
+            let wrong = match slot {
+                Slot::Here { changed, .. } => {
+                    resident += 1;
+                    (*changed && !dirty).then_some("changed, and not among the dirty ones")
+                }
+                _ if dirty => Some("dirty, and not in memory"),
+                Slot::Absent if *root == NONE => Some("on the drives only, and at no place there"),
+                Slot::Absent if self.pins.contains_key(&leaf) => Some("pinned, and not in memory"),
+                Slot::Empty if *root != NONE => Some("empty, and on the drives"),
+                Slot::Empty | Slot::Absent => None,
+            };
+            wrong.map_or(Ok(()), |wrong| Err((leaf, wrong)))?;
+        }
+        let mut clock = self.clock.clone();
+        clock.sort_unstable();
+        clock.dedup();
+        let here = |leaf: &&u32| matches!(self.leaves[**leaf as usize], Slot::Here { .. });
+        if clock.len() != self.clock.len() || clock.iter().filter(here).count() != resident {
+            return Err((resident as u32, "in memory, and the clock has others"));
+        }
+        Ok(())
+    }
+
     /// All of the root.
     pub(crate) fn root(&self) -> &[u32] {
         &self.root
@@ -244,6 +294,13 @@ impl Map {
     #[cfg(test)]
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty.len()
+    }
+
+    /// Loses a mapping block from those that changed: a corruption, for the tests of the audit.
+    #[cfg(test)]
+    pub(crate) fn lose_dirty(&mut self, leaf: u32) -> bool {
+        let changed = matches!(self.leaves[leaf as usize], Slot::Here { changed: true, .. });
+        changed && self.dirty.remove(&leaf)
     }
 
     /// How many of the `count` blocks from `lba` on are alike, mapped or not.

@@ -77,6 +77,11 @@ impl Refusals {
     }
 }
 
+/// A member.
+///
+/// Invariants
+/// - It has a drive unless it has failed.
+/// - It is in state rebuilding exactly if the rebuild is for it (`rebuild::State::members`).
 pub(crate) struct Member {
     pub(crate) uuid: Cell<Uuid>,
     pub(crate) state: Cell<MemberState>,
@@ -148,6 +153,16 @@ impl Volume {
         }
     }
 
+    /// The one place where a member changes its state.
+    pub(crate) fn set_member_state(&self, index: u32, state: MemberState) {
+        self.0.members[index as usize].state.set(state);
+        let lacking = &self.0.rebuild.members;
+        lacking.set(match state {
+            MemberState::Rebuilding => lacking.get() | 1 << index,
+            MemberState::Active | MemberState::Failed => lacking.get() & !(1 << index),
+        });
+    }
+
     /// Takes a member out of service: from now on stripes do without it, and nothing is
     /// acknowledged before the others know.
     pub(crate) fn member_failed(&self, index: u32, error: Error) {
@@ -165,7 +180,7 @@ impl Volume {
             );
             return self.die(Error::new(ErrorKind::Io, message));
         }
-        member.state.set(MemberState::Failed);
+        self.set_member_state(index, MemberState::Failed);
         member.events.set(self.0.events.get());
         // Closed when the last command to it is over.
         if let Some(drive) = member.drive.take() {

@@ -19,7 +19,6 @@ use crate::volume::{Segment, SegmentState, Volume};
 use crate::write::open::Open;
 use furrow_log::Uuid;
 use furrow_log::budget::Class;
-use furrow_log::pool::ReleaseProof;
 use furrow_log::record::crc32c;
 use furrow_log::writer::{Durability, Kind, Payload, WriteHandle};
 use furrow_rt::{JoinHandle, Nanos, Pages};
@@ -66,16 +65,37 @@ impl Progress {
 }
 
 /// The rebuild of a volume.
+///
+/// Invariants
+/// - `members` are those in state rebuilding, whether it runs or not.
+/// - `done` is at most `total`; only while it runs it fills a zone.
 #[derive(Default)]
 pub(crate) struct State {
     running: Cell<bool>,
+    /// Members that lack what was written before they came, as bits: those in state rebuilding.
+    pub(crate) members: Cell<u32>,
     /// It fills a zone. Else it waits: for a segment to end or to be cleaned, or for its checkpoint
     /// to be written.
     pub(crate) filling: Cell<bool>,
     began: Cell<Nanos>,
-    total: Cell<u32>,
-    done: Cell<u32>,
+    pub(crate) total: Cell<u32>,
+    pub(crate) done: Cell<u32>,
     pause: Cell<Option<u64>>,
+}
+
+impl State {
+    /// Of members as they were assembled.
+    pub(crate) fn of(members: &[Member]) -> State {
+        let lack = |(_, member): &(u32, &Member)| member.state.get() == MemberState::Rebuilding;
+        let lacking = (0u32..).zip(members).filter(lack);
+        let members = lacking.fold(0, |set, (index, _)| set | 1 << index);
+        State { members: Cell::new(members), ..State::default() }
+    }
+
+    /// Whether it runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.get()
+    }
 }
 
 impl Volume {
@@ -142,7 +162,7 @@ impl Volume {
         let uuid = uuid.unwrap_or_else(|| Uuid::random(&mut self.0.rt.fork_rng()));
         member.uuid.set(uuid);
         *member.drive.borrow_mut() = Some(Rc::new(drive));
-        member.state.set(MemberState::Rebuilding);
+        self.set_member_state(index, MemberState::Rebuilding);
         member.recorded.set(0);
         member.errors.take();
         member.refusals.forget();
@@ -295,9 +315,9 @@ impl Volume {
         }
         self.0.wanted.notify_all();
         let mut whole = false;
-        for member in &self.0.members {
+        for (index, member) in (0u32..).zip(&self.0.members) {
             if member.state.get() == MemberState::Rebuilding {
-                member.state.set(MemberState::Active);
+                self.set_member_state(index, MemberState::Active);
                 whole = true;
             }
         }
@@ -338,13 +358,13 @@ impl Volume {
         let zone = drive.zones.zone(owner, 0);
         drive.writer.open_empty(zone);
         drive.writer.attach(zone, permit);
+        drive.note_loose(zone);
         let filled = self.rebuild_into(&drive, zone, slot, index, segment).await;
         drive.zones.mark_full(owner);
         if let Err(error) = filled {
             self.note_write_error(index, None, &error);
             // What is in it is nothing; one that cannot be emptied is out of use.
-            let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
-            let _ = drive.zones.release(owner, proof).await;
+            let _ = drive.empty(zone).await;
             return Err(error);
         }
         // It may have failed meanwhile, and another have come in its place.
@@ -361,6 +381,7 @@ impl Volume {
             }
         }
         now.zones[index as usize] = Some(zone);
+        drive.note_held(zone);
         self.count(|counters| counters.rebuilt += 1);
         Ok(())
     }
@@ -544,11 +565,8 @@ impl Volume {
     pub(crate) async fn drop_unbuilt(&self, zones: &[(u32, ZoneId)]) {
         for (index, zone) in zones {
             let Some(drive) = self.0.members[*index as usize].drive() else { continue };
-            if let Some(owner) = drive.zones.owner(*zone) {
-                let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
-                // One that cannot be emptied is out of use.
-                let _ = drive.zones.release(owner, proof).await;
-            }
+            // One that cannot be emptied is out of use.
+            let _ = drive.empty(*zone).await;
         }
     }
 }

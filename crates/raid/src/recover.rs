@@ -1,38 +1,31 @@
 //! Recovery: from what the drives hold to a volume in service.
 //!
-//! 1. The newest state record: segment table and map as of its snapshot.
-//! 2. Every zone's header says which segment it is of.
-//! 3. Of segments that were not ended at the snapshot, every row is looked at. A stripe counts if
-//!    enough of its chunks are there to have all of it; other stripes are as if never written.
-//! 4. Zones of open segments are brought to one row, filled up to the end of their group.
-//! 5. Blocks and trims after the snapshot change the map, in the order of their sequence numbers.
-//!    Mapping blocks that do not fit the memory are written on the way.
-//! 6. Stripes that count but lack a chunk are written anew, with the numbers they have: otherwise
-//!    the next failure of a drive would take back what this recovery has shown.
-//! 7. A checkpoint; then zones that belong to nothing are reset.
+//! `recover/steps` is the table of its steps. It begins with the newest state record, which has
+//! segment table and map as of its snapshot. Rows that were written after the snapshot change the
+//! map. Stripes that count but lack a chunk are then written again: otherwise the next failure of a
+//! drive would take back what this recovery has shown.
 //!
-//! Until 7 nothing is reset, and what is written changes nothing of what steps 1 to 3 find: a crash
-//! on the way is recovered as the first one was. Only where there is no room for 6 and 7, segments
-//! are reset of which nothing counts, as at any other time: but none that holds what a stripe that
-//! lacks a chunk took the place of, before that stripe is written anew. If that is not enough,
-//! zones that belong to nothing are reset, too.
+//! Before the checkpoint at its end nothing is reset, and what is written changes nothing of what
+//! the first steps find: a crash on the way is recovered as the first one was. Only where there is
+//! no space for the last steps, segments are reset of which nothing counts, as at any other time:
+//! but none that holds what a stripe that lacks a chunk took the place of, before that stripe is
+//! written again. If that is not enough, zones that belong to nothing are reset, too.
 
 pub(crate) mod finish;
 pub(crate) mod in_doubt;
 mod repair_torn;
+pub(crate) mod steps;
 
 use crate::checkpoint::Image;
-use crate::event::Event;
-use crate::format::{
-    CODED, FooterEntry, NONE, SegmentBody, SegmentEntry, TrimEntry, block, kind, segment,
-};
+use crate::format::{CODED, FooterEntry, NONE, SegmentBody, SegmentEntry, TrimEntry, block, kind};
 use crate::map::Map;
 use crate::member::{Member, MemberState};
 use crate::meta::footer::seal_entry;
 use crate::meta::scan::{Row, Rows, note_places, read_footers};
 use crate::meta::{self, Identity, oob};
 use crate::parity::reconstruct;
-use crate::recover::finish::{Stage, UnfinishedRecovery};
+use crate::recover::steps::{RECOVERY, Recovery};
+use crate::steps::{OF_RECOVERY, run};
 use crate::table::{Groups, StripeTable};
 use crate::volume::{Segment, SegmentState, Volume};
 use crate::write::open::Open;
@@ -141,87 +134,14 @@ impl Image {
 
 impl Volume {
     /// Brings the volume to where it can be written, from the state record's image on.
-    pub(crate) async fn recover(&self, zones: &[Vec<ZoneReport>], image: &Image) -> Result<()> {
-        self.note_zones(zones);
-        let (found, mut strays, blind) = self.find_segments(zones).await;
-        let mut delta = Delta::default();
-        let (mut open, mut unbuilt, mut unended) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut short, mut in_doubt) = (Vec::new(), Vec::new());
-        for mut segment in found {
-            let entry = image.entry(&segment);
-            if entry.is_none() && segment.sequence < image.next_segment {
-                // Released before the snapshot: a zone that could not be reset keeps its content,
-                // and the snapshot's map is newer.
-                strays.extend(
-                    (0u32..).zip(segment.zones).filter_map(|(index, zone)| Some((index, zone?))),
-                );
-                continue;
-            }
-            let highest = self.0.next_segment.get().max(segment.sequence + 1);
-            self.0.next_segment.set(highest);
-            let ended = entry.is_some_and(|entry| entry.state != segment::OPEN);
-            let state = match entry {
-                Some(entry) if entry.state == segment::TRUNCATED => SegmentState::Truncated,
-                _ if ended => SegmentState::Sealed,
-                _ => SegmentState::Open,
-            };
-            unbuilt.extend(self.take_unbuilt(&mut segment, zones).await);
-            if let Some(entry) = entry.filter(|_| state == SegmentState::Sealed) {
-                short.extend(self.take_short(&mut segment, entry.missing.get(), zones));
-            }
-            self.adopt(&segment, state);
-            if let Some(entry) = entry {
-                let known = &mut self.0.segments.borrow_mut()[segment.slot as usize];
-                known.valid = entry.valid.get();
-                known.rows = entry.rows.get();
-            }
-            if ended {
-                // Where a write had failed a zone may not have been ended with its segment.
-                let active = |(index, zone): &(u32, ZoneId)| {
-                    zones[*index as usize][zone.0 as usize].state.is_active()
-                };
-                let held = (0u32..).zip(&segment.zones).filter_map(|(i, z)| Some((i, (*z)?)));
-                unended.extend(held.filter(active));
-            } else {
-                let after = entry.map_or(0, |entry| entry.rows.get());
-                let scanned = self.scan(&segment, zones).await;
-                let table = self.places(&segment, &scanned);
-                in_doubt.extend(self.in_doubt(&segment, &table, after, zones));
-                self.weigh(&segment, &scanned, table, after, &mut delta);
-                open.push((segment, scanned));
-            }
-        }
-        self.check_read()?;
-        self.check_none_in_doubt(&in_doubt)?;
-        for (member, zone) in &short {
-            self.tell(Event::ZoneLost { member: *member, zone: zone.0 });
-        }
-        strays.extend(short);
-        self.note_recovered(|recovered| {
-            recovered.unbuilt = unbuilt.len() as u64;
-            recovered.torn_blocks = delta.torn.len() as u64;
-        });
-        self.drop_unbuilt(&unbuilt).await;
-        self.count_leaves();
-        self.0.sequence.set(self.0.sequence.get().max(delta.highest + 1));
-        for (segment, scanned) in open {
-            self.reopen_segment(segment, scanned, zones).await?;
-        }
-        self.finish_strays(&strays, zones).await;
-        self.finish_strays(&unended, zones).await;
-        *self.0.space.recovery.borrow_mut() =
-            Some(UnfinishedRecovery::new(delta.torn.clone(), strays));
-        self.serve_space();
-        self.apply(&delta, image).await?;
-        self.check_held(image, zones, blind)?;
-        self.enter(Stage::Repairing);
-        // What was written on the way may have found no room before it was known what is empty.
-        self.space_changed();
+    pub(crate) async fn recover(&self, zones: Vec<Vec<ZoneReport>>, image: Image) -> Result<()> {
+        let mut recovery = Recovery::new(self, zones, image);
+        run(&self.0.rt, OF_RECOVERY, RECOVERY, &mut recovery).await?;
         match self.finish_recovery().await {
             // Nothing is written before that is done; what there is can be read.
             Err(error) if error.kind() == ErrorKind::NoSpace && self.survives() => Ok(()),
             Err(_) if self.failed().is_some() && self.survives() => Ok(()),
-            settled => settled,
+            finished => finished,
         }
     }
 

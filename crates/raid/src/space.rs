@@ -86,7 +86,7 @@ impl Volume {
         made.await;
         match internal {
             true => space.internal.set(false),
-            false => space.users.set(space.users.get() - 1),
+            false => self.lower("streams that wait for space", &space.users),
         }
         Ok(())
     }
@@ -166,7 +166,7 @@ impl Volume {
         // A stripe that is filled soon goes into an open segment.
         let filling = |s: &Rc<Stream>| s.writer.open.borrow().is_some() && s.filled() > 0;
         self.0.in_flight.get() == 0
-            && self.0.ending.get() == 0
+            && self.0.ending.borrow().is_empty()
             && self.0.quiesced.get() == 0
             && !self.0.noting.get()
             && !self.0.rebuild.filling.get()

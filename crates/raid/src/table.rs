@@ -7,6 +7,8 @@
 use crate::format::NONE;
 
 /// A stripe table of one segment.
+///
+/// Invariant: the chunks of a group on a drive are at different places of it.
 #[derive(Clone, Debug)]
 pub struct StripeTable {
     drives: u32,
@@ -45,6 +47,11 @@ impl StripeTable {
     /// The same, that keeps the stripe of each place.
     pub fn searched(stripes: u32, drives: u32, group: u32) -> StripeTable {
         StripeTable { searched: true, ..StripeTable::new(stripes, drives, group) }
+    }
+
+    /// Whether it keeps the stripe of each place, so that a look-up searches the group.
+    pub(crate) fn is_searched(&self) -> bool {
+        self.searched
     }
 
     fn index(&self, stripe: u32, drive: u32) -> usize {
@@ -118,6 +125,29 @@ impl StripeTable {
     /// The drives that have a chunk of `stripe`, as bits.
     pub fn drives_of(&self, stripe: u32) -> u32 {
         (0..self.drives).filter(|d| self.get(stripe, *d).is_some()).fold(0, |set, d| set | 1 << d)
+    }
+
+    /// Stripe, drive and place of a chunk whose place is another's of its group, or none; `None` if
+    /// the places of each group on each drive differ.
+    pub fn clash(&self) -> Option<(u32, u32, u32)> {
+        let mut taken = Vec::new();
+        for start in (0..self.stripes).step_by(self.group as usize) {
+            let count = self.group.min(self.stripes - start);
+            for drive in 0..self.drives {
+                taken.clear();
+                taken.resize(count.div_ceil(64) as usize, 0u64);
+                for stripe in start..start + count {
+                    // With no byte for it every chunk is at the one place there is.
+                    let Some(place) = self.entry(self.index(stripe, drive)) else { continue };
+                    let bit = 1 << (place % 64);
+                    match taken.get_mut((place / 64) as usize) {
+                        Some(word) if place < count && *word & bit == 0 => *word |= bit,
+                        _ => return Some((stripe, drive, place)),
+                    }
+                }
+            }
+        }
+        None
     }
 
     /// Bytes it takes.

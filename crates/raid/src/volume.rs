@@ -17,6 +17,7 @@ use crate::member::{Errors, Member, MemberState};
 use crate::meta::OpenMeta;
 use crate::shape::{Config, Shape};
 use crate::table::StripeTable;
+use crate::write::open::Open;
 use crate::write::stripe::Stream;
 use furrow_log::Uuid;
 use furrow_policy::{RaidDefect, RaidVariant, StripeTables};
@@ -96,6 +97,13 @@ pub struct Segments {
 }
 
 /// A slot of the segment table.
+///
+/// Invariants
+/// - A free slot has no zones and nothing that counts.
+/// - An open one is of one stream, or is being ended; its zones are active.
+/// - `valid` is the number of mapped blocks that lead into it, `leaves` that of the mapping blocks
+///   in it that the root or the newest durable checkpoint names.
+/// - No other slot has one of its zones.
 #[derive(Clone)]
 pub(crate) struct Segment {
     pub(crate) state: SegmentState,
@@ -151,6 +159,12 @@ impl Segment {
     }
 }
 
+/// The state of a volume.
+///
+/// Invariants
+/// - `in_flight` is the sum of the stripes in flight of the segments that streams write to and of
+///   those in `ending`.
+/// - A sequence number is of one segment at most, and below `next_segment`.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) uuid: Uuid,
@@ -180,8 +194,8 @@ pub(crate) struct Inner {
     pub(crate) in_flight: Cell<u32>,
     /// The last stripe in flight ended, or the last segment that was being ended.
     pub(crate) idle: Notify,
-    /// Segments whose end is being written.
-    pub(crate) ending: Cell<u32>,
+    /// Segments that no stream writes to any more and that have not ended yet.
+    pub(crate) ending: RefCell<Vec<Rc<Open>>>,
     pub(crate) rebuild: crate::rebuild::State,
     /// Drives that say they are spares of this array and have not been taken.
     pub(crate) spares: RefCell<Vec<Uuid>>,
@@ -371,12 +385,46 @@ impl Volume {
         if number == NONE {
             return;
         }
-        let slot = self.0.shape.slot(number) as usize;
-        let segment = &mut self.0.segments.borrow_mut()[slot];
-        segment.valid = segment.valid.saturating_sub(1);
-        if segment.valid == 0 {
+        let slot = self.0.shape.slot(number);
+        if self.lower_in(slot, "valid blocks", |segment| &mut segment.valid) == 0 {
             self.0.wanted.notify_all();
         }
+    }
+
+    /// Lowers an account of a segment by one; what is left.
+    pub(crate) fn lower_in(
+        &self,
+        slot: u32,
+        account: &str,
+        of: impl FnOnce(&mut Segment) -> &mut u32,
+    ) -> u32 {
+        let left = {
+            let mut segments = self.0.segments.borrow_mut();
+            let value = of(&mut segments[slot as usize]);
+            let left = value.checked_sub(1);
+            *value = left.unwrap_or(0);
+            left
+        };
+        if left.is_none() {
+            self.overdrawn(&format!("{account} of segment slot {slot}"));
+        }
+        left.unwrap_or(0)
+    }
+
+    /// Lowers an account by one.
+    pub(crate) fn lower(&self, account: &str, cell: &Cell<u32>) {
+        match cell.get().checked_sub(1) {
+            Some(left) => cell.set(left),
+            None => self.overdrawn(account),
+        }
+    }
+
+    /// An account was to fall below 0, so nobody knows what it should be. Nothing is written or
+    /// reset from here on: segments are reset by these accounts.
+    pub(crate) fn overdrawn(&self, account: &str) {
+        let what = format!("the account of {account} falls below 0: only reads are answered");
+        debug_assert!(false, "{what}");
+        self.die(Error::new(ErrorKind::Corrupt, what));
     }
 
     /// How the range is mapped: lengths, and whether nothing is there.

@@ -20,3 +20,14 @@ fn the_document_shows_every_structure_as_the_code_has_it() {
         assert!(LAYOUTS.iter().any(|l| l.heading() == heading), "no such structure: {heading}");
     }
 }
+
+#[test]
+fn the_document_lists_the_steps_of_an_assembly_as_they_run() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/design/volume.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    let line = |(number, step): (usize, &str)| {
+        format!("{number}. {}{}.\n", step[..1].to_uppercase(), &step[1..])
+    };
+    let steps: String = (1..).zip(furrow_raid::assembly_steps()).map(line).collect();
+    assert!(document.contains(&steps), "docs/design/volume.md should have this list:\n\n{steps}");
+}

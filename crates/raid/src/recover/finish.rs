@@ -1,8 +1,9 @@
 //! The end of a recovery: a checkpoint says what was found, then zones that belong to nothing are
 //! reset. Without space for the checkpoint this waits until there is some.
 
+use crate::recover::steps::FINISH;
+use crate::steps::{self, OF_FINISH};
 use crate::volume::Volume;
-use furrow_log::pool::ReleaseProof;
 use furrow_zone::{Result, ZoneId, ZoneReport, ZoneState};
 use std::collections::BTreeMap;
 
@@ -44,15 +45,18 @@ pub(crate) enum Stage {
 }
 
 /// What recovery found, and does before anything is reset.
+///
+/// Invariant: until the stage is `Repaired`, a slot is in `older` and `trimmed` as often as its
+/// segment's `fallback` says; after that none is kept.
 pub(crate) struct UnfinishedRecovery {
     /// Blocks of stripes that count but lack a chunk.
     pub(crate) torn: Vec<u32>,
     /// Zones that hold something and belong to nothing.
     pub(crate) strays: Vec<(u32, ZoneId)>,
     /// Slots of older blocks, by the number of the block that lacks a chunk and took their place.
-    pub(super) older: BTreeMap<u32, Vec<u32>>,
+    pub(crate) older: BTreeMap<u32, Vec<u32>>,
     /// Slots of blocks that were taken away by trims whose records alone lack a chunk.
-    pub(super) trimmed: Vec<u32>,
+    pub(crate) trimmed: Vec<u32>,
     pub(crate) stage: Stage,
     /// What is left to do lacks room: what is empty may be reset for it, as at any other time.
     pub(crate) starved: bool,
@@ -89,18 +93,18 @@ impl Volume {
         });
     }
 
-    /// Steps 6 and 7: after them zones may be reset.
+    /// Runs the last steps ([`FINISH`]): after them zones may be reset.
     ///
     /// # Errors
-    /// `NoSpace` if there is no room for it: it is to be tried again.
+    /// `NoSpace` if there is no space for them: they are to be tried again.
     pub(crate) async fn finish_recovery(&self) -> Result<()> {
-        self.checkpoint(false).await?;
-        // Once more: from now on every member is known to have a record of this run, so that no
-        // image of it from before is taken for it again.
-        self.write_state(false).await;
-        self.failed().map_or(Ok(()), Err)?;
-        let settled = self.0.space.recovery.take();
-        let strays = settled.map(|recovery| recovery.strays).unwrap_or_default();
+        steps::run(&self.0.rt, OF_FINISH, FINISH, &mut self.clone()).await
+    }
+
+    /// Resets the zones that belong to nothing: the recovery is finished.
+    pub(crate) async fn release_all_strays(&self) -> Result<()> {
+        let recovery = self.0.space.recovery.take();
+        let strays = recovery.map(|recovery| recovery.strays).unwrap_or_default();
         self.release_strays(&strays).await;
         self.leave_unfit();
         self.space_changed();
@@ -128,11 +132,8 @@ impl Volume {
     async fn release_strays(&self, strays: &[(u32, ZoneId)]) {
         for (index, zone) in strays {
             let Some(drive) = self.0.members[*index as usize].drive() else { continue };
-            if let Some(owner) = drive.zones.owner(*zone) {
-                let proof = ReleaseProof::by(drive.zones.durable_checkpoint());
-                // One that cannot be emptied is out of use.
-                let _ = drive.zones.release(owner, proof).await;
-            }
+            // One that cannot be emptied is out of use.
+            let _ = drive.empty(*zone).await;
         }
     }
 

@@ -31,11 +31,8 @@ impl Volume {
     /// What took the place of older blocks lacks nothing any more: nobody falls back on these.
     fn release_fallbacks(&self, healed: impl FnOnce(&mut UnfinishedRecovery) -> Vec<u32>) {
         let slots = self.0.space.recovery.borrow_mut().as_mut().map(healed).unwrap_or_default();
-        let mut segments = self.0.segments.borrow_mut();
         for slot in slots {
-            let segment = &mut segments[slot as usize];
-            segment.fallback = segment.fallback.saturating_sub(1);
-            if segment.fallback == 0 {
+            if self.lower_in(slot, "older blocks kept", |segment| &mut segment.fallback) == 0 {
                 self.0.wanted.notify_all();
             }
         }

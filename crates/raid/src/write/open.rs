@@ -16,6 +16,12 @@ use std::rc::Rc;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// A segment that a segment writer writes to.
+///
+/// Invariants
+/// - Its slot is open, with the same sequence number, chunk and group.
+/// - `next` is at most the number of stripes.
+/// - A trim's record in a row after the newest durable checkpoint's snapshot keeps its segment
+///   (`Segment::needed`), once no stripe is in flight.
 pub(crate) struct Open {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,

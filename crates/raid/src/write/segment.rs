@@ -52,6 +52,11 @@ impl SegmentWriter {
         self.ready.borrow().iter().any(Stripe::is_internal)
     }
 
+    /// Whether its next segment is being begun.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.opening.get()
+    }
+
     /// Whether its segment takes more stripes.
     pub(crate) fn takes_more(&self) -> bool {
         let open = self.open.borrow();
@@ -210,8 +215,8 @@ impl Volume {
 
     /// One is in flight no more.
     fn end_flight(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) {
-        open.in_flight.set(open.in_flight.get() - 1);
-        self.0.in_flight.set(self.0.in_flight.get() - 1);
+        self.lower("stripes in flight of a segment", &open.in_flight);
+        self.lower("stripes in flight", &self.0.in_flight);
         if open.in_flight.get() == 0 {
             open.idle.notify_all();
         }
@@ -229,7 +234,7 @@ impl Volume {
         if let Some(open) = writer.open.take() {
             let rows = open.next.get() * open.groups.chunk;
             self.0.segments.borrow_mut()[open.slot as usize].rows = rows;
-            self.0.ending.set(self.0.ending.get() + 1);
+            self.0.ending.borrow_mut().push(open.clone());
             self.0.rt.spawn_detached(conclude(self.clone(), open));
         }
     }
@@ -311,7 +316,7 @@ async fn conclude(volume: Volume, open: Rc<Open>) {
         && open.next.get() == open.groups.stripes
         && volume.write_footers(&open).await.is_ok();
     volume.end_segment(&open, whole).await;
-    volume.0.ending.set(volume.0.ending.get() - 1);
+    volume.0.ending.borrow_mut().retain(|other| !Rc::ptr_eq(other, &open));
     volume.0.idle.notify_all();
     volume.0.wanted.notify_all();
 }

@@ -1,0 +1,415 @@
+//! The audit: the volume's accounts in memory, each held against a second source that must agree.
+//!
+//! A wrong account shows here before a read, a reset or a checkpoint depends on it. An audit reads
+//! no drive and changes nothing, so it may come between any two turns of the executor, with writes
+//! in flight. The simulation audits after every operation; in debug builds a checkpoint audits at
+//! its snapshot, and recovery after each step what that step has established.
+
+#[cfg(test)]
+mod corruptions;
+
+use crate::drive::Drive;
+use crate::format::{NONE, block, segment};
+use crate::member::MemberState;
+use crate::meta::footer;
+use crate::recover::finish::Stage;
+use crate::volume::{Segment, SegmentState, Volume};
+use crate::write::open::Open;
+use furrow_log::SuperzoneState;
+use furrow_log::audit::broken;
+use furrow_zone::{Error, Result, ZoneId};
+use std::fmt::Display;
+use std::rc::Rc;
+
+fn wrong(account: impl Display, expected: impl Display, found: impl Display) -> Error {
+    broken(&account.to_string(), format!("expected {expected}, found {found}"))
+}
+
+fn equal<T: PartialEq + Display>(
+    account: impl FnOnce() -> String,
+    expected: T,
+    found: T,
+) -> Result<()> {
+    if expected == found { Ok(()) } else { Err(wrong(account(), expected, found)) }
+}
+
+fn holds(account: impl FnOnce() -> String, expected: &str, is: bool, found: &str) -> Result<()> {
+    if is { Ok(()) } else { Err(wrong(account(), expected, found)) }
+}
+
+impl Volume {
+    /// Holds the accounts in memory against each other. Reads no drive and changes nothing. While
+    /// not all of the map is in memory the blocks that count are held against a bound only.
+    ///
+    /// # Errors
+    /// `Corrupt`; the message names the account, what it must be and what it is.
+    pub fn audit(&self) -> Result<()> {
+        self.audit_members()?;
+        self.audit_map()?;
+        self.audit_leaves()?;
+        self.audit_segments()?;
+        self.audit_streams()?;
+        self.audit_zones()?;
+        self.audit_valid()?;
+        self.audit_drives()?;
+        self.audit_permits()?;
+        self.audit_tables()?;
+        self.audit_trims()?;
+        self.audit_fallback()
+    }
+
+    /// A member without a drive is one that failed; those that lack what was before them are those
+    /// that the rebuild is for.
+    pub(crate) fn audit_members(&self) -> Result<()> {
+        let rebuild = &self.0.rebuild;
+        for (index, member) in (0u32..).zip(&self.0.members) {
+            let state = member.state.get();
+            let has = member.drive.borrow().is_some();
+            let account = || format!("drive of member {index}, which is {state:?}");
+            equal(account, state != MemberState::Failed, has)?;
+            let account =
+                || format!("whether member {index}, which is {state:?}, is to be rebuilt");
+            let lacks = rebuild.members.get() >> index & 1 == 1;
+            equal(account, state == MemberState::Rebuilding, lacks)?;
+        }
+        let (total, done) = (rebuild.total.get(), rebuild.done.get());
+        let account = || "segments rebuilt".to_owned();
+        holds(account, &format!("at most {total}"), done <= total, &done.to_string())?;
+        let idle = rebuild.is_running() || !rebuild.filling.get();
+        holds(|| "rebuild".to_owned(), "it runs while it fills a zone", idle, "it does not run")?;
+        let (ranges, blocks) = self.0.lost_blocks.counted();
+        equal(|| "blocks known to be lost".to_owned(), ranges, blocks)
+    }
+
+    /// A mapping block that changed is among those that a checkpoint writes.
+    pub(crate) fn audit_map(&self) -> Result<()> {
+        let map = self.0.map.borrow();
+        map.audit().map_err(|(leaf, what)| wrong(format!("mapping block {leaf}"), "not so", what))
+    }
+
+    /// Mapping blocks in each segment are those the root names, and those that the newest durable
+    /// checkpoint may still name.
+    pub(crate) fn audit_leaves(&self) -> Result<()> {
+        let (segments, map) = (self.0.segments.borrow(), self.0.map.borrow());
+        let mut named = vec![0; segments.len()];
+        let checkpoint = &self.0.checkpoint;
+        let (replaced, unnamed) = (checkpoint.replaced.borrow(), checkpoint.unnamed.borrow());
+        let older = replaced.iter().chain(unnamed.iter()).map(|(_, number)| number);
+        for number in map.root().iter().filter(|number| **number != NONE).chain(older) {
+            if let Some(named) = named.get_mut(self.0.shape.slot(*number) as usize) {
+                *named += 1;
+            }
+        }
+        for ((slot, segment), named) in segments.iter().enumerate().zip(named) {
+            equal(|| format!("mapping blocks of segment slot {slot}"), named, segment.leaves)?;
+        }
+        Ok(())
+    }
+
+    /// A free slot has nothing, and no sequence number is of two segments or of the future.
+    pub(crate) fn audit_segments(&self) -> Result<()> {
+        let segments = self.0.segments.borrow();
+        let mut sequences = Vec::new();
+        for (slot, segment) in segments.iter().enumerate() {
+            if segment.state != SegmentState::Free {
+                sequences.push((segment.sequence, slot));
+                continue;
+            }
+            let Segment { valid, leaves, needed, fallback, .. } = segment;
+            let none = (*valid, *leaves, *needed, *fallback) == (0, 0, 0, 0)
+                && segment.zones.iter().all(Option::is_none)
+                && segment.table.is_none()
+                && !segment.pinned;
+            let found = || {
+                format!(
+                    "{valid} valid blocks, {leaves} mapping blocks, trims until checkpoint \
+                     {needed}, {fallback} older blocks, zones {:?}",
+                    segment.zones
+                )
+            };
+            if !none {
+                return Err(wrong(format!("free segment slot {slot}"), "nothing in it", found()));
+            }
+        }
+        sequences.sort_unstable();
+        for pair in sequences.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+            let account = format!("sequence number {}", pair[0].0);
+            return Err(wrong(
+                account,
+                format!("slot {}", pair[0].1),
+                format!("{} too", pair[1].1),
+            ));
+        }
+        let (next, last) = (self.0.next_segment.get(), sequences.last().map_or(0, |last| last.0));
+        let account = || "newest segment".to_owned();
+        holds(account, &format!("below {next}"), last < next, &last.to_string())?;
+        let (taken, id) = (self.0.checkpoint.snapshots.get(), self.0.checkpoint.id.get());
+        let account = || "newest durable checkpoint".to_owned();
+        holds(account, &format!("at most {taken}"), id <= taken, &id.to_string())
+    }
+
+    /// The segments that streams write to, and those that are being ended.
+    fn opens(&self) -> Vec<Rc<Open>> {
+        let written =
+            self.0.streams.iter().filter_map(|stream| stream.writer.open.borrow().clone());
+        written.chain(self.0.ending.borrow().iter().cloned()).collect()
+    }
+
+    /// Each open segment is of one stream, or is being ended; stripes in flight are theirs.
+    pub(crate) fn audit_streams(&self) -> Result<()> {
+        let (segments, opens) = (self.0.segments.borrow(), self.opens());
+        let mut writers = vec![0; segments.len()];
+        let mut in_flight = 0;
+        for open in &opens {
+            let (slot, sequence) = (open.slot, open.sequence);
+            let known = &segments[slot as usize];
+            let account = || format!("sequence number of open segment slot {slot}");
+            equal(account, known.sequence, sequence)?;
+            let account = || format!("next stripe of open segment slot {slot}");
+            let (next, stripes) = (open.next.get(), open.groups.stripes);
+            holds(account, &format!("at most {stripes}"), next <= stripes, &next.to_string())?;
+            let account = || format!("stripe of open segment slot {slot}: chunk and group");
+            let (of, is) = ((known.chunk, known.group), (open.groups.chunk, open.groups.group));
+            holds(account, &format!("{of:?}"), of == is, &format!("{is:?}"))?;
+            writers[slot as usize] += 1;
+            in_flight += open.in_flight.get();
+        }
+        for ((slot, segment), writers) in segments.iter().enumerate().zip(writers) {
+            let account = || format!("writers of segment slot {slot}, {:?}", segment.state);
+            equal(account, u32::from(segment.state == SegmentState::Open), writers)?;
+        }
+        let account = || "stripes in flight against those of open segments".to_owned();
+        equal(account, in_flight, self.0.in_flight.get())
+    }
+
+    /// Each zone of a drive is of one segment at most, in the state of that segment; one that is
+    /// full or active is of a segment, or known to be loose.
+    pub(crate) fn audit_zones(&self) -> Result<()> {
+        for (index, member) in (0u32..).zip(&self.0.members) {
+            if let Some(drive) = member.drive() {
+                self.audit_zones_of(index, &drive)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn audit_zones_of(&self, index: u32, drive: &Drive) -> Result<()> {
+        use SegmentState::{Free, Open, Releasing, Sealed, Truncated};
+        use SuperzoneState::{Active, Full, Retired};
+        let segments = self.0.segments.borrow();
+        let state = |zone: ZoneId| drive.zones.owner(zone).map(|owner| drive.zones.state(owner));
+        let mut owners: Vec<Option<u32>> = vec![None; drive.geometry().zones as usize];
+        let ending = self.0.ending.borrow();
+        for (slot, segment) in (0u32..).zip(&*segments) {
+            let Some(zone) = segment.zones[index as usize] else { continue };
+            let now = state(zone);
+            let ends = || ending.iter().any(|open| open.slot == slot);
+            let fits = match (segment.state, now) {
+                (Open, Some(Active)) | (Sealed | Truncated | Releasing, Some(Full | Retired)) => {
+                    true
+                }
+                (Open, Some(Full | Retired)) => ends(),
+                // Reset just now: it may be of another segment already.
+                (Releasing, Some(_)) => continue,
+                (Free | Open | Sealed | Truncated | Releasing, _) => false,
+            };
+            let account = || format!("zone {zone} of member {index}, of segment slot {slot}");
+            let expected = format!("the pool's state of a segment that is {:?}", segment.state);
+            holds(account, &expected, fits, &format!("{now:?}"))?;
+            let owner = owners.get_mut(zone.0 as usize);
+            if let Some(other) = owner.and_then(|owner| owner.replace(slot)) {
+                let account = format!("owner of zone {zone} of member {index}");
+                return Err(wrong(account, format!("segment slot {other}"), slot));
+            }
+        }
+        let loose = drive.loose.borrow();
+        for (zone, owner) in (0..).map(ZoneId).zip(&owners) {
+            let Some(now @ (Full | Active)) = state(zone) else { continue };
+            let account = || format!("zone {zone} of member {index}, which is {now:?}");
+            let known = owner.is_some() || loose.contains(&zone);
+            holds(account, "a segment that has it", known, "none")?;
+        }
+        Ok(())
+    }
+
+    /// Blocks that count in each segment are the mapped ones that lead into it, to rows that were
+    /// written.
+    pub(crate) fn audit_valid(&self) -> Result<()> {
+        if self.stage() == Some(Stage::Applying) {
+            return Ok(());
+        }
+        let (segments, map, shape) = (self.0.segments.borrow(), self.0.map.borrow(), &self.0.shape);
+        // Rows of each slot that blocks may be in.
+        let rows: Vec<u32> = (0u32..).zip(&*segments).map(|(slot, s)| self.rows(slot, s)).collect();
+        let mut counts = vec![0u32; segments.len()];
+        let per_slot = shape.rows * shape.placement.k;
+        for (lba, number) in map.mapped() {
+            let slot = (number / per_slot) as usize;
+            let Some(count) = counts.get_mut(slot) else {
+                return Err(wrong(format!("place of block {lba}"), "one of a slot", number));
+            };
+            *count += 1;
+            let row = number % per_slot / shape.placement.k;
+            if row >= rows[slot] {
+                let account = format!("row in segment slot {slot} of block {lba}");
+                return Err(wrong(account, format!("below {}", rows[slot]), row));
+            }
+        }
+        let absent = map.absent() as u64 * u64::from(crate::format::MAPPED);
+        let mut beyond = 0;
+        for ((slot, segment), count) in segments.iter().enumerate().zip(counts) {
+            let account = || format!("valid blocks of segment slot {slot}, {:?}", segment.state);
+            if absent == 0 || segment.valid < count {
+                equal(account, count, segment.valid)?;
+            }
+            beyond += u64::from(segment.valid - count);
+        }
+        let account = || "valid blocks that no mapping block in memory leads to".to_owned();
+        holds(account, &format!("at most {absent}"), beyond <= absent, &beyond.to_string())
+    }
+
+    fn stage(&self) -> Option<Stage> {
+        self.0.space.recovery.borrow().as_ref().map(|recovery| recovery.stage)
+    }
+
+    fn rows(&self, slot: u32, segment: &Segment) -> u32 {
+        let written = |open: &Rc<Open>| open.next.get() * open.groups.chunk;
+        match segment.state {
+            SegmentState::Free | SegmentState::Releasing => 0,
+            SegmentState::Open => {
+                self.opens().iter().find(|open| open.slot == slot).map_or(0, written)
+            }
+            SegmentState::Sealed => self.0.shape.rows,
+            SegmentState::Truncated => segment.rows,
+        }
+    }
+
+    /// What the log keeps of each drive agrees with itself.
+    fn audit_drives(&self) -> Result<()> {
+        for (index, member) in self.0.members.iter().enumerate() {
+            let Some(drive) = member.drive() else { continue };
+            let audits = drive.zones.audit().and(drive.budget.audit()).and(drive.writer.audit());
+            audits.map_err(|error| error.at(format!("member {index}")))?;
+        }
+        Ok(())
+    }
+
+    /// Permits of each drive that are held are those of its zones in use. While a segment is begun
+    /// or a zone is rebuilt, some are on their way.
+    pub(crate) fn audit_permits(&self) -> Result<()> {
+        let opening =
+            self.0.streams.iter().filter(|stream| stream.writer.is_opening()).count() as u32;
+        let most = opening + u32::from(self.0.rebuild.filling.get());
+        for (index, member) in (0u32..).zip(&self.0.members) {
+            let Some(drive) = member.drive() else { continue };
+            let held = drive.budget.total() - drive.budget.available();
+            let zones = drive.writer.permits();
+            let account = || format!("permits held of member {index}");
+            let expected = format!("{zones} of zones in use and at most {most} on their way");
+            let fits = (zones..=zones + most).contains(&held);
+            holds(account, &expected, fits, &held.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The chunks of a group on a drive are at different places; in an open segment, where its
+    /// footers are going to have them.
+    pub(crate) fn audit_tables(&self) -> Result<()> {
+        let segments = self.0.segments.borrow();
+        for (slot, segment) in segments.iter().enumerate() {
+            let Some(table) = &segment.table else { continue };
+            if let Some((stripe, drive, place)) = table.borrow().clash() {
+                let account = format!(
+                    "place in its group of stripe {stripe} on member {drive}, segment slot {slot}"
+                );
+                return Err(wrong(account, "one that no other chunk has", place));
+            }
+        }
+        for open in self.opens() {
+            let Some(table) = &segments[open.slot as usize].table else { continue };
+            let (table, footers, groups) = (table.borrow(), open.footers.borrow(), open.groups);
+            if table.is_searched() {
+                continue;
+            }
+            for (drive, rows) in (0u32..).zip(&*footers) {
+                for stripe in 0..open.next.get() {
+                    let Some(place) = table.get(stripe, drive) else { continue };
+                    let row = groups.row(stripe, place);
+                    let listed = rows[row as usize].stripe.get();
+                    // A chunk that was damaged when recovery looked is found later, and not listed.
+                    if listed == NONE {
+                        continue;
+                    }
+                    let (slot, account) = (open.slot, "stripe in the footer");
+                    equal(
+                        || format!("{account} of member {drive}, row {row}, segment slot {slot}"),
+                        stripe,
+                        listed,
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A segment stays until a checkpoint shows the trims that are recorded in it.
+    pub(crate) fn audit_trims(&self) -> Result<()> {
+        let (segments, taken) = (self.0.segments.borrow(), self.0.checkpoint.snapshots.get());
+        for (slot, segment) in segments.iter().enumerate() {
+            let (needed, most) = (segment.needed, taken + 1);
+            let account =
+                || format!("checkpoint that segment slot {slot} waits for with its trims");
+            holds(account, &format!("at most {most}"), needed <= most, &needed.to_string())?;
+        }
+        if self.stage().is_some() {
+            // Records that do not count are in rows that recovery found, too.
+            return Ok(());
+        }
+        let image = self.0.checkpoint.image.borrow();
+        for open in self.opens() {
+            let segment = &segments[open.slot as usize];
+            if segment.needed > 0 || open.in_flight.get() > 0 || open.broken.get() {
+                continue;
+            }
+            // Rows that were written after the durable checkpoint's snapshot.
+            let known = image.entries.iter().find(|entry| {
+                entry.slot.get() == open.slot && entry.sequence.get() == open.sequence
+            });
+            let first = match known {
+                Some(entry) if entry.state == segment::OPEN => entry.rows.get(),
+                Some(_) => continue,
+                None if open.sequence < image.next_segment => continue,
+                None => 0,
+            };
+            let footers = open.footers.borrow();
+            let trim = |row: &u32| {
+                footers.iter().any(|rows| {
+                    let found = footer::open_entry(&rows[*row as usize]);
+                    found.is_some_and(|(i, _)| i.is_some_and(|i| i.kind == block::TRIM))
+                })
+            };
+            let end = open.next.get() * open.groups.chunk;
+            if let Some(row) = (first..end).find(trim) {
+                let slot = open.slot;
+                let account =
+                    format!("checkpoint that segment slot {slot} waits for with its trims");
+                return Err(wrong(account, format!("{}, for row {row}", taken + 1), 0));
+            }
+        }
+        Ok(())
+    }
+
+    /// A segment stays while stripes that lack a chunk took the place of blocks in it.
+    pub(crate) fn audit_fallback(&self) -> Result<()> {
+        let (segments, recovery) = (self.0.segments.borrow(), self.0.space.recovery.borrow());
+        let mut kept = vec![0; segments.len()];
+        if let Some(recovery) = recovery.as_ref().filter(|u| u.stage < Stage::Repaired) {
+            let slots = recovery.older.values().flatten().chain(&recovery.trimmed);
+            slots.for_each(|slot| kept[*slot as usize] += 1);
+        }
+        for ((slot, segment), kept) in segments.iter().enumerate().zip(kept) {
+            equal(|| format!("older blocks kept in segment slot {slot}"), kept, segment.fallback)?;
+        }
+        Ok(())
+    }
+}
