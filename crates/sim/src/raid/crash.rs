@@ -219,6 +219,7 @@ impl Work {
                 volume.write(block, pages, fua).await
             };
             result.map_err(|error| format!("operation {operation}: {error}"))?;
+            audited(volume)?;
             match fua || !self.volatile {
                 true => self.tell(Event::Acknowledged(operation)),
                 false => self.unflushed.borrow_mut().push(operation),
@@ -255,6 +256,7 @@ impl Work {
             }
             for member in &round.members {
                 self.fail(*member, seats[*member as usize], round.pulled).await?;
+                audited(&self.volume)?;
             }
             let Some(later) = round.replaced else { return Ok(()) };
             if !self.until(self.begun.get() + later).await {
@@ -303,9 +305,11 @@ impl Work {
                 Err(_) if self.over.get() && !self.patient => return Ok(false),
                 done => done.map_err(|error| format!("replace {member}: {error}"))?,
             }
+            audited(&self.volume)?;
         }
         while self.volume.rebuilding().is_some() {
             self.rt.sleep(10_000).await;
+            audited(&self.volume)?;
         }
         for member in members {
             if self.state(*member) != MemberState::Active {
@@ -360,6 +364,7 @@ impl Subject for RaidSubject {
         rt.block_on(async move {
             let volume = array.open(&rt2, &parts, &mut Vec::new()).await;
             let volume = volume.map_err(|error| error.to_string())?;
+            audited(&volume)?;
             let work = Work {
                 rt: rt2.clone(),
                 volume: volume.clone(),
@@ -439,6 +444,14 @@ struct Reopening {
     expected: Expected,
 }
 
+/// Holds the volume's accounts against each other.
+///
+/// # Errors
+/// Names the one that is wrong.
+pub fn audited(volume: &Volume) -> Result<(), String> {
+    volume.audit().map_err(told)
+}
+
 fn told(error: furrow_zone::Error) -> String {
     error.to_string()
 }
@@ -463,6 +476,7 @@ impl Reopening {
             without.extend(&self.expected.pulled);
         }
         let volume = self.array.open(&self.rt, &parts, &mut without).await.map_err(told)?;
+        audited(&volume)?;
         self.check_members(&volume, &lost)?;
         let found = self.expected.blocks.compare(&volume).await?;
         met(&volume, |what| self.expected.count(what));
@@ -470,6 +484,7 @@ impl Reopening {
         // It goes on, and what was found stays.
         self.write_on(&volume, &mut now, &mut rng, 4).await?;
         self.mend(&volume, &parts, &without, &mut now, &mut rng).await?;
+        audited(&volume)?;
         now.compare(&volume).await?;
         worked(&volume, |what| self.expected.count(what));
         let whole: Vec<u32> = if volume.rebuilding().is_some() {
@@ -491,7 +506,9 @@ impl Reopening {
         let parts = self.parts();
         let mut without = self.leave_out(&whole, &seats, &mut rng)?;
         let volume = self.array.open(&self.rt, &parts, &mut without).await.map_err(told)?;
-        now.compare(&volume).await.map(drop)
+        audited(&volume)?;
+        now.compare(&volume).await?;
+        audited(&volume)
     }
 
     /// Members whose drives are lost with the power: as many as those that count as redundant
@@ -609,6 +626,7 @@ impl Reopening {
             let version = AFTER + (rng.next() % (1 << 19)) + step;
             let pages = [page(block, version)].into_iter().collect();
             volume.write(block, pages, true).await.map_err(told)?;
+            audited(volume)?;
             now.set(block, version);
         }
         Ok(())

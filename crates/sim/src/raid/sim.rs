@@ -25,7 +25,7 @@ pub use lost::lines as lost_lines;
 
 use crate::crash::Case;
 use crate::raid::array::{Array, seats};
-use crate::raid::crash::{met, worked};
+use crate::raid::crash::{audited, met, worked};
 use crate::raid::oracle::{Blocks, TRIM, page};
 use crate::raid::part::{Absence, Part};
 use crate::simulation::{Sink, Summary, on_executor};
@@ -443,6 +443,7 @@ impl Life {
             // A drive that lost zones may be found to be in the way.
             let opened = self.array.open(&self.rt, &parts, &mut Vec::new()).await;
             let volume = opened.map_err(|error| error.to_string())?;
+            audited(&volume)?;
             let found = blocks.compare(&volume).await?;
             Ok::<_, String>((volume, Blocks::found(found)))
         };
@@ -522,6 +523,7 @@ impl Shared {
         let doubted = self.cleared().await?;
         if life.plan.stop {
             let stopped = self.volume.stop().await;
+            audited(&self.volume)?;
             self.excused("stop", stopped).await?;
         }
         let mut reached = self.keeper.reached();
@@ -618,7 +620,9 @@ impl Shared {
             self.ticks.notify_all();
             if rng.one_in(5) {
                 let before = self.blocks.borrow().clone();
-                let pages = match volume.read(block, count as u32).await {
+                let read = volume.read(block, count as u32).await;
+                audited(volume)?;
+                let pages = match read {
                     Ok(pages) => pages,
                     Err(_) if self.life.is_off() => return Ok(()),
                     Err(why) => return Err(format!("read: {why}")),
@@ -642,6 +646,7 @@ impl Shared {
                     (block..block + count).map(|block| page(block, version)).collect();
                 volume.write(block, pages, fua).await
             };
+            audited(volume)?;
             match self.excused(&format!("operation {operation}"), done).await? {
                 Some(()) => self.blocks.borrow_mut().acknowledged(operation),
                 None if self.life.is_off() => return Ok(()),
@@ -676,6 +681,7 @@ impl Shared {
                     }
                 }
             }
+            audited(&self.volume)?;
             if self.life.is_off() {
                 return Ok(());
             }
@@ -719,6 +725,7 @@ impl Shared {
         let patient = self.life.plan.guard.is_some();
         while self.volume.rebuilding().is_some() && !self.life.is_off() {
             self.life.rt.sleep(if patient { 2 * Nanos::MILLI } else { 50_000 }).await;
+            audited(&self.volume)?;
             turns += 1;
             if turns > 100_000 {
                 return Err("a rebuild does not come to its end".to_owned());
