@@ -657,3 +657,6 @@ impl ZoneAllocator {
         full.map(|id| self.pool.zone(id, 0)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

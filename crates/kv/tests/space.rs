@@ -228,9 +228,9 @@ fn what_is_said_to_be_free_goes_in() {
     }
 }
 
-/// Who came first gets the room that cleaning makes, also if others come while it is made.
+/// Writers beside cleaning end in the order in which they began, also if others come meanwhile.
 #[test]
-fn who_waits_for_room_gets_it_in_order() {
+fn writers_beside_cleaning_end_in_order() {
     let rt = Rt::new(Config::simulated(3));
     let (_, store) = made(&rt, Policy::Shared);
     let rt2 = rt.clone();

@@ -23,7 +23,10 @@ fn content(seed: u64, bytes: usize) -> Vec<u8> {
 
 /// Runs `work` with a new store on a drive of 40 zones of 64 blocks, of which a half of the record
 /// ring takes two.
-fn with_store<F: Future<Output = ()> + 'static>(policy: Policy, work: impl FnOnce(Rt, Store) -> F) {
+pub(crate) fn with_store<F: Future<Output = ()> + 'static>(
+    policy: Policy,
+    work: impl FnOnce(Rt, Store) -> F,
+) {
     let rt = Rt::new(Config::simulated(3));
     let limits =
         Geometry { max_open: Some(8), max_active: Some(8), ..Geometry::unlimited(40, 64, 64) };
