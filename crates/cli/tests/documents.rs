@@ -139,7 +139,8 @@ fn first_sentence(source: &str) -> String {
 /// The code map: every module with the first sentence that its file says of itself.
 fn code_map() -> String {
     let mut page = String::from(
-        "# Code map\n\nEvery module in one line, the first line of its file. The page is made from the \
+        "# Code map\n\nEvery module in one line, the first line of its file. The page is made from \
+        the \
          code by a test; when the\ntest says that the page is old:\n\
          `FURROW_WRITE_CODE_MAP=1 cargo test -p furrow-cli the_code_map_is_true`. \
          The tour is [ARCHITECTURE.md](ARCHITECTURE.md).\n",

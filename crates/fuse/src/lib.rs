@@ -1,8 +1,8 @@
 //! The FUSE server: a mounted Furrow file system.
 //!
-//! [`FuseServer`] serves an engine behind a [`furrow_rt::Port`]; [`Session`] mounts it and runs until it
-//! is unmounted; [`report`] is how tools ask a running mount. The `fuser` crate is wrapped here and
-//! named nowhere else. Works as root with nothing but `/dev/fuse`.
+//! [`FuseServer`] serves an engine behind a [`furrow_rt::Port`]; [`Session`] mounts it and runs
+//! until it is unmounted; [`report`] is how tools ask a running mount. The `fuser` crate is
+//! wrapped here and named nowhere else. Works as root with nothing but `/dev/fuse`.
 //!
 //! Deliberately not here: opening devices, mount options, processes (the command does that), and
 //! caching of writes (the engine's).

@@ -1,4 +1,5 @@
-//! File systems: crash sweeps, simulation, damaged images, and the model and oracle that judge them.
+//! File systems: crash sweeps, simulation, damaged images, and the model and oracle that judge
+//! them.
 
 pub mod attributes;
 pub mod client;

@@ -2,8 +2,8 @@
 //! must hold when the drive is opened again.
 //!
 //! What must survive is written down with the fault model (`furrow_zone::fault`) and in
-//! docs/design/file-system.md: everything acknowledged, whatever failed; except that the blocks of an
-//! offline zone are gone, and that a drive whose *metadata* zones cannot be written any more may
+//! docs/design/file-system.md: everything acknowledged, whatever failed; except that the blocks of
+//! an offline zone are gone, and that a drive whose *metadata* zones cannot be written any more may
 //! refuse to be mounted for writing, but then shows everything when mounted for reading.
 
 use crate::crash::Case;

@@ -1,7 +1,7 @@
 //! The oracle: is what was found after a crash allowed by the durability contract?
 //!
-//! The contract (DESIGN §4.1, docs/design/file-system.md): an fsynced file holds, block by block, the
-//! fsynced version or a later written one, its size likewise; a name is there if its file or
+//! The contract (DESIGN §4.1, docs/design/file-system.md): an fsynced file holds, block by block,
+//! the fsynced version or a later written one, its size likewise; a name is there if its file or
 //! directory was fsynced after the change; a rename shows old or new; nothing shows blocks of
 //! another file or stale data. The engine promises more, and the oracle holds it to that: *every*
 //! acknowledged fsync or sync covers all name changes answered before it was submitted, and the
