@@ -16,6 +16,7 @@ pub(crate) mod group_load;
 pub(crate) mod heads;
 pub(crate) mod parked;
 pub(crate) mod place;
+mod reserve;
 pub(crate) mod space;
 pub mod stripe;
 #[cfg(test)]

@@ -65,13 +65,13 @@ impl Core {
 
     /// What each structure holds of itself.
     fn audit_own(&self) -> Result<()> {
-        self.cache.audit()?;
-        self.nat.audit("NAT")?;
+        self.tree.cache.audit()?;
+        self.tables.nat.audit("NAT")?;
         self.alloc.sit.audit("SIT")?;
-        self.ids.audit()?;
+        self.tables.ids.audit()?;
         self.namespace_log.audit()?;
-        self.changed_nodes.audit()?;
-        self.directories.audit()?;
+        self.tables.changed_nodes.audit()?;
+        self.tree.directories.audit()?;
         self.appends.audit()?;
         self.audit_open_segments()
     }

@@ -21,6 +21,7 @@
 //! change is set aside ([`crate::alloc::space`]), so that a cleaning once begun never runs out.
 
 mod background;
+pub(crate) mod options;
 mod owners;
 mod step;
 
@@ -29,8 +30,9 @@ use crate::tree::cache::Key;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_log::victim::{self, Candidate, Policy, Worth};
 use furrow_zone::{Result, ZoneReport, ZoneState};
+pub use options::{CleanOptions, CleanReport, GcOptions};
 use owners::Item;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use step::Moved;
 
@@ -40,59 +42,6 @@ const LOOKS_MAX: usize = 16;
 const ROUND_MAX: u32 = 4;
 /// Failures remembered for a report.
 const FAILURES_MAX: usize = 32;
-
-/// How a mounted file system cleans.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GcOptions {
-    /// Clean in the background. Without it cleaning happens only when somebody lacks room.
-    pub background: bool,
-    /// How the background chooses.
-    pub policy: Policy,
-    /// Background cleaning starts when less than this share of the main area can be written at
-    /// once, in percent.
-    pub start: u8,
-    /// Below this share it takes no pauses, in percent.
-    pub urgent: u8,
-}
-
-impl Default for GcOptions {
-    fn default() -> GcOptions {
-        GcOptions { background: true, policy: Policy::CostBenefit, start: 20, urgent: 8 }
-    }
-}
-
-/// What [`crate::Fs::clean`] is to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CleanOptions {
-    /// How victims are chosen.
-    pub policy: Policy,
-    /// Most superzones to clean.
-    pub superzones: u32,
-    /// Least share of a victim that must be garbage, in percent.
-    pub garbage_percent: u8,
-}
-
-impl Default for CleanOptions {
-    /// All of which a twentieth or more is garbage, the cheapest first.
-    fn default() -> CleanOptions {
-        CleanOptions { policy: Policy::Greedy, superzones: u32::MAX, garbage_percent: 5 }
-    }
-}
-
-/// What a cleaning did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CleanReport {
-    /// Superzones made empty.
-    pub superzones: u32,
-    /// Blocks of file data moved.
-    pub data_blocks: u64,
-    /// Nodes moved.
-    pub node_blocks: u64,
-    /// Blocks that could not be read, or whose content is not what was written.
-    pub failed_blocks: u64,
-    /// Which those are: place, owner and reason; the first few.
-    pub failures: Vec<String>,
-}
 
 /// Why a victim is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,26 +70,6 @@ impl Urgency {
             // A superzone is copied to gain a hundredth of it: who asks has nothing better.
             Urgency::Last => 8,
         }
-    }
-}
-
-/// What is known of earlier cleanings.
-#[derive(Default)]
-pub(crate) struct State {
-    /// Superzones that could not be emptied, with their generation.
-    stuck: BTreeMap<u32, u32>,
-    /// Superzones with zones that the drive has closed, with their generation: to be emptied.
-    closed: BTreeMap<u32, u32>,
-    /// The background looks for no victim before so much was written.
-    rest_until: u64,
-    /// See [`CleanReport::failures`]; the newest are kept.
-    failures: Vec<String>,
-}
-
-impl State {
-    /// A superzone is to be emptied: a zone of it cannot be relied on.
-    pub(crate) fn close(&mut self, id: SuperzoneId, generation: u32) {
-        self.closed.insert(id.0, generation);
     }
 }
 

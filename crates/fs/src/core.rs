@@ -6,17 +6,20 @@
 //! around: it does what the stop asks for and runs the operation again. So no operation holds a
 //! borrow across an await, and a cancelled one has changed nothing.
 
-use crate::accounts::same;
 use crate::alloc::Allocator;
-use crate::alloc::space::Tried;
+use crate::alloc::space::{SpaceQueue, Tried};
 use crate::blocked::{Blocked, Fetch, NotApplied};
+use crate::clean::options::CleanState;
 use crate::durability::namespace_log::NamespaceLog;
+use crate::durability::{Appends, CheckpointState, Relocation, SyncLog};
 use crate::fetch::{Fetches, Pins};
-use crate::format::{HOLE, NatEntry, Pointer};
+use crate::format::{HOLE, Pointer};
 use crate::layout::Layout;
-use crate::memory::{Memory, set_bytes};
-use crate::tables::table::{NodeIds, Table};
-use crate::tree::cache::{Cache, Entry, Key, Ticket};
+use crate::memory::Memory;
+use crate::stretch::Stretch;
+use crate::tables::Tables;
+use crate::tree::Tree;
+use crate::tree::cache::{Entry, Key, Ticket};
 use crate::tree::node;
 use crate::types::{Counters, Ino, Kind, MountOptions, OnDamage, Time};
 use furrow_log::address::BlockAddr;
@@ -27,86 +30,11 @@ use furrow_rt::{Notify, Semaphore};
 use furrow_rt::{PAGE_SIZE, Page, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice};
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Bytes that changes of names since the last checkpoint take before the next one comes: a name
 /// that is moved back and forth makes nothing dirty.
 pub(crate) const NAMES_MAX: u64 = 8 << 20;
-
-/// Nodes whose place changed since the last durable checkpoint and of which no sync record tells.
-/// What was there at a checkpoint's snapshot is kept apart until that checkpoint is durable.
-#[derive(Default)]
-pub(crate) struct ChangedNodes {
-    now: BTreeMap<u32, BTreeSet<u32>>,
-    in_snapshot: BTreeMap<u32, BTreeSet<u32>>,
-    /// Nodes in both.
-    count: usize,
-}
-
-impl ChangedNodes {
-    pub(crate) fn wrote(&mut self, ino: u32, nid: u32) {
-        self.count += usize::from(self.now.entry(ino).or_default().insert(nid));
-    }
-
-    pub(crate) fn freed(&mut self, ino: u32, nid: u32) {
-        self.wrote(ino, nid);
-    }
-
-    /// Nodes that changed since the last snapshot and of which no record tells.
-    pub(crate) fn since_snapshot(&self) -> impl Iterator<Item = u32> + '_ {
-        self.now.values().flatten().copied()
-    }
-
-    /// Compares the count with the sets.
-    ///
-    /// # Errors
-    /// `Internal`, with the account.
-    pub(crate) fn audit(&self) -> Result<()> {
-        let sets = self.now.values().chain(self.in_snapshot.values());
-        let count = sets.map(BTreeSet::len).sum();
-        same(format_args!("ChangedNodes::count"), count, self.count)
-    }
-
-    /// Bytes of memory: files of few nodes have a set of their own each.
-    pub(crate) fn bytes(&self) -> u64 {
-        let sets = self.now.len() + self.in_snapshot.len();
-        set_bytes(sets, 32) + set_bytes(self.count, 4).max(sets as u64 * 64)
-    }
-
-    /// True if nodes of `ino` changed.
-    pub(crate) fn has(&self, ino: u32) -> bool {
-        self.now.contains_key(&ino) || self.in_snapshot.contains_key(&ino)
-    }
-
-    /// Changed nodes of `ino`, in order.
-    pub(crate) fn of(&self, ino: u32) -> BTreeSet<u32> {
-        let mut all = self.now.get(&ino).cloned().unwrap_or_default();
-        all.extend(self.in_snapshot.get(&ino).into_iter().flatten());
-        all
-    }
-
-    /// A sync record tells of those of `ino`.
-    pub(crate) fn logged(&mut self, ino: u32) {
-        for gone in [self.now.remove(&ino), self.in_snapshot.remove(&ino)] {
-            self.count -= gone.map_or(0, |nids| nids.len());
-        }
-    }
-
-    pub(crate) fn snapshot(&mut self) {
-        for (ino, nids) in std::mem::take(&mut self.now) {
-            let snapshot = self.in_snapshot.entry(ino).or_default();
-            let before = snapshot.len() + nids.len();
-            snapshot.extend(nids);
-            self.count -= before - snapshot.len();
-        }
-    }
-
-    pub(crate) fn durable(&mut self) {
-        self.count -= self.in_snapshot.values().map(BTreeSet::len).sum::<usize>();
-        self.in_snapshot.clear();
-    }
-}
 
 /// The state of a mounted file system.
 pub(crate) struct Core {
@@ -118,38 +46,15 @@ pub(crate) struct Core {
     pub(crate) pages: Pool,
     pub(crate) writer: Writer,
     pub(crate) alloc: Allocator,
-    /// Delta logs: one, or NAT's and SIT's.
-    pub(crate) logs: Vec<crate::tables::delta_merge::Log>,
-    /// Zones of the tables.
-    pub(crate) table_zones: crate::tables::table_zones::TableZones,
-    /// Where each table page is.
-    pub(crate) table_pages: crate::tables::delta_merge::TablePages,
-    pub(crate) cache: Cache,
-    pub(crate) nat: Table<NatEntry>,
-    pub(crate) ids: NodeIds,
+    pub(crate) tables: Tables,
+    pub(crate) tree: Tree,
     pub(crate) namespace_log: NamespaceLog,
-    pub(crate) changed_nodes: ChangedNodes,
-    pub(crate) open: BTreeMap<Ino, u32>,
-    pub(crate) orphans: BTreeSet<Ino>,
-    /// Orphans that never had a name, and may get one.
-    pub(crate) unnamed: BTreeSet<Ino>,
-    /// Where names are in large directories.
-    pub(crate) directories: crate::tree::directory_index::DirectoryIndexes,
-    /// Times of access that are only here so far (`lazy_time`).
-    pub(crate) accessed: BTreeMap<Ino, Time>,
-    pub(crate) inodes: u64,
-    pub(crate) generation: u32,
-    pub(crate) checkpoint: crate::durability::checkpoint::State,
-    pub(crate) sync: crate::durability::sync::State,
-    pub(crate) appends: crate::durability::append::State,
-    pub(crate) relocation: crate::durability::relocate::State,
-    pub(crate) space: crate::alloc::space::State,
-    pub(crate) clean: crate::clean::State,
-    /// Fsyncs that wait to share the next record, and how they will be answered.
-    pub(crate) sync_waiters: Vec<Ino>,
-    pub(crate) sync_round: crate::durability::sync::Round,
-    /// The page of a hole.
-    pub(crate) zero: Page,
+    pub(crate) checkpoint: CheckpointState,
+    pub(crate) sync: SyncLog,
+    pub(crate) appends: Appends,
+    pub(crate) relocation: Relocation,
+    pub(crate) space: SpaceQueue,
+    pub(crate) clean: CleanState,
     pub(crate) counters: Counters,
     /// What was held when it was most.
     pub(crate) memory_peak: Memory,
@@ -166,15 +71,9 @@ pub(crate) struct Core {
     pub(crate) failed: Option<Error>,
     /// Recovery applies what was acknowledged: it is neither throttled nor refused for space.
     pub(crate) replaying: bool,
-    /// What a replay has removed and not freed yet.
-    pub(crate) removed: Vec<Ino>,
     /// Writes to the drive dispatched, not yet known to be complete, in pages.
     pub(crate) in_flight: usize,
-    pub(crate) stretch: crate::stretch::Stretch,
-    /// Who moves a directory far down the tree: one at a time, and nobody else moves any.
-    pub(crate) cycle_check: Semaphore,
-    /// Directories moved to another one.
-    pub(crate) directory_moves: u64,
+    pub(crate) stretch: Stretch,
 }
 
 /// Why an operation failed.
@@ -221,7 +120,58 @@ pub(crate) struct Inner {
     pub(crate) merge_running: Cell<bool>,
 }
 
+/// The parts of a file system, as a mount finds them.
+pub(crate) struct Parts {
+    pub(crate) alloc: Allocator,
+    pub(crate) tables: Tables,
+    pub(crate) tree: Tree,
+    pub(crate) namespace_log: NamespaceLog,
+    pub(crate) checkpoint: CheckpointState,
+    pub(crate) sync: SyncLog,
+}
+
 impl Core {
+    /// A file system of `parts`, of which nothing is under way.
+    pub(crate) fn new(
+        rt: &Rt,
+        (device, writer): (Rc<dyn ZonedDevice>, Writer),
+        layout: Rc<Layout>,
+        options: MountOptions,
+        pages: Pool,
+        parts: Parts,
+    ) -> Core {
+        let Parts { alloc, tables, tree, namespace_log, checkpoint, sync } = parts;
+        Core {
+            broken: alloc.broken(),
+            sound: false,
+            rt: rt.clone(),
+            geometry: device.geometry().clone(),
+            device,
+            layout,
+            options,
+            pages,
+            writer,
+            alloc,
+            tables,
+            tree,
+            namespace_log,
+            checkpoint,
+            sync,
+            appends: Appends::default(),
+            relocation: Relocation::default(),
+            space: SpaceQueue::default(),
+            clean: CleanState::default(),
+            counters: Counters::default(),
+            memory_peak: Memory::default(),
+            watched: None,
+            tickets: Vec::new(),
+            failed: None,
+            replaying: false,
+            in_flight: 0,
+            stretch: Stretch::default(),
+        }
+    }
+
     /// Bytes on the medium are not what was written.
     pub(crate) fn corrupt(&self, message: String) -> NotApplied {
         NotApplied::Failed(Error::new(
@@ -258,23 +208,40 @@ impl Core {
     fn write_back_is_due(&self) -> bool {
         let limit = self.dirty_limit();
         let begin = self.options.background_pages.unwrap_or(limit / 2).min(limit);
-        let due = self.cache.dirty_pages() > begin || self.namespace_log.bytes() > NAMES_MAX;
+        let due = self.tree.cache.dirty_pages() > begin || self.namespace_log.bytes() > NAMES_MAX;
         due && !self.replaying && self.writable().is_ok()
     }
 
     /// Stops a writer while too much is dirty.
     pub(crate) fn throttle(&self) -> Result<(), NotApplied> {
-        if !self.replaying && self.cache.dirty_pages() + self.in_flight > self.dirty_limit() {
+        if !self.replaying && self.tree.cache.dirty_pages() + self.in_flight > self.dirty_limit() {
             return Err(Blocked::Throttle.into());
         }
         Ok(())
+    }
+
+    /// True if the present stretch has taken so long that others are to have a turn.
+    fn is_long(&self) -> bool {
+        self.stretch.is_long(self.tree.cache.looked(), self.rt.turn())
+    }
+
+    fn begin_step(&mut self) {
+        self.stretch.begin_step(self.tree.cache.looked(), &self.rt);
+    }
+
+    fn end_step(&mut self) {
+        if let Some((units, took)) = self.stretch.end_step(self.tree.cache.looked(), &self.rt) {
+            let counters = &mut self.counters;
+            counters.longest_stretch = counters.longest_stretch.max(units);
+            counters.longest_stretch_time = counters.longest_stretch_time.max(took);
+        }
     }
 
     /// Where the content of `key` is now, if its place is known and on the drive.
     fn place_of(&mut self, key: Key) -> Option<Pointer> {
         match key {
             Key::Node(nid) => {
-                let entry = self.nat.get(nid);
+                let entry = self.tables.nat.get(nid);
                 (entry.ino.get() != 0 && entry.addr.get() != HOLE)
                     .then_some(Pointer { addr: entry.addr, crc: entry.crc })
             }
@@ -284,19 +251,19 @@ impl Core {
 
     /// Puts a page read for `fetch` into the cache, unless the content has moved meanwhile.
     pub(crate) fn insert_fetched(&mut self, fetch: &Fetch, page: Page) -> Result<()> {
-        if self.cache.contains(&fetch.key) || self.place_of(fetch.key) != Some(fetch.pointer) {
+        if self.tree.cache.contains(&fetch.key) || self.place_of(fetch.key) != Some(fetch.pointer) {
             return Ok(());
         }
         self.verify(fetch, &page)?;
         let owner = match fetch.key {
-            Key::Node(nid) => self.nat.get(nid).ino.get(),
+            Key::Node(nid) => self.tables.nat.get(nid).ino.get(),
             Key::Data(ino, block) => {
                 self.verify_directory(Ino(ino), block, &page)?;
                 ino
             }
         };
         let crc = Some(fetch.pointer.crc.get());
-        self.cache.insert(fetch.key, Entry::clean(page, crc).owned_by(owner));
+        self.tree.cache.insert(fetch.key, Entry::clean(page, crc).owned_by(owner));
         Ok(())
     }
 
@@ -312,7 +279,7 @@ impl Core {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         if let Key::Node(nid) = fetch.key {
-            node::check(page, nid, self.nat.get(nid).ino.get())
+            node::check(page, nid, self.tables.nat.get(nid).ino.get())
                 .map_err(|what| Error::new(ErrorKind::Corrupt, format!("{}: {what}", place())))?;
         }
         Ok(())
@@ -336,6 +303,24 @@ impl Core {
 }
 
 impl Inner {
+    /// The engine of `core`, with nobody waiting.
+    pub(crate) fn new(core: Core) -> Inner {
+        Inner {
+            rt: core.rt.clone(),
+            pages: core.pages.clone(),
+            core: RefCell::new(core),
+            progress: Notify::new(),
+            fetches: Fetches::default(),
+            checkpoint_lock: Semaphore::new(1),
+            clean_lock: Semaphore::new(1),
+            cleaner_running: Cell::new(false),
+            closing: Cell::new(false),
+            ended: Cell::new(false),
+            write_back_running: Cell::new(false),
+            merge_running: Cell::new(false),
+        }
+    }
+
     /// Runs `operation` until it is applied or fails.
     pub(crate) async fn run<T>(
         self: &Rc<Self>,
@@ -366,13 +351,13 @@ impl Inner {
             let (done, write_back) = {
                 let core = &mut *self.core.borrow_mut();
                 core.begin_step();
-                core.cache.hold();
+                core.tree.cache.hold();
                 core.space.first = turn.is_some();
                 let done = operation(core);
-                core.cache.lend((core.directories.bytes() / PAGE_SIZE as u64) as usize);
+                core.tree.cache.lend((core.tree.directories.bytes() / PAGE_SIZE as u64) as usize);
                 core.space.first = false;
                 core.note_memory();
-                core.cache.unhold();
+                core.tree.cache.unhold();
                 core.end_step();
                 (done, core.write_back_is_due())
             };

@@ -87,7 +87,7 @@ impl Pins {
     /// Pins what of `fetches` is in the cache.
     fn hold(&mut self, fetches: &[Fetch]) {
         let mut core = self.inner.core.borrow_mut();
-        let tickets = fetches.iter().filter_map(|fetch| core.cache.pin(&fetch.key));
+        let tickets = fetches.iter().filter_map(|fetch| core.tree.cache.pin(&fetch.key));
         self.tickets.extend(tickets);
     }
 }
@@ -98,7 +98,7 @@ impl Drop for Pins {
         // left to evict from.
         if let Ok(mut core) = self.inner.core.try_borrow_mut() {
             for ticket in self.tickets.drain(..) {
-                core.cache.unpin(ticket);
+                core.tree.cache.unpin(ticket);
             }
         }
     }

@@ -407,16 +407,16 @@ impl Fs {
     pub async fn release(&self, ino: Ino) -> Result<()> {
         let last = {
             let mut core = self.0.core.borrow_mut();
-            let Some(count) = core.open.get_mut(&ino) else {
+            let Some(count) = core.tree.open.get_mut(&ino) else {
                 let message = format!("inode {ino} is not open");
                 return Err(Error::new(ErrorKind::Invalid, message));
             };
             *count -= 1;
             let last = *count == 0;
             if last {
-                core.open.remove(&ino);
+                core.tree.open.remove(&ino);
             }
-            last && core.orphans.contains(&ino)
+            last && core.tree.orphans.contains(&ino)
         };
         self.reap(last.then_some(ino)).await;
         Ok(())
@@ -478,7 +478,7 @@ impl Fs {
     pub fn counters(&self) -> Counters {
         let core = self.0.core.borrow();
         let written = core.writer.counters();
-        let cache = core.cache.stats();
+        let cache = core.tree.cache.stats();
         Counters {
             data_bytes: written.of(WriteKind::Data),
             node_bytes: written.of(WriteKind::Node),

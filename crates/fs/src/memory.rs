@@ -5,10 +5,9 @@
 //! exact; of maps and sets it is what their entries take, with the room their nodes and tables
 //! leave free on average. The program around the engine, its executor and the drive are not in it.
 
-use crate::core::Core;
 use furrow_rt::PAGE_SIZE;
 
-const PAGE: u64 = PAGE_SIZE as u64;
+pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Bytes of memory a file system holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,34 +63,4 @@ pub(crate) fn map_bytes(capacity: usize, size: usize) -> u64 {
 /// thirds are taken on average.
 pub(crate) fn set_bytes(len: usize, size: usize) -> u64 {
     (len * size * 3 / 2 + len * 4) as u64
-}
-
-impl Core {
-    /// See [`crate::Fs::memory`].
-    pub(crate) fn memory(&self) -> Memory {
-        let pages = self.cache.pages();
-        let on_the_way = self.writer.pages_in_flight() as u64;
-        let dirty = self.nat.dirty_count() + self.alloc.sit.dirty_count();
-        Memory {
-            data: pages.data as u64 * PAGE,
-            nodes: pages.nodes as u64 * PAGE,
-            dirty: self.cache.dirty_pages() as u64 * PAGE,
-            cache_index: self.cache.index_bytes(),
-            writes: on_the_way.saturating_sub(pages.shared as u64) * PAGE,
-            tables: self.nat.bytes() + self.alloc.sit.bytes() + self.ids.bytes(),
-            deltas: set_bytes(dirty, 4)
-                + self.checkpoint.snapshot_bytes
-                + self.logs.iter().map(|log| size_of_val(&log.extents[..]) as u64).sum::<u64>(),
-            directories: self.directories.bytes(),
-            changes: self.namespace_log.bytes() + self.changed_nodes.bytes(),
-        }
-    }
-
-    /// Keeps the moment at which there was most.
-    pub(crate) fn note_memory(&mut self) {
-        let now = self.memory();
-        if now.total() > self.memory_peak.total() {
-            self.memory_peak = now;
-        }
-    }
 }

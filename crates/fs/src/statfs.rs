@@ -1,8 +1,9 @@
-//! What the file system shows of itself: space, zones.
+//! What the file system shows of itself: space, zones, memory.
 
 use crate::blocked::NotApplied;
 use crate::core::Core;
 use crate::format::{BLOCK, LEAF_POINTERS, NAME_MAX};
+use crate::memory::{Memory, PAGE, set_bytes};
 use crate::types::{Ino, Kind, StatFs, ZoneInfo, ZoneUse};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
@@ -29,14 +30,15 @@ impl Core {
             blocks_summaries: u64::from(self.layout.segment_count()),
             inodes: u64::from(self.layout.nodes - 1),
             // A file takes a block for its inode, 1 in 64 more for the tables and directories.
-            inodes_free: u64::from(self.ids.unused_count()).min(available - available.div_ceil(64)),
+            inodes_free: u64::from(self.tables.ids.unused_count())
+                .min(available - available.div_ceil(64)),
             name_max: NAME_MAX as u32,
         }
     }
 
     /// Blocks of superblock and checkpoint, delta-log extents, table pages and the sync log.
     fn logs_used(&self) -> u64 {
-        let extents = self.logs.iter().flat_map(|log| &log.extents);
+        let extents = self.tables.logs.iter().flat_map(|log| &log.extents);
         let deltas: u64 = extents.map(|extent| u64::from(extent.blocks)).sum();
         let checkpoint = 1 + u64::from(self.checkpoint.blocks);
         checkpoint + deltas + self.table_blocks_used() + u64::from(self.sync.next)
@@ -112,5 +114,40 @@ impl Core {
         let usage =
             if stream < half { ZoneUse::Data(stream) } else { ZoneUse::Node(stream - half) };
         (usage, valid)
+    }
+}
+
+impl Core {
+    /// See [`crate::Fs::memory`].
+    pub(crate) fn memory(&self) -> Memory {
+        let pages = self.tree.cache.pages();
+        let on_the_way = self.writer.pages_in_flight() as u64;
+        let dirty = self.tables.nat.dirty_count() + self.alloc.sit.dirty_count();
+        Memory {
+            data: pages.data as u64 * PAGE,
+            nodes: pages.nodes as u64 * PAGE,
+            dirty: self.tree.cache.dirty_pages() as u64 * PAGE,
+            cache_index: self.tree.cache.index_bytes(),
+            writes: on_the_way.saturating_sub(pages.shared as u64) * PAGE,
+            tables: self.tables.nat.bytes() + self.alloc.sit.bytes() + self.tables.ids.bytes(),
+            deltas: set_bytes(dirty, 4)
+                + self.checkpoint.snapshot_bytes
+                + self
+                    .tables
+                    .logs
+                    .iter()
+                    .map(|log| size_of_val(&log.extents[..]) as u64)
+                    .sum::<u64>(),
+            directories: self.tree.directories.bytes(),
+            changes: self.namespace_log.bytes() + self.tables.changed_nodes.bytes(),
+        }
+    }
+
+    /// Keeps the moment at which there was most.
+    pub(crate) fn note_memory(&mut self) {
+        let now = self.memory();
+        if now.total() > self.memory_peak.total() {
+            self.memory_peak = now;
+        }
     }
 }

@@ -10,8 +10,7 @@
 //! Here they are counted. [`Inner::run`](crate::core::Inner::run) begins no step in a stretch that
 //! has taken [`UNITS_BEFORE_OTHERS`] already, so that no loop of steps must think of it.
 
-use crate::core::Core;
-use furrow_rt::Nanos;
+use furrow_rt::{Nanos, Rt};
 
 /// Units after which others have a turn before the next step.
 pub(crate) const UNITS_BEFORE_OTHERS: u64 = 2_048;
@@ -27,30 +26,25 @@ pub(crate) struct Stretch {
     began: Nanos,
 }
 
-impl Core {
-    /// True if the present stretch has taken so long that others are to have a turn.
-    pub(crate) fn is_long(&self) -> bool {
-        let units = self.cache.looked() - self.stretch.base;
-        units > UNITS_BEFORE_OTHERS && self.stretch.turn == self.rt.turn()
+impl Stretch {
+    /// True if it has taken so long, `looked` units and in the executor's `turn`, that others are to
+    /// have a turn.
+    pub(crate) fn is_long(&self, looked: u64, turn: u64) -> bool {
+        looked - self.base > UNITS_BEFORE_OTHERS && self.turn == turn
     }
 
-    /// A step begins.
-    pub(crate) fn begin_step(&mut self) {
-        let turn = self.rt.turn();
-        if self.stretch.turn != turn {
-            let (base, began) = (self.cache.looked(), self.rt.now_coarse());
-            self.stretch = Stretch { turn, base, began };
+    /// A step begins when `looked` units are counted: a new stretch, unless it is still the same
+    /// turn.
+    pub(crate) fn begin_step(&mut self, looked: u64, rt: &Rt) {
+        let turn = rt.turn();
+        if self.turn != turn {
+            *self = Stretch { turn, base: looked, began: rt.now_coarse() };
         }
     }
 
-    /// It has ended.
-    pub(crate) fn end_step(&mut self) {
-        let units = self.cache.looked() - self.stretch.base;
-        if units > UNITS_TIMED {
-            let took = self.rt.now().since(self.stretch.began);
-            let counters = &mut self.counters;
-            counters.longest_stretch = counters.longest_stretch.max(units);
-            counters.longest_stretch_time = counters.longest_stretch_time.max(took);
-        }
+    /// The step has ended: units of the stretch and how long it took, if it is worth counting.
+    pub(crate) fn end_step(&self, looked: u64, rt: &Rt) -> Option<(u64, u64)> {
+        let units = looked - self.base;
+        (units > UNITS_TIMED).then(|| (units, rt.now().since(self.began)))
     }
 }

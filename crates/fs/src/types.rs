@@ -415,8 +415,10 @@ pub struct MkfsReport {
     pub log_zones: u32,
 }
 
+/// Most blocks of one write: it is applied whole, so it must fit what may be dirty.
+pub(crate) const WRITE_BLOCKS_MAX: usize = 1024;
 /// Most bytes of one [`crate::Fs::write`].
-pub const WRITE_MAX: usize = (crate::tree::file::WRITE_BLOCKS_MAX - 1) * PAGE_SIZE;
+pub const WRITE_MAX: usize = (WRITE_BLOCKS_MAX - 1) * PAGE_SIZE;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -439,7 +441,7 @@ pub struct MountOptions {
     /// What the ends of new files' names say of how long their data lives.
     pub extensions: crate::tree::lifetime::Extensions,
     /// Cleaning.
-    pub gc: crate::clean::GcOptions,
+    pub gc: crate::clean::options::GcOptions,
     /// When reading changes the time of the last access. Default [`AccessTime::Relative`].
     pub access_time: AccessTime,
     /// Directories keep the time of their last access (`diratime`). Default true.
@@ -462,7 +464,7 @@ impl Default for MountOptions {
             on_damage: OnDamage::Continue,
             order: Order::Queued,
             extensions: crate::tree::lifetime::Extensions::default(),
-            gc: crate::clean::GcOptions::default(),
+            gc: crate::clean::options::GcOptions::default(),
             access_time: AccessTime::Relative,
             directory_access_time: true,
             lazy_time: false,

@@ -14,7 +14,7 @@ impl Inner {
         }
         let (head, zones) = {
             let core = &mut *self.core.borrow_mut();
-            let dirty = core.cache.dirty_pages() as u64;
+            let dirty = core.tree.cache.dirty_pages() as u64;
             let Some(head) = core.alloc.head_to_close(idle, dirty) else { return };
             let zones = core.alloc.begin_closing(head);
             core.carry_out();

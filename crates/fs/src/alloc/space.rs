@@ -25,36 +25,31 @@
 //! enough ([`Inner::gain_space`]).
 
 use crate::alloc::Allocator;
-use crate::blocked::{Blocked, Lack, NotApplied};
-use crate::clean::{Outcome, Urgency};
-use crate::core::{Core, Inner};
-use crate::tree::file::WRITE_BLOCKS_MAX;
+use crate::types::WRITE_BLOCKS_MAX;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
-use furrow_rt::{Permit, Semaphore};
-use furrow_zone::Result;
-use std::rc::Rc;
+use furrow_rt::Semaphore;
 
 /// Superzones' worth of room that users leave for cleaning: what is valid in a victim, and as many
 /// nodes that point to it.
 pub(crate) const RESERVE: u32 = 2;
 /// Blocks that recovery may write beside what it replays: for files removed while open.
-const RECOVERY_MIN: u64 = 8;
+pub(super) const RECOVERY_MIN: u64 = 8;
 /// Blocks beyond the capacity that names and attributes of what exists already may take.
-const UPKEEP: u64 = 64;
+pub(super) const UPKEEP: u64 = 64;
 /// Share of the main area that users cannot have, so that cleaning finds garbage: a part in 32.
 const SLACK: u64 = 32;
 /// Checkpoints for an operation that adds blocks, after which it is said that none are left.
-const CHECKPOINTS_MAX: u32 = 4;
+pub(super) const CHECKPOINTS_MAX: u32 = 4;
 /// Steps for an operation that lacks room, beside two for each superzone, after which it is said
 /// that there is none, if no step gave more than there had been.
-const STEPS_MIN: u32 = 32;
+pub(super) const STEPS_MIN: u32 = 32;
 
 /// What was done for an operation that lacks room, since there was last more than ever.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tried {
-    most: u64,
-    checkpoints: u32,
-    steps: u32,
+    pub(super) most: u64,
+    pub(super) checkpoints: u32,
+    pub(super) steps: u32,
 }
 
 /// What an operation does to the number of blocks in use.
@@ -76,16 +71,16 @@ impl Claim {
 }
 
 /// Requests short of space queue, first in, first out.
-pub(crate) struct State {
+pub(crate) struct SpaceQueue {
     /// One permit: whoever holds it is first in line.
     pub(crate) line: Semaphore,
     /// The operation that runs now is the first in line.
     pub(crate) first: bool,
 }
 
-impl Default for State {
-    fn default() -> State {
-        State { line: Semaphore::new(1), first: false }
+impl Default for SpaceQueue {
+    fn default() -> SpaceQueue {
+        SpaceQueue { line: Semaphore::new(1), first: false }
     }
 }
 
@@ -176,158 +171,5 @@ impl Allocator {
         empty
             .map(|(index, _)| SuperzoneId(index as u32))
             .filter(|id| self.zones.state(*id) == SuperzoneState::Full)
-    }
-}
-
-impl Core {
-    fn dirty(&self) -> u64 {
-        self.cache.dirty_pages() as u64
-    }
-
-    /// Blocks in use: valid, or dirty. What is dirty may replace something valid; then this is too
-    /// much until the dirty block is written.
-    pub(crate) fn in_use(&self) -> u64 {
-        self.alloc.valid() + self.dirty()
-    }
-
-    /// True if `added` blocks more may be in use.
-    pub(crate) fn has_blocks(&self, added: u64) -> bool {
-        self.in_use() + added <= self.alloc.capacity()
-    }
-
-    /// Room beyond what is promised.
-    pub(crate) fn spare(&self) -> u64 {
-        self.alloc.spare(self.dirty())
-    }
-
-    /// True if at least `wanted` blocks of room are spare.
-    pub(crate) fn has_spare(&self, wanted: u64) -> bool {
-        self.alloc.has_room(wanted + self.dirty())
-    }
-
-    /// Room that must stay spare.
-    pub(crate) fn kept(&self, removal: bool) -> u64 {
-        let per = u64::from(self.alloc.superzone_blocks());
-        let kept = if removal { per + RECOVERY_MIN } else { self.alloc.kept_from_users() };
-        kept.max(u64::from(self.alloc.cleaning) + self.recovery_needs())
-    }
-
-    /// Room that recovery may need after a crash now.
-    pub(crate) fn recovery_needs(&self) -> u64 {
-        self.alloc.recovery_needs(self.dirty())
-    }
-
-    /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if there is no
-    /// room for them, if it adds blocks that are not there to be had, or if others have waited for
-    /// longer.
-    pub(crate) fn reserve(
-        &mut self,
-        data: u32,
-        nodes: u32,
-        claim: Claim,
-    ) -> Result<(), NotApplied> {
-        if self.replaying {
-            return Ok(());
-        }
-        let removal = claim == Claim::Removal;
-        let (added, beyond) = match claim {
-            Claim::User(added) => (added, 0),
-            Claim::Upkeep(added) => (added, UPKEEP),
-            Claim::Removal => (0, 0),
-        };
-        if added > 0 && self.in_use() + added > self.alloc.capacity() + beyond {
-            return Err(Blocked::Space(Lack::Blocks).into());
-        }
-        if nodes + 8 > self.ids.free_count() && !removal {
-            return Err(Blocked::Space(Lack::Nodes).into());
-        }
-        let others_first = !removal && !self.space.first && self.space.line.available() == 0;
-        let wanted = u64::from(data) + u64::from(nodes);
-        if others_first || !self.has_spare(self.kept(removal) + wanted) {
-            return Err(Blocked::Space(Lack::Room).into());
-        }
-        Ok(())
-    }
-
-    /// True if a checkpoint would give back what is lacking.
-    fn checkpoint_gains(&self, lack: Lack) -> bool {
-        match lack {
-            Lack::Room => self.alloc.empty_superzones().next().is_some(),
-            Lack::Nodes => self.ids.waiting_count() > 0,
-            // What is dirty is counted beside what it replaces, until it is written.
-            Lack::Blocks => self.cache.dirty_pages() > 0,
-        }
-    }
-
-    /// Counts a step of making room; false once the limit of steps without gain is reached.
-    fn may_try(&mut self, lack: Lack, tried: &mut Tried) -> bool {
-        let spare = self.spare();
-        match lack {
-            Lack::Blocks => {
-                tried.checkpoints += 1;
-                return tried.checkpoints <= CHECKPOINTS_MAX;
-            }
-            Lack::Room => self.counters.space_waits += 1,
-            Lack::Nodes => {}
-        }
-        if spare > tried.most {
-            *tried = Tried { most: spare, ..Tried::default() };
-        }
-        tried.steps += 1;
-        tried.steps <= STEPS_MIN + 2 * self.alloc.zones.total()
-    }
-}
-
-impl Inner {
-    /// Stands in the line of those who lack room; first in it while the answer lives.
-    pub(crate) async fn wait_in_line(&self) -> Permit {
-        let line = self.core.borrow().space.line.clone();
-        line.acquire(1).await
-    }
-
-    /// Makes room by one step, for the first in line; false if there is nothing to reclaim.
-    pub(crate) async fn gain_space(self: &Rc<Self>, lack: Lack, tried: &mut Tried) -> Result<bool> {
-        if !self.core.borrow_mut().may_try(lack, tried) {
-            return Ok(false);
-        }
-        if self.core.borrow().checkpoint_gains(lack) {
-            self.checkpoint(false).await?;
-            return Ok(true);
-        }
-        if lack == Lack::Blocks {
-            return Ok(false);
-        }
-        if lack == Lack::Nodes {
-            if self.core.borrow_mut().grow_tables() {
-                self.checkpoint(false).await?;
-                return Ok(true);
-            }
-            // With a superzone more, the tables would have room for nodes.
-            if !self.core.borrow().tables_can_grow() {
-                return Ok(false);
-            }
-        }
-        // What was written since the last checkpoint keeps room from everybody: no victim gives
-        // that back.
-        let unsafe_most = |core: &Core| core.recovery_needs() > core.alloc.kept_from_users();
-        if unsafe_most(&self.core.borrow()) {
-            self.checkpoint(false).await?;
-            return Ok(true);
-        }
-        // Cleaning comes cheap where much is garbage. Else what is dirty is written first: what
-        // it replaces is garbage only then. At last, anything.
-        for urgency in [Urgency::Waiting, Urgency::Last] {
-            match self.clean_some(urgency).await? {
-                Outcome::Gained | Outcome::Moved => return Ok(true),
-                Outcome::Nothing => {}
-            }
-            let unsafe_yet = self.core.borrow().recovery_needs() > RECOVERY_MIN;
-            if unsafe_yet && tried.checkpoints < CHECKPOINTS_MAX {
-                tried.checkpoints += 1;
-                self.checkpoint(false).await?;
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 }

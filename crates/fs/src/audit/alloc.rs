@@ -168,7 +168,7 @@ impl Core {
             let (zone, offset) = self.alloc.place_in(superzone, start + block);
             let addr = BlockAddr::new(&self.geometry, zone, offset).0;
             let node = owner.node.get();
-            let said = self.nat.get(node);
+            let said = self.tables.nat.get(node);
             let owned = match owner.slot.get() {
                 NODE_SLOT => said.addr.get() == addr,
                 slot => self.names_block(node, slot, addr).unwrap_or(said.addr.get() != HOLE),

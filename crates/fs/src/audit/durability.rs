@@ -8,7 +8,7 @@ use furrow_zone::Result;
 impl Core {
     /// Writes in flight, checkpoint and sync log against the cache and the writer's positions.
     pub(super) fn audit_logs(&self) -> Result<()> {
-        let out = self.cache.writes_out();
+        let out = self.tree.cache.writes_out();
         let account = format_args!("Core::in_flight, by the pages that the cache handed out");
         same(account, out, self.in_flight + self.tickets.len())?;
         let id = self.alloc.zones.durable_checkpoint();
@@ -20,7 +20,7 @@ impl Core {
         for half in [0, 1] {
             self.audit_sync_half(half)?;
         }
-        let (waiting, records) = (self.sync_waiters.len(), self.sync.in_flight);
+        let (waiting, records) = (self.sync.waiters(), self.sync.in_flight);
         at_most(format_args!("sync::State::in_flight"), RECORDS_IN_FLIGHT, records)?;
         let account = format_args!("sync::State::in_flight while {waiting} wait");
         holds(waiting == 0 || records > 0, account, "a record in flight that they wait for")

@@ -95,7 +95,7 @@ fn f2_the_bit_of_a_node_that_is_in_use() {
             fs.fsync(ino, false).await?;
         }
         corrupt(&fs, "SitEntry::map of the block at", |core| {
-            let addr = core.nat.get(ino.0).addr.get();
+            let addr = core.tables.nat.get(ino.0).addr.get();
             let (superzone, segment, block) = core.alloc.segment_of(addr).unwrap();
             let entry = core.alloc.sit.get(segment);
             let of = |head: &&Head| head.superzone == Some(superzone);
@@ -115,11 +115,11 @@ async fn written_twice(fs: &Fs) -> Result<(Ino, u32, u32)> {
     let ino = file(fs, "twice").await?;
     write(fs, ino, 0, 100).await?;
     fs.fsync(ino, false).await?;
-    let before = fs.0.core.borrow().nat.get(ino.0).addr.get();
+    let before = fs.0.core.borrow().tables.nat.get(ino.0).addr.get();
     write(fs, ino, 0, 100).await?;
     fs.fsync(ino, false).await?;
     let core = fs.0.core.borrow();
-    let now = core.nat.get(ino.0).addr.get();
+    let now = core.tables.nat.get(ino.0).addr.get();
     let segment =
         |addr| core.alloc.segment_of(addr).map(|(superzone, segment, _)| (superzone, segment));
     assert_ne!(before, now);
@@ -145,8 +145,8 @@ fn f4_the_address_of_a_node() {
         let (ino, before, _) = written_twice(&fs).await?;
         let account = format!("SitEntry::map of the block at {before}, which node {ino} names");
         corrupt(&fs, &account, |core| {
-            assert!(core.nat.is_dirty(ino.0));
-            core.nat.corrupt(ino.0, |entry| entry.addr = before.into());
+            assert!(core.tables.nat.is_dirty(ino.0));
+            core.tables.nat.corrupt(ino.0, |entry| entry.addr = before.into());
         });
         Ok(())
     });
@@ -156,7 +156,7 @@ fn f4_the_address_of_a_node() {
 fn f5_the_id_of_a_node_that_is_in_use() {
     corrupted(|fs| async move {
         let ino = file(&fs, "named").await?;
-        corrupt(&fs, "which waits to be free", |core| core.ids.put(ino.0));
+        corrupt(&fs, "which waits to be free", |core| core.tables.ids.put(ino.0));
         Ok(())
     });
 }
@@ -169,9 +169,9 @@ fn f6_a_zone_of_tables_that_units_are_in() {
         file(&fs, "a").await?;
         fs.sync().await?;
         corrupt(&fs, "TableZones::zones of zone", |core| {
-            let mut units = core.table_pages.iter().flatten();
+            let mut units = core.tables.pages.iter().flatten();
             let zone = units.find_map(|unit| zone_of(unit, &core.geometry)).unwrap();
-            core.table_zones.was_reset(zone, true);
+            core.tables.zones.was_reset(zone, true);
         });
         Ok(())
     });
@@ -216,7 +216,7 @@ fn f9_a_dirty_block_on_no_list() {
         let ino = file(&fs, "a").await?;
         write(&fs, ino, 0, 100).await?;
         corrupt(&fs, "Cache's list of dirty pages", |core| {
-            assert!(core.cache.corrupt_dirty_data(ino.0, 0));
+            assert!(core.tree.cache.corrupt_dirty_data(ino.0, 0));
         });
         Ok(())
     });
@@ -229,8 +229,8 @@ fn f10_a_dirty_page_that_can_be_evicted() {
         write(&fs, ino, 0, 100).await?;
         corrupt(&fs, "Cache's eviction list", |core| {
             let key = Key::Data(ino.0, 0);
-            assert!(core.cache.audited(&key).is_some_and(Entry::is_dirty));
-            core.cache.corrupt_eviction_list(&key);
+            assert!(core.tree.cache.audited(&key).is_some_and(Entry::is_dirty));
+            core.tree.cache.corrupt_eviction_list(&key);
         });
         Ok(())
     });
@@ -252,7 +252,7 @@ fn f12_an_orphan_that_has_a_name() {
     corrupted(|fs| async move {
         let ino = file(&fs, "a").await?;
         fs.open(ino).await?;
-        corrupt(&fs, "orphans, inode", |core| assert!(core.orphans.insert(ino)));
+        corrupt(&fs, "orphans, inode", |core| assert!(core.tree.orphans.insert(ino)));
         Ok(())
     });
 }
@@ -273,7 +273,7 @@ fn f14_a_changed_node_that_is_not_dirty() {
         fs.sync().await?;
         fs.unlink(Ino::ROOT, b"a").await?;
         let account = format!("Table::dirty of NAT entry {ino}");
-        corrupt(&fs, &account, |core| assert!(core.nat.corrupt_dirty(ino.0)));
+        corrupt(&fs, &account, |core| assert!(core.tables.nat.corrupt_dirty(ino.0)));
         Ok(())
     });
 }

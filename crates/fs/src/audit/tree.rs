@@ -24,36 +24,41 @@ impl Core {
     /// Pages in the cache against NAT and SIT; orphans and open files against inodes.
     pub(super) fn audit_tree(&self) -> Result<()> {
         let (mut nodes, mut valid) = (0, 0);
-        for (key, entry) in self.cache.all() {
+        for (key, entry) in self.tree.cache.all() {
             match key {
                 Key::Data(ino, block) => {
                     let account = format_args!("owner of the page of block {block}");
-                    same(account, self.nat.get(ino).ino.get(), ino)?;
+                    same(account, self.tables.nat.get(ino).ino.get(), ino)?;
                 }
                 Key::Node(nid) => {
-                    let ino = self.nat.get(nid).ino.get();
+                    let ino = self.tables.nat.get(nid).ino.get();
                     same(format_args!("owner of the page of node {nid}"), ino, entry.owner())?;
                     nodes += 1;
                     valid += self.audit_page(nid, entry.page())?;
                 }
             }
         }
-        for ino in &self.orphans {
+        for ino in &self.tree.orphans {
             let account = format_args!("orphans, inode {ino}");
-            same(account, ino.0, self.nat.get(ino.0).ino.get())?;
+            same(account, ino.0, self.tables.nat.get(ino.0).ino.get())?;
         }
-        for ino in &self.unnamed {
-            holds(self.orphans.contains(ino), format_args!("orphans, inode {ino}"), "unnamed too")?;
+        for ino in &self.tree.unnamed {
+            holds(
+                self.tree.orphans.contains(ino),
+                format_args!("orphans, inode {ino}"),
+                "unnamed too",
+            )?;
         }
-        for (ino, count) in &self.open {
+        for (ino, count) in &self.tree.open {
             let account = format_args!("open, inode {ino}");
-            same(account, ino.0, self.nat.get(ino.0).ino.get())?;
+            same(account, ino.0, self.tables.nat.get(ino.0).ino.get())?;
             holds(*count > 0, account, "open at least once")?;
         }
         // With all nodes in memory, all valid blocks are known.
-        let all = self.nat.iter().filter(|(_, entry)| entry.ino.get() != 0).count();
+        let all = self.tables.nat.iter().filter(|(_, entry)| entry.ino.get() != 0).count();
         if nodes == all {
             let placed = self
+                .tables
                 .nat
                 .iter()
                 .filter(|(_, entry)| entry.ino.get() != 0 && entry.addr.get() != HOLE);
@@ -71,7 +76,7 @@ impl Core {
         if head.level == LEVEL_INODE {
             let (ino, links) = (Ino(nid), as_inode(page).head.links.get());
             let account = format_args!("orphans, inode {ino} of {links} links");
-            match self.orphans.contains(&ino) {
+            match self.tree.orphans.contains(&ino) {
                 true => holds(links == 0, account, "one without links"),
                 false => holds(links > 0, account, "that it is among them"),
             }?;
@@ -93,7 +98,7 @@ impl Core {
     /// Whether node `node`, going by slot `slot` of a summary, still names the block at `addr`, as
     /// `owner_of` finds it; `None` if that takes a node that is not in memory.
     pub(super) fn names_block(&self, node: u32, slot: u16, addr: u32) -> Option<bool> {
-        let page = self.cache.audited(&Key::Node(node))?.page();
+        let page = self.tree.cache.audited(&Key::Node(node))?.page();
         let head = header(page);
         let at = match head.level {
             0 if usize::from(slot) < LEAF_POINTERS => as_leaf(page).slots[usize::from(slot)],
@@ -116,7 +121,7 @@ impl Core {
             if nid == NO_NODE {
                 return Some(false);
             }
-            let page = self.cache.audited(&Key::Node(nid))?.page();
+            let page = self.tree.cache.audited(&Key::Node(nid))?.page();
             if usize::from(height) == depth + 1 {
                 return Some(as_leaf(page).slots[*slot as usize].addr.get() == addr);
             }

@@ -70,7 +70,7 @@ impl Owner {
 impl Core {
     /// The owner of `item`, if it still names that address.
     pub(crate) fn owner_of(&mut self, item: &Item) -> Result<Option<Owner>, NotApplied> {
-        let entry = self.nat.get(item.node);
+        let entry = self.tables.nat.get(item.node);
         if item.node == 0 || entry.ino.get() == 0 {
             return Ok(None);
         }
@@ -222,7 +222,7 @@ impl Inner {
         for (index, item) in items.iter().enumerate().filter(|(_, item)| item.node == 0) {
             wanted.insert(item.addr, index);
         }
-        let nodes = self.core.borrow().nat.len();
+        let nodes = self.core.borrow().tables.nat.len();
         let mut next = 1;
         while next < nodes {
             let upto = next.saturating_add(SCAN).min(nodes);
@@ -248,12 +248,12 @@ impl Inner {
         {
             let core = self.core.borrow();
             for nid in from..upto {
-                let entry = core.nat.get(nid);
+                let entry = core.tables.nat.get(nid);
                 if entry.ino.get() == 0 {
                     continue;
                 }
                 let addr = entry.addr.get();
-                if let Some(cached) = core.cache.peek(&Key::Node(nid)) {
+                if let Some(cached) = core.tree.cache.peek(&Key::Node(nid)) {
                     found.push((nid, addr, Some(cached.page().clone())));
                     continue;
                 }

@@ -120,7 +120,7 @@ impl Core {
         for (item, owner) in owned {
             let key = owner.key();
             let dirty = self.is_dirty(key);
-            let page = match self.cache.peek(&key) {
+            let page = match self.tree.cache.peek(&key) {
                 Some(cached) => Some(cached.page().clone()),
                 None => pages.get(&item.addr).cloned(),
             };
@@ -148,7 +148,7 @@ impl Core {
     }
 
     pub(super) fn is_dirty(&self, key: Key) -> bool {
-        self.cache.peek(&key).is_some_and(Entry::is_dirty)
+        self.tree.cache.peek(&key).is_some_and(Entry::is_dirty)
     }
 
     /// Nodes that become dirty when these are moved.
@@ -180,18 +180,18 @@ impl Core {
             }
         };
         // Whoever reads it now must find it before it is on the drive.
-        self.cache.insert(key, Entry::clean(page, Some(crc)).owned_by(ino));
-        let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: inserted");
+        self.tree.cache.insert(key, Entry::clean(page, Some(crc)).owned_by(ino));
+        let (page, ticket) = self.tree.cache.begin_write(&key, crc).expect("invariant: inserted");
         let addr = self.write_block(Block { stream, node, slot }, page)?;
         self.tickets.push(ticket);
         match owner {
             Owner::Data { holder, .. } => self.set_slot(*holder, Pointer::new(addr, crc)),
             Owner::Node { nid, entry } => {
-                self.nat.update(*nid, |entry| {
+                self.tables.nat.update(*nid, |entry| {
                     entry.addr = addr.into();
                     entry.crc = crc.into();
                 });
-                self.changed_nodes.wrote(entry.ino.get(), *nid);
+                self.tables.changed_nodes.wrote(entry.ino.get(), *nid);
             }
         }
         self.invalidate(from);
@@ -239,7 +239,7 @@ impl Inner {
         let (confirmed, mut failed) = self.confirm_all(items, failures).await?;
         let wanted: Vec<(Item, Owner)> = {
             let core = self.core.borrow();
-            let absent = |owner: &Owner| !core.cache.contains(&owner.key());
+            let absent = |owner: &Owner| !core.tree.cache.contains(&owner.key());
             confirmed.owned.iter().filter(|(_, owner)| absent(owner)).copied().collect()
         };
         let pages = self.read_all(&wanted, failures).await;
@@ -247,7 +247,7 @@ impl Inner {
         let movable: Vec<Item> = {
             let core = self.core.borrow();
             let here = |item: &Item, owner: &Owner| {
-                pages.contains_key(&item.addr) || core.cache.contains(&owner.key())
+                pages.contains_key(&item.addr) || core.tree.cache.contains(&owner.key())
             };
             let owned = confirmed.owned.iter();
             owned.filter(|(item, owner)| here(item, owner)).map(|(item, _)| *item).collect()
@@ -366,8 +366,9 @@ impl Inner {
                     // A file that grew has its first pointers in a leaf of another id; that one
                     // waits for the checkpoint.
                     let Some(nid) = item.parent() else { continue };
-                    let Some(entry) = core.cache.peek(&Key::Node(nid)) else { continue };
-                    if entry.is_dirty() && core.cache.dirty_of(entry.owner()).next().is_none() {
+                    let Some(entry) = core.tree.cache.peek(&Key::Node(nid)) else { continue };
+                    if entry.is_dirty() && core.tree.cache.dirty_of(entry.owner()).next().is_none()
+                    {
                         nodes.push((entry.owner(), nid));
                     }
                 }

@@ -24,6 +24,7 @@ use crate::accounts::same;
 use crate::alloc::place::{Block, data_stream};
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
+use crate::durability::Appends;
 use crate::format::{HOLE, Pointer, SummaryEntry};
 use crate::tree::cache::Key;
 use crate::tree::node::{Holder, header};
@@ -33,24 +34,12 @@ use furrow_log::record::crc32c;
 use furrow_log::writer::{Kind as WriteKind, Placed};
 use furrow_rt::{Page, Pages};
 use furrow_zone::{Result, ZoneId};
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
 /// Blocks of one batch at most.
 const BATCH: usize = 256;
-
-/// What is known of appends.
-#[derive(Default)]
-pub(crate) struct State {
-    /// Blocks on their way.
-    blocks: BTreeSet<(Ino, u32)>,
-    /// Appends not finished.
-    flights: usize,
-    /// Somebody waits until there are none: none is begun.
-    held: u32,
-}
 
 /// One block to be appended.
 struct Item {
@@ -76,7 +65,7 @@ struct Run {
     items: Vec<Item>,
 }
 
-impl State {
+impl Appends {
     pub(crate) fn is_idle(&self) -> bool {
         self.flights == 0
     }
@@ -121,7 +110,7 @@ impl Core {
         let mut items = Vec::with_capacity(keys.len());
         for (ino, block) in keys {
             let key = Key::Data(ino.0, *block);
-            let Some(entry) = self.cache.peek(&key).filter(|entry| entry.is_dirty()) else {
+            let Some(entry) = self.tree.cache.peek(&key).filter(|entry| entry.is_dirty()) else {
                 continue;
             };
             if self.appends.has(*ino, *block) {
@@ -136,7 +125,7 @@ impl Core {
         let mut flights = Vec::new();
         let mut run: Option<Run> = None;
         for (stream, item) in items {
-            self.cache.set_crc(&Key::Data(item.ino.0, item.block), item.crc);
+            self.tree.cache.set_crc(&Key::Data(item.ino.0, item.block), item.crc);
             if let Err(stop) = self.set_aside(stream, item, &mut run, &mut flights) {
                 // What is under way must be finished; the engine has stopped writing.
                 self.failed.get_or_insert(crate::blocked::error_of(stop));
@@ -162,7 +151,7 @@ impl Core {
         run: &mut Option<Run>,
         flights: &mut Vec<Flight>,
     ) -> Result<(), NotApplied> {
-        let dirty = self.cache.dirty_pages() as u64;
+        let dirty = self.tree.cache.dirty_pages() as u64;
         let place = self.alloc.next_place(stream, dirty);
         self.carry_out();
         let (head, zone, offset) = place.map_err(|error| self.out_of_places(error))?;
@@ -200,7 +189,7 @@ impl Core {
 
     /// Whether the page appended for `item` is what its block still has to get.
     fn is_wanted(&self, item: &Item) -> bool {
-        let entry = self.cache.peek(&Key::Data(item.ino.0, item.block));
+        let entry = self.tree.cache.peek(&Key::Data(item.ino.0, item.block));
         entry.is_some_and(|entry| {
             // A change would have copied the page, which this still holds.
             entry.is_dirty() && std::ptr::eq(entry.page().bytes(), item.page.bytes())
@@ -236,7 +225,7 @@ impl Core {
                     self.invalidate(old.addr.get());
                 }
                 self.set_valid(addr, true, stream);
-                self.cache.mark_clean(&Key::Data(item.ino.0, item.block));
+                self.tree.cache.mark_clean(&Key::Data(item.ino.0, item.block));
                 let block = Block { stream, node: holder.nid, slot: holder.slot };
                 owner = SummaryEntry { node: block.node.into(), slot: block.slot.into() };
             }
@@ -278,9 +267,9 @@ impl Core {
     fn to_append(&self, ino: Option<Ino>) -> Vec<(Ino, u32)> {
         let new = |key: &(Ino, u32)| !self.appends.has(key.0, key.1);
         match ino {
-            Some(ino) => self.cache.dirty_of(ino.0).map(|b| (ino, b)).filter(new).collect(),
+            Some(ino) => self.tree.cache.dirty_of(ino.0).map(|b| (ino, b)).filter(new).collect(),
             None => {
-                let data = self.cache.all_dirty().map_while(|key| match key {
+                let data = self.tree.cache.all_dirty().map_while(|key| match key {
                     Key::Data(ino, block) => Some((Ino(ino), block)),
                     Key::Node(_) => None,
                 });

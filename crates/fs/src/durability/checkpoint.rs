@@ -14,7 +14,8 @@ use crate::format::{
     CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
     table,
 };
-use crate::tables::delta_merge::{Plan, TABLES, TablePages, Write};
+use crate::tables::delta_merge::{Plan, Write};
+use crate::tables::{TABLES, TablePages};
 use crate::tree::cache::Key;
 use crate::types::Ino;
 use furrow_log::Mark;
@@ -26,7 +27,6 @@ use furrow_policy::FsDefect;
 use furrow_rt::Nanos;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -35,30 +35,6 @@ const ATTEMPTS: u32 = 8;
 
 /// Index nodes that a snapshot asks for at once.
 const LOADED_AT_ONCE: usize = 256;
-
-/// Where checkpoints and tables are.
-#[derive(Clone, Default)]
-pub(crate) struct State {
-    /// Newest durable checkpoint.
-    pub(crate) id: u64,
-    /// Mount epoch.
-    pub(crate) epoch: u64,
-    /// Zone of the ring written now: 0 or 1.
-    pub(crate) ring: u8,
-    /// Ring zones that hold anything.
-    pub(crate) ring_used: [bool; 2],
-    /// Blocks of the newest checkpoint.
-    pub(crate) blocks: u32,
-    /// Bytes of table entries on their way to the drive.
-    pub(crate) snapshot_bytes: u64,
-    /// Something changed since the last snapshot that needs a checkpoint.
-    pub(crate) forced: bool,
-    /// The next checkpoint goes to the ring's other zone.
-    pub(crate) leave_ring: bool,
-    /// Files whose changed blocks the last snapshot left in memory, because nodes above them are
-    /// damaged: they hold up nobody else's data.
-    pub(crate) aside: BTreeMap<Ino, Error>,
-}
 
 /// What a checkpoint says, apart from where its tables are.
 #[derive(Clone)]
@@ -75,9 +51,6 @@ impl Image {
         self.body.flags.get() & 1 == 1
     }
 }
-
-/// A unit to be written: its table, its number there, its bytes.
-pub(crate) type TablePageBytes = (usize, u32, Vec<u8>);
 
 struct Snapshot {
     image: Image,
@@ -125,13 +98,13 @@ impl Core {
 
     /// Files with dirty pages, but for those that are set aside.
     fn files_to_write(&self) -> Vec<Ino> {
-        let files = self.cache.dirty_files().map(Ino);
+        let files = self.tree.cache.dirty_files().map(Ino);
         files.filter(|ino| !self.checkpoint.aside.contains_key(ino)).collect()
     }
 
     /// The same for one file.
     pub(crate) fn prepare_write_file(&mut self, ino: Ino) -> Result<(), NotApplied> {
-        let mut blocks = self.cache.dirty_of(ino.0).peekable();
+        let mut blocks = self.tree.cache.dirty_of(ino.0).peekable();
         if blocks.peek().is_none() {
             return Ok(());
         }
@@ -162,9 +135,9 @@ impl Core {
     /// True if a checkpoint would write anything new.
     pub(crate) fn needs_checkpoint(&self) -> bool {
         self.checkpoint.forced
-            || self.cache.dirty_pages() > 0
+            || self.tree.cache.dirty_pages() > 0
             || self.namespace_log.len() > 0
-            || self.nat.dirty_count() > 0
+            || self.tables.nat.dirty_count() > 0
             || self.alloc.sit.dirty_count() > 0
     }
 
@@ -179,15 +152,15 @@ impl Core {
             sync_epoch: self.checkpoint.epoch.into(),
             namespace_sequence: self.namespace_log.next().into(),
             written: self.rt.wall().0.into(),
-            inodes: self.inodes.into(),
-            generation: self.generation.into(),
+            inodes: self.tree.inodes.into(),
+            generation: self.tree.generation.into(),
             ..CheckpointBody::new_zeroed()
         };
         Image {
             body,
             heads: self.alloc.heads().cloned().collect(),
             descriptors: self.alloc.zones.descriptors(),
-            orphans: self.orphans.iter().map(|ino| ino.0).collect(),
+            orphans: self.tree.orphans.iter().map(|ino| ino.0).collect(),
         }
     }
 
@@ -199,20 +172,20 @@ impl Core {
         for ino in self.files_to_write() {
             self.write_file(ino)?;
         }
-        let nodes: Vec<Key> = self.cache.all_dirty().collect();
+        let nodes: Vec<Key> = self.tree.cache.all_dirty().collect();
         for key in nodes {
             if let Key::Node(nid) = key {
                 self.write_node(nid)?;
             }
         }
         let image = self.image(clean);
-        self.changed_nodes.snapshot();
-        self.ids.snapshot();
+        self.tables.changed_nodes.snapshot();
+        self.tables.ids.snapshot();
         self.alloc.snapshot();
         self.checkpoint.forced = false;
-        let dirty = [self.nat.dirty_count() as u32, self.alloc.sit.dirty_count() as u32];
+        let dirty = [self.tables.nat.dirty_count() as u32, self.alloc.sit.dirty_count() as u32];
         let mut plans = self.plan_logs(dirty);
-        let nat = self.nat.take_dirty();
+        let nat = self.tables.nat.take_dirty();
         let sit = self.alloc.sit.take_dirty();
         let writes = self.take_unmerged(&mut plans);
         let entries =
@@ -226,8 +199,8 @@ impl Core {
             sit,
             plans,
             writes,
-            places: self.table_pages.clone(),
-            grown: self.table_zones.pending(),
+            places: self.tables.pages.clone(),
+            grown: self.tables.zones.pending(),
             releasable,
             lost,
             names: self.namespace_log.next(),
@@ -240,7 +213,7 @@ impl Core {
     fn abandon_snapshot(&mut self, snapshot: &Snapshot) {
         let pages =
             |table| snapshot.writes.iter().flat_map(move |write| write.table_pages_of(table));
-        self.nat.untake(&snapshot.nat, pages(TABLES[0]));
+        self.tables.nat.untake(&snapshot.nat, pages(TABLES[0]));
         self.alloc.sit.untake(&snapshot.sit, pages(TABLES[1]));
         self.checkpoint.snapshot_bytes = 0;
     }
@@ -249,7 +222,7 @@ impl Core {
     /// is to list. When table pages were written, answers when that began.
     fn write_tables(&mut self, id: u64, snapshot: &mut Snapshot) -> Result<Option<Nanos>> {
         let mut held_up = None;
-        for index in 0..self.logs.len() {
+        for index in 0..self.tables.logs.len() {
             let record = self.record_id(kind::DELTA, id, 0);
             match snapshot.plans[index] {
                 Plan::Write => {
@@ -258,7 +231,7 @@ impl Core {
                     self.write_table_pages(id, index, write, &mut snapshot.places)?;
                     continue;
                 }
-                Plan::Switch => self.logs[index].delta.fill_and_switch_half()?,
+                Plan::Switch => self.tables.logs[index].delta.fill_and_switch_half()?,
                 Plan::Append => {}
             }
             let of = |which: u8| self.log_of(usize::from(which)) == index;
@@ -268,7 +241,7 @@ impl Core {
             let sit = snapshot.sit.iter().filter(|_| sit);
             let sit = sit.map(|(i, entry)| (table::SIT, *i, entry.as_bytes()));
             // Whether its writes worked is seen by the drain that follows.
-            let log = &mut self.logs[index];
+            let log = &mut self.tables.logs[index];
             drop(log.delta.append(&record, nat.chain(sit), &mut log.extents)?);
         }
         Ok(held_up)
@@ -287,18 +260,18 @@ impl Core {
 
     /// Body of a checkpoint: sections in the order of the format.
     pub(crate) fn encode_image(&self, image: &Image, places: &TablePages) -> Vec<u8> {
-        let extents = self.logs.iter().map(|log| log.extents.len() as u32);
+        let extents = self.tables.logs.iter().map(|log| log.extents.len() as u32);
         let mut body = image.body;
         body.extents = extents.sum::<u32>().into();
-        body.log_extents = (self.logs[0].extents.len() as u32).into();
+        body.log_extents = (self.tables.logs[0].extents.len() as u32).into();
         body.units = (places.iter().map(Vec::len).sum::<usize>() as u32).into();
         body.nat_units = (places[0].len() as u32).into();
         body.superzones = (image.descriptors.len() as u32).into();
         body.orphans = (image.orphans.len() as u32).into();
-        let (half, next) = self.logs[0].delta.position();
+        let (half, next) = self.tables.logs[0].delta.position();
         body.delta_half = u32::from(half).into();
         body.delta_next = next.into();
-        if let Some(log) = self.logs.get(1) {
+        if let Some(log) = self.tables.logs.get(1) {
             let (half, next) = log.delta.position();
             body.sit_half = u32::from(half).into();
             body.sit_next = next.into();
@@ -314,7 +287,7 @@ impl Core {
             };
             out.extend(state.as_bytes());
         }
-        for extent in self.logs.iter().flat_map(|log| &log.extents) {
+        for extent in self.tables.logs.iter().flat_map(|log| &log.extents) {
             out.extend(extent.entry().as_bytes());
         }
         for pages in places {
@@ -349,7 +322,7 @@ impl Core {
                 "{}: a checkpoint of {blocks} blocks, in a zone of the ring fit {most}: {} removed \
                  files could not be freed",
                 self.device.name(),
-                self.orphans.len()
+                self.tree.orphans.len()
             );
             return Err(Error::new(ErrorKind::NoSpace, message));
         }
@@ -382,8 +355,8 @@ impl Core {
         self.checkpoint.id = id;
         self.alloc.zones.checkpoint_durable(id);
         self.namespace_log.durable(names);
-        self.changed_nodes.durable();
-        self.ids.durable();
+        self.tables.changed_nodes.durable();
+        self.tables.ids.durable();
         self.alloc.checkpoint_durable();
         self.counters.checkpoints += 1;
     }
@@ -396,7 +369,7 @@ impl Core {
         if std::mem::take(&mut self.checkpoint.ring_used[usize::from(other_ring)]) {
             zones.push(ZoneId(self.layout.ring_start + u32::from(other_ring)));
         }
-        for (index, log) in self.logs.iter().enumerate() {
+        for (index, log) in self.tables.logs.iter().enumerate() {
             let other = 1 - log.delta.position().0;
             if log.is_in_one_half() && !log.delta.is_clean(other) {
                 zones.extend(self.layout.delta_half(index, other));
@@ -412,7 +385,7 @@ impl Core {
 
     /// The halves of delta logs not in use were reset, if no extent is in them.
     pub(crate) fn delta_released(&mut self) {
-        for log in self.logs.iter_mut().filter(|log| log.is_in_one_half()) {
+        for log in self.tables.logs.iter_mut().filter(|log| log.is_in_one_half()) {
             let other = 1 - log.delta.position().0;
             log.delta.half_released(other);
         }
@@ -605,7 +578,7 @@ impl Inner {
         let pool = self.core.borrow().alloc.zones.clone();
         for zone in zones {
             let done = pool.try_release_zone(zone, ReleaseProof::by(id)).await?;
-            self.core.borrow_mut().table_zones.was_reset(zone, done);
+            self.core.borrow_mut().tables.zones.was_reset(zone, done);
         }
         Ok(())
     }

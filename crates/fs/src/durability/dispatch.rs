@@ -50,20 +50,20 @@ impl Core {
 
     /// The block at `addr` is not valid any more.
     pub(crate) fn invalidate(&mut self, addr: u32) {
-        self.cache.look(1);
+        self.tree.cache.look(1);
         self.alloc.invalidate(addr);
     }
 
     /// Marks the block at `addr` valid or not; no effect if it is so already.
     pub(crate) fn set_valid(&mut self, addr: u32, valid: bool, stream: u8) {
-        self.cache.look(1);
+        self.tree.cache.look(1);
         self.alloc.set_valid(addr, valid, stream);
     }
 
     /// Writes one block through its stream: its address. The page is frozen by this.
     pub(crate) fn write_block(&mut self, block: Block, page: Page) -> Result<u32, NotApplied> {
-        self.cache.look(1);
-        let dirty = self.cache.dirty_pages() as u64;
+        self.tree.cache.look(1);
+        let dirty = self.tree.cache.dirty_pages() as u64;
         let placed = self.alloc.write(block, page, dirty);
         self.carry_out();
         placed.map_err(|error| self.out_of_places(error))
@@ -104,10 +104,10 @@ impl Core {
             None => return Err(self.corrupt(format!("inode {ino} block {block} has no holder"))),
         };
         let key = Key::Data(ino.0, block);
-        let entry = self.cache.peek(&key).expect("invariant: dirty blocks are in the cache");
+        let entry = self.tree.cache.peek(&key).expect("invariant: dirty blocks are in the cache");
         let crc = entry.crc().unwrap_or_else(|| crc32c(entry.page().bytes()));
         let class = header(self.node(holder.nid)?).class;
-        let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: looked up");
+        let (page, ticket) = self.tree.cache.begin_write(&key, crc).expect("invariant: looked up");
         let stream = data_stream(class);
         let addr = self.write_block(Block { stream, node: holder.nid, slot: holder.slot }, page)?;
         self.tickets.push(ticket);
@@ -126,30 +126,31 @@ impl Core {
         bytes[24..32].copy_from_slice(&checkpoint.to_le_bytes());
         let crc = crc32c(bytes);
         let key = Key::Node(nid);
-        let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: just changed");
+        let (page, ticket) =
+            self.tree.cache.begin_write(&key, crc).expect("invariant: just changed");
         let (class, level) = (header(&page).class, header(&page).level);
         let stream = node_stream(class, level);
         let addr = self.write_block(Block { stream, node: nid, slot: NODE_SLOT }, page)?;
         self.tickets.push(ticket);
-        let old = self.nat.get(nid);
-        self.nat.update(nid, |entry| {
+        let old = self.tables.nat.get(nid);
+        self.tables.nat.update(nid, |entry| {
             entry.addr = addr.into();
             entry.crc = crc.into();
         });
         if old.addr.get() != crate::format::HOLE {
             self.invalidate(old.addr.get());
         }
-        self.changed_nodes.wrote(old.ino.get(), nid);
+        self.tables.changed_nodes.wrote(old.ino.get(), nid);
         Ok(())
     }
 
     /// Writes every dirty block of `ino`, then its dirty nodes.
     pub(crate) fn write_file(&mut self, ino: Ino) -> Result<(), NotApplied> {
-        let blocks: Vec<u32> = self.cache.dirty_of(ino.0).collect();
+        let blocks: Vec<u32> = self.tree.cache.dirty_of(ino.0).collect();
         for block in blocks {
             self.write_data(ino, block)?;
         }
-        let nodes: Vec<u32> = self.cache.dirty_nodes_of(ino.0).collect();
+        let nodes: Vec<u32> = self.tree.cache.dirty_nodes_of(ino.0).collect();
         for nid in nodes {
             self.write_node(nid)?;
         }

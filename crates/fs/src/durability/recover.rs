@@ -17,27 +17,26 @@ use sync_scan::{SyncScan, scan_sync_log};
 
 use crate::alloc::Allocator;
 use crate::alloc::heads::Head;
-use crate::core::{ChangedNodes, Core, Failed, Inner};
-use crate::durability::checkpoint::{self};
+use crate::core::{Core, Failed, Inner, Parts};
 use crate::durability::namespace_log::NamespaceLog;
-use crate::durability::sync;
+use crate::durability::{CheckpointState, SyncLog};
 use crate::format::{NatEntry, SitEntry, SummaryEntry, kind};
 use crate::layout::Layout;
-use crate::tables::delta_merge::Log;
-use crate::tables::table::{NodeIds, Table};
-use crate::tables::table_zones::TableZones;
-use crate::tree::cache::Cache;
-use crate::types::{Counters, Ino, MountOptions};
+use crate::tables::Log;
+use crate::tables::TableZones;
+use crate::tables::Tables;
+use crate::tables::table::Table;
+use crate::tree::Tree;
+use crate::types::{Ino, MountOptions};
 use furrow_log::address::{BlockAddr, blocks_begun};
 use furrow_log::delta::{DeltaLayout, DeltaLog};
 use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool};
 use furrow_log::record::{self};
 use furrow_log::writer::{Kind as WriteKind, Writer, WriterOptions};
 use furrow_policy::{FsDefect, Pieces};
-use furrow_rt::{Notify, Page, Pool, Rt, Semaphore};
+use furrow_rt::{Page, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneState, ZonedDevice};
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
@@ -181,7 +180,77 @@ fn writer(
     Writer::with_options(rt, device.clone(), writer)
 }
 
-/// The state of the checkpoint and what the records change of the pool.
+/// The superzones of the checkpoint, with what the records change of them.
+fn pool(writer: &Writer, found: &Found, scan: &SyncScan) -> Result<ZonePool> {
+    let mut descriptors = scan.descriptors.clone();
+    for chain in &scan.chains {
+        // All but the last of a stream's superzones are written to their end.
+        for superzone in chain.iter().rev().skip(1) {
+            descriptors[*superzone as usize].state = SuperzoneState::Full as u8;
+        }
+    }
+    let groups = found.layout.groups(writer.geometry());
+    let zones = ZonePool::new(writer, &descriptors, groups)?;
+    zones.checkpoint_durable(found.id.checkpoint);
+    Ok(zones)
+}
+
+/// The delta logs where the checkpoint leaves them.
+fn delta_logs(
+    writer: &Writer,
+    pages: &Pool,
+    found: &Found,
+    deltas: Vec<DeltaLayout>,
+    read_only: bool,
+) -> Result<Vec<Log>> {
+    let body = &found.image.body;
+    let halves = [body.delta_half, body.sit_half].map(|half| half.get() as u8);
+    let mut logs = Vec::new();
+    for ((delta, half), extents) in deltas.into_iter().zip(halves).zip(&found.extents) {
+        let delta = match read_only {
+            true => DeltaLog::found(writer, delta, pages, half)?,
+            false => DeltaLog::recover(writer, delta, pages, None, half)?,
+        };
+        logs.push(Log::new(delta, extents.clone()));
+    }
+    Ok(logs)
+}
+
+/// True if `zone` holds anything.
+fn is_used(found: &Found, geometry: &Geometry, zone: ZoneId) -> bool {
+    blocks_begun(&found.reports[zone.0 as usize], geometry) > 0
+}
+
+/// Where the next checkpoint goes.
+fn checkpoint_state(found: &Found, geometry: &Geometry) -> CheckpointState {
+    let start = found.layout.ring_start;
+    CheckpointState {
+        id: found.id.checkpoint,
+        epoch: found.id.epoch + 1,
+        ring: found.ring,
+        ring_used: [0, 1].map(|ring| is_used(found, geometry, ZoneId(start + ring))),
+        // The next checkpoint then goes where a new copy of the superblock is written first.
+        leave_ring: found.alone,
+        ..CheckpointState::default()
+    }
+}
+
+/// Where the next sync record goes.
+fn sync_log(found: &Found, scan: &SyncScan, geometry: &Geometry) -> SyncLog {
+    let used = |half| {
+        let mut zones = found.layout.sync_half(half).into_iter();
+        zones.any(|zone| is_used(found, geometry, zone))
+    };
+    SyncLog {
+        half: scan.half,
+        next: scan.next,
+        sequence: scan.replay_end,
+        used: [0, 1].map(used),
+        ..SyncLog::default()
+    }
+}
+
+/// The state of the checkpoint, part by part, and what the records change of the pool.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn assemble(
     rt: &Rt,
@@ -196,119 +265,25 @@ pub(crate) fn assemble(
     let layout = Rc::new(found.layout.clone());
     let geometry = device.geometry().clone();
     let writer = writer(rt, &device, &options, &found.layout);
-    let mut descriptors = scan.descriptors.clone();
-    for chain in &scan.chains {
-        // All but the last of a stream's superzones are written to their end.
-        for superzone in chain.iter().rev().skip(1) {
-            descriptors[*superzone as usize].state = SuperzoneState::Full as u8;
-        }
-    }
-    let groups = layout.groups(&geometry);
-    let zones = ZonePool::new(&writer, &descriptors, groups)?;
-    zones.checkpoint_durable(found.id.checkpoint);
     let body = &found.image.body;
-    let mut logs = Vec::new();
-    let halves = [body.delta_half, body.sit_half].map(|half| half.get() as u8);
-    for ((delta, half), extents) in deltas.into_iter().zip(halves).zip(&found.extents) {
-        let delta = match options.read_only {
-            true => DeltaLog::found(&writer, delta, &pages, half)?,
-            false => DeltaLog::recover(&writer, delta, &pages, None, half)?,
-        };
-        logs.push(Log::new(delta, extents.clone()));
-    }
+    let zones = pool(&writer, found, scan)?;
+    let logs = delta_logs(&writer, &pages, found, deltas, options.read_only)?;
     let table_zones = TableZones::recover(&layout, &zones, &found.reports);
-    let end = |zone: ZoneId| blocks_begun(&found.reports[zone.0 as usize], &geometry);
-    let used = |zones: Vec<ZoneId>| zones.into_iter().any(|zone| end(zone) > 0);
-    let state = checkpoint::State {
-        id: found.id.checkpoint,
-        epoch: found.id.epoch + 1,
-        ring: found.ring,
-        ring_used: [0, 1].map(|ring| end(ZoneId(layout.ring_start + ring)) > 0),
-        blocks: 0,
-        snapshot_bytes: 0,
-        forced: false,
-        // The next checkpoint then goes where a new copy of the superblock is written first.
-        leave_ring: found.alone,
-        aside: BTreeMap::new(),
-    };
-    let used_ids = nat.iter().filter(|(_, entry)| entry.ino.get() != 0);
-    let ids = NodeIds::new(layout.nodes, used_ids.map(|(nid, _)| nid));
-    let alloc = Allocator::new(
-        rt,
-        (&geometry, layout.clone()),
-        options.variant,
-        zones,
-        sit,
-        pages.clone(),
-    )?;
-    let alloc_broken = alloc.broken();
-    let core = Core {
-        rt: rt.clone(),
-        device,
-        writer,
+    let tables = Tables::new(layout.nodes, nat, logs, table_zones, found.table_pages.clone());
+    let on = (&geometry, layout.clone());
+    let alloc = Allocator::new(rt, on, options.variant, zones, sit, pages.clone())?;
+    let orphans = found.image.orphans.iter().map(|ino| Ino(*ino)).collect();
+    let counts = (body.inodes.get(), body.generation.get());
+    let parts = Parts {
         alloc,
-        logs,
-        table_zones,
-        table_pages: found.table_pages.clone(),
-        cache: Cache::new(options.cache_pages.max(256)),
-        nat,
-        ids,
+        tables,
+        tree: Tree::new(options.cache_pages, counts, orphans),
         namespace_log: NamespaceLog::starting_at(body.namespace_sequence.get()),
-        changed_nodes: ChangedNodes::default(),
-        open: BTreeMap::new(),
-        orphans: found.image.orphans.iter().map(|ino| Ino(*ino)).collect(),
-        unnamed: BTreeSet::new(),
-        accessed: BTreeMap::new(),
-        directories: crate::tree::directory_index::DirectoryIndexes::new(options.cache_pages),
-        inodes: body.inodes.get(),
-        generation: body.generation.get(),
-        checkpoint: state,
-        sync: sync::State {
-            half: scan.half,
-            next: scan.next,
-            sequence: scan.replay_end,
-            used: [0, 1].map(|half| used(layout.sync_half(half))),
-            in_flight: 0,
-        },
-        appends: Default::default(),
-        relocation: Default::default(),
-        space: Default::default(),
-        clean: Default::default(),
-        sync_waiters: Vec::new(),
-        sync_round: sync::Round::default(),
-        counters: Counters::default(),
-        memory_peak: Default::default(),
-        watched: None,
-        tickets: Vec::new(),
-        broken: alloc_broken,
-        sound: false,
-        failed: None,
-        in_flight: 0,
-        stretch: Default::default(),
-        cycle_check: Semaphore::new(1),
-        directory_moves: 0,
-        zero: Page::zeroed(),
-        geometry,
-        layout,
-        options,
-        replaying: false,
-        removed: Vec::new(),
-        pages: pages.clone(),
+        checkpoint: checkpoint_state(found, &geometry),
+        sync: sync_log(found, scan, &geometry),
     };
-    Ok(Rc::new(Inner {
-        rt: rt.clone(),
-        pages,
-        core: RefCell::new(core),
-        progress: Notify::new(),
-        fetches: crate::fetch::Fetches::default(),
-        checkpoint_lock: Semaphore::new(1),
-        clean_lock: Semaphore::new(1),
-        cleaner_running: Cell::new(false),
-        closing: Cell::new(false),
-        ended: Cell::new(false),
-        write_back_running: Cell::new(false),
-        merge_running: Cell::new(false),
-    }))
+    let core = Core::new(rt, (device, writer), layout, options, pages, parts);
+    Ok(Rc::new(Inner::new(core)))
 }
 
 /// Writes the checkpoint that names the cut, then empties what nothing refers to.
@@ -323,7 +298,7 @@ pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, scan: &SyncS
     image.body.flags = 0.into();
     let body = {
         let core = inner.core.borrow();
-        core.encode_image(&image, &core.table_pages)
+        core.encode_image(&image, &core.tables.pages)
     };
     // The ring's other zone holds nothing newer: make room there if this one has none.
     let (other, needed) = {
@@ -377,7 +352,7 @@ async fn free_a_permit(
     for report in active {
         let referred = |index: u32| scan.chains.iter().flatten().any(|other| *other == index);
         let stray = layout.superzone_of(report.zone).is_some_and(|index| !referred(index));
-        let stray = match inner.core.borrow().table_zones.contains(report.zone) {
+        let stray = match inner.core.borrow().tables.zones.contains(report.zone) {
             true => tables.contains(&report.zone),
             false => stray,
         };
@@ -482,7 +457,7 @@ fn stale_zones(
     let mut add = |zones_of: Vec<ZoneId>| {
         zones.extend(zones_of.into_iter().filter(|zone| end(*zone) > 0));
     };
-    for (index, log) in core.logs.iter().enumerate() {
+    for (index, log) in core.tables.logs.iter().enumerate() {
         if log.is_in_one_half() {
             add(layout.delta_half(index, 1 - log.delta.position().0));
         }
@@ -602,7 +577,7 @@ async fn reopen_superzone(
 /// Frees inodes that were unlinked while open. What becomes of that is not written meanwhile: most
 /// of it is of nodes that are about to go.
 pub(crate) async fn reap_orphans(inner: &Rc<Inner>) -> Result<()> {
-    let orphans: Vec<Ino> = inner.core.borrow().orphans.iter().copied().collect();
+    let orphans: Vec<Ino> = inner.core.borrow().tree.orphans.iter().copied().collect();
     inner.core.borrow_mut().replaying = true;
     for ino in orphans {
         reap(inner, ino).await?;

@@ -28,6 +28,7 @@
 
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
+use crate::durability::Lost;
 use crate::tree::cache::Key;
 use furrow_log::Mark;
 use furrow_log::address::BlockAddr;
@@ -35,25 +36,7 @@ use furrow_log::budget::Permit;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_policy::FsDefect;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
-use std::collections::BTreeMap;
 use std::rc::Rc;
-
-/// Zones that failed and what they lost.
-#[derive(Default)]
-pub(crate) struct State {
-    /// The file system is whole: recovery is over.
-    able: bool,
-    /// Who waits for a relocation.
-    pub(crate) waiting: u32,
-    lost: BTreeMap<ZoneId, Lost>,
-}
-
-struct Lost {
-    /// Blocks from here on were not written.
-    from: u32,
-    /// Nothing of its superzone is in flight, and no zone of it active.
-    closed: bool,
-}
 
 /// What is to be closed for a zone.
 struct Closing {
@@ -129,9 +112,9 @@ impl Core {
             return Ok(Vec::new());
         }
         let mut again = Vec::new();
-        for key in self.cache.in_flight() {
+        for key in self.tree.cache.in_flight() {
             let addr = match key {
-                Key::Node(nid) => self.nat.get(nid).addr,
+                Key::Node(nid) => self.tables.nat.get(nid).addr,
                 Key::Data(ino, block) => match self.pointer(crate::types::Ino(ino), block) {
                     Ok(pointer) => pointer.addr,
                     // Removed: nobody will ask for it.
@@ -146,7 +129,7 @@ impl Core {
             }
         }
         for key in again.iter().filter(|_| !self.options.variant.has(FsDefect::LostBlocks)) {
-            self.cache.mark_dirty(key);
+            self.tree.cache.mark_dirty(key);
         }
         let lost = self.relocation.lost.iter();
         Ok(lost.filter(|(_, lost)| lost.closed).map(|(zone, _)| *zone).collect())

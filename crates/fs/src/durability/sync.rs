@@ -19,6 +19,7 @@
 
 use crate::blocked::{Blocked, NotApplied};
 use crate::core::{Core, Inner};
+use crate::durability::Round;
 use crate::durability::namespace_log::Encoder;
 use crate::format::{HOLE, INCOMPAT_XATTRS, item, kind};
 use crate::tree::node::attr;
@@ -42,21 +43,6 @@ const RECORD_BLOCKS_MAX: u32 = 1_024;
 /// beyond are dispatched before, and others have turns meanwhile.
 const AHEAD: usize = 256;
 
-/// Where the sync log is.
-#[derive(Default)]
-pub(crate) struct State {
-    /// Half written now.
-    pub(crate) half: u8,
-    /// Next block of it, in striping order.
-    pub(crate) next: u32,
-    /// Sequence of the next record.
-    pub(crate) sequence: u64,
-    /// Halves that hold anything.
-    pub(crate) used: [bool; 2],
-    /// Records not yet durable.
-    pub(crate) in_flight: u32,
-}
-
 impl Core {
     /// Bytes a record for `ino` may take at most.
     fn record_bound(&self, inos: &[Ino]) -> usize {
@@ -64,11 +50,11 @@ impl Core {
         bytes += self.alloc.allocated().len() * 16 + self.alloc.unstable().len() * 16;
         let per = self.layout.stripe(self.layout.width).payload_blocks().max(1) as usize;
         for ino in inos {
-            let dirty = self.cache.dirty_of(ino.0).count();
-            let nodes =
-                self.cache.dirty_nodes_of(ino.0).count() + self.changed_nodes.of(ino.0).len();
+            let dirty = self.tree.cache.dirty_of(ino.0).count();
+            let nodes = self.tree.cache.dirty_nodes_of(ino.0).count()
+                + self.tables.changed_nodes.of(ino.0).len();
             bytes += (nodes + 1) * 24 + 80;
-            let inode = self.cache.peek(&crate::tree::cache::Key::Node(ino.0));
+            let inode = self.tree.cache.peek(&crate::tree::cache::Key::Node(ino.0));
             bytes += inode.map_or(0, |entry| xattr_bytes(entry.page()));
             // Superzones that are begun for it, and zones it is written to.
             let superzones = (dirty + nodes) / per + 2 * self.alloc.heads_count();
@@ -143,13 +129,15 @@ impl Core {
     /// `asked`, ascending, which it tells of anyway.
     fn carried(&self, asked: &[Ino]) -> Vec<Ino> {
         let unsynced = |ino: Ino| {
-            let mut dirty = self.cache.dirty_of(ino.0).chain(self.cache.dirty_nodes_of(ino.0));
-            dirty.next().is_some() || self.changed_nodes.has(ino.0)
+            let mut dirty =
+                self.tree.cache.dirty_of(ino.0).chain(self.tree.cache.dirty_nodes_of(ino.0));
+            dirty.next().is_some() || self.tables.changed_nodes.has(ino.0)
         };
         // One without a name, or that is gone, needs nothing. It is not looked at: it may not be in
         // the cache.
-        let named =
-            |ino: Ino| self.nat.get(ino.0).ino.get() == ino.0 && !self.orphans.contains(&ino);
+        let named = |ino: Ino| {
+            self.tables.nat.get(ino.0).ino.get() == ino.0 && !self.tree.orphans.contains(&ino)
+        };
         let wanted = |ino: &Ino| asked.binary_search(ino).is_err() && named(*ino) && unsynced(*ino);
         let mut inos: Vec<Ino> = self.namespace_log.carried().filter(wanted).collect();
         inos.sort_unstable();
@@ -209,7 +197,7 @@ impl Core {
             Err(stop) => return Err(stop),
         };
         // What has no name and can get none needs nothing.
-        if head.links.get() == 0 && !self.unnamed.contains(&ino) {
+        if head.links.get() == 0 && !self.tree.unnamed.contains(&ino) {
             return Ok(false);
         }
         if Kind::from_code(head.kind) == Some(Kind::Directory) {
@@ -227,15 +215,15 @@ impl Core {
 
     /// Dispatches the data and nodes of a file and notes where its changed nodes are.
     fn log_content(&mut self, ino: Ino, out: &mut Encoder) -> Result<bool, NotApplied> {
-        let ranges = ranges(self.cache.dirty_of(ino.0));
+        let ranges = ranges(self.tree.cache.dirty_of(ino.0));
         self.write_file(ino)?;
-        let changed = self.changed_nodes.of(ino.0);
+        let changed = self.tables.changed_nodes.of(ino.0);
         if changed.is_empty() {
             return Ok(false);
         }
-        self.changed_nodes.logged(ino.0);
+        self.tables.changed_nodes.logged(ino.0);
         for nid in changed {
-            let entry = self.nat.get(nid);
+            let entry = self.tables.nat.get(nid);
             if entry.ino.get() == 0 {
                 out.u8(item::FREED).u32(nid).u32(ino.0);
             } else {
@@ -280,7 +268,7 @@ impl Inner {
             let mut core = self.core.borrow_mut();
             core.writable().map_err(crate::blocked::error_of)?;
             if core.sync.in_flight >= RECORDS_IN_FLIGHT {
-                core.sync_waiters.push(ino);
+                core.sync.waiters.push(ino);
                 true
             } else {
                 core.sync.in_flight += 1;
@@ -304,12 +292,12 @@ impl Inner {
     fn record_done(self: &Rc<Self>) {
         let (batch, round) = {
             let mut core = self.core.borrow_mut();
-            if core.sync_waiters.is_empty() {
+            if core.sync.waiters.is_empty() {
                 let records = u64::from(core.sync.in_flight);
                 core.sync.in_flight = core.less("sync::State::in_flight", records, 1) as u32;
                 return;
             }
-            (std::mem::take(&mut core.sync_waiters), std::mem::take(&mut core.sync_round))
+            (std::mem::take(&mut core.sync.waiters), std::mem::take(&mut core.sync.round))
         };
         let inner = self.clone();
         self.rt.spawn_detached(async move {
@@ -323,7 +311,7 @@ impl Inner {
     }
 
     async fn share_record(self: &Rc<Self>, ino: Ino) -> Result<()> {
-        let round = self.core.borrow().sync_round.clone();
+        let round = self.core.borrow().sync.round.clone();
         round.wait(ino).await
     }
 
@@ -383,7 +371,7 @@ impl Inner {
     async fn write_ahead(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
         for ino in inos {
             let mut from = 0;
-            while self.core.borrow().cache.dirty_in(ino.0, from..).nth(AHEAD).is_some() {
+            while self.core.borrow().tree.cache.dirty_in(ino.0, from..).nth(AHEAD).is_some() {
                 let done = self.run(|core| core.write_range(*ino, from, u32::MAX)).await;
                 self.after_dispatch();
                 from = done?;
@@ -418,17 +406,6 @@ impl Inner {
         self.core.borrow_mut().stable(stamp);
         Ok(())
     }
-}
-
-/// Fsyncs that share a record.
-#[derive(Clone, Default)]
-pub(crate) struct Round(Rc<RoundState>);
-
-#[derive(Default)]
-struct RoundState {
-    /// What each of them is answered.
-    results: std::cell::RefCell<Option<BTreeMap<Ino, Result<()>>>>,
-    done: furrow_rt::Notify,
 }
 
 impl Round {

@@ -15,6 +15,7 @@ impl Core {
     fn write_some(&mut self) -> Result<usize, NotApplied> {
         self.writable()?;
         let keys: Vec<(Ino, u32)> = self
+            .tree
             .cache
             .all_dirty()
             .map_while(|key| match key {
@@ -59,7 +60,7 @@ impl Inner {
                 // After a failure the pages stay: they are the only copy.
                 if result.is_ok() {
                     for ticket in tickets {
-                        core.cache.end_write(ticket);
+                        core.tree.cache.end_write(ticket);
                     }
                 }
             }
@@ -94,8 +95,8 @@ impl Inner {
         loop {
             let (dirty, nodes, limit) = {
                 let core = self.core.borrow();
-                let nodes = core.cache.dirty_node_pages();
-                let data = core.cache.dirty_pages() - nodes;
+                let nodes = core.tree.cache.dirty_node_pages();
+                let data = core.tree.cache.dirty_pages() - nodes;
                 // Of those that are on their way some may be clean by now.
                 (data.saturating_sub(core.appends.blocks()), nodes, core.dirty_limit())
             };
@@ -131,7 +132,7 @@ impl Inner {
     /// Dispatches most of the data that is dirty before a checkpoint's snapshot, which dispatches
     /// all in one stretch: others have turns meanwhile. What fails here fails at the cut too.
     pub(crate) async fn write_before_snapshot(self: &Rc<Self>) {
-        let data = |core: &Core| core.cache.dirty_pages() - core.cache.dirty_node_pages();
+        let data = |core: &Core| core.tree.cache.dirty_pages() - core.tree.cache.dirty_node_pages();
         // As much as there is now: who goes on writing does not hold the checkpoint up.
         let mut left = data(&self.core.borrow());
         while left > BATCH {

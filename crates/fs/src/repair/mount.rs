@@ -22,7 +22,7 @@ use crate::format::{NatEntry, SummaryEntry};
 use crate::fsck::FsckReport;
 use crate::fsck::ring::LostCheckpoint;
 use crate::layout::{Layout, RING_ZONES};
-use crate::tables::delta_merge::TablePages;
+use crate::tables::TablePages;
 use crate::types::MountOptions;
 use furrow_log::address::BlockAddr;
 use furrow_log::delta::Extent;
@@ -292,13 +292,18 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
     let mut readable = Record::default();
     readable.freed.clone_from(&record.freed);
     for (nid, entry) in &record.nodes {
-        let old = inner.core.borrow().nat.get(*nid);
+        let old = inner.core.borrow().tables.nat.get(*nid);
         let unread = old.ino.get() != 0
             && old.addr.get() != crate::format::HOLE
             && read_node(inner, *nid, old).await.is_err();
         if unread {
             // It is about to go; what it held valid is counted anew later.
-            inner.core.borrow_mut().nat.update(*nid, |entry| *entry = NatEntry::new_zeroed());
+            inner
+                .core
+                .borrow_mut()
+                .tables
+                .nat
+                .update(*nid, |entry| *entry = NatEntry::new_zeroed());
         }
         match read_node(inner, *nid, *entry).await {
             Ok(_) => readable.nodes.push((*nid, *entry)),
@@ -306,18 +311,18 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
                 let (ino, place) = (entry.ino.get(), format!("{nid} of inode {}", entry.ino));
                 log.lost("node", (ino, place), error, "what was synced in it is given up");
                 let core = &mut *inner.core.borrow_mut();
-                core.cache.remove(&crate::tree::cache::Key::Node(*nid));
-                core.ids.claim(*nid);
-                core.nat.update(*nid, |e| *e = *entry);
+                core.tree.cache.remove(&crate::tree::cache::Key::Node(*nid));
+                core.tables.ids.claim(*nid);
+                core.tables.nat.update(*nid, |e| *e = *entry);
             }
         }
     }
     for nid in &record.freed {
-        let old = inner.core.borrow().nat.get(*nid);
+        let old = inner.core.borrow().tables.nat.get(*nid);
         let used = old.ino.get() != 0 && old.addr.get() != crate::format::HOLE;
         if used && read_node(inner, *nid, old).await.is_err() {
             let core = &mut *inner.core.borrow_mut();
-            core.nat.update(*nid, |entry| *entry = NatEntry::new_zeroed());
+            core.tables.nat.update(*nid, |entry| *entry = NatEntry::new_zeroed());
         }
     }
     readable

@@ -57,7 +57,7 @@ pub(super) async fn mend(inner: &Rc<Inner>, walk: &mut Walk, log: &mut Log) -> R
     find_homes(inner, walk, &mut names, log).await?;
     count_links(inner, walk, &names, log).await?;
     name_actions(&names, &mut log.actions);
-    inner.core.borrow_mut().inodes = walk.inodes.len() as u64;
+    inner.core.borrow_mut().tree.inodes = walk.inodes.len() as u64;
     reap_orphans(inner).await
 }
 
@@ -206,7 +206,7 @@ fn make_root(inner: &Rc<Inner>, walk: &mut Walk, log: &mut Log) {
         *mode = 0o755;
     }
     core.insert_inode(root, &op, ROOT_NODE);
-    core.generation = core.generation.wrapping_add(1);
+    core.tree.generation = core.tree.generation.wrapping_add(1);
     let found = Found { kind: Kind::Directory, links: 2, parent: ROOT_NODE };
     walk.inodes.insert(ROOT_NODE, found);
 }
@@ -223,7 +223,7 @@ async fn rebuild(inner: &Rc<Inner>, walk: &Walk, names: &Names) -> Result<()> {
     blocks.extend(spoilt.map(|name| (name.directory, name.block)));
     for (directory, block) in &blocks {
         drop_block(inner, *directory, *block).await?;
-        inner.core.borrow_mut().directories.forget(*directory);
+        inner.core.borrow_mut().tree.directories.forget(*directory);
     }
     let mut entries: BTreeMap<u32, u64> = BTreeMap::new();
     for name in names.all.iter().filter(|n| !blocks.contains(&(n.directory, n.block))) {
@@ -255,6 +255,7 @@ fn mend_orphans(inner: &Rc<Inner>, walk: &mut Walk, names: &Names, log: &mut Log
         names.all.iter().filter(|n| n.gone.is_none()).map(|n| n.ino).collect();
     let core = &mut *inner.core.borrow_mut();
     let stale: Vec<Ino> = core
+        .tree
         .orphans
         .iter()
         .copied()
@@ -263,11 +264,11 @@ fn mend_orphans(inner: &Rc<Inner>, walk: &mut Walk, names: &Names, log: &mut Log
     for ino in stale {
         let problem = "listed as removed, and is not there or has a name";
         log.mended("checkpoint", (ino.0, format!("orphan {ino}")), problem, "taken off the list");
-        core.orphans.remove(&ino);
+        core.tree.orphans.remove(&ino);
     }
     for (ino, found) in &walk.inodes {
         let removed = found.links == 0 && !named.contains(ino) && *ino != ROOT_NODE;
-        if removed && core.orphans.insert(Ino(*ino)) {
+        if removed && core.tree.orphans.insert(Ino(*ino)) {
             let problem = "removed, and not listed so";
             log.mended("inode", (*ino, ino.to_string()), problem, "freed");
         }
@@ -283,7 +284,7 @@ async fn find_homes(
 ) -> Result<()> {
     let named: BTreeSet<u32> =
         names.all.iter().filter(|n| n.gone.is_none()).map(|n| n.ino).collect();
-    let orphans = inner.core.borrow().orphans.clone();
+    let orphans = inner.core.borrow().tree.orphans.clone();
     let homeless: Vec<(u32, Kind)> = walk
         .inodes
         .iter()
@@ -366,7 +367,7 @@ async fn count_links(inner: &Rc<Inner>, walk: &Walk, names: &Names, log: &mut Lo
         let directory = walk.inodes.get(&name.ino).is_some_and(|f| f.kind == Kind::Directory);
         *below.entry(name.directory).or_insert(0u32) += u32::from(directory);
     }
-    let orphans = inner.core.borrow().orphans.clone();
+    let orphans = inner.core.borrow().tree.orphans.clone();
     for (ino, found) in &walk.inodes {
         let directory = found.kind == Kind::Directory;
         let (mut count, mut parent) = match directory {

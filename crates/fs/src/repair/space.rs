@@ -48,9 +48,9 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
 /// What is in use, segment by segment.
 async fn maps(inner: &Rc<Inner>) -> Result<BTreeMap<u32, Map>> {
     let mut maps: BTreeMap<u32, Map> = BTreeMap::new();
-    let nodes = inner.core.borrow().nat.len();
+    let nodes = inner.core.borrow().tables.nat.len();
     for nid in 1..nodes {
-        let entry = inner.core.borrow().nat.get(nid);
+        let entry = inner.core.borrow().tables.nat.get(nid);
         if entry.ino.get() == 0 || entry.addr.get() == HOLE {
             continue;
         }

@@ -202,9 +202,9 @@ pub(super) async fn settle(
 ) -> Result<BTreeMap<u32, SummaryEntry>> {
     let mut owners = BTreeMap::new();
     let (mut bad, mut known) = (Vec::new(), BTreeMap::new());
-    let nodes = inner.core.borrow().nat.len();
+    let nodes = inner.core.borrow().tables.nat.len();
     for nid in 1..nodes {
-        let entry = inner.core.borrow().nat.get(nid);
+        let entry = inner.core.borrow().tables.nat.get(nid);
         if entry.ino.get() == 0 {
             continue;
         }
@@ -275,14 +275,14 @@ async fn find_again(
     owners: &mut BTreeMap<u32, SummaryEntry>,
     log: &mut Log,
 ) {
-    let entry = inner.core.borrow().nat.get(nid);
+    let entry = inner.core.borrow().tables.nat.get(nid);
     let fits = |other: &&Candidate| other.entry.crc == entry.crc && other.entry.ino == entry.ino;
     let Some(other) = candidates.get(&nid).and_then(|all| all.iter().find(fits)) else { return };
     let Ok(page) = read_node(inner, nid, other.entry).await else { return };
     let problem = format!("block {} is not that node", entry.addr);
     let action = format!("block {} is, by its checksum", other.entry.addr);
     log.mended(NAT, (entry.ino.get(), format!("{nid}: addr")), problem, action);
-    inner.core.borrow_mut().nat.update(nid, |at| *at = other.entry);
+    inner.core.borrow_mut().tables.nat.update(nid, |at| *at = other.entry);
     mark(inner, nid, &other.entry, &page, owners);
 }
 
@@ -300,7 +300,7 @@ async fn adopt(
     let mut taken = 0;
     for (nid, all) in candidates {
         let Some(best) = all.iter().max_by_key(|candidate| candidate.age) else { continue };
-        let now = inner.core.borrow().nat.get(*nid);
+        let now = inner.core.borrow().tables.nat.get(*nid);
         let in_lost_unit = lost.nat_units.contains(&(nid / per_table_page));
         // Of what checkpoint its entry would have been a delta: nodes name the one before.
         let in_lost_delta = lost.deltas_from.is_some_and(|from| best.age.0 + 2 >= from);
@@ -316,8 +316,8 @@ async fn adopt(
         let Ok(page) = read_node(inner, *nid, best.entry).await else { continue };
         {
             let core = &mut *inner.core.borrow_mut();
-            core.ids.claim(*nid);
-            core.nat.update(*nid, |at| *at = best.entry);
+            core.tables.ids.claim(*nid);
+            core.tables.nat.update(*nid, |at| *at = best.entry);
         }
         mark(inner, *nid, &best.entry, &page, owners);
         taken += 1;

@@ -299,7 +299,7 @@ fn what_has_no_name_gets_one_in_lost_found() {
         }
         // Taken off the list of what is removed: now nobody knows of it.
         let core = &mut *inner.core.borrow_mut();
-        core.orphans.clear();
+        core.tree.orphans.clear();
         core.inode_mut(tall).head.links = 1.into();
         Ok(vec![])
     };
@@ -325,7 +325,7 @@ fn a_wrong_sit_is_made_again() {
 
 /// Address of the node `pick` chooses.
 async fn addr_of(inner: &Rc<Inner>, nid: u32) -> u32 {
-    inner.core.borrow().nat.get(nid).addr.get()
+    inner.core.borrow().tables.nat.get(nid).addr.get()
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn a_nat_entry_that_leads_elsewhere_is_found_again() {
         let (small, tall) = (ino(&fs, "dir/small").await, ino(&fs, "tall").await);
         let elsewhere = addr_of(&inner, small.0).await;
         // Nothing may be written that would put it right.
-        inner.core.borrow_mut().nat.update(tall.0, |entry| entry.addr = elsewhere.into());
+        inner.core.borrow_mut().tables.nat.update(tall.0, |entry| entry.addr = elsewhere.into());
         Ok(vec![])
     };
     case(damage, Expect { structure: "node", ..Expect::default() });
@@ -446,7 +446,7 @@ fn damaged_tables_are_made_again_from_what_is_there() {
     let damage = async |inner: Rc<Inner>, _: Fs| -> Result<Vec<u32>> {
         write_tables(&inner).await?;
         let core = inner.core.borrow();
-        let units = core.table_pages.iter().flatten().map(|unit| unit.addr.get());
+        let units = core.tables.pages.iter().flatten().map(|unit| unit.addr.get());
         Ok(units.filter(|addr| *addr != HOLE).collect())
     };
     case(damage, Expect { structure: "table page", ..Expect::default() });
@@ -456,7 +456,7 @@ fn damaged_tables_are_made_again_from_what_is_there() {
 fn a_damaged_delta_log_is_made_again_from_what_is_there() {
     let damage = async |inner: Rc<Inner>, _: Fs| -> Result<Vec<u32>> {
         let core = inner.core.borrow();
-        let extent = core.logs[0].extents.last().expect("an extent");
+        let extent = core.tables.logs[0].extents.last().expect("an extent");
         let zone = core.layout.delta_half(0, extent.half)[0];
         Ok(vec![BlockAddr::new(&core.geometry, zone, extent.first).0])
     };
@@ -636,9 +636,9 @@ fn a_power_cut_anywhere_in_a_repair_leaves_what_the_next_one_finishes() {
         let leaf = children(as_inode(&page))[1].get();
         inner.checkpoint(false).await?;
         let core = inner.core.borrow();
-        let unit = core.table_pages.iter().flatten().find(|unit| unit.addr.get() != HOLE);
+        let unit = core.tables.pages.iter().flatten().find(|unit| unit.addr.get() != HOLE);
         let unit = unit.expect("a unit").addr.get();
-        Ok(vec![core.nat.get(leaf).addr.get(), unit])
+        Ok(vec![core.tables.nat.get(leaf).addr.get(), unit])
     };
     let (drive, before) = rt.block_on(async move { damaged(&on, damage).await }).unwrap();
     let on = rt.clone();
@@ -696,10 +696,10 @@ fn numbers_of_inodes_and_times_that_cannot_be_are_set_to_what_can() {
         .await?;
         // A node that nothing leads to.
         let core = &mut *inner.core.borrow_mut();
-        let entry = core.nat.get(small.0);
-        let nid = core.ids.take().expect("an id");
-        core.nat.update(nid, |at: &mut NatEntry| *at = entry);
-        core.inodes += 5;
+        let entry = core.tables.nat.get(small.0);
+        let nid = core.tables.ids.take().expect("an id");
+        core.tables.nat.update(nid, |at: &mut NatEntry| *at = entry);
+        core.tree.inodes += 5;
         Ok(vec![])
     };
     case(damage, Expect { structure: "inode", ..Expect::default() });

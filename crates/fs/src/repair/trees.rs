@@ -74,10 +74,10 @@ pub(super) async fn walk(
 ) -> Result<Walk> {
     let (device, nodes) = {
         let core = inner.core.borrow();
-        (core.device.clone(), core.nat.len())
+        (core.device.clone(), core.tables.nat.len())
     };
     let used = |core: &Core| -> Vec<(u32, u32, u32)> {
-        let entries = (1..nodes).map(|nid| (nid, core.nat.get(nid)));
+        let entries = (1..nodes).map(|nid| (nid, core.tables.nat.get(nid)));
         let used = entries.filter(|(_, entry)| entry.ino.get() != 0);
         used.map(|(nid, entry)| (nid, entry.ino.get(), entry.addr.get())).collect()
     };
@@ -109,8 +109,8 @@ pub(super) async fn walk(
         let core = &mut *inner.core.borrow_mut();
         if nid == ROOT_NODE {
             // Its number is taken again at once.
-            core.cache.remove(&Key::Node(nid));
-            core.nat.update(nid, |entry| *entry = NatEntry::new_zeroed());
+            core.tree.cache.remove(&Key::Node(nid));
+            core.tables.nat.update(nid, |entry| *entry = NatEntry::new_zeroed());
         } else {
             core.drop_node(nid);
         }
@@ -191,7 +191,7 @@ impl Walker<'_> {
         let generation = head.generation.get();
         {
             let mut core = self.inner.core.borrow_mut();
-            core.generation = core.generation.max(generation.saturating_add(1));
+            core.tree.generation = core.tree.generation.max(generation.saturating_add(1));
         }
         let (Some(kind), wrong) = (Kind::from_code(head.kind), tidy(&mut head)) else {
             return Ok(());
@@ -263,8 +263,8 @@ impl Walker<'_> {
 
     /// What is wrong with node `nid`, which should be at `at` of the file, if anything.
     async fn child(&mut self, file: &File, nid: u32, at: NodePos) -> Result<Option<String>> {
-        let nodes = self.inner.core.borrow().nat.len();
-        let owner = self.inner.core.borrow().nat.get(nid).ino.get();
+        let nodes = self.inner.core.borrow().tables.nat.len();
+        let owner = self.inner.core.borrow().tables.nat.get(nid).ino.get();
         if nid >= nodes || owner != file.ino {
             return Ok(Some("it is no node of this inode".into()));
         }
@@ -440,7 +440,7 @@ impl Walker<'_> {
         }
         for (at, id) in head.xattrs.chunks_exact(4).take(nodes_for(bytes)).enumerate() {
             let nid = u32::from_le_bytes([id[0], id[1], id[2], id[3]]);
-            let owner = self.inner.core.borrow().nat.get(nid).ino.get();
+            let owner = self.inner.core.borrow().tables.nat.get(nid).ino.get();
             if owner != ino || self.seen.contains(&nid) {
                 break;
             }
@@ -539,7 +539,7 @@ pub(super) async fn drop_block(inner: &Rc<Inner>, ino: u32, block: u32) -> Resul
         if old.addr.get() == HOLE {
             return Ok(());
         }
-        core.cache.remove(&Key::Data(ino, block));
+        core.tree.cache.remove(&Key::Data(ino, block));
         core.set_slot(holder, Pointer::HOLE);
         core.invalidate(old.addr.get());
         let blocks = &mut core.inode_mut(Ino(ino)).head.blocks;

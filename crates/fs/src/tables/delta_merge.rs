@@ -18,10 +18,9 @@
 //!   table pages, to empty zones: then only these are in use.
 
 use crate::core::{Core, Inner};
-use crate::durability::checkpoint::TablePageBytes;
-use crate::format::{HOLE, UnitRef, kind, table};
+use crate::format::{HOLE, UnitRef, kind};
+use crate::tables::{TABLES, TablePageBytes, TablePages};
 use furrow_log::BlockAddr;
-use furrow_log::delta::{DeltaLog, Extent};
 use furrow_log::record::{RecordHeader, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind};
 use furrow_policy::{FsDefect, Metadata};
@@ -32,25 +31,6 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Blocks of table pages written before others may go on: 1 MiB.
 const BATCH: u32 = 256;
-/// NAT and SIT.
-pub(crate) const TABLES: [usize; 2] = [table::NAT as usize, table::SIT as usize];
-
-/// Where each table page of NAT and SIT is, up to the last that was written.
-pub(crate) type TablePages = [Vec<UnitRef>; 2];
-
-/// A delta log, and the zone that the tables it completes are written to.
-pub(crate) struct Log {
-    pub(crate) delta: DeltaLog,
-    /// Its extents that complete the table pages.
-    pub(crate) extents: Vec<Extent>,
-    /// A merge is under way: the tables know which table pages it has still to write.
-    pub(crate) merging: bool,
-    /// Table pages it writes though they are not stale.
-    moved: BTreeSet<(usize, u32)>,
-    /// The zone written now.
-    pub(crate) open: Option<ZoneId>,
-}
-
 /// What a checkpoint does about a delta log that has no room for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plan {
@@ -80,34 +60,21 @@ impl Write {
     }
 }
 
-impl Log {
-    /// A log without a merge.
-    pub(crate) fn new(delta: DeltaLog, extents: Vec<Extent>) -> Log {
-        Log { delta, extents, merging: false, moved: BTreeSet::new(), open: None }
-    }
-
-    /// True if no extent is in its other half.
-    pub(crate) fn is_in_one_half(&self) -> bool {
-        let half = self.delta.position().0;
-        self.extents.iter().all(|extent| extent.half == half)
-    }
-}
-
 impl Core {
     /// The log that completes `table`.
     pub(crate) fn log_of(&self, table: usize) -> usize {
-        table.min(self.logs.len() - 1)
+        table.min(self.tables.logs.len() - 1)
     }
 
     /// The tables that `log` completes.
     fn tables_of(&self, log: usize) -> impl Iterator<Item = usize> + use<> {
-        let logs = self.logs.len();
+        let logs = self.tables.logs.len();
         TABLES.into_iter().filter(move |table| (*table).min(logs - 1) == log)
     }
 
     /// Decides, at a snapshot, before dirty entries are taken: `dirty` of NAT and SIT.
     pub(crate) fn plan_logs(&mut self, dirty: [u32; 2]) -> Vec<Plan> {
-        (0..self.logs.len()).map(|log| self.plan_log(log, dirty)).collect()
+        (0..self.tables.logs.len()).map(|log| self.plan_log(log, dirty)).collect()
     }
 
     fn plan_log(&mut self, log: usize, dirty: [u32; 2]) -> Plan {
@@ -117,13 +84,13 @@ impl Core {
         if self.options.variant.metadata == Metadata::Pair {
             return Plan::Write;
         }
-        let delta = &self.logs[log].delta;
+        let delta = &self.tables.logs[log].delta;
         let needed = delta.worst_case_blocks(&counts);
         if needed <= delta.room() {
             return Plan::Append;
         }
         let other = 1 - delta.position().0;
-        let free = !self.logs[log].merging && delta.is_clean(other);
+        let free = !self.tables.logs[log].merging && delta.is_clean(other);
         if free && needed <= delta.layout().half_blocks(other) && self.begin_merge(log) {
             return Plan::Switch;
         }
@@ -133,7 +100,7 @@ impl Core {
 
     /// The table pages that are stale now, of the tables of `log`.
     fn stale(&self, log: usize) -> BTreeSet<(usize, u32)> {
-        let stale = [self.nat.stale(), self.alloc.sit.stale()];
+        let stale = [self.tables.nat.stale(), self.alloc.sit.stale()];
         let table_pages =
             |table: usize| stale[table].iter().map(move |table_page| (table, *table_page));
         self.tables_of(log).flat_map(table_pages).collect()
@@ -141,7 +108,8 @@ impl Core {
 
     /// Table pages a merge of `log` has still to write.
     pub(crate) fn merging(&self, log: usize) -> u32 {
-        let merging = [self.nat.merging().len() as u32, self.alloc.sit.merging().len() as u32];
+        let merging =
+            [self.tables.nat.merging().len() as u32, self.alloc.sit.merging().len() as u32];
         self.tables_of(log).map(|table| merging[table]).sum()
     }
 
@@ -150,7 +118,7 @@ impl Core {
     fn begin_merge(&mut self, log: usize) -> bool {
         let stale = self.stale(log);
         let begun = self.zones_begun(log, stale.len() as u32) + self.zones_promised(&[log]);
-        if self.table_zones.empty() < self.table_zones_kept() + begun {
+        if self.tables.zones.empty() < self.table_zones_kept() + begun {
             return false;
         }
         let moved = self.table_pages_to_move(log, stale);
@@ -159,22 +127,22 @@ impl Core {
         };
         for table in self.tables_of(log) {
             match table {
-                0 => self.nat.begin_merge(of(0)),
+                0 => self.tables.nat.begin_merge(of(0)),
                 _ => self.alloc.sit.begin_merge(of(1)),
             }
         }
         self.counters.merges += 1;
-        (self.logs[log].merging, self.logs[log].moved) = (true, moved);
+        (self.tables.logs[log].merging, self.tables.logs[log].moved) = (true, moved);
         true
     }
 
     /// If a merge has written its last table page, the next checkpoint needs nothing older of the
     /// log.
     fn end_merge(&mut self, log: usize) {
-        if !self.logs[log].merging || self.merging(log) > 0 {
+        if !self.tables.logs[log].merging || self.merging(log) > 0 {
             return;
         }
-        let log = &mut self.logs[log];
+        let log = &mut self.tables.logs[log];
         log.merging = false;
         let half = log.delta.position().0;
         log.extents.retain(|extent| extent.half == half);
@@ -209,23 +177,23 @@ impl Core {
     fn unmerge(&mut self, log: usize) {
         for table in self.tables_of(log) {
             match table {
-                0 => self.nat.unmerge(),
+                0 => self.tables.nat.unmerge(),
                 _ => self.alloc.sit.unmerge(),
             }
         }
-        self.logs[log].merging = false;
+        self.tables.logs[log].merging = false;
     }
 
     /// Table pages of the tables of `log`.
     fn unit_count(&self, log: usize) -> u32 {
-        let existing = [self.nat.existing(), self.alloc.sit.existing()];
+        let existing = [self.tables.nat.existing(), self.alloc.sit.existing()];
         self.tables_of(log).map(|table| existing[table]).sum()
     }
 
     /// Whether enough zones stay empty if what is stale in `writing` is written, all table pages of
     /// `anew` among them.
     fn leaves_enough(&self, writing: &[usize], anew: &[usize]) -> bool {
-        let residents = crate::tables::table_zones::residents(&self.table_pages, &self.geometry);
+        let residents = crate::tables::table_zones::residents(&self.tables.pages, &self.geometry);
         let mut work = BTreeSet::new();
         let mut begun = self.zones_promised(writing);
         for log in writing {
@@ -239,7 +207,7 @@ impl Core {
                 work.extend(stale);
             }
         }
-        let empty = self.table_zones.empty();
+        let empty = self.tables.zones.empty();
         let after = empty + self.zones_vacated(&residents, &work);
         begun <= empty && after >= begun + self.table_zones_kept()
     }
@@ -250,7 +218,7 @@ impl Core {
         if self.options.variant.metadata != Metadata::Pair {
             return false;
         }
-        let residents = crate::tables::table_zones::residents(&self.table_pages, &self.geometry);
+        let residents = crate::tables::table_zones::residents(&self.tables.pages, &self.geometry);
         let own = |table_pages: &&Vec<(usize, u32)>| self.log_of(table_pages[0].0) == log;
         let zones = residents.values().filter(own).count() as u32;
         let stale = self.stale(log).len() as u32;
@@ -263,7 +231,8 @@ impl Core {
         let mut table_pages = Vec::new();
         for table in self.tables_of(log) {
             if table == TABLES[0] {
-                let taken = if all { self.nat.take_all() } else { self.nat.take_behind() };
+                let taken =
+                    if all { self.tables.nat.take_all() } else { self.tables.nat.take_behind() };
                 table_pages
                     .extend(taken.into_iter().map(|(u, e)| (table, u, e.as_bytes().to_vec())));
             } else {
@@ -295,7 +264,7 @@ impl Core {
             let place = self.write_table_page(id, (table, table_page), &bytes)?;
             set_place(&mut places[table], table_page, place);
         }
-        let log = &mut self.logs[log];
+        let log = &mut self.tables.logs[log];
         log.extents.clear();
         let (half, next) = log.delta.position();
         if next > 0 && log.delta.is_clean(1 - half) {
@@ -307,14 +276,17 @@ impl Core {
     /// Writes the next few table pages of the merge of `log`; false if there is nothing left to
     /// write.
     fn merge_some(&mut self, log: usize) -> Result<bool> {
-        if !self.logs[log].merging {
+        if !self.tables.logs[log].merging {
             return Ok(false);
         }
         let count = (BATCH / self.layout.unit_blocks).max(1) as usize;
         let mut batch = Vec::new();
         for table in self.tables_of(log) {
-            let left =
-                if table == TABLES[0] { self.nat.merging() } else { self.alloc.sit.merging() };
+            let left = if table == TABLES[0] {
+                self.tables.nat.merging()
+            } else {
+                self.alloc.sit.merging()
+            };
             let room = count - batch.len();
             batch.extend(left.iter().take(room).map(|table_page| (table, *table_page)));
         }
@@ -325,7 +297,7 @@ impl Core {
                 continue;
             }
             self.counters.merge_bytes += bytes.len() as u64;
-            if self.logs[log].moved.contains(&(table, table_page)) {
+            if self.tables.logs[log].moved.contains(&(table, table_page)) {
                 self.counters.merge_moved_bytes += bytes.len() as u64;
             }
             self.write_table_page(checkpoint, (table, table_page), &bytes)?;
@@ -338,7 +310,7 @@ impl Core {
     /// A table page as it is in memory, which its copy then is not stale any more.
     fn table_page_bytes(&mut self, table: usize, table_page: u32) -> Option<Vec<u8>> {
         if table == TABLES[0] {
-            self.nat.merged(table_page).map(|entries| entries.as_bytes().to_vec())
+            self.tables.nat.merged(table_page).map(|entries| entries.as_bytes().to_vec())
         } else {
             self.alloc.sit.merged(table_page).map(|entries| entries.as_bytes().to_vec())
         }
@@ -355,7 +327,7 @@ impl Core {
         let room = |zone: &ZoneId| {
             self.writer.is_open(*zone) && self.writer.room(*zone) >= self.layout.unit_blocks
         };
-        let zone = match self.logs[log].open.filter(room) {
+        let zone = match self.tables.logs[log].open.filter(room) {
             Some(zone) => zone,
             None => self.next_table_zone(log)?,
         };
@@ -368,18 +340,18 @@ impl Core {
         let offset = self.dispatch(zone, pages, WriteKind::Table, Durability::Cached);
         let addr = BlockAddr::new(&self.geometry, zone, offset).0;
         let place = UnitRef { addr: addr.into(), crc };
-        set_place(&mut self.table_pages[table], table_page, place);
+        set_place(&mut self.tables.pages[table], table_page, place);
         Ok(place)
     }
 
     /// Fills the zone of tables that `log` writes to, and goes on in an empty one, which takes
     /// over its permit.
     fn next_table_zone(&mut self, log: usize) -> Result<ZoneId> {
-        let Some(zone) = self.table_zones.take() else {
+        let Some(zone) = self.tables.zones.take() else {
             let message = format!("{}: no zone of the tables is empty", self.device.name());
             return Err(Error::new(ErrorKind::NoSpace, message));
         };
-        let previous = self.logs[log].open.replace(zone);
+        let previous = self.tables.logs[log].open.replace(zone);
         if let Some(previous) = previous {
             self.fill_zone(previous);
         }
@@ -419,9 +391,9 @@ impl Inner {
             if core.options.variant.metadata == Metadata::Pair {
                 return;
             }
-            for log in 0..core.logs.len() {
+            for log in 0..core.tables.logs.len() {
                 // The checkpoint that ended recovery may have begun one.
-                if !core.logs[log].is_in_one_half() && !core.logs[log].merging {
+                if !core.tables.logs[log].is_in_one_half() && !core.tables.logs[log].merging {
                     core.begin_merge(log);
                 }
             }
@@ -431,7 +403,7 @@ impl Inner {
 
     /// Starts writing the table pages of merges, if one has just begun.
     pub(crate) fn start_merge(self: &Rc<Self>) {
-        let none = self.core.borrow().logs.iter().all(|log| !log.merging);
+        let none = self.core.borrow().tables.logs.iter().all(|log| !log.merging);
         if none || self.merge_running.replace(true) {
             return;
         }
@@ -452,7 +424,7 @@ impl Inner {
                     return Ok(());
                 }
                 let mut more = false;
-                for log in 0..core.logs.len() {
+                for log in 0..core.tables.logs.len() {
                     more |= core.merge_some(log)?;
                 }
                 (more, core.writer.mark())

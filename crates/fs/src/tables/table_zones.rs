@@ -24,36 +24,14 @@
 use crate::alloc::space::RESERVE;
 use crate::core::Core;
 use crate::format::{HOLE, UnitRef};
-use crate::tables::delta_merge::{TABLES, TablePages};
+use crate::tables::{TABLES, TablePages, TableZones, Use};
 use furrow_log::BlockAddr;
 use furrow_log::pool::{SuperzoneId, SuperzoneState, ZonePool};
 use furrow_zone::{Geometry, ZoneId, ZoneReport, ZoneState};
 use std::collections::{BTreeMap, BTreeSet};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
-    Empty,
-    Written,
-    /// It cannot be written any more.
-    Dead,
-}
-
 /// Table pages by the zone they are in: (table, table page).
 pub(crate) type Residents = BTreeMap<ZoneId, Vec<(usize, u32)>>;
-
-/// The zones of the tables.
-#[derive(Default)]
-pub(crate) struct TableZones {
-    zones: BTreeMap<ZoneId, Use>,
-    /// Superzones of the main area that belong to it.
-    superzones: BTreeSet<u32>,
-    /// Superzones taken that no durable checkpoint lists yet.
-    pending: Vec<u32>,
-    /// The zone taken last.
-    last: ZoneId,
-    /// It holds more than is needed: the zones set aside by mkfs are taken first.
-    shrinks: bool,
-}
 
 impl TableZones {
     /// The area as the drive has it.
@@ -171,26 +149,31 @@ pub(crate) fn zone_of(table_page: &UnitRef, geometry: &Geometry) -> Option<ZoneI
 impl Core {
     /// Zones that must be empty when a checkpoint begins.
     pub(crate) fn table_zones_kept(&self) -> u32 {
-        let nat = self.ids.limit().div_ceil(self.layout.nat_per_unit()).max(self.nat.touched());
+        let nat = self
+            .tables
+            .ids
+            .limit()
+            .div_ceil(self.layout.nat_per_unit())
+            .max(self.tables.nat.touched());
         self.layout.table_zones_for(nat, self.layout.sit_units())
     }
 
     /// Zones `log` begins when it writes so many table pages.
     pub(crate) fn zones_begun(&self, log: usize, table_pages: u32) -> u32 {
-        let open = self.logs[log].open.filter(|zone| self.writer.is_open(*zone));
+        let open = self.tables.logs[log].open.filter(|zone| self.writer.is_open(*zone));
         let room = open.map_or(0, |zone| self.writer.room(zone) / self.layout.unit_blocks);
         table_pages.saturating_sub(room).div_ceil(self.layout.units_per_zone())
     }
 
     /// Zones that merges under way will still begin, but for those of `logs`.
     pub(crate) fn zones_promised(&self, but: &[usize]) -> u32 {
-        let logs = (0..self.logs.len()).filter(|log| !but.contains(log));
+        let logs = (0..self.tables.logs.len()).filter(|log| !but.contains(log));
         logs.map(|log| self.zones_begun(log, self.merging(log))).sum()
     }
 
     /// Zones being written.
     pub(crate) fn open_table_zones(&self) -> Vec<ZoneId> {
-        self.logs.iter().filter_map(|log| log.open).collect()
+        self.tables.logs.iter().filter_map(|log| log.open).collect()
     }
 
     /// How many zones hold nothing once `work` is written elsewhere.
@@ -205,7 +188,7 @@ impl Core {
                 table_pages.iter().all(|table_page| work.contains(table_page))
             })
         };
-        self.table_zones.written(&open).filter(vacated).count() as u32
+        self.tables.zones.written(&open).filter(vacated).count() as u32
     }
 
     /// Table pages of `log` that a merge is to write beside `stale`, so that zones become empty:
@@ -216,16 +199,16 @@ impl Core {
         log: usize,
         stale: BTreeSet<(usize, u32)>,
     ) -> BTreeSet<(usize, u32)> {
-        let residents = residents(&self.table_pages, &self.geometry);
+        let residents = residents(&self.tables.pages, &self.geometry);
         let open = self.open_table_zones();
         let (kept, promised) = (self.table_zones_kept(), self.zones_promised(&[log]));
-        let empty = self.table_zones.empty();
+        let empty = self.tables.zones.empty();
         let begun = self.zones_begun(log, stale.len() as u32);
         let goal = kept + begun + 2;
         let per_zone = self.layout.units_per_zone() as usize;
         let leave = |zone: &ZoneId| {
-            self.table_zones.is_dead(*zone)
-                || self.table_zones.shrinks && self.layout.superzone_of(*zone).is_some()
+            self.tables.zones.is_dead(*zone)
+                || self.tables.zones.shrinks && self.layout.superzone_of(*zone).is_some()
         };
         let mut work = stale.clone();
         loop {
@@ -237,7 +220,7 @@ impl Core {
                 let mut table_pages = residents.get(zone).into_iter().flatten();
                 table_pages.all(|(table, _)| self.log_of(*table) == log)
             };
-            let candidates = self.table_zones.zones().filter(|zone| !open.contains(zone));
+            let candidates = self.tables.zones.zones().filter(|zone| !open.contains(zone));
             let best = candidates
                 .filter(|zone| rest(zone) > 0 && own(zone))
                 .min_by_key(|zone| (!leave(zone), rest(zone)));
@@ -260,16 +243,16 @@ impl Core {
     /// At recovery: goes on in zones that hold table pages, for each log in the one with the most
     /// room; others that a power snapshot left short of their end are filled.
     pub(crate) fn open_table_area(&mut self, reports: &[ZoneReport]) {
-        let residents = residents(&self.table_pages, &self.geometry);
+        let residents = residents(&self.tables.pages, &self.geometry);
         let active =
-            self.table_zones.zones().filter(|zone| reports[zone.0 as usize].state.is_active());
+            self.tables.zones.zones().filter(|zone| reports[zone.0 as usize].state.is_active());
         let mut short: Vec<ZoneId> = active.filter(|zone| residents.contains_key(zone)).collect();
         short.sort_by_key(|zone| reports[zone.0 as usize].write_pointer.0);
         for zone in short {
             let at = self.writer.open_reported(&reports[zone.0 as usize]);
             let log = self.log_of(residents[&zone][0].0);
-            if self.logs[log].open.is_none() && at < self.layout.capacity {
-                self.logs[log].open = Some(zone);
+            if self.tables.logs[log].open.is_none() && at < self.layout.capacity {
+                self.tables.logs[log].open = Some(zone);
             } else {
                 self.fill_zone(zone);
             }
@@ -281,24 +264,24 @@ impl Core {
     pub(crate) fn stale_table_zones(&self, listed: &TablePages) -> Vec<ZoneId> {
         let open = self.open_table_zones();
         let mut live = BTreeSet::new();
-        for table_pages in listed.iter().chain(&self.table_pages) {
+        for table_pages in listed.iter().chain(&self.tables.pages) {
             live.extend(
                 table_pages.iter().filter_map(|table_page| zone_of(table_page, &self.geometry)),
             );
         }
-        self.table_zones.written(&open).filter(|zone| !live.contains(zone)).collect()
+        self.tables.zones.written(&open).filter(|zone| !live.contains(zone)).collect()
     }
 
     /// Node ids are taken as far as the tables have room, and never fewer than are in use.
     pub(crate) fn limit_nodes(&mut self) {
-        let room = self.layout.nodes_in(self.table_zones.total());
-        let limit = room.max(self.ids.highest() + 1);
-        self.ids.set_limit(limit);
+        let room = self.layout.nodes_in(self.tables.zones.total());
+        let limit = room.max(self.tables.ids.highest() + 1);
+        self.tables.ids.set_limit(limit);
     }
 
     /// True if the tables could take node ids beyond the limit, had they more zones.
     pub(crate) fn tables_can_grow(&self) -> bool {
-        self.ids.limit() < self.layout.nodes
+        self.tables.ids.limit() < self.layout.nodes
     }
 
     /// Takes superzones for the tables, as many as more node ids need; they count from the next
@@ -307,11 +290,12 @@ impl Core {
         if !self.tables_can_grow() {
             return false;
         }
-        let pending = self.table_zones.pending.iter();
+        let pending = self.tables.zones.pending.iter();
         let pending: u32 = pending.map(|id| self.alloc.zones.width(SuperzoneId(*id))).sum();
-        let total = self.table_zones.total() + pending;
-        let enough =
-            |more: &u32| self.layout.nodes_in(total + more * self.layout.width) > self.ids.limit();
+        let total = self.tables.zones.total() + pending;
+        let enough = |more: &u32| {
+            self.layout.nodes_in(total + more * self.layout.width) > self.tables.ids.limit()
+        };
         let Some(more) = (0..self.alloc.zones.free_count()).find(enough) else { return false };
         let wanted = self.kept(false) + u64::from(more) * u64::from(self.alloc.superzone_blocks());
         if self.alloc.zones.free_count() < RESERVE + more || !self.has_spare(wanted) {
@@ -319,7 +303,7 @@ impl Core {
         }
         for _ in 0..more {
             let Some(id) = self.alloc.zones.allocate_for_tables() else { return false };
-            self.table_zones.pending.push(id.0);
+            self.tables.zones.pending.push(id.0);
             self.counters.table_superzones_taken += 1;
         }
         self.checkpoint.forced = true;
@@ -329,10 +313,10 @@ impl Core {
     /// A durable checkpoint lists these superzones as the tables'.
     pub(crate) fn adopt_table_superzones(&mut self, superzones: &[u32]) {
         for superzone in superzones {
-            self.table_zones.pending.retain(|pending| pending != superzone);
-            self.table_zones.superzones.insert(*superzone);
+            self.tables.zones.pending.retain(|pending| pending != superzone);
+            self.tables.zones.superzones.insert(*superzone);
             for zone in self.alloc.zones.get(SuperzoneId(*superzone)).zones {
-                self.table_zones.zones.insert(zone, Use::Empty);
+                self.tables.zones.zones.insert(zone, Use::Empty);
             }
         }
         if !superzones.is_empty() {
@@ -342,35 +326,35 @@ impl Core {
 
     /// After a checkpoint: takes a superzone in time, or answers one that is to be given back.
     pub(crate) fn resize_tables(&mut self) -> Option<SuperzoneId> {
-        let limit = self.ids.limit();
-        let free = self.ids.free_count();
+        let limit = self.tables.ids.limit();
+        let free = self.tables.ids.free_count();
         let used = self.less("NodeIds::free", limit.into(), free.into()) as u32;
         let plenty = 2 * self.kept(false) + u64::from(self.alloc.superzone_blocks());
         if used > limit / 2 && self.tables_can_grow() && self.has_spare(plenty) {
             self.grow_tables();
         }
-        let total = self.table_zones.total().saturating_sub(self.layout.width);
+        let total = self.tables.zones.total().saturating_sub(self.layout.width);
         let limit = self.layout.nodes_in(total);
-        let some = !self.table_zones.superzones.is_empty() && self.table_zones.pending.is_empty();
-        self.table_zones.shrinks = some && self.ids.highest() < limit / 4;
-        if !self.table_zones.shrinks {
+        let some = !self.tables.zones.superzones.is_empty() && self.tables.zones.pending.is_empty();
+        self.tables.zones.shrinks = some && self.tables.ids.highest() < limit / 4;
+        if !self.tables.zones.shrinks {
             return None;
         }
-        let empty = |zone: &ZoneId| self.table_zones.zones.get(zone) == Some(&Use::Empty);
+        let empty = |zone: &ZoneId| self.tables.zones.zones.get(zone) == Some(&Use::Empty);
         let zones_of = |id: &SuperzoneId| self.alloc.zones.get(*id).zones;
-        let mut superzones = self.table_zones.superzones.iter().rev().map(|id| SuperzoneId(*id));
+        let mut superzones = self.tables.zones.superzones.iter().rev().map(|id| SuperzoneId(*id));
         let last = superzones.find(|id| zones_of(id).iter().all(empty))?;
         let zones = zones_of(&last);
-        let nat = limit.div_ceil(self.layout.nat_per_unit()).max(self.nat.touched());
+        let nat = limit.div_ceil(self.layout.nat_per_unit()).max(self.tables.nat.touched());
         let kept = self.layout.table_zones_for(nat, self.layout.sit_units());
-        let left = self.table_zones.empty() - zones.len() as u32;
+        let left = self.tables.zones.empty() - zones.len() as u32;
         if left < kept + self.zones_promised(&[]) {
             return None;
         }
         for zone in zones {
-            self.table_zones.zones.remove(&zone);
+            self.tables.zones.zones.remove(&zone);
         }
-        self.table_zones.superzones.remove(&last.0);
+        self.tables.zones.superzones.remove(&last.0);
         self.limit_nodes();
         self.counters.table_superzones_returned += 1;
         Some(last)
@@ -383,7 +367,7 @@ impl Core {
 
     /// Blocks of table pages that are in use.
     pub(crate) fn table_blocks_used(&self) -> u64 {
-        let table_pages = TABLES.iter().flat_map(|table| &self.table_pages[*table]);
+        let table_pages = TABLES.iter().flat_map(|table| &self.tables.pages[*table]);
         let used = table_pages.filter(|table_page| table_page.addr.get() != HOLE).count() as u64;
         used * u64::from(self.layout.unit_blocks)
     }

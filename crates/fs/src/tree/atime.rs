@@ -19,7 +19,7 @@ impl Core {
     /// The attributes of `ino`, whose inode is in the cache, with the newest time of access.
     pub(crate) fn attr(&mut self, ino: Ino) -> Result<Attr, NotApplied> {
         let mut attr = attr(&self.inode(ino)?.head);
-        if let Some(time) = self.accessed.get(&ino) {
+        if let Some(time) = self.tree.accessed.get(&ino) {
             attr.atime = *time;
         }
         Ok(attr)
@@ -31,7 +31,7 @@ impl Core {
         if mode == AccessTime::Never || self.writable().is_err() || self.replaying {
             return;
         }
-        let known = self.accessed.get(&ino).copied();
+        let known = self.tree.accessed.get(&ino).copied();
         let Ok(inode) = self.inode(ino) else { return };
         let head = &inode.head;
         let atime = known.unwrap_or_else(|| time(&head.atime));
@@ -51,8 +51,8 @@ impl Core {
             return;
         }
         if self.options.lazy_time {
-            self.accessed.insert(ino, now);
-            if self.accessed.len() <= LAZY_MAX {
+            self.tree.accessed.insert(ino, now);
+            if self.tree.accessed.len() <= LAZY_MAX {
                 return;
             }
         }
@@ -63,10 +63,10 @@ impl Core {
         if self.options.lazy_time {
             // Those whose inodes are not in the cache any more are lost: a time of access is not
             // worth a read.
-            for ino in self.accessed.keys().copied().collect::<Vec<_>>() {
+            for ino in self.tree.accessed.keys().copied().collect::<Vec<_>>() {
                 self.take_access(ino);
             }
-            self.accessed.clear();
+            self.tree.accessed.clear();
         } else {
             self.set_access(ino, now);
         }
@@ -80,7 +80,7 @@ impl Core {
     /// written.
     pub(crate) fn take_access(&mut self, ino: Ino) {
         if self.inode(ino).is_ok()
-            && let Some(time) = self.accessed.remove(&ino)
+            && let Some(time) = self.tree.accessed.remove(&ino)
         {
             self.set_access(ino, time);
         }
@@ -89,7 +89,7 @@ impl Core {
     /// One inode's time of access goes into it, for a checkpoint of everything. False if there is
     /// no more.
     pub(crate) fn take_one_access(&mut self) -> Result<bool, NotApplied> {
-        let Some((ino, time)) = self.accessed.first_key_value().map(|(i, t)| (*i, *t)) else {
+        let Some((ino, time)) = self.tree.accessed.first_key_value().map(|(i, t)| (*i, *t)) else {
             return Ok(false);
         };
         self.writable()?;
@@ -103,7 +103,7 @@ impl Core {
             Err(NotApplied::Failed(_)) => {}
             Err(stop) => return Err(stop),
         }
-        self.accessed.remove(&ino);
+        self.tree.accessed.remove(&ino);
         Ok(true)
     }
 }

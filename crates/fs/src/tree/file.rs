@@ -4,12 +4,10 @@ use crate::alloc::space::Claim;
 use crate::blocked::NotApplied;
 use crate::core::Core;
 use crate::tree::node::{attr, stamp};
+use crate::types::WRITE_BLOCKS_MAX;
 use crate::types::{Attr, Ino, Kind, ReadData, SetAttr, WriteData};
 use furrow_rt::{PAGE_SIZE, Page, Pages};
 use furrow_zone::{Error, ErrorKind};
-
-/// Most blocks of one write: it is applied whole, so it must fit what may be dirty.
-pub(crate) const WRITE_BLOCKS_MAX: usize = 1024;
 
 fn fail<T>(kind: ErrorKind, message: impl Into<String>) -> Result<T, NotApplied> {
     Err(NotApplied::Failed(Error::new(kind, message)))
@@ -125,7 +123,7 @@ impl Core {
     }
 
     fn zero_page(&self) -> Page {
-        self.zero.clone()
+        self.tree.zero.clone()
     }
 
     /// Blocks that writing `blocks` from `first` on with `nodes` new nodes adds to what is in use.

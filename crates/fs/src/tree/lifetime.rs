@@ -17,10 +17,7 @@
 //! always cold.
 
 use crate::blocked::NotApplied;
-use crate::core::Core;
 use crate::format::class;
-use crate::tree::xattr::Xattrs;
-use crate::types::Ino;
 use furrow_zone::{Error, ErrorKind};
 
 /// Name of the attribute that says it.
@@ -58,7 +55,7 @@ impl Lifetime {
         found.map(|(lifetime, _)| *lifetime)
     }
 
-    fn class(self) -> u8 {
+    pub(super) fn class(self) -> u8 {
         match self {
             Lifetime::Short => class::HOT,
             Lifetime::Medium | Lifetime::Long => class::FILE,
@@ -110,19 +107,6 @@ pub(crate) fn check(value: &[u8]) -> Result<Lifetime, NotApplied> {
         let message = "a lifetime is one of short, medium, long and extreme";
         NotApplied::Failed(Error::new(ErrorKind::Invalid, message))
     })
-}
-
-impl Core {
-    /// Gives inode `ino`, which is in the cache and about to change, the class that its attributes
-    /// `now` say, if they say another than `before`. Without one it is as any other file.
-    pub(crate) fn apply_lifetime(&mut self, ino: Ino, before: &Xattrs, now: &Xattrs) {
-        let said =
-            |xattrs: &Xattrs| xattrs.0.get(ATTRIBUTE).and_then(|value| Lifetime::parse(value));
-        let head = &mut self.inode_mut(ino).head;
-        if said(before) != said(now) && head.node.class != class::DIRECTORY {
-            head.node.class = said(now).map_or(class::FILE, Lifetime::class);
-        }
-    }
 }
 
 #[cfg(test)]

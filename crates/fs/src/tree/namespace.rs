@@ -85,13 +85,13 @@ impl Core {
             }
             return Ok(None);
         }
-        self.directories.tidy();
+        self.tree.directories.tidy();
         if let Some(found) = self.find_known(directory, hash, name) {
             return Ok(Some(found));
         }
         // Most names are on the last level: it has three times the room of all before it.
         let mut blocks = dirent::candidates(levels, hash).rev();
-        while let Some(block) = self.directories.unknown(directory.0, &mut blocks) {
+        while let Some(block) = self.tree.directories.unknown(directory.0, &mut blocks) {
             self.learn(directory, block)?;
             if let Some(found) = self.find_known(directory, hash, name) {
                 return Ok(Some(found));
@@ -102,7 +102,7 @@ impl Core {
 
     /// The entry of `name`, if it is in a block of which it is known what is in it.
     fn find_known(&self, directory: Ino, hash: u32, name: &[u8]) -> Option<Found> {
-        let known = self.directories.find(directory.0, hash, name)?;
+        let known = self.tree.directories.find(directory.0, hash, name)?;
         Some(Found { block: known.block, ino: Ino(known.ino), kind: known.kind })
     }
 
@@ -128,7 +128,7 @@ impl Core {
     /// Makes known what is in `block` of `directory`.
     fn learn(&mut self, directory: Ino, block: u32) -> Result<(), NotApplied> {
         let page = self.data(directory, block)?.cloned();
-        self.directories.learn(directory.0, block, page.as_ref().map(|page| page.bytes()));
+        self.tree.directories.learn(directory.0, block, page.as_ref().map(|page| page.bytes()));
         Ok(())
     }
 
@@ -189,10 +189,10 @@ impl Core {
         hash: u32,
         name: &[u8],
     ) -> Result<Option<u32>, NotApplied> {
-        self.directories.tidy();
+        self.tree.directories.tidy();
         let mut missing = smallvec::SmallVec::new();
         let mut blocks = dirent::candidates(levels, hash).rev();
-        while let Some(block) = self.directories.unknown(directory.0, &mut blocks) {
+        while let Some(block) = self.tree.directories.unknown(directory.0, &mut blocks) {
             match self.learn(directory, block) {
                 Ok(()) => {}
                 // It takes all of them: ask for them at once.
@@ -207,7 +207,7 @@ impl Core {
             return exists(name);
         }
         let blocks = dirent::candidates(levels, hash);
-        let Some(block) = self.directories.room(directory.0, blocks, name.len()) else {
+        let Some(block) = self.tree.directories.room(directory.0, blocks, name.len()) else {
             return Ok(None);
         };
         // It is about to be changed.
@@ -224,7 +224,7 @@ impl Core {
             inode.head.size = size.into();
         }
         inode.head.entries = (inode.head.entries.get() + 1).into();
-        let fresh = !self.cache.contains(&Key::Data(directory.0, room.block));
+        let fresh = !self.tree.cache.contains(&Key::Data(directory.0, room.block));
         let block = self.data_mut(directory, room.block);
         if fresh {
             dirent::init(block);
@@ -232,10 +232,11 @@ impl Core {
         let entry = dirent::Entry { ino: ino.0, hash, kind, name, offset: 0 };
         let placed = dirent::insert(block, &entry);
         let offset = placed.expect("invariant: the block was found to have room");
-        let page = self.cache.peek(&Key::Data(directory.0, room.block)).map(|entry| entry.page());
+        let page =
+            self.tree.cache.peek(&Key::Data(directory.0, room.block)).map(|entry| entry.page());
         let page = page.expect("invariant: changed just now").bytes();
         let entry = dirent::Entry { offset, ..entry };
-        self.directories.added(directory.0, room.block, &entry, page);
+        self.tree.directories.added(directory.0, room.block, &entry, page);
     }
 
     fn remove_entry(&mut self, directory: Ino, block: u32, name: &[u8]) {
@@ -244,9 +245,9 @@ impl Core {
         let offset = dirent::find(page, hash, name).map(|entry| entry.offset);
         let offset = offset.expect("invariant: the entry was found in this block");
         dirent::remove(page, hash, name);
-        let page = self.cache.peek(&Key::Data(directory.0, block)).map(|entry| entry.page());
+        let page = self.tree.cache.peek(&Key::Data(directory.0, block)).map(|entry| entry.page());
         let page = page.expect("invariant: changed just now").bytes();
-        self.directories.removed(directory.0, (block, offset), hash, page);
+        self.tree.directories.removed(directory.0, (block, offset), hash, page);
         let entries = &mut self.inode_mut(directory).head.entries;
         *entries = entries.get().saturating_sub(1).into();
     }
@@ -256,10 +257,10 @@ impl Core {
         let bytes = self.data_mut(directory, block);
         let replaced = dirent::replace(bytes, hash, name, ino.0, kind);
         assert!(replaced.is_some(), "invariant: the entry was found in this block");
-        let page = self.cache.peek(&Key::Data(directory.0, block)).map(|entry| entry.page());
+        let page = self.tree.cache.peek(&Key::Data(directory.0, block)).map(|entry| entry.page());
         let page = page.expect("invariant: changed just now").bytes();
         let entry = dirent::find(page, hash, name).expect("invariant: replaced just now");
-        self.directories.replaced(directory.0, block, &entry);
+        self.tree.directories.replaced(directory.0, block, &entry);
     }
 
     fn touch(&mut self, ino: Ino, time: Time, content: bool) {
@@ -291,7 +292,7 @@ impl Core {
         NameOp::Create {
             parent: parent.0,
             ino: 0,
-            generation: self.generation,
+            generation: self.tree.generation,
             kind: node.kind,
             mode: node.mode & 0o7777,
             uid: node.uid,
@@ -351,7 +352,7 @@ impl Core {
         let ino = self.take_ino(*ino)?;
         self.insert_inode(ino, op, if kind == Kind::Directory { parent.0 } else { 0 });
         self.store_first_xattrs(ino, xattrs)?;
-        self.generation = self.generation.max(*generation).wrapping_add(1);
+        self.tree.generation = self.tree.generation.max(*generation).wrapping_add(1);
         self.insert_entry(parent, room, name, ino, kind);
         self.touch(parent, time, true);
         if kind == Kind::Directory {
@@ -361,7 +362,7 @@ impl Core {
             self.data_mut(ino, 0)[..target.len()].copy_from_slice(target);
             self.inode_mut(ino).head.size = (target.len() as u64).into();
         }
-        self.inodes += 1;
+        self.tree.inodes += 1;
         self.log_create(op, ino);
         Ok(attr(&self.inode_mut(ino).head))
     }
@@ -369,8 +370,8 @@ impl Core {
     /// A free inode number, or `ino` if that is one.
     fn take_ino(&mut self, ino: u32) -> Result<Ino, NotApplied> {
         match ino {
-            0 => Ok(Ino(self.ids.take().expect("invariant: ids were reserved"))),
-            ino if self.ids.claim(ino) => Ok(Ino(ino)),
+            0 => Ok(Ino(self.tables.ids.take().expect("invariant: ids were reserved"))),
+            ino if self.tables.ids.claim(ino) => Ok(Ino(ino)),
             ino => Err(self.corrupt(format!("sync log creates inode {ino}, in use"))),
         }
     }
@@ -402,12 +403,12 @@ impl Core {
         self.insert_inode(ino, op, 0);
         self.inode_mut(ino).head.links = 0.into();
         self.store_first_xattrs(ino, xattrs)?;
-        self.generation = self.generation.max(*generation).wrapping_add(1);
-        self.inodes += 1;
-        self.orphans.insert(ino);
-        self.unnamed.insert(ino);
+        self.tree.generation = self.tree.generation.max(*generation).wrapping_add(1);
+        self.tree.inodes += 1;
+        self.tree.orphans.insert(ino);
+        self.tree.unnamed.insert(ino);
         if !self.replaying {
-            *self.open.entry(ino).or_default() += 1;
+            *self.tree.open.entry(ino).or_default() += 1;
         }
         self.log_create(op, ino);
         Ok(attr(&self.inode_mut(ino).head))
@@ -455,7 +456,7 @@ impl Core {
             return fail(ErrorKind::IsDirectory, format!("inode {ino} is a directory"));
         }
         // Replay finds only such among the orphans: what has been removed gets no name.
-        if links == 0 && !self.unnamed.contains(&ino) && !self.replaying {
+        if links == 0 && !self.tree.unnamed.contains(&ino) && !self.replaying {
             return fail(ErrorKind::NotFound, format!("inode {ino} was removed"));
         }
         if links >= LINKS_MAX {
@@ -470,8 +471,8 @@ impl Core {
         self.insert_entry(parent, room, name, ino, kind.unwrap_or(Kind::File));
         self.touch(parent, time, true);
         if links == 0 {
-            self.unnamed.remove(&ino);
-            self.orphans.remove(&ino);
+            self.tree.unnamed.remove(&ino);
+            self.tree.orphans.remove(&ino);
         }
         self.add_links(ino, 1);
         self.touch(ino, time, false);
@@ -513,8 +514,8 @@ impl Core {
         self.touch(victim.ino, time, false);
         let last = self.inode_mut(victim.ino).head.links.get() == 0;
         if last {
-            self.orphans.insert(victim.ino);
-            self.removed.extend(self.replaying.then_some(victim.ino));
+            self.tree.orphans.insert(victim.ino);
+            self.tree.removed.extend(self.replaying.then_some(victim.ino));
         }
         last
     }
@@ -609,7 +610,7 @@ impl Core {
         self.replace_entry(from, source.block, old, target.ino, target.kind);
         self.replace_entry(to, target.block, new, source.ino, source.kind);
         if from != to {
-            self.directory_moves += u64::from(a || b);
+            self.tree.directory_moves += u64::from(a || b);
             let moved = i32::from(a) - i32::from(b);
             self.add_links(to, moved);
             self.add_links(from, -moved);
@@ -673,7 +674,7 @@ impl Core {
         }
         self.remove_entry(from, source.block, old);
         if is_directory {
-            self.directory_moves += u64::from(from != to);
+            self.tree.directory_moves += u64::from(from != to);
             self.add_links(from, -1);
             self.add_links(to, 1);
             self.inode_mut(source.ino).head.parent = to.0.into();
@@ -733,7 +734,7 @@ impl Core {
 
     /// One step of freeing an inode without names: true when it is gone.
     pub(crate) fn reap(&mut self, ino: Ino) -> Result<bool, NotApplied> {
-        if self.open.contains_key(&ino) || !self.orphans.contains(&ino) {
+        if self.tree.open.contains_key(&ino) || !self.tree.orphans.contains(&ino) {
             return Ok(true);
         }
         let nodes_before = self.inode(ino)?.head.size.get();
@@ -745,14 +746,14 @@ impl Core {
             }
         }
         let (nids, _) = self.xattr_nids(ino)?;
-        self.cache.remove_from(ino.0, 0..);
+        self.tree.cache.remove_from(ino.0, 0..);
         nids.iter().for_each(|nid| self.drop_node(*nid));
         self.drop_node(ino.0);
-        self.orphans.remove(&ino);
-        self.unnamed.remove(&ino);
-        self.accessed.remove(&ino);
-        self.directories.forget(ino.0);
-        self.inodes = self.less("inodes", self.inodes, 1);
+        self.tree.orphans.remove(&ino);
+        self.tree.unnamed.remove(&ino);
+        self.tree.accessed.remove(&ino);
+        self.tree.directories.forget(ino.0);
+        self.tree.inodes = self.less("inodes", self.tree.inodes, 1);
         Ok(true)
     }
 }

@@ -14,17 +14,17 @@ impl Core {
     /// See [`crate::Fs::open`].
     pub(crate) fn open_file(&mut self, ino: Ino) -> Result<Attr, NotApplied> {
         let attr = self.getattr(ino)?;
-        if !self.open.contains_key(&ino) {
+        if !self.tree.open.contains_key(&ino) {
             self.check_open()?;
         }
-        *self.open.entry(ino).or_default() += 1;
+        *self.tree.open.entry(ino).or_default() += 1;
         Ok(attr)
     }
 
     /// Refuses to have one more file open than there may be.
     pub(crate) fn check_open(&self) -> Result<(), NotApplied> {
         let most = self.layout.open_max();
-        if self.open.len() < most || self.replaying {
+        if self.tree.open.len() < most || self.replaying {
             return Ok(());
         }
         let message = format!("{most} files are open, as many as there may be");
@@ -55,7 +55,7 @@ mod tests {
             let format = MkfsOptions { segment_blocks: Some(10), ..MkfsOptions::default() };
             Fs::format(&on, drive.clone(), &format).await?;
             let fs = Fs::mount(&on, drive.clone(), MountOptions::default()).await?;
-            let before = fs.0.core.borrow().inodes;
+            let before = fs.0.core.borrow().tree.inodes;
             let most = fs.0.core.borrow().layout.open_max();
             assert!((2048..8192).contains(&most), "{most}");
             let mut inos = Vec::new();
@@ -83,7 +83,7 @@ mod tests {
             fs.sync().await?;
             drop(fs);
             let fs = Fs::mount(&on, drive.clone(), MountOptions::default()).await?;
-            assert_eq!(fs.0.core.borrow().inodes, before + 2, "what was removed is freed");
+            assert_eq!(fs.0.core.borrow().tree.inodes, before + 2, "what was removed is freed");
             fs.unmount().await
         });
         done.unwrap();

@@ -58,14 +58,14 @@ impl Core {
         ino: Ino,
         ancestor: Ino,
     ) -> std::result::Result<Below, NotApplied> {
-        if check.moves != self.directory_moves {
-            let (moves, alone) = (self.directory_moves, check.alone);
+        if check.moves != self.tree.directory_moves {
+            let (moves, alone) = (self.tree.directory_moves, check.alone);
             *check = CycleCheck { moves, alone, ..CycleCheck::default() };
         }
         if check.clear.contains(&(ino, ancestor)) {
             return Ok(Below::No);
         }
-        if !check.alone && self.cycle_check.available() == 0 {
+        if !check.alone && self.tree.cycle_check.available() == 0 {
             return Ok(Below::NotYet);
         }
         let mut at = match check.under_way {
@@ -84,7 +84,7 @@ impl Core {
                 return Ok(Below::No);
             }
             // No tree is deeper than there are inodes: a cycle on the medium must not hang us.
-            if check.steps > self.inodes {
+            if check.steps > self.tree.inodes {
                 return Err(self.corrupt(format!("directory {ino} is in a cycle")));
             }
             check.under_way = Some((ino, ancestor, at));
@@ -113,7 +113,7 @@ impl Inner {
                 return Ok(gone);
             }
             if alone.is_none() {
-                let line = self.core.borrow().cycle_check.clone();
+                let line = self.core.borrow().tree.cycle_check.clone();
                 alone = Some(line.acquire(1).await);
                 check.alone = true;
             }

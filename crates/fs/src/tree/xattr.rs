@@ -134,6 +134,21 @@ fn check_name(name: &[u8]) -> Result<(), NotApplied> {
 }
 
 impl Core {
+    /// Gives inode `ino`, which is in the cache and about to change, the class that its attributes
+    /// `now` say, if they say another than `before`. Without one it is as any other file.
+    pub(crate) fn apply_lifetime(&mut self, ino: Ino, before: &Xattrs, now: &Xattrs) {
+        let said = |xattrs: &Xattrs| {
+            xattrs.0.get(lifetime::ATTRIBUTE).and_then(|value| lifetime::Lifetime::parse(value))
+        };
+        let head = &mut self.inode_mut(ino).head;
+        if said(before) != said(now) && head.node.class != crate::format::class::DIRECTORY {
+            head.node.class =
+                said(now).map_or(crate::format::class::FILE, lifetime::Lifetime::class);
+        }
+    }
+}
+
+impl Core {
     fn has_xattrs(&self) -> bool {
         self.layout.incompat & INCOMPAT_XATTRS != 0
     }
@@ -144,7 +159,7 @@ impl Core {
         let bytes = head.xattr_bytes.get() as usize;
         let nids: Nids = head.xattrs.chunks_exact(4).take(nodes_for(bytes)).map(le).collect();
         for (at, nid) in nids.iter().enumerate() {
-            let owner = self.nat.get(*nid).ino.get();
+            let owner = self.tables.nat.get(*nid).ino.get();
             if *nid == ino.0 || owner != ino.0 || nids[..at].contains(nid) {
                 let what = format!("node {nid} of inode {owner} for extended attributes");
                 return Err(self.corrupt(format!("inode {ino}: {what}: run furrow fsck")));
@@ -373,10 +388,10 @@ impl Core {
             bytes[..part.len()].copy_from_slice(part);
             let nid = match old.get(at) {
                 Some(nid) => *nid,
-                None => self.ids.take().expect("invariant: ids were reserved"),
+                None => self.tables.ids.take().expect("invariant: ids were reserved"),
             };
             area[at * 4..at * 4 + 4].copy_from_slice(&nid.to_le_bytes());
-            let known = self.cache.peek(&Key::Node(nid)).map(|entry| as_xattrs(entry.page()));
+            let known = self.tree.cache.peek(&Key::Node(nid)).map(|entry| as_xattrs(entry.page()));
             if at < old.len() && known.is_some_and(|known| known.bytes == bytes) {
                 continue;
             }

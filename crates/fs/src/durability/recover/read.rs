@@ -5,7 +5,7 @@ use crate::format::{
     CheckpointBody, HOLE, NatEntry, SitEntry, SuperblockBody, UnitRef, kind, table,
 };
 use crate::layout::{Layout, RING_ZONES};
-use crate::tables::delta_merge::TablePages;
+use crate::tables::TablePages;
 use crate::tables::table::Table;
 use furrow_log::address::{BlockAddr, blocks_per_zone, read_blocks};
 use furrow_log::delta::{DeltaLayout, Extent};

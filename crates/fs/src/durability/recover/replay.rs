@@ -83,7 +83,7 @@ pub(crate) async fn replay(
 /// Frees what the replay of a name change has removed.
 async fn reap_removed(inner: &Rc<Inner>) -> Result<()> {
     loop {
-        let Some(ino) = inner.core.borrow_mut().removed.pop() else { return Ok(()) };
+        let Some(ino) = inner.core.borrow_mut().tree.removed.pop() else { return Ok(()) };
         reap(inner, ino).await?;
     }
 }
@@ -96,7 +96,7 @@ async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead,
         let core = inner.core.borrow();
         for record in &records[at..] {
             for nid in record.nodes.iter().map(|(nid, _)| nid).chain(&record.freed) {
-                let old = core.nat.get(*nid);
+                let old = core.tables.nat.get(*nid);
                 wanted.extend((old.ino.get() != 0).then_some(old.addr.get()));
             }
             wanted.extend(record.nodes.iter().map(|(_, entry)| entry.addr.get()));
@@ -134,7 +134,7 @@ pub(crate) fn begin(inner: &Inner, records: &[Record]) -> bool {
     let moved = records.iter().flat_map(|r| &r.nodes).map(|(nid, _)| *nid);
     // Freed ones too: a later record would take it away again.
     let freed = records.iter().flat_map(|r| &r.freed).copied();
-    core.ids.hold(created.chain(moved).chain(freed));
+    core.tables.ids.hold(created.chain(moved).chain(freed));
     std::mem::replace(&mut core.options.read_only, false)
 }
 
@@ -143,8 +143,8 @@ pub(crate) fn end(inner: &Inner, read_only: bool) {
     let core = &mut *inner.core.borrow_mut();
     core.options.read_only = read_only;
     core.replaying = false;
-    core.removed.clear();
-    core.ids.unhold();
+    core.tree.removed.clear();
+    core.tables.ids.unhold();
 }
 
 /// Replays what a record says of attributes.
@@ -241,9 +241,9 @@ async fn read_node_ahead(
 /// Frees nodes that replay itself made for `ino`, as a creation with extended attributes does: the
 /// inode that takes the place of the replayed one refers to those of the record.
 fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
-    let made: Vec<u32> = core.cache.dirty_nodes_of(ino).collect();
+    let made: Vec<u32> = core.tree.cache.dirty_nodes_of(ino).collect();
     for nid in made {
-        if nid != ino && !named.contains(&nid) && core.nat.get(nid).addr.get() == HOLE {
+        if nid != ino && !named.contains(&nid) && core.tables.nat.get(nid).addr.get() == HOLE {
             core.drop_node(nid);
         }
     }
@@ -260,7 +260,7 @@ pub(crate) async fn replay_nodes(
     let mut gone: BTreeSet<u32> = BTreeSet::new();
     let changed = record.nodes.iter().map(|(nid, _)| *nid).chain(record.freed.iter().copied());
     for nid in changed {
-        let old = inner.core.borrow().nat.get(nid);
+        let old = inner.core.borrow().tables.nat.get(nid);
         if old.ino.get() != 0 && old.addr.get() != HOLE {
             let page = read_node_ahead(inner, nid, old, ahead).await?;
             gone.insert(old.addr.get());
@@ -277,22 +277,22 @@ pub(crate) async fn replay_nodes(
         core.invalidate(addr);
     }
     for nid in &record.freed {
-        if core.nat.get(*nid).ino.get() != 0 {
-            core.cache.remove(&crate::tree::cache::Key::Node(*nid));
-            core.nat.update(*nid, |entry| *entry = FromZeros::new_zeroed());
-            core.ids.put(*nid);
+        if core.tables.nat.get(*nid).ino.get() != 0 {
+            core.tree.cache.remove(&crate::tree::cache::Key::Node(*nid));
+            core.tables.nat.update(*nid, |entry| *entry = FromZeros::new_zeroed());
+            core.tables.ids.put(*nid);
         }
     }
     let named: BTreeSet<u32> = record.nodes.iter().map(|(nid, _)| *nid).collect();
     for (nid, entry, page) in fresh {
         let ino = entry.ino.get();
         if nid == ino {
-            core.cache.remove_from(ino, 0..);
+            core.tree.cache.remove_from(ino, 0..);
             drop_replayed(core, ino, &named);
         }
-        core.cache.remove(&crate::tree::cache::Key::Node(nid));
-        core.ids.claim(nid);
-        core.nat.update(nid, |e| *e = entry);
+        core.tree.cache.remove(&crate::tree::cache::Key::Node(nid));
+        core.tables.ids.claim(nid);
+        core.tables.nat.update(nid, |e| *e = entry);
         let stream = |core: &Core, addr| core.alloc.stream_at(addr);
         let mut own = |core: &mut Core, addr: u32, slot: u16| {
             let stream = stream(core, addr);

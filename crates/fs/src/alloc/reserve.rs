@@ -1,0 +1,165 @@
+//! Reserving space before a change, and waiting for it.
+//!
+//! The rules are in [`space`](crate::alloc::space). Requests short of space queue, first in, first
+//! out; the first one cleans until there is enough ([`Inner::gain_space`]).
+
+use crate::alloc::space::{CHECKPOINTS_MAX, Claim, RECOVERY_MIN, STEPS_MIN, Tried, UPKEEP};
+use crate::blocked::{Blocked, Lack, NotApplied};
+use crate::clean::{Outcome, Urgency};
+use crate::core::{Core, Inner};
+use furrow_rt::Permit;
+use furrow_zone::Result;
+use std::rc::Rc;
+
+impl Core {
+    fn dirty(&self) -> u64 {
+        self.tree.cache.dirty_pages() as u64
+    }
+
+    /// Blocks in use: valid, or dirty. What is dirty may replace something valid; then this is too
+    /// much until the dirty block is written.
+    pub(crate) fn in_use(&self) -> u64 {
+        self.alloc.valid() + self.dirty()
+    }
+
+    /// True if `added` blocks more may be in use.
+    pub(crate) fn has_blocks(&self, added: u64) -> bool {
+        self.in_use() + added <= self.alloc.capacity()
+    }
+
+    /// Room beyond what is promised.
+    pub(crate) fn spare(&self) -> u64 {
+        self.alloc.spare(self.dirty())
+    }
+
+    /// True if at least `wanted` blocks of room are spare.
+    pub(crate) fn has_spare(&self, wanted: u64) -> bool {
+        self.alloc.has_room(wanted + self.dirty())
+    }
+
+    /// Room that must stay spare.
+    pub(crate) fn kept(&self, removal: bool) -> u64 {
+        let per = u64::from(self.alloc.superzone_blocks());
+        let kept = if removal { per + RECOVERY_MIN } else { self.alloc.kept_from_users() };
+        kept.max(u64::from(self.alloc.cleaning) + self.recovery_needs())
+    }
+
+    /// Room that recovery may need after a crash now.
+    pub(crate) fn recovery_needs(&self) -> u64 {
+        self.alloc.recovery_needs(self.dirty())
+    }
+
+    /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if there is no
+    /// room for them, if it adds blocks that are not there to be had, or if others have waited for
+    /// longer.
+    pub(crate) fn reserve(
+        &mut self,
+        data: u32,
+        nodes: u32,
+        claim: Claim,
+    ) -> Result<(), NotApplied> {
+        if self.replaying {
+            return Ok(());
+        }
+        let removal = claim == Claim::Removal;
+        let (added, beyond) = match claim {
+            Claim::User(added) => (added, 0),
+            Claim::Upkeep(added) => (added, UPKEEP),
+            Claim::Removal => (0, 0),
+        };
+        if added > 0 && self.in_use() + added > self.alloc.capacity() + beyond {
+            return Err(Blocked::Space(Lack::Blocks).into());
+        }
+        if nodes + 8 > self.tables.ids.free_count() && !removal {
+            return Err(Blocked::Space(Lack::Nodes).into());
+        }
+        let others_first = !removal && !self.space.first && self.space.line.available() == 0;
+        let wanted = u64::from(data) + u64::from(nodes);
+        if others_first || !self.has_spare(self.kept(removal) + wanted) {
+            return Err(Blocked::Space(Lack::Room).into());
+        }
+        Ok(())
+    }
+
+    /// True if a checkpoint would give back what is lacking.
+    fn checkpoint_gains(&self, lack: Lack) -> bool {
+        match lack {
+            Lack::Room => self.alloc.empty_superzones().next().is_some(),
+            Lack::Nodes => self.tables.ids.waiting_count() > 0,
+            // What is dirty is counted beside what it replaces, until it is written.
+            Lack::Blocks => self.tree.cache.dirty_pages() > 0,
+        }
+    }
+
+    /// Counts a step of making room; false once the limit of steps without gain is reached.
+    fn may_try(&mut self, lack: Lack, tried: &mut Tried) -> bool {
+        let spare = self.spare();
+        match lack {
+            Lack::Blocks => {
+                tried.checkpoints += 1;
+                return tried.checkpoints <= CHECKPOINTS_MAX;
+            }
+            Lack::Room => self.counters.space_waits += 1,
+            Lack::Nodes => {}
+        }
+        if spare > tried.most {
+            *tried = Tried { most: spare, ..Tried::default() };
+        }
+        tried.steps += 1;
+        tried.steps <= STEPS_MIN + 2 * self.alloc.zones.total()
+    }
+}
+
+impl Inner {
+    /// Stands in the line of those who lack room; first in it while the answer lives.
+    pub(crate) async fn wait_in_line(&self) -> Permit {
+        let line = self.core.borrow().space.line.clone();
+        line.acquire(1).await
+    }
+
+    /// Makes room by one step, for the first in line; false if there is nothing to reclaim.
+    pub(crate) async fn gain_space(self: &Rc<Self>, lack: Lack, tried: &mut Tried) -> Result<bool> {
+        if !self.core.borrow_mut().may_try(lack, tried) {
+            return Ok(false);
+        }
+        if self.core.borrow().checkpoint_gains(lack) {
+            self.checkpoint(false).await?;
+            return Ok(true);
+        }
+        if lack == Lack::Blocks {
+            return Ok(false);
+        }
+        if lack == Lack::Nodes {
+            if self.core.borrow_mut().grow_tables() {
+                self.checkpoint(false).await?;
+                return Ok(true);
+            }
+            // With a superzone more, the tables would have room for nodes.
+            if !self.core.borrow().tables_can_grow() {
+                return Ok(false);
+            }
+        }
+        // What was written since the last checkpoint keeps room from everybody: no victim gives
+        // that back.
+        let unsafe_most = |core: &Core| core.recovery_needs() > core.alloc.kept_from_users();
+        if unsafe_most(&self.core.borrow()) {
+            self.checkpoint(false).await?;
+            return Ok(true);
+        }
+        // Cleaning comes cheap where much is garbage. Else what is dirty is written first: what
+        // it replaces is garbage only then. At last, anything.
+        for urgency in [Urgency::Waiting, Urgency::Last] {
+            match self.clean_some(urgency).await? {
+                Outcome::Gained | Outcome::Moved => return Ok(true),
+                Outcome::Nothing => {}
+            }
+            let unsafe_yet = self.core.borrow().recovery_needs() > RECOVERY_MIN;
+            if unsafe_yet && tried.checkpoints < CHECKPOINTS_MAX {
+                tried.checkpoints += 1;
+                self.checkpoint(false).await?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
