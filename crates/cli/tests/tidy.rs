@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 const LINE_LENGTH_MAX: usize = 100;
 /// Longest Rust file, in lines. What is longer is more than one thing.
 const FILE_LINES_MAX: usize = 800;
+/// Most files of the file system that all import each other.
+const CIRCLE_MAX: u32 = 8;
 
 /// One text file of the project.
 struct File {
@@ -327,6 +329,23 @@ fn the_tree_is_tidy() {
 }
 
 // Each check refuses its sample and accepts the fixed one.
+
+/// Whether no more than `most` files of the file system import each other, and which do otherwise.
+fn circles_of_fs(most: u32) -> (bool, String) {
+    let script = root().join("scripts/structure.py");
+    let mut python = std::process::Command::new("python3");
+    python.arg(script).args(["fs", "--max-circle", &most.to_string()]);
+    let output = python.output().expect("python3 runs scripts/structure.py");
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn few_files_of_the_file_system_import_each_other() {
+    let (few, which) = circles_of_fs(CIRCLE_MAX);
+    assert!(few, "{which}");
+    let (few, which) = circles_of_fs(1);
+    assert!(!few && which.contains("files import each other"), "{which}");
+}
 
 #[test]
 fn long_lines_are_found() {

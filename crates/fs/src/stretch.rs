@@ -27,8 +27,8 @@ pub(crate) struct Stretch {
 }
 
 impl Stretch {
-    /// True if it has taken so long, `looked` units and in the executor's `turn`, that others are to
-    /// have a turn.
+    /// True if it has taken so long, `looked` units and in the executor's `turn`, that others are
+    /// to have a turn.
     pub(crate) fn is_long(&self, looked: u64, turn: u64) -> bool {
         looked - self.base > UNITS_BEFORE_OTHERS && self.turn == turn
     }

@@ -108,7 +108,8 @@ impl Core {
         Some(at.addr.get() == addr)
     }
 
-    /// The pointers of an inode are those to the first blocks of its file, wherever they have moved.
+    /// The pointers of an inode are those to the first blocks of its file, wherever they have
+    /// moved.
     fn first_leaf_names(&self, inode: &Page, slot: u16, addr: u32) -> Option<bool> {
         let inode = as_inode(inode);
         let height = inode.head.height;
