@@ -11,6 +11,7 @@ use crate::map::Map;
 use crate::member::{Errors, Member, MemberState, Refusals};
 use crate::meta::MetaPlace;
 use crate::shape::{Config, Shape, held, internal_chunk};
+use crate::space::Lane;
 use crate::stale_members;
 use crate::volume::{Inner, Options, Segment, Volume};
 use crate::watchdog::Watchdog;
@@ -249,7 +250,7 @@ pub async fn create(
     };
     let body = Start { uuid, created: rt.wall().0, events: 1, epoch: 1, records: 1, checkpoint: 0 };
     let volume = start((rt, &watchdog), (config.clone(), shape), members, options, body, image);
-    volume.serve_space();
+    volume.serve_space(Lane::Release);
     volume.checkpoint(true).await?;
     volume.serve();
     Ok(volume)

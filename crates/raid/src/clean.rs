@@ -1,4 +1,4 @@
-//! Cleaning, and what else the volume does by itself: checkpoints, releases.
+//! Cleaning: blocks that count are moved out of segments, and empty segments are reset.
 //!
 //! A victim is an ended segment with few blocks that count (greedy). They are read, checked and
 //! written through the internal stream with the numbers they have; each is remapped only if nobody
@@ -10,6 +10,7 @@ use crate::format::{NONE, block};
 use crate::map::Map;
 use crate::member::MemberState;
 use crate::shape::internal_chunk;
+use crate::space::Lane;
 use crate::volume::{Segment, SegmentState, Volume};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 
@@ -17,61 +18,12 @@ impl Volume {
     /// Starts what the volume does by itself.
     pub(crate) fn serve(&self) {
         self.start_rebuild();
-        let weak = std::rc::Rc::downgrade(&self.0);
-        self.0.rt.spawn_detached(async move {
-            loop {
-                let Some(inner) = weak.upgrade() else { return };
-                let volume = Volume(inner);
-                if volume.0.stopping.get() || volume.failed().is_some() {
-                    return;
-                }
-                let wait = volume.0.wanted.wait();
-                let did = volume.tend().await;
-                drop(volume);
-                if !did {
-                    wait.await;
-                }
-            }
-        });
-    }
-
-    /// Does the next thing there is to do; false if there is nothing.
-    async fn tend(&self) -> bool {
-        self.reconsider_space();
-        if self.out_of_space().is_some() {
-            return false;
-        }
-        if self.0.space.recovery.borrow().is_some() {
-            return self.finish_recovery().await.is_ok();
-        }
-        let state = &self.0.checkpoint;
-        let since = self.0.counters.borrow().written - state.written.get();
-        if since >= self.0.options.checkpoint_blocks {
-            return self.checkpoint(false).await.is_ok();
-        }
-        if !self.0.options.clean {
-            return false;
-        }
-        if let Some(slot) = self.unprotected() {
-            return self.clean_victim(slot).await;
-        }
-        if !self.lacks_space() {
-            return false;
-        }
-        if self.held_by_checkpoint() {
-            return self.checkpoint(false).await.is_ok();
-        }
-        if self.is_releasing() {
-            return false;
-        }
-        let victim = self.victim().filter(|_| !self.cleans_in_vain());
-        let Some(slot) = victim else { return self.relieve_users() };
-        self.clean_victim(slot).await
+        self.serve_space(Lane::Clean);
     }
 
     /// An ended segment that a member in service has no zone of any more, and with it less
     /// redundancy than there should be: what counts in it is to be elsewhere.
-    fn unprotected(&self) -> Option<u32> {
+    pub(crate) fn unprotected(&self) -> Option<u32> {
         let lost = |segment: &Segment| {
             let mut zones = segment.zones.iter().zip(&self.0.members);
             zones.any(|(zone, member)| zone.is_none() && member.state.get() == MemberState::Active)
@@ -102,7 +54,7 @@ impl Volume {
         self.0.wanted.notify_all();
     }
 
-    async fn clean_victim(&self, slot: u32) -> bool {
+    pub(crate) async fn clean_victim(&self, slot: u32) -> bool {
         self.0.segments.borrow_mut()[slot as usize].pinned = true;
         let result = self.clean(slot).await;
         self.0.segments.borrow_mut()[slot as usize].pinned = false;
@@ -117,19 +69,8 @@ impl Volume {
         self.failed().is_none()
     }
 
-    /// Whether what is empty is being reset, or will be.
-    fn is_releasing(&self) -> bool {
-        let releasing = |s: &Segment| s.state == SegmentState::Releasing || is_empty(s);
-        self.0.segments.borrow().iter().any(releasing)
-    }
-
-    /// Whether so few segments are free that cleaning is due.
-    fn lacks_space(&self) -> bool {
-        self.free_segments() <= self.0.shape.kept + self.0.config.small + self.0.config.large
-    }
-
     /// Whether a checkpoint would make a segment free.
-    fn held_by_checkpoint(&self) -> bool {
+    pub(crate) fn held_by_checkpoint(&self) -> bool {
         let mut replaced = std::collections::BTreeMap::new();
         for (_, number) in self.0.checkpoint.replaced.borrow().iter() {
             *replaced.entry(self.0.shape.slot(*number)).or_insert(0) += 1;
@@ -143,7 +84,7 @@ impl Volume {
 
     /// The ended segment with the fewest blocks that count: while nobody waits, only if a quarter
     /// of it is gained; else, if anything is.
-    fn victim(&self) -> Option<u32> {
+    pub(crate) fn victim(&self) -> Option<u32> {
         let segments = self.0.segments.borrow();
         let ended = segments.iter().enumerate().filter(|(_, segment)| is_ended(segment));
         let whole = self.0.shape.held;
@@ -234,17 +175,11 @@ impl Volume {
 
     /// Resets the segments of which nothing counts. True if there were any.
     pub(crate) async fn release_empty(&self) -> bool {
-        if !self.may_reset() {
-            return false;
-        }
         let empty: Vec<u32> = {
             let segments = self.0.segments.borrow();
             let of = segments.iter().enumerate().filter(|(_, segment)| is_empty(segment));
             of.map(|(slot, _)| slot as u32).collect()
         };
-        if empty.is_empty() {
-            return self.release_strays_early().await;
-        }
         if self.flush_drives().await.is_err() {
             return false;
         }

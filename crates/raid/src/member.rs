@@ -1,7 +1,7 @@
 //! Members: the drives of a volume, and what becomes of one that fails.
 //!
 //! A member that does not answer is out of service at once. One that answers but refuses writes
-//! only costs the segments they were for, since a zone may fail alone; but segments are room, so a
+//! only costs the segments they were for, since a zone may fail alone; but segments are space, so a
 //! member that refuses again and again is taken out before it has used that up, if the level
 //! tolerates it.
 

@@ -1,9 +1,9 @@
 //! Metadata: what each block on a drive is. It is made at dispatch and checked at every read.
 //!
-//! Where it is depends on the drives: out-of-band, beside each block, or in-band, in metadata stripes
-//! among the data. The rest of the crate notes what it writes ([`OpenMeta::note`]), waits until that
-//! is covered ([`OpenMeta::join`]), looks up what it read ([`Volume::lookup`]) and scans zones
-//! ([`scan`]), all without asking where.
+//! Where it is depends on the drives: out-of-band, beside each block, or in-band, in metadata
+//! stripes among the data. The rest of the crate notes what it writes ([`OpenMeta::note`]), waits
+//! until that is covered ([`OpenMeta::join`]), looks up what it read ([`Volume::lookup`]) and scans
+//! zones ([`scan`]), all without asking where.
 //!
 //! Invariant: only this folder asks where metadata is.
 
@@ -141,9 +141,9 @@ impl OpenMeta {
         stripes - u32::from(self.0.is_some())
     }
 
-    /// Joins the stripes that wait for a metadata stripe, with one that was just noted. Returns what
-    /// it has to wait for, if for anything; and whether the caller has to ask [`OpenMeta::is_due`]
-    /// once this turn is over.
+    /// Joins the stripes that wait for a metadata stripe, with one that was just noted. Returns
+    /// what it has to wait for, if for anything; and whether the caller has to ask
+    /// [`OpenMeta::is_due`] once this turn is over.
     pub(crate) fn join(&self) -> Option<(Rc<Cover>, bool)> {
         self.0.as_ref().map(|windows| windows.join())
     }
@@ -158,7 +158,8 @@ impl OpenMeta {
         self.0.as_ref().map(|windows| windows.send(volume, slot, number))
     }
 
-    /// The metadata of row `row` of the chunk of a stripe on a drive; `None` if it is not kept here.
+    /// The metadata of row `row` of the chunk of a stripe on a drive; `None` if it is not kept
+    /// here.
     fn kept(&self, stripe: u32, drive: u32, row: u32) -> Option<Option<BlockMeta>> {
         self.0.as_ref().and_then(|windows| windows.get(stripe, drive, row))
     }

@@ -3,11 +3,11 @@
 //! With a bound, half of it is for mapping blocks and half for the copies that a checkpoint makes
 //! of those that changed. A part may be pinned by users' requests, which change entries when their
 //! stripes are durable, a smaller one by what the volume moves itself; the rest is always free to
-//! be taken, so that whoever waits for room can be helped by cleaning, and cleaning never waits for
-//! users. What changed is written before it leaves, a stripe's worth at once.
+//! be taken, so that whoever waits for space can be helped by cleaning, and cleaning never waits
+//! for users. What changed is written before it leaves, a stripe's worth at once.
 //!
-//! Invariant: a mapping block is pinned while it is being written, and a checkpoint's snapshot waits
-//! for such writes: so the root that it names holds everything that came before it.
+//! Invariant: a mapping block is pinned while it is being written, and a checkpoint's snapshot
+//! waits for such writes: so the root that it names holds everything that came before it.
 
 use crate::format::{MAPPED, block};
 use crate::map::{Map, Victim};

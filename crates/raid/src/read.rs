@@ -69,7 +69,7 @@ impl Volume {
                 self.note_lost_leaf(leaf);
                 return Err(error);
             }
-            // Read before the next mapping block is asked for: that may have to wait for room, and
+            // Read before the next mapping block is asked for: that may have to wait for space, and
             // what is being read cannot be reset.
             let mut wanted: smallvec::SmallVec<[(u32, Wanted); 16]> = Default::default();
             {

@@ -303,10 +303,10 @@ impl Volume {
                     }
                 }
                 None if left > 0 => {
-                    // Who has it may wait for room, and was told that there was a rebuild.
+                    // Who has it may wait for space, and was told that there was a rebuild.
                     self.0.wanted.notify_all();
                     // What is left is still open without it: it ends soon, or at once if there is
-                    // room by now.
+                    // space by now.
                     self.leave_unfit();
                     self.0.rt.sleep(1_000_000).await;
                 }

@@ -168,13 +168,13 @@ impl Shape {
                 "{slots} segments of {per_segment} blocks: at most 16 TiB of data are supported"
             ));
         }
-        // Every open segment may be all but empty, and cleaning needs room of its own.
+        // Every open segment may be all but empty, and cleaning needs space of its own.
         let open = config.small + config.large + 1;
         let kept = KEPT;
         let held = held(config, &placement, rows, meta);
         let usable = u64::from(slots.saturating_sub(open + kept)) * u64::from(held);
         let blocks = usable * 100 / (100 + u64::from(config.reserve));
-        // The map takes room too: a block for 1024, and as much again while it is written anew.
+        // The map takes space too: a block for 1024, and as much again while it is written anew.
         let blocks = blocks.saturating_sub(2 * blocks.div_ceil(u64::from(MAPPED)));
         if rows == 0 || blocks == 0 {
             return invalid(format!(
@@ -229,9 +229,9 @@ impl Shape {
         ))
     }
 
-    /// Slots without which there may be too little room to write the volume full, and over and
+    /// Slots without which there may be too little space to write the volume full, and over and
     /// over: what is open may be all but empty, cleaning needs its own, and gains something only
-    /// if what counts leaves a segment's worth of room in the rest.
+    /// if what counts leaves a segment's worth of space in the rest.
     pub fn least(&self, config: &Config) -> u32 {
         let blocks = self.blocks + 2 * u64::from(self.mappings);
         let full = blocks.div_ceil(u64::from(self.held)) as u32;

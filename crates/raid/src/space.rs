@@ -1,14 +1,21 @@
 //! Space: segments that can be begun, who waits for one, and what happens when none will come.
 //!
-//! A task of its own resets the segments of which nothing counts, whatever cleaning waits for. When
-//! somebody waits and nothing is under way that could make room, it is made otherwise, in this
-//! order: what the volume moves goes into the segments that are open for users; members that lost
-//! so many zones that they alone are in the way are taken out of service, as far as the level
-//! tolerates it; else the volume is *out of room*: writes are refused until there is some, and
-//! everything that was acknowledged stays readable.
+//! One loop asks [`plan`] what is to be done next and does it. It runs in two lanes, so that
+//! cleaning, which may wait for space, never keeps empty segments from being reset. When a stream
+//! waits and nothing under way makes space, it is made otherwise, in this order: internal stripes
+//! go into the segments that are open for users; members that lost so many zones that they alone
+//! are in the way are taken out of service, as far as the level tolerates it; else the volume is
+//! *out of space*: writes are refused until there is some, and everything that was acknowledged
+//! stays readable.
 
+pub(crate) mod plan;
+
+pub(crate) use plan::Lane;
+
+use crate::clean::is_empty;
 use crate::event::Event;
-use crate::recover::finish::{Stage, UnfinishedRecovery};
+use crate::recover::finish::UnfinishedRecovery;
+use crate::space::plan::{Action, Facts, Recovery};
 use crate::volume::{SegmentState, Volume};
 use crate::write::item::Use;
 use crate::write::segment::SegmentWriter;
@@ -19,14 +26,14 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Who waits for room, and what is known of it.
+/// Who waits for space, and what is known of it. Its state is [`Facts::state`].
 #[derive(Default)]
 pub(crate) struct Space {
-    /// Something happened that may make room.
+    /// Something happened that may make space.
     pub(crate) made: Notify,
-    /// Streams of users' requests that wait for it.
+    /// Segment writers of users that wait for it.
     users: Cell<u32>,
-    /// The internal stream waits for it.
+    /// The internal segment writer waits for it.
     internal: Cell<bool>,
     /// Segments cleaned since users got one, while they wait.
     fruitless: Cell<u32>,
@@ -43,11 +50,6 @@ impl Space {
     pub(crate) fn is_wanted(&self) -> bool {
         self.users.get() > 0 || self.internal.get()
     }
-
-    /// Whether what the volume moves waits.
-    pub(crate) fn waits_internal(&self) -> bool {
-        self.internal.get()
-    }
 }
 
 impl Volume {
@@ -62,12 +64,12 @@ impl Volume {
         segments.iter().filter(|s| s.state == SegmentState::Free).count() as u32
     }
 
-    /// Why nothing can be written for want of room, if so.
+    /// Why nothing can be written for want of space, if so.
     pub fn out_of_space(&self) -> Option<Error> {
         self.0.space.none.borrow().as_ref().map(|(error, _)| error.clone())
     }
 
-    /// Waits until something happened that may have made room for a segment of the stream.
+    /// Waits until something happened that may have made space for a segment of a writer.
     ///
     /// # Errors
     /// `NoSpace` if there is none and will not be any.
@@ -114,7 +116,7 @@ impl Volume {
         cleaned.get() > 2 * self.0.shape.slots
     }
 
-    /// Lets those who wait for room look again: a drive came or went, or less is held.
+    /// Writers that wait for space look again: a drive came or went, or recovery holds less.
     pub(crate) fn space_changed(&self) {
         self.space_found();
         self.space_made();
@@ -127,26 +129,91 @@ impl Volume {
         self.0.wanted.notify_all();
     }
 
-    /// Starts the task that resets what is empty.
-    pub(crate) fn serve_space(&self) {
+    /// Starts a lane of the loop.
+    pub(crate) fn serve_space(&self, lane: Lane) {
         let weak = Rc::downgrade(&self.0);
         self.0.rt.spawn_detached(async move {
             loop {
                 let Some(inner) = weak.upgrade() else { return };
                 let volume = Volume(inner);
-                if volume.0.stopped.get() || volume.failed().is_some() {
+                let ended = match lane {
+                    Lane::Release => volume.0.stopped.get(),
+                    Lane::Clean => volume.0.stopping.get(),
+                };
+                if ended || volume.failed().is_some() {
                     return;
                 }
                 let wait = volume.0.wanted.wait();
-                let did = volume.release_empty().await
-                    || volume.relieve_stranded()
-                    || volume.relieve_internal();
+                let did = volume.act(plan::next(lane, &volume.facts())).await;
                 drop(volume);
                 if !did {
                     wait.await;
                 }
             }
         });
+    }
+
+    /// Carries an action out. False if the lane has to wait for something to happen.
+    async fn act(&self, action: Action) -> bool {
+        match action {
+            Action::Rest => return false,
+            Action::Tell => {
+                self.0.space.made.notify_all();
+                return false;
+            }
+            Action::Release => return self.release_empty().await,
+            Action::ReleaseStrays => return self.release_strays_early().await,
+            Action::FinishRecovery => return self.finish_recovery().await.is_ok(),
+            Action::Checkpoint => return self.checkpoint(false).await.is_ok(),
+            Action::Clean(slot) => return self.clean_victim(slot).await,
+            Action::TakeBack => self.take_back_stranded(),
+            Action::HandOver => self.hand_over_lines(),
+            Action::AllowResets => self.allow_resets(),
+            Action::GiveUp(floor) => self.give_up_space(floor),
+            Action::Reconsider => self.space_changed(),
+        }
+        true
+    }
+
+    /// What the next action depends on.
+    fn facts(&self) -> Facts {
+        let space = &self.0.space;
+        let (free, kept) = (self.free_segments(), self.0.shape.kept);
+        let low = kept + self.0.config.small + self.0.config.large;
+        let recovery = match &*space.recovery.borrow() {
+            None => (Recovery::Finished, false),
+            Some(recovery) => (recovery.stage(), !recovery.strays.is_empty()),
+        };
+        let state = |state| self.0.segments.borrow().iter().any(|s| s.state == state);
+        let empty = self.0.segments.borrow().iter().any(is_empty);
+        let written = self.0.counters.borrow().written - self.0.checkpoint.written.get();
+        let without = |writer: &&Rc<SegmentWriter>| writer.open.borrow().is_none();
+        let out = space.none.borrow().as_ref().map(|(_, used)| self.used() < *used);
+        Facts {
+            free,
+            kept,
+            low,
+            users_wait: space.users.get() > 0,
+            internal_waits: space.internal.get(),
+            out: out.is_some(),
+            eased: out == Some(true),
+            recovery: recovery.0,
+            still: space.is_wanted() && self.is_still(),
+            empty,
+            resetting: state(SegmentState::Releasing),
+            strays: recovery.1,
+            internal_takes: self.internal_writer().takes_more(),
+            users_take: self.writers_of_users().any(|writer| writer.takes_more()),
+            internal_line: self.internal_writer().line() > 0,
+            users_line: self.writers_of_users().filter(without).any(|writer| writer.line() > 0),
+            stranded: self.writers_of_users().filter(without).any(|w| w.has_line_of_internal()),
+            checkpoint_due: written >= self.0.options.checkpoint_blocks,
+            checkpoint_frees: free <= low && self.held_by_checkpoint(),
+            cleans: self.0.options.clean,
+            unprotected: self.unprotected(),
+            victim: (free <= low).then(|| self.victim()).flatten(),
+            in_vain: self.cleans_in_vain(),
+        }
     }
 
     fn internal_writer(&self) -> Rc<SegmentWriter> {
@@ -158,10 +225,10 @@ impl Volume {
         writers.filter(|writer| writer.purpose != Use::Internal)
     }
 
-    /// Whether nothing is under way that could make room.
+    /// Whether nothing is under way that could make space.
     fn is_still(&self) -> bool {
         let releasing = |s: &crate::volume::Segment| {
-            s.state == SegmentState::Releasing || (self.may_reset() && crate::clean::is_empty(s))
+            s.state == SegmentState::Releasing || (self.may_reset() && is_empty(s))
         };
         // A stripe that is filled soon goes into an open segment.
         let filling = |s: &Rc<Stream>| s.writer.open.borrow().is_some() && s.filled() > 0;
@@ -179,85 +246,36 @@ impl Volume {
         self.0.space.recovery.borrow().as_ref().is_none_or(|recovery| recovery.starved)
     }
 
-    /// Whether more than `floor` segments are free. Who waits for one was told so and has perhaps
-    /// not run yet: it still counts as waiting, but nothing has to be done for it.
-    fn has_space(&self, floor: u32) -> bool {
-        let enough = self.free_segments() > floor;
-        if enough {
-            self.0.space.made.notify_all();
-        }
-        enough
-    }
-
-    /// Makes room for what the volume moves, if it waits and nothing under way will. True if
-    /// something was done about it.
-    fn relieve_internal(&self) -> bool {
-        let space = &self.0.space;
+    /// Internal stripes that were handed over to writers of users, and wait with them for a
+    /// segment, go back.
+    fn take_back_stranded(&self) {
         let internal = self.internal_writer();
-        // Who was told that there is none has perhaps not run yet, and counts as waiting.
-        if !space.internal.get() || self.out_of_space().is_some() || !self.is_still() {
-            return false;
-        }
-        if self.has_space(0) {
-            return false;
-        }
-        let of_users = self.writers_of_users().find(|writer| writer.takes_more());
-        if internal.line() == 0 && !self.relieve_handed_over(&internal, of_users) {
-            return false;
-        }
-        if let Some(writer) = of_users {
-            self.hand_over(&internal, writer);
-            return true;
-        }
-        if let Some(recovery) = &mut *space.recovery.borrow_mut()
-            && recovery.stage > Stage::Applying
-            && !std::mem::replace(&mut recovery.starved, true)
-        {
-            return true;
-        }
-        self.give_up_space(0);
-        true
-    }
-
-    /// What the volume was to move was handed over to users' streams and waits with them for room,
-    /// and by now it has a segment of its own: it goes there. True if there was any.
-    fn relieve_stranded(&self) -> bool {
-        let internal = self.internal_writer();
-        let waits = |writer: &&Rc<SegmentWriter>| {
-            writer.open.borrow().is_none() && writer.has_line_of_internal()
-        };
-        let stranded = self.writers_of_users().filter(waits).filter(|_| internal.takes_more());
-        stranded.map(|writer| self.take_back(writer, &internal)).count() > 0
-    }
-
-    /// What the volume was to move was handed over to users' streams, and waits with them for room.
-    /// It goes where another of them writes, or back. True if there was any.
-    fn relieve_handed_over(
-        &self,
-        internal: &Rc<SegmentWriter>,
-        of_users: Option<&Rc<SegmentWriter>>,
-    ) -> bool {
-        let waits =
-            |writer: &&Rc<SegmentWriter>| writer.open.borrow().is_none() && writer.line() > 0;
-        let mut any = false;
-        for writer in self.writers_of_users().filter(waits) {
-            any = true;
-            match of_users {
-                Some(to) => self.hand_over(writer, to),
-                None => self.take_back(writer, internal),
+        for writer in self.writers_of_users() {
+            if writer.open.borrow().is_none() && writer.has_line_of_internal() {
+                self.take_back(writer, &internal);
             }
         }
-        any && (of_users.is_some() || internal.line() > 0)
     }
 
-    /// Users wait, and cleaning gains nothing. True if something was done about it.
-    pub(crate) fn relieve_users(&self) -> bool {
-        let wanted = self.0.space.users.get() > 0 && !self.0.space.internal.get();
-        if !wanted || !self.is_still() || self.has_space(self.0.shape.kept) {
-            return false;
+    /// Stripes of writers that wait for a segment go to a writer of users that has one.
+    fn hand_over_lines(&self) {
+        let Some(to) = self.writers_of_users().find(|writer| writer.takes_more()) else { return };
+        let internal = self.internal_writer();
+        if internal.line() == 0 {
+            for writer in self.writers_of_users() {
+                if writer.open.borrow().is_none() && writer.line() > 0 {
+                    self.hand_over(writer, to);
+                }
+            }
         }
-        self.give_up_space(self.0.shape.kept);
-        true
+        self.hand_over(&internal, to);
+    }
+
+    /// Recovery needs space: segments may be reset before it is finished.
+    fn allow_resets(&self) {
+        if let Some(recovery) = &mut *self.0.space.recovery.borrow_mut() {
+            recovery.starved = true;
+        }
     }
 
     /// Nothing will make more than `floor` segments free: does without members that are worn out,
@@ -288,14 +306,6 @@ impl Volume {
         self.tell(Event::OutOfSpace { why });
         *self.0.space.none.borrow_mut() = Some((error, self.used()));
         self.0.space.made.notify_all();
-    }
-
-    /// Blocks were overwritten or trimmed since there was no room: it may be worth another try.
-    pub(crate) fn reconsider_space(&self) {
-        let gained = |none: &(Error, u64)| self.used() < none.1;
-        if self.0.space.none.borrow().as_ref().is_some_and(gained) {
-            self.space_changed();
-        }
     }
 
     /// Zones of a member that can never be written again, as far as that was found out.

@@ -1,8 +1,8 @@
 //! Writes, stage by stage: from a user's call to blocks that the map names.
 //!
 //! `router` picks the stream of a block; the stream's `stripe` builder gathers blocks; a `segment`
-//! writer gives full stripes a place in its `open` segment, one after the other; a `flight` sends the
-//! chunks of a stripe, with the parity that `encode` makes, and changes the map when they are
+//! writer gives full stripes a place in its `open` segment, one after the other; a `flight` sends
+//! the chunks of a stripe, with the parity that `encode` makes, and changes the map when they are
 //! durable. `item` is what travels.
 //!
 //! Invariant: a stage calls only those after it. The end of a flight is told through
@@ -153,7 +153,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Forgets what the blocks hold: they read as zeros, and their room is free. A record of it is
+    /// Forgets what the blocks hold: they read as zeros, and their space is free. A record of it is
     /// durable when this returns, as a write is.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ pub(crate) fn batch(data: u32) -> u32 {
     (BATCH / data).max(1)
 }
 
-/// Whether a drive has room for a block's metadata beside it.
+/// Whether a drive has space for a block's metadata beside it.
 pub(crate) fn fits(geometry: &Geometry) -> bool {
     oob_per_block(geometry) >= BlockMeta::SIZE
 }

@@ -211,8 +211,8 @@ pub(crate) fn note_places(
 }
 
 impl Volume {
-    /// What the first `rows` data rows of a member's zone of a segment are, as far as they are whole
-    /// and their metadata says so. `full`: the zone was written to its end.
+    /// What the first `rows` data rows of a member's zone of a segment are, as far as they are
+    /// whole and their metadata says so. `full`: the zone was written to its end.
     pub(crate) async fn scan_rows(
         &self,
         drive: &Drive,

@@ -3,6 +3,7 @@
 
 use crate::recover::steps::FINISH;
 use crate::steps::{self, OF_FINISH};
+use crate::space::plan::Recovery;
 use crate::volume::Volume;
 use furrow_zone::{Result, ZoneId, ZoneReport, ZoneState};
 use std::collections::BTreeMap;
@@ -28,8 +29,8 @@ pub struct Recovered {
     pub narrow: u64,
     /// Stripes that may have counted and cannot be had, whose loss was accepted.
     pub in_doubt: u64,
-    /// Segments, and zones of none, that were reset before its checkpoint, to have room for what it
-    /// writes.
+    /// Segments, and zones of none, that were reset before its checkpoint, to have space for what
+    /// it writes.
     pub early: u64,
 }
 
@@ -58,11 +59,20 @@ pub(crate) struct UnfinishedRecovery {
     /// Slots of blocks that were taken away by trims whose records alone lack a chunk.
     pub(crate) trimmed: Vec<u32>,
     pub(crate) stage: Stage,
-    /// What is left to do lacks room: what is empty may be reset for it, as at any other time.
+    /// What is left to do lacks space: what is empty may be reset for it, as at any other time.
     pub(crate) starved: bool,
 }
 
 impl UnfinishedRecovery {
+    /// How far it has come, as space is concerned.
+    pub(crate) fn stage(&self) -> Recovery {
+        match self.stage {
+            _ if self.starved => Recovery::Starved,
+            Stage::Applying => Recovery::Applying,
+            Stage::Repairing | Stage::Repaired => Recovery::Unfinished,
+        }
+    }
+
     /// At the start.
     pub(crate) fn new(torn: Vec<u32>, strays: Vec<(u32, ZoneId)>) -> UnfinishedRecovery {
         let (older, trimmed) = Default::default();
@@ -137,18 +147,13 @@ impl Volume {
         }
     }
 
-    /// Empties zones that belong to nothing before the recovery is over, if what it has still to
-    /// write finds no room and no segment is empty. True if there were any. A later recovery would
+    /// Empties zones that belong to nothing before the recovery is finished. A later recovery would
     /// go by them as little as this one did.
     pub(crate) async fn release_strays_early(&self) -> bool {
-        let waits = self.0.space.waits_internal() && self.free_segments() == 0;
         let strays = match &mut *self.0.space.recovery.borrow_mut() {
-            Some(recovery) if recovery.starved && waits => std::mem::take(&mut recovery.strays),
-            _ => return false,
+            Some(recovery) => std::mem::take(&mut recovery.strays),
+            None => return false,
         };
-        if strays.is_empty() {
-            return false;
-        }
         self.release_strays(&strays).await;
         self.note_recovered(|recovered| recovered.early += strays.len() as u64);
         self.space_made();

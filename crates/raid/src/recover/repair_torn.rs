@@ -39,7 +39,7 @@ impl Volume {
     }
 
     /// Writes anew what is in stripes that recovery found to lack a chunk: some blocks at a time,
-    /// so that where there is no room what they took the place of makes some.
+    /// so that where there is no space what they took the place of makes some.
     pub(crate) async fn repair_torn_stripes(&self) -> Result<()> {
         let torn = match &*self.0.space.recovery.borrow() {
             Some(recovery) if recovery.stage < Stage::Repaired => recovery.torn.clone(),
@@ -88,7 +88,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The blocks that are to be written anew, all at once if there is room for all of them. Else
+    /// The blocks that are to be written anew, all at once if there is space for all of them. Else
     /// those go first after which a segment is empty: it holds none of them, nor what they took
     /// the place of.
     fn in_turn(&self, blocks: Vec<Moved>) -> Vec<Vec<Moved>> {

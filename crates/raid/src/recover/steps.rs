@@ -247,7 +247,7 @@ impl Recovery {
         }
         let unfinished = UnfinishedRecovery::new(self.delta.torn.clone(), strays);
         *volume.0.space.recovery.borrow_mut() = Some(unfinished);
-        volume.serve_space();
+        volume.serve_space(crate::space::Lane::Release);
         Ok(())
     }
 

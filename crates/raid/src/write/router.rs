@@ -26,7 +26,8 @@ impl Volume {
         best.expect("invariant: there is a stream for everything").clone()
     }
 
-    /// Lets the `internal` writer have back internal stripes that are in line for a writer of users.
+    /// Lets the `internal` writer have back internal stripes that are in line for a writer of
+    /// users.
     pub(crate) fn take_back(&self, from: &SegmentWriter, internal: &Rc<SegmentWriter>) {
         let (back, stay): (VecDeque<Stripe>, VecDeque<Stripe>) =
             from.take_line().into_iter().partition(Stripe::is_internal);
@@ -72,8 +73,9 @@ mod tests {
     use furrow_rt::{Config as RtConfig, Page, Rt};
     use furrow_zone::{Geometry, ZonedDevice};
 
-    /// To make space, stripes in line for writers without a segment are handed over. The writer that
-    /// takes them may lose its own segment on the way, and is then among these. (Simulation, seed
+    /// To make space, stripes in line for writers without a segment are handed over. The writer
+    /// that takes them may lose its own segment on the way, and is then among these. (Simulation,
+    /// seed
     /// 3029.)
     #[test]
     fn a_stream_may_be_handed_its_own_line() {

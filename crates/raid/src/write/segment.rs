@@ -1,7 +1,7 @@
 //! Segment writer: stripes wait in line until its open segment takes them, one after the other.
 //!
-//! Within a group of stripes Zone Appends land anywhere; the next group begins only when no stripe of
-//! this one is in flight (ZapRAID, section 3.2).
+//! Within a group of stripes Zone Appends land anywhere; the next group begins only when no stripe
+//! of this one is in flight (ZapRAID, section 3.2).
 
 use crate::format::NONE;
 use crate::member::Member;

@@ -292,7 +292,8 @@ impl Volume {
         }
     }
 
-    /// A scrub is done with a segment: damage of its metadata blocks is counted by whoever meets it.
+    /// A scrub is done with a segment: damage of its metadata blocks is counted by whoever meets
+    /// it.
     pub(crate) fn scrub_left(&self, sequence: u64) {
         self.0.meta.listings.borrow_mut().scrubbed.retain(|window| window.0 != sequence);
     }

@@ -1,0 +1,403 @@
+//! What is to be done next for a volume's space: a pure function of a few facts.
+//!
+//! - `Ok`: enough segments are free. There is upkeep alone: checkpoints, segments without full
+//!   redundancy.
+//! - `Cleaning`: few are free. Segments are cleaned ahead of need.
+//! - `Starved`: a segment writer waits, and no segment is free for it. Segments are cleaned; when
+//!   nothing is under way, space is made otherwise.
+//! - `Out`: no segment can be made free. Writes are refused until blocks are overwritten or a drive
+//!   comes.
+
+/// The state of a volume's space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Ok,
+    Cleaning,
+    Starved,
+    Out,
+}
+
+/// Who asks for the next action. Cleaning may wait for space, and the release of empty segments
+/// makes some: so these take turns with nobody but themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Resets what is empty, and hands stripes in line from one segment writer to another. Never
+    /// waits for space.
+    Release,
+    /// Moves blocks and writes checkpoints.
+    Clean,
+}
+
+/// How far a recovery has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recovery {
+    /// There was none, or it is finished.
+    Finished,
+    /// The map is being changed: which segments are empty is not known.
+    Applying,
+    /// It has to be finished before anything is reset.
+    Unfinished,
+    /// It found no space, so segments are reset before it is finished.
+    Starved,
+}
+
+/// What the state and the next action depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    /// Segments that can be begun.
+    pub(crate) free: u32,
+    /// Of these, users leave so many to cleaning.
+    pub(crate) kept: u32,
+    /// With no more than this cleaning is due.
+    pub(crate) low: u32,
+    /// A segment writer of users waits for a segment.
+    pub(crate) users_wait: bool,
+    /// The internal segment writer waits for one.
+    pub(crate) internal_waits: bool,
+    /// It was found that no segment can be made free.
+    pub(crate) out: bool,
+    /// Fewer blocks count since then.
+    pub(crate) eased: bool,
+    pub(crate) recovery: Recovery,
+    /// Nothing under way can make space. Of interest while somebody waits.
+    pub(crate) still: bool,
+    /// A segment is empty and not being reset.
+    pub(crate) empty: bool,
+    /// A segment is being reset.
+    pub(crate) resetting: bool,
+    /// Zones hold something that belongs to nothing.
+    pub(crate) strays: bool,
+    /// The internal writer has a segment that takes more stripes.
+    pub(crate) internal_takes: bool,
+    /// A writer of users has one.
+    pub(crate) users_take: bool,
+    /// Stripes are in line for the internal writer.
+    pub(crate) internal_line: bool,
+    /// Stripes are in line for a writer of users that has no segment.
+    pub(crate) users_line: bool,
+    /// Internal stripes are among those.
+    pub(crate) stranded: bool,
+    /// So much was written that a checkpoint is due.
+    pub(crate) checkpoint_due: bool,
+    /// A checkpoint would make a segment empty.
+    pub(crate) checkpoint_frees: bool,
+    /// The volume cleans in the background.
+    pub(crate) cleans: bool,
+    /// An ended segment with less redundancy than it should have.
+    pub(crate) unprotected: Option<u32>,
+    /// The segment that is cleaned next.
+    pub(crate) victim: Option<u32>,
+    /// Everything was moved twice and gained nothing.
+    pub(crate) in_vain: bool,
+}
+
+/// What is done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Nothing, until something happens.
+    Rest,
+    /// Those that wait are told that there is space; then nothing.
+    Tell,
+    /// Resets empty segments.
+    Release,
+    /// Resets zones that belong to nothing, before recovery is finished.
+    ReleaseStrays,
+    /// Internal stripes in line for writers of users go back to the internal writer.
+    TakeBack,
+    /// Stripes in line for writers without a segment go to a writer of users that has one.
+    HandOver,
+    /// Segments may be reset before recovery is finished.
+    AllowResets,
+    /// Nothing makes more than so many segments free: members that are worn out are taken out of
+    /// service, or the volume is out of space.
+    GiveUp(u32),
+    /// The volume is not out of space any more.
+    Reconsider,
+    /// Finishes the recovery.
+    FinishRecovery,
+    Checkpoint,
+    /// Cleans a segment.
+    Clean(u32),
+}
+
+impl Facts {
+    pub(crate) fn state(&self) -> State {
+        let starved =
+            self.internal_waits && self.free == 0 || self.users_wait && self.free <= self.kept;
+        match self.out {
+            true => State::Out,
+            false if starved => State::Starved,
+            false if self.free <= self.low => State::Cleaning,
+            false => State::Ok,
+        }
+    }
+
+    /// Whether segments may be reset: not before recovery is finished, unless it needs space.
+    fn may_reset(&self) -> bool {
+        matches!(self.recovery, Recovery::Finished | Recovery::Starved)
+    }
+}
+
+/// What a lane does next.
+pub(crate) fn next(lane: Lane, facts: &Facts) -> Action {
+    match lane {
+        Lane::Release => release(facts),
+        Lane::Clean => clean(facts),
+    }
+}
+
+fn release(facts: &Facts) -> Action {
+    if facts.may_reset() && facts.empty {
+        return Action::Release;
+    }
+    let starved = facts.internal_waits && facts.free == 0;
+    if facts.recovery == Recovery::Starved && starved && facts.strays {
+        return Action::ReleaseStrays;
+    }
+    if facts.stranded && facts.internal_takes {
+        return Action::TakeBack;
+    }
+    if !facts.internal_waits || !facts.still || facts.state() == State::Out {
+        return Action::Rest;
+    }
+    if facts.free > 0 {
+        return Action::Tell;
+    }
+    if facts.users_take {
+        let lined = facts.internal_line || facts.users_line;
+        return if lined { Action::HandOver } else { Action::Rest };
+    }
+    match facts.recovery {
+        _ if !facts.internal_line && facts.stranded => Action::TakeBack,
+        // It waits, but has nothing to write yet.
+        _ if !facts.internal_line => Action::Rest,
+        Recovery::Unfinished => Action::AllowResets,
+        _ => Action::GiveUp(0),
+    }
+}
+
+fn clean(facts: &Facts) -> Action {
+    let state = facts.state();
+    if state == State::Out {
+        return if facts.eased { Action::Reconsider } else { Action::Rest };
+    }
+    if facts.recovery != Recovery::Finished {
+        return Action::FinishRecovery;
+    }
+    if facts.checkpoint_due {
+        return Action::Checkpoint;
+    }
+    if !facts.cleans {
+        return Action::Rest;
+    }
+    if let Some(slot) = facts.unprotected {
+        return Action::Clean(slot);
+    }
+    if state == State::Ok {
+        return Action::Rest;
+    }
+    if facts.checkpoint_frees {
+        return Action::Checkpoint;
+    }
+    if facts.empty || facts.resetting {
+        return Action::Rest;
+    }
+    if let Some(slot) = facts.victim.filter(|_| !facts.in_vain) {
+        return Action::Clean(slot);
+    }
+    match facts.users_wait && !facts.internal_waits && facts.still {
+        false => Action::Rest,
+        true if facts.free > facts.kept => Action::Tell,
+        true => Action::GiveUp(facts.kept),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEPT: u32 = 1;
+    const LOW: u32 = 3;
+
+    /// Calls `check` with all facts there can be: 5 counts of free segments, 4 stages of a recovery
+    /// and every combination of the rest.
+    fn all(mut check: impl FnMut(&Facts)) {
+        let stages =
+            [Recovery::Finished, Recovery::Applying, Recovery::Unfinished, Recovery::Starved];
+        for free in 0..=LOW + 1 {
+            for recovery in stages {
+                for bits in 0u32..1 << 19 {
+                    let bit = |n: u32| bits >> n & 1 == 1;
+                    let (users_line, stranded) = (bit(10), bit(11));
+                    let (out, eased) = (bit(2), bit(3));
+                    // What is stranded is in line, and only what is out is eased.
+                    if stranded && !users_line || eased && !out {
+                        continue;
+                    }
+                    check(&Facts {
+                        free,
+                        kept: KEPT,
+                        low: LOW,
+                        users_wait: bit(0),
+                        internal_waits: bit(1),
+                        out,
+                        eased,
+                        recovery,
+                        still: bit(4),
+                        empty: bit(5),
+                        resetting: bit(6),
+                        strays: bit(7),
+                        internal_takes: bit(8),
+                        users_take: bit(9),
+                        users_line,
+                        stranded,
+                        internal_line: bit(12),
+                        checkpoint_due: bit(13),
+                        checkpoint_frees: bit(14),
+                        cleans: bit(15),
+                        unprotected: bit(18).then_some(7),
+                        victim: bit(16).then_some(9),
+                        in_vain: bit(17),
+                    });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_reset_before_recovery_allows_it() {
+        all(|facts| {
+            let action = next(Lane::Release, facts);
+            let early = matches!(facts.recovery, Recovery::Applying | Recovery::Unfinished);
+            if early {
+                assert!(!matches!(action, Action::Release | Action::ReleaseStrays), "{facts:?}");
+            }
+            if action == Action::ReleaseStrays {
+                let starved = facts.recovery == Recovery::Starved && !facts.empty;
+                assert!(starved && facts.free == 0 && facts.strays, "{facts:?}");
+            }
+            if action == Action::AllowResets {
+                assert_eq!(facts.recovery, Recovery::Unfinished, "{facts:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn without_space_nothing_is_written() {
+        all(|facts| {
+            if facts.state() == State::Out {
+                let expected = if facts.eased { Action::Reconsider } else { Action::Rest };
+                assert_eq!(next(Lane::Clean, facts), expected, "{facts:?}");
+                let action = next(Lane::Release, facts);
+                let harmless = [Action::Rest, Action::Release, Action::ReleaseStrays];
+                assert!(harmless.contains(&action) || action == Action::TakeBack, "{facts:?}");
+            }
+        });
+    }
+
+    /// A volume gives up only while it is starved, nothing under way makes space, and nothing else
+    /// that could is left.
+    #[test]
+    fn giving_up_comes_last() {
+        all(|facts| {
+            for lane in [Lane::Release, Lane::Clean] {
+                let Action::GiveUp(floor) = next(lane, facts) else { continue };
+                let starved = facts.state() == State::Starved && facts.free <= floor;
+                assert!(starved && facts.still, "{lane:?} {facts:?}");
+                assert!(!facts.empty || !facts.may_reset(), "{lane:?} {facts:?}");
+                if lane == Lane::Clean {
+                    let cleaned = facts.victim.is_none() || facts.in_vain;
+                    assert!(cleaned && !facts.checkpoint_frees && !facts.resetting, "{facts:?}");
+                    assert!(facts.users_wait && facts.recovery == Recovery::Finished, "{facts:?}");
+                    // The release lane helps the internal writer first.
+                    assert!(!facts.internal_waits, "{facts:?}");
+                } else {
+                    assert!(!facts.users_take && facts.internal_line, "{facts:?}");
+                    assert_ne!(facts.recovery, Recovery::Unfinished, "{facts:?}");
+                }
+            }
+        });
+    }
+
+    /// Cleaning moves blocks where that is due, and nowhere else.
+    #[test]
+    fn segments_are_cleaned_when_few_are_free_or_redundancy_lacks() {
+        all(|facts| {
+            let action = next(Lane::Clean, facts);
+            let Action::Clean(slot) = action else { return };
+            let due = matches!(facts.state(), State::Cleaning | State::Starved);
+            assert!(facts.cleans && facts.recovery == Recovery::Finished, "{facts:?}");
+            assert!(facts.unprotected == Some(slot) || due && !facts.in_vain, "{facts:?}");
+            // What becomes free without moving anything comes first.
+            let free_first = facts.empty || facts.resetting || facts.checkpoint_frees;
+            assert!(facts.unprotected.is_some() || !free_first, "{facts:?}");
+        });
+    }
+
+    /// A writer that starves is helped once nothing else is under way.
+    #[test]
+    fn no_writer_starves_for_ever() {
+        all(|facts| {
+            if facts.state() != State::Starved || !facts.still || facts.resetting {
+                return;
+            }
+            let lined = facts.internal_line || facts.stranded;
+            let (released, cleaned) = (next(Lane::Release, facts), next(Lane::Clean, facts));
+            if facts.internal_waits && facts.free == 0 && lined {
+                assert_ne!(released, Action::Rest, "{facts:?}");
+            }
+            if !facts.internal_waits && facts.cleans && !(facts.empty && facts.may_reset()) {
+                let idle = matches!(cleaned, Action::Rest | Action::Tell);
+                // An empty segment that may not be reset yet waits for recovery, which comes first.
+                assert!(!idle || facts.empty, "{facts:?}");
+            }
+        });
+    }
+
+    /// A checkpoint that is due, and stripes that are in line for the wrong writer, do not wait for
+    /// a state of space.
+    #[test]
+    fn checkpoints_and_stranded_stripes_come_in_every_state() {
+        all(|facts| {
+            let finished = facts.recovery == Recovery::Finished && !facts.out;
+            if facts.checkpoint_due && finished {
+                assert_eq!(next(Lane::Clean, facts), Action::Checkpoint, "{facts:?}");
+            }
+            if facts.stranded && facts.internal_takes {
+                let action = next(Lane::Release, facts);
+                let first = [Action::Release, Action::ReleaseStrays, Action::TakeBack];
+                assert!(first.contains(&action), "{facts:?}");
+            }
+        });
+    }
+
+    /// With enough segments free there is upkeep alone.
+    #[test]
+    fn in_order_it_rests() {
+        all(|facts| {
+            let due = facts.checkpoint_due || facts.unprotected.is_some();
+            let upkeep = facts.recovery != Recovery::Finished || due;
+            if facts.state() == State::Ok && !upkeep {
+                assert_eq!(next(Lane::Clean, facts), Action::Rest, "{facts:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn each_state_is_met() {
+        let (mut states, mut actions) = (Vec::new(), Vec::new());
+        all(|facts| {
+            if !states.contains(&facts.state()) {
+                states.push(facts.state());
+            }
+            for lane in [Lane::Release, Lane::Clean] {
+                let action = next(lane, facts);
+                if !actions.contains(&action) {
+                    actions.push(action);
+                }
+            }
+        });
+        // `GiveUp` for each of two floors, `Clean` for each of two reasons.
+        assert_eq!((states.len(), actions.len()), (4, 14), "{states:?} {actions:?}");
+    }
+}
