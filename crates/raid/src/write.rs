@@ -187,7 +187,7 @@ impl Volume {
         let id = record::RecordId { device: furrow_log::Uuid::NIL, ..id };
         let page = record::seal(&id, entry.as_bytes(), &self.0.pages).remove(0);
         if self.has(RaidDefect::TrimWithoutRecord) {
-            self.forget(block, count);
+            self.unmap(block, count);
             return Ok(());
         }
         let call = Call::pinning(pins);
@@ -204,5 +204,61 @@ impl Volume {
     /// As [`Volume::write`].
     pub async fn write_zeroes(&self, block: u64, count: u64, fua: bool) -> Result<()> {
         self.trim(block, count, fua).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// The stages in their order, with their sources.
+    const STAGES: [(&str, &str); 7] = [
+        ("router", include_str!("write/router.rs")),
+        ("stripe", include_str!("write/stripe.rs")),
+        ("segment", include_str!("write/segment.rs")),
+        ("flight", include_str!("write/flight.rs")),
+        ("open", include_str!("write/open.rs")),
+        ("encode", include_str!("write/encode.rs")),
+        ("item", include_str!("write/item.rs")),
+    ];
+
+    /// The names of functions that a source defines outside its tests.
+    fn functions(source: &str) -> Vec<&str> {
+        let source = source.split("#[cfg(test)]").next().unwrap();
+        let after = source.split("fn ").skip(1);
+        after.filter_map(|rest| rest.split(['(', '<']).next()).collect()
+    }
+
+    /// What stages name or call of stages before them.
+    fn upward(stages: &[(&str, &str)]) -> Vec<String> {
+        let mut found = Vec::new();
+        for (at, (stage, source)) in stages.iter().enumerate() {
+            let source = source.split("#[cfg(test)]").next().unwrap();
+            let below: Vec<&str> = stages[at..].iter().flat_map(|(_, s)| functions(s)).collect();
+            for (earlier, text) in &stages[..at] {
+                if source.contains(&format!("write::{earlier}")) {
+                    found.push(format!("{stage} names {earlier}"));
+                }
+                for name in functions(text).into_iter().filter(|name| !below.contains(name)) {
+                    let calls = [format!(".{name}("), format!(" {name}(")];
+                    if calls.iter().any(|call| source.contains(call)) {
+                        found.push(format!("{stage} calls {name} of {earlier}"));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn stages_call_only_those_after_them() {
+        assert_eq!(upward(&STAGES), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_call_of_an_earlier_stage_is_noticed() {
+        let first = ("first", "pub(crate) fn begin(&self) {}");
+        let named = upward(&[first, ("second", "use crate::write::first::A;")]);
+        assert_eq!(named, ["second names first"]);
+        let called = upward(&[first, ("second", "fn end(&self) { self.begin(); }")]);
+        assert_eq!(called, ["second calls begin of first"]);
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct Flight {
 
 impl WriteObserver for Flight {
     fn on_complete(self: Rc<Self>, chunk: u32, at: Result<u32>) {
-        let (volume, index) = (&self.volume, self.drive(chunk));
+        let (volume, index) = (&self.volume, self.member_of(chunk));
         match at {
             Ok(at) => {
                 self.there.set(self.there.get() | 1 << chunk);
@@ -79,7 +79,7 @@ impl Flight {
         }
     }
 
-    fn drive(&self, chunk: u32) -> u32 {
+    fn member_of(&self, chunk: u32) -> u32 {
         self.volume.0.shape.placement.drive(self.number, chunk)
     }
 
@@ -108,7 +108,7 @@ impl Flight {
             if let Some(cover) = cover {
                 // What nothing lists is not there.
                 let (listed, failed) = cover.wait().await;
-                let has = |c: u32| listed >> self.drive(c) & 1;
+                let has = |c: u32| listed >> self.member_of(c) & 1;
                 let all = (0..placement.n).fold(0, |set, c| set | has(c) << c);
                 self.there.set(self.there.get() & all);
                 self.broken.set(self.broken.get() | failed);
@@ -293,7 +293,7 @@ impl Volume {
                     self.0.segments.borrow_mut()[open.slot as usize].needed = next;
                     // In this stretch: a checkpoint's snapshot shows the record and what it did, or
                     // neither.
-                    self.forget(item.identity.lba, item.trimmed);
+                    self.unmap(item.identity.lba, item.trimmed);
                 }
                 _ => {}
             }
@@ -301,7 +301,7 @@ impl Volume {
         stripe.tell(place);
     }
 
-    pub(crate) fn forget(&self, block: u64, count: u64) {
+    pub(crate) fn unmap(&self, block: u64, count: u64) {
         if !self.0.lost_blocks.is_empty() {
             self.0.lost_blocks.remove(block..block + count);
         }
