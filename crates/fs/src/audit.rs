@@ -49,7 +49,8 @@ impl Core {
         self.audit_table_zones()?;
         // A mount that writes nothing never opens heads and logs.
         if !self.options.read_only {
-            self.audit_heads(true)?;
+            self.audit_heads()?;
+            self.audit_open_superzones(true)?;
             self.audit_logs()?;
             self.alloc.zones.audit()?;
             self.writer.audit()?;
@@ -64,7 +65,7 @@ impl Core {
     }
 
     /// What each structure holds of itself.
-    fn audit_own(&self) -> Result<()> {
+    pub(crate) fn audit_own(&self) -> Result<()> {
         self.tree.cache.audit()?;
         self.tables.nat.audit("NAT")?;
         self.alloc.sit.audit("SIT")?;

@@ -16,6 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Where checkpoints and tables are.
+///
+/// Invariants:
+/// - `id` is the newest durable checkpoint that the pool knows.
+/// - The ring's zone in use holds something.
 #[derive(Clone, Default)]
 pub(crate) struct CheckpointState {
     /// Newest durable checkpoint.
@@ -40,6 +44,11 @@ pub(crate) struct CheckpointState {
 }
 
 /// Where the sync log is.
+///
+/// Invariants:
+/// - `next` is where the writer stands in the zones of `half`.
+/// - A half with anything written since its reset is used.
+/// - An fsync waits for a record only while a record is in flight.
 #[derive(Default)]
 pub(crate) struct SyncLog {
     /// Half written now.

@@ -63,7 +63,6 @@ pub mod tree;
 pub mod types;
 
 pub use clean::{CleanOptions, CleanReport, GcOptions};
-pub use durability::recover::STEPS as MOUNT_STEPS;
 pub use fsck::dump;
 pub use fsck::{FINDINGS_MAX, Finding, FsckOptions, FsckReport, FsckStatistics, fsck};
 pub use furrow_log::victim::Policy as VictimPolicy;

@@ -86,6 +86,11 @@ enum Use {
 }
 
 /// The zones of the tables.
+///
+/// Invariants:
+/// - A zone that a table page lies in, or that a log writes, is not empty; an empty one has nothing
+///   written since its reset.
+/// - `superzones` are in use for tables in the pool.
 #[derive(Default)]
 pub(crate) struct TableZones {
     zones: BTreeMap<ZoneId, Use>,

@@ -133,7 +133,8 @@ impl Core {
         }
         let total = self.alloc.valid_by_superzone().map(|(_, valid)| u64::from(valid)).sum();
         same(format_args!("space.valid"), total, self.alloc.valid())?;
-        self.audit_heads(false)?;
+        self.audit_heads()?;
+        self.audit_open_superzones(false)?;
         self.audit_logs()
     }
 }

@@ -237,6 +237,11 @@ impl NameOp {
 }
 
 /// The operations since the last durable checkpoint.
+///
+/// Invariants:
+/// - `first ≤ logged ≤ next`.
+/// - `bytes` is the length of all items, `unlogged` that of those from `logged` on.
+/// - A carried file belongs to an operation that no record tells of.
 #[derive(Default)]
 pub(crate) struct NamespaceLog {
     /// Encoded items; the first has number `first`.

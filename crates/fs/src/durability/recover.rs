@@ -1,4 +1,4 @@
-//! Mount and recovery, as a list of steps (see [`STEPS`]).
+//! Mount and recovery: what the steps do that `steps` lists and runs.
 //!
 //! The last whole checkpoint says everything but what the sync log adds. Records are read in
 //! order and cut at the first that is missing, torn, void, or depends on a write that did not
@@ -8,12 +8,13 @@
 
 pub(crate) mod read;
 pub(crate) mod replay;
+mod steps;
 pub(crate) mod sync_scan;
 
-use read::{Found, find, tables};
+use read::Found;
 pub(crate) use read::{report, written};
-use replay::replay;
-use sync_scan::{SyncScan, scan_sync_log};
+pub(crate) use steps::mount;
+use sync_scan::SyncScan;
 
 use crate::alloc::Allocator;
 use crate::alloc::heads::Head;
@@ -40,76 +41,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
-/// The steps of a mount, in order, as they appear in the trace.
-pub const STEPS: &[&str] = &[
-    "superblock",
-    "newest whole checkpoint",
-    "tables by extent",
-    "sync records, cut at the first that does not hold",
-    "checkpoint that names the cut, of a new epoch",
-    "zones nothing refers to are reset",
-    "lagging zones padded",
-    "sync records replayed",
-    "orphans removed",
-    "checkpoint",
-];
-
 /// Commands that keep a zone's dies busy, where it is on many.
 const PIECES: u32 = 4;
 /// Hardware queues zones are spread over.
 const QUEUES: u16 = 8;
-
-/// Mounts the file system on `device`.
-pub(crate) async fn mount(
-    rt: &Rt,
-    device: Rc<dyn ZonedDevice>,
-    options: MountOptions,
-) -> Result<Rc<Inner>> {
-    let pages = Pool::new(options.cache_pages.min(65_536));
-    let found = find(&*device, &pages).await?;
-    trace(rt, 1);
-    let unknown = found.layout.ro_compat & !crate::format::RO_COMPAT_KNOWN;
-    if unknown != 0 && !options.read_only {
-        let message = format!(
-            "{}: the file system has features {unknown:#x} that this version can only read: mount \
-             it read-only",
-            device.name()
-        );
-        return Err(Error::new(ErrorKind::WrongFormat, message));
-    }
-    check_heads(&*device, &found)?;
-    let scan =
-        scan_sync_log(&*device, &found, &pages, options.variant.has(FsDefect::SkippedRecord))
-            .await?;
-    let deltas = delta_layouts(device.geometry(), &found.layout, &options)?;
-    let (nat, sit) = tables(&*device, &found, &pages, &deltas).await?;
-    trace(rt, 3);
-    let inner = assemble(rt, device, options, &found, &scan, (nat, sit), pages, deltas)?;
-    if inner.core.borrow().options.read_only {
-        replay(&inner, scan.records, &mut BTreeMap::new()).await?;
-        return Ok(inner);
-    }
-    prepare_drive(&inner, &found, &scan).await?;
-    let mut owners = BTreeMap::new();
-    // Padding needs the owners replay finds, and replay nothing that padding does.
-    let chains = scan.chains;
-    replay(&inner, scan.records, &mut owners).await?;
-    inner.core.borrow_mut().limit_nodes();
-    trace(rt, 7);
-    reopen_superzones(&inner, &found, &chains, &owners).await?;
-    trace(rt, 6);
-    reap_orphans(&inner).await?;
-    trace(rt, 8);
-    inner.core.borrow_mut().checkpoint.forced = true;
-    inner.survive_failures();
-    inner.checkpoint(false).await?;
-    trace(rt, 9);
-    inner.resume_merge();
-    inner.start_commits();
-    inner.core.borrow_mut().note_closed_zones(&found.reports);
-    inner.start_cleaning();
-    Ok(inner)
-}
 
 /// What a checkpoint says was written before it must have been: it waited for that.
 pub(crate) fn check_heads(device: &dyn ZonedDevice, found: &Found) -> Result<()> {
@@ -137,10 +72,6 @@ pub(crate) fn check_heads(device: &dyn ZonedDevice, found: &Found) -> Result<()>
         }
     }
     Ok(())
-}
-
-fn trace(rt: &Rt, step: u64) {
-    rt.trace(&[0x6d_6f75_6e74, step]);
 }
 
 /// The delta logs of a drive.
@@ -286,8 +217,12 @@ pub(crate) fn assemble(
     Ok(Rc::new(Inner::new(core)))
 }
 
-/// Writes the checkpoint that names the cut, then empties what nothing refers to.
-pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) -> Result<()> {
+/// Writes a copy of the checkpoint that names the replay end, of a new epoch.
+pub(crate) async fn name_replay_end(
+    inner: &Rc<Inner>,
+    found: &Found,
+    scan: &SyncScan,
+) -> Result<()> {
     let (pool, writer, layout) = {
         let core = inner.core.borrow();
         (core.alloc.zones.clone(), core.writer.clone(), core.layout.clone())
@@ -321,14 +256,25 @@ pub(crate) async fn prepare_drive(inner: &Rc<Inner>, found: &Found, scan: &SyncS
         core.checkpoint.id = id;
         pool.checkpoint_durable(id);
     }
-    trace(&inner.rt, 4);
+    Ok(())
+}
+
+/// Empties what neither the checkpoint nor a record refers to: it may hold permits.
+pub(crate) async fn reset_stale_zones(
+    inner: &Rc<Inner>,
+    found: &Found,
+    scan: &SyncScan,
+) -> Result<()> {
+    let (pool, id) = {
+        let core = inner.core.borrow();
+        (core.alloc.zones.clone(), core.checkpoint.id)
+    };
     finish_sync_zones(inner, found, scan).await?;
     let stale = stale_zones(inner, found, scan);
     inner.release_tables(id, stale.2).await?;
     inner.release(id, &stale.0, stale.1).await?;
     inner.core.borrow_mut().delta_released();
     pool.adopt_reports(&found.reports);
-    trace(&inner.rt, 5);
     Ok(())
 }
 

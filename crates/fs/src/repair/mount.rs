@@ -16,7 +16,8 @@ use crate::durability::recover::replay::{
 };
 use crate::durability::recover::sync_scan::{Record, scan_sync_log};
 use crate::durability::recover::{
-    assemble, check_heads, delta_layouts, prepare_drive, reopen_superzones, report, written,
+    assemble, check_heads, delta_layouts, name_replay_end, reopen_superzones, report,
+    reset_stale_zones, written,
 };
 use crate::format::{NatEntry, SummaryEntry};
 use crate::fsck::FsckReport;
@@ -72,7 +73,8 @@ pub(super) async fn mount(
     let ring = ["superblock", "checkpoint"];
     inner.core.borrow_mut().checkpoint.leave_ring =
         before.findings.iter().any(|finding| ring.contains(&finding.structure));
-    prepare_drive(&inner, &found, &scan).await?;
+    name_replay_end(&inner, &found, &scan).await?;
+    reset_stale_zones(&inner, &found, &scan).await?;
     let chains = std::mem::take(&mut scan.chains);
     replay(&inner, scan.records, &mut owners, log).await?;
     inner.core.borrow_mut().limit_nodes();

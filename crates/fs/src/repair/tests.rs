@@ -139,6 +139,8 @@ async fn damaged(
     let fs = Fs::mount(rt, device.clone(), quietly()).await?;
     populate(&fs).await?;
     let before = tree(&fs).await?;
+    // What the test damages in memory must reach the drive.
+    fs.0.core.borrow_mut().sound = false;
     let blocks = damage(fs.0.clone(), fs.clone()).await?;
     fs.0.core.borrow_mut().checkpoint.forced = true;
     fs.unmount().await?;

@@ -24,6 +24,10 @@ impl Entry for NatEntry {}
 impl Entry for SitEntry {}
 
 /// One table.
+///
+/// Invariants:
+/// - `resident` is the number of table pages in memory.
+/// - Dirty entries, and pages that are stale or to be merged, are in memory.
 pub(crate) struct Table<E> {
     per_table_page: u32,
     len: u32,
@@ -248,6 +252,12 @@ impl<E: Entry> Table<E> {
 
 /// Node ids: which are free. The lowest is taken first, so that few table pages are in use. An id
 /// freed becomes free for use only after the next checkpoint.
+///
+/// Invariants:
+/// - `count` is the number of bits in `used`.
+/// - `free` is the number of clear bits below `limit`, but for id 0.
+/// - An id that waits is used, waits once, and has no NAT entry; any other used id has one.
+/// - No free id is below `next`, but for those that are held.
 pub(crate) struct NodeIds {
     used: Vec<u64>,
     len: u32,

@@ -198,6 +198,12 @@ struct Family {
 }
 
 /// The cache; see the module's header.
+///
+/// Invariants:
+/// - `index` names each slot in use once; a slot is in use or in `free`.
+/// - `dirty_data` and `dirty_nodes` are the slots whose entry is dirty.
+/// - The eviction list holds the entries that can be evicted, and `evictable` counts them.
+/// - `nodes`, `shared` and `families` count slots; `out` is at least the writes of all slots.
 pub struct Cache {
     capacity: usize,
     index: Map<Key, u32>,

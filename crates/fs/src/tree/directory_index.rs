@@ -103,6 +103,9 @@ fn place(block: u32, offset: u16) -> u32 {
 }
 
 /// What is known of directories; see the module's header.
+///
+/// Invariants:
+/// - `bytes` is what the indexes of all directories take.
 pub(crate) struct DirectoryIndexes {
     of: BTreeMap<u32, Index>,
     bytes: usize,

@@ -1,0 +1,310 @@
+//! The steps of a mount: one table, executed in its order.
+//!
+//! [`mount`] runs [`STEPS`] one after the other and notes each in the trace. What a step has found
+//! or made is kept in [`Mount`] for those behind it. When a step is done, its audit compares what
+//! it left in memory. An audit of a step looks at accounts of the engine alone: what a damaged
+//! medium says may contradict itself, and is checked where it is read.
+
+use super::read::{Found, find, tables};
+use super::replay::replay;
+use super::sync_scan::{SyncScan, scan_sync_log};
+use super::{
+    assemble, check_heads, delta_layouts, name_replay_end, reap_orphans, reopen_superzones,
+    reset_stale_zones,
+};
+use crate::accounts::{at_most, holds};
+use crate::core::{Core, Inner};
+use crate::format::{NatEntry, SitEntry, SummaryEntry};
+use crate::tables::table::Table;
+use crate::types::MountOptions;
+use furrow_log::delta::DeltaLayout;
+use furrow_policy::FsDefect;
+use furrow_rt::{Pool, Rt};
+use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// A step under way.
+type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+/// A step of a mount.
+pub(crate) struct Step {
+    /// What it brings.
+    pub(crate) name: &'static str,
+    /// A mount for reading leaves it out.
+    writes: bool,
+    run: for<'a> fn(&'a mut Mount) -> Running<'a>,
+    audit: fn(&Mount) -> Result<()>,
+}
+
+/// The steps of a mount, in order.
+pub(crate) const STEPS: &[Step] = &[
+    Step {
+        name: "Newest whole checkpoint",
+        writes: false,
+        run: |mount| Box::pin(mount.read_checkpoint()),
+        audit: |_| Ok(()),
+    },
+    Step {
+        name: "Sync records that count",
+        writes: false,
+        run: |mount| Box::pin(mount.scan()),
+        audit: Mount::audit_scan,
+    },
+    Step {
+        name: "Tables by extent",
+        writes: false,
+        run: |mount| Box::pin(mount.read_tables()),
+        audit: Mount::audit_tables,
+    },
+    Step {
+        name: "State in memory",
+        writes: false,
+        run: |mount| Box::pin(mount.assemble()),
+        audit: |mount| mount.audit(Core::audit_own),
+    },
+    Step {
+        name: "Checkpoint that names the replay end",
+        writes: true,
+        run: |mount| Box::pin(mount.name_replay_end()),
+        audit: |mount| mount.audit(Core::audit_durable_checkpoint),
+    },
+    Step {
+        name: "Zones nothing refers to are reset",
+        writes: true,
+        run: |mount| Box::pin(mount.reset_stale_zones()),
+        audit: |mount| mount.audit(Core::audit_logs),
+    },
+    Step {
+        name: "Sync records replayed",
+        writes: false,
+        run: |mount| Box::pin(mount.replay()),
+        audit: Mount::audit_replay,
+    },
+    Step {
+        name: "Superzones reopened",
+        writes: true,
+        run: |mount| Box::pin(mount.reopen_superzones()),
+        audit: |mount| mount.audit(Core::audit_heads),
+    },
+    Step {
+        name: "Orphans freed",
+        writes: true,
+        run: |mount| Box::pin(mount.free_orphans()),
+        audit: |mount| mount.audit(Core::audit_own),
+    },
+    Step {
+        name: "Checkpoint of what was recovered",
+        writes: true,
+        run: |mount| Box::pin(mount.checkpoint()),
+        audit: |mount| mount.audit(Core::audit_logs),
+    },
+    Step {
+        name: "Background work",
+        writes: true,
+        run: |mount| Box::pin(mount.start_background_work()),
+        audit: |_| Ok(()),
+    },
+];
+
+/// The tables as they were read, and where their deltas go.
+type Tables = ((Table<NatEntry>, Table<SitEntry>), Vec<DeltaLayout>);
+
+/// A mount under way: what its steps have found and made so far.
+pub(crate) struct Mount {
+    rt: Rt,
+    device: Rc<dyn ZonedDevice>,
+    options: MountOptions,
+    pages: Pool,
+    found: Option<Found>,
+    scan: Option<SyncScan>,
+    tables: Option<Tables>,
+    inner: Option<Rc<Inner>>,
+    /// Owners of the blocks that the replay brought in.
+    owners: BTreeMap<u32, SummaryEntry>,
+}
+
+/// Mounts the file system on `device`.
+pub(crate) async fn mount(
+    rt: &Rt,
+    device: Rc<dyn ZonedDevice>,
+    options: MountOptions,
+) -> Result<Rc<Inner>> {
+    let mut mount = Mount {
+        rt: rt.clone(),
+        device,
+        pages: Pool::new(options.cache_pages.min(65_536)),
+        options,
+        found: None,
+        scan: None,
+        tables: None,
+        inner: None,
+        owners: BTreeMap::new(),
+    };
+    for (number, step) in (0..).zip(STEPS) {
+        if step.writes && mount.options.read_only {
+            continue;
+        }
+        (step.run)(&mut mount).await?;
+        (step.audit)(&mount).map_err(|error| error.at(format!("mount: {}", step.name)))?;
+        rt.trace(&[0x6d_6f75_6e74, number]);
+    }
+    mount.inner.ok_or_else(|| too_early("the state in memory"))
+}
+
+/// What a step needs is not there yet: the table's order is wrong.
+fn too_early(what: &str) -> Error {
+    Error::new(ErrorKind::Internal, format!("mount: a step needs {what} too early"))
+}
+
+impl Mount {
+    fn found(&self) -> Result<&Found> {
+        self.found.as_ref().ok_or_else(|| too_early("the checkpoint"))
+    }
+
+    fn sync_scan(&self) -> Result<&SyncScan> {
+        self.scan.as_ref().ok_or_else(|| too_early("the sync records"))
+    }
+
+    fn inner(&self) -> Result<Rc<Inner>> {
+        self.inner.clone().ok_or_else(|| too_early("the state in memory"))
+    }
+
+    fn audit(&self, audit: fn(&Core) -> Result<()>) -> Result<()> {
+        audit(&self.inner()?.core.borrow())
+    }
+
+    async fn read_checkpoint(&mut self) -> Result<()> {
+        let found = find(&*self.device, &self.pages).await?;
+        let unknown = found.layout.ro_compat & !crate::format::RO_COMPAT_KNOWN;
+        if unknown != 0 && !self.options.read_only {
+            let message = format!(
+                "{}: the file system has features {unknown:#x} that this version can only read: \
+                 mount it read-only",
+                self.device.name()
+            );
+            return Err(Error::new(ErrorKind::WrongFormat, message));
+        }
+        check_heads(&*self.device, &found)?;
+        self.found = Some(found);
+        Ok(())
+    }
+
+    async fn scan(&mut self) -> Result<()> {
+        let skip = self.options.variant.has(FsDefect::SkippedRecord);
+        let scan = scan_sync_log(&*self.device, self.found()?, &self.pages, skip).await?;
+        self.scan = Some(scan);
+        Ok(())
+    }
+
+    fn audit_scan(&self) -> Result<()> {
+        let (found, scan) = (self.found()?, self.sync_scan()?);
+        let first = found.image.body.sync_sequence.get();
+        at_most(format_args!("first sync record of the checkpoint"), scan.replay_end, first)?;
+        at_most(format_args!("heads of the checkpoint"), scan.chains.len(), found.image.heads.len())
+    }
+
+    async fn read_tables(&mut self) -> Result<()> {
+        let found = self.found()?;
+        let deltas = delta_layouts(self.device.geometry(), &found.layout, &self.options)?;
+        let read = tables(&*self.device, found, &self.pages, &deltas).await?;
+        self.tables = Some((read, deltas));
+        Ok(())
+    }
+
+    fn audit_tables(&self) -> Result<()> {
+        let Some(((nat, sit), _)) = &self.tables else { return Err(too_early("the tables")) };
+        nat.audit("NAT")?;
+        sit.audit("SIT")
+    }
+
+    async fn assemble(&mut self) -> Result<()> {
+        let (tables, deltas) = self.tables.take().ok_or_else(|| too_early("the tables"))?;
+        let (device, options) = (self.device.clone(), self.options.clone());
+        let (found, scan) = (self.found()?, self.sync_scan()?);
+        let pages = self.pages.clone();
+        let inner = assemble(&self.rt, device, options, found, scan, tables, pages, deltas)?;
+        self.inner = Some(inner);
+        Ok(())
+    }
+
+    async fn name_replay_end(&mut self) -> Result<()> {
+        name_replay_end(&self.inner()?, self.found()?, self.sync_scan()?).await
+    }
+
+    async fn reset_stale_zones(&mut self) -> Result<()> {
+        reset_stale_zones(&self.inner()?, self.found()?, self.sync_scan()?).await
+    }
+
+    /// Before superzones are reopened: padding needs the owners that replay finds, and replay
+    /// nothing that padding does.
+    async fn replay(&mut self) -> Result<()> {
+        let inner = self.inner()?;
+        let scan = self.scan.as_mut().ok_or_else(|| too_early("the sync records"))?;
+        let records = std::mem::take(&mut scan.records);
+        replay(&inner, records, &mut self.owners).await?;
+        if !self.options.read_only {
+            inner.core.borrow_mut().limit_nodes();
+        }
+        Ok(())
+    }
+
+    fn audit_replay(&self) -> Result<()> {
+        let inner = self.inner()?;
+        let core = inner.core.borrow();
+        let over = !core.replaying && core.removed.is_empty();
+        holds(over, format_args!("Core::replaying"), "the end of the replay")?;
+        core.audit_own()
+    }
+
+    async fn reopen_superzones(&mut self) -> Result<()> {
+        let (inner, found, scan) = (self.inner()?, self.found()?, self.sync_scan()?);
+        reopen_superzones(&inner, found, &scan.chains, &self.owners).await
+    }
+
+    async fn free_orphans(&mut self) -> Result<()> {
+        reap_orphans(&self.inner()?).await
+    }
+
+    async fn checkpoint(&mut self) -> Result<()> {
+        let inner = self.inner()?;
+        inner.core.borrow_mut().checkpoint.forced = true;
+        inner.survive_failures();
+        inner.checkpoint(false).await
+    }
+
+    async fn start_background_work(&mut self) -> Result<()> {
+        let (inner, found) = (self.inner()?, self.found()?);
+        {
+            let core = &mut *inner.core.borrow_mut();
+            core.sound = cfg!(debug_assertions) && core.audit().is_ok();
+        }
+        inner.resume_merge();
+        inner.start_commits();
+        inner.core.borrow_mut().note_closed_zones(&found.reports);
+        inner.start_cleaning();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::STEPS;
+
+    /// The design page names the steps as the code runs them.
+    #[test]
+    fn the_design_page_has_the_steps_in_their_order() {
+        let page = include_str!("../../../../../docs/design/file-system.md");
+        let (_, section) = page.split_once("\n## Recovery\n").expect("a section on recovery");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let said = section.lines().filter_map(|line| {
+            let (number, rest) = line.split_once(". **")?;
+            number.parse::<u32>().ok()?;
+            Some(rest.split_once(".**")?.0)
+        });
+        let steps: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+        assert_eq!(said.collect::<Vec<_>>(), steps);
+    }
+}
