@@ -20,7 +20,7 @@ use std::rc::Rc;
 const ERRORS_MAX: u32 = 8;
 /// Operations of a client after which all accounts of the engine are compared, not only those that
 /// changed: comparing all each time doubles the time of a run.
-const AUDIT_ALL_EVERY: u32 = 8;
+const AUDIT_ALL_EVERY: u32 = 16;
 
 /// Where clients of a run write what they did.
 pub type SharedHistory = Rc<RefCell<History>>;

@@ -207,7 +207,7 @@ pub struct Recovered {
 /// # Errors
 /// Says what the contract does not allow.
 pub async fn check(fs: &Fs, expected: &Expected) -> Result<Recovered, Trouble> {
-    fs.audit().map_err(wrong("before it was looked at"))?;
+    fs.audit_changed().map_err(wrong("before it was looked at"))?;
     let observed = observe(fs).await?;
     fs.audit().map_err(wrong("after it was looked at"))?;
     let Names { matching, prefixes } = expected.check_names(&observed)?;

@@ -254,7 +254,7 @@ impl Mount {
     fn audit_replay(&self) -> Result<()> {
         let inner = self.inner()?;
         let core = inner.core.borrow();
-        let over = !core.replaying && core.removed.is_empty();
+        let over = !core.replaying && core.tree.removed.is_empty();
         holds(over, format_args!("Core::replaying"), "the end of the replay")?;
         core.audit_own()
     }
