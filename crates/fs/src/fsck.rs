@@ -166,18 +166,7 @@ impl Fsck {
     fn new(device: Rc<dyn ZonedDevice>, options: FsckOptions) -> Result<Fsck> {
         let geometry = device.geometry().clone();
         BlockAddr::check(&geometry).map_err(|error| error.at(device.name()))?;
-        let reports = device
-            .report(ZoneId(0), geometry.zones)
-            .map_err(|status| Error::device(&device.name(), "report zones", status))?;
-        if reports.len() != geometry.zones as usize {
-            let message = format!(
-                "{}: {} of {} zones reported",
-                device.name(),
-                reports.len(),
-                geometry.zones
-            );
-            return Err(Error::new(ErrorKind::Io, message));
-        }
+        let reports = furrow_log::survey::reports(&*device)?;
         let report = FsckReport::default();
         Ok(Fsck { device, geometry, reports, pages: Pool::new(1024), options, report })
     }

@@ -11,11 +11,11 @@ use crate::types::{Kind, MkfsOptions, MkfsReport, Time};
 use furrow_log::BlockAddr;
 use furrow_log::delta::{DeltaLayout, DeltaLog, Extent};
 use furrow_log::format::Descriptor;
-use furrow_log::pool::{ReleaseProof, SuperzoneState, ZonePool, describe};
+use furrow_log::pool::{SuperzoneState, ZonePool, describe};
 use furrow_log::record::{RecordId, Uuid, blocks_for, crc32c, peek, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind, Order, Writer};
 use furrow_rt::{Pool, Rt};
-use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneState, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::rc::Rc;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -110,15 +110,13 @@ fn broken(state: ZoneState) -> bool {
 /// Resets every zone that is not empty. A stale write pointer would spoil a later mount.
 async fn empty(writer: &Writer) -> Result<()> {
     let device = writer.device().clone();
-    // A pool without superzones: zones are released one by one, by the one path that resets.
-    let pool = ZonePool::new(writer, &[], 1)?;
-    for zone in report(&*device)? {
-        let conventional = device.geometry().is_conventional(zone.zone);
-        if !conventional && !broken(zone.state) && zone.state != ZoneState::Empty {
-            pool.release_zone(zone.zone, ReleaseProof::by(0)).await?;
-        }
-    }
-    Ok(())
+    let geometry = device.geometry();
+    let holds = |zone: &ZoneReport| {
+        let conventional = geometry.is_conventional(zone.zone);
+        !conventional && !broken(zone.state) && zone.state != ZoneState::Empty
+    };
+    let used: Vec<ZoneId> = report(&*device)?.iter().filter(|r| holds(r)).map(|r| r.zone).collect();
+    ZonePool::wipe(writer, used.into_iter()).await
 }
 
 /// Writes the root directory, its table entries and the first checkpoint.

@@ -62,8 +62,9 @@ impl Store {
         let zones = &self.0.zones;
         let empty: Vec<ZoneId> = zones.emptied();
         if !empty.is_empty() {
+            let Some(durable) = zones.pool.durable() else { return Ok(false) };
             for zone in empty {
-                zones.release(zone, zones.pool.durable_checkpoint()).await?;
+                zones.release(zone, &durable).await?;
             }
             return Ok(true);
         }
@@ -134,7 +135,11 @@ impl Store {
         }
         self.join_group_commit(None).await?;
         self.count(|counters| counters.cleaned += 1);
-        self.0.zones.release(victim, self.0.zones.pool.durable_checkpoint()).await
+        let durable = self.0.zones.pool.durable();
+        match durable {
+            Some(durable) => self.0.zones.release(victim, &durable).await,
+            None => Ok(()),
+        }
     }
 
     /// An extent of a file in a zone, or one with its checksums there.

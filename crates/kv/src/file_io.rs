@@ -366,7 +366,7 @@ impl Store {
         let writer = &self.0.zones.writer;
         self.0.zones.abandon(zone);
         writer.drained(zone).await;
-        self.flush().await?;
+        self.flush(self.0.zones.pool.snapshot()).await?;
         match writer.finish(zone).await {
             Ok(()) => Ok(()),
             Err(error) => self.give_up_zone(zone, &error),

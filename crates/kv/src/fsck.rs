@@ -12,13 +12,14 @@ use crate::file::{Extent, FileId, Sums};
 use crate::format::{PATH_MAX, kind};
 use crate::inspect::{PIECE, identify, name_of, places, read_sums, wrong_content};
 use crate::namespace::Node;
-use crate::recovery::{Replay, is_written, reports_of};
+use crate::recovery::{Replay, is_written};
 use crate::ring_scan::{
     Superblock, find_ring, may_be_newer, none_found, offline_beginning, superblock_of,
 };
 use furrow_log::address::{blocks_per_zone, blocks_written};
 use furrow_log::record::{self, RecordHeader, Uuid, crc32c};
 use furrow_log::ring::{RingZones, is_offline, read_half};
+use furrow_log::survey;
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
 use furrow_rt::Pool;
 use furrow_zone::{ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
@@ -156,7 +157,7 @@ struct Check<'a> {
 /// not say how its zones are. Everything else is in the report.
 pub async fn check(device: &dyn ZonedDevice, options: &CheckOptions) -> Result<CheckReport> {
     BlockAddr::check(device.geometry()).map_err(|error| error.at(device.name()))?;
-    let reports = reports_of(device)?;
+    let reports = survey::reports(device)?;
     let pages = Pool::new(2 * PIECE as usize);
     let mut check = Check { device, options, reports, pages, report: CheckReport::default() };
     check.run().await?;

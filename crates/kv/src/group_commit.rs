@@ -13,7 +13,7 @@ use crate::format::{INCOMPAT_HOLES, INCOMPAT_ROLES, SuperblockBody, flag, kind};
 use crate::namespace::Node;
 use crate::store::{Inner, Store};
 use furrow_log::budget::Class;
-use furrow_log::pool::ReleaseProof;
+use furrow_log::pool::{DurableSnapshot, Snapshot};
 use furrow_log::record::{RecordId, blocks_for};
 use furrow_log::ring::empty_zone;
 use furrow_log::writer::Failure;
@@ -153,8 +153,11 @@ impl Store {
         let number = inner.round.get() + 1;
         inner.round.set(number);
         inner.retiring.borrow_mut().append(&mut inner.retired.borrow_mut());
+        let snapshot = inner.zones.pool.snapshot();
         if self.has(StoreDefect::EarlyReset) {
-            self.apply_commit(number - 1, Vec::new())?;
+            // Of the round before: this one is not written yet.
+            let before = inner.zones.pool.durable();
+            before.map_or(Ok(()), |before| self.apply_commit(&before, Vec::new()))?;
         }
         let mut wanted = std::mem::take(&mut *round.files.borrow_mut());
         wanted.append(&mut inner.must_commit.borrow_mut());
@@ -189,17 +192,19 @@ impl Store {
                 break;
             }
         }
-        self.flush().await?;
-        self.apply_commit(number, views)?;
+        let durable = self.flush(snapshot).await?;
+        self.apply_commit(&durable, views)?;
         Ok(())
     }
 
-    pub(crate) async fn flush(&self) -> Result<()> {
-        if self.has(StoreDefect::SkippedFlush) {
-            return Ok(());
+    pub(crate) async fn flush(&self, snapshot: Snapshot) -> Result<DurableSnapshot> {
+        if self.has(StoreDefect::SkippedFlush)
+            && let Some(before) = self.0.zones.pool.durable()
+        {
+            return Ok(before);
         }
         // What a drive lost that failed a flush is unknown: nothing can be made durable any more.
-        self.0.zones.writer.flush().await.map_err(|error| self.die(&error))
+        snapshot.flushed().await.map_err(|error| self.die(&error))
     }
 
     /// Adds an entry of each file as it is now; answers what they say.
@@ -336,7 +341,7 @@ impl Store {
                 break (bodies, views);
             }
         };
-        self.flush().await?;
+        self.flush(inner.zones.pool.snapshot()).await?;
         self.begin_half(bodies).await?;
         self.debug_audit()?;
         Ok(views)
@@ -344,27 +349,27 @@ impl Store {
 
     /// Writes superblock and snapshot to a half of the ring that begins, and empties the others
     /// when they are durable. Where a zone fails, to another.
-    pub(crate) async fn begin_half(&self, bodies: Vec<Vec<u8>>) -> Result<()> {
+    pub(crate) async fn begin_half(&self, bodies: Vec<Vec<u8>>) -> Result<DurableSnapshot> {
+        let snapshot = self.0.zones.pool.snapshot();
         let holes = loop {
             match self.write_half(&bodies).await {
                 Ok(holes) => break holes,
                 Err(error) => self.end_half(&error, false).await?,
             }
         };
-        self.flush().await?;
-        self.empty_old().await?;
+        let durable = self.flush(snapshot).await?;
+        self.empty_old(&durable).await?;
         self.0.forgotten.borrow_mut().told = holes;
-        Ok(())
+        Ok(durable)
     }
 
     /// Empties what earlier halves of the ring had.
-    async fn empty_old(&self) -> Result<()> {
+    async fn empty_old(&self, durable: &DurableSnapshot) -> Result<()> {
         let inner = &*self.0;
         let zones = &inner.zones;
-        let proof = ReleaseProof::by(zones.pool.durable_checkpoint());
         let old = inner.ring.borrow().old();
         for zone in old {
-            let empty = empty_zone(&zones.pool, &**zones.writer.device(), zone, proof).await?;
+            let empty = empty_zone(&zones.pool, &**zones.writer.device(), zone, durable).await?;
             inner.ring.borrow_mut().emptied(zone, empty);
         }
         Ok(())
@@ -376,7 +381,8 @@ impl Store {
         let permit = inner.zones.budget.acquire(Class::Metadata, 1).await;
         inner.ring.borrow_mut().turn(Some(permit))?;
         if self.has(StoreDefect::EarlyEmpty) {
-            self.empty_old().await?;
+            let before = inner.zones.pool.snapshot().flushed().await?;
+            self.empty_old(&before).await?;
         }
         inner.turn.set(inner.turn.get() + 1);
         self.count(|counters| counters.turns += 1);
@@ -387,9 +393,8 @@ impl Store {
     }
 
     /// The round is durable: what it says counts, what it took the place of does not any more.
-    fn apply_commit(&self, number: u64, views: Vec<(FileId, Synced)>) -> Result<()> {
+    fn apply_commit(&self, durable: &DurableSnapshot, views: Vec<(FileId, Synced)>) -> Result<()> {
         let inner = &*self.0;
-        inner.zones.pool.checkpoint_durable(number);
         self.count(|counters| counters.rounds += 1);
         for (id, view) in views {
             // One that is gone has nothing to be told.
@@ -402,19 +407,19 @@ impl Store {
             touched.insert(zone);
         }
         for zone in touched {
-            self.release_later(zone, number);
+            self.release_later(zone, durable);
         }
         Ok(())
     }
 
     /// Resets a zone if nothing in it counts.
-    pub(crate) fn release_later(&self, zone: ZoneId, round: u64) {
+    pub(crate) fn release_later(&self, zone: ZoneId, durable: &DurableSnapshot) {
         if self.0.zones.valid(zone) > 0 {
             return;
         }
-        let store = self.clone();
+        let (store, durable) = (self.clone(), durable.clone());
         self.0.rt.spawn_detached(async move {
-            if let Err(error) = store.0.zones.release(zone, round).await {
+            if let Err(error) = store.0.zones.release(zone, &durable).await {
                 store.die(&error);
             }
         });

@@ -13,13 +13,14 @@ use crate::file_kind::{Claim, FileKind};
 use crate::format::{SumsHead, kind};
 use crate::namespace::Node;
 use crate::recovery::steps::Reading;
-use crate::recovery::{Opened, Replay, reports_of};
+use crate::recovery::{Opened, Replay};
 use crate::ring_scan::MAY_BEGIN;
 use crate::space::{Space, sums_to_come, without_sums};
 use crate::zone_allocator::{kept_for_flushes, kept_from};
 use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
 use furrow_log::record::{self, Expect, Uuid, crc32c};
 use furrow_log::ring::RingZones;
+use furrow_log::survey;
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
 use furrow_policy::StoreVariant;
 use furrow_rt::{PAGE_SIZE, Pages, Pool};
@@ -465,7 +466,7 @@ pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<Uuid>> {
         return Ok(None);
     }
     let pages = Pool::new(8);
-    let reports = reports_of(device)?;
+    let reports = survey::reports(device)?;
     let first = geometry.conventional_zones;
     for report in reports.iter().skip(first as usize).take(MAY_BEGIN as usize) {
         // The superblock; where it is damaged, the snapshot's first record behind it.

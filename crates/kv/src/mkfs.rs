@@ -1,13 +1,14 @@
 //! Making a store on an empty drive, and what a store needs of a drive.
 
-use crate::recovery::{Opened, Replay, is_bad, reports_of};
+use crate::recovery::{Opened, Replay, is_bad};
 use crate::store::{Options, Store};
 use crate::zone_allocator::RESERVE;
 use furrow_log::BlockAddr;
 use furrow_log::address::sectors_per_block;
-use furrow_log::pool::{ReleaseProof, ZonePool};
+use furrow_log::pool::ZonePool;
 use furrow_log::record::Uuid;
-use furrow_log::ring::{RingZones, half_for, release_zones};
+use furrow_log::ring::{RingZones, half_for};
+use furrow_log::survey;
 use furrow_log::writer::{Order, Writer};
 use furrow_rt::{Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
@@ -87,7 +88,7 @@ impl Store {
             let message = "a label has at most 63 bytes, none of them zero";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let reports = reports_of(&*device)?;
+        let reports = survey::reports(&*device)?;
         let pages = Pool::new(256);
         refuse_used(&*device, &reports, options.force)?;
         let failed: BTreeSet<ZoneId> =
@@ -106,10 +107,9 @@ impl Store {
             ));
         }
         let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
-        let pool = ZonePool::new(&writer, &[], 1)?;
         let used = reports.iter().filter(|r| !is_bad(r) && !geometry.is_conventional(r.zone));
-        let used: Vec<ZoneId> = used.map(|report| report.zone).collect();
-        release_zones(&pool, &*device, used.into_iter(), ReleaseProof::by(0)).await?;
+        let used = used.filter(|report| report.state != ZoneState::Empty);
+        ZonePool::wipe(&writer, used.map(|report| report.zone)).await?;
         let mut rng = rt.fork_rng();
         let (uuid, drive) = (Uuid::random(&mut rng), Uuid::random(&mut rng));
         let found = Opened {
@@ -123,7 +123,8 @@ impl Store {
             turn: 0,
             replay: Replay { next_file: 1, ..Replay::default() },
         };
-        let store = found.store(rt, writer, &reports_of(&*device)?, pages, Options::default())?;
+        let store =
+            found.store(rt, writer, &survey::reports(&*device)?, pages, Options::default())?;
         let bodies = store.0.snapshot(&[], 0);
         store.begin_half(bodies).await?;
         store.0.zones.writer.over().await;

@@ -21,6 +21,7 @@ use furrow_log::budget::{Budget, Class};
 use furrow_log::pool::{SuperzoneId, ZonePool, describe};
 use furrow_log::record::{self, Expect, Uuid, crc32c};
 use furrow_log::ring::{FoundRecord, RecordRing, RingZones};
+use furrow_log::survey;
 use furrow_log::writer::Writer;
 use furrow_log::{BlockAddr, read_blocks};
 use furrow_rt::{Notify, PAGE_SIZE, Page, Pool, Rt};
@@ -35,19 +36,6 @@ use std::rc::Rc;
 const UNLIMITED: u32 = 64;
 /// Permits that are not for files: two halves of the ring, and cleaning.
 const KEPT: [(Class, u32); 2] = [(Class::Metadata, 2), (Class::Cleaning, 1)];
-
-pub(crate) fn reports_of(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
-    let zones = device.geometry().zones;
-    let refused = |s| Error::device(&device.name(), "report of zones", s);
-    let reports = device.report(ZoneId(0), zones).map_err(refused)?;
-    match reports.len() == zones as usize {
-        true => Ok(reports),
-        false => Err(Error::new(
-            ErrorKind::Io,
-            format!("{}: {} zones reported, expected {zones}", device.name(), reports.len()),
-        )),
-    }
-}
 
 pub(crate) fn is_bad(report: &ZoneReport) -> bool {
     matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
@@ -441,7 +429,7 @@ impl Opened {
 pub async fn is_store(device: &dyn ZonedDevice) -> Result<bool> {
     let geometry = device.geometry();
     let pages = Pool::new(8);
-    let reports = reports_of(device)?;
+    let reports = survey::reports(device)?;
     for zone in (geometry.conventional_zones..geometry.zones).take(MAY_BEGIN as usize) {
         if blocks_begun(&reports[zone as usize], geometry) == 0 {
             continue;

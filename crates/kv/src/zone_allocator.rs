@@ -25,7 +25,8 @@ use crate::file_kind::{Claim, Family, Role};
 use furrow_log::address::blocks_per_zone;
 use furrow_log::audit::broken;
 use furrow_log::budget::{Acquire, Budget, Class, Permit};
-use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool};
+use furrow_log::pool::{DurableSnapshot, SuperzoneId, SuperzoneState, ZonePool};
+use furrow_log::victim::{self, Candidate, Worth, choose};
 use furrow_log::writer::Writer;
 use furrow_rt::Notify;
 use furrow_zone::{Error, Result, ZoneId};
@@ -595,12 +596,18 @@ impl ZoneAllocator {
     /// The full zone in which the fewest blocks count, if there is garbage in any.
     pub(crate) fn victim(&self) -> Option<ZoneId> {
         self.close_full();
-        let valid = self.full_zones().into_iter().map(|zone| (self.valid(zone), zone));
-        let uncleanable = self.uncleanable.borrow();
-        let some = valid.filter(|(valid, zone)| {
-            (1..self.capacity()).contains(valid) && !uncleanable.contains(zone)
-        });
-        some.min().map(|(_, zone)| zone)
+        let (uncleanable, capacity) = (self.uncleanable.borrow(), self.capacity());
+        let full = self.full_zones().into_iter().filter(|zone| !uncleanable.contains(zone));
+        let candidate = |zone: ZoneId| {
+            let (id, valid) = (zone.0, self.valid(zone));
+            Candidate { id, valid, capacity, ..Candidate::default() }
+        };
+        // One in which nothing counts is reset, not cleaned.
+        let used = full.map(candidate).filter(|candidate| candidate.valid > 0);
+        let candidates: Vec<Candidate> = used.collect();
+        let worth = Worth { garbage_permille: 0, valid_max: capacity };
+        let best = choose(&candidates, &[], victim::Policy::Greedy, worth)?;
+        Some(ZoneId(candidates[best].id))
     }
 
     /// Whether something in a zone cannot be read.
@@ -621,11 +628,11 @@ impl ZoneAllocator {
         self.full_zones().into_iter().filter(empty).collect()
     }
 
-    /// Resets the zone if nothing in it counts by the durable `round`, and nobody writes to it.
+    /// Resets the zone if nothing in it counts by a durable round, and nobody writes to it.
     ///
     /// # Errors
     /// `Io` if the drive does not answer.
-    pub(crate) async fn release(&self, zone: ZoneId, round: u64) -> Result<()> {
+    pub(crate) async fn release(&self, zone: ZoneId, durable: &DurableSnapshot) -> Result<()> {
         let Some(id) = self.pool.owner(zone).filter(|_| !self.ended.get()) else { return Ok(()) };
         if self.valid(zone) > 0 || self.is_open(zone) {
             return Ok(());
@@ -634,12 +641,14 @@ impl ZoneAllocator {
         {
             return Ok(());
         }
+        // What is valid is taken off by durable rounds only: the newest shows it as well.
+        durable.note_empty(id);
         // Before the reset: once the zone is free, somebody else may open it.
         if self.youngest.borrow_mut().remove(&zone).is_some() {
             self.untold.borrow_mut().insert(zone);
         }
         self.uncleanable.borrow_mut().remove(&zone);
-        let released = self.pool.release(id, ReleaseProof::by(round)).await;
+        let released = self.pool.release(id, durable).await;
         self.releasing.borrow_mut().remove(&zone);
         self.freed.notify_all();
         released

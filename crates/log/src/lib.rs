@@ -19,6 +19,7 @@ pub mod pool;
 mod queues;
 pub mod record;
 pub mod ring;
+pub mod survey;
 #[cfg(test)]
 mod toy;
 pub mod victim;
@@ -30,7 +31,9 @@ pub use address::{BlockAddr, read_blocks};
 pub use budget::{Budget, Class, Permit};
 pub use delta::{Appended, DeltaLayout, DeltaLog, Extent};
 pub use format::BLOCK_SIZE;
-pub use pool::{ReadPin, ReleaseProof, Superzone, SuperzoneId, SuperzoneState, ZonePool};
+pub use pool::{
+    DurableSnapshot, ReadPin, Snapshot, Superzone, SuperzoneId, SuperzoneState, ZonePool,
+};
 pub use record::{Expect, RecordHeader, RecordId, Uuid, crc32c, crc32c_append};
 pub use ring::RecordRing;
 pub use window::Mark;

@@ -1,9 +1,9 @@
 //! The zone pool: superzones, and the one path by which zones become empty again.
 //!
 //! Invariants
-//! - Only this module sends a reset. Before it does, a durable checkpoint shows no valid block in
-//!   the zones, no live sync record refers to them (both asserted by the caller's
-//!   [`ReleaseProof`]), no read pins them, and their writes are over.
+//! - Only this module sends a reset. Before it does, a state of the engine that is durable shows
+//!   nothing that counts in the zones ([`DurableSnapshot`]), no read pins them, and their writes
+//!   are over.
 //! - A superzone is handed out only in state free, with all its zones empty.
 //! - A zone that cannot be reset leaves its superzone: one bad zone shortens it, only the last
 //!   one retires it.
@@ -78,25 +78,8 @@ pub struct Superzone {
     first: u32,
     width: u8,
     releasing: bool,
-}
-
-/// What the caller of a release asserts. The first condition is checked against what the pool
-/// was told, the others as given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReleaseProof {
-    /// The durable checkpoint that shows no valid block.
-    pub checkpoint: u64,
-    /// Valid blocks it shows: 0.
-    pub valid_blocks: u64,
-    /// Live sync records that refer to the zones: 0.
-    pub live_sync_refs: u64,
-}
-
-impl ReleaseProof {
-    /// The proof by `checkpoint` that nothing is referred to.
-    pub fn by(checkpoint: u64) -> ReleaseProof {
-        ReleaseProof { checkpoint, valid_blocks: 0, live_sync_refs: 0 }
-    }
+    /// The first snapshot that shows it empty, since it was last in use.
+    empty_since: Option<u64>,
 }
 
 /// What is open in an interference group, as the stream sees it that wants a superzone.
@@ -123,7 +106,9 @@ struct Inner {
     counts: [Cell<u32>; STATES],
     /// Zone → superzone.
     owners: Vec<Option<SuperzoneId>>,
-    durable: RefCell<u64>,
+    /// Snapshots taken so far, and the newest that is durable.
+    snapshots: Cell<u64>,
+    durable: Cell<u64>,
     pins: RefCell<Pins>,
     /// Some superzone lacks a zone.
     narrow: Cell<bool>,
@@ -217,7 +202,16 @@ fn parse(index: usize, descriptor: &Descriptor, geometry: &Geometry) -> Result<S
         return corrupt(format!("{} zones in state {state:?}", zones.len()));
     }
     let (id, generation) = (SuperzoneId(index as u32), descriptor.generation.get());
-    Ok(Superzone { id, zones, generation, state, first, width, releasing: false })
+    Ok(Superzone {
+        id,
+        zones,
+        generation,
+        state,
+        first,
+        width,
+        releasing: false,
+        empty_since: None,
+    })
 }
 
 impl Superzone {
@@ -271,7 +265,8 @@ impl ZonePool {
             counts,
             superzones: RefCell::new(superzones),
             owners,
-            durable: RefCell::new(0),
+            snapshots: Cell::new(0),
+            durable: Cell::new(0),
             pins: RefCell::new(pins),
             narrow: Cell::new(narrow),
         })))
@@ -298,6 +293,9 @@ impl ZonePool {
         self.0.counts[from].set(self.0.counts[from].get() - 1);
         self.0.counts[to].set(self.0.counts[to].get() + 1);
         superzone.state = state;
+        if state != SuperzoneState::Full {
+            superzone.empty_since = None;
+        }
     }
 
     /// Superzones that can be handed out.
@@ -484,17 +482,6 @@ impl ZonePool {
         }
     }
 
-    /// Tells the pool that `checkpoint` is durable. Nothing is released by a later one.
-    pub fn checkpoint_durable(&self, checkpoint: u64) {
-        let mut durable = self.0.durable.borrow_mut();
-        *durable = checkpoint.max(*durable);
-    }
-
-    /// The newest durable checkpoint the pool was told of.
-    pub fn durable_checkpoint(&self) -> u64 {
-        *self.0.durable.borrow()
-    }
-
     /// Pins `zone` against being reset. To be taken in the same await-free stretch in which the
     /// address was looked up.
     pub fn pin(&self, zone: ZoneId) -> ReadPin {
@@ -512,38 +499,17 @@ impl ZonePool {
         self.0.writer.has(furrow_policy::LogDefect::EarlyRelease)
     }
 
-    fn verify(&self, what: &str, proof: &ReleaseProof) -> Result<()> {
-        let durable = self.durable_checkpoint();
-        let refuse = |why: String| {
-            Err(Error::new(ErrorKind::Invalid, format!("release of {what} refused: {why}")))
-        };
-        if self.resets_early() {
-            return Ok(());
-        }
-        if proof.checkpoint > durable {
-            return refuse(format!("checkpoint {} is not durable, {durable} is", proof.checkpoint));
-        }
-        if proof.valid_blocks > 0 {
-            return refuse(format!("{} blocks are valid", proof.valid_blocks));
-        }
-        if proof.live_sync_refs > 0 {
-            return refuse(format!("{} sync records refer to it", proof.live_sync_refs));
-        }
-        Ok(())
-    }
-
     /// Releases a superzone: waits until no read pins it and its writes are over, resets its
     /// zones, leaves out those that cannot be, and makes it free. Goes on if the future is
     /// dropped. A free superzone can be released too: that empties what a crash left in it.
     ///
     /// # Errors
-    /// `Invalid` if the proof does not hold, `Busy` if the superzone is active, retired or being
-    /// released; then nothing was done. `Io` if the drive does not answer: it is not free then.
-    pub async fn release(&self, id: SuperzoneId, proof: ReleaseProof) -> Result<()> {
-        self.verify(&format!("superzone {id}"), &proof)?;
+    /// `Invalid` if `proof` does not show it empty, `Busy` if the superzone is active, retired or
+    /// being released; then nothing was done. `Io` if the drive does not answer: it is not free then.
+    pub async fn release(&self, id: SuperzoneId, proof: &DurableSnapshot) -> Result<()> {
         let zones = {
-            let mut superzones = self.0.superzones.borrow_mut();
-            let superzone = &mut superzones[id.0 as usize];
+            let superzones = self.0.superzones.borrow();
+            let superzone = &superzones[id.0 as usize];
             let refused =
                 matches!(superzone.state, SuperzoneState::Active | SuperzoneState::Retired);
             if (refused && !self.resets_early()) || superzone.releasing {
@@ -556,9 +522,10 @@ impl ZonePool {
                     ),
                 ));
             }
-            superzone.releasing = true;
             superzone.zones.clone()
         };
+        self.verify(format_args!("superzone {id}"), Some(id), proof)?;
+        self.0.superzones.borrow_mut()[id.0 as usize].releasing = true;
         let pool = self.clone();
         // A task of its own: a dropped caller must not leave half a release behind.
         let task = self.0.writer.rt().spawn(async move {
@@ -580,25 +547,29 @@ impl ZonePool {
     /// or one of a superzone of tables. Conditions and waiting as for [`ZonePool::release`].
     ///
     /// # Errors
-    /// `Invalid` if the proof does not hold, or the zone belongs to another superzone; `Io` if the
-    /// zone cannot be reset.
-    pub async fn release_zone(&self, zone: ZoneId, proof: ReleaseProof) -> Result<()> {
+    /// `Invalid` if `proof` is of another drive, or the zone belongs to another superzone; `Io` if
+    /// the zone cannot be reset.
+    pub async fn release_zone(&self, zone: ZoneId, proof: &DurableSnapshot) -> Result<()> {
         if self.try_release_zone(zone, proof).await? {
             return Ok(());
         }
-        let name = self.0.writer.device().name();
-        Err(Error::new(
-            ErrorKind::Io,
-            format!("{name}: zone {zone} holds metadata and cannot be reset: replace the drive"),
-        ))
+        Err(self.cannot_reset(zone))
     }
 
-    /// As [`ZonePool::release_zone`], for who can do without the zone: false if it cannot be reset.
+    fn cannot_reset(&self, zone: ZoneId) -> Error {
+        let name = self.0.writer.device().name();
+        let message =
+            format!("{name}: zone {zone} holds metadata and cannot be reset: replace the drive");
+        Error::new(ErrorKind::Io, message)
+    }
+
+    /// As [`ZonePool::release_zone`], for an engine that can do without the zone: false if it cannot
+    /// be reset.
     ///
     /// # Errors
     /// As [`ZonePool::release_zone`], but `Io` only if the drive does not answer.
-    pub async fn try_release_zone(&self, zone: ZoneId, proof: ReleaseProof) -> Result<bool> {
-        self.verify(&format!("zone {zone}"), &proof)?;
+    pub async fn try_release_zone(&self, zone: ZoneId, proof: &DurableSnapshot) -> Result<bool> {
+        self.verify(format_args!("zone {zone}"), None, proof)?;
         let owner = self.owner(zone);
         if let Some(owner) = owner.filter(|id| self.state(*id) != SuperzoneState::Tables) {
             return Err(Error::new(
@@ -609,6 +580,25 @@ impl ZonePool {
         let pool = self.clone();
         let task = self.0.writer.rt().spawn(async move { pool.reset_all(&[zone]).await });
         Ok(task.await?.is_empty())
+    }
+
+    /// Empties zones before an engine makes something of the drive: whatever they hold is lost. No
+    /// other use: nothing may be open for writing.
+    ///
+    /// # Errors
+    /// `Busy` if a zone is open in the writer; `Io` if a zone cannot be reset.
+    pub async fn wipe(writer: &Writer, zones: impl Iterator<Item = ZoneId>) -> Result<()> {
+        if writer.has_open_zones() {
+            let message = "zones are open for writing: the drive is in use";
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        let pool = ZonePool::new(writer, &[], 1)?;
+        for zone in zones {
+            if !pool.reset_all(&[zone]).await?.is_empty() {
+                return Err(pool.cannot_reset(zone));
+            }
+        }
+        Ok(())
     }
 
     /// Resets `zones`, all at once; answers those that cannot be.
@@ -674,5 +664,8 @@ impl ZonePool {
 }
 
 mod audit;
+mod snapshot;
 #[cfg(test)]
 mod tests;
+
+pub use snapshot::{DurableSnapshot, Snapshot};

@@ -23,7 +23,7 @@ mod audit;
 
 use crate::address::{BlockAddr, blocks_per_zone, blocks_written, read_blocks};
 use crate::budget::Permit;
-use crate::pool::{ReleaseProof, ZonePool};
+use crate::pool::{DurableSnapshot, ZonePool};
 use crate::record::{self, Expect, RecordHeader, RecordId, blocks_for};
 use crate::writer::{Durability, Kind, WriteHandle, Writer};
 use furrow_rt::{Pages, Pool};
@@ -359,7 +359,7 @@ pub async fn empty_zone(
     pool: &ZonePool,
     device: &dyn ZonedDevice,
     zone: ZoneId,
-    proof: ReleaseProof,
+    proof: &DurableSnapshot,
 ) -> Result<bool> {
     let state = || {
         let refused = |s| Error::device(&device.name(), format!("report of zone {zone}"), s);
@@ -378,26 +378,6 @@ pub async fn empty_zone(
             format!("{}: zone {zone} cannot be reset: replace the drive", device.name()),
         )),
     }
-}
-
-/// Empties zones one by one, those that are not empty.
-///
-/// # Errors
-/// As [`ZonePool::release_zone`].
-pub async fn release_zones(
-    pool: &ZonePool,
-    device: &dyn ZonedDevice,
-    zones: impl Iterator<Item = ZoneId>,
-    proof: ReleaseProof,
-) -> Result<()> {
-    for zone in zones {
-        let refused = |s| Error::device(&device.name(), format!("report of zone {zone}"), s);
-        let reports = device.report(zone, 1).map_err(refused)?;
-        if reports.first().is_some_and(|report| report.state != ZoneState::Empty) {
-            pool.release_zone(zone, proof).await?;
-        }
-    }
-    Ok(())
 }
 
 /// Zones of a half for records of so many bytes in all, of a drive like this: at least one, and at

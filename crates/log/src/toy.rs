@@ -33,6 +33,8 @@ pub(crate) struct Wishes {
     pub fail_flush: bool,
     /// Reports fail: the drive is gone.
     pub gone: bool,
+    /// Reports are of these zones, whatever is asked for.
+    pub listed: Option<Vec<ZoneId>>,
 }
 
 struct State {
@@ -297,6 +299,9 @@ impl ZonedDevice for Toy {
         let state = self.state.borrow();
         if state.wishes.gone {
             return Err(Status::InternalError);
+        }
+        if let Some(listed) = &state.wishes.listed {
+            return Ok(listed.iter().flat_map(|zone| state.machine.report(*zone, 1)).collect());
         }
         Ok(state.machine.report(first, count))
     }

@@ -178,12 +178,18 @@ pub struct Writer(Rc<Shared>);
 pub struct WriteHandle {
     zone_queue: Option<Rc<ZoneQueue>>,
     end: u32,
+    /// Its number in the order of dispatch; none if it writes nothing.
+    sequence: Option<u64>,
+    fua: bool,
 }
 
 impl WriteHandle {
-    /// One that is written already: of nothing.
-    pub fn already() -> WriteHandle {
-        WriteHandle { zone_queue: None, end: 0 }
+    pub(crate) fn sequence(&self) -> Option<u64> {
+        self.sequence
+    }
+
+    pub(crate) fn is_fua(&self) -> bool {
+        self.fua
     }
 }
 
@@ -399,6 +405,11 @@ impl Writer {
         self.open_zone_queue(zone).expect_successor();
     }
 
+    /// True if any zone is in use here.
+    pub(crate) fn has_open_zones(&self) -> bool {
+        self.0.zone_queues.borrow().iter().any(Option::is_some)
+    }
+
     /// True if `zone` is in use here.
     pub fn is_open(&self, zone: ZoneId) -> bool {
         self.zone_queue(zone).is_some()
@@ -534,15 +545,16 @@ impl Writer {
     ) -> (u32, WriteHandle) {
         let zone_queue = self.open_zone_queue(zone);
         if blocks == 0 {
-            return (zone_queue.position(), WriteHandle::already());
+            let nothing = WriteHandle { zone_queue: None, end: 0, sequence: None, fua: false };
+            return (zone_queue.position(), nothing);
         }
         self.0.counters.borrow_mut().bytes[kind as usize] +=
             u64::from(blocks) * crate::format::BLOCK_SIZE as u64;
-        let at = zone_queue.push(&self.0, blocks, payload, durability == Durability::Fua, what);
-        if self.has(LogDefect::EarlyAck) {
-            return (at, WriteHandle::already());
-        }
-        (at, WriteHandle { zone_queue: Some(zone_queue), end: at + blocks })
+        let fua = durability == Durability::Fua;
+        let (at, sequence) = zone_queue.push(&self.0, blocks, payload, fua, what);
+        let early = self.has(LogDefect::EarlyAck);
+        let zone_queue = (!early).then_some(zone_queue);
+        (at, WriteHandle { zone_queue, end: at + blocks, sequence: Some(sequence), fua })
     }
 
     /// The present point in the order of dispatch.
@@ -686,26 +698,6 @@ impl Writer {
             Ok(())
         });
         task.await
-    }
-
-    /// At recovery, when the zones to go on in are open: finishes every zone that is active on the
-    /// drive and not open here. A power cut leaves such zones: begun after the last checkpoint,
-    /// or full but for what a volatile cache lost. They hold resources no permit accounts for,
-    /// and may not be reset before the next checkpoint; a finished zone keeps its blocks. Answers
-    /// how many there were.
-    ///
-    /// # Errors
-    /// As [`Writer::finish`].
-    pub async fn finish_strays(&self, reports: &[ZoneReport]) -> Result<u32> {
-        let mut strays = 0;
-        for report in reports {
-            if report.state.is_active() && !self.is_open(report.zone) {
-                self.open_reported(report);
-                self.finish(report.zone).await?;
-                strays += 1;
-            }
-        }
-        Ok(strays)
     }
 
     /// Takes `zone` out of use: it was reset, or is full and needs no bookkeeping. Gives back its

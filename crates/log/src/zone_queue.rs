@@ -229,7 +229,8 @@ impl ZoneQueue {
         self.state.borrow_mut().hands_over = true;
     }
 
-    /// Queues `blocks` more blocks: `pages`, or as `what` has it. Answers where.
+    /// Queues `blocks` more blocks: `pages`, or as `what` has it. Answers where, and the number of
+    /// the write.
     pub(crate) fn push(
         &self,
         shared: &Shared,
@@ -237,7 +238,7 @@ impl ZoneQueue {
         (pages, oob): (impl ExactSizeIterator<Item = Page>, &[u8]),
         fua: bool,
         (what, tell): (What, Tell),
-    ) -> u32 {
+    ) -> (u32, u64) {
         let mut state = self.state.borrow_mut();
         let at = state.position;
         assert!(
@@ -258,7 +259,7 @@ impl ZoneQueue {
                 shared.rt.spawn_detached(async move { party.on_complete(part, Err(error)) });
             }
             shared.note_failure(Failure { zone, from: at, of_zone, error, sequence });
-            return at;
+            return (at, sequence);
         }
         let end = state.position;
         let write =
@@ -270,7 +271,7 @@ impl ZoneQueue {
         if (state.flights.len() as u32) < shared.depth {
             state.kick();
         }
-        at
+        (at, sequence)
     }
 
     /// Has what is missing of a torn block written, if something is and no write is to come.

@@ -116,9 +116,6 @@ impl Volume {
             segment.needed = 0;
         }
         drop(segments);
-        for drive in self.0.members.iter().filter_map(|member| member.drive()) {
-            drive.zones.checkpoint_durable(snapshot);
-        }
         self.count(|counters| counters.checkpoints += 1);
         self.0.wanted.notify_all();
         Ok(())

@@ -12,7 +12,10 @@ use crate::member::MemberState;
 use crate::shape::internal_chunk;
 use crate::space::Lane;
 use crate::volume::{Segment, SegmentState, Volume};
+use furrow_log::pool::{DurableSnapshot, Snapshot};
+use furrow_log::victim::{Candidate, Policy, Worth, choose};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
+use std::rc::Rc;
 
 impl Volume {
     /// Starts what the volume does by itself.
@@ -89,8 +92,18 @@ impl Volume {
         let ended = segments.iter().enumerate().filter(|(_, segment)| is_ended(segment));
         let whole = self.0.shape.held;
         let most = if self.0.space.is_wanted() { whole } else { whole - whole / 4 };
-        let worth = ended.filter(|(_, s)| !s.stuck && s.valid + s.leaves < most);
-        worth.min_by_key(|(_, s)| s.valid + s.leaves).map(|(slot, _)| slot as u32)
+        let candidates: Vec<Candidate> = ended
+            .filter(|(_, segment)| !segment.stuck)
+            .map(|(slot, segment)| Candidate {
+                id: slot as u32,
+                valid: segment.valid + segment.leaves,
+                capacity: whole,
+                ..Candidate::default()
+            })
+            .collect();
+        let worth = Worth { garbage_permille: 0, valid_max: most.checked_sub(1)? };
+        let best = choose(&candidates, &[], Policy::Greedy, worth)?;
+        Some(candidates[best].id)
     }
 
     /// Moves what counts in a segment.
@@ -180,9 +193,10 @@ impl Volume {
             let of = segments.iter().enumerate().filter(|(_, segment)| is_empty(segment));
             of.map(|(slot, _)| slot as u32).collect()
         };
-        if self.flush_drives().await.is_err() {
-            return false;
-        }
+        let snapshots = self.snapshots();
+        empty.iter().for_each(|slot| self.note_empty(*slot, &snapshots));
+        let Ok(durable) = self.make_durable(snapshots).await else { return false };
+        let durable = Rc::new(durable);
         // Each by itself: a read may hold one back.
         let mut flights = Vec::new();
         let early = u64::from(self.0.space.recovery.borrow().is_some());
@@ -191,8 +205,8 @@ impl Volume {
             if is_empty(&self.0.segments.borrow()[slot as usize]) {
                 self.note_recovered(|recovered| recovered.early += early);
                 self.0.segments.borrow_mut()[slot as usize].state = SegmentState::Releasing;
-                let volume = self.clone();
-                flights.push(self.0.rt.spawn(async move { volume.release(slot).await }));
+                let (volume, durable) = (self.clone(), durable.clone());
+                flights.push(self.0.rt.spawn(async move { volume.release(slot, &durable).await }));
             }
         }
         for flight in flights {
@@ -201,15 +215,28 @@ impl Volume {
         true
     }
 
-    async fn release(&self, slot: u32) {
+    /// Notes the zones of a segment as empty.
+    fn note_empty(&self, slot: u32, snapshots: &[Option<Snapshot>]) {
+        let segment = &self.0.segments.borrow()[slot as usize];
+        for ((zone, member), snapshot) in segment.zones.iter().zip(&self.0.members).zip(snapshots) {
+            let (Some(zone), Some(drive), Some(snapshot)) = (zone, member.drive(), snapshot) else {
+                continue;
+            };
+            drive.zones.owner(*zone).into_iter().for_each(|owner| snapshot.note_empty(owner));
+        }
+    }
+
+    /// `durable`: of each member, what shows the segment's zone empty.
+    async fn release(&self, slot: u32, durable: &[Option<DurableSnapshot>]) {
         let zones = self.0.segments.borrow()[slot as usize].zones.clone();
         let mut flights = Vec::new();
         for (index, zone) in zones.iter().enumerate() {
             let drive = self.0.members[index].drive();
             let (Some(zone), Some(drive), volume) = (*zone, drive, self.clone()) else { continue };
+            let Some(durable) = durable[index].clone() else { continue };
             drive.note_loose(zone);
             flights.push(self.0.rt.spawn(async move {
-                let emptied = drive.empty(zone).await;
+                let emptied = drive.empty_by(zone, &durable).await;
                 // Another segment may be begun in it, while others of this one are still reset.
                 volume.0.segments.borrow_mut()[slot as usize].zones[index] = None;
                 emptied

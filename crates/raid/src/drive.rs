@@ -9,8 +9,9 @@ use crate::format::{INCOMPAT_KNOWN, RING_ZONES, kind};
 use crate::volume::Options;
 use furrow_log::address::blocks_begun;
 use furrow_log::budget::{Budget, Class};
-use furrow_log::pool::{ReleaseProof, ZonePool, describe};
+use furrow_log::pool::{DurableSnapshot, ZonePool, describe};
 use furrow_log::record::{self, Expect, RecordHeader};
+pub(crate) use furrow_log::survey::reports;
 use furrow_log::writer::{Durability, Kind, Order, Writer, WriterOptions};
 use furrow_log::{BlockAddr, read_blocks};
 use furrow_policy::{AppendPieces, Join, ZoneWrites};
@@ -87,14 +88,6 @@ pub(crate) struct Drive {
 /// First zone of the ring: conventional ones are not used.
 pub(crate) fn ring_start(geometry: &Geometry) -> u32 {
     geometry.conventional_zones
-}
-
-/// What every zone is like.
-pub(crate) fn reports(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
-    let zones = device.geometry().zones;
-    device
-        .report(ZoneId(0), zones)
-        .map_err(|status| Error::device(&device.name(), "report of zones", status))
 }
 
 /// Reads the newest whole state record of a drive, or what it says as a spare; `None` if there is
@@ -307,11 +300,11 @@ impl Drive {
             if self.writer.room(self.ring_zone()) < blocks {
                 self.turn_ring().await?;
             }
-            let zone = self.ring_zone();
+            let (zone, newer) = (self.ring_zone(), self.zones.snapshot());
             let (_, done) =
                 self.writer.write(zone, Kind::Checkpoint, record.clone(), Durability::Fua);
-            match done.await {
-                Ok(()) => return self.clear_other().await,
+            match newer.committed(done).await {
+                Ok(durable) => return self.clear_other(&durable).await,
                 Err(error) if !self.answers() => return Err(error),
                 Err(error) => last = Some(error),
             }
@@ -329,7 +322,8 @@ impl Drive {
         self.ring.set(1 - self.ring.get());
         let zone = self.ring_zone();
         if self.other.replace(true) {
-            self.reset(zone).await?;
+            let durable = self.zones.snapshot().flushed().await?;
+            self.zones.release_zone(zone, &durable).await?;
         }
         self.writer.open_empty(zone);
         self.attach_ring();
@@ -337,12 +331,12 @@ impl Drive {
     }
 
     /// After a record is durable: the other zone is not needed any more.
-    async fn clear_other(&self) -> Result<()> {
+    async fn clear_other(&self, durable: &DurableSnapshot) -> Result<()> {
         if !self.other.get() {
             return Ok(());
         }
         let other = ZoneId(ring_start(self.geometry()) + 1 - self.ring.get());
-        if self.reset(other).await.is_ok() {
+        if self.zones.release_zone(other, durable).await.is_ok() {
             self.other.set(false);
         }
         Ok(())
@@ -358,21 +352,29 @@ impl Drive {
         self.loose.borrow_mut().remove(&zone);
     }
 
-    /// Empties a zone that is of no segment any more. One that cannot be reset leaves the pool.
+    /// Empties a zone that is of no segment any more, when what is on the drive is durable. One
+    /// that cannot be reset leaves the pool.
     ///
     /// # Errors
     /// If the drive does not answer; the zone stays full then.
     pub(crate) async fn empty(&self, zone: ZoneId) -> Result<()> {
         let Some(owner) = self.zones.owner(zone) else { return Ok(()) };
         self.note_loose(zone);
-        let proof = ReleaseProof::by(self.zones.durable_checkpoint());
-        self.zones.release(owner, proof).await?;
-        self.note_held(zone);
-        Ok(())
+        let snapshot = self.zones.snapshot();
+        snapshot.note_empty(owner);
+        let durable = snapshot.flushed().await?;
+        self.empty_by(zone, &durable).await
     }
 
-    async fn reset(&self, zone: ZoneId) -> Result<()> {
-        let proof = ReleaseProof::by(self.zones.durable_checkpoint());
-        self.zones.release_zone(zone, proof).await
+    /// Empties a zone that is of no segment any more, by a snapshot that shows it empty.
+    ///
+    /// # Errors
+    /// If the drive does not answer; the zone stays full then.
+    pub(crate) async fn empty_by(&self, zone: ZoneId, durable: &DurableSnapshot) -> Result<()> {
+        let Some(owner) = self.zones.owner(zone) else { return Ok(()) };
+        self.note_loose(zone);
+        self.zones.release(owner, durable).await?;
+        self.note_held(zone);
+        Ok(())
     }
 }

@@ -152,7 +152,6 @@ impl Volume {
     ) -> Result<()> {
         let member = &self.0.members[index as usize];
         let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options)?;
-        drive.zones.checkpoint_durable(self.0.checkpoint.id.get());
         let one = self.state_records().await;
         self.0.meta.forget();
         // What the drive before it had is not there any more.

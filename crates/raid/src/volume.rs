@@ -19,11 +19,13 @@ use crate::shape::{Config, Shape};
 use crate::table::StripeTable;
 use crate::write::open::Open;
 use crate::write::stripe::Stream;
-use furrow_log::Uuid;
+use furrow_log::{DurableSnapshot, Snapshot, Uuid};
 use furrow_policy::{RaidDefect, RaidVariant, StripeTables};
 use furrow_rt::{Notify, Page, Pool, Ranges, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 /// How a volume is run.
@@ -358,21 +360,49 @@ impl Volume {
     }
 
     pub(crate) async fn flush_drives(&self) -> Result<()> {
-        let flights: Vec<_> = (0..self.0.members.len())
-            .filter_map(|index| {
-                let drive = self.0.members[index].drive()?;
-                drive.geometry().volatile_cache.then(|| {
-                    let flush = self.0.rt.spawn(async move { drive.writer.flush().await });
-                    (index as u32, flush)
-                })
-            })
-            .collect();
-        for (index, flight) in flights {
-            if let Err(error) = flight.await {
-                self.member_failed(index, error);
-            }
+        self.make_durable(self.snapshots()).await.map(drop)
+    }
+
+    /// Of each member in service, the state of now.
+    pub(crate) fn snapshots(&self) -> Vec<Option<Snapshot>> {
+        let members = self.0.members.iter();
+        members.map(|member| member.drive().map(|drive| drive.zones.snapshot())).collect()
+    }
+
+    /// Flushes the drives of snapshots, all at once. A drive that fails is out of service.
+    ///
+    /// # Errors
+    /// If too few members are left.
+    pub(crate) async fn make_durable(
+        &self,
+        snapshots: Vec<Option<Snapshot>>,
+    ) -> Result<Vec<Option<DurableSnapshot>>> {
+        type Flight = Pin<Box<dyn Future<Output = Result<DurableSnapshot>>>>;
+        // A drive without a cache has nothing to wait for.
+        let flight = |snapshot: Snapshot, cached: bool| -> Flight {
+            let flushed = snapshot.flushed();
+            if cached { Box::pin(self.0.rt.spawn(flushed)) } else { Box::pin(flushed) }
+        };
+        let flights = snapshots.into_iter().zip(&self.0.members).map(|(snapshot, member)| {
+            let cached = member.drive().is_some_and(|drive| drive.geometry().volatile_cache);
+            snapshot.map(|snapshot| flight(snapshot, cached))
+        });
+        let flights: Vec<Option<Flight>> = flights.collect();
+        let mut durable = Vec::with_capacity(flights.len());
+        for (index, flight) in (0..).zip(flights) {
+            durable.push(match flight {
+                None => None,
+                Some(flight) => match flight.await {
+                    Ok(snapshot) => Some(snapshot),
+                    Err(error) => {
+                        self.member_failed(index, error);
+                        None
+                    }
+                },
+            });
         }
-        self.failures_noted().await
+        self.failures_noted().await?;
+        Ok(durable)
     }
 
     /// Changes what is valid in a segment by one block.

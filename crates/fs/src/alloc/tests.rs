@@ -9,7 +9,7 @@ use crate::format::{SUMMARY_MAGIC, SitEntry, SummaryEntry, SummaryHeader};
 use crate::layout::Layout;
 use crate::tables::table::Table;
 use crate::types::MkfsOptions;
-use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool, describe};
+use furrow_log::pool::{SuperzoneId, SuperzoneState, ZonePool, describe};
 use furrow_log::writer::{Kind as WriteKind, Order, Writer};
 use furrow_policy::FsVariant;
 use furrow_rt::{Completion, CompletionTable, Config, Nanos, Page, Pages, Pool, Rt};
@@ -326,18 +326,19 @@ impl Bench {
     fn make_durable(&mut self) {
         let Some(snapshot) = self.snapshot.take() else { return };
         self.checkpoint += 1;
-        self.alloc.zones.checkpoint_durable(self.checkpoint);
         self.alloc.flushed(self.alloc.stamp());
         self.alloc.checkpoint_durable();
         self.allocated.drain(..snapshot.allocated);
         self.at_risk -= snapshot.at_risk;
-        let (pool, proof) = (self.alloc.zones.clone(), ReleaseProof::by(self.checkpoint));
+        let pool = self.alloc.zones.clone();
+        let proof = self.rt.block_on(pool.snapshot().flushed()).unwrap();
         for id in &snapshot.empty {
             assert_eq!(self.alloc.valid_in(id.0), 0, "superzone {id} was empty at the snapshot");
             let zones = pool.get(*id).zones;
             let (before, free) = (self.alloc.room(), self.alloc.payload_of(*id));
             let (pool, id, proof) = (pool.clone(), *id, proof.clone());
-            self.rt.block_on(async move { pool.release(id, proof).await }).unwrap();
+            proof.note_empty(id);
+            self.rt.block_on(async move { pool.release(id, &proof).await }).unwrap();
             assert_eq!(self.alloc.room(), before + u64::from(free), "room, after a release");
             let per_zone = self.layout.capacity;
             for zone in zones {

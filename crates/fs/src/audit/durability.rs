@@ -11,7 +11,6 @@ impl Core {
         let out = self.tree.cache.writes_out();
         let account = format_args!("Core::in_flight, by the pages that the cache handed out");
         same(account, out, self.in_flight + self.tickets.len())?;
-        self.audit_durable_checkpoint()?;
         let ring = usize::from(self.checkpoint.ring);
         let account = format_args!("checkpoint.ring_used of zone {ring} of the ring");
         holds(self.checkpoint.ring_used[ring], account, "used: it is written now")?;
@@ -23,12 +22,6 @@ impl Core {
         at_most(format_args!("sync::State::in_flight"), RECORDS_IN_FLIGHT, records)?;
         let account = format_args!("sync::State::in_flight while {waiting} wait");
         holds(waiting == 0 || records > 0, account, "a record in flight that they wait for")
-    }
-
-    /// The newest durable checkpoint, which releases go by.
-    pub(crate) fn audit_durable_checkpoint(&self) -> Result<()> {
-        let id = self.alloc.zones.durable_checkpoint();
-        same(format_args!("checkpoint.id, by the pool"), id, self.checkpoint.id)
     }
 
     /// A half of the sync log: whether it holds anything, and where it goes on.

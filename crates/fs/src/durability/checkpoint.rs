@@ -20,9 +20,9 @@ use crate::tree::cache::Key;
 use crate::types::Ino;
 use furrow_log::Mark;
 use furrow_log::format::{Descriptor, ExtentEntry};
-use furrow_log::pool::{ReleaseProof, SuperzoneId};
+use furrow_log::pool::{DurableSnapshot, SuperzoneId};
 use furrow_log::record::{RecordId, blocks_for, seal};
-use furrow_log::writer::{Durability, Kind as WriteKind};
+use furrow_log::writer::{Durability, Kind as WriteKind, WriteHandle};
 use furrow_policy::FsDefect;
 use furrow_rt::Nanos;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -64,7 +64,9 @@ struct Snapshot {
     places: TablePages,
     /// Superzones of tables that this checkpoint is the first to list.
     grown: Vec<u32>,
+    /// Superzones that it shows empty, and the snapshot that says so when it is durable.
     releasable: Vec<SuperzoneId>,
+    empties: furrow_log::Snapshot,
     /// Zones that failed before it, what they lost is written elsewhere.
     lost: Vec<ZoneId>,
     names: u64,
@@ -192,7 +194,9 @@ impl Core {
             nat.len() * size_of::<(u32, NatEntry)>() + sit.len() * size_of::<(u32, SitEntry)>();
         self.checkpoint.snapshot_bytes = entries as u64;
         self.note_memory();
-        let releasable = self.alloc.empty_superzones().collect();
+        let releasable: Vec<SuperzoneId> = self.alloc.empty_superzones().collect();
+        let empties = self.alloc.zones.snapshot();
+        releasable.iter().for_each(|id| empties.note_empty(*id));
         Ok(Snapshot {
             image,
             nat,
@@ -202,6 +206,7 @@ impl Core {
             places: self.tables.pages.clone(),
             grown: self.tables.zones.pending(),
             releasable,
+            empties,
             lost,
             names: self.namespace_log.next(),
             stamp: self.alloc.stamp(),
@@ -315,7 +320,7 @@ impl Core {
     ///
     /// # Errors
     /// If it is longer than a zone, which holds a superblock too.
-    pub(crate) fn write_checkpoint(&mut self, id: u64, body: &[u8]) -> Result<()> {
+    pub(crate) fn write_checkpoint(&mut self, id: u64, body: &[u8]) -> Result<WriteHandle> {
         let (blocks, most) = (blocks_for(body.len()), self.layout.capacity.saturating_sub(1));
         if blocks > most {
             let message = format!(
@@ -338,9 +343,10 @@ impl Core {
         let zone = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
         let record = seal(&self.record_id(kind::CHECKPOINT, id, id), body, &self.pages);
         self.checkpoint.blocks = record.len() as u32;
-        self.dispatch(zone, record, WriteKind::Checkpoint, Durability::Fua);
+        self.alloc.next_stamp();
+        let (_, written) = self.writer.write(zone, WriteKind::Checkpoint, record, Durability::Fua);
         self.checkpoint.ring_used[usize::from(self.checkpoint.ring)] = true;
-        Ok(())
+        Ok(written)
     }
 
     /// Writes a superblock copy, the first block of a ring zone.
@@ -353,7 +359,6 @@ impl Core {
     /// What the durable checkpoint `id`, whose snapshot this was, allows.
     fn checkpoint_durable(&mut self, id: u64, names: u64) {
         self.checkpoint.id = id;
-        self.alloc.zones.checkpoint_durable(id);
         self.namespace_log.durable(names);
         self.tables.changed_nodes.durable();
         self.tables.ids.durable();
@@ -531,9 +536,9 @@ impl Inner {
     async fn commit(self: &Rc<Self>, mut snapshot: Snapshot) -> Result<()> {
         let writer = self.core.borrow().writer.clone();
         let id = self.core.borrow().checkpoint.id + 1;
-        let early = self.core.borrow().options.variant.has(FsDefect::ReuseBeforeRelease);
-        if early {
-            self.release(id, &snapshot.releasable, Vec::new()).await?;
+        let early = snapshot.empties.too_early();
+        if let Some(early) = &early {
+            self.release(early, &snapshot.releasable, Vec::new()).await?;
         }
         let held_up = {
             let core = &mut *self.core.borrow_mut();
@@ -541,17 +546,18 @@ impl Inner {
         };
         self.drain().await?;
         writer.flush().await?;
-        {
+        let record = {
             let mut core = self.core.borrow_mut();
             if let Some(since) = held_up {
                 let stall = core.rt.now().since(since);
                 core.counters.longest_merge_stall = core.counters.longest_merge_stall.max(stall);
             }
             let body = core.encode_image(&snapshot.image, &snapshot.places);
-            core.write_checkpoint(id, &body)?;
-        }
+            core.write_checkpoint(id, &body)?
+        };
         self.drain().await?;
-        let mut releasable = self.releasable(snapshot.releasable);
+        let durable = snapshot.empties.committed(record).await?;
+        let mut releasable = self.releasable(snapshot.releasable, &durable);
         let (stale, tables) = {
             let mut core = self.core.borrow_mut();
             core.checkpoint_durable(id, snapshot.names);
@@ -560,24 +566,31 @@ impl Inner {
             let stale = core.stale_log_zones(snapshot.image.body.sync_half.get() as u8);
             (stale, core.stale_table_zones(&snapshot.places))
         };
-        if early {
+        if early.is_some() {
             releasable.clear();
         }
-        self.release_tables(id, tables).await?;
+        self.release_tables(&durable, tables).await?;
         {
             let mut core = self.core.borrow_mut();
-            releasable.extend(core.resize_tables());
+            let given_back = core.resize_tables();
+            // No table lies in them by this checkpoint: all their zones were reset.
+            given_back.iter().for_each(|id| durable.note_empty(*id));
+            releasable.extend(given_back);
         }
-        self.release(id, &releasable, stale).await?;
+        self.release(&durable, &releasable, stale).await?;
         self.core.borrow_mut().delta_released();
         Ok(())
     }
 
-    /// Resets zones of the tables that checkpoint `id` shows to hold nothing.
-    pub(crate) async fn release_tables(self: &Rc<Self>, id: u64, zones: Vec<ZoneId>) -> Result<()> {
+    /// Resets zones of the tables that a durable checkpoint shows to hold nothing.
+    pub(crate) async fn release_tables(
+        self: &Rc<Self>,
+        durable: &DurableSnapshot,
+        zones: Vec<ZoneId>,
+    ) -> Result<()> {
         let pool = self.core.borrow().alloc.zones.clone();
         for zone in zones {
-            let done = pool.try_release_zone(zone, ReleaseProof::by(id)).await?;
+            let done = pool.try_release_zone(zone, durable).await?;
             self.core.borrow_mut().tables.zones.was_reset(zone, done);
         }
         Ok(())
@@ -585,28 +598,30 @@ impl Inner {
 
     /// What a checkpoint releases: what was empty at its snapshot. What became empty since may be
     /// where sync records of that time say.
-    fn releasable(&self, at_cut: Vec<SuperzoneId>) -> Vec<SuperzoneId> {
+    fn releasable(&self, at_cut: Vec<SuperzoneId>, durable: &DurableSnapshot) -> Vec<SuperzoneId> {
         let core = self.core.borrow();
-        match core.options.variant.has(FsDefect::ReleaseLiveRecord) {
-            true => core.alloc.empty_superzones().collect(),
-            false => at_cut,
+        if !core.options.variant.has(FsDefect::ReleaseLiveRecord) {
+            return at_cut;
         }
+        let now: Vec<SuperzoneId> = core.alloc.empty_superzones().collect();
+        now.iter().for_each(|id| durable.note_empty(*id));
+        now
     }
 
-    /// Resets superzones and zones that checkpoint `id` shows to be of no use.
+    /// Resets superzones and zones that a durable checkpoint shows to hold nothing.
     pub(crate) async fn release(
         self: &Rc<Self>,
-        id: u64,
+        durable: &DurableSnapshot,
         superzones: &[SuperzoneId],
         zones: Vec<ZoneId>,
     ) -> Result<()> {
         let pool = self.core.borrow().alloc.zones.clone();
         for zone in &zones {
-            pool.release_zone(*zone, ReleaseProof::by(id)).await?;
+            pool.release_zone(*zone, durable).await?;
         }
         self.core.borrow_mut().sync_released(&zones);
         for superzone in superzones {
-            pool.release(*superzone, ReleaseProof::by(id)).await?;
+            pool.release(*superzone, durable).await?;
         }
         Ok(())
     }

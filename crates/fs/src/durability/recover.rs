@@ -29,14 +29,16 @@ use crate::tables::Tables;
 use crate::tables::table::Table;
 use crate::tree::Tree;
 use crate::types::{Ino, MountOptions};
+use furrow_log::DurableSnapshot;
 use furrow_log::address::{BlockAddr, blocks_begun};
 use furrow_log::delta::{DeltaLayout, DeltaLog};
-use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool};
+use furrow_log::pool::{SuperzoneId, SuperzoneState, ZonePool};
 use furrow_log::record::{self};
+use furrow_log::survey;
 use furrow_log::writer::{Kind as WriteKind, Writer, WriterOptions};
 use furrow_policy::{FsDefect, Pieces};
 use furrow_rt::{Page, Pool, Rt};
-use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneState, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::FromZeros;
@@ -122,7 +124,6 @@ fn pool(writer: &Writer, found: &Found, scan: &SyncScan) -> Result<ZonePool> {
     }
     let groups = found.layout.groups(writer.geometry());
     let zones = ZonePool::new(writer, &descriptors, groups)?;
-    zones.checkpoint_durable(found.id.checkpoint);
     Ok(zones)
 }
 
@@ -222,7 +223,7 @@ pub(crate) async fn name_replay_end(
     inner: &Rc<Inner>,
     found: &Found,
     scan: &SyncScan,
-) -> Result<()> {
+) -> Result<DurableSnapshot> {
     let (pool, writer, layout) = {
         let core = inner.core.borrow();
         (core.alloc.zones.clone(), core.writer.clone(), core.layout.clone())
@@ -242,21 +243,21 @@ pub(crate) async fn name_replay_end(
     };
     if needed && inner.core.borrow().checkpoint.ring_used[usize::from(other)] {
         let zone = ZoneId(layout.ring_start + u32::from(other));
-        pool.release_zone(zone, ReleaseProof::by(found.id.checkpoint)).await?;
+        // What was found is to be on the medium before what is older goes.
+        let durable = pool.snapshot().flushed().await?;
+        pool.release_zone(zone, &durable).await?;
         inner.core.borrow_mut().checkpoint.ring_used[usize::from(other)] = false;
     }
     if needed {
         free_a_permit(inner, &writer, found, scan).await?;
     }
     let id = found.id.checkpoint + 1;
-    inner.core.borrow_mut().write_checkpoint(id, &body)?;
+    let recovered = pool.snapshot();
+    let record = inner.core.borrow_mut().write_checkpoint(id, &body)?;
     writer.drain().await?;
-    {
-        let mut core = inner.core.borrow_mut();
-        core.checkpoint.id = id;
-        pool.checkpoint_durable(id);
-    }
-    Ok(())
+    let durable = recovered.committed(record).await?;
+    inner.core.borrow_mut().checkpoint.id = id;
+    Ok(durable)
 }
 
 /// Empties what neither the checkpoint nor a record refers to: it may hold permits.
@@ -264,15 +265,14 @@ pub(crate) async fn reset_stale_zones(
     inner: &Rc<Inner>,
     found: &Found,
     scan: &SyncScan,
+    durable: &DurableSnapshot,
 ) -> Result<()> {
-    let (pool, id) = {
-        let core = inner.core.borrow();
-        (core.alloc.zones.clone(), core.checkpoint.id)
-    };
+    let pool = inner.core.borrow().alloc.zones.clone();
     finish_sync_zones(inner, found, scan).await?;
     let stale = stale_zones(inner, found, scan);
-    inner.release_tables(id, stale.2).await?;
-    inner.release(id, &stale.0, stale.1).await?;
+    stale.0.iter().for_each(|superzone| durable.note_empty(*superzone));
+    inner.release_tables(durable, stale.2).await?;
+    inner.release(durable, &stale.0, stale.1).await?;
     inner.core.borrow_mut().delta_released();
     pool.adopt_reports(&found.reports);
     Ok(())
@@ -292,21 +292,17 @@ async fn free_a_permit(
         let core = inner.core.borrow();
         (core.stale_table_zones(&found.table_pages), core.layout.clone())
     };
-    let active = found.reports.iter().filter(|report| report.state.is_active());
-    let most = writer.geometry().max_active.unwrap_or(u32::MAX) as usize;
-    let mut surplus = (active.clone().count() + 1).saturating_sub(most);
-    for report in active {
+    let surplus = survey::surplus(writer.geometry(), &found.reports);
+    let owned = |zone: ZoneId| {
         let referred = |index: u32| scan.chains.iter().flatten().any(|other| *other == index);
-        let stray = layout.superzone_of(report.zone).is_some_and(|index| !referred(index));
-        let stray = match inner.core.borrow().tables.zones.contains(report.zone) {
-            true => tables.contains(&report.zone),
-            false => stray,
-        };
-        if surplus > 0 && stray {
-            writer.open_reported(report);
-            writer.finish(report.zone).await?;
-            surplus -= 1;
+        match inner.core.borrow().tables.zones.contains(zone) {
+            true => !tables.contains(&zone),
+            false => layout.superzone_of(zone).is_none_or(referred),
         }
+    };
+    let strays: Vec<ZoneReport> = survey::strays(&found.reports, owned).copied().collect();
+    for report in strays.iter().take(surplus) {
+        survey::finish(writer, report).await?;
     }
     Ok(())
 }
@@ -354,8 +350,7 @@ async fn finish_sync_zones(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) ->
     for zone in before {
         let report = &found.reports[zone.0 as usize];
         if report.state.is_active() {
-            writer.open_reported(report);
-            writer.finish(zone).await?;
+            survey::finish(&writer, report).await?;
         }
     }
     Ok(())

@@ -73,8 +73,8 @@ pub(super) async fn mount(
     let ring = ["superblock", "checkpoint"];
     inner.core.borrow_mut().checkpoint.leave_ring =
         before.findings.iter().any(|finding| ring.contains(&finding.structure));
-    name_replay_end(&inner, &found, &scan).await?;
-    reset_stale_zones(&inner, &found, &scan).await?;
+    let replay_end = name_replay_end(&inner, &found, &scan).await?;
+    reset_stale_zones(&inner, &found, &scan, &replay_end).await?;
     let chains = std::mem::take(&mut scan.chains);
     replay(&inner, scan.records, &mut owners, log).await?;
     inner.core.borrow_mut().limit_nodes();

@@ -4,7 +4,7 @@
 //! Each step has an audit, which debug builds run after it. What was found is written down in a new
 //! half of the ring before anything acts on it.
 
-use super::{Opened, reports_of};
+use super::Opened;
 use crate::file::Lifetime;
 use crate::mkfs::check_drive;
 use crate::ring_scan::find;
@@ -12,8 +12,9 @@ use crate::store::{Options, Store};
 use crate::zone_allocator::Use;
 use furrow_log::audit::{equal, holds};
 use furrow_log::budget::Class;
-use furrow_log::pool::{ReleaseProof, ZonePool};
+use furrow_log::pool::ZonePool;
 use furrow_log::ring::empty_zone;
+use furrow_log::survey;
 use furrow_log::writer::{Order, Writer};
 use furrow_policy::{StoreDefect, StoreVariant};
 use furrow_rt::{Pool, Rt};
@@ -120,7 +121,7 @@ impl Reading {
     }
 
     async fn survey(&mut self) -> Result<()> {
-        self.reports = reports_of(&*self.device)?;
+        self.reports = survey::reports(&*self.device)?;
         Ok(())
     }
 
@@ -209,9 +210,11 @@ impl Opening {
     async fn empty_others(&mut self) -> Result<()> {
         let found = self.found.as_mut().ok_or_else(out_of_order)?;
         let pool = ZonePool::new(&self.writer, &[], 1)?;
+        // The half that was found may be in the drive's cache only, if no power was lost.
+        let durable = pool.snapshot().flushed().await?;
         for zone in found.ring.zones().filter(|zone| !found.half.contains(zone)) {
             let fine = !found.failed.contains(&zone);
-            if fine && !empty_zone(&pool, &*self.device, zone, ReleaseProof::by(0)).await? {
+            if fine && !empty_zone(&pool, &*self.device, zone, &durable).await? {
                 found.failed.insert(zone);
             }
         }
@@ -224,21 +227,20 @@ impl Opening {
     /// This comes before anything is written down: it changes no decision, because in a zone that
     /// was finished content is believed only where it is found.
     async fn finish_strays(&mut self) -> Result<()> {
-        self.reports = reports_of(&*self.device)?;
-        let active = self.active().count();
-        let most = self.most_active();
-        if active < most {
+        self.reports = survey::reports(&*self.device)?;
+        let surplus = survey::surplus(self.writer.geometry(), &self.reports);
+        if surplus == 0 {
             return Ok(());
         }
-        let mut strays: Vec<ZoneReport> = self.active().cloned().collect();
+        let mut strays: Vec<ZoneReport> =
+            survey::strays(&self.reports, |_| false).copied().collect();
         // What has the least left loses the least.
         strays.sort_by_key(|report| std::cmp::Reverse(report.write_pointer));
-        for report in strays.into_iter().take(active + 1 - most) {
-            self.writer.open_reported(&report);
-            self.writer.finish(report.zone).await?;
+        for report in strays.into_iter().take(surplus) {
+            survey::finish(&self.writer, &report).await?;
             self.writer.forget(report.zone);
         }
-        self.reports = reports_of(&*self.device)?;
+        self.reports = survey::reports(&*self.device)?;
         Ok(())
     }
 
@@ -254,9 +256,7 @@ impl Opening {
         let store = self.store()?;
         let round = store.0.round.get();
         let bodies = store.0.snapshot(&[], round);
-        store.begin_half(bodies).await?;
-        store.0.zones.pool.checkpoint_durable(round);
-        Ok(())
+        store.begin_half(bodies).await.map(drop)
     }
 
     /// Takes up zones that were written in part, and resets those in which nothing is valid.
@@ -281,9 +281,9 @@ impl Opening {
                 _ => zones.writer.finish(report.zone).await?,
             }
         }
-        let round = zones.pool.durable_checkpoint();
+        let durable = zones.pool.durable().ok_or_else(out_of_order)?;
         for zone in zones.full_zones() {
-            zones.release(zone, round).await?;
+            zones.release(zone, &durable).await?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::budget::{Budget, Class};
-use crate::pool::{ReleaseProof, ZonePool};
+use crate::pool::ZonePool;
 use crate::record::Uuid;
 use crate::toy::{Toy, geometry};
 use crate::writer::Order;
@@ -132,8 +132,9 @@ impl Run {
     fn release(&mut self, half: u8) {
         let (pool, zones) = (self.pool.clone(), self.log.half_zones(half));
         self.rt.block_on(async move {
+            let durable = pool.snapshot().flushed().await.unwrap();
             for zone in zones {
-                pool.release_zone(zone, ReleaseProof::by(0)).await.unwrap();
+                pool.release_zone(zone, &durable).await.unwrap();
             }
         });
         self.log.half_released(half);

@@ -17,8 +17,12 @@ struct Bench {
 
 /// 13 zones: one for itself, then superzones of 4, so 3 of them.
 fn bench(groups: u32) -> Bench {
+    bench_of(groups, false)
+}
+
+fn bench_of(groups: u32, volatile_cache: bool) -> Bench {
     let rt = Rt::new(Config::shuffled(1));
-    let toy = Toy::on(&rt, geometry(13, 16), 1);
+    let toy = Toy::on(&rt, Geometry { volatile_cache, ..geometry(13, 16) }, 1);
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 2);
     let descriptors = describe(toy.geometry(), ZoneId(1), 4, &[]).unwrap();
     let pool = ZonePool::new(&writer, &descriptors, groups).unwrap();
@@ -35,10 +39,23 @@ impl Bench {
         drop(self.writer.write(zone, Kind::Data, pages, Durability::Cached));
     }
 
+    /// A durable snapshot that shows superzones empty.
+    fn empties(&self, ids: &[u32]) -> DurableSnapshot {
+        let snapshot = self.pool.snapshot();
+        ids.iter().for_each(|id| snapshot.note_empty(SuperzoneId(*id)));
+        self.rt.block_on(snapshot.flushed()).unwrap()
+    }
+
+    /// Notes a superzone as empty and releases it.
+    fn note_and_release(&self, id: SuperzoneId) -> Option<Result<()>> {
+        let durable = self.empties(&[id.0]);
+        self.release(id, durable)
+    }
+
     /// Starts a release and lets everything run that can.
-    fn release(&self, id: SuperzoneId, proof: ReleaseProof) -> Option<Result<()>> {
+    fn release(&self, id: SuperzoneId, proof: DurableSnapshot) -> Option<Result<()>> {
         let pool = self.pool.clone();
-        let task = self.rt.spawn(async move { pool.release(id, proof).await });
+        let task = self.rt.spawn(async move { pool.release(id, &proof).await });
         self.rt.run_ready();
         self.pool.audit().unwrap();
         task.try_take()
@@ -66,10 +83,9 @@ fn superzones_come_from_the_idlest_group_and_wear_evenly() {
     assert_eq!(pool.allocate(&[]), None);
     pool.mark_full(SuperzoneId(0));
     pool.mark_full(SuperzoneId(2));
-    pool.checkpoint_durable(1);
-    assert!(bench.release(SuperzoneId(0), ReleaseProof::by(1)).unwrap().is_ok());
-    assert!(bench.release(SuperzoneId(0), ReleaseProof::by(1)).unwrap().is_ok());
-    assert!(bench.release(SuperzoneId(2), ReleaseProof::by(1)).unwrap().is_ok());
+    for id in [0, 0, 2] {
+        assert!(bench.note_and_release(SuperzoneId(id)).unwrap().is_ok());
+    }
     // Same group, 2 was released once, 0 twice.
     assert_eq!(pool.allocate(&[]), Some(SuperzoneId(2)));
     assert_eq!(pool.generation(SuperzoneId(0)), 2);
@@ -104,27 +120,32 @@ fn nothing_is_reset_before_every_condition_holds() {
     assert_eq!(pool.allocate(&[]), Some(id));
     (1..5).for_each(|zone| bench.write(zone, 16));
     bench.rt.run_ready();
-    let refused = |proof, word: &str| {
-        let error = bench.release(id, proof).unwrap().unwrap_err();
+    let refused = |proof: &DurableSnapshot, word: &str| {
+        let error = bench.release(id, proof.clone()).unwrap().unwrap_err();
         assert!(error.to_string().contains(word), "{error}");
         assert_eq!(bench.writer.counters().resets, 0);
     };
-    pool.checkpoint_durable(3);
-    refused(ReleaseProof::by(3), "Active");
+    // Of one that is written to nothing is noted.
+    let early = bench.empties(&[0]);
+    refused(&early, "Active");
     pool.mark_full(id);
-    refused(ReleaseProof::by(4), "checkpoint 4 is not durable");
-    refused(ReleaseProof { valid_blocks: 2, ..ReleaseProof::by(3) }, "2 blocks are valid");
-    refused(ReleaseProof { live_sync_refs: 1, ..ReleaseProof::by(3) }, "1 sync records");
+    refused(&early, "no snapshot shows it empty");
+    let snapshot = pool.snapshot();
+    snapshot.note_empty(id);
+    refused(&early, "snapshot 2 shows it empty, durable is 1");
+    let proof = bench.rt.block_on(snapshot.flushed()).unwrap();
+    let other = ZonePool::new(&bench.writer, &pool.descriptors(), 1).unwrap();
+    refused(&bench.rt.block_on(other.snapshot().flushed()).unwrap(), "another drive");
 
     let pin = pool.pin(ZoneId(3));
     let other = pool.pin(ZoneId(3));
     let task = {
-        let pool = pool.clone();
-        bench.rt.spawn(async move { pool.release(id, ReleaseProof::by(3)).await })
+        let (pool, proof) = (pool.clone(), proof.clone());
+        bench.rt.spawn(async move { pool.release(id, &proof).await })
     };
     bench.rt.run_ready();
     assert!(task.try_take().is_none() && pool.is_pinned(ZoneId(3)));
-    refused(ReleaseProof::by(3), "being released");
+    refused(&proof, "being released");
     drop(pin);
     bench.rt.run_ready();
     assert!(task.try_take().is_none() && !bench.empty(1));
@@ -134,6 +155,9 @@ fn nothing_is_reset_before_every_condition_holds() {
     assert!((1..5).all(|zone| bench.empty(zone)));
     let superzone = pool.get(id);
     assert_eq!((superzone.state, superzone.generation), (SuperzoneState::Free, 1));
+    // It was released: the snapshot says nothing of what it holds next.
+    let again = bench.release(id, proof).unwrap().unwrap_err();
+    assert!(again.to_string().contains("no snapshot shows it empty"), "{again}");
     assert_eq!(bench.writer.counters().resets, 4);
     assert!(!bench.writer.is_open(ZoneId(1)));
 }
@@ -146,7 +170,8 @@ fn a_release_waits_for_writes_and_outlives_its_caller() {
     bench.write(2, 10);
     bench.pool.mark_full(id);
     bench.toy.wish(|wishes| wishes.only = Some([ZoneId(9)].into()));
-    let mut release = Box::pin(bench.pool.release(id, ReleaseProof::by(0)));
+    let proof = bench.empties(&[id.0]);
+    let mut release = Box::pin(bench.pool.release(id, &proof));
     let mut context = std::task::Context::from_waker(Waker::noop());
     assert!(release.as_mut().poll(&mut context).is_pending());
     drop(release);
@@ -186,7 +211,7 @@ fn the_audit_finds_a_superzone_freed_without_a_reset() {
 fn a_bad_zone_shortens_its_superzone() {
     let bench = bench(1);
     let id = SuperzoneId(1);
-    let release = || bench.release(id, ReleaseProof::by(0)).unwrap();
+    let release = || bench.note_and_release(id).unwrap();
     bench.toy.wish(|wishes| wishes.no_reset = [ZoneId(6)].into());
     release().unwrap();
     let superzone = bench.pool.get(id);
@@ -214,34 +239,80 @@ fn a_drive_that_is_gone_costs_no_zone() {
         wishes.no_reset = [ZoneId(1)].into();
         wishes.gone = true;
     });
-    assert!(bench.release(id, ReleaseProof::by(0)).unwrap().is_err());
+    assert!(bench.note_and_release(id).unwrap().is_err());
     assert_eq!(bench.pool.get(id).zones.len(), 4);
     bench.toy.wish(|wishes| {
         wishes.no_reset.clear();
         wishes.gone = false;
     });
-    assert!(bench.release(id, ReleaseProof::by(0)).unwrap().is_ok());
+    assert!(bench.note_and_release(id).unwrap().is_ok());
     assert_eq!(bench.pool.get(id).zones.len(), 4);
 }
 
 #[test]
 fn single_zones_are_released_on_the_same_path() {
     let bench = bench(1);
-    let release = |zone: u32, checkpoint| {
-        let pool = bench.pool.clone();
-        let proof = ReleaseProof::by(checkpoint);
-        let task = bench.rt.spawn(async move { pool.release_zone(ZoneId(zone), proof).await });
+    let durable = bench.empties(&[]);
+    let release = |zone: u32| {
+        let (pool, durable) = (bench.pool.clone(), durable.clone());
+        let task = bench.rt.spawn(async move { pool.release_zone(ZoneId(zone), &durable).await });
         bench.rt.run_ready();
         task.try_take().unwrap()
     };
     bench.write(0, 5);
-    release(0, 1).unwrap_err();
-    assert!(release(4, 0).unwrap_err().to_string().contains("belongs to superzone 0"));
+    assert!(release(4).unwrap_err().to_string().contains("belongs to superzone 0"));
     assert!(bench.writer.is_open(ZoneId(0)));
-    release(0, 0).unwrap();
+    release(0).unwrap();
     assert!(bench.empty(0) && !bench.writer.is_open(ZoneId(0)));
     bench.toy.wish(|wishes| wishes.no_reset = [ZoneId(0)].into());
-    assert_eq!(release(0, 0).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(release(0).unwrap_err().kind(), ErrorKind::Io);
+}
+
+/// A record makes the state before it durable when it is on the medium: at once with FUA, else by a
+/// flush. One that was written before the snapshot, or of nothing, does not.
+#[test]
+fn a_snapshot_is_durable_by_a_record_written_after_it() {
+    let bench = bench_of(1, true);
+    bench.writer.open_empty(ZoneId(0));
+    let record = |durability, pages: usize| {
+        let pages: Pages = (0..pages).map(|_| Page::zeroed()).collect();
+        bench.writer.write(ZoneId(0), Kind::Checkpoint, pages, durability).1
+    };
+    let committed = |snapshot: Snapshot, record| {
+        let task = bench.rt.spawn(snapshot.committed(record));
+        bench.rt.run_ready();
+        task.try_take().unwrap().map(drop).map_err(|error| error.to_string())
+    };
+    let before = record(Durability::Fua, 1);
+    let error = committed(bench.pool.snapshot(), before).unwrap_err();
+    assert!(error.contains("snapshot 1 was written before it"), "{error}");
+    let snapshot = bench.pool.snapshot();
+    assert!(committed(snapshot, record(Durability::Fua, 0)).is_err());
+    assert!(bench.pool.durable().is_none());
+    for (durability, flushes) in [(Durability::Fua, 0), (Durability::Cached, 1)] {
+        let snapshot = bench.pool.snapshot();
+        committed(snapshot, record(durability, 1)).unwrap();
+        assert_eq!(bench.writer.counters().flushes, flushes);
+    }
+    bench.toy.wish(|wishes| wishes.fail.extend([(furrow_zone::Lba(3), Status::WriteFault)]));
+    let snapshot = bench.pool.snapshot();
+    committed(snapshot, record(Durability::Fua, 1)).unwrap_err();
+    assert_eq!(format!("{:?}", bench.pool.durable().unwrap()), "DurableSnapshot(4)");
+}
+
+/// Before anything is open a drive can be wiped, and not afterwards.
+#[test]
+fn a_drive_in_use_is_not_wiped() {
+    let bench = bench(1);
+    bench.toy.machine(|machine| machine.set_offline(ZoneId(9)).unwrap());
+    let wipe = |zone: u32| {
+        let writer = bench.writer.clone();
+        bench.rt.block_on(async move { ZonePool::wipe(&writer, [ZoneId(zone)].into_iter()).await })
+    };
+    wipe(1).unwrap();
+    assert_eq!(wipe(9).unwrap_err().kind(), ErrorKind::Io);
+    bench.write(1, 3);
+    assert_eq!(wipe(2).unwrap_err().kind(), ErrorKind::Busy);
 }
 
 /// Zones found dead at mount leave free superzones, but not those that hold data.

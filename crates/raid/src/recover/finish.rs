@@ -2,8 +2,8 @@
 //! reset. Without space for the checkpoint this waits until there is some.
 
 use crate::recover::steps::FINISH;
-use crate::steps::{self, OF_FINISH};
 use crate::space::plan::Recovery;
+use crate::steps::{self, OF_FINISH};
 use crate::volume::Volume;
 use furrow_zone::{Result, ZoneId, ZoneReport, ZoneState};
 use std::collections::BTreeMap;
@@ -127,9 +127,8 @@ impl Volume {
             let Some(drive) = self.0.members[*index as usize].drive() else { continue };
             let report = &zones[*index as usize][zone.0 as usize];
             if report.state.is_active() {
-                drive.writer.open_reported(report);
-                // A zone that cannot be finished stays; what is in it is of no use.
-                let _ = drive.writer.finish(*zone).await;
+                // A zone that cannot be finished stays; nothing in it counts.
+                let _ = furrow_log::survey::finish(&drive.writer, report).await;
             }
             if let Some(owner) = drive.zones.owner(*zone)
                 && drive.zones.state(owner) == furrow_log::SuperzoneState::Free

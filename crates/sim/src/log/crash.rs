@@ -16,8 +16,9 @@ use crate::crash::{Case, Subject};
 use furrow_emu::Emulator;
 use furrow_log::delta::{DeltaLayout, DeltaLog, Extent};
 use furrow_log::format::{Descriptor, ExtentEntry};
-use furrow_log::pool::{ReleaseProof, SuperzoneId, SuperzoneState, ZonePool, describe};
+use furrow_log::pool::{DurableSnapshot, SuperzoneId, SuperzoneState, ZonePool, describe};
 use furrow_log::record::{self, Expect, RecordId, Uuid, crc32c};
+use furrow_log::survey;
 use furrow_log::{BlockAddr, Durability, Kind, Order, Writer, WriterOptions, read_blocks};
 use furrow_policy::LogDefect;
 use furrow_rt::{Page, Pages, Pool, Rng, Rt};
@@ -293,7 +294,6 @@ impl Ledger {
         let Found { checkpoint, zone, table } = load(&device, defect).await?;
         let writer = Writer::with_options(rt, device.clone(), options(defect));
         let pool = ZonePool::new(&writer, &checkpoint.descriptors, 2).map_err(text)?;
-        pool.checkpoint_durable(checkpoint.number);
         let pages = Pool::new(16);
         let layout = layout(&*device, defect)?;
         let log =
@@ -314,9 +314,11 @@ impl Ledger {
         let ledger = Rc::new(Ledger { device, writer, pool, pages, state });
         ledger.recover_ring(zone)?;
         ledger.recover_active()?;
-        let zones = ledger.device.geometry().zones;
-        let reports = ledger.device.report(ZoneId(0), zones).map_err(|s| s.to_string())?;
-        ledger.writer.finish_strays(&reports).await.map_err(text)?;
+        let reports = survey::reports(&*ledger.device).map_err(text)?;
+        let strays = survey::strays(&reports, |zone| ledger.writer.is_open(zone));
+        for report in strays.copied().collect::<Vec<_>>() {
+            survey::finish(&ledger.writer, &report).await.map_err(text)?;
+        }
         ledger.commit(None).await?;
         ledger.empty_leftovers().await?;
         Ok((ledger, table))
@@ -376,8 +378,9 @@ impl Ledger {
             let touched = touched.collect::<Result<Vec<_>, _>>()?;
             let touched = touched.iter().any(|report| report.state != ZoneState::Empty);
             if self.pool.state(id) == SuperzoneState::Free && touched {
-                let proof = ReleaseProof::by(self.pool.durable_checkpoint());
-                self.pool.release(id, proof).await.map_err(text)?;
+                let durable = self.durable()?;
+                durable.note_empty(id);
+                self.pool.release(id, &durable).await.map_err(text)?;
             }
         }
         self.release_dead().await
@@ -400,24 +403,32 @@ impl Ledger {
             let dead = self.pool.state(id) == SuperzoneState::Full
                 && !self.is_valid(&self.state.borrow().table, id);
             if dead && self.state.borrow().dirty.is_empty() {
-                let proof = ReleaseProof::by(self.pool.durable_checkpoint());
-                self.pool.release(id, proof).await.map_err(text)?;
+                let durable = self.durable()?;
+                durable.note_empty(id);
+                self.pool.release(id, &durable).await.map_err(text)?;
             }
         }
         Ok(())
     }
 
-    /// Asks for the release of what only memory says is dead: by the checkpoint to come. The pool
-    /// must refuse.
-    async fn release_too_early(&self) {
-        let next = self.state.borrow().next;
+    /// The newest state that is durable.
+    fn durable(&self) -> Result<DurableSnapshot, String> {
+        self.pool.durable().ok_or_else(|| "no checkpoint is durable".into())
+    }
+
+    /// Asks for the release of what only memory says is dead, and what no checkpoint shows that is
+    /// durable. The pool must refuse.
+    async fn release_too_early(&self) -> Result<(), String> {
+        let (now, durable) = (self.pool.snapshot(), self.durable()?);
         for id in (0..self.pool.total()).map(SuperzoneId) {
             let dead = self.pool.state(id) == SuperzoneState::Full
                 && !self.is_valid(&self.state.borrow().table, id);
             if dead {
-                let _ = self.pool.release(id, ReleaseProof::by(next + 1)).await;
+                now.note_empty(id);
+                let _ = self.pool.release(id, &durable).await;
             }
         }
+        Ok(())
     }
 
     /// The zone and place of the next data block; `None` if no superzone is free.
@@ -472,6 +483,7 @@ impl Ledger {
                 history.borrow_mut().0.push(event);
             }
         };
+        let snapshot = self.pool.snapshot();
         let (mut checkpoint, changed, merge, mark) = self.cut();
         tell(Event::Began(versions(&self.committed(&checkpoint, &changed))));
         self.writer.wait(mark).await.map_err(text)?;
@@ -487,9 +499,8 @@ impl Ledger {
         let pages = record::seal(&id, &checkpoint.encode(), &self.pages);
         let zone = self.ring_zone(pages.len() as u32).await?;
         let (_, written) = self.writer.write(zone, Kind::Checkpoint, pages, Durability::Fua);
-        written.await.map_err(text)?;
+        snapshot.committed(written).await.map_err(text)?;
         tell(Event::Acknowledged);
-        self.pool.checkpoint_durable(checkpoint.number);
         {
             let mut state = self.state.borrow_mut();
             state.base = checkpoint.base;
@@ -552,9 +563,13 @@ impl Ledger {
             return Ok(RING[ring]);
         }
         drop(self.writer.fill(RING[ring], self.capacity()));
-        let proof = ReleaseProof::by(self.pool.durable_checkpoint());
         let next = RING[1 - ring];
-        self.pool.release_zone(next, proof).await.map_err(text)?;
+        // Nothing before the first commit says that it was found: the drive is asked.
+        let durable = match self.pool.durable() {
+            Some(durable) => durable,
+            None => self.pool.snapshot().flushed().await.map_err(text)?,
+        };
+        self.pool.release_zone(next, &durable).await.map_err(text)?;
         self.writer.open_zone_after(next, RING[ring]);
         self.writer.keep_permit(next);
         self.state.borrow_mut().ring = 1 - ring;
@@ -563,9 +578,9 @@ impl Ledger {
 
     async fn release_half(&self, half: u8) -> Result<(), String> {
         let zones = self.state.borrow().log.half_zones(half);
-        let proof = ReleaseProof::by(self.pool.durable_checkpoint());
+        let durable = self.durable()?;
         for zone in zones {
-            self.pool.release_zone(zone, proof).await.map_err(text)?;
+            self.pool.release_zone(zone, &durable).await.map_err(text)?;
         }
         self.state.borrow_mut().log.half_released(half);
         Ok(())
@@ -600,7 +615,7 @@ async fn run(
                 rt.yield_now().await;
             }
         }
-        ledger.release_too_early().await;
+        ledger.release_too_early().await?;
         commit.await?;
         ledger.commit(Some(history.clone())).await?;
         ledger.release_dead().await?;

@@ -7,15 +7,15 @@ use crate::format::{
 use crate::layout::{Layout, RING_ZONES};
 use crate::tables::TablePages;
 use crate::tables::table::Table;
-use furrow_log::address::{BlockAddr, blocks_per_zone, read_blocks};
+pub(crate) use furrow_log::address::blocks_written as written;
+use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::delta::{DeltaLayout, Extent};
 use furrow_log::format::ExtentEntry;
 use furrow_log::pool::SuperzoneState;
 use furrow_log::record::{self, Expect, RecordHeader, RecordId};
+pub(crate) use furrow_log::survey::reports as report;
 use furrow_rt::{Pages, Pool};
-use furrow_zone::{
-    Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
-};
+use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::collections::BTreeSet;
 use zerocopy::FromBytes;
 
@@ -37,29 +37,6 @@ pub(crate) struct Found {
 
 pub(crate) fn corrupt(device: &dyn ZonedDevice, message: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{}: {message}", device.name()))
-}
-
-/// Blocks written in a zone, as far as they can be read.
-pub(crate) fn written(report: &ZoneReport, geometry: &Geometry) -> u32 {
-    let sectors = furrow_log::address::sectors_per_block(geometry).max(1);
-    match report.state {
-        ZoneState::Offline => 0,
-        ZoneState::Full | ZoneState::ReadOnly => blocks_per_zone(geometry),
-        _ => (report.write_pointer.0 / sectors).min(u64::from(blocks_per_zone(geometry))) as u32,
-    }
-}
-
-/// Every zone's report.
-pub(crate) fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
-    let zones = device.geometry().zones;
-    let reports = device
-        .report(ZoneId(0), zones)
-        .map_err(|status| Error::device(&device.name(), "report zones", status))?;
-    if reports.len() != zones as usize {
-        let message = format!("reported {} of {zones} zones", reports.len());
-        return Err(Error::new(ErrorKind::Io, format!("{}: {message}", device.name())));
-    }
-    Ok(reports)
 }
 
 /// The superblock copy in `zone`, if there is a whole one.

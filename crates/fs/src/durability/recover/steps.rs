@@ -12,11 +12,12 @@ use super::{
     assemble, check_heads, delta_layouts, name_replay_end, reap_orphans, reopen_superzones,
     reset_stale_zones,
 };
-use crate::accounts::{at_most, holds};
+use crate::accounts::{at_most, holds, same};
 use crate::core::{Core, Inner};
 use crate::format::{NatEntry, SitEntry, SummaryEntry};
 use crate::tables::table::Table;
 use crate::types::MountOptions;
+use furrow_log::DurableSnapshot;
 use furrow_log::delta::DeltaLayout;
 use furrow_policy::FsDefect;
 use furrow_rt::{Pool, Rt};
@@ -69,7 +70,7 @@ pub(crate) const STEPS: &[Step] = &[
         name: "Checkpoint that names the replay end",
         writes: true,
         run: |mount| Box::pin(mount.name_replay_end()),
-        audit: |mount| mount.audit(Core::audit_durable_checkpoint),
+        audit: Mount::audit_replay_end,
     },
     Step {
         name: "Zones nothing refers to are reset",
@@ -122,6 +123,8 @@ pub(crate) struct Mount {
     scan: Option<SyncScan>,
     tables: Option<Tables>,
     inner: Option<Rc<Inner>>,
+    /// The checkpoint that names the replay end, durable.
+    replay_end: Option<DurableSnapshot>,
     /// Owners of the blocks that the replay brought in.
     owners: BTreeMap<u32, SummaryEntry>,
 }
@@ -141,6 +144,7 @@ pub(crate) async fn mount(
         scan: None,
         tables: None,
         inner: None,
+        replay_end: None,
         owners: BTreeMap::new(),
     };
     for (number, step) in (0..).zip(STEPS) {
@@ -231,11 +235,24 @@ impl Mount {
     }
 
     async fn name_replay_end(&mut self) -> Result<()> {
-        name_replay_end(&self.inner()?, self.found()?, self.sync_scan()?).await
+        let (inner, found, scan) = (self.inner()?, self.found()?, self.sync_scan()?);
+        self.replay_end = Some(name_replay_end(&inner, found, scan).await?);
+        Ok(())
+    }
+
+    fn replay_end(&self) -> Result<&DurableSnapshot> {
+        self.replay_end.as_ref().ok_or_else(|| too_early("the checkpoint of the replay end"))
+    }
+
+    fn audit_replay_end(&self) -> Result<()> {
+        self.replay_end()?;
+        let (id, found) = (self.inner()?.core.borrow().checkpoint.id, self.found()?);
+        same(format_args!("checkpoint.id"), id, found.id.checkpoint + 1)
     }
 
     async fn reset_stale_zones(&mut self) -> Result<()> {
-        reset_stale_zones(&self.inner()?, self.found()?, self.sync_scan()?).await
+        let durable = self.replay_end()?;
+        reset_stale_zones(&self.inner()?, self.found()?, self.sync_scan()?, durable).await
     }
 
     /// Before superzones are reopened: padding needs the owners that replay finds, and replay

@@ -1,0 +1,144 @@
+//! What a release is proved by: a state of the engine that is durable, and shows a superzone empty.
+//!
+//! An engine takes a [`Snapshot`] of its state, notes with it which superzones hold nothing that
+//! counts, and makes the state durable: by a record on the medium ([`Snapshot::committed`]) or by a
+//! flush of what is on the drive already ([`Snapshot::flushed`]). Both wait for the drive, and
+//! nothing else makes a [`DurableSnapshot`]. A release needs one, and is refused if no snapshot up
+//! to it showed the superzone empty.
+
+use super::{SuperzoneId, SuperzoneState, ZonePool};
+use crate::writer::WriteHandle;
+use furrow_zone::{Error, ErrorKind, Result};
+use std::fmt;
+use std::rc::Rc;
+
+/// A state of an engine that is not durable yet.
+#[must_use = "a snapshot proves something once it is durable"]
+pub struct Snapshot {
+    pool: ZonePool,
+    number: u64,
+    /// The number of the first write that was not dispatched when it was taken.
+    first: u64,
+}
+
+/// A state of an engine that is on the medium: what [`ZonePool::release`] demands.
+///
+/// Only the core makes one, when the drive has answered:
+///
+/// ```compile_fail,E0451
+/// # fn forge(pool: furrow_log::ZonePool) {
+/// let forged = furrow_log::DurableSnapshot { pool, number: 7 };
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct DurableSnapshot {
+    pool: ZonePool,
+    number: u64,
+}
+
+impl Snapshot {
+    /// Nothing that counts in this state is in the superzone.
+    pub fn note_empty(&self, id: SuperzoneId) {
+        self.pool.note_empty(id, self.number);
+    }
+
+    /// Waits until `record`, which tells of this state and was written after it was taken, is on
+    /// the medium. Flushes if it was not written with FUA.
+    ///
+    /// # Errors
+    /// `Invalid` if `record` was written before, or nothing was; the failure of the write or of the
+    /// flush.
+    pub async fn committed(self, record: WriteHandle) -> Result<DurableSnapshot> {
+        let (sequence, fua) = (record.sequence(), record.is_fua());
+        if sequence.is_none_or(|sequence| sequence < self.first) {
+            let message = format!("the record of snapshot {} was written before it", self.number);
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        record.await?;
+        if fua { Ok(self.is_durable()) } else { self.flushed().await }
+    }
+
+    /// Makes durable what the drive has answered before the call: all that this state consists of.
+    ///
+    /// # Errors
+    /// The failure of the flush.
+    pub async fn flushed(self) -> Result<DurableSnapshot> {
+        self.pool.0.writer.flush().await?;
+        Ok(self.is_durable())
+    }
+
+    /// With the defect that resets zones too early: a proof of nothing.
+    pub fn too_early(&self) -> Option<DurableSnapshot> {
+        let (pool, number) = (self.pool.clone(), self.number);
+        self.pool.resets_early().then_some(DurableSnapshot { pool, number })
+    }
+
+    fn is_durable(self) -> DurableSnapshot {
+        let durable = &self.pool.0.durable;
+        durable.set(durable.get().max(self.number));
+        DurableSnapshot { pool: self.pool, number: self.number }
+    }
+}
+
+impl DurableSnapshot {
+    /// Nothing that counts in this state is in the superzone: found out when it was durable.
+    pub fn note_empty(&self, id: SuperzoneId) {
+        self.pool.note_empty(id, self.number);
+    }
+}
+
+impl fmt::Debug for DurableSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DurableSnapshot({})", self.number)
+    }
+}
+
+impl ZonePool {
+    /// Takes a snapshot of the engine's state as it is now.
+    pub fn snapshot(&self) -> Snapshot {
+        let number = self.0.snapshots.get() + 1;
+        self.0.snapshots.set(number);
+        Snapshot { pool: self.clone(), number, first: self.0.writer.mark().0 }
+    }
+
+    /// The newest snapshot that is durable.
+    pub fn durable(&self) -> Option<DurableSnapshot> {
+        let number = self.0.durable.get();
+        (number > 0).then(|| DurableSnapshot { pool: self.clone(), number })
+    }
+
+    /// The first snapshot that shows a superzone empty is remembered until it is in use again. One
+    /// that is being written to, or retired, is not released: nothing is noted of it.
+    fn note_empty(&self, id: SuperzoneId, snapshot: u64) {
+        let superzone = &mut self.0.superzones.borrow_mut()[id.0 as usize];
+        if !matches!(superzone.state, SuperzoneState::Active | SuperzoneState::Retired) {
+            superzone.empty_since.get_or_insert(snapshot);
+        }
+    }
+
+    /// Refuses a proof that is of another drive, or does not show the superzone empty.
+    pub(super) fn verify(
+        &self,
+        what: fmt::Arguments<'_>,
+        superzone: Option<SuperzoneId>,
+        proof: &DurableSnapshot,
+    ) -> Result<()> {
+        let refuse = |why: String| {
+            Err(Error::new(ErrorKind::Invalid, format!("release of {what} refused: {why}")))
+        };
+        if self.resets_early() {
+            return Ok(());
+        }
+        if !Rc::ptr_eq(&self.0, &proof.pool.0) {
+            return refuse("the snapshot is one of another drive".into());
+        }
+        let Some(id) = superzone else { return Ok(()) };
+        match self.0.superzones.borrow()[id.0 as usize].empty_since {
+            None => refuse("no snapshot shows it empty".into()),
+            Some(since) if since > proof.number => {
+                refuse(format!("snapshot {since} shows it empty, durable is {}", proof.number))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What a drive says of its zones when an engine takes it up, and the zones a power cut left active.
+//!
+//! Reports are checked here, once: an engine may index them by zone. How far a zone is written is
+//! [`blocks_written`] and [`blocks_begun`] of its report. A zone that is active and that no owner
+//! claims holds resources no permit accounts for: it is finished, which keeps its blocks, and is
+//! reset only when a durable state shows that nothing in it counts.
+//!
+//! [`blocks_written`]: crate::address::blocks_written
+//! [`blocks_begun`]: crate::address::blocks_begun
+
+use crate::writer::Writer;
+use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZonedDevice};
+
+/// The report of every zone, zone z at index z.
+///
+/// # Errors
+/// `Io` if the drive does not answer, or does not report each zone exactly once.
+pub fn reports(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+    let zones = device.geometry().zones;
+    let mut reports = device
+        .report(ZoneId(0), zones)
+        .map_err(|status| Error::device(&device.name(), "report of zones", status))?;
+    reports.sort_by_key(|report| report.zone);
+    let wrong = |what: String| Err(Error::new(ErrorKind::Io, format!("{}: {what}", device.name())));
+    let expected = (0..zones).map(ZoneId);
+    if let Some((zone, report)) = expected.zip(&reports).find(|(zone, r)| *zone != r.zone) {
+        let found = report.zone;
+        return wrong(format!("report of zone {found}, expected that of zone {zone}"));
+    }
+    match reports.len() == zones as usize {
+        true => Ok(reports),
+        false => wrong(format!("{} zones reported, expected {zones}", reports.len())),
+    }
+}
+
+/// Active zones that no owner claims.
+pub fn strays<'a>(
+    reports: &'a [ZoneReport],
+    owned: impl Fn(ZoneId) -> bool + 'a,
+) -> impl Iterator<Item = &'a ZoneReport> {
+    reports.iter().filter(move |report| report.state.is_active() && !owned(report.zone))
+}
+
+/// Active zones that have to end before one more can begin.
+pub fn surplus(geometry: &Geometry, reports: &[ZoneReport]) -> usize {
+    let active = reports.iter().filter(|report| report.state.is_active()).count();
+    let most = geometry.max_active.map_or(usize::MAX, |most| most as usize);
+    (active + 1).max(most) - most
+}
+
+/// Finishes a zone that is active and not open in the writer: what is written in it stays.
+///
+/// # Errors
+/// As [`Writer::finish`].
+pub async fn finish(writer: &Writer, report: &ZoneReport) -> Result<()> {
+    writer.open_reported(report);
+    writer.finish(report.zone).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toy::{Toy, geometry};
+    use crate::writer::Order;
+    use furrow_rt::{Config, Rt};
+    use furrow_zone::ZoneState;
+
+    #[test]
+    fn a_report_that_is_not_complete_is_refused() {
+        let toy = Toy::new(geometry(5, 16), 1);
+        assert_eq!(reports(&*toy).unwrap().len(), 5);
+        for (listed, what) in [
+            (vec![0, 1, 2, 3], "4 zones reported, expected 5"),
+            (vec![0, 1, 1, 3, 4], "report of zone 1, expected that of zone 2"),
+            (vec![0, 1, 2, 3, 4, 4], "6 zones reported, expected 5"),
+        ] {
+            toy.wish(|wishes| wishes.listed = Some(listed.into_iter().map(ZoneId).collect()));
+            let error = reports(&*toy).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
+        // The order of a report is the drive's affair.
+        toy.wish(|wishes| wishes.listed = Some([4, 2, 0, 1, 3].map(ZoneId).into()));
+        let zones: Vec<u32> = reports(&*toy).unwrap().iter().map(|r| r.zone.0).collect();
+        assert_eq!(zones, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn active_zones_without_an_owner_are_finished() {
+        let rt = Rt::new(Config::simulated(1));
+        let mut shape = geometry(5, 16);
+        (shape.max_open, shape.max_active) = (Some(3), Some(3));
+        let toy = Toy::on(&rt, shape, 1);
+        let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
+        for zone in [1, 3] {
+            writer.open_empty(ZoneId(zone));
+            drop(writer.fill(ZoneId(zone), 4));
+        }
+        rt.run_ready();
+        let found = reports(&*toy).unwrap();
+        assert_eq!(surplus(writer.geometry(), &found), 0);
+        writer.open_empty(ZoneId(4));
+        drop(writer.fill(ZoneId(4), 1));
+        rt.run_ready();
+        let found = reports(&*toy).unwrap();
+        assert_eq!(surplus(writer.geometry(), &found), 1);
+        let again = Writer::new(&rt, toy.clone(), Order::Queued, 1);
+        let left: Vec<ZoneReport> = strays(&found, |zone| zone == ZoneId(3)).copied().collect();
+        assert_eq!(left.iter().map(|r| r.zone.0).collect::<Vec<_>>(), [1, 4]);
+        rt.block_on(async move {
+            for report in left {
+                finish(&again, &report).await.unwrap();
+            }
+        });
+        let states: Vec<ZoneState> = reports(&*toy).unwrap().iter().map(|r| r.state).collect();
+        assert_eq!(states[1], ZoneState::Full);
+        assert!(states[3].is_active());
+        rt.clear();
+    }
+}
