@@ -17,7 +17,7 @@ pub(crate) struct Fetch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
     /// Blocks that can be written before anything is reset.
-    Room,
+    Space,
     /// Blocks that users may have in use.
     Blocks,
     /// Node ids.
@@ -27,7 +27,7 @@ pub(crate) enum Lack {
 impl Lack {
     pub(crate) fn error(self) -> Error {
         let message = match self {
-            Lack::Room | Lack::Blocks => "no space left on the drive",
+            Lack::Space | Lack::Blocks => "no space left on the drive",
             Lack::Nodes => "no inode left",
         };
         Error::new(ErrorKind::NoSpace, message)

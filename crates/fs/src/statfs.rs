@@ -24,7 +24,7 @@ impl Core {
             blocks_free: blocks.saturating_sub(self.in_use()),
             blocks_available: available,
             blocks_now: self.spare().saturating_sub(kept).min(available),
-            blocks_stale: blocks.saturating_sub(self.alloc.room() + valid),
+            blocks_stale: blocks.saturating_sub(self.alloc.space_left() + valid),
             blocks_logs: logs * u64::from(self.layout.capacity) + self.table_superzone_blocks(),
             blocks_logs_used: self.logs_used(),
             blocks_summaries: u64::from(self.layout.segment_count()),

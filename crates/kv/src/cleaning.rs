@@ -203,7 +203,7 @@ impl Store {
         let mut rest = pages.as_slice();
         while !rest.is_empty() {
             let zone = self.zone_for(want).await?;
-            let room = self.0.zones.writer.room(zone).min(EXTENT_MAX) as usize;
+            let room = self.0.zones.writer.space_left(zone).min(EXTENT_MAX) as usize;
             let (now, later) = rest.split_at(rest.len().min(room));
             let (piece, written) =
                 self.write(id, first, zone, now.iter().cloned().map(Block::of).collect());

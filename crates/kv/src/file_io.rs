@@ -237,7 +237,7 @@ impl Store {
             let zone = self.zone_for(want).await?;
             // Nothing waits from here on: the zone's room is as it was found.
             let ended = self.with(id, |file| {
-                let count = (self.0.zones.writer.room(zone) as usize).min(PIECE);
+                let count = (self.0.zones.writer.space_left(zone) as usize).min(PIECE);
                 let count = count.min(file.waiting.len()).min(EXTENT_MAX as usize);
                 let first = file.placed();
                 let blocks: Vec<Block> = file.waiting.drain(..count).collect();

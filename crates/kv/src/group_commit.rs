@@ -253,7 +253,7 @@ impl Store {
         let blocks = bodies.iter().map(|body| blocks_for(body.len()));
         let (total, longest) = (blocks.clone().sum::<u32>(), blocks.max().unwrap_or(0));
         let ends = ring.half().len().saturating_sub(1) as u32;
-        total + ends * longest <= ring.room()
+        total + ends * longest <= ring.space_left()
     }
 
     fn record_id(&self, kind: u16) -> RecordId {

@@ -293,7 +293,7 @@ impl ZoneAllocator {
     }
 
     fn has_space(&self, open: &Open) -> bool {
-        self.writer.room(open.zone) > 0
+        self.writer.space_left(open.zone) > 0
     }
 
     /// A zone with room for what is wanted.
@@ -363,7 +363,7 @@ impl ZoneAllocator {
             Some(_) if self.has_free(want) => {
                 let open = self.open.borrow();
                 let idle = open.iter().filter(|open| self.is_idle(want, open));
-                let least = idle.min_by_key(|open| self.writer.room(open.zone));
+                let least = idle.min_by_key(|open| self.writer.space_left(open.zone));
                 least.map_or(Choice::Nothing, |open| Choice::End(open.zone))
             }
             _ => Choice::Nothing,
@@ -434,7 +434,7 @@ impl ZoneAllocator {
             return;
         }
         let mut open = self.open.borrow_mut();
-        let full = |open: &Open| self.writer.room(open.zone) == 0;
+        let full = |open: &Open| self.writer.space_left(open.zone) == 0;
         for over in open.iter().filter(|open| full(open)) {
             self.pool.mark_full(over.id);
             self.untold.borrow_mut().insert(over.zone);
@@ -578,13 +578,14 @@ impl ZoneAllocator {
         self.close_full();
         let want = Want { usage: Use::Files(Lifetime::NotSet), file: None, claim: Claim::Others };
         let open = self.open.borrow();
-        let room = |open: &Open| u64::from(self.writer.room(open.zone));
+        let room = |open: &Open| u64::from(self.writer.space_left(open.zone));
         let cleanings = || open.iter().filter(|open| open.usage.is_moved()).map(room);
         // One of these is kept, whether it is open or not.
         let cleanings = cleanings().sum::<u64>() - cleanings().max().unwrap_or(0);
         let theirs = |open: &&Open| !open.usage.is_moved() && !self.may_have(want, open);
         let theirs = open.iter().filter(theirs).map(room).sum::<u64>();
-        let written = |open: &Open| (open.zone, self.capacity() - self.writer.room(open.zone));
+        let written =
+            |open: &Open| (open.zone, self.capacity() - self.writer.space_left(open.zone));
         let full = self.full_zones().into_iter().map(|zone| (zone, self.capacity()));
         let stuck = full.chain(open.iter().map(written)).map(|(zone, written)| {
             let garbage = self.account("garbage of a zone", written.checked_sub(self.valid(zone)));

@@ -69,7 +69,7 @@ fn through_writer(order: Order, spread: u32) -> (u64, u64) {
         calls += rt.now().since(start);
         rt.run_ready();
         total += rt.now().since(start);
-        if writer.room(ZoneId(next)) < BATCH {
+        if writer.space_left(ZoneId(next)) < BATCH {
             next += spread;
         }
     }

@@ -485,7 +485,7 @@ impl DeltaLog {
     }
 
     /// Blocks left in the current half.
-    pub fn room(&self) -> u32 {
+    pub fn space_left(&self) -> u32 {
         self.layout.half_blocks(self.half) - self.block
     }
 
@@ -508,7 +508,7 @@ impl DeltaLog {
         extents: &mut Vec<Extent>,
     ) -> Result<Appended> {
         let bodies = self.pack(entries)?;
-        let (needed, room) = (bodies.len(), self.room());
+        let (needed, room) = (bodies.len(), self.space_left());
         if needed > room as usize {
             return Err(Error::new(
                 ErrorKind::NoSpace,

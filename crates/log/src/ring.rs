@@ -257,10 +257,10 @@ impl RecordRing {
     }
 
     /// Blocks that are left of the half, if nothing is lost at the ends of zones.
-    pub fn room(&self) -> u32 {
+    pub fn space_left(&self) -> u32 {
         let Some(zone) = self.half.get(self.current) else { return 0 };
         let behind = self.half.len() - self.current - 1;
-        self.writer.room(*zone) + behind as u32 * self.capacity()
+        self.writer.space_left(*zone) + behind as u32 * self.capacity()
     }
 
     /// Appends a record and dispatches it.
@@ -268,14 +268,14 @@ impl RecordRing {
     /// # Errors
     /// `NoSpace` if it does not fit: the ring has to turn. Nothing was done then.
     pub fn append(&mut self, id: &RecordId, body: &[u8]) -> Result<WriteHandle> {
-        let (blocks, room) = (blocks_for(body.len()), self.room());
+        let (blocks, room) = (blocks_for(body.len()), self.space_left());
         let full = || {
             let message =
                 format!("a record of {blocks} blocks, {room} are left of the ring's half");
             Error::new(ErrorKind::NoSpace, message)
         };
         let mut zone = *self.half.get(self.current).ok_or_else(full)?;
-        if blocks > self.writer.room(zone) {
+        if blocks > self.writer.space_left(zone) {
             let next = self.half.get(self.current + 1).filter(|_| blocks <= self.capacity());
             let next = *next.ok_or_else(full)?;
             drop(self.writer.fill(zone, self.capacity()));

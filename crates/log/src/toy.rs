@@ -117,7 +117,7 @@ impl Toy {
     }
 
     /// What is beside the logical block; nothing if it was written without.
-    pub(crate) fn beside(&self, zone: ZoneId, offset: u64) -> Option<Vec<u8>> {
+    pub(crate) fn oob(&self, zone: ZoneId, offset: u64) -> Option<Vec<u8>> {
         self.state.borrow().oob.get(&(self.geometry.start(zone).0 + offset)).cloned()
     }
 

@@ -427,14 +427,14 @@ impl Writer {
     ///
     /// # Panics
     /// If the zone is not open.
-    pub fn room(&self, zone: ZoneId) -> u32 {
+    pub fn space_left(&self, zone: ZoneId) -> u32 {
         self.0.capacity - self.position(zone)
     }
 
     /// Places a payload at the zone's position and dispatches it. Never waits.
     ///
     /// # Panics
-    /// If the zone is not open or has no room: whoever places asks [`Writer::room`] first.
+    /// If the zone is not open or has no space left: the caller asks [`Writer::space_left`] first.
     pub fn write<'a>(
         &self,
         zone: ZoneId,

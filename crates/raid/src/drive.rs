@@ -297,7 +297,7 @@ impl Drive {
         let blocks = record.len() as u32;
         let mut last = None;
         for _ in 0..RING_ZONES {
-            if self.writer.room(self.ring_zone()) < blocks {
+            if self.writer.space_left(self.ring_zone()) < blocks {
                 self.turn_ring().await?;
             }
             let (zone, newer) = (self.ring_zone(), self.zones.snapshot());

@@ -14,7 +14,7 @@ use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice};
 
 /// Permits of a drive that an array needs beside its open segments: the ring, the segment of
 /// cleaning, and one that is being ended while the next is begun.
-pub const PERMITS_BESIDE: u32 = 3;
+pub const PERMITS_RESERVED: u32 = 3;
 
 /// Segments kept for cleaning: one it writes to, one that comes next, and one because a member may
 /// refuse a write to either.
@@ -52,7 +52,7 @@ impl Config {
     /// `geometry` is that of the drive with the fewest active zones.
     pub fn new(level: Level, geometry: &Geometry) -> Config {
         let permits = geometry.max_active.unwrap_or(u32::MAX);
-        let large = permits.saturating_sub(PERMITS_BESIDE + 1).min(3);
+        let large = permits.saturating_sub(PERMITS_RESERVED + 1).min(3);
         Config {
             level,
             label: String::new(),
@@ -72,13 +72,13 @@ impl Config {
     /// `Invalid`; the message begins with `who`, which ends in a verb: "drive 3 has".
     pub(crate) fn check_permits(&self, who: &str, geometry: &Geometry) -> Result<()> {
         let permits = geometry.max_active.unwrap_or(u32::MAX);
-        let needed = self.small + self.large + PERMITS_BESIDE;
+        let needed = self.small + self.large + PERMITS_RESERVED;
         if needed <= permits {
             return Ok(());
         }
         invalid(format!(
             "{who} {permits} active zones, {needed} are needed: {} small-chunk and {} large-chunk \
-             segments, and {PERMITS_BESIDE} for the state ring, cleaning and the segment that \
+             segments, and {PERMITS_RESERVED} for the state ring, cleaning and the segment that \
              comes next: have fewer segments, or drives with more active zones",
             self.small, self.large
         ))

@@ -49,7 +49,7 @@ pub fn is_stale(newest: &Examined, drive: &Examined) -> bool {
 }
 
 /// A member that is older than it was.
-pub(crate) struct Behind {
+pub(crate) struct Stale {
     pub(crate) name: String,
     pub(crate) index: usize,
     /// Its newest state record.
@@ -59,8 +59,8 @@ pub(crate) struct Behind {
 }
 
 /// Why an array is not started with such members; `enough`: it could be without them.
-pub(crate) fn refusal(behind: &[Behind], newest: &str, enough: bool) -> Error {
-    let Behind { name, record, least, .. } = &behind[0];
+pub(crate) fn refusal(behind: &[Stale], newest: &str, enough: bool) -> Error {
+    let Stale { name, record, least, .. } = &behind[0];
     let others: Vec<&str> = behind[1..].iter().map(|other| &*other.name).collect();
     let also = match others.is_empty() {
         true => String::new(),

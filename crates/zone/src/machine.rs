@@ -20,7 +20,7 @@
 //!
 //! Deliberately not here: ZRWA, descriptor extensions, zone attributes, the change log.
 
-use crate::rules::{self, Op, Room, Step, Zone};
+use crate::rules::{self, Headroom, Op, Step, Zone};
 use crate::{
     Action, BlockCount, Command, Error, ErrorKind, Geometry, Lba, Status, Target, ZoneId,
     ZoneReport, ZoneState,
@@ -248,14 +248,14 @@ impl Machine {
 
     #[inline]
     fn step(&self, zone: ZoneId, op: Op) -> Result<Step, Status> {
-        rules::step(self.slots[zone.0 as usize].zone, op, self.room())
+        rules::step(self.slots[zone.0 as usize].zone, op, self.headroom())
     }
 
     /// Whether a zone can be opened now.
     #[inline]
-    fn room(&self) -> Room {
+    fn headroom(&self) -> Headroom {
         let Geometry { max_open, max_active, .. } = self.geometry;
-        Room {
+        Headroom {
             active: max_active.is_none_or(|limit| self.active < limit),
             open: max_open.is_none_or(|limit| self.open < limit) || self.implicit > 0,
         }
@@ -326,7 +326,7 @@ impl Machine {
         for zone in chosen {
             let step = self
                 .step(ZoneId(zone), Op::Manage(action))
-                .expect("invariant: selected zones accept the action, and there is room");
+                .expect("invariant: selected zones accept the action, and there is headroom");
             self.commit(ZoneId(zone), step, changed);
         }
     }
@@ -453,7 +453,7 @@ impl Machine {
         rules::writable(before.state)?;
         let written = pointer.0.checked_sub(before.write_pointer.0);
         let written = BlockCount(written.ok_or(Status::ZoneInvalidWrite)?);
-        let step = rules::advance(before, written, self.room())?;
+        let step = rules::advance(before, written, self.headroom())?;
         self.commit(zone, step, &mut |_, _, _| {});
         Ok(())
     }
@@ -493,7 +493,7 @@ impl Machine {
             }
         }
         for (zone, mut after) in reopened {
-            if !self.room().active {
+            if !self.headroom().active {
                 after.state = ZoneState::Full;
             }
             self.replace(zone, after, &mut |_, _, _| {});

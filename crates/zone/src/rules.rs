@@ -68,16 +68,16 @@ pub enum Op {
 
 /// Whether the drive can give the zone what opening it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct Headroom {
     /// One more zone may become active.
     pub active: bool,
     /// One more zone may be open, if need be after closing an implicitly opened one.
     pub open: bool,
 }
 
-impl Room {
+impl Headroom {
     /// A drive without limits.
-    pub const UNLIMITED: Room = Room { active: true, open: true };
+    pub const UNLIMITED: Headroom = Headroom { active: true, open: true };
 }
 
 /// What an accepted operation does to its zone.
@@ -97,36 +97,36 @@ pub struct Step {
 /// # Errors
 /// With the status the drive must answer. The zone is then as before.
 #[inline]
-pub fn step(zone: Zone, op: Op, room: Room) -> Result<Step, Status> {
+pub fn step(zone: Zone, op: Op, headroom: Headroom) -> Result<Step, Status> {
     match op {
         Op::Write { offset, blocks } => {
             writable(zone.state)?;
             if offset != zone.write_pointer {
                 return Err(Status::ZoneInvalidWrite);
             }
-            advance(zone, blocks, room)
+            advance(zone, blocks, headroom)
         }
         Op::Append { offset, blocks } => {
             writable(zone.state)?;
             if offset.0 != 0 {
                 return Err(Status::InvalidField);
             }
-            advance(zone, blocks, room)
+            advance(zone, blocks, headroom)
         }
-        Op::Manage(action) => manage(zone, action, room),
+        Op::Manage(action) => manage(zone, action, headroom),
     }
 }
 
 /// A write of `blocks` at the write pointer of a zone known to be writable. 0 blocks open the
 /// zone and write nothing: what a failed write may do.
 #[inline]
-pub(crate) fn advance(zone: Zone, blocks: BlockCount, room: Room) -> Result<Step, Status> {
+pub(crate) fn advance(zone: Zone, blocks: BlockCount, headroom: Headroom) -> Result<Step, Status> {
     if blocks.0 > zone.capacity.0 - zone.write_pointer.0 {
         return Err(Status::ZoneBoundary);
     }
     let opens = !zone.state.is_open();
     if opens {
-        opening(zone.state, room)?;
+        opening(zone.state, headroom)?;
     }
     let write_pointer = BlockCount(zone.write_pointer.0 + blocks.0);
     let state = if write_pointer == zone.capacity {
@@ -157,23 +157,23 @@ pub(crate) fn writable(state: ZoneState) -> Result<(), Status> {
 /// implicitly opened zone frees no active resource. Thereby a lack is always Too Many Active Zones
 /// on a drive whose limits are the same (MAR = MOR), as the specification wants: there all zones
 /// being open means all being active, and none is left that is closed.
-fn opening(state: ZoneState, room: Room) -> Result<(), Status> {
-    if !state.is_active() && !room.active {
+fn opening(state: ZoneState, headroom: Headroom) -> Result<(), Status> {
+    if !state.is_active() && !headroom.active {
         return Err(Status::TooManyActive);
     }
-    if !room.open {
+    if !headroom.open {
         return Err(Status::TooManyOpen);
     }
     Ok(())
 }
 
-fn manage(zone: Zone, action: Action, room: Room) -> Result<Step, Status> {
+fn manage(zone: Zone, action: Action, headroom: Headroom) -> Result<Step, Status> {
     use ZoneState::{Closed, Empty, ExplicitlyOpen, Full, ImplicitlyOpen, Offline, ReadOnly};
     let mut opens = false;
     let mut write_pointer = zone.write_pointer;
     let state = match (action, zone.state) {
         (Action::Open, Empty | Closed) => {
-            opening(zone.state, room)?;
+            opening(zone.state, headroom)?;
             opens = true;
             ExplicitlyOpen
         }

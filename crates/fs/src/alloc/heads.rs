@@ -208,7 +208,7 @@ impl Allocator {
     }
 
     /// Payload blocks left in what a stream has open.
-    pub(crate) fn room_in(&self, stream: usize) -> u32 {
+    pub(crate) fn space_in(&self, stream: usize) -> u32 {
         let open = |head: &usize| !self.cursors[*head].closing;
         self.heads_of(stream).filter(open).map(|head| self.room_of(head)).sum()
     }

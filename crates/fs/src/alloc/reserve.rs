@@ -34,7 +34,7 @@ impl Core {
 
     /// True if at least `wanted` blocks of room are spare.
     pub(crate) fn has_spare(&self, wanted: u64) -> bool {
-        self.alloc.has_room(wanted + self.dirty())
+        self.alloc.has_space(wanted + self.dirty())
     }
 
     /// Room that must stay spare.
@@ -76,7 +76,7 @@ impl Core {
         let others_first = !removal && !self.space.first && self.space.line.available() == 0;
         let wanted = u64::from(data) + u64::from(nodes);
         if others_first || !self.has_spare(self.kept(removal) + wanted) {
-            return Err(Blocked::Space(Lack::Room).into());
+            return Err(Blocked::Space(Lack::Space).into());
         }
         Ok(())
     }
@@ -84,7 +84,7 @@ impl Core {
     /// True if a checkpoint would give back what is lacking.
     fn checkpoint_gains(&self, lack: Lack) -> bool {
         match lack {
-            Lack::Room => self.alloc.empty_superzones().next().is_some(),
+            Lack::Space => self.alloc.empty_superzones().next().is_some(),
             Lack::Nodes => self.tables.ids.waiting_count() > 0,
             // What is dirty is counted beside what it replaces, until it is written.
             Lack::Blocks => self.tree.cache.dirty_pages() > 0,
@@ -99,7 +99,7 @@ impl Core {
                 tried.checkpoints += 1;
                 return tried.checkpoints <= CHECKPOINTS_MAX;
             }
-            Lack::Room => self.counters.space_waits += 1,
+            Lack::Space => self.counters.space_waits += 1,
             Lack::Nodes => {}
         }
         if spare > tried.most {

@@ -99,8 +99,9 @@ impl Allocator {
     }
 
     /// Blocks that can be written before anything is reset.
-    pub(crate) fn room(&self) -> u64 {
-        let open: u64 = (0..self.layout.streams as usize).map(|s| u64::from(self.room_in(s))).sum();
+    pub(crate) fn space_left(&self) -> u64 {
+        let open: u64 =
+            (0..self.layout.streams as usize).map(|s| u64::from(self.space_in(s))).sum();
         let free = if self.zones.is_narrow() {
             let all = (0..self.zones.total()).map(SuperzoneId);
             let free = all.filter(|id| self.zones.state(*id) == SuperzoneState::Free);
@@ -135,15 +136,15 @@ impl Allocator {
 
     /// Room beyond `dirty` blocks, which are promised theirs.
     pub(crate) fn spare(&self, dirty: u64) -> u64 {
-        self.room().saturating_sub(dirty)
+        self.space_left().saturating_sub(dirty)
     }
 
     /// True if `wanted` blocks of room are there. Asked by every change: most of the time the free
     /// superzones alone will do.
-    pub(crate) fn has_room(&self, wanted: u64) -> bool {
+    pub(crate) fn has_space(&self, wanted: u64) -> bool {
         let whole = !self.zones.is_narrow();
         let free = u64::from(self.zones.free_count()) * u64::from(self.superzone_blocks());
-        whole && free >= wanted || self.room() >= wanted
+        whole && free >= wanted || self.space_left() >= wanted
     }
 
     /// Room that users leave: two superzones' worth for cleaning, and a quarter of one for nodes

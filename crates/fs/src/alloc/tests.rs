@@ -240,9 +240,9 @@ impl Bench {
         }
     }
 
-    fn has_room(&self, blocks: u32) -> bool {
+    fn has_space(&self, blocks: u32) -> bool {
         let kept = u64::from(RESERVE + 1) * u64::from(self.alloc.superzone_blocks());
-        self.alloc.has_room(kept + 2 * u64::from(blocks))
+        self.alloc.has_space(kept + 2 * u64::from(blocks))
     }
 
     fn owner(&mut self) -> (u32, u16) {
@@ -252,14 +252,14 @@ impl Bench {
 
     fn write(&mut self, stream: u8, (node, slot): (u32, u16)) {
         // The owner is known before the summary that may follow.
-        let before = self.alloc.room();
+        let before = self.alloc.space_left();
         let (dirty, cleaning) = (0, self.alloc.for_cleaning);
         let addr = self.alloc.write(Block { stream, node, slot }, Page::zeroed(), dirty).unwrap();
         assert!(self.valid.insert(addr), "block {addr} is valid already");
         assert!(!self.owners.contains_key(&addr), "block {addr} is written twice");
         self.owners.insert(addr, (node, slot));
         self.at_risk += u64::from(!cleaning);
-        assert_eq!(self.alloc.room(), before - 1, "room, after a block");
+        assert_eq!(self.alloc.space_left(), before - 1, "room, after a block");
         self.carry_out();
     }
 
@@ -335,11 +335,11 @@ impl Bench {
         for id in &snapshot.empty {
             assert_eq!(self.alloc.valid_in(id.0), 0, "superzone {id} was empty at the snapshot");
             let zones = pool.get(*id).zones;
-            let (before, free) = (self.alloc.room(), self.alloc.payload_of(*id));
+            let (before, free) = (self.alloc.space_left(), self.alloc.payload_of(*id));
             let (pool, id, proof) = (pool.clone(), *id, proof.clone());
             proof.note_empty(id);
             self.rt.block_on(async move { pool.release(id, &proof).await }).unwrap();
-            assert_eq!(self.alloc.room(), before + u64::from(free), "room, after a release");
+            assert_eq!(self.alloc.space_left(), before + u64::from(free), "room, after a release");
             let per_zone = self.layout.capacity;
             for zone in zones {
                 self.fill.remove(&zone);
@@ -406,13 +406,13 @@ impl Bench {
 
     fn run(&mut self, step: Step) {
         match step {
-            Step::Write { stream, blocks } if self.has_room(blocks) => {
+            Step::Write { stream, blocks } if self.has_space(blocks) => {
                 for _ in 0..blocks {
                     let owner = self.owner();
                     self.write(stream, owner);
                 }
             }
-            Step::Append { stream, blocks } if self.has_room(blocks) => {
+            Step::Append { stream, blocks } if self.has_space(blocks) => {
                 (0..blocks).for_each(|_| self.append(stream));
             }
             Step::Tell(index) if !self.untold.is_empty() => {
@@ -501,7 +501,7 @@ impl Bench {
                 _ => 0,
             };
         }
-        assert_eq!(self.alloc.room(), room, "room");
+        assert_eq!(self.alloc.space_left(), room, "room");
     }
 }
 

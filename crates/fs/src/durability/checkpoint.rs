@@ -309,11 +309,11 @@ impl Core {
     }
 
     /// Room in the ring's current zone, in blocks.
-    pub(crate) fn ring_room(&self) -> u32 {
+    pub(crate) fn ring_space(&self) -> u32 {
         let zone = self.layout.ring_start + u32::from(self.checkpoint.ring);
         let zone = ZoneId(zone);
         let usable = self.writer.is_open(zone) && !self.checkpoint.leave_ring;
-        if usable { self.writer.room(zone) } else { 0 }
+        if usable { self.writer.space_left(zone) } else { 0 }
     }
 
     /// Writes a checkpoint record, in the other zone of the ring if this one has no room.
@@ -331,7 +331,7 @@ impl Core {
             );
             return Err(Error::new(ErrorKind::NoSpace, message));
         }
-        if self.ring_room() < blocks_for(body.len()) {
+        if self.ring_space() < blocks_for(body.len()) {
             let old = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
             self.fill_zone(old);
             self.checkpoint.ring = 1 - self.checkpoint.ring;

@@ -239,7 +239,7 @@ pub(crate) async fn name_replay_end(
     // The ring's other zone holds nothing newer: make room there if this one has none.
     let (other, needed) = {
         let core = inner.core.borrow();
-        (1 - core.checkpoint.ring, record::blocks_for(body.len()) > core.ring_room())
+        (1 - core.checkpoint.ring, record::blocks_for(body.len()) > core.ring_space())
     };
     if needed && inner.core.borrow().checkpoint.ring_used[usize::from(other)] {
         let zone = ZoneId(layout.ring_start + u32::from(other));

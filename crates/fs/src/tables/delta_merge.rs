@@ -86,7 +86,7 @@ impl Core {
         }
         let delta = &self.tables.logs[log].delta;
         let needed = delta.worst_case_blocks(&counts);
-        if needed <= delta.room() {
+        if needed <= delta.space_left() {
             return Plan::Append;
         }
         let other = 1 - delta.position().0;
@@ -232,12 +232,12 @@ impl Core {
         for table in self.tables_of(log) {
             if table == TABLES[0] {
                 let taken =
-                    if all { self.tables.nat.take_all() } else { self.tables.nat.take_behind() };
+                    if all { self.tables.nat.take_all() } else { self.tables.nat.take_stale() };
                 table_pages
                     .extend(taken.into_iter().map(|(u, e)| (table, u, e.as_bytes().to_vec())));
             } else {
                 let taken =
-                    if all { self.alloc.sit.take_all() } else { self.alloc.sit.take_behind() };
+                    if all { self.alloc.sit.take_all() } else { self.alloc.sit.take_stale() };
                 table_pages
                     .extend(taken.into_iter().map(|(u, e)| (table, u, e.as_bytes().to_vec())));
             }
@@ -325,7 +325,7 @@ impl Core {
     ) -> Result<UnitRef> {
         let log = self.log_of(table);
         let room = |zone: &ZoneId| {
-            self.writer.is_open(*zone) && self.writer.room(*zone) >= self.layout.unit_blocks
+            self.writer.is_open(*zone) && self.writer.space_left(*zone) >= self.layout.unit_blocks
         };
         let zone = match self.tables.logs[log].open.filter(room) {
             Some(zone) => zone,

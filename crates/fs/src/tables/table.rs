@@ -224,7 +224,7 @@ impl<E: Entry> Table<E> {
     }
 
     /// Shares the table pages that are stale, which then are not: a checkpoint writes them.
-    pub(crate) fn take_behind(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
+    pub(crate) fn take_stale(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
         let stale = std::mem::take(&mut self.stale);
         stale.into_iter().filter_map(|u| Some((u, self.table_pages[u as usize].clone()?))).collect()
     }
@@ -469,7 +469,7 @@ mod tests {
         let mut table = Table::<NatEntry>::new(100, 10);
         table.update(42, |e| e.addr = 7.into());
         assert_eq!(table.take_dirty().len(), 1);
-        let table_pages = table.take_behind();
+        let table_pages = table.take_stale();
         table.update(42, |e| e.addr = 8.into());
         assert_eq!(table_pages.len(), 1);
         assert_eq!(table_pages[0].1[2].addr.get(), 7);

@@ -161,7 +161,7 @@ impl Core {
     /// Zones `log` begins when it writes so many table pages.
     pub(crate) fn zones_begun(&self, log: usize, table_pages: u32) -> u32 {
         let open = self.tables.logs[log].open.filter(|zone| self.writer.is_open(*zone));
-        let room = open.map_or(0, |zone| self.writer.room(zone) / self.layout.unit_blocks);
+        let room = open.map_or(0, |zone| self.writer.space_left(zone) / self.layout.unit_blocks);
         table_pages.saturating_sub(room).div_ceil(self.layout.units_per_zone())
     }
 

@@ -178,7 +178,7 @@ impl DirectoryIndexes {
     }
 
     /// The first of `blocks`, all known, in which a name of `length` bytes finds room.
-    pub(crate) fn room(
+    pub(crate) fn block_with_space(
         &self,
         ino: u32,
         mut blocks: impl Iterator<Item = u32>,

@@ -398,7 +398,7 @@ pub enum Probe<'a> {
     /// It is there.
     Found(Entry<'a>),
     /// It is not, and there is room for it.
-    Room,
+    Fits,
     /// It is not, and there is none.
     Full,
 }
@@ -424,7 +424,7 @@ pub fn probe<'a>(block: &'a [u8; BLOCK], hash: u32, name: &[u8]) -> Probe<'a> {
         room |= len >= taken + need;
         offset += len;
     }
-    if room { Probe::Room } else { Probe::Full }
+    if room { Probe::Fits } else { Probe::Full }
 }
 
 /// Adds an entry and returns its offset; `None` and nothing changed if there is no room. A block
@@ -468,7 +468,7 @@ pub fn largest_gap(block: &[u8; BLOCK]) -> u16 {
 
 /// True if [`insert`] of a name of `name_len` bytes would find room.
 #[cfg(test)]
-fn has_room(block: &[u8; BLOCK], name_len: usize) -> bool {
+fn has_space(block: &[u8; BLOCK], name_len: usize) -> bool {
     let need = space(name_len);
     block[..HEADER] == [0; HEADER]
         || records(block).any(|r| r.len - if r.ino == 0 { 0 } else { r.used() } >= need)

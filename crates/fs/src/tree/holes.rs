@@ -355,7 +355,7 @@ mod tests {
             let core = &mut *fs.0.core.borrow_mut();
             assert_eq!(core.tree.cache.dirty_pages(), 0);
             // Beyond what must stay there is room for the leaves; then for the inode as well.
-            let beyond = (core.alloc.room() - core.recovery_needs()) as u32;
+            let beyond = (core.alloc.space_left() - core.recovery_needs()) as u32;
             core.alloc.cleaning = beyond - 32;
             let blocks = 32 * LEAF_POINTERS as u64;
             let refused = core.drop_blocks(ino, 0..blocks);

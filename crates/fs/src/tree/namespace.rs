@@ -31,7 +31,7 @@ struct Found {
 
 /// Where a new entry goes.
 #[derive(Clone, Copy, Debug)]
-struct Room {
+struct FreeSlot {
     block: u32,
     levels: u8,
     nodes: u32,
@@ -141,7 +141,7 @@ impl Core {
 
     /// Prepares an entry for `name`, which must not be there: where it goes, and the nodes that
     /// takes.
-    fn find_room(&mut self, directory: Ino, name: &[u8]) -> Result<Room, NotApplied> {
+    fn find_space(&mut self, directory: Ino, name: &[u8]) -> Result<FreeSlot, NotApplied> {
         let levels = self.directory(directory)?;
         let hash = dirent::hash(self.layout.hash_seed, name);
         let free = match levels {
@@ -150,14 +150,14 @@ impl Core {
         };
         if let Some(block) = free {
             let nodes = self.prepare_path(directory, block)?;
-            return Ok(Room { block, levels, nodes });
+            return Ok(FreeSlot { block, levels, nodes });
         }
         if levels >= dirent::MAX_LEVELS {
             return fail(ErrorKind::NoSpace, format!("directory {directory} is full"));
         }
         let block = dirent::bucket_block(levels, hash);
         let nodes = self.prepare_path(directory, block)?;
-        Ok(Room { block, levels: levels + 1, nodes })
+        Ok(FreeSlot { block, levels: levels + 1, nodes })
     }
 
     fn room_in_small(
@@ -171,11 +171,11 @@ impl Core {
         for block in dirent::candidates(levels, hash) {
             let probed = match self.data(directory, block)? {
                 Some(page) => dirent::probe(page.bytes(), hash, name),
-                None => dirent::Probe::Room,
+                None => dirent::Probe::Fits,
             };
             match probed {
                 dirent::Probe::Found(_) => return exists(name),
-                dirent::Probe::Room => free = free.or(Some(block)),
+                dirent::Probe::Fits => free = free.or(Some(block)),
                 dirent::Probe::Full => {}
             }
         }
@@ -207,7 +207,8 @@ impl Core {
             return exists(name);
         }
         let blocks = dirent::candidates(levels, hash);
-        let Some(block) = self.tree.directories.room(directory.0, blocks, name.len()) else {
+        let Some(block) = self.tree.directories.block_with_space(directory.0, blocks, name.len())
+        else {
             return Ok(None);
         };
         // It is about to be changed.
@@ -215,7 +216,7 @@ impl Core {
         Ok(Some(block))
     }
 
-    fn insert_entry(&mut self, directory: Ino, room: Room, name: &[u8], ino: Ino, kind: Kind) {
+    fn insert_entry(&mut self, directory: Ino, room: FreeSlot, name: &[u8], ino: Ino, kind: Kind) {
         let hash = dirent::hash(self.layout.hash_seed, name);
         let inode = self.inode_mut(directory);
         if inode.head.levels < room.levels {
@@ -344,7 +345,7 @@ impl Core {
         if kind == Kind::Directory && parent_links >= LINKS_MAX {
             return fail(ErrorKind::TooManyLinks, format!("directory {parent} has 65,535 links"));
         }
-        let room = self.find_room(parent, name)?;
+        let room = self.find_space(parent, name)?;
         let nodes = room.nodes + 3 + crate::tree::xattr::nodes_for(xattrs.len()) as u32;
         let added = u64::from(nodes) + u64::from(!target.is_empty());
         self.reserve(2, nodes, Claim::User(added))?;
@@ -465,7 +466,7 @@ impl Core {
         if self.inode(parent)?.head.links.get() == 0 {
             return fail(ErrorKind::NotFound, format!("directory {parent} was removed"));
         }
-        let room = self.find_room(parent, name)?;
+        let room = self.find_space(parent, name)?;
         self.reserve(1, room.nodes + 2, Claim::User(u64::from(room.nodes) + 1))?;
         // Apply.
         self.insert_entry(parent, room, name, ino, kind.unwrap_or(Kind::File));
@@ -646,7 +647,7 @@ impl Core {
                 nodes += self.prepare_entry(to, target, new)?;
             }
             None => {
-                let found = self.find_room(to, new)?;
+                let found = self.find_space(to, new)?;
                 nodes += found.nodes;
                 room = Some(found);
             }
@@ -726,7 +727,7 @@ impl Core {
         self.writable()?;
         check_name(name)?;
         self.throttle()?;
-        let room = self.find_room(directory, name)?;
+        let room = self.find_space(directory, name)?;
         self.reserve(1, room.nodes + 1, Claim::Upkeep(u64::from(room.nodes) + 1))?;
         self.insert_entry(directory, room, name, ino, kind);
         Ok(())

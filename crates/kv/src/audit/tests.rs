@@ -141,7 +141,7 @@ fn k5_a_zone_that_is_open_no_more() {
     corrupted(&["open zones"], |store| {
         let zones = &store.0.zones;
         assert!(zones.pool.count(SuperzoneState::Active) > 0);
-        zones.corrupt_open(|zone| zones.writer.room(zone) > 0);
+        zones.corrupt_open(|zone| zones.writer.space_left(zone) > 0);
     });
 }
 

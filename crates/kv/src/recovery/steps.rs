@@ -273,7 +273,7 @@ impl Opening {
             // A record that lies may name blocks that were not written. They get no others.
             let fits = store.last_block_in(report.zone) <= zones.writer.position(report.zone);
             match permit {
-                Some(permit) if fits && zones.writer.room(report.zone) > 0 => {
+                Some(permit) if fits && zones.writer.space_left(report.zone) > 0 => {
                     zones.writer.attach(report.zone, permit);
                     zones.pool.activate(id);
                     zones.adopt(report.zone, id, store.use_of(report.zone));

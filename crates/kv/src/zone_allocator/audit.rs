@@ -90,7 +90,7 @@ impl ZoneAllocator {
             let zone = each.zone;
             equal(&format!("superzone of open zone {zone}"), self.pool.owner(zone), Some(each.id))?;
             let held = self.writer.permits_of(zone);
-            let expected = u32::from(self.writer.room(zone) > 0);
+            let expected = u32::from(self.writer.space_left(zone) > 0);
             holds("permits of open zones", held >= expected, || {
                 format!("expected {expected} for zone {zone}, found {held}")
             })?;

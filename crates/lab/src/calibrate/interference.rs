@@ -31,7 +31,7 @@ const FIRST: u32 = 640;
 /// What goes on beside the I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Beside {
+pub enum Neighbour {
     /// Resets of full zones, on `.0` % of the time if the drive were idle.
     Resets(u32),
     /// Finishes of zones with one block, likewise.
@@ -60,7 +60,7 @@ pub struct Situation {
     /// Requests outstanding for each.
     pub depth: u32,
     /// What goes on beside it.
-    pub beside: Beside,
+    pub beside: Neighbour,
     /// What is compared.
     pub judged: Judged,
     /// Measured without the other.
@@ -71,9 +71,9 @@ pub struct Situation {
 
 /// The measured situations.
 pub const SITUATIONS: &[Situation] = {
-    use Beside::{Finishes, Resets};
     use Judged::{Management, Throughput};
     use Kind::{Append, Read, Write};
+    use Neighbour::{Finishes, Resets};
     &[
         situation((Write, 8, 4, 1), Resets(50), Throughput, (1170.0, 760.0)),
         situation((Write, 4, 8, 1), Resets(50), Throughput, (726.0, 584.0)),
@@ -93,7 +93,7 @@ pub const SITUATIONS: &[Situation] = {
 
 const fn situation(
     (op, kib, zones, depth): (Kind, u64, u32, u32),
-    beside: Beside,
+    beside: Neighbour,
     judged: Judged,
     (alone, together): (f64, f64),
 ) -> Situation {
@@ -130,8 +130,8 @@ impl Situation {
             self.op, self.kib, self.zones, self.depth
         );
         let name = match self.beside {
-            Beside::Resets(duty) => format!("resets ({duty} %)"),
-            Beside::Finishes(duty) => format!("finishes ({duty} %)"),
+            Neighbour::Resets(duty) => format!("resets ({duty} %)"),
+            Neighbour::Finishes(duty) => format!("finishes ({duty} %)"),
         };
         match self.judged {
             Judged::Throughput => format!("{io}, beside {name}"),
@@ -151,12 +151,12 @@ impl Situation {
     fn figure(&self, together: bool, seed: u64) -> Result<f64> {
         // A full zone takes 15.4 ms, one with a block 911 ms.
         let (takes, duty, least) = match self.beside {
-            Beside::Resets(duty) => (15_400 * Nanos::MICRO, duty, Nanos::SECOND),
-            Beside::Finishes(duty) => (911 * Nanos::MILLI, duty, 3 * Nanos::SECOND),
+            Neighbour::Resets(duty) => (15_400 * Nanos::MICRO, duty, Nanos::SECOND),
+            Neighbour::Finishes(duty) => (911 * Nanos::MILLI, duty, 3 * Nanos::SECOND),
         };
         // Finishes that are slowed several times over have to end.
         let least = match (self.judged, self.beside) {
-            (Judged::Management, Beside::Finishes(_)) => 3 * least,
+            (Judged::Management, Neighbour::Finishes(_)) => 3 * least,
             _ => least,
         };
         let period = takes * 100 / u64::from(duty);
@@ -216,7 +216,7 @@ impl Situation {
 struct Paced {
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
-    beside: Beside,
+    beside: Neighbour,
     period: u64,
     /// When the first one that counts may begin: the drive is loaded by then.
     first: Cell<Nanos>,
@@ -255,7 +255,7 @@ impl Paced {
     fn prepare(self: &Rc<Self>) -> Result<()> {
         let paced = self.clone();
         self.rt.block_on(async move {
-            if matches!(paced.beside, Beside::Resets(_)) {
+            if matches!(paced.beside, Neighbour::Resets(_)) {
                 let capacity = paced.device.geometry().zone_capacity.0;
                 for zone in FIRST..FIRST + paced.zones {
                     paced.write(zone, capacity).await?;
@@ -284,8 +284,8 @@ impl Paced {
             }
             anyhow::ensure!(zone < FIRST + self.zones, "out of zones to reset or finish");
             let action = match self.beside {
-                Beside::Resets(_) => Action::Reset,
-                Beside::Finishes(_) => {
+                Neighbour::Resets(_) => Action::Reset,
+                Neighbour::Finishes(_) => {
                     self.write(zone, 1).await?;
                     Action::Finish
                 }
@@ -348,9 +348,9 @@ mod tests {
             let found = SITUATIONS.iter().find(wanted).expect("a situation");
             found.figure(true, 1).unwrap() / found.figure(false, 1).unwrap() - 1.0
         };
-        let writes = change(Kind::Write, Beside::Resets(50));
+        let writes = change(Kind::Write, Neighbour::Resets(50));
         assert!((-0.45..-0.25).contains(&writes), "{writes}");
-        let reads = change(Kind::Read, Beside::Finishes(50));
+        let reads = change(Kind::Read, Neighbour::Finishes(50));
         assert!((-0.40..-0.20).contains(&reads), "{reads}");
     }
 }

@@ -216,7 +216,7 @@ impl Partial {
         let drive = &self.drives[drive as usize];
         let _turn = drive.turn.acquire(1).await;
         let zone = match drive.log.get() {
-            Some(zone) if drive.writer.room(zone) >= rows => zone,
+            Some(zone) if drive.writer.space_left(zone) >= rows => zone,
             full => {
                 if let Some(full) = full.filter(|full| drive.writer.is_open(*full)) {
                     drive.writer.finish(full).await?;

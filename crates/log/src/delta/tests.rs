@@ -118,7 +118,7 @@ impl Run {
     fn make_room(&mut self, changes: &[Change]) {
         let mut counts = [0; 3];
         changes.iter().for_each(|change| counts[usize::from(change.0)] += 1);
-        if self.log.worst_case_blocks(&counts) <= self.log.room() {
+        if self.log.worst_case_blocks(&counts) <= self.log.space_left() {
             return;
         }
         let old = self.log.position().0;
@@ -384,7 +384,7 @@ fn recovery_fills_what_a_power_cut_left_short() {
     }
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
     let mut log = DeltaLog::recover(&writer, layout(&toy), &Pool::new(4), None, 0).unwrap();
-    assert_eq!((log.position(), log.room()), ((0, 15), 9));
+    assert_eq!((log.position(), log.space_left()), ((0, 15), 9));
     let mut list = Vec::new();
     append(&rt, &mut log, id(2, 1), &[(0, 1, vec![1; 12])], &mut list);
     rt.run_ready();

@@ -143,7 +143,7 @@ proptest! {
                 match op {
                     Op::Write { zone, blocks, fua } => {
                         let zone = ZoneId(zone);
-                        let blocks = blocks.min(writer.room(zone));
+                        let blocks = blocks.min(writer.space_left(zone));
                         let pages = stamped(&writer, zone, blocks);
                         let durability = if fua { Durability::Fua } else { Durability::Cached };
                         let position = writer.position(zone);
@@ -161,7 +161,7 @@ proptest! {
                     }
                     Op::Fill { zone, blocks } => {
                         let zone = ZoneId(zone);
-                        let upto = writer.position(zone) + blocks.min(writer.room(zone));
+                        let upto = writer.position(zone) + blocks.min(writer.space_left(zone));
                         drop(writer.fill(zone, upto));
                     }
                     Op::Yield => rt2.yield_now().await,
@@ -174,7 +174,7 @@ proptest! {
                 writer.audit().unwrap();
             }
             writer.drain().await.unwrap();
-            let full: Vec<ZoneId> = (0..5).map(ZoneId).filter(|z| writer.room(*z) == 0).collect();
+            let full: Vec<ZoneId> = (0..5).map(ZoneId).filter(|z| writer.space_left(*z) == 0).collect();
             full
         });
         rt.run_ready();
@@ -260,7 +260,7 @@ proptest! {
                     }
                     *steps > 0
                 });
-                let room = writer2.room(zone);
+                let room = writer2.space_left(zone);
                 match op {
                     AppendOp::Append(blocks) => {
                         let blocks = blocks.min(room).min(writer2.append_limit());
@@ -625,7 +625,7 @@ fn finish_waits_for_writes_and_gives_the_permit_back() {
     let writer2 = writer.clone();
     rt.block_on(async move { writer2.finish(ZoneId(0)).await }).unwrap();
     rt.block_on(done).unwrap();
-    assert_eq!((writer.room(ZoneId(0)), budget.available()), (0, 1));
+    assert_eq!((writer.space_left(ZoneId(0)), budget.available()), (0, 1));
     let state = toy.machine(|machine| machine.zone(ZoneId(0)).unwrap().state);
     assert_eq!((state, writer.counters().finishes), (ZoneState::Full, 1));
     rt.clear();
@@ -675,7 +675,7 @@ fn a_torn_block_is_levelled_when_asked_and_a_torn_end_at_once() {
         assert_eq!(writer.open_reported(&reports[zone]), 7);
         let zone = ZoneId(zone as u32);
         writer.attach(zone, budget.try_acquire(Class::User, 1).unwrap());
-        assert_eq!(writer.room(zone), 0);
+        assert_eq!(writer.space_left(zone), 0);
     }
     assert_eq!(writer.position(ZoneId(0)), 2);
     let drained = writer.clone();
@@ -761,7 +761,7 @@ proptest! {
         });
         for (at, oob) in expected {
             for (sector, bytes) in (u64::from(at) * per_block as u64..).zip(oob.chunks(2)) {
-                prop_assert_eq!(toy.beside(ZoneId(0), sector), Some(bytes.to_vec()));
+                prop_assert_eq!(toy.oob(ZoneId(0), sector), Some(bytes.to_vec()));
             }
         }
         rt.clear();

@@ -311,7 +311,7 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
     let array = authority.given.found.header.object;
     let name = |c: &Candidate| c.given.device.name();
     let refuse = |kind, message| Err(Error::new(kind, message));
-    let (mut order, mut behind): (Vec<usize>, Vec<stale_members::Behind>) = Default::default();
+    let (mut order, mut behind): (Vec<usize>, Vec<stale_members::Stale>) = Default::default();
     for candidate in candidates {
         let (uuid, object) =
             (candidate.given.found.header.device, candidate.given.found.header.object);
@@ -371,7 +371,7 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
         let (header, known) = (&candidate.given.found.header, &authority.given.found.header);
         let (record, least) = (header.sequence.get(), stale_members::known(known, entry));
         if record < least {
-            behind.push(stale_members::Behind { name: name(candidate), index, record, least });
+            behind.push(stale_members::Stale { name: name(candidate), index, record, least });
         } else if header.sequence == known.sequence && candidate.differs(authority) {
             return refuse(
                 ErrorKind::Invalid,

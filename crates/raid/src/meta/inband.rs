@@ -282,7 +282,12 @@ impl Windows {
     }
 
     /// A metadata stripe was written as stripe `number` of `stripes`: tells those that wait for it.
-    fn landed(&self, sent: &Sent, (number, stripes): (u32, u32), (there, broken): (u32, bool)) {
+    fn on_complete(
+        &self,
+        sent: &Sent,
+        (number, stripes): (u32, u32),
+        (there, broken): (u32, bool),
+    ) {
         let mut state = self.state.borrow_mut();
         state.writing -= 1;
         if ends(number, stripes) && !broken {
@@ -297,9 +302,9 @@ impl Windows {
 
 impl OpenMeta {
     /// See [`Windows::landed`].
-    pub(crate) fn landed(&self, sent: &Sent, at: (u32, u32), told: (u32, bool)) {
+    pub(crate) fn on_complete(&self, sent: &Sent, at: (u32, u32), told: (u32, bool)) {
         if let Some(windows) = &self.0 {
-            windows.landed(sent, at, told);
+            windows.on_complete(sent, at, told);
         }
     }
 

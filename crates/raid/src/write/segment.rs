@@ -201,7 +201,7 @@ impl Volume {
             if told.1 {
                 open.broken.set(true);
             }
-            open.meta.landed(&sent, (number, stripes), told);
+            open.meta.on_complete(&sent, (number, stripes), told);
             volume.send_due_metadata(&writer, &open);
             volume.end_flight(&writer, &open);
         });

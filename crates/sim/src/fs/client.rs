@@ -77,7 +77,7 @@ impl Client {
 
     /// Works beside files that are damaged.
     #[must_use]
-    pub(crate) fn beside(self, damaged: Rc<Damaged>) -> Client {
+    pub(crate) fn around(self, damaged: Rc<Damaged>) -> Client {
         Client { damaged, ..self }
     }
 

@@ -429,7 +429,7 @@ pub async fn work(
 ///
 /// # Errors
 /// As [`work`].
-pub(crate) async fn work_beside(
+pub(crate) async fn work_around(
     rt: &Rt,
     fs: &Fs,
     clients: Idle,
@@ -437,7 +437,7 @@ pub(crate) async fn work_beside(
     history: &SharedHistory,
     damaged: &Rc<Damaged>,
 ) -> Result<Idle, Trouble> {
-    work_as(rt, fs, clients, load, history, |client| client.beside(damaged.clone())).await
+    work_as(rt, fs, clients, load, history, |client| client.around(damaged.clone())).await
 }
 
 async fn work_as(

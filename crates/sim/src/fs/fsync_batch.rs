@@ -161,7 +161,7 @@ pub enum Met {
 ///
 /// # Errors
 /// Says whose fsync failed for another's damage, or was not kept.
-pub async fn sync_beside_damage(
+pub async fn sync_around_damage(
     rt: Rt,
     drive: Emulator,
     setup: Setup,

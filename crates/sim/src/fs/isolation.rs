@@ -6,7 +6,7 @@
 //! is thrown away.
 
 use crate::fs::client::SharedHistory;
-use crate::fs::crash::{Idle, Setup, work_beside};
+use crate::fs::crash::{Idle, Setup, work_around};
 use crate::fs::faults::metadata_zones;
 use crate::fs::history::History;
 use crate::fs::model::Model;
@@ -185,7 +185,7 @@ async fn sync_all(
 ///
 /// # Errors
 /// Says what somebody else's damage did to whom.
-pub async fn work_beside_damage(
+pub async fn work_around_damage(
     rt: Rt,
     drive: Emulator,
     setup: Setup,
@@ -242,7 +242,7 @@ pub async fn work_beside_damage(
         let clients = crate::fs::sim::adopt(clients, &recovered);
         let place = format!("beside {damaged:?}");
         let load = (OPERATIONS, setup.cleanings);
-        let done = work_beside(&rt, &fs, clients, load, &history, &damaged).await;
+        let done = work_around(&rt, &fs, clients, load, &history, &damaged).await;
         done.map_err(|trouble| trouble.at(&place))?;
         return Ok(true);
     }

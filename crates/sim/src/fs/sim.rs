@@ -62,8 +62,8 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
             plan.zone = Some(draw_zone_fault(&mut rng));
         }
         if !last && Rng::new(seed ^ 0xb1_57 ^ u64::from(life) << 32).one_in(5) {
-            let beside = beside_damage(&world, seed, life, &mut summary);
-            beside.map_err(|why| format!("before life {life}: {why}"))?;
+            let around = around_damage(&world, seed, life, &mut summary);
+            around.map_err(|why| format!("before life {life}: {why}"))?;
         }
         sink(&format!("life {life}: {plan}"));
         let lived = live(&mut world, seed, life, &plan, &mut summary);
@@ -253,8 +253,8 @@ fn live(
     Ok(())
 }
 
-/// See [`isolation::work_beside_damage`] and [`fsync_batch::sync_beside_damage`].
-fn beside_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> Result<(), String> {
+/// See [`isolation::work_around_damage`] and [`fsync_batch::sync_around_damage`].
+fn around_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> Result<(), String> {
     let seed = seed.rotate_left(40) ^ u64::from(life) << 1 | u64::from(seed.is_multiple_of(2));
     let met = on_executor(seed, summary, |rt| {
         let drive = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
@@ -262,7 +262,7 @@ fn beside_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> 
         let setup = world.setup.clone();
         let history = world.history.borrow().clone();
         let clients = world.clients.clone();
-        let work = isolation::work_beside_damage(rt.clone(), drive, setup, clients, history, seed);
+        let work = isolation::work_around_damage(rt.clone(), drive, setup, clients, history, seed);
         rt.block_on(work).map_err(String::from)
     })?;
     *summary.reached.entry("a damaged file").or_default() += u64::from(met);
@@ -270,7 +270,7 @@ fn beside_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> 
         let drive = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
         drive.clear_faults(None).map_err(|error| error.to_string())?;
         let (setup, history) = (world.setup.clone(), world.history.borrow().clone());
-        let work = fsync_batch::sync_beside_damage(rt.clone(), drive, setup, history, seed);
+        let work = fsync_batch::sync_around_damage(rt.clone(), drive, setup, history, seed);
         rt.block_on(work).map_err(String::from)
     })?;
     if let Met::Damage(what) = met {

@@ -525,7 +525,7 @@ impl Ledger {
         let dirty = std::mem::take(&mut state.dirty);
         let entry = |account: u32| (account, state.table[account as usize].encode());
         let changed: Vec<_> = dirty.into_iter().map(entry).collect();
-        let merge = state.log.worst_case_blocks(&[changed.len() as u32]) > state.log.room();
+        let merge = state.log.worst_case_blocks(&[changed.len() as u32]) > state.log.space_left();
         let (base, extents) = if merge {
             (state.table.clone(), Vec::new())
         } else {
@@ -559,7 +559,7 @@ impl Ledger {
     /// The ring zone for a record of `blocks` blocks.
     async fn ring_zone(&self, blocks: u32) -> Result<ZoneId, String> {
         let ring = self.state.borrow().ring;
-        if self.writer.room(RING[ring]) >= blocks {
+        if self.writer.space_left(RING[ring]) >= blocks {
             return Ok(RING[ring]);
         }
         drop(self.writer.fill(RING[ring], self.capacity()));

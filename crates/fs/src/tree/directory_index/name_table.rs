@@ -136,7 +136,7 @@ impl Leaf {
         all.filter(|record| record.kind != 0)
     }
 
-    fn has_room(&self, record: &Record<'_>) -> bool {
+    fn has_space(&self, record: &Record<'_>) -> bool {
         let end = usize::from(self.get(Field::End)) + record.bytes();
         self.get(Field::Used) < SLOTS_MOST && end <= PAGE_SIZE
     }
@@ -265,7 +265,7 @@ impl NameTable {
         }
         while let Some(at) = self.leaf_of(hash) {
             let leaf = &mut self.leaves[at];
-            if leaf.has_room(&record) {
+            if leaf.has_space(&record) {
                 return leaf.push(&record);
             }
             if leaf.is_stale() {

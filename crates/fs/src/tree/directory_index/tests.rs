@@ -19,7 +19,7 @@ fn too_much_is_forgotten_whole_and_what_is_gone_alone() {
     let mut indexes = DirectoryIndexes::new(1);
     indexes.learn(7, 0, None);
     assert!(indexes.knows(7, 0) && !indexes.knows(7, 1) && !indexes.knows(8, 0));
-    assert_eq!(indexes.room(7, 0..1, 255), Some(0));
+    assert_eq!(indexes.block_with_space(7, 0..1, 255), Some(0));
     let mut page = [0; BLOCK];
     for n in 0..200_000u32 {
         let name = format!("{n}");
@@ -101,8 +101,8 @@ proptest! {
                 (0..5, None) => {
                     let mut entry = entry(3, hash, name);
                     if indexes.knows(5, block) {
-                        let room = indexes.room(5, block..block + 1, name.len());
-                        let fits = dirent::probe(page, hash, name) == dirent::Probe::Room;
+                        let room = indexes.block_with_space(5, block..block + 1, name.len());
+                        let fits = dirent::probe(page, hash, name) == dirent::Probe::Fits;
                         prop_assert_eq!(room.is_some(), fits);
                     }
                     if let Some(offset) = dirent::insert(page, &entry) {

@@ -234,7 +234,7 @@ proptest! {
             insert(&mut block, &entry(&name, 5));
         }
         is_empty(&block);
-        has_room(&block, 255);
+        has_space(&block, 255);
         probe(&block, hash(SEED, b"x"), b"x");
     }
 
@@ -255,8 +255,8 @@ proptest! {
             let name = name(n);
             let h = hash(SEED, &name);
             if op < 5 && !map.contains_key(&name) {
-                let room = has_room(&block, name.len());
-                let probed = if room { Probe::Room } else { Probe::Full };
+                let room = has_space(&block, name.len());
+                let probed = if room { Probe::Fits } else { Probe::Full };
                 prop_assert_eq!(probe(&block, h, &name), probed);
                 let before = block;
                 let placed = insert(&mut block, &entry(&name, ino));
