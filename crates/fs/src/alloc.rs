@@ -9,8 +9,8 @@
 //!   area the sum over superzones.
 //! - [`Allocator::write`] returns addresses that are not valid, in striping order of a superzone.
 //! - A superzone that a head writes to is active in the pool; no two heads share one.
-//! - Blocks that can be written ([`Allocator::space_left`]) become fewer by one with each block written,
-//!   and more only when a superzone is released.
+//! - Blocks that can be written ([`Allocator::space_left`]) become fewer by one with each block
+//!   written, and more only when a superzone is released.
 
 pub(crate) mod group_load;
 pub(crate) mod heads;

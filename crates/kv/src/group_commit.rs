@@ -1,8 +1,8 @@
 //! Group commit: one record and one flush make names and files durable for all callers who wait.
 //!
 //! A group commit has a number, its *round*. It is one record or more of the ring, sent beside the
-//! content that the record names, and one flush. The next one begins when it is durable. So only the last round on a drive may name content that is not
-//! there, and it was never promised then.
+//! content that the record names, and one flush. The next one begins when it is durable. So only
+//! the last round on a drive may name content that is not there, and it was never promised then.
 //!
 //! When the ring's half is full, or a zone of it fails, the round is a turn: a snapshot of
 //! everything in another half, sent when the content is durable.

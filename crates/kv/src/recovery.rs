@@ -1,8 +1,8 @@
 //! Opening a store: what the record ring says, and what of that is on the drive.
 //!
-//! The order is a table of steps (`steps`). Recovery writes down what it found before it acts on it:
-//! a snapshot in the other half of the ring; then the old half and the zones in which nothing is
-//! valid are emptied.
+//! The order is a table of steps (`steps`). Recovery writes down what it found before it acts on
+//! it: a snapshot in the other half of the ring; then the old half and the zones in which nothing
+//! is valid are emptied.
 
 pub(crate) mod steps;
 

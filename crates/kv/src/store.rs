@@ -90,7 +90,8 @@ pub(crate) type Blocks = (ZoneId, FileId, u32);
 ///
 /// Invariants, held by [`Store::audit`]
 /// - The valid blocks of each zone and file, as the zone allocator has them, are those that extents
-///   of `files` and their blocks of checksums take, and those in `retired`, `retiring` and `moving`.
+///   of `files` and their blocks of checksums take, and those in `retired`, `retiring` and
+///   `moving`.
 /// - No two extents overlap, and each lies in the written part of its zone.
 /// - `flights` are the writes that began and did not end: `next_flight - ended_flights` of them.
 /// - A file has as many `names` as paths lead to it, and is forgotten when it has neither a name

@@ -505,7 +505,8 @@ impl ZonePool {
     ///
     /// # Errors
     /// `Invalid` if `proof` does not show it empty, `Busy` if the superzone is active, retired or
-    /// being released; then nothing was done. `Io` if the drive does not answer: it is not free then.
+    /// being released; then nothing was done. `Io` if the drive does not answer: it is not free
+    /// then.
     pub async fn release(&self, id: SuperzoneId, proof: &DurableSnapshot) -> Result<()> {
         let zones = {
             let superzones = self.0.superzones.borrow();
@@ -563,8 +564,8 @@ impl ZonePool {
         Error::new(ErrorKind::Io, message)
     }
 
-    /// As [`ZonePool::release_zone`], for an engine that can do without the zone: false if it cannot
-    /// be reset.
+    /// As [`ZonePool::release_zone`], for an engine that can do without the zone: false if it
+    /// cannot be reset.
     ///
     /// # Errors
     /// As [`ZonePool::release_zone`], but `Io` only if the drive does not answer.

@@ -1,4 +1,5 @@
-//! What a drive says of its zones when an engine takes it up, and the zones a power cut left active.
+//! What a drive says of its zones when an engine takes it up, and the zones a power cut left
+//! active.
 //!
 //! Reports are checked here, once: an engine may index them by zone. How far a zone is written is
 //! [`blocks_written`] and [`blocks_begun`] of its report. A zone that is active and that no owner

@@ -1,8 +1,8 @@
 //! The ordered writer: the only thing that writes to zones.
 //!
 //! A caller appends pages to an open zone. The address is known at once (*placed*); the returned
-//! [`WriteHandle`] resolves when the drive has answered (*durable*, as far as asked and as the drive's
-//! cache allows). Nothing waits on the way: what cannot be sent yet is queued here.
+//! [`WriteHandle`] resolves when the drive has answered (*durable*, as far as asked and as the
+//! drive's cache allows). Nothing waits on the way: what cannot be sent yet is queued here.
 //!
 //! Under [`Order::Append`] a caller may leave it to the drive where in a zone pages land
 //! ([`Writer::append`]): blocks are set aside at once, but which of them are whose is known only
@@ -504,8 +504,8 @@ impl Writer {
         if ragged { What::Here } else { What::Append }
     }
 
-    /// Sets aside the next block of `zone` for a page that [`Writer::fill_reserved`] will tell; nothing
-    /// behind it reaches the drive before. The block.
+    /// Sets aside the next block of `zone` for a page that [`Writer::fill_reserved`] will tell;
+    /// nothing behind it reaches the drive before. The block.
     ///
     /// # Panics
     /// As [`Writer::write`].

@@ -59,7 +59,8 @@ impl Future for Dispatcher {
 
 impl Drop for Dispatcher {
     fn drop(&mut self) {
-        // The executor drops this task before the writes end: observers may keep what keeps the queue.
+        // The executor drops this task before the writes end: observers may keep what keeps the
+        // queue.
         let writes = std::mem::take(&mut self.zone_queue.state.borrow_mut().writes);
         drop(writes);
     }

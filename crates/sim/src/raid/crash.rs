@@ -12,12 +12,13 @@
 //! end, and all is read once more with drives left out. Each of that may be cut again.
 
 use crate::crash::{Case, Subject, Tally};
-use crate::raid::array::{Array, SHAPES, devices, promote, seats};
+use crate::raid::array::{Array, devices, promote, seats};
+use crate::raid::coverage::{AT_END, WITH_POWER, coverage, told_lost};
 use crate::raid::oracle::{AFTER, Blocks, TRIM, page};
 use crate::raid::part::Part;
 use furrow_emu::Emulator;
 use furrow_policy::RaidDefect;
-use furrow_raid::{Examined, Level, MemberState, Placement, Volume, create, examine};
+use furrow_raid::{Examined, Level, MemberState, Volume, create, examine};
 use furrow_rt::{Notify, Pages, Rng, Rt};
 use furrow_zone::{Geometry, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -718,13 +719,6 @@ fn draw(of: &[u32], count: u64, rng: &mut Rng) -> Vec<u32> {
     drawn
 }
 
-const WITH_POWER: &str = "lost with the power";
-const AT_END: &str = "left out at the end";
-
-fn told_lost(when: &str, (level, drives): (Level, u32), lost: &[u32]) -> String {
-    format!("{when}: {level} of {drives} {lost:?}")
-}
-
 /// Tells what a recovery met, and what reading after it took.
 pub fn met(volume: &Volume, mut count: impl FnMut(&'static str)) {
     let recovered = volume.recovered();
@@ -757,61 +751,4 @@ pub fn worked(volume: &Volume, mut count: impl FnMut(&'static str)) {
         (counters.repaired, "blocks repaired"),
     ];
     named(&all, &mut count);
-}
-
-/// Of each shape of the sweep, which combinations of as many drives as the level tolerates were
-/// missing when everything was read back: a line for each, and the combinations never tried.
-pub fn coverage(reached: &Tally) -> Vec<String> {
-    let of = |(level, drives): &(Level, u32)| {
-        let placement = Placement::new(*level, *drives).ok()?;
-        let lost = placement.tolerates();
-        let all: Vec<Vec<u32>> = (0u32..1 << drives)
-            .filter(|set| set.count_ones() == lost)
-            .map(|set| (0..*drives).filter(|drive| set >> drive & 1 == 1).collect())
-            .collect();
-        let tried = |lost: &&Vec<u32>| {
-            [WITH_POWER, AT_END]
-                .iter()
-                .any(|when| reached.contains_key(&told_lost(when, (*level, *drives), lost)))
-        };
-        let (tried, missed): (Vec<_>, Vec<_>) = all.iter().partition(tried);
-        let mut line = format!(
-            "{level} of {drives}: {} of {} combinations of {lost} lost drives read back",
-            tried.len(),
-            all.len()
-        );
-        if !missed.is_empty() {
-            line += &format!("; MISSED {missed:?}");
-        }
-        (lost > 0).then_some(line)
-    };
-    SHAPES.iter().filter_map(of).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_combination_that_was_never_lost_is_named() {
-        let mut reached = Tally::new();
-        for lost in [[0], [2]] {
-            reached.insert(told_lost(AT_END, (Level::Raid5, 3), &lost), 1);
-        }
-        reached.insert(told_lost(WITH_POWER, (Level::Raid5, 3), &[2]), 3);
-        let lines = coverage(&reached);
-        let line = lines.iter().find(|line| line.starts_with("RAID-5 of 3")).unwrap();
-        assert_eq!(
-            line,
-            "RAID-5 of 3: 2 of 3 combinations of 1 lost drives read back; MISSED [[1]]"
-        );
-        reached.insert(told_lost(WITH_POWER, (Level::Raid5, 3), &[1]), 1);
-        assert!(
-            coverage(&reached)
-                .iter()
-                .any(|line| line.ends_with("3 of 3 combinations of 1 lost drives read back"))
-        );
-        assert!(lines.iter().any(|line| line.starts_with("RAID-6 of 5: 0 of 10")));
-        assert!(!lines.iter().any(|line| line.starts_with("RAID-0 ")), "it can do without nobody");
-    }
 }
