@@ -22,7 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros};
 
-/// No drive: it takes the resets by which the pool releases superzones, and nothing else.
+/// No drive: it takes the resets by which the pool releases superzones, the flushes that prove
+/// them empty, and nothing else.
 struct NoDrive {
     geometry: Geometry,
     table: CompletionTable<Outcome>,
@@ -34,9 +35,10 @@ impl ZonedDevice for NoDrive {
     }
 
     fn submit(&self, _: QueueId, request: Request) -> Completion<Outcome> {
-        let Command::Manage { action: Action::Reset, .. } = request.command else {
-            panic!("the allocator sent {:?}", request.command);
-        };
+        match request.command {
+            Command::Manage { action: Action::Reset, .. } | Command::Flush => {}
+            command => panic!("the allocator sent {command:?}"),
+        }
         let (ticket, completion) = self.table.open();
         let (status, lba) = (Status::Success, Lba(0));
         self.table.complete(ticket, Outcome { status, lba, data: Pages::new(), oob: Vec::new() });
