@@ -65,7 +65,7 @@ sweep ledger "$ledger"
 sweep toy "$toy"
 say
 for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLiveRecord SkippedUnit \
-    NoWritePointers SkippedRecord LostBlocks; do
+    NoWritePointers SkippedRecord ForgottenBlocks; do
     caught "fs:$defect"
 done
 for defect in DroppedCrc RecomputedCrc; do caught "rot:$defect"; done

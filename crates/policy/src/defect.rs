@@ -25,7 +25,7 @@ pub enum FsDefect {
     /// Recovery passes over a sync record that does not count, to those behind it.
     SkippedRecord,
     /// The blocks that a failed zone has lost are not written elsewhere.
-    LostBlocks,
+    ForgottenBlocks,
     /// A sync record tells of a file that took another's place, and not of its content.
     BareRename,
 }
@@ -43,7 +43,7 @@ impl FsDefect {
         FsDefect::SkippedUnit,
         FsDefect::NoWritePointers,
         FsDefect::SkippedRecord,
-        FsDefect::LostBlocks,
+        FsDefect::ForgottenBlocks,
         FsDefect::BareRename,
     ];
 

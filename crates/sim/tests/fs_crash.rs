@@ -142,7 +142,7 @@ fn a_cut_that_skips_a_failed_record_is_caught() {
 /// A zone fails and its blocks are not written elsewhere.
 #[test]
 fn blocks_that_stay_lost_are_caught() {
-    is_caught(FsDefect::LostBlocks, false);
+    is_caught(FsDefect::ForgottenBlocks, false);
 }
 
 /// A rename over a file survives, what was written into the new file before it does not.

@@ -128,7 +128,7 @@ impl Core {
                 again.push(key);
             }
         }
-        for key in again.iter().filter(|_| !self.options.variant.has(FsDefect::LostBlocks)) {
+        for key in again.iter().filter(|_| !self.options.variant.has(FsDefect::ForgottenBlocks)) {
             self.tree.cache.mark_dirty(key);
         }
         let lost = self.relocation.lost.iter();

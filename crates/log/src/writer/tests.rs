@@ -174,8 +174,8 @@ proptest! {
                 writer.audit().unwrap();
             }
             writer.drain().await.unwrap();
-            let full: Vec<ZoneId> = (0..5).map(ZoneId).filter(|z| writer.space_left(*z) == 0).collect();
-            full
+            let zones = (0..5).map(ZoneId);
+            zones.filter(|z| writer.space_left(*z) == 0).collect::<Vec<ZoneId>>()
         });
         rt.run_ready();
         prop_assert!(!blocking || toy.most_in_flight() <= 1);

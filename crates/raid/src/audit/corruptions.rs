@@ -112,7 +112,6 @@ impl Rig {
     fn refuses(&self, account: &str) {
         let why = self.volume.audit().expect_err("not noticed").to_string();
         assert!(why.contains(account), "{why}");
-        println!("{why}");
     }
 }
 

@@ -686,7 +686,7 @@ impl FsSubject {
     /// True if the drive of this case has faults.
     fn fails(&self, case: Case) -> bool {
         // Other defects show without, and must.
-        let wanted = matches!(self.defect, None | Some(FsDefect::LostBlocks));
+        let wanted = matches!(self.defect, None | Some(FsDefect::ForgottenBlocks));
         !self.rot && wanted && faults::strikes(case)
     }
 }
