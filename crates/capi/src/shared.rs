@@ -26,8 +26,11 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 /// Stores that are open, by what their drive is called.
 static OPEN: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
 
+/// A change of options.
+type Change = Box<dyn Fn(&mut Options) + Send + Sync>;
+
 /// What a test of tests changes of the options of every store.
-static CHANGE: OnceLock<Box<dyn Fn(&mut Options) + Send + Sync>> = OnceLock::new();
+static CHANGE: OnceLock<Change> = OnceLock::new();
 
 /// Has `change` change the options of every store that is opened from now on: for tests of tests,
 /// which build a defect in. Nothing of this library calls it. False if another change was chosen

@@ -1,7 +1,12 @@
 //! Documents that must agree with the code: the floors and the code map of the architecture, the
 //! glossary.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "reads the tree")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::unwrap_used,
+    reason = "reads the tree"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -2,6 +2,14 @@
 //!
 //! Each file here is a module: one program links once what a program per file would link each time.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::duplicate_mod,
+    reason = "tests run servers and clients, and two programs share the bytes of the protocol"
+)]
+
 #[path = "common/bytes.rs"]
 mod bytes;
 #[path = "common/certificates.rs"]

@@ -132,7 +132,7 @@ impl Volume {
             }
         }
         sequences.sort_unstable();
-        for pair in sequences.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+        if let Some(pair) = sequences.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             let account = format!("sequence number {}", pair[0].0);
             return Err(wrong(
                 account,

@@ -65,9 +65,8 @@ impl Core {
                 return Err(contradiction(account, why));
             }
         }
-        for index in 0..heads.len() {
-            self.audit_turn(index, heads[index])?;
-            let head = heads[index];
+        for (index, head) in heads.into_iter().enumerate() {
+            self.audit_turn(index, head)?;
             let Some(superzone) = head.superzone else { continue };
             self.audit_head((index, head), superzone, self.alloc.turn(index).closing)?;
         }

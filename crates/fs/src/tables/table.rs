@@ -346,7 +346,7 @@ impl NodeIds {
         same(format_args!("free ids below NodeIds::next"), lower - 1, below(lower) + held)?;
         let mut freed: Vec<u32> = self.freed().collect();
         freed.sort_unstable();
-        for pair in freed.windows(2).filter(|pair| pair[0] == pair[1]) {
+        if let Some(pair) = freed.windows(2).find(|pair| pair[0] == pair[1]) {
             let account = format_args!("NodeIds::waiting, id {}", pair[0]);
             return Err(contradiction(account, format_args!("it once, found it twice")));
         }

@@ -55,7 +55,7 @@ impl Snapshot {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         record.await?;
-        if fua { Ok(self.is_durable()) } else { self.flushed().await }
+        if fua { Ok(self.made_durable()) } else { self.flushed().await }
     }
 
     /// Makes durable what the drive has answered before the call: all that this state consists of.
@@ -64,7 +64,7 @@ impl Snapshot {
     /// The failure of the flush.
     pub async fn flushed(self) -> Result<DurableSnapshot> {
         self.pool.0.writer.flush().await?;
-        Ok(self.is_durable())
+        Ok(self.made_durable())
     }
 
     /// With the defect that resets zones too early: a proof of nothing.
@@ -73,7 +73,7 @@ impl Snapshot {
         self.pool.resets_early().then_some(DurableSnapshot { pool, number })
     }
 
-    fn is_durable(self) -> DurableSnapshot {
+    fn made_durable(self) -> DurableSnapshot {
         let durable = &self.pool.0.durable;
         durable.set(durable.get().max(self.number));
         DurableSnapshot { pool: self.pool, number: self.number }

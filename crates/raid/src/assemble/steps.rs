@@ -82,7 +82,8 @@ pub(super) async fn put_together(
     let mut assembly = Assembly::new(rt, watchdog, devices, options);
     let ready = steps::run(rt, OF_ASSEMBLY, ASSEMBLY, &mut assembly).await;
     let Some(Opened { volume, zones, image, .. }) = assembly.opened else {
-        return Err(ready.err().expect("invariant: without an error the volume is opened"));
+        ready?;
+        return Err(Error::new(ErrorKind::Internal, "assembly: no step opened the volume"));
     };
     let recovered = match ready {
         Ok(()) => volume.recover(zones, image).await,
