@@ -369,7 +369,9 @@ impl Store {
         self.flush(self.0.zones.pool.snapshot()).await?;
         match writer.finish(zone).await {
             Ok(()) => Ok(()),
-            Err(error) => self.give_up_zone(zone, &error),
+            // A drive that was away may have lost blocks that were not flushed: the store ends, as
+            // after a write that failed so.
+            Err(error) => self.give_up_zone(zone, &error).map_err(|error| self.die(&error)),
         }
     }
 

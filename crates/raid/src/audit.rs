@@ -381,6 +381,8 @@ impl Volume {
                 None if open.sequence < image.next_segment => continue,
                 None => 0,
             };
+            // Recovery notes for itself which of the records that it found count.
+            let first = first.max(open.found * open.groups.chunk);
             let footers = open.footers.borrow();
             let trim = |row: &u32| {
                 footers.iter().any(|rows| {

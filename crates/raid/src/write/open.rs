@@ -20,14 +20,16 @@ use zerocopy::{FromZeros, IntoBytes};
 /// Invariants
 /// - Its slot is open, with the same sequence number, chunk and group.
 /// - `next` is at most the number of stripes.
-/// - A trim's record in a row after the newest durable checkpoint's snapshot keeps its segment
-///   (`Segment::needed`), once no stripe is in flight.
+/// - A trim's record in a row after the newest durable checkpoint's snapshot, and after what recovery
+///   found, keeps its segment (`Segment::needed`), once no stripe is in flight.
 pub(crate) struct Open {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,
     pub(crate) groups: Groups,
     /// By Zone Append.
     pub(crate) append: bool,
+    /// Stripes that recovery found in it; records that do not count may be among them.
+    pub(crate) found: u32,
     /// The next stripe.
     pub(crate) next: Cell<u32>,
     pub(crate) in_flight: Cell<u32>,
@@ -103,6 +105,7 @@ impl Volume {
             sequence,
             groups,
             append,
+            found: next,
             next: Cell::new(next),
             in_flight: Cell::new(0),
             idle: Notify::new(),
