@@ -133,9 +133,9 @@ fn what_failed_once_in_a_volumes_lives_holds() {
     }
 }
 
-/// A volume is sound where an audit took it for unsound. 79: recovery had found the record of a trim
-/// that did not count, in a segment that was written on. 403: a chunk was damaged before recovery
-/// looked for it.
+/// Seeds in which an audit refused a volume that kept its promises. 79: the record of a trim in a
+/// segment that recovery had found and that was written on. 403: a chunk was damaged before
+/// recovery looked for it.
 #[test]
 fn a_sound_volume_passes_the_audit() {
     for seed in [79, 403] {

@@ -20,8 +20,8 @@ use zerocopy::{FromZeros, IntoBytes};
 /// Invariants
 /// - Its slot is open, with the same sequence number, chunk and group.
 /// - `next` is at most the number of stripes.
-/// - A trim's record in a row after the newest durable checkpoint's snapshot, and after what recovery
-///   found, keeps its segment (`Segment::needed`), once no stripe is in flight.
+/// - In a segment begun since the assembly, a trim's record in a row after the newest durable
+///   checkpoint's snapshot keeps the segment (`Segment::needed`), once no stripe is in flight.
 pub(crate) struct Open {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,
