@@ -62,9 +62,9 @@ pub(crate) struct Core {
     pub(crate) watched: Option<Vec<furrow_log::writer::WriteHandle>>,
     /// Tickets of writes dispatched in the present stretch.
     pub(crate) tickets: Vec<Ticket>,
-    /// An account that went below zero: the engine fails of it when the step under way is over.
+    /// An account that went below zero: the engine fails at the end of the step under way.
     pub(crate) broken: Rc<OnceCell<Error>>,
-    /// All accounts agreed when recovery was over. Only then is a contradiction a defect of the
+    /// All accounts agreed at the end of recovery. Only then is a contradiction a defect of the
     /// engine: what a damaged medium says may contradict itself.
     pub(crate) sound: bool,
     /// Why the engine no longer writes.

@@ -91,7 +91,7 @@ pub(crate) struct Appends {
 /// Zones that failed and what they lost.
 #[derive(Default)]
 pub(crate) struct Relocation {
-    /// The file system is whole: recovery is over.
+    /// The file system is whole: recovery has ended.
     able: bool,
     /// Who waits for a relocation.
     pub(crate) waiting: u32,

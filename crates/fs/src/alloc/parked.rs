@@ -78,7 +78,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits until no superzone is being closed: whoever mounts next must find its zones as they
+    /// Waits until no superzone is being closed: the next mount must find its zones as they
     /// will be.
     pub(crate) async fn closed(&self) {
         let closing = || {

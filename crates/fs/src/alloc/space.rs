@@ -72,7 +72,7 @@ impl Claim {
 
 /// Requests short of space queue, first in, first out.
 pub(crate) struct SpaceQueue {
-    /// One permit: whoever holds it is first in line.
+    /// One permit: its holder is first in the queue.
     pub(crate) line: Semaphore,
     /// The operation that runs now is the first in line.
     pub(crate) first: bool,
