@@ -17,6 +17,7 @@ pub(crate) mod heads;
 pub(crate) mod parked;
 pub(crate) mod place;
 mod reserve;
+mod segments;
 pub(crate) mod space;
 pub mod stripe;
 #[cfg(test)]
@@ -85,8 +86,8 @@ pub(crate) struct Allocator {
     /// Where pages of summaries come from.
     pages: Pool,
     variant: FsVariant,
-    pub(crate) zones: ZonePool,
-    pub(crate) sit: Table<SitEntry>,
+    zones: ZonePool,
+    sit: Table<SitEntry>,
     /// Valid blocks of each superzone: the sum over its segments.
     superzone_valid: Vec<u32>,
     /// Valid blocks of the main area: the sum over its superzones.
@@ -104,11 +105,11 @@ pub(crate) struct Allocator {
     /// Counts dispatches, the engine's other ones too.
     stamp: u64,
     /// The time of day when it was last asked for: near enough for the age of a segment.
-    pub(crate) seconds: Cell<u32>,
+    seconds: Cell<u32>,
     /// Room the cleaning under way will still need.
-    pub(crate) cleaning: u32,
+    cleaning: u32,
     /// A cleaning writes: it may open the superzones kept for it.
-    pub(crate) for_cleaning: bool,
+    for_cleaning: bool,
     /// Blocks written since the last durable checkpoint, but for cleaning: a crash makes them
     /// garbage, and recovery may have to write as many again.
     at_risk: u64,
@@ -116,7 +117,7 @@ pub(crate) struct Allocator {
     at_risk_in_snapshot: u64,
     /// Nodes that are dirty only because cleaning moved what they point to: after a crash they
     /// are as they were.
-    pub(crate) moved_below: u64,
+    moved_below: u64,
     actions: Vec<ZoneAction>,
     /// An account that was found to be wrong.
     broken: Rc<OnceCell<Error>>,
@@ -213,6 +214,21 @@ impl Allocator {
         (0..).zip(self.superzone_valid.iter().copied())
     }
 
+    /// The superzones. The pool is shared with who releases them, and guards itself.
+    pub(crate) fn zones(&self) -> &ZonePool {
+        &self.zones
+    }
+
+    /// The time of day when it was last asked for, in seconds.
+    pub(crate) fn seconds(&self) -> u32 {
+        self.seconds.get()
+    }
+
+    /// Notes the time of day, in seconds.
+    pub(crate) fn set_seconds(&self, seconds: u32) {
+        self.seconds.set(seconds);
+    }
+
     /// Superzones heads took since the last durable checkpoint.
     pub(crate) fn allocated(&self) -> &[Allocation] {
         &self.allocated
@@ -242,6 +258,21 @@ impl Allocator {
     /// A flush covers every dispatch up to `stamp`.
     pub(crate) fn flushed(&mut self, stamp: u64) {
         self.unstable.retain(|_, (_, last)| *last > stamp);
+    }
+
+    /// The cleaning under way will still need `blocks` blocks of room; 0 ends it.
+    pub(crate) fn keep_for_cleaning(&mut self, blocks: u32) {
+        self.cleaning = blocks;
+    }
+
+    /// From now on a cleaning writes, or, without `on`, users do.
+    pub(crate) fn write_for_cleaning(&mut self, on: bool) {
+        self.for_cleaning = on;
+    }
+
+    /// `nodes` more nodes are dirty only because cleaning moved what they point to.
+    pub(crate) fn note_moved_below(&mut self, nodes: u32) {
+        self.moved_below += u64::from(nodes);
     }
 
     /// A checkpoint takes its snapshot: what was written and allocated before it is in it.

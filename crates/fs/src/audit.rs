@@ -52,7 +52,7 @@ impl Core {
             self.audit_heads()?;
             self.audit_open_superzones(true)?;
             self.audit_logs()?;
-            self.alloc.zones.audit()?;
+            self.alloc.zones().audit()?;
             self.writer.audit()?;
         }
         self.audit_tree()
@@ -67,11 +67,11 @@ impl Core {
     /// What each structure holds of itself.
     pub(crate) fn audit_own(&self) -> Result<()> {
         self.tree.cache.audit()?;
-        self.tables.nat.audit("NAT")?;
-        self.alloc.sit.audit("SIT")?;
-        self.tables.ids.audit()?;
+        self.tables.nat().audit("NAT")?;
+        self.alloc.sit().audit("SIT")?;
+        self.tables.ids().audit()?;
         self.namespace_log.audit()?;
-        self.tables.changed_nodes.audit()?;
+        self.tables.changed_nodes().audit()?;
         self.tree.directories.audit()?;
         self.appends.audit()?;
         self.audit_open_segments()

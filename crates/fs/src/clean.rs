@@ -101,12 +101,12 @@ struct Plan {
 impl Core {
     /// Superzones that could be cleaned.
     fn candidates(&self, policy: Policy) -> Vec<Candidate> {
-        let now = self.alloc.seconds.get();
+        let now = self.alloc.seconds();
         let mut list = Vec::new();
         for (index, valid) in self.alloc.valid_by_superzone() {
             let id = SuperzoneId(index);
-            let known = self.clean.stuck.get(&id.0) == Some(&self.alloc.zones.generation(id));
-            if valid == 0 || known || self.alloc.zones.state(id) != SuperzoneState::Full {
+            let known = self.clean.stuck.get(&id.0) == Some(&self.alloc.zones().generation(id));
+            if valid == 0 || known || self.alloc.zones().state(id) != SuperzoneState::Full {
                 continue;
             }
             let capacity = self.alloc.payload_of(id);
@@ -114,7 +114,7 @@ impl Core {
                 Policy::Greedy => 0,
                 Policy::CostBenefit => self.age_of(id, now),
             };
-            let group = self.alloc.zones.group(id);
+            let group = self.alloc.zones().group(id);
             list.push(Candidate { id: id.0, valid, capacity, age, group });
         }
         list
@@ -123,7 +123,7 @@ impl Core {
     /// Seconds since what is valid in a superzone changed, on average over its segments.
     fn age_of(&self, id: SuperzoneId, now: u32) -> u64 {
         let first = id.0 * self.layout.segments;
-        let used = (first..first + self.layout.segments).map(|s| self.alloc.sit.get(s));
+        let used = (first..first + self.layout.segments).map(|s| self.alloc.sit().get(s));
         let ages = used
             .filter(|entry| entry.valid.get() > 0)
             .map(|entry| u64::from(now.saturating_sub(entry.changed.get())));
@@ -134,9 +134,9 @@ impl Core {
     /// Free superzones of each interference group.
     fn free_by_group(&self) -> Vec<u32> {
         let mut free = Vec::new();
-        for id in (0..self.alloc.zones.total()).map(SuperzoneId) {
-            if self.alloc.zones.state(id) == SuperzoneState::Free {
-                let group = self.alloc.zones.group(id) as usize;
+        for id in (0..self.alloc.zones().total()).map(SuperzoneId) {
+            if self.alloc.zones().state(id) == SuperzoneState::Free {
+                let group = self.alloc.zones().group(id) as usize;
                 if free.len() <= group {
                     free.resize(group + 1, 0);
                 }
@@ -190,11 +190,11 @@ impl Core {
     pub(crate) fn note_closed_zones(&mut self, reports: &[ZoneReport]) {
         for report in reports {
             let closed = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
-            let Some(owner) = self.alloc.zones.owner(report.zone).filter(|_| closed) else {
+            let Some(owner) = self.alloc.zones().owner(report.zone).filter(|_| closed) else {
                 continue;
             };
-            if self.alloc.zones.state(owner) == SuperzoneState::Full {
-                self.clean.closed.insert(owner.0, self.alloc.zones.generation(owner));
+            if self.alloc.zones().state(owner) == SuperzoneState::Full {
+                self.clean.closed.insert(owner.0, self.alloc.zones().generation(owner));
             }
         }
     }
@@ -203,8 +203,8 @@ impl Core {
     fn next_closed(&mut self) -> Option<SuperzoneId> {
         while let Some((index, generation)) = self.clean.closed.pop_first() {
             let id = SuperzoneId(index);
-            let same = self.alloc.zones.generation(id) == generation;
-            if same && self.alloc.zones.state(id) == SuperzoneState::Full {
+            let same = self.alloc.zones().generation(id) == generation;
+            if same && self.alloc.zones().state(id) == SuperzoneState::Full {
                 return Some(id);
             }
         }
@@ -275,7 +275,7 @@ impl Inner {
         if outcome != Outcome::Nothing {
             self.checkpoint(false).await?;
             let core = &mut *self.core.borrow_mut();
-            let zones = core.alloc.zones.clone();
+            let zones = core.alloc.zones().clone();
             let same = |id: &u32, was: &mut u32| zones.generation(SuperzoneId(*id)) == *was;
             core.clean.stuck.retain(same);
         }
@@ -357,7 +357,7 @@ impl Inner {
         };
         self.leave_head(open).await?;
         let core = self.core.borrow();
-        if core.alloc.zones.state(open) == SuperzoneState::Full {
+        if core.alloc.zones().state(open) == SuperzoneState::Full {
             return Ok(Some(open));
         }
         tried.insert(open.0);
@@ -407,12 +407,12 @@ impl Inner {
         {
             let mut core = self.core.borrow_mut();
             core.writable().map_err(crate::blocked::error_of)?;
-            core.alloc.cleaning = plan.needed;
+            core.alloc.keep_for_cleaning(plan.needed);
         }
         let mut moved = Moved::default();
         let done = self.move_all(&plan, urgency, &mut moved, &mut report.failures).await;
         let mut core = self.core.borrow_mut();
-        core.alloc.cleaning = 0;
+        core.alloc.keep_for_cleaning(0);
         report.data_blocks += moved.data;
         report.node_blocks += moved.nodes;
         report.failed_blocks += moved.failed;
@@ -421,7 +421,7 @@ impl Inner {
             return Ok(false);
         }
         if moved.failed > 0 {
-            let generation = core.alloc.zones.generation(plan.victim);
+            let generation = core.alloc.zones().generation(plan.victim);
             core.clean.stuck.insert(plan.victim.0, generation);
             return Ok(false);
         }
@@ -455,7 +455,7 @@ impl Inner {
             // The nodes it changed are promised by now; they may be more than was planned, since
             // some that were dirty then are clean again.
             left = left.saturating_sub(items.len() as u32 + now.parents);
-            self.core.borrow_mut().alloc.cleaning = left;
+            self.core.borrow_mut().alloc.keep_for_cleaning(left);
             self.pace(urgency, began).await;
         }
         Ok(true)

@@ -195,7 +195,7 @@ impl Core {
     /// The time of day.
     pub(crate) fn now(&self) -> Time {
         let (seconds, nanoseconds) = self.rt.wall();
-        self.alloc.seconds.set(seconds as u32);
+        self.alloc.set_seconds(seconds as u32);
         Time { seconds, nanoseconds }
     }
 
@@ -241,7 +241,7 @@ impl Core {
     fn place_of(&mut self, key: Key) -> Option<Pointer> {
         match key {
             Key::Node(nid) => {
-                let entry = self.tables.nat.get(nid);
+                let entry = self.tables.nat().get(nid);
                 (entry.ino.get() != 0 && entry.addr.get() != HOLE)
                     .then_some(Pointer { addr: entry.addr, crc: entry.crc })
             }
@@ -256,7 +256,7 @@ impl Core {
         }
         self.verify(fetch, &page)?;
         let owner = match fetch.key {
-            Key::Node(nid) => self.tables.nat.get(nid).ino.get(),
+            Key::Node(nid) => self.tables.nat().get(nid).ino.get(),
             Key::Data(ino, block) => {
                 self.verify_directory(Ino(ino), block, &page)?;
                 ino
@@ -279,7 +279,7 @@ impl Core {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         if let Key::Node(nid) = fetch.key {
-            node::check(page, nid, self.tables.nat.get(nid).ino.get())
+            node::check(page, nid, self.tables.nat().get(nid).ino.get())
                 .map_err(|what| Error::new(ErrorKind::Corrupt, format!("{}: {what}", place())))?;
         }
         Ok(())

@@ -37,7 +37,7 @@ async fn file(fs: &Fs, name: &str) -> Result<Ino> {
 
 /// What a power cut leaves, the node `nid` being damaged.
 fn cut_and_damage(rt: &Rt, drive: &Emulator, fs: &Fs, nid: u32) -> Rc<Emulator> {
-    let addr = BlockAddr(fs.0.core.borrow().tables.nat.get(nid).addr.get());
+    let addr = BlockAddr(fs.0.core.borrow().tables.nat().get(nid).addr.get());
     let left = drive.snapshot().power_cut(&Fates::nothing(1));
     let drive = Emulator::from_snapshot(rt, &left, Options::fast());
     let flip = Fault::new(FaultKind::BitFlip);

@@ -131,7 +131,7 @@ impl Inner {
     async fn read(self: &Rc<Self>, fetches: &[Fetch], shared: bool, pins: &mut Pins) -> Result<()> {
         let (device, geometry, zones) = {
             let core = self.core.borrow();
-            (core.device.clone(), core.geometry.clone(), core.alloc.zones.clone())
+            (core.device.clone(), core.geometry.clone(), core.alloc.zones().clone())
         };
         let mut flights = Vec::new();
         let mut runs = Vec::new();

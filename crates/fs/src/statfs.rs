@@ -30,7 +30,7 @@ impl Core {
             blocks_summaries: u64::from(self.layout.segment_count()),
             inodes: u64::from(self.layout.nodes - 1),
             // A file takes a block for its inode, 1 in 64 more for the tables and directories.
-            inodes_free: u64::from(self.tables.ids.unused_count())
+            inodes_free: u64::from(self.tables.ids().unused_count())
                 .min(available - available.div_ceil(64)),
             name_max: NAME_MAX as u32,
         }
@@ -38,7 +38,7 @@ impl Core {
 
     /// Blocks of superblock and checkpoint, delta-log extents, table pages and the sync log.
     fn logs_used(&self) -> u64 {
-        let extents = self.tables.logs.iter().flat_map(|log| &log.extents);
+        let extents = self.tables.logs().iter().flat_map(|log| &log.extents);
         let deltas: u64 = extents.map(|extent| u64::from(extent.blocks)).sum();
         let checkpoint = 1 + u64::from(self.checkpoint.blocks);
         checkpoint + deltas + self.table_blocks_used() + u64::from(self.sync.next)
@@ -88,8 +88,10 @@ impl Core {
     fn main_use(&self, zone: ZoneId) -> (ZoneUse, u32) {
         let Some(superzone) = self.layout.superzone_of(zone) else { return (ZoneUse::Unused, 0) };
         let id = SuperzoneId(superzone);
-        let Some(column) = self.alloc.zones.column(id, zone) else { return (ZoneUse::Retired, 0) };
-        match self.alloc.zones.state(id) {
+        let Some(column) = self.alloc.zones().column(id, zone) else {
+            return (ZoneUse::Retired, 0);
+        };
+        match self.alloc.zones().state(id) {
             SuperzoneState::Free => return (ZoneUse::Free, 0),
             SuperzoneState::Tables => return (ZoneUse::Tables, 0),
             _ => {}
@@ -98,7 +100,7 @@ impl Core {
         let mut valid = 0;
         let mut stream = None;
         for segment in 0..stripe.segments() {
-            let entry = self.alloc.sit.get(superzone * self.layout.segments + segment);
+            let entry = self.alloc.sit().get(superzone * self.layout.segments + segment);
             if entry.valid.get() == 0 {
                 continue;
             }
@@ -122,24 +124,26 @@ impl Core {
     pub(crate) fn memory(&self) -> Memory {
         let pages = self.tree.cache.pages();
         let on_the_way = self.writer.pages_in_flight() as u64;
-        let dirty = self.tables.nat.dirty_count() + self.alloc.sit.dirty_count();
+        let dirty = self.tables.nat().dirty_count() + self.alloc.sit().dirty_count();
         Memory {
             data: pages.data as u64 * PAGE,
             nodes: pages.nodes as u64 * PAGE,
             dirty: self.tree.cache.dirty_pages() as u64 * PAGE,
             cache_index: self.tree.cache.index_bytes(),
             writes: on_the_way.saturating_sub(pages.shared as u64) * PAGE,
-            tables: self.tables.nat.bytes() + self.alloc.sit.bytes() + self.tables.ids.bytes(),
+            tables: self.tables.nat().bytes()
+                + self.alloc.sit().bytes()
+                + self.tables.ids().bytes(),
             deltas: set_bytes(dirty, 4)
                 + self.checkpoint.snapshot_bytes
                 + self
                     .tables
-                    .logs
+                    .logs()
                     .iter()
                     .map(|log| size_of_val(&log.extents[..]) as u64)
                     .sum::<u64>(),
             directories: self.tree.directories.bytes(),
-            changes: self.namespace_log.bytes() + self.tables.changed_nodes.bytes(),
+            changes: self.namespace_log.bytes() + self.tables.changed_nodes().bytes(),
         }
     }
 

@@ -6,25 +6,26 @@ pub(crate) mod table;
 pub(crate) mod table_zones;
 
 use crate::accounts::same;
-use crate::format::{NatEntry, UnitRef, table as number};
+use crate::format::{HOLE, NatEntry, UnitRef, table as number};
 use crate::memory::set_bytes;
 use furrow_log::delta::{DeltaLog, Extent};
 use furrow_zone::ZoneId;
 use std::collections::{BTreeMap, BTreeSet};
 use table::{NodeIds, Table};
+use zerocopy::FromZeros;
 
 /// The NAT, its delta logs and those of the SIT, and where table pages are. The SIT itself is the
 /// allocator's.
 pub(crate) struct Tables {
-    pub(crate) nat: Table<NatEntry>,
-    pub(crate) ids: NodeIds,
+    nat: Table<NatEntry>,
+    ids: NodeIds,
     /// Delta logs: one, or NAT's and SIT's.
-    pub(crate) logs: Vec<Log>,
+    logs: Vec<Log>,
     /// Zones of the tables.
-    pub(crate) zones: TableZones,
+    zones: TableZones,
     /// Where each table page is.
-    pub(crate) pages: TablePages,
-    pub(crate) changed_nodes: ChangedNodes,
+    pages: TablePages,
+    changed_nodes: ChangedNodes,
 }
 
 impl Tables {
@@ -39,6 +40,167 @@ impl Tables {
         let used = nat.iter().filter(|(_, entry)| entry.ino.get() != 0);
         let ids = NodeIds::new(nodes, used.map(|(nid, _)| nid));
         Tables { nat, ids, logs, zones, pages, changed_nodes: ChangedNodes::default() }
+    }
+
+    /// Where each node is.
+    pub(crate) fn nat(&self) -> &Table<NatEntry> {
+        &self.nat
+    }
+
+    /// Which node ids are free.
+    pub(crate) fn ids(&self) -> &NodeIds {
+        &self.ids
+    }
+
+    /// Nodes that changed and of which no sync record tells.
+    pub(crate) fn changed_nodes(&self) -> &ChangedNodes {
+        &self.changed_nodes
+    }
+
+    /// Delta logs: one, or NAT's and SIT's.
+    pub(crate) fn logs(&self) -> &[Log] {
+        &self.logs
+    }
+
+    /// Zones of the tables.
+    pub(crate) fn zones(&self) -> &TableZones {
+        &self.zones
+    }
+
+    /// Where each table page is.
+    pub(crate) fn pages(&self) -> &TablePages {
+        &self.pages
+    }
+
+    /// Takes the lowest free node id.
+    pub(crate) fn take_id(&mut self) -> Option<u32> {
+        self.ids.take()
+    }
+
+    /// Takes exactly `nid` (replay). True if it was free.
+    pub(crate) fn claim_id(&mut self, nid: u32) -> bool {
+        self.ids.claim(nid)
+    }
+
+    /// Hands `ids` out only to who claims them by name, until [`Tables::unhold_ids`].
+    pub(crate) fn hold_ids(&mut self, ids: impl Iterator<Item = u32>) {
+        self.ids.hold(ids);
+    }
+
+    /// Ends [`Tables::hold_ids`].
+    pub(crate) fn unhold_ids(&mut self) {
+        self.ids.unhold();
+    }
+
+    /// A new node of `ino`, whose id is taken already: it is nowhere yet.
+    pub(crate) fn add_node(&mut self, nid: u32, ino: u32) {
+        self.nat.update(nid, |entry| {
+            entry.ino = ino.into();
+            entry.addr = HOLE.into();
+            entry.crc = 0.into();
+        });
+    }
+
+    /// Node `nid` was written to `addr`; what was known of it before.
+    pub(crate) fn wrote_node(&mut self, nid: u32, addr: u32, crc: u32) -> NatEntry {
+        let old = self.nat.get(nid);
+        self.nat.update(nid, |entry| {
+            entry.addr = addr.into();
+            entry.crc = crc.into();
+        });
+        self.changed_nodes.wrote(old.ino.get(), nid);
+        old
+    }
+
+    /// Node `nid` is freed. Its id can be taken after the next checkpoint.
+    pub(crate) fn free_node(&mut self, nid: u32) {
+        self.changed_nodes.freed(self.nat.get(nid).ino.get(), nid);
+        self.forget_node(nid);
+        self.ids.put(nid);
+    }
+
+    /// At replay: a record says that node `nid` was freed.
+    pub(crate) fn replay_freed(&mut self, nid: u32) {
+        self.forget_node(nid);
+        self.ids.put(nid);
+    }
+
+    /// At repair: the entry of node `nid` is emptied; its id stays taken.
+    pub(crate) fn forget_node(&mut self, nid: u32) {
+        self.nat.update(nid, |entry| *entry = NatEntry::new_zeroed());
+    }
+
+    /// At repair: what is known of node `nid`.
+    pub(crate) fn set_node(&mut self, nid: u32, entry: NatEntry) {
+        self.nat.update(nid, |at| *at = entry);
+    }
+
+    /// At replay and repair: node `nid` is there, and its id is taken.
+    pub(crate) fn adopt_node(&mut self, nid: u32, entry: NatEntry) {
+        self.ids.claim(nid);
+        self.set_node(nid, entry);
+    }
+
+    /// A sync record tells of the changed nodes of `ino`.
+    pub(crate) fn logged(&mut self, ino: u32) {
+        self.changed_nodes.logged(ino);
+    }
+
+    /// Entries that changed since the last snapshot, which takes them.
+    pub(crate) fn take_changed_nodes(&mut self) -> Vec<(u32, NatEntry)> {
+        self.nat.take_dirty()
+    }
+
+    /// The checkpoint will not be for which entries `changed`, and table pages `stale`, were taken.
+    pub(crate) fn untake_nodes(
+        &mut self,
+        changed: &[(u32, NatEntry)],
+        stale: impl Iterator<Item = u32>,
+    ) {
+        self.nat.untake(changed, stale);
+    }
+
+    /// A checkpoint takes its snapshot.
+    pub(crate) fn snapshot(&mut self) {
+        self.changed_nodes.snapshot();
+        self.ids.snapshot();
+    }
+
+    /// That checkpoint is durable.
+    pub(crate) fn checkpoint_durable(&mut self) {
+        self.changed_nodes.durable();
+        self.ids.durable();
+    }
+
+    /// `zone` was reset, or could not be.
+    pub(crate) fn zone_was_reset(&mut self, zone: ZoneId, done: bool) {
+        self.zones.was_reset(zone, done);
+    }
+
+    /// The halves of delta logs not in use were reset, if no extent is in them.
+    pub(crate) fn delta_released(&mut self) {
+        for log in self.logs.iter_mut().filter(|log| log.is_in_one_half()) {
+            let other = 1 - log.delta.position().0;
+            log.delta.half_released(other);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Tables {
+    /// Changes an entry that does not become dirty by it.
+    pub(crate) fn corrupt_node(&mut self, nid: u32, change: impl FnOnce(&mut NatEntry)) {
+        self.nat.corrupt(nid, change);
+    }
+
+    /// Frees an id that is in use.
+    pub(crate) fn corrupt_freed_id(&mut self, nid: u32) {
+        self.ids.put(nid);
+    }
+
+    /// Forgets that an entry is dirty.
+    pub(crate) fn corrupt_dirty_node(&mut self, nid: u32) -> bool {
+        self.nat.corrupt_dirty(nid)
     }
 }
 

@@ -70,7 +70,7 @@ impl Core {
         if added > 0 && self.in_use() + added > self.alloc.capacity() + beyond {
             return Err(Blocked::Space(Lack::Blocks).into());
         }
-        if nodes + 8 > self.tables.ids.free_count() && !removal {
+        if nodes + 8 > self.tables.ids().free_count() && !removal {
             return Err(Blocked::Space(Lack::Nodes).into());
         }
         let others_first = !removal && !self.space.first && self.space.line.available() == 0;
@@ -85,7 +85,7 @@ impl Core {
     fn checkpoint_gains(&self, lack: Lack) -> bool {
         match lack {
             Lack::Space => self.alloc.empty_superzones().next().is_some(),
-            Lack::Nodes => self.tables.ids.waiting_count() > 0,
+            Lack::Nodes => self.tables.ids().waiting_count() > 0,
             // What is dirty is counted beside what it replaces, until it is written.
             Lack::Blocks => self.tree.cache.dirty_pages() > 0,
         }

@@ -471,6 +471,8 @@ impl Bench {
         }
         assert_eq!(alloc.zones.count(SuperzoneState::Active) as usize, open.len(), "active");
         let (permits, held) = alloc.permits();
+        // No write is ever under way here: a permit is a head's, a log's, or free.
+        assert_eq!(held, alloc.permits_of_heads(), "permits taken, by who holds them");
         let geometry = self.writer.geometry();
         let active = self.fill.values().filter(|fill| **fill < self.layout.capacity).count();
         let held = held - self.layout.log_permits();

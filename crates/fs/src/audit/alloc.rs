@@ -24,7 +24,7 @@ impl Core {
     /// Valid blocks: the maps of segments, their counts, the sums over superzones and over all.
     pub(super) fn audit_valid(&self) -> Result<()> {
         let mut sums = vec![0u32; self.layout.superzones as usize];
-        for (segment, entry) in self.alloc.sit.iter() {
+        for (segment, entry) in self.alloc.sit().iter() {
             let bits = bits(entry);
             let account = format_args!("SitEntry::valid of segment {segment}");
             same(account, bits, u32::from(entry.valid.get()))?;
@@ -37,7 +37,7 @@ impl Core {
             same(format_args!("superzone_valid of superzone {index}"), *sum, said)?;
             total += u64::from(*sum);
             let id = SuperzoneId(index);
-            match self.alloc.zones.state(id) {
+            match self.alloc.zones().state(id) {
                 SuperzoneState::Free => free += u64::from(self.alloc.payload_of(id)),
                 SuperzoneState::Tables | SuperzoneState::Retired => {}
                 _ => continue,
@@ -45,11 +45,11 @@ impl Core {
             same(format_args!("valid blocks of superzone {index}, which has no data"), 0, *sum)?;
         }
         same(format_args!("space.valid"), total, self.alloc.valid())?;
-        if self.alloc.zones.is_narrow() {
+        if self.alloc.zones().is_narrow() {
             return Ok(());
         }
         let by_count =
-            u64::from(self.alloc.zones.free_count()) * u64::from(self.alloc.superzone_blocks());
+            u64::from(self.alloc.zones().free_count()) * u64::from(self.alloc.superzone_blocks());
         same(format_args!("room in free superzones"), free, by_count)
     }
 
@@ -86,7 +86,7 @@ impl Core {
             }
         }
         for (index, open) in (0..).zip(open) {
-            let active = self.alloc.zones.state(SuperzoneId(index)) == SuperzoneState::Active;
+            let active = self.alloc.zones().state(SuperzoneId(index)) == SuperzoneState::Active;
             let account = format_args!("Head::superzone of active superzone {index}");
             holds(!active || open, account, "one head that names it")?;
         }
@@ -105,7 +105,7 @@ impl Core {
                 owners,
             );
         };
-        let state = self.alloc.zones.state(SuperzoneId(superzone));
+        let state = self.alloc.zones().state(SuperzoneId(superzone));
         let account = format_args!("state of superzone {superzone}, head {index}'s");
         holds(state == SuperzoneState::Active, account, "active")?;
         // Those of the first heads are held in common.
@@ -133,7 +133,7 @@ impl Core {
         let account = format_args!("Head::next of head {index}, by its summary");
         same(account, head.summary.len() as u32, block)?;
         for column in (0..stripe.width).filter(|_| !closing) {
-            let zone = self.alloc.zones.zone(SuperzoneId(superzone), column);
+            let zone = self.alloc.zones().zone(SuperzoneId(superzone), column);
             let expected = match self.writer.is_open(zone) {
                 true => self.writer.position(zone),
                 // Recovery found it written to its end.
@@ -151,12 +151,12 @@ impl Core {
         let (stripe, segments) = (self.alloc.stripe(superzone), self.layout.segments);
         let first = superzone * segments;
         for segment in head.next / stripe.segment + 1..segments {
-            let valid = u32::from(self.alloc.sit.get(first + segment).valid.get());
+            let valid = u32::from(self.alloc.sit().get(first + segment).valid.get());
             let account = format_args!("SitEntry::valid of segment {}", first + segment);
             same(account, 0, valid)?;
         }
         let open = first + head.next / stripe.segment;
-        let entry = self.alloc.sit.get(open);
+        let entry = self.alloc.sit().get(open);
         let next = head.next % stripe.segment;
         for block in (next..stripe.segment).filter(|block| is_set(&entry, *block)) {
             let account = format_args!("SitEntry::map of segment {open}, block {block}");
@@ -168,7 +168,7 @@ impl Core {
     /// The owners of the blocks of an open segment, which are all in memory, against its map.
     fn audit_open_segment(&self, head: &Head, superzone: u32) -> Result<()> {
         let segment = self.layout.segment_blocks;
-        let entry = &self.alloc.sit.get(superzone * self.layout.segments + head.next / segment);
+        let entry = &self.alloc.sit().get(superzone * self.layout.segments + head.next / segment);
         let start = head.next - head.summary.len() as u32;
         for (block, owner) in (0..).zip(&head.summary) {
             if !is_set(entry, block) {
@@ -177,7 +177,7 @@ impl Core {
             let (zone, offset) = self.alloc.place_in(superzone, start + block);
             let addr = BlockAddr::new(&self.geometry, zone, offset).0;
             let node = owner.node.get();
-            let said = self.tables.nat.get(node);
+            let said = self.tables.nat().get(node);
             let owned = match owner.slot.get() {
                 NODE_SLOT => said.addr.get() == addr,
                 slot => self.names_block(node, slot, addr).unwrap_or(said.addr.get() != HOLE),

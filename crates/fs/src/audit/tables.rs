@@ -13,7 +13,7 @@ impl Core {
     /// The NAT against node ids, the SIT, and what is in the cache.
     pub(super) fn audit_nodes(&self) -> Result<()> {
         let (mut live, mut inodes) = (0, 0);
-        for (nid, entry) in self.tables.nat.iter() {
+        for (nid, entry) in self.tables.nat().iter() {
             let ino = entry.ino.get();
             if ino == 0 {
                 continue;
@@ -21,23 +21,23 @@ impl Core {
             live += 1;
             inodes += u64::from(ino == nid);
             self.audit_node(nid, entry)?;
-            let inode = self.tables.nat.get(ino).ino.get();
+            let inode = self.tables.nat().get(ino).ino.get();
             same(format_args!("NatEntry::ino of inode {ino}, node {nid}'s"), ino, inode)?;
         }
-        for nid in self.tables.ids.freed() {
+        for nid in self.tables.ids().freed() {
             let account = format_args!("NatEntry::ino of node {nid}, which waits to be free");
-            same(account, 0, self.tables.nat.get(nid).ino.get())?;
+            same(account, 0, self.tables.nat().get(nid).ino.get())?;
         }
         same(
             format_args!("NodeIds::count"),
-            live + self.tables.ids.waiting_count(),
-            self.tables.ids.count(),
+            live + self.tables.ids().waiting_count(),
+            self.tables.ids().count(),
         )?;
         same(format_args!("inodes"), inodes, self.tree.inodes)?;
-        for nid in self.tables.changed_nodes.since_snapshot() {
+        for nid in self.tables.changed_nodes().since_snapshot() {
             let account = format_args!("Table::dirty of NAT entry {nid}");
             holds(
-                self.tables.nat.is_dirty(nid),
+                self.tables.nat().is_dirty(nid),
                 account,
                 "dirty, as the node changed since the snapshot",
             )?;
@@ -47,7 +47,11 @@ impl Core {
 
     /// A node in use: its id is taken, and its block is valid or it is in the cache alone.
     fn audit_node(&self, nid: u32, entry: &NatEntry) -> Result<()> {
-        holds(self.tables.ids.is_used(nid), format_args!("NodeIds::used of node {nid}"), "in use")?;
+        holds(
+            self.tables.ids().is_used(nid),
+            format_args!("NodeIds::used of node {nid}"),
+            "in use",
+        )?;
         let addr = entry.addr.get();
         if addr == HOLE {
             let dirty = self.tree.cache.audited(&Key::Node(nid)).is_some_and(Entry::is_dirty);
@@ -59,24 +63,24 @@ impl Core {
             let why = format_args!("a block of the main area, found {addr}");
             return Err(contradiction(account, why));
         };
-        let valid = is_set(&self.alloc.sit.get(segment), block);
+        let valid = is_set(&self.alloc.sit().get(segment), block);
         let account = format_args!("SitEntry::map of the block at {addr}, which node {nid} names");
         holds(valid, account, "a set bit")
     }
 
     /// Zones of the tables against the table pages in them and the writer's positions.
     pub(super) fn audit_table_zones(&self) -> Result<()> {
-        for (table, pages) in self.tables.pages.iter().enumerate() {
+        for (table, pages) in self.tables.pages().iter().enumerate() {
             for (page, place) in pages.iter().enumerate() {
                 let Some(zone) = zone_of(place, &self.geometry) else { continue };
                 let account = format_args!("TableZones::zones of zone {zone}");
-                if !self.tables.zones.holds_pages(zone) {
+                if !self.tables.zones().holds_pages(zone) {
                     let why = format_args!("written, as page {page} of table {table} is in it");
                     return Err(contradiction(account, why));
                 }
             }
         }
-        for zone in self.tables.zones.empty_zones() {
+        for zone in self.tables.zones().empty_zones() {
             let written = self.writer.is_open(zone) && self.writer.position(zone) > 0;
             holds(
                 !written,
@@ -84,16 +88,16 @@ impl Core {
                 "written, by its position",
             )?;
         }
-        for superzone in self.tables.zones.superzones() {
-            let state = self.alloc.zones.state(SuperzoneId(superzone));
+        for superzone in self.tables.zones().superzones() {
+            let state = self.alloc.zones().state(SuperzoneId(superzone));
             let account = format_args!("state of superzone {superzone}, which tables have");
             holds(state == SuperzoneState::Tables, account, "tables")?;
         }
-        for (index, log) in self.tables.logs.iter().enumerate() {
+        for (index, log) in self.tables.logs().iter().enumerate() {
             if let Some(zone) = log.open {
                 let account = format_args!("Log::open of log {index}, zone {zone}");
                 holds(
-                    self.tables.zones.holds_pages(zone),
+                    self.tables.zones().holds_pages(zone),
                     account,
                     "a zone of tables that is not empty",
                 )?;
@@ -112,21 +116,21 @@ impl Core {
             return self.audit_failure();
         }
         self.namespace_log.audit()?;
-        self.tables.changed_nodes.audit()?;
-        for (nid, entry) in self.tables.nat.dirty() {
+        self.tables.changed_nodes().audit()?;
+        for (nid, entry) in self.tables.nat().dirty() {
             if entry.ino.get() != 0 {
                 self.audit_node(nid, &entry)?;
             }
         }
         let mut last = None;
-        for (segment, entry) in self.alloc.sit.dirty() {
+        for (segment, entry) in self.alloc.sit().dirty() {
             let account = format_args!("SitEntry::valid of segment {segment}");
             same(account, bits(&entry), u32::from(entry.valid.get()))?;
             let superzone = segment / self.layout.segments;
             if last.replace(superzone) != Some(superzone) {
                 let first = superzone * self.layout.segments;
                 let segments = first..first + self.layout.segments;
-                let sum = segments.map(|s| u32::from(self.alloc.sit.get(s).valid.get())).sum();
+                let sum = segments.map(|s| u32::from(self.alloc.sit().get(s).valid.get())).sum();
                 let said = self.alloc.valid_in(superzone);
                 same(format_args!("superzone_valid of superzone {superzone}"), sum, said)?;
             }

@@ -77,7 +77,8 @@ fn f1_valid_blocks_of_a_superzone() {
         write(&fs, ino, 0, 1 << 20).await?;
         fs.sync().await?;
         corrupt(&fs, "superzone_valid of superzone", |core| {
-            let full = |id: &u32| core.alloc.zones.state(SuperzoneId(*id)) == SuperzoneState::Full;
+            let full =
+                |id: &u32| core.alloc.zones().state(SuperzoneId(*id)) == SuperzoneState::Full;
             let all = 0..core.layout.superzones;
             let victim = all.filter(full).find(|id| core.alloc.valid_in(*id) > 0);
             core.alloc.corrupt_valid(victim.unwrap());
@@ -95,13 +96,13 @@ fn f2_the_bit_of_a_node_that_is_in_use() {
             fs.fsync(ino, false).await?;
         }
         corrupt(&fs, "SitEntry::map of the block at", |core| {
-            let addr = core.tables.nat.get(ino.0).addr.get();
+            let addr = core.tables.nat().get(ino.0).addr.get();
             let (superzone, segment, block) = core.alloc.segment_of(addr).unwrap();
-            let entry = core.alloc.sit.get(segment);
+            let entry = core.alloc.sit().get(segment);
             let of = |head: &&Head| head.superzone == Some(superzone);
             let written = core.alloc.heads().find(of).unwrap().next % core.layout.segment_blocks;
             let garbage = (0..written).find(|block| !is_set(&entry, *block)).unwrap();
-            core.alloc.sit.corrupt(segment, |entry| {
+            core.alloc.corrupt_segment(segment, |entry| {
                 entry.map[(block / 8) as usize] &= !(1 << (block % 8));
                 entry.map[(garbage / 8) as usize] |= 1 << (garbage % 8);
             });
@@ -115,11 +116,11 @@ async fn written_twice(fs: &Fs) -> Result<(Ino, u32, u32)> {
     let ino = file(fs, "twice").await?;
     write(fs, ino, 0, 100).await?;
     fs.fsync(ino, false).await?;
-    let before = fs.0.core.borrow().tables.nat.get(ino.0).addr.get();
+    let before = fs.0.core.borrow().tables.nat().get(ino.0).addr.get();
     write(fs, ino, 0, 100).await?;
     fs.fsync(ino, false).await?;
     let core = fs.0.core.borrow();
-    let now = core.tables.nat.get(ino.0).addr.get();
+    let now = core.tables.nat().get(ino.0).addr.get();
     let segment =
         |addr| core.alloc.segment_of(addr).map(|(superzone, segment, _)| (superzone, segment));
     assert_ne!(before, now);
@@ -145,8 +146,8 @@ fn f4_the_address_of_a_node() {
         let (ino, before, _) = written_twice(&fs).await?;
         let account = format!("SitEntry::map of the block at {before}, which node {ino} names");
         corrupt(&fs, &account, |core| {
-            assert!(core.tables.nat.is_dirty(ino.0));
-            core.tables.nat.corrupt(ino.0, |entry| entry.addr = before.into());
+            assert!(core.tables.nat().is_dirty(ino.0));
+            core.tables.corrupt_node(ino.0, |entry| entry.addr = before.into());
         });
         Ok(())
     });
@@ -156,7 +157,7 @@ fn f4_the_address_of_a_node() {
 fn f5_the_id_of_a_node_that_is_in_use() {
     corrupted(|fs| async move {
         let ino = file(&fs, "named").await?;
-        corrupt(&fs, "which waits to be free", |core| core.tables.ids.put(ino.0));
+        corrupt(&fs, "which waits to be free", |core| core.tables.corrupt_freed_id(ino.0));
         Ok(())
     });
 }
@@ -169,9 +170,9 @@ fn f6_a_zone_of_tables_that_units_are_in() {
         file(&fs, "a").await?;
         fs.sync().await?;
         corrupt(&fs, "TableZones::zones of zone", |core| {
-            let mut units = core.tables.pages.iter().flatten();
+            let mut units = core.tables.pages().iter().flatten();
             let zone = units.find_map(|unit| zone_of(unit, &core.geometry)).unwrap();
-            core.tables.zones.was_reset(zone, true);
+            core.tables.zone_was_reset(zone, true);
         });
         Ok(())
     });
@@ -273,7 +274,7 @@ fn f14_a_changed_node_that_is_not_dirty() {
         fs.sync().await?;
         fs.unlink(Ino::ROOT, b"a").await?;
         let account = format!("Table::dirty of NAT entry {ino}");
-        corrupt(&fs, &account, |core| assert!(core.tables.nat.corrupt_dirty(ino.0)));
+        corrupt(&fs, &account, |core| assert!(core.tables.corrupt_dirty_node(ino.0)));
         Ok(())
     });
 }

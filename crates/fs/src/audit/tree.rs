@@ -28,10 +28,10 @@ impl Core {
             match key {
                 Key::Data(ino, block) => {
                     let account = format_args!("owner of the page of block {block}");
-                    same(account, self.tables.nat.get(ino).ino.get(), ino)?;
+                    same(account, self.tables.nat().get(ino).ino.get(), ino)?;
                 }
                 Key::Node(nid) => {
-                    let ino = self.tables.nat.get(nid).ino.get();
+                    let ino = self.tables.nat().get(nid).ino.get();
                     same(format_args!("owner of the page of node {nid}"), ino, entry.owner())?;
                     nodes += 1;
                     valid += self.audit_page(nid, entry.page())?;
@@ -40,7 +40,7 @@ impl Core {
         }
         for ino in &self.tree.orphans {
             let account = format_args!("orphans, inode {ino}");
-            same(account, ino.0, self.tables.nat.get(ino.0).ino.get())?;
+            same(account, ino.0, self.tables.nat().get(ino.0).ino.get())?;
         }
         for ino in &self.tree.unnamed {
             holds(
@@ -51,15 +51,15 @@ impl Core {
         }
         for (ino, count) in &self.tree.open {
             let account = format_args!("open, inode {ino}");
-            same(account, ino.0, self.tables.nat.get(ino.0).ino.get())?;
+            same(account, ino.0, self.tables.nat().get(ino.0).ino.get())?;
             holds(*count > 0, account, "open at least once")?;
         }
         // With all nodes in memory, all valid blocks are known.
-        let all = self.tables.nat.iter().filter(|(_, entry)| entry.ino.get() != 0).count();
+        let all = self.tables.nat().iter().filter(|(_, entry)| entry.ino.get() != 0).count();
         if nodes == all {
             let placed = self
                 .tables
-                .nat
+                .nat()
                 .iter()
                 .filter(|(_, entry)| entry.ino.get() != 0 && entry.addr.get() != HOLE);
             let named = placed.count() as u64 + valid;
@@ -89,7 +89,7 @@ impl Core {
             let Some((_, segment, block)) = self.alloc.segment_of(addr) else {
                 return Err(contradiction(account, format_args!("an address of the main area")));
             };
-            holds(is_set(&self.alloc.sit.get(segment), block), account, "a set bit")?;
+            holds(is_set(&self.alloc.sit().get(segment), block), account, "a set bit")?;
             count += 1;
         }
         Ok(count)

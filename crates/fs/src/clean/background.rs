@@ -25,7 +25,7 @@ impl Core {
     /// What users can still write at once, as a share of the main area, in thousandths.
     fn free_permille(&self) -> u64 {
         let per = u64::from(self.alloc.superzone_blocks());
-        let total = u64::from(self.alloc.zones.total()) * per;
+        let total = u64::from(self.alloc.zones().total()) * per;
         self.spare().saturating_sub(self.alloc.kept_from_users()) * 1000 / total.max(1)
     }
 
@@ -45,7 +45,7 @@ impl Core {
     fn background_urgency(&self) -> Option<Urgency> {
         let gc = &self.options.gc;
         let per = u64::from(self.alloc.superzone_blocks());
-        let start = u64::from(self.alloc.zones.total()) * per * u64::from(gc.start) / 100;
+        let start = u64::from(self.alloc.zones().total()) * per * u64::from(gc.start) / 100;
         if self.has_spare(start + self.alloc.kept_from_users()) {
             return None;
         }

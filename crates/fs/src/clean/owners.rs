@@ -70,7 +70,7 @@ impl Owner {
 impl Core {
     /// The owner of `item`, if it still names that address.
     pub(crate) fn owner_of(&mut self, item: &Item) -> Result<Option<Owner>, NotApplied> {
-        let entry = self.tables.nat.get(item.node);
+        let entry = self.tables.nat().get(item.node);
         if item.node == 0 || entry.ino.get() == 0 {
             return Ok(None);
         }
@@ -103,12 +103,12 @@ impl Core {
     /// Blocks of segment `segment` of `superzone` that are valid: their addresses and places.
     fn valid_in(&self, superzone: SuperzoneId, segment: u32) -> Vec<(u32, usize)> {
         let stripe = self.alloc.stripe(superzone.0);
-        let entry = self.alloc.sit.get(superzone.0 * self.layout.segments + segment);
+        let entry = self.alloc.sit().get(superzone.0 * self.layout.segments + segment);
         let mut valid = Vec::with_capacity(usize::from(entry.valid.get()));
         for (block, v) in stripe.segment_range(segment).enumerate() {
             if entry.map[block / 8] >> (block % 8) & 1 == 1 {
                 let (column, offset) = stripe.place(v);
-                let zone = self.alloc.zones.zone(superzone, column);
+                let zone = self.alloc.zones().zone(superzone, column);
                 valid.push((BlockAddr::new(&self.geometry, zone, offset).0, block));
             }
         }
@@ -148,7 +148,7 @@ impl Core {
             && head.crc.get() == crc32c(zeroed.bytes())
             && head.superzone.get() == superzone.0
             && head.segment.get() == segment
-            && head.generation.get() == self.alloc.zones.generation(superzone)
+            && head.generation.get() == self.alloc.zones().generation(superzone)
             && head.object.get() == object;
         let bytes = rest.get(..usize::from(head.count.get()) * size_of::<SummaryEntry>())?;
         let entries = bytes.chunks_exact(size_of::<SummaryEntry>());
@@ -162,7 +162,7 @@ impl Inner {
     pub(super) async fn owners(self: &Rc<Self>, victim: SuperzoneId) -> Result<Vec<Item>> {
         let (zones, writer, generation) = {
             let core = self.core.borrow();
-            (core.alloc.zones.clone(), core.writer.clone(), core.alloc.zones.generation(victim))
+            (core.alloc.zones().clone(), core.writer.clone(), core.alloc.zones().generation(victim))
         };
         // It may have become full only now.
         for zone in zones.get(victim).zones {
@@ -189,13 +189,14 @@ impl Inner {
             let core = self.core.borrow();
             let stripe = core.alloc.stripe(victim.0);
             for segment in 0..stripe.segments().min(core.layout.segments) {
-                if core.alloc.sit.get(victim.0 * core.layout.segments + segment).valid.get() == 0 {
+                if core.alloc.sit().get(victim.0 * core.layout.segments + segment).valid.get() == 0
+                {
                     continue;
                 }
                 let (column, offset) = stripe.place(stripe.summary_index(segment));
-                let zone = core.alloc.zones.zone(victim, column);
+                let zone = core.alloc.zones().zone(victim, column);
                 let addr = BlockAddr::new(&core.geometry, zone, offset);
-                let pin = core.alloc.zones.pin(zone);
+                let pin = core.alloc.zones().pin(zone);
                 let (device, pages) = (core.device.clone(), self.pages.clone());
                 let read = self.rt.spawn(async move {
                     let page = read_blocks(&*device, QueueId(0), addr, 1, &pages).await;
@@ -222,7 +223,7 @@ impl Inner {
         for (index, item) in items.iter().enumerate().filter(|(_, item)| item.node == 0) {
             wanted.insert(item.addr, index);
         }
-        let nodes = self.core.borrow().tables.nat.len();
+        let nodes = self.core.borrow().tables.nat().len();
         let mut next = 1;
         while next < nodes {
             let upto = next.saturating_add(SCAN).min(nodes);
@@ -248,7 +249,7 @@ impl Inner {
         {
             let core = self.core.borrow();
             for nid in from..upto {
-                let entry = core.tables.nat.get(nid);
+                let entry = core.tables.nat().get(nid);
                 if entry.ino.get() == 0 {
                     continue;
                 }
@@ -259,7 +260,7 @@ impl Inner {
                 }
                 let Some((zone, _)) = BlockAddr(addr).locate(&core.geometry) else { continue };
                 debug_assert_ne!(addr, HOLE);
-                let pin = core.alloc.zones.pin(zone);
+                let pin = core.alloc.zones().pin(zone);
                 let (device, pages) = (core.device.clone(), self.pages.clone());
                 let read = self.rt.spawn(async move {
                     let read = read_blocks(&*device, QueueId(0), BlockAddr(addr), 1, &pages).await;

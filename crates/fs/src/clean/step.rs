@@ -80,7 +80,7 @@ impl Core {
             owned.iter().filter_map(|(item, _)| BlockAddr(item.addr).locate(&self.geometry));
         let mut zones: Vec<_> = zones.map(|(zone, _)| zone).collect();
         zones.dedup();
-        let pins = zones.into_iter().map(|zone| self.alloc.zones.pin(zone)).collect();
+        let pins = zones.into_iter().map(|zone| self.alloc.zones().pin(zone)).collect();
         Ok(Confirmed { owned, unowned, pins })
     }
 
@@ -104,10 +104,10 @@ impl Core {
         // Apply. In the order of the files, whatever order they were written in.
         let mut owned = confirmed.owned;
         owned.sort_by_key(|(_, owner)| owner.key());
-        self.alloc.for_cleaning = true;
+        self.alloc.write_for_cleaning(true);
         let moved = self.move_owned(owned, pages);
-        self.alloc.for_cleaning = false;
-        self.alloc.moved_below += u64::from(parents);
+        self.alloc.write_for_cleaning(false);
+        self.alloc.note_moved_below(parents);
         moved.map(|moved| Moved { parents, ..moved })
     }
 
@@ -186,12 +186,8 @@ impl Core {
         self.tickets.push(ticket);
         match owner {
             Owner::Data { holder, .. } => self.set_slot(*holder, Pointer::new(addr, crc)),
-            Owner::Node { nid, entry } => {
-                self.tables.nat.update(*nid, |entry| {
-                    entry.addr = addr.into();
-                    entry.crc = crc.into();
-                });
-                self.tables.changed_nodes.wrote(entry.ino.get(), *nid);
+            Owner::Node { nid, .. } => {
+                self.tables.wrote_node(*nid, addr, crc);
             }
         }
         self.invalidate(from);
@@ -374,9 +370,9 @@ impl Inner {
                 }
                 nodes.sort_unstable();
                 nodes.dedup();
-                core.alloc.for_cleaning = true;
+                core.alloc.write_for_cleaning(true);
                 let written = nodes.into_iter().try_for_each(|(_, nid)| core.write_node(nid));
-                core.alloc.for_cleaning = false;
+                core.alloc.write_for_cleaning(false);
                 written
             })
             .await;

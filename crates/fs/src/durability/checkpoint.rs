@@ -12,7 +12,6 @@ use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::core::{Core, Inner};
 use crate::format::{
     CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
-    table,
 };
 use crate::tables::delta_merge::{Plan, Write};
 use crate::tables::{TABLES, TablePages};
@@ -139,8 +138,8 @@ impl Core {
         self.checkpoint.forced
             || self.tree.cache.dirty_pages() > 0
             || self.namespace_log.len() > 0
-            || self.tables.nat.dirty_count() > 0
-            || self.alloc.sit.dirty_count() > 0
+            || self.tables.nat().dirty_count() > 0
+            || self.alloc.sit().dirty_count() > 0
     }
 
     fn image(&self, clean: bool) -> Image {
@@ -161,7 +160,7 @@ impl Core {
         Image {
             body,
             heads: self.alloc.heads().cloned().collect(),
-            descriptors: self.alloc.zones.descriptors(),
+            descriptors: self.alloc.zones().descriptors(),
             orphans: self.tree.orphans.iter().map(|ino| ino.0).collect(),
         }
     }
@@ -181,21 +180,20 @@ impl Core {
             }
         }
         let image = self.image(clean);
-        self.tables.changed_nodes.snapshot();
-        self.tables.ids.snapshot();
+        self.tables.snapshot();
         self.alloc.snapshot();
         self.checkpoint.forced = false;
-        let dirty = [self.tables.nat.dirty_count() as u32, self.alloc.sit.dirty_count() as u32];
+        let dirty = [self.tables.nat().dirty_count() as u32, self.alloc.sit().dirty_count() as u32];
         let mut plans = self.plan_logs(dirty);
-        let nat = self.tables.nat.take_dirty();
-        let sit = self.alloc.sit.take_dirty();
+        let nat = self.tables.take_changed_nodes();
+        let sit = self.alloc.take_changed_segments();
         let writes = self.take_unmerged(&mut plans);
         let entries =
             nat.len() * size_of::<(u32, NatEntry)>() + sit.len() * size_of::<(u32, SitEntry)>();
         self.checkpoint.snapshot_bytes = entries as u64;
         self.note_memory();
         let releasable: Vec<SuperzoneId> = self.alloc.empty_superzones().collect();
-        let empties = self.alloc.zones.snapshot();
+        let empties = self.alloc.zones().snapshot();
         releasable.iter().for_each(|id| empties.note_empty(*id));
         Ok(Snapshot {
             image,
@@ -203,8 +201,8 @@ impl Core {
             sit,
             plans,
             writes,
-            places: self.tables.pages.clone(),
-            grown: self.tables.zones.pending(),
+            places: self.tables.pages().clone(),
+            grown: self.tables.zones().pending(),
             releasable,
             empties,
             lost,
@@ -218,8 +216,8 @@ impl Core {
     fn abandon_snapshot(&mut self, snapshot: &Snapshot) {
         let pages =
             |table| snapshot.writes.iter().flat_map(move |write| write.table_pages_of(table));
-        self.tables.nat.untake(&snapshot.nat, pages(TABLES[0]));
-        self.alloc.sit.untake(&snapshot.sit, pages(TABLES[1]));
+        self.tables.untake_nodes(&snapshot.nat, pages(TABLES[0]));
+        self.alloc.untake_segments(&snapshot.sit, pages(TABLES[1]));
         self.checkpoint.snapshot_bytes = 0;
     }
 
@@ -227,7 +225,7 @@ impl Core {
     /// is to list. When table pages were written, answers when that began.
     fn write_tables(&mut self, id: u64, snapshot: &mut Snapshot) -> Result<Option<Nanos>> {
         let mut held_up = None;
-        for index in 0..self.tables.logs.len() {
+        for index in 0..self.tables.logs().len() {
             let record = self.record_id(kind::DELTA, id, 0);
             match snapshot.plans[index] {
                 Plan::Write => {
@@ -236,18 +234,10 @@ impl Core {
                     self.write_table_pages(id, index, write, &mut snapshot.places)?;
                     continue;
                 }
-                Plan::Switch => self.tables.logs[index].delta.fill_and_switch_half()?,
+                Plan::Switch => self.tables.switch_half(index)?,
                 Plan::Append => {}
             }
-            let of = |which: u8| self.log_of(usize::from(which)) == index;
-            let (nat, sit) = (of(table::NAT), of(table::SIT));
-            let nat = snapshot.nat.iter().filter(|_| nat);
-            let nat = nat.map(|(i, entry)| (table::NAT, *i, entry.as_bytes()));
-            let sit = snapshot.sit.iter().filter(|_| sit);
-            let sit = sit.map(|(i, entry)| (table::SIT, *i, entry.as_bytes()));
-            // Whether its writes worked is seen by the drain that follows.
-            let log = &mut self.tables.logs[index];
-            drop(log.delta.append(&record, nat.chain(sit), &mut log.extents)?);
+            self.tables.append_deltas(index, &record, &snapshot.nat, &snapshot.sit)?;
         }
         Ok(held_up)
     }
@@ -265,18 +255,18 @@ impl Core {
 
     /// Body of a checkpoint: sections in the order of the format.
     pub(crate) fn encode_image(&self, image: &Image, places: &TablePages) -> Vec<u8> {
-        let extents = self.tables.logs.iter().map(|log| log.extents.len() as u32);
+        let extents = self.tables.logs().iter().map(|log| log.extents.len() as u32);
         let mut body = image.body;
         body.extents = extents.sum::<u32>().into();
-        body.log_extents = (self.tables.logs[0].extents.len() as u32).into();
+        body.log_extents = (self.tables.logs()[0].extents.len() as u32).into();
         body.units = (places.iter().map(Vec::len).sum::<usize>() as u32).into();
         body.nat_units = (places[0].len() as u32).into();
         body.superzones = (image.descriptors.len() as u32).into();
         body.orphans = (image.orphans.len() as u32).into();
-        let (half, next) = self.tables.logs[0].delta.position();
+        let (half, next) = self.tables.logs()[0].delta.position();
         body.delta_half = u32::from(half).into();
         body.delta_next = next.into();
-        if let Some(log) = self.tables.logs.get(1) {
+        if let Some(log) = self.tables.logs().get(1) {
             let (half, next) = log.delta.position();
             body.sit_half = u32::from(half).into();
             body.sit_next = next.into();
@@ -292,7 +282,7 @@ impl Core {
             };
             out.extend(state.as_bytes());
         }
-        for extent in self.tables.logs.iter().flat_map(|log| &log.extents) {
+        for extent in self.tables.logs().iter().flat_map(|log| &log.extents) {
             out.extend(extent.entry().as_bytes());
         }
         for pages in places {
@@ -360,8 +350,7 @@ impl Core {
     fn checkpoint_durable(&mut self, id: u64, names: u64) {
         self.checkpoint.id = id;
         self.namespace_log.durable(names);
-        self.tables.changed_nodes.durable();
-        self.tables.ids.durable();
+        self.tables.checkpoint_durable();
         self.alloc.checkpoint_durable();
         self.counters.checkpoints += 1;
     }
@@ -374,7 +363,7 @@ impl Core {
         if std::mem::take(&mut self.checkpoint.ring_used[usize::from(other_ring)]) {
             zones.push(ZoneId(self.layout.ring_start + u32::from(other_ring)));
         }
-        for (index, log) in self.tables.logs.iter().enumerate() {
+        for (index, log) in self.tables.logs().iter().enumerate() {
             let other = 1 - log.delta.position().0;
             if log.is_in_one_half() && !log.delta.is_clean(other) {
                 zones.extend(self.layout.delta_half(index, other));
@@ -386,14 +375,6 @@ impl Core {
             zones.extend(self.layout.sync_half(other));
         }
         zones
-    }
-
-    /// The halves of delta logs not in use were reset, if no extent is in them.
-    pub(crate) fn delta_released(&mut self) {
-        for log in self.tables.logs.iter_mut().filter(|log| log.is_in_one_half()) {
-            let other = 1 - log.delta.position().0;
-            log.delta.half_released(other);
-        }
     }
 
     /// Zones of the sync log were reset: a half may be written again once all of it was.
@@ -578,7 +559,7 @@ impl Inner {
             releasable.extend(given_back);
         }
         self.release(&durable, &releasable, stale).await?;
-        self.core.borrow_mut().delta_released();
+        self.core.borrow_mut().tables.delta_released();
         Ok(())
     }
 
@@ -588,10 +569,10 @@ impl Inner {
         durable: &DurableSnapshot,
         zones: Vec<ZoneId>,
     ) -> Result<()> {
-        let pool = self.core.borrow().alloc.zones.clone();
+        let pool = self.core.borrow().alloc.zones().clone();
         for zone in zones {
             let done = pool.try_release_zone(zone, durable).await?;
-            self.core.borrow_mut().tables.zones.was_reset(zone, done);
+            self.core.borrow_mut().tables.zone_was_reset(zone, done);
         }
         Ok(())
     }
@@ -615,7 +596,7 @@ impl Inner {
         superzones: &[SuperzoneId],
         zones: Vec<ZoneId>,
     ) -> Result<()> {
-        let pool = self.core.borrow().alloc.zones.clone();
+        let pool = self.core.borrow().alloc.zones().clone();
         for zone in &zones {
             pool.release_zone(*zone, durable).await?;
         }

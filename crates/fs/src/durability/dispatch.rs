@@ -132,15 +132,10 @@ impl Core {
         let stream = node_stream(class, level);
         let addr = self.write_block(Block { stream, node: nid, slot: NODE_SLOT }, page)?;
         self.tickets.push(ticket);
-        let old = self.tables.nat.get(nid);
-        self.tables.nat.update(nid, |entry| {
-            entry.addr = addr.into();
-            entry.crc = crc.into();
-        });
+        let old = self.tables.wrote_node(nid, addr, crc);
         if old.addr.get() != crate::format::HOLE {
             self.invalidate(old.addr.get());
         }
-        self.tables.changed_nodes.wrote(old.ino.get(), nid);
         Ok(())
     }
 

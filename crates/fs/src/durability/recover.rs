@@ -226,7 +226,7 @@ pub(crate) async fn name_replay_end(
 ) -> Result<DurableSnapshot> {
     let (pool, writer, layout) = {
         let core = inner.core.borrow();
-        (core.alloc.zones.clone(), core.writer.clone(), core.layout.clone())
+        (core.alloc.zones().clone(), core.writer.clone(), core.layout.clone())
     };
     open_logs(inner, found);
     let mut image = found.image.clone();
@@ -234,7 +234,7 @@ pub(crate) async fn name_replay_end(
     image.body.flags = 0.into();
     let body = {
         let core = inner.core.borrow();
-        core.encode_image(&image, &core.tables.pages)
+        core.encode_image(&image, &core.tables.pages())
     };
     // The ring's other zone holds nothing newer: make room there if this one has none.
     let (other, needed) = {
@@ -267,13 +267,13 @@ pub(crate) async fn reset_stale_zones(
     scan: &SyncScan,
     durable: &DurableSnapshot,
 ) -> Result<()> {
-    let pool = inner.core.borrow().alloc.zones.clone();
+    let pool = inner.core.borrow().alloc.zones().clone();
     finish_sync_zones(inner, found, scan).await?;
     let stale = stale_zones(inner, found, scan);
     stale.0.iter().for_each(|superzone| durable.note_empty(*superzone));
     inner.release_tables(durable, stale.2).await?;
     inner.release(durable, &stale.0, stale.1).await?;
-    inner.core.borrow_mut().delta_released();
+    inner.core.borrow_mut().tables.delta_released();
     pool.adopt_reports(&found.reports);
     Ok(())
 }
@@ -295,7 +295,7 @@ async fn free_a_permit(
     let surplus = survey::surplus(writer.geometry(), &found.reports);
     let owned = |zone: ZoneId| {
         let referred = |index: u32| scan.chains.iter().flatten().any(|other| *other == index);
-        match inner.core.borrow().tables.zones.contains(zone) {
+        match inner.core.borrow().tables.zones().contains(zone) {
             true => !tables.contains(&zone),
             false => layout.superzone_of(zone).is_none_or(referred),
         }
@@ -375,17 +375,17 @@ fn stale_zones(
     let mut superzones = Vec::new();
     for index in 0..layout.superzones {
         let id = SuperzoneId(index);
-        let zones = core.alloc.zones.get(id).zones;
+        let zones = core.alloc.zones().get(id).zones;
         let full = found.image.descriptors[index as usize].state == SuperzoneState::Full as u8;
         let empty = if scan.chains.iter().flatten().any(|superzone| *superzone == index) {
             false
         } else {
             // Full at the checkpoint with nothing valid: released since, or about to be.
-            core.alloc.zones.state(id) == SuperzoneState::Free
+            core.alloc.zones().state(id) == SuperzoneState::Free
                 || full && core.alloc.valid_in(index) == 0
         };
         // One that was emptied already is room only once it is free: replay may need it.
-        let free = core.alloc.zones.state(id) == SuperzoneState::Free;
+        let free = core.alloc.zones().state(id) == SuperzoneState::Free;
         if empty && (!free || zones.iter().any(|z| end(*z) > 0)) {
             superzones.push(id);
         }
@@ -398,7 +398,7 @@ fn stale_zones(
     let mut add = |zones_of: Vec<ZoneId>| {
         zones.extend(zones_of.into_iter().filter(|zone| end(*zone) > 0));
     };
-    for (index, log) in core.tables.logs.iter().enumerate() {
+    for (index, log) in core.tables.logs().iter().enumerate() {
         if log.is_in_one_half() {
             add(layout.delta_half(index, 1 - log.delta.position().0));
         }
@@ -449,7 +449,7 @@ async fn reopen_superzone(
     let id = SuperzoneId(superzone);
     let (zones, stripe, writer, geometry) = {
         let core = inner.core.borrow();
-        let zones = core.alloc.zones.get(id).zones;
+        let zones = core.alloc.zones().get(id).zones;
         (zones, core.alloc.stripe(superzone), core.writer.clone(), core.geometry.clone())
     };
     let report = |zone: &ZoneId| found.reports[zone.0 as usize];
@@ -471,7 +471,7 @@ async fn reopen_superzone(
             writer.finish(*zone).await?;
         }
         let core = &mut *inner.core.borrow_mut();
-        core.alloc.zones.mark_full(id);
+        core.alloc.zones().mark_full(id);
         core.alloc.claim_segments(superzone, core.alloc.stream_of_head(head));
         return Ok(());
     }

@@ -51,7 +51,7 @@ impl Core {
     pub(crate) fn is_replaceable(&self, zone: ZoneId) -> bool {
         let halves = [0, 1].map(|half| self.layout.sync_half(half));
         match self.layout.superzone_of(zone) {
-            Some(id) => self.alloc.zones.state(SuperzoneId(id)) != SuperzoneState::Tables,
+            Some(id) => self.alloc.zones().state(SuperzoneId(id)) != SuperzoneState::Tables,
             None => halves.iter().flatten().any(|other| *other == zone),
         }
     }
@@ -82,8 +82,8 @@ impl Core {
         if let Some(index) = self.layout.superzone_of(failed) {
             let id = SuperzoneId(index);
             let permit = self.alloc.leave_superzone(id);
-            self.clean.close(id, self.alloc.zones.generation(id));
-            return Some(Closing { failed, zones: self.alloc.zones.get(id).zones, permit });
+            self.clean.close(id, self.alloc.zones().generation(id));
+            return Some(Closing { failed, zones: self.alloc.zones().get(id).zones, permit });
         }
         // It could not be reset when its records are not needed any more.
         let report = self.device.report(failed, 1).ok()?;
@@ -114,7 +114,7 @@ impl Core {
         let mut again = Vec::new();
         for key in self.tree.cache.in_flight() {
             let addr = match key {
-                Key::Node(nid) => self.tables.nat.get(nid).addr,
+                Key::Node(nid) => self.tables.nat().get(nid).addr,
                 Key::Data(ino, block) => match self.pointer(crate::types::Ino(ino), block) {
                     Ok(pointer) => pointer.addr,
                     // Removed: nobody will ask for it.

@@ -52,7 +52,7 @@ impl Core {
         for ino in inos {
             let dirty = self.tree.cache.dirty_of(ino.0).count();
             let nodes = self.tree.cache.dirty_nodes_of(ino.0).count()
-                + self.tables.changed_nodes.of(ino.0).len();
+                + self.tables.changed_nodes().of(ino.0).len();
             bytes += (nodes + 1) * 24 + 80;
             let inode = self.tree.cache.peek(&crate::tree::cache::Key::Node(ino.0));
             bytes += inode.map_or(0, |entry| xattr_bytes(entry.page()));
@@ -131,12 +131,12 @@ impl Core {
         let unsynced = |ino: Ino| {
             let mut dirty =
                 self.tree.cache.dirty_of(ino.0).chain(self.tree.cache.dirty_nodes_of(ino.0));
-            dirty.next().is_some() || self.tables.changed_nodes.has(ino.0)
+            dirty.next().is_some() || self.tables.changed_nodes().has(ino.0)
         };
         // One without a name, or that is gone, needs nothing. It is not looked at: it may not be in
         // the cache.
         let named = |ino: Ino| {
-            self.tables.nat.get(ino.0).ino.get() == ino.0 && !self.tree.orphans.contains(&ino)
+            self.tables.nat().get(ino.0).ino.get() == ino.0 && !self.tree.orphans.contains(&ino)
         };
         let wanted = |ino: &Ino| asked.binary_search(ino).is_err() && named(*ino) && unsynced(*ino);
         let mut inos: Vec<Ino> = self.namespace_log.carried().filter(wanted).collect();
@@ -177,7 +177,7 @@ impl Core {
         for (zone, end) in self.alloc.unstable().filter(|_| !silent) {
             let superzone = self.layout.superzone_of(zone);
             let generation = superzone
-                .map_or(0, |s| self.alloc.zones.generation(furrow_log::pool::SuperzoneId(s)));
+                .map_or(0, |s| self.alloc.zones().generation(furrow_log::pool::SuperzoneId(s)));
             out.u8(item::DEPENDS).u32(zone.0).u32(generation).u32(end);
         }
         debug_assert!(out.0.len() <= bound, "{} > {bound}", out.0.len());
@@ -217,13 +217,13 @@ impl Core {
     fn log_content(&mut self, ino: Ino, out: &mut Encoder) -> Result<bool, NotApplied> {
         let ranges = ranges(self.tree.cache.dirty_of(ino.0));
         self.write_file(ino)?;
-        let changed = self.tables.changed_nodes.of(ino.0);
+        let changed = self.tables.changed_nodes().of(ino.0);
         if changed.is_empty() {
             return Ok(false);
         }
-        self.tables.changed_nodes.logged(ino.0);
+        self.tables.logged(ino.0);
         for nid in changed {
-            let entry = self.tables.nat.get(nid);
+            let entry = self.tables.nat().get(nid);
             if entry.ino.get() == 0 {
                 out.u8(item::FREED).u32(nid).u32(ino.0);
             } else {

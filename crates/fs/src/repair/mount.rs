@@ -19,7 +19,7 @@ use crate::durability::recover::{
     assemble, check_heads, delta_layouts, name_replay_end, reopen_superzones, report,
     reset_stale_zones, written,
 };
-use crate::format::{NatEntry, SummaryEntry};
+use crate::format::SummaryEntry;
 use crate::fsck::FsckReport;
 use crate::fsck::ring::LostCheckpoint;
 use crate::layout::{Layout, RING_ZONES};
@@ -34,7 +34,6 @@ use furrow_rt::{Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use zerocopy::FromZeros;
 
 /// What a checkpoint says: image, extents of the delta logs, units of the tables.
 type Content = (Image, Vec<Vec<Extent>>, TablePages);
@@ -67,7 +66,7 @@ pub(super) async fn mount(
     let read = tables::read(&*device, &found, &pages, &deltas, log).await;
     let inner = assemble(rt, device, mount, &found, &scan, (read.nat, read.sit), pages, deltas)?;
     for superzone in closed {
-        inner.core.borrow().alloc.zones.mark_full(SuperzoneId(superzone));
+        inner.core.borrow().alloc.zones().mark_full(SuperzoneId(superzone));
     }
     let mut owners = tables::settle(&inner, &found, read.lost, log).await?;
     let ring = ["superblock", "checkpoint"];
@@ -294,18 +293,13 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
     let mut readable = Record::default();
     readable.freed.clone_from(&record.freed);
     for (nid, entry) in &record.nodes {
-        let old = inner.core.borrow().tables.nat.get(*nid);
+        let old = inner.core.borrow().tables.nat().get(*nid);
         let unread = old.ino.get() != 0
             && old.addr.get() != crate::format::HOLE
             && read_node(inner, *nid, old).await.is_err();
         if unread {
             // It is about to go; what it held valid is counted anew later.
-            inner
-                .core
-                .borrow_mut()
-                .tables
-                .nat
-                .update(*nid, |entry| *entry = NatEntry::new_zeroed());
+            inner.core.borrow_mut().tables.forget_node(*nid);
         }
         match read_node(inner, *nid, *entry).await {
             Ok(_) => readable.nodes.push((*nid, *entry)),
@@ -314,17 +308,16 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
                 log.lost("node", (ino, place), error, "what was synced in it is given up");
                 let core = &mut *inner.core.borrow_mut();
                 core.tree.cache.remove(&crate::tree::cache::Key::Node(*nid));
-                core.tables.ids.claim(*nid);
-                core.tables.nat.update(*nid, |e| *e = *entry);
+                core.tables.adopt_node(*nid, *entry);
             }
         }
     }
     for nid in &record.freed {
-        let old = inner.core.borrow().tables.nat.get(*nid);
+        let old = inner.core.borrow().tables.nat().get(*nid);
         let used = old.ino.get() != 0 && old.addr.get() != crate::format::HOLE;
         if used && read_node(inner, *nid, old).await.is_err() {
             let core = &mut *inner.core.borrow_mut();
-            core.tables.nat.update(*nid, |entry| *entry = NatEntry::new_zeroed());
+            core.tables.forget_node(*nid);
         }
     }
     readable
@@ -340,10 +333,10 @@ fn mend_open_summaries(inner: &Rc<Inner>, found: &mut Found, owners: &BTreeMap<u
         let start = *next - *next % stripe.segment.max(1);
         for (block, entry) in summary.iter_mut().enumerate() {
             let (column, offset) = stripe.place(start + block as u32);
-            if column >= core.alloc.zones.width(id) {
+            if column >= core.alloc.zones().width(id) {
                 continue;
             }
-            let zone = core.alloc.zones.zone(id, column);
+            let zone = core.alloc.zones().zone(id, column);
             let addr = BlockAddr::new(&core.geometry, zone, offset).0;
             if let Some(owner) = owners.get(&addr) {
                 *entry = *owner;

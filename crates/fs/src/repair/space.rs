@@ -21,8 +21,8 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
     let maps = maps(inner).await?;
     let core = &mut *inner.core.borrow_mut();
     let (mut entries, mut blocks) = (0, 0);
-    for segment in 0..core.alloc.sit.len() {
-        let said: SitEntry = core.alloc.sit.get(segment);
+    for segment in 0..core.alloc.sit().len() {
+        let said: SitEntry = core.alloc.sit().get(segment);
         let map = maps.get(&segment).copied().unwrap_or([0; 64]);
         if said.map == map {
             continue;
@@ -31,7 +31,7 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
         blocks += differ.sum::<u32>();
         entries += 1;
         let valid: u32 = map.iter().map(|byte| byte.count_ones()).sum();
-        core.alloc.sit.update(segment, |entry| {
+        core.alloc.repair_segment(segment, |entry| {
             entry.map = map;
             entry.valid = (valid as u16).into();
         });
@@ -48,9 +48,9 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
 /// What is in use, segment by segment.
 async fn maps(inner: &Rc<Inner>) -> Result<BTreeMap<u32, Map>> {
     let mut maps: BTreeMap<u32, Map> = BTreeMap::new();
-    let nodes = inner.core.borrow().tables.nat.len();
+    let nodes = inner.core.borrow().tables.nat().len();
     for nid in 1..nodes {
-        let entry = inner.core.borrow().tables.nat.get(nid);
+        let entry = inner.core.borrow().tables.nat().get(nid);
         if entry.ino.get() == 0 || entry.addr.get() == HOLE {
             continue;
         }
@@ -97,7 +97,7 @@ pub(super) async fn empty(
 
 /// A superzone that is still written to is filled first.
 async fn leave(inner: &Rc<Inner>, id: SuperzoneId) -> Result<()> {
-    let state = inner.core.borrow().alloc.zones.state(id);
+    let state = inner.core.borrow().alloc.zones().state(id);
     if state != SuperzoneState::Active {
         return Ok(());
     }

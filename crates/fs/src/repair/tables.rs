@@ -202,9 +202,9 @@ pub(super) async fn settle(
 ) -> Result<BTreeMap<u32, SummaryEntry>> {
     let mut owners = BTreeMap::new();
     let (mut bad, mut known) = (Vec::new(), BTreeMap::new());
-    let nodes = inner.core.borrow().tables.nat.len();
+    let nodes = inner.core.borrow().tables.nat().len();
     for nid in 1..nodes {
-        let entry = inner.core.borrow().tables.nat.get(nid);
+        let entry = inner.core.borrow().tables.nat().get(nid);
         if entry.ino.get() == 0 {
             continue;
         }
@@ -229,10 +229,10 @@ pub(super) async fn settle(
     let core = inner.core.borrow();
     for (index, valid) in core.alloc.valid_by_superzone() {
         let id = SuperzoneId(index);
-        if valid > 0 && core.alloc.zones.state(id) == SuperzoneState::Free {
+        if valid > 0 && core.alloc.zones().state(id) == SuperzoneState::Free {
             let problem = format!("free, with {valid} blocks in use");
             log.mended("superzone descriptor", (0, index.to_string()), problem, "not free");
-            core.alloc.zones.mark_full(id);
+            core.alloc.zones().mark_full(id);
         }
     }
     Ok(owners)
@@ -255,7 +255,7 @@ fn mark(
         let stream = core.alloc.stream_at(addr);
         core.set_valid(addr, true, stream);
         let open = core.alloc.segment_of(addr).is_some_and(|(superzone, _, _)| {
-            core.alloc.zones.state(SuperzoneId(superzone)) == SuperzoneState::Active
+            core.alloc.zones().state(SuperzoneId(superzone)) == SuperzoneState::Active
         });
         if open {
             owners.insert(addr, SummaryEntry { node: nid.into(), slot: slot.into() });
@@ -275,14 +275,14 @@ async fn find_again(
     owners: &mut BTreeMap<u32, SummaryEntry>,
     log: &mut Log,
 ) {
-    let entry = inner.core.borrow().tables.nat.get(nid);
+    let entry = inner.core.borrow().tables.nat().get(nid);
     let fits = |other: &&Candidate| other.entry.crc == entry.crc && other.entry.ino == entry.ino;
     let Some(other) = candidates.get(&nid).and_then(|all| all.iter().find(fits)) else { return };
     let Ok(page) = read_node(inner, nid, other.entry).await else { return };
     let problem = format!("block {} is not that node", entry.addr);
     let action = format!("block {} is, by its checksum", other.entry.addr);
     log.mended(NAT, (entry.ino.get(), format!("{nid}: addr")), problem, action);
-    inner.core.borrow_mut().tables.nat.update(nid, |at| *at = other.entry);
+    inner.core.borrow_mut().tables.set_node(nid, other.entry);
     mark(inner, nid, &other.entry, &page, owners);
 }
 
@@ -300,7 +300,7 @@ async fn adopt(
     let mut taken = 0;
     for (nid, all) in candidates {
         let Some(best) = all.iter().max_by_key(|candidate| candidate.age) else { continue };
-        let now = inner.core.borrow().tables.nat.get(*nid);
+        let now = inner.core.borrow().tables.nat().get(*nid);
         let in_lost_unit = lost.nat_units.contains(&(nid / per_table_page));
         // Of what checkpoint its entry would have been a delta: nodes name the one before.
         let in_lost_delta = lost.deltas_from.is_some_and(|from| best.age.0 + 2 >= from);
@@ -316,8 +316,7 @@ async fn adopt(
         let Ok(page) = read_node(inner, *nid, best.entry).await else { continue };
         {
             let core = &mut *inner.core.borrow_mut();
-            core.tables.ids.claim(*nid);
-            core.tables.nat.update(*nid, |at| *at = best.entry);
+            core.tables.adopt_node(*nid, best.entry);
         }
         mark(inner, *nid, &best.entry, &page, owners);
         taken += 1;
@@ -329,14 +328,14 @@ async fn adopt(
 /// Every node on the drive, by id.
 async fn scan(inner: &Rc<Inner>, found: &Found) -> BTreeMap<u32, Vec<Candidate>> {
     let mut candidates: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
-    let superzones = inner.core.borrow().alloc.zones.total();
+    let superzones = inner.core.borrow().alloc.zones().total();
     for superzone in 0..superzones {
         let id = SuperzoneId(superzone);
         let (free, stripe) = {
             let core = inner.core.borrow();
-            (core.alloc.zones.state(id) == SuperzoneState::Free, core.alloc.stripe(superzone))
+            (core.alloc.zones().state(id) == SuperzoneState::Free, core.alloc.stripe(superzone))
         };
-        if free || inner.core.borrow().alloc.zones.width(id) == 0 {
+        if free || inner.core.borrow().alloc.zones().width(id) == 0 {
             continue;
         }
         for segment in 0..stripe.segments() {
@@ -354,7 +353,7 @@ async fn scan_segment(
 ) {
     let (stripe, zones, geometry) = {
         let core = inner.core.borrow();
-        let zones = core.alloc.zones.get(SuperzoneId(superzone)).zones;
+        let zones = core.alloc.zones().get(SuperzoneId(superzone)).zones;
         (core.alloc.stripe(superzone), zones, core.geometry.clone())
     };
     let addr = |v: u32| {
@@ -397,7 +396,7 @@ fn candidate(inner: &Rc<Inner>, at: BlockAddr, v: u32, page: &Page) -> Option<(u
         return None;
     }
     let valid = core.alloc.segment_of(at.0).is_some_and(|(_, segment, block)| {
-        core.alloc.sit.get(segment).map[(block / 8) as usize] >> (block % 8) & 1 == 1
+        core.alloc.sit().get(segment).map[(block / 8) as usize] >> (block % 8) & 1 == 1
     });
     let changed = match head.level {
         LEVEL_INODE => {
@@ -433,7 +432,7 @@ async fn summary(
     let stored = std::mem::take(&mut head.crc);
     let mut bytes = *page.bytes();
     bytes[..size_of::<SummaryHeader>()].copy_from_slice(head.as_bytes());
-    let generation = inner.core.borrow().alloc.zones.generation(SuperzoneId(superzone));
+    let generation = inner.core.borrow().alloc.zones().generation(SuperzoneId(superzone));
     let whole = head.magic.get() == SUMMARY_MAGIC
         && stored.get() == crc32c(&bytes)
         && (head.superzone.get(), head.segment.get()) == (superzone, segment)

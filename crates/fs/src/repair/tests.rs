@@ -313,13 +313,14 @@ fn what_has_no_name_gets_one_in_lost_found() {
 fn a_wrong_sit_is_made_again() {
     let damage = async |inner: Rc<Inner>, _: Fs| -> Result<Vec<u32>> {
         let core = &mut *inner.core.borrow_mut();
-        let used: Vec<u32> =
-            (0..core.alloc.sit.len()).filter(|s| core.alloc.sit.get(*s).valid.get() > 2).collect();
-        core.alloc.sit.update(used[0], |entry| entry.map[0] ^= 0x55);
-        let count = core.alloc.sit.get(used[0]).map.iter().map(|b| b.count_ones()).sum::<u32>();
-        core.alloc.sit.update(used[0], |entry| entry.valid = (count as u16).into());
+        let used: Vec<u32> = (0..core.alloc.sit().len())
+            .filter(|s| core.alloc.sit().get(*s).valid.get() > 2)
+            .collect();
+        core.alloc.repair_segment(used[0], |entry| entry.map[0] ^= 0x55);
+        let count = core.alloc.sit().get(used[0]).map.iter().map(|b| b.count_ones()).sum::<u32>();
+        core.alloc.repair_segment(used[0], |entry| entry.valid = (count as u16).into());
         let other = used[1 % used.len()];
-        core.alloc.sit.update(other, |entry| entry.valid = (entry.valid.get() + 3).into());
+        core.alloc.repair_segment(other, |entry| entry.valid = (entry.valid.get() + 3).into());
         Ok(vec![])
     };
     case(damage, Expect { structure: "SIT entry", ..Expect::default() });
@@ -327,7 +328,7 @@ fn a_wrong_sit_is_made_again() {
 
 /// Address of the node `pick` chooses.
 async fn addr_of(inner: &Rc<Inner>, nid: u32) -> u32 {
-    inner.core.borrow().tables.nat.get(nid).addr.get()
+    inner.core.borrow().tables.nat().get(nid).addr.get()
 }
 
 #[test]
@@ -336,7 +337,8 @@ fn a_nat_entry_that_leads_elsewhere_is_found_again() {
         let (small, tall) = (ino(&fs, "dir/small").await, ino(&fs, "tall").await);
         let elsewhere = addr_of(&inner, small.0).await;
         // Nothing may be written that would put it right.
-        inner.core.borrow_mut().tables.nat.update(tall.0, |entry| entry.addr = elsewhere.into());
+        let tables = &mut inner.core.borrow_mut().tables;
+        tables.set_node(tall.0, NatEntry { addr: elsewhere.into(), ..tables.nat().get(tall.0) });
         Ok(vec![])
     };
     case(damage, Expect { structure: "node", ..Expect::default() });
@@ -448,7 +450,7 @@ fn damaged_tables_are_made_again_from_what_is_there() {
     let damage = async |inner: Rc<Inner>, _: Fs| -> Result<Vec<u32>> {
         write_tables(&inner).await?;
         let core = inner.core.borrow();
-        let units = core.tables.pages.iter().flatten().map(|unit| unit.addr.get());
+        let units = core.tables.pages().iter().flatten().map(|unit| unit.addr.get());
         Ok(units.filter(|addr| *addr != HOLE).collect())
     };
     case(damage, Expect { structure: "table page", ..Expect::default() });
@@ -458,7 +460,7 @@ fn damaged_tables_are_made_again_from_what_is_there() {
 fn a_damaged_delta_log_is_made_again_from_what_is_there() {
     let damage = async |inner: Rc<Inner>, _: Fs| -> Result<Vec<u32>> {
         let core = inner.core.borrow();
-        let extent = core.tables.logs[0].extents.last().expect("an extent");
+        let extent = core.tables.logs()[0].extents.last().expect("an extent");
         let zone = core.layout.delta_half(0, extent.half)[0];
         Ok(vec![BlockAddr::new(&core.geometry, zone, extent.first).0])
     };
@@ -604,13 +606,13 @@ fn a_superzone_with_a_damaged_summary_is_emptied() {
         let core = inner.core.borrow();
         let closed = (0..core.layout.superzones).find(|index| {
             core.alloc.valid_in(*index) > 10
-                && core.alloc.zones.state(SuperzoneId(*index))
+                && core.alloc.zones().state(SuperzoneId(*index))
                     == furrow_log::pool::SuperzoneState::Full
         });
         let index = closed.expect("a full superzone");
         let stripe = core.alloc.stripe(index);
         let (column, offset) = stripe.place(stripe.summary_index(0));
-        let zone = core.alloc.zones.zone(SuperzoneId(index), column);
+        let zone = core.alloc.zones().zone(SuperzoneId(index), column);
         Ok(vec![BlockAddr::new(&core.geometry, zone, offset).0])
     };
     case(damage, Expect { structure: "summary", lost: &["/tall"], ..Expect::default() });
@@ -638,9 +640,9 @@ fn a_power_cut_anywhere_in_a_repair_leaves_what_the_next_one_finishes() {
         let leaf = children(as_inode(&page))[1].get();
         inner.checkpoint(false).await?;
         let core = inner.core.borrow();
-        let unit = core.tables.pages.iter().flatten().find(|unit| unit.addr.get() != HOLE);
+        let unit = core.tables.pages().iter().flatten().find(|unit| unit.addr.get() != HOLE);
         let unit = unit.expect("a unit").addr.get();
-        Ok(vec![core.tables.nat.get(leaf).addr.get(), unit])
+        Ok(vec![core.tables.nat().get(leaf).addr.get(), unit])
     };
     let (drive, before) = rt.block_on(async move { damaged(&on, damage).await }).unwrap();
     let on = rt.clone();
@@ -698,9 +700,9 @@ fn numbers_of_inodes_and_times_that_cannot_be_are_set_to_what_can() {
         .await?;
         // A node that nothing leads to.
         let core = &mut *inner.core.borrow_mut();
-        let entry = core.tables.nat.get(small.0);
-        let nid = core.tables.ids.take().expect("an id");
-        core.tables.nat.update(nid, |at: &mut NatEntry| *at = entry);
+        let entry = core.tables.nat().get(small.0);
+        let nid = core.tables.take_id().expect("an id");
+        core.tables.set_node(nid, entry);
         core.tree.inodes += 5;
         Ok(vec![])
     };

@@ -10,8 +10,7 @@ use crate::alloc::space::Claim;
 use crate::core::{Core, Inner};
 use crate::durability::recover::{report, written};
 use crate::format::{
-    BLOCK, FILE_MAX, HOLE, InodeHead, LEVEL_INODE, LINKS_MAX, NO_NODE, NatEntry, Pointer,
-    ROOT_NODE, class,
+    BLOCK, FILE_MAX, HOLE, InodeHead, LEVEL_INODE, LINKS_MAX, NO_NODE, Pointer, ROOT_NODE, class,
 };
 use crate::tree::cache::Key;
 use crate::tree::dirent;
@@ -28,7 +27,6 @@ use furrow_rt::{Page, Pool};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneReport};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use zerocopy::FromZeros;
 
 /// What the repair of names needs of an inode.
 pub(super) struct Found {
@@ -74,10 +72,10 @@ pub(super) async fn walk(
 ) -> Result<Walk> {
     let (device, nodes) = {
         let core = inner.core.borrow();
-        (core.device.clone(), core.tables.nat.len())
+        (core.device.clone(), core.tables.nat().len())
     };
     let used = |core: &Core| -> Vec<(u32, u32, u32)> {
-        let entries = (1..nodes).map(|nid| (nid, core.tables.nat.get(nid)));
+        let entries = (1..nodes).map(|nid| (nid, core.tables.nat().get(nid)));
         let used = entries.filter(|(_, entry)| entry.ino.get() != 0);
         used.map(|(nid, entry)| (nid, entry.ino.get(), entry.addr.get())).collect()
     };
@@ -110,7 +108,7 @@ pub(super) async fn walk(
         if nid == ROOT_NODE {
             // Its number is taken again at once.
             core.tree.cache.remove(&Key::Node(nid));
-            core.tables.nat.update(nid, |entry| *entry = NatEntry::new_zeroed());
+            core.tables.forget_node(nid);
         } else {
             core.drop_node(nid);
         }
@@ -263,8 +261,8 @@ impl Walker<'_> {
 
     /// What is wrong with node `nid`, which should be at `at` of the file, if anything.
     async fn child(&mut self, file: &File, nid: u32, at: NodePos) -> Result<Option<String>> {
-        let nodes = self.inner.core.borrow().tables.nat.len();
-        let owner = self.inner.core.borrow().tables.nat.get(nid).ino.get();
+        let nodes = self.inner.core.borrow().tables.nat().len();
+        let owner = self.inner.core.borrow().tables.nat().get(nid).ino.get();
         if nid >= nodes || owner != file.ino {
             return Ok(Some("it is no node of this inode".into()));
         }
@@ -440,7 +438,7 @@ impl Walker<'_> {
         }
         for (at, id) in head.xattrs.chunks_exact(4).take(nodes_for(bytes)).enumerate() {
             let nid = u32::from_le_bytes([id[0], id[1], id[2], id[3]]);
-            let owner = self.inner.core.borrow().tables.nat.get(nid).ino.get();
+            let owner = self.inner.core.borrow().tables.nat().get(nid).ino.get();
             if owner != ino || self.seen.contains(&nid) {
                 break;
             }

@@ -18,10 +18,11 @@
 //!   table pages, to empty zones: then only these are in use.
 
 use crate::core::{Core, Inner};
-use crate::format::{HOLE, UnitRef, kind};
-use crate::tables::{TABLES, TablePageBytes, TablePages};
+use crate::format::{HOLE, NatEntry, SitEntry, UnitRef, kind, table};
+use crate::tables::table::Table;
+use crate::tables::{TABLES, TablePageBytes, TablePages, Tables};
 use furrow_log::BlockAddr;
-use furrow_log::record::{RecordHeader, seal};
+use furrow_log::record::{RecordHeader, RecordId, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind};
 use furrow_policy::{FsDefect, Metadata};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -60,27 +61,92 @@ impl Write {
     }
 }
 
-impl Core {
+impl Tables {
     /// The log that completes `table`.
-    pub(crate) fn log_of(&self, table: usize) -> usize {
-        table.min(self.tables.logs.len() - 1)
+    pub(super) fn log_of(&self, table: usize) -> usize {
+        table.min(self.logs.len() - 1)
     }
 
     /// The tables that `log` completes.
     fn tables_of(&self, log: usize) -> impl Iterator<Item = usize> + use<> {
-        let logs = self.tables.logs.len();
+        let logs = self.logs.len();
         TABLES.into_iter().filter(move |table| (*table).min(logs - 1) == log)
     }
 
+    /// From now on `log` is written in its other half.
+    ///
+    /// # Errors
+    /// If that half holds anything.
+    pub(crate) fn switch_half(&mut self, log: usize) -> Result<()> {
+        self.logs[log].delta.fill_and_switch_half()
+    }
+
+    /// Appends the changed entries of the tables that `log` completes, as `record`. Whether the
+    /// writes worked is seen by the drain that follows.
+    ///
+    /// # Errors
+    /// If there is no room for them, which was planned before.
+    pub(crate) fn append_deltas(
+        &mut self,
+        log: usize,
+        record: &RecordId,
+        nat: &[(u32, NatEntry)],
+        sit: &[(u32, SitEntry)],
+    ) -> Result<()> {
+        let of = |which: u8| self.log_of(usize::from(which)) == log;
+        let (of_nat, of_sit) = (of(table::NAT), of(table::SIT));
+        let nat = nat.iter().filter(|_| of_nat);
+        let nat = nat.map(|(i, entry)| (table::NAT, *i, entry.as_bytes()));
+        let sit = sit.iter().filter(|_| of_sit);
+        let sit = sit.map(|(i, entry)| (table::SIT, *i, entry.as_bytes()));
+        let log = &mut self.logs[log];
+        drop(log.delta.append(record, nat.chain(sit), &mut log.extents)?);
+        Ok(())
+    }
+
+    /// If a merge has written its last table page, the next checkpoint needs nothing older of the
+    /// log.
+    fn end_merge(&mut self, log: usize, sit: &Table<SitEntry>) {
+        if !self.logs[log].merging || self.merging(log, sit) > 0 {
+            return;
+        }
+        let log = &mut self.logs[log];
+        log.merging = false;
+        let half = log.delta.position().0;
+        log.extents.retain(|extent| extent.half == half);
+    }
+
+    /// The table pages that are stale now, of the tables of `log`.
+    fn stale(&self, log: usize, sit: &Table<SitEntry>) -> BTreeSet<(usize, u32)> {
+        let stale = [self.nat.stale(), sit.stale()];
+        let table_pages =
+            |table: usize| stale[table].iter().map(move |table_page| (table, *table_page));
+        self.tables_of(log).flat_map(table_pages).collect()
+    }
+
+    /// Table pages a merge of `log` has still to write.
+    pub(super) fn merging(&self, log: usize, sit: &Table<SitEntry>) -> u32 {
+        let merging = [self.nat.merging().len() as u32, sit.merging().len() as u32];
+        self.tables_of(log).map(|table| merging[table]).sum()
+    }
+
+    /// Table pages of the tables of `log`.
+    fn unit_count(&self, log: usize, sit: &Table<SitEntry>) -> u32 {
+        let existing = [self.nat.existing(), sit.existing()];
+        self.tables_of(log).map(|table| existing[table]).sum()
+    }
+}
+
+impl Core {
     /// Decides, at a snapshot, before dirty entries are taken: `dirty` of NAT and SIT.
     pub(crate) fn plan_logs(&mut self, dirty: [u32; 2]) -> Vec<Plan> {
         (0..self.tables.logs.len()).map(|log| self.plan_log(log, dirty)).collect()
     }
 
     fn plan_log(&mut self, log: usize, dirty: [u32; 2]) -> Plan {
-        self.end_merge(log);
+        self.tables.end_merge(log, self.alloc.sit());
         let mut counts = [0; 2];
-        self.tables_of(log).for_each(|table| counts[table] = dirty[table]);
+        self.tables.tables_of(log).for_each(|table| counts[table] = dirty[table]);
         if self.options.variant.metadata == Metadata::Pair {
             return Plan::Write;
         }
@@ -98,25 +164,10 @@ impl Core {
         Plan::Write
     }
 
-    /// The table pages that are stale now, of the tables of `log`.
-    fn stale(&self, log: usize) -> BTreeSet<(usize, u32)> {
-        let stale = [self.tables.nat.stale(), self.alloc.sit.stale()];
-        let table_pages =
-            |table: usize| stale[table].iter().map(move |table_page| (table, *table_page));
-        self.tables_of(log).flat_map(table_pages).collect()
-    }
-
-    /// Table pages a merge of `log` has still to write.
-    pub(crate) fn merging(&self, log: usize) -> u32 {
-        let merging =
-            [self.tables.nat.merging().len() as u32, self.alloc.sit.merging().len() as u32];
-        self.tables_of(log).map(|table| merging[table]).sum()
-    }
-
     /// The table pages of `log` that are stale now are to be written; false if so many zones are
     /// not empty.
     fn begin_merge(&mut self, log: usize) -> bool {
-        let stale = self.stale(log);
+        let stale = self.tables.stale(log, self.alloc.sit());
         let begun = self.zones_begun(log, stale.len() as u32) + self.zones_promised(&[log]);
         if self.tables.zones.empty() < self.table_zones_kept() + begun {
             return false;
@@ -125,27 +176,15 @@ impl Core {
         let of = |table: usize| {
             moved.iter().filter(move |(of, _)| *of == table).map(|(_, table_page)| *table_page)
         };
-        for table in self.tables_of(log) {
+        for table in self.tables.tables_of(log) {
             match table {
                 0 => self.tables.nat.begin_merge(of(0)),
-                _ => self.alloc.sit.begin_merge(of(1)),
+                _ => self.alloc.begin_segment_merge(of(1)),
             }
         }
         self.counters.merges += 1;
         (self.tables.logs[log].merging, self.tables.logs[log].moved) = (true, moved);
         true
-    }
-
-    /// If a merge has written its last table page, the next checkpoint needs nothing older of the
-    /// log.
-    fn end_merge(&mut self, log: usize) {
-        if !self.tables.logs[log].merging || self.merging(log) > 0 {
-            return;
-        }
-        let log = &mut self.tables.logs[log];
-        log.merging = false;
-        let half = log.delta.position().0;
-        log.extents.retain(|extent| extent.half == half);
     }
 
     /// The table pages a checkpoint writes itself by `plans`, as of its snapshot. Ends the merges
@@ -175,19 +214,13 @@ impl Core {
 
     /// Ends a merge: what it has not written is stale.
     fn unmerge(&mut self, log: usize) {
-        for table in self.tables_of(log) {
+        for table in self.tables.tables_of(log) {
             match table {
                 0 => self.tables.nat.unmerge(),
-                _ => self.alloc.sit.unmerge(),
+                _ => self.alloc.end_segment_merge(),
             }
         }
         self.tables.logs[log].merging = false;
-    }
-
-    /// Table pages of the tables of `log`.
-    fn unit_count(&self, log: usize) -> u32 {
-        let existing = [self.tables.nat.existing(), self.alloc.sit.existing()];
-        self.tables_of(log).map(|table| existing[table]).sum()
     }
 
     /// Whether enough zones stay empty if what is stale in `writing` is written, all table pages of
@@ -199,10 +232,15 @@ impl Core {
         for log in writing {
             let table_pages = residents.values().flatten();
             if anew.contains(log) {
-                work.extend(table_pages.filter(|(table, _)| self.log_of(*table) == *log).copied());
-                begun += self.unit_count(*log).div_ceil(self.layout.units_per_zone());
+                work.extend(
+                    table_pages.filter(|(table, _)| self.tables.log_of(*table) == *log).copied(),
+                );
+                begun += self
+                    .tables
+                    .unit_count(*log, self.alloc.sit())
+                    .div_ceil(self.layout.units_per_zone());
             } else {
-                let stale = self.stale(*log);
+                let stale = self.tables.stale(*log, self.alloc.sit());
                 begun += self.zones_begun(*log, stale.len() as u32);
                 work.extend(stale);
             }
@@ -219,25 +257,24 @@ impl Core {
             return false;
         }
         let residents = crate::tables::table_zones::residents(&self.tables.pages, &self.geometry);
-        let own = |table_pages: &&Vec<(usize, u32)>| self.log_of(table_pages[0].0) == log;
+        let own = |table_pages: &&Vec<(usize, u32)>| self.tables.log_of(table_pages[0].0) == log;
         let zones = residents.values().filter(own).count() as u32;
-        let stale = self.stale(log).len() as u32;
-        let half = self.unit_count(log) / self.layout.units_per_zone() + 1;
+        let stale = self.tables.stale(log, self.alloc.sit()).len() as u32;
+        let half = self.tables.unit_count(log, self.alloc.sit()) / self.layout.units_per_zone() + 1;
         stale > 0 && zones + self.zones_begun(log, stale) > half
     }
 
     /// The table pages of `log` that are stale, or all, which then are not.
     fn take_table_pages(&mut self, log: usize, all: bool) -> Vec<TablePageBytes> {
         let mut table_pages = Vec::new();
-        for table in self.tables_of(log) {
+        for table in self.tables.tables_of(log) {
             if table == TABLES[0] {
                 let taken =
                     if all { self.tables.nat.take_all() } else { self.tables.nat.take_stale() };
                 table_pages
                     .extend(taken.into_iter().map(|(u, e)| (table, u, e.as_bytes().to_vec())));
             } else {
-                let taken =
-                    if all { self.alloc.sit.take_all() } else { self.alloc.sit.take_stale() };
+                let taken = self.alloc.take_segment_pages(all);
                 table_pages
                     .extend(taken.into_iter().map(|(u, e)| (table, u, e.as_bytes().to_vec())));
             }
@@ -281,11 +318,11 @@ impl Core {
         }
         let count = (BATCH / self.layout.unit_blocks).max(1) as usize;
         let mut batch = Vec::new();
-        for table in self.tables_of(log) {
+        for table in self.tables.tables_of(log) {
             let left = if table == TABLES[0] {
                 self.tables.nat.merging()
             } else {
-                self.alloc.sit.merging()
+                self.alloc.sit().merging()
             };
             let room = count - batch.len();
             batch.extend(left.iter().take(room).map(|table_page| (table, *table_page)));
@@ -293,7 +330,9 @@ impl Core {
         let checkpoint = self.checkpoint.id + 1;
         for (table, table_page) in batch {
             let Some(bytes) = self.table_page_bytes(table, table_page) else { continue };
-            if self.merging(log) == 0 && self.options.variant.has(FsDefect::SkippedUnit) {
+            if self.tables.merging(log, self.alloc.sit()) == 0
+                && self.options.variant.has(FsDefect::SkippedUnit)
+            {
                 continue;
             }
             self.counters.merge_bytes += bytes.len() as u64;
@@ -302,7 +341,7 @@ impl Core {
             }
             self.write_table_page(checkpoint, (table, table_page), &bytes)?;
         }
-        let more = self.merging(log) > 0;
+        let more = self.tables.merging(log, self.alloc.sit()) > 0;
         self.checkpoint.forced |= !more;
         Ok(more)
     }
@@ -312,7 +351,7 @@ impl Core {
         if table == TABLES[0] {
             self.tables.nat.merged(table_page).map(|entries| entries.as_bytes().to_vec())
         } else {
-            self.alloc.sit.merged(table_page).map(|entries| entries.as_bytes().to_vec())
+            self.alloc.merged_segments(table_page).map(|entries| entries.as_bytes().to_vec())
         }
     }
 
@@ -323,7 +362,7 @@ impl Core {
         (table, table_page): (usize, u32),
         bytes: &[u8],
     ) -> Result<UnitRef> {
-        let log = self.log_of(table);
+        let log = self.tables.log_of(table);
         let room = |zone: &ZoneId| {
             self.writer.is_open(*zone) && self.writer.space_left(*zone) >= self.layout.unit_blocks
         };

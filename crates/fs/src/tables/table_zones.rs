@@ -168,7 +168,7 @@ impl Core {
     /// Zones that merges under way will still begin, but for those of `logs`.
     pub(crate) fn zones_promised(&self, but: &[usize]) -> u32 {
         let logs = (0..self.tables.logs.len()).filter(|log| !but.contains(log));
-        logs.map(|log| self.zones_begun(log, self.merging(log))).sum()
+        logs.map(|log| self.zones_begun(log, self.tables.merging(log, self.alloc.sit()))).sum()
     }
 
     /// Zones being written.
@@ -218,7 +218,7 @@ impl Core {
             };
             let own = |zone: &ZoneId| {
                 let mut table_pages = residents.get(zone).into_iter().flatten();
-                table_pages.all(|(table, _)| self.log_of(*table) == log)
+                table_pages.all(|(table, _)| self.tables.log_of(*table) == log)
             };
             let candidates = self.tables.zones.zones().filter(|zone| !open.contains(zone));
             let best = candidates
@@ -250,7 +250,7 @@ impl Core {
         short.sort_by_key(|zone| reports[zone.0 as usize].write_pointer.0);
         for zone in short {
             let at = self.writer.open_reported(&reports[zone.0 as usize]);
-            let log = self.log_of(residents[&zone][0].0);
+            let log = self.tables.log_of(residents[&zone][0].0);
             if self.tables.logs[log].open.is_none() && at < self.layout.capacity {
                 self.tables.logs[log].open = Some(zone);
             } else {
@@ -291,18 +291,18 @@ impl Core {
             return false;
         }
         let pending = self.tables.zones.pending.iter();
-        let pending: u32 = pending.map(|id| self.alloc.zones.width(SuperzoneId(*id))).sum();
+        let pending: u32 = pending.map(|id| self.alloc.zones().width(SuperzoneId(*id))).sum();
         let total = self.tables.zones.total() + pending;
         let enough = |more: &u32| {
             self.layout.nodes_in(total + more * self.layout.width) > self.tables.ids.limit()
         };
-        let Some(more) = (0..self.alloc.zones.free_count()).find(enough) else { return false };
+        let Some(more) = (0..self.alloc.zones().free_count()).find(enough) else { return false };
         let wanted = self.kept(false) + u64::from(more) * u64::from(self.alloc.superzone_blocks());
-        if self.alloc.zones.free_count() < RESERVE + more || !self.has_spare(wanted) {
+        if self.alloc.zones().free_count() < RESERVE + more || !self.has_spare(wanted) {
             return false;
         }
         for _ in 0..more {
-            let Some(id) = self.alloc.zones.allocate_for_tables() else { return false };
+            let Some(id) = self.alloc.zones().allocate_for_tables() else { return false };
             self.tables.zones.pending.push(id.0);
             self.counters.table_superzones_taken += 1;
         }
@@ -315,7 +315,7 @@ impl Core {
         for superzone in superzones {
             self.tables.zones.pending.retain(|pending| pending != superzone);
             self.tables.zones.superzones.insert(*superzone);
-            for zone in self.alloc.zones.get(SuperzoneId(*superzone)).zones {
+            for zone in self.alloc.zones().get(SuperzoneId(*superzone)).zones {
                 self.tables.zones.zones.insert(zone, Use::Empty);
             }
         }
@@ -341,7 +341,7 @@ impl Core {
             return None;
         }
         let empty = |zone: &ZoneId| self.tables.zones.zones.get(zone) == Some(&Use::Empty);
-        let zones_of = |id: &SuperzoneId| self.alloc.zones.get(*id).zones;
+        let zones_of = |id: &SuperzoneId| self.alloc.zones().get(*id).zones;
         let mut superzones = self.tables.zones.superzones.iter().rev().map(|id| SuperzoneId(*id));
         let last = superzones.find(|id| zones_of(id).iter().all(empty))?;
         let zones = zones_of(&last);
@@ -362,7 +362,7 @@ impl Core {
 
     /// Blocks of zones that the tables have of the main area.
     pub(crate) fn table_superzone_blocks(&self) -> u64 {
-        self.alloc.zones.blocks(SuperzoneState::Tables)
+        self.alloc.zones().blocks(SuperzoneState::Tables)
     }
 
     /// Blocks of table pages that are in use.

@@ -42,7 +42,7 @@ impl Core {
             return;
         }
         // Near enough for a day, and spares asking for the time.
-        let now = i64::from(self.alloc.seconds.get());
+        let now = i64::from(self.alloc.seconds());
         if mode == AccessTime::Relative && atime > changed && atime.seconds + DAY > now {
             return;
         }

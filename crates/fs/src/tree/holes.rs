@@ -356,11 +356,11 @@ mod tests {
             assert_eq!(core.tree.cache.dirty_pages(), 0);
             // Beyond what must stay there is room for the leaves; then for the inode as well.
             let beyond = (core.alloc.space_left() - core.recovery_needs()) as u32;
-            core.alloc.cleaning = beyond - 32;
+            core.alloc.keep_for_cleaning(beyond - 32);
             let blocks = 32 * LEAF_POINTERS as u64;
             let refused = core.drop_blocks(ino, 0..blocks);
             assert!(matches!(refused, Err(NotApplied::Blocked(Blocked::Space(_)))), "{refused:?}");
-            core.alloc.cleaning = beyond - 33;
+            core.alloc.keep_for_cleaning(beyond - 33);
             assert!(core.drop_blocks(ino, 0..blocks).is_ok());
             assert_eq!(core.tree.cache.dirty_pages(), 33, "32 leaves and the inode");
             Ok(())

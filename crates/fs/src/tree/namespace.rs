@@ -371,8 +371,8 @@ impl Core {
     /// A free inode number, or `ino` if that is one.
     fn take_ino(&mut self, ino: u32) -> Result<Ino, NotApplied> {
         match ino {
-            0 => Ok(Ino(self.tables.ids.take().expect("invariant: ids were reserved"))),
-            ino if self.tables.ids.claim(ino) => Ok(Ino(ino)),
+            0 => Ok(Ino(self.tables.take_id().expect("invariant: ids were reserved"))),
+            ino if self.tables.claim_id(ino) => Ok(Ino(ino)),
             ino => Err(self.corrupt(format!("sync log creates inode {ino}, in use"))),
         }
     }

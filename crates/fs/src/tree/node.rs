@@ -172,7 +172,7 @@ impl Core {
     }
 
     fn fetch_node(&self, nid: u32) -> NotApplied {
-        let entry = self.tables.nat.get(nid);
+        let entry = self.tables.nat().get(nid);
         if entry.ino.get() == 0 {
             let name = self.device.name();
             let message = format!("{name}: node {nid} is referred to but not in use");
@@ -194,7 +194,7 @@ impl Core {
     pub(crate) fn inode(&mut self, ino: Ino) -> Result<&InodeBlock, NotApplied> {
         let place = self.tree.cache.find(&Key::Node(ino.0)).filter(|_| ino.0 != NO_NODE);
         let Some(place) = place else {
-            let known = ino.0 != NO_NODE && self.tables.nat.get(ino.0).ino.get() == ino.0;
+            let known = ino.0 != NO_NODE && self.tables.nat().get(ino.0).ino.get() == ino.0;
             return Err(if known { self.fetch_node(ino.0) } else { self.no_inode(ino) });
         };
         if header(self.tree.cache.at(place).page()).level != LEVEL_INODE {
@@ -355,7 +355,7 @@ impl Core {
 
     /// A new node in the cache, dirty.
     fn add_node(&mut self, ino: Ino, base: u32, level: u8) -> u32 {
-        let nid = self.tables.ids.take().expect("invariant: ids were counted before");
+        let nid = self.tables.take_id().expect("invariant: ids were counted before");
         let class = self.inode_mut(ino).head.node.class;
         self.insert_node(nid, ino.0, new_node(nid, ino.0, base, level, class));
         nid
@@ -363,24 +363,18 @@ impl Core {
 
     /// Puts a new node into the cache, dirty; its id is taken already.
     pub(crate) fn insert_node(&mut self, nid: u32, ino: u32, page: Page) {
-        self.tables.nat.update(nid, |entry| {
-            entry.ino = ino.into();
-            entry.addr = HOLE.into();
-            entry.crc = 0.into();
-        });
+        self.tables.add_node(nid, ino);
         self.tree.cache.insert(Key::Node(nid), Entry::dirty(page).owned_by(ino));
     }
 
     /// Frees node `nid`, which is in the cache and no longer referred to: its block and id.
     /// Its pointers must have been dealt with.
     pub(crate) fn drop_node(&mut self, nid: u32) {
-        let entry = self.tables.nat.get(nid);
+        let entry = self.tables.nat().get(nid);
         self.tree.cache.remove(&Key::Node(nid));
         if entry.addr.get() != HOLE {
             self.invalidate(entry.addr.get());
         }
-        self.tables.changed_nodes.freed(entry.ino.get(), nid);
-        self.tables.nat.update(nid, |entry| *entry = FromZeros::new_zeroed());
-        self.tables.ids.put(nid);
+        self.tables.free_node(nid);
     }
 }

@@ -159,7 +159,7 @@ impl Core {
         let bytes = head.xattr_bytes.get() as usize;
         let nids: Nids = head.xattrs.chunks_exact(4).take(nodes_for(bytes)).map(le).collect();
         for (at, nid) in nids.iter().enumerate() {
-            let owner = self.tables.nat.get(*nid).ino.get();
+            let owner = self.tables.nat().get(*nid).ino.get();
             if *nid == ino.0 || owner != ino.0 || nids[..at].contains(nid) {
                 let what = format!("node {nid} of inode {owner} for extended attributes");
                 return Err(self.corrupt(format!("inode {ino}: {what}: run furrow fsck")));
@@ -388,7 +388,7 @@ impl Core {
             bytes[..part.len()].copy_from_slice(part);
             let nid = match old.get(at) {
                 Some(nid) => *nid,
-                None => self.tables.ids.take().expect("invariant: ids were reserved"),
+                None => self.tables.take_id().expect("invariant: ids were reserved"),
             };
             area[at * 4..at * 4 + 4].copy_from_slice(&nid.to_le_bytes());
             let known = self.tree.cache.peek(&Key::Node(nid)).map(|entry| as_xattrs(entry.page()));

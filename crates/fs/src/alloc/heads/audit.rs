@@ -29,15 +29,19 @@ impl Allocator {
         at_most(format_args!("at_risk_in_snapshot"), all, covered)
     }
 
+    /// Permits that logs and heads hold.
+    pub(in crate::alloc) fn permits_of_heads(&self) -> u32 {
+        let heads = self.cursors.iter().filter_map(|turn| turn.permit.as_ref());
+        heads.chain(&self.streams.reserved).map(Permit::count).sum()
+    }
+
     /// The budget against the permits that logs and heads hold.
     ///
     /// # Errors
     /// `Internal`, with the account.
     pub(crate) fn audit_permits(&self) -> Result<()> {
-        let heads = self.cursors.iter().filter_map(|turn| turn.permit.as_ref());
-        let held: u32 = heads.chain(&self.streams.reserved).map(Permit::count).sum();
-        let taken = self.streams.budget.total() - self.streams.budget.available();
         // Others are held until the writes of a superzone that was left are over.
+        let (taken, held) = (self.permits().1, self.permits_of_heads());
         at_most(format_args!("permits of heads and logs, by the budget"), taken, held)?;
         self.streams.budget.audit()
     }

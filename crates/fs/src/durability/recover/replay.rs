@@ -15,7 +15,6 @@ use furrow_rt::Page;
 use furrow_zone::{Error, ErrorKind, QueueId, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use zerocopy::FromZeros;
 
 /// Nodes that are read before the records that tell of them are replayed.
 const AHEAD: usize = 512;
@@ -96,7 +95,7 @@ async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead,
         let core = inner.core.borrow();
         for record in &records[at..] {
             for nid in record.nodes.iter().map(|(nid, _)| nid).chain(&record.freed) {
-                let old = core.tables.nat.get(*nid);
+                let old = core.tables.nat().get(*nid);
                 wanted.extend((old.ino.get() != 0).then_some(old.addr.get()));
             }
             wanted.extend(record.nodes.iter().map(|(_, entry)| entry.addr.get()));
@@ -134,7 +133,7 @@ pub(crate) fn begin(inner: &Inner, records: &[Record]) -> bool {
     let moved = records.iter().flat_map(|r| &r.nodes).map(|(nid, _)| *nid);
     // Freed ones too: a later record would take it away again.
     let freed = records.iter().flat_map(|r| &r.freed).copied();
-    core.tables.ids.hold(created.chain(moved).chain(freed));
+    core.tables.hold_ids(created.chain(moved).chain(freed));
     std::mem::replace(&mut core.options.read_only, false)
 }
 
@@ -144,7 +143,7 @@ pub(crate) fn end(inner: &Inner, read_only: bool) {
     core.options.read_only = read_only;
     core.replaying = false;
     core.tree.removed.clear();
-    core.tables.ids.unhold();
+    core.tables.unhold_ids();
 }
 
 /// Replays what a record says of attributes.
@@ -243,7 +242,7 @@ async fn read_node_ahead(
 fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
     let made: Vec<u32> = core.tree.cache.dirty_nodes_of(ino).collect();
     for nid in made {
-        if nid != ino && !named.contains(&nid) && core.tables.nat.get(nid).addr.get() == HOLE {
+        if nid != ino && !named.contains(&nid) && core.tables.nat().get(nid).addr.get() == HOLE {
             core.drop_node(nid);
         }
     }
@@ -260,7 +259,7 @@ pub(crate) async fn replay_nodes(
     let mut gone: BTreeSet<u32> = BTreeSet::new();
     let changed = record.nodes.iter().map(|(nid, _)| *nid).chain(record.freed.iter().copied());
     for nid in changed {
-        let old = inner.core.borrow().tables.nat.get(nid);
+        let old = inner.core.borrow().tables.nat().get(nid);
         if old.ino.get() != 0 && old.addr.get() != HOLE {
             let page = read_node_ahead(inner, nid, old, ahead).await?;
             gone.insert(old.addr.get());
@@ -277,10 +276,9 @@ pub(crate) async fn replay_nodes(
         core.invalidate(addr);
     }
     for nid in &record.freed {
-        if core.tables.nat.get(*nid).ino.get() != 0 {
+        if core.tables.nat().get(*nid).ino.get() != 0 {
             core.tree.cache.remove(&crate::tree::cache::Key::Node(*nid));
-            core.tables.nat.update(*nid, |entry| *entry = FromZeros::new_zeroed());
-            core.tables.ids.put(*nid);
+            core.tables.replay_freed(*nid);
         }
     }
     let named: BTreeSet<u32> = record.nodes.iter().map(|(nid, _)| *nid).collect();
@@ -291,8 +289,7 @@ pub(crate) async fn replay_nodes(
             drop_replayed(core, ino, &named);
         }
         core.tree.cache.remove(&crate::tree::cache::Key::Node(nid));
-        core.tables.ids.claim(nid);
-        core.tables.nat.update(nid, |e| *e = entry);
+        core.tables.adopt_node(nid, entry);
         let stream = |core: &Core, addr| core.alloc.stream_at(addr);
         let mut own = |core: &mut Core, addr: u32, slot: u16| {
             let stream = stream(core, addr);
