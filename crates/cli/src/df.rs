@@ -198,7 +198,7 @@ fn print_summary(out: &mut dyn Write, t: &Traffic) -> std::io::Result<()> {
     writeln!(
         out,
         "superzones cleaned {}, blocks moved by that {} of data and {} nodes, {} could not be; \
-         waits for room {}",
+         waits for space {}",
         t.clean_victims,
         t.clean_data_blocks,
         t.clean_node_blocks,

@@ -1,8 +1,8 @@
-//! `furrow top`: mounts and arrays as they work, again and again.
+//! `furrow top`: mounts and arrays at work, again and again.
 //!
-//! A frame is made of two samples some time apart: what was counted between them, and how things
-//! are at the second. Everything comes from where the other commands ask: `report` of a mount, the
-//! daemon of an array. Nothing is asked that makes work for a drive.
+//! A frame is made of two samples some time apart: the difference of counters, and the state at the
+//! second sample. The sources are those of the other commands: `report` of a mount, the daemon of
+//! an array. No query makes a drive work.
 
 use crate::raid::client;
 use crate::raid::status::{self, Status};
@@ -19,18 +19,18 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Version of the JSON document.
-const VERSION: u32 = 1;
-/// Requests of the kernel that are shown, by their names.
+const VERSION: u32 = 2;
+/// Requests of the kernel that are shown.
 const SHOWN: [&str; 3] = ["read", "write", "fsync"];
 
-/// Show what mounts and arrays do, as they do it
+/// Show what mounts and arrays are doing
 ///
-/// Throughput, latency, cleaning, zones by state, members. On a terminal it is drawn again every
-/// interval until it is interrupted; elsewhere frames follow each other, with --json a document a
-/// line. Rates are of the interval.
+/// Throughput, latency, cleaning, zones by state, members. On a terminal it is redrawn every
+/// interval until interrupted; elsewhere frames follow each other, with --json a document per line.
+/// Rates are averages over the interval.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Mounts (directory or device) and arrays (name or UUID); all there are without it
+    /// Mounts (directory or device) and arrays (name or UUID); without it all of them
     #[arg(value_name = "DIR|DEVICE|ARRAY")]
     targets: Vec<OsString>,
     /// One frame, after one interval
@@ -44,14 +44,14 @@ pub struct Args {
     json: bool,
 }
 
-/// What was asked for.
+/// What to show.
 struct Wanted {
     /// `None`: all.
     mounts: Option<Vec<PathBuf>>,
     arrays: Option<Vec<String>>,
 }
 
-/// How everything was at one time.
+/// The state of everything at one time.
 struct Sample {
     at: Instant,
     mounts: Vec<(PathBuf, Result<(Stat, MapPage)>)>,
@@ -63,11 +63,11 @@ struct Sample {
 #[derive(Serialize)]
 struct Frame {
     version: u32,
-    /// Seconds that the rates are of.
+    /// Seconds that rates are averaged over.
     seconds: f64,
     mounts: Vec<Mount>,
     arrays: Vec<Array>,
-    /// What could not be asked, and why.
+    /// What could not be queried, and why.
     unasked: Vec<String>,
 }
 
@@ -77,14 +77,14 @@ struct Mount {
     device: String,
     read_only: bool,
     failure: Option<String>,
-    /// Bytes that users read, unless the kernel had them cached, a second.
+    /// Bytes per second that users read, unless the kernel had them cached.
     read_bytes_per_second: f64,
-    /// Bytes that users wrote, and that went to the drive, a second.
+    /// Bytes per second that users wrote, and that were written to the drive.
     user_bytes_per_second: f64,
     drive_bytes_per_second: f64,
     /// Requests by name.
     requests: BTreeMap<&'static str, Requests>,
-    /// Superzones cleaned, and bytes moved for that, a second.
+    /// Superzones cleaned per second, and bytes per second moved for that.
     cleaned_per_second: f64,
     moved_bytes_per_second: f64,
     used_bytes: u64,
@@ -97,19 +97,19 @@ struct Mount {
 #[derive(Serialize)]
 struct Requests {
     per_second: f64,
-    /// Nanoseconds on average; none if there was no request.
+    /// Average in nanoseconds; none if there was no request.
     mean_ns: Option<u64>,
 }
 
 impl Requests {
-    /// Of how many there were, and the nanoseconds they took, before and now.
+    /// From count and total nanoseconds, before and now.
     fn since(before: (u64, u64), now: (u64, u64), seconds: f64) -> Requests {
         let more = now.0.saturating_sub(before.0);
         let mean_ns = now.1.saturating_sub(before.1).checked_div(more);
         Requests { per_second: per_second(Some(before.0), now.0, seconds), mean_ns }
     }
 
-    /// As two cells: how often, and how long.
+    /// Two cells: rate and mean.
     fn cells(all: Option<&Requests>) -> [String; 2] {
         let count = all.map_or(0.0, |requests| requests.per_second);
         let mean = all.and_then(|requests| requests.mean_ns);
@@ -121,13 +121,13 @@ impl Requests {
 #[derive(Default, Serialize)]
 struct Zones {
     empty: u64,
-    /// Written to now.
+    /// Being written to.
     open: u64,
-    /// Written in part, not written to now.
+    /// Partly written, not being written to.
     partial: u64,
     full: u64,
     retired: u64,
-    /// Zones by what they are used for.
+    /// Zones by use.
     uses: BTreeMap<String, u64>,
 }
 
@@ -141,11 +141,11 @@ struct Array {
     written_bytes_per_second: f64,
     /// Requests of clients by kind.
     requests: BTreeMap<String, Requests>,
-    /// Nanoseconds that a block that was written waited for its stripe, on average.
+    /// Average nanoseconds that a written block waited for its stripe.
     mean_wait_ns: Option<u64>,
     /// Segments by their state.
     segments: BTreeMap<String, u64>,
-    /// Segments emptied, and bytes moved for that, a second.
+    /// Segments emptied per second, and bytes per second moved for that.
     cleaned_per_second: f64,
     moved_bytes_per_second: f64,
     used_bytes: u64,
@@ -159,7 +159,7 @@ struct Array {
 /// Runs the command.
 ///
 /// # Errors
-/// If what is named is neither mounted nor a running array.
+/// If a name is neither a mount nor a running array.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let wanted = Wanted::of(&args.targets)?;
     let mut before = wanted.sample()?;
@@ -305,7 +305,7 @@ impl Frame {
     }
 }
 
-/// How much more a counter is than it was, a second; a counter that began again is not less.
+/// The increase of a counter per second; never negative, as a counter may have restarted.
 fn per_second(before: Option<u64>, now: u64, seconds: f64) -> f64 {
     let more = now.saturating_sub(before.unwrap_or(now));
     if seconds > 0.0 { more as f64 / seconds } else { 0.0 }
@@ -318,7 +318,7 @@ fn mount(
     map: &MapPage,
     seconds: f64,
 ) -> Mount {
-    // A mount made again since counts from 0.
+    // A mount that was made again counts from 0.
     let before = before.filter(|before| before.status.info.pid == now.status.info.pid);
     let (old, new) = (before.map(|stat| stat.status.counters), now.status.counters);
     let rate = |count: fn(&report::Traffic) -> u64| {
@@ -447,13 +447,13 @@ impl Array {
         let state = |name: &str| self.segments.get(name).copied().unwrap_or(0);
         writeln!(
             out,
-            "  {}: segments {} free, {} open, {} sealed, {} cut, {} being reset; a block waits {} \
-             for its stripe",
+            "  {}: segments {} free, {} open, {} sealed, {} truncated, {} being reset; a block \
+             waits {} for its stripe",
             self.array,
             state("free"),
             state("open"),
             state("sealed"),
-            state("cut"),
+            state("truncated"),
             state("releasing"),
             self.mean_wait_ns.map_or("-".to_owned(), time),
         )?;
@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn rates_are_of_the_interval_and_never_below_nothing() {
         assert_eq!(per_second(Some(10), 30, 2.0), 10.0);
-        // What was not there before has done nothing yet, what began again nothing less.
+        // A new counter has rate 0, and so has one that restarted.
         assert_eq!(per_second(None, 30, 2.0), 0.0);
         assert_eq!(per_second(Some(30), 10, 2.0), 0.0);
         assert_eq!(per_second(Some(0), 10, 0.0), 0.0);

@@ -58,7 +58,7 @@ fn a_full_disk_under_an_image_is_an_error_of_io_and_said() {
     let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(json["read_only"], true);
     let why = json["failure"].as_str().unwrap();
-    assert!(why.contains("disk.zns") && why.contains("is full: make room there"), "{why}");
+    assert!(why.contains("disk.zns") && why.contains("is full: free space there"), "{why}");
     let metrics = String::from_utf8(furrow(&["stat", "--prometheus", &dir]).stdout).unwrap();
     for sample in ["furrow_read_only{", "furrow_failed{"] {
         let line = metrics.lines().find(|line| line.starts_with(sample)).unwrap();

@@ -1,4 +1,4 @@
-//! Old drives of arrays are named as what they are, and the room of drives is accounted for.
+//! Old drives of arrays are named as what they are, and the space of drives is accounted for.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -75,7 +75,7 @@ fn a_rejected_member_is_named_for_what_it_is() {
 #[test]
 fn create_says_where_the_room_goes_and_every_byte_is_somewhere() {
     for (level, drives) in [("5", 2), ("0", 3), ("01", 4), ("6", 4)] {
-        let place = Place::new("room", drives);
+        let place = Place::new("space", drives);
         let numbers: Vec<usize> = (0..drives).collect();
         let all = place.drives(&numbers);
         let mut words = vec!["raid", "create", "-l", level, "-n", "a", "--force"];
@@ -84,15 +84,15 @@ fn create_says_where_the_room_goes_and_every_byte_is_somewhere() {
         words.push("--json");
         let made: Value = serde_json::from_str(&place.ok(&words)).unwrap();
         let bytes = |value: &Value| value.as_u64().unwrap();
-        let room = made["room"].as_array().unwrap();
-        let sum: u64 = room.iter().map(|part| bytes(&part["bytes"])).sum();
-        assert_eq!(sum, bytes(&made["raw_bytes"]), "{room:#?}");
-        assert_eq!(bytes(&room[0]["bytes"]), bytes(&made["size_bytes"]));
-        let redundant = bytes(&room[1]["bytes"]);
+        let space = made["space"].as_array().unwrap();
+        let sum: u64 = space.iter().map(|part| bytes(&part["bytes"])).sum();
+        assert_eq!(sum, bytes(&made["raw_bytes"]), "{space:#?}");
+        assert_eq!(bytes(&space[0]["bytes"]), bytes(&made["size_bytes"]));
+        let redundant = bytes(&space[1]["bytes"]);
         match level {
             "0" => assert_eq!(redundant, 0),
             // Of two drives, a mirror; of pairs, copies; of four, two parities.
-            _ => assert!(redundant * 100 / sum > 35 && redundant * 2 <= sum, "{room:#?}"),
+            _ => assert!(redundant * 100 / sum > 35 && redundant * 2 <= sum, "{space:#?}"),
         }
         assert_eq!(text.contains("of two drives it is a mirror"), drives == 2, "{text}");
         for what in ["the volume", "reserve, 25 %", "parity", "map", "state"] {

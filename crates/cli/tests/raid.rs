@@ -74,7 +74,7 @@ fn an_array_lives_loses_a_drive_takes_a_spare_and_is_assembled_in_any_order() {
     let examined =
         place.ok(&["raid", "examine", "--json", &place.at("d3.zns"), &place.at("d1.zns")]);
     let examined: Value = serde_json::from_str(&examined).unwrap();
-    assert_eq!(examined["version"], 1);
+    assert_eq!(examined["version"], 2);
     let array = &examined["arrays"][0];
     assert_eq!((&array["array"], &array["level"]), (&"a".into(), &"5".into()));
     let there: Vec<&str> =
@@ -93,7 +93,7 @@ fn an_array_lives_loses_a_drive_takes_a_spare_and_is_assembled_in_any_order() {
     let more = ["--events", &events, "--hook", &hook, "--metrics", &metrics, "--spare", &spare];
     place.assemble(&[2, 0, 3, 1], &more);
     let status = place.status();
-    assert_eq!((&status["state"], &status["version"]), (&"online".into(), &1.into()));
+    assert_eq!((&status["state"], &status["version"]), (&"online".into(), &2.into()));
     assert_eq!(status["may_fail"], 1);
     fill(&place, 0, 300, 7);
 
@@ -258,6 +258,10 @@ fn of_two_drives_one_alone_is_started_only_on_request() {
         place.refused(&words.iter().map(String::as_str).collect::<Vec<_>>(), why);
     };
     refused(&[1], &[], &["member 0 is missing", "newer data", "--degraded"]);
+    let examined = place.ok(&["raid", "examine", "--json", &place.at("d1.zns")]);
+    let examined: Value = serde_json::from_str(&examined).unwrap();
+    let why = examined["arrays"][0]["split_brain"].as_str().unwrap();
+    assert!(why.contains("member 0 is missing"), "{why}");
     place.assemble(&[1], &["--degraded"]);
     let status = place.status();
     assert_eq!(states(&status), ["missing", "online"]);
@@ -618,7 +622,7 @@ fn drives_that_fit_only_in_part_are_told_apart() {
     let d = place.drives(&[0, 1, 2]);
     let json = place.ok(&["raid", "create", "--json", "-l", "5", "-n", "a", &d[0], &d[1]]);
     let made: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&made["version"], &made["tolerates"]), (&1.into(), &1.into()));
+    assert_eq!((&made["version"], &made["tolerates"]), (&2.into(), &1.into()));
     assert_eq!(made["segments"], 22);
     place.assemble(&[1, 0], &[]);
     place.refused(&["raid", "add-spare", "a", &d[2]], &["20 zones", "needs 24 zones"]);

@@ -90,7 +90,7 @@ fn top_shows_what_an_array_does_while_it_does_it() {
         assert!(text.contains(word), "{word}: {text}");
     }
     let json: Value = serde_json::from_str(&place.ok(&[&once[..], &["--json"]].concat())).unwrap();
-    assert_eq!(json["version"], 1);
+    assert_eq!(json["version"], 2);
     let seconds = number(&json["seconds"]);
     assert!((0.4..30.0).contains(&seconds), "{seconds}");
     let of_array = &json["arrays"][0];

@@ -349,7 +349,7 @@ impl Store {
                 continue;
             }
             if want.usage.is_moved() || !self.may_clean() {
-                let message = "no room: nothing is left that cleaning could free";
+                let message = "no space: nothing is left that cleaning could free";
                 return Err(Error::new(ErrorKind::NoSpace, message));
             }
             place.get_or_insert_with(queue);

@@ -108,7 +108,7 @@ struct Inner<V> {
     failed: Cell<u64>,
     evicted: Cell<u64>,
     idle: Cell<u64>,
-    cut: Cell<u64>,
+    dropped: Cell<u64>,
 }
 
 /// A running server. Cloning shares it. It runs as tasks of the executor until
@@ -153,7 +153,7 @@ impl<V: Volume> Server<V> {
             failed: Cell::new(0),
             evicted: Cell::new(0),
             idle: Cell::new(0),
-            cut: Cell::new(0),
+            dropped: Cell::new(0),
         }));
         for listener in listeners {
             rt.spawn_detached(server.clone().accept(listener));
@@ -259,7 +259,7 @@ impl<V: Volume> Server<V> {
         let sender = self.0.rt.spawn(link.clone().send());
         let session = Rc::new(Session::new(link.clone(), export.clone(), structured, allocation));
         match session.run(&mut input).await {
-            End::Broken => count(&self.0.cut, 1),
+            End::Broken => count(&self.0.dropped, 1),
             End::Idle => count(&self.0.idle, 1),
             End::Orderly => {}
         }
@@ -306,7 +306,7 @@ impl<V: Volume> Server<V> {
             failed_handshakes: inner.failed.get(),
             evicted: inner.evicted.get(),
             idle: inner.idle.get(),
-            cut: inner.cut.get(),
+            dropped: inner.dropped.get(),
             exports: inner.exports.iter().map(|export| export.status()).collect(),
             connections: inner.links.borrow().values().map(|(link, _)| link.status()).collect(),
         }

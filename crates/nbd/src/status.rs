@@ -109,12 +109,12 @@ pub struct Status {
     pub refused: u64,
     /// Handshakes that failed or took too long.
     pub failed_handshakes: u64,
-    /// Connections cut in the handshake to make room for others.
+    /// Connections closed in the handshake to make space for others.
     pub evicted: u64,
     /// Connections closed because the client was silent for too long.
     pub idle: u64,
-    /// Connections cut because they broke the protocol or stood still in the middle of a message.
-    pub cut: u64,
+    /// Connections closed because the client broke the protocol or stalled within a message.
+    pub dropped: u64,
     /// Exports, by name.
     pub exports: Vec<ExportStatus>,
     /// Connections, the oldest first.
@@ -130,9 +130,9 @@ impl Status {
         page.one("accepted_total", "counter", "Connections accepted", self.accepted);
         page.one("refused_total", "counter", "Connections refused", self.refused);
         page.one("failed_handshakes_total", "counter", "Failed handshakes", self.failed_handshakes);
-        page.one("evicted_total", "counter", "Handshakes cut to make room", self.evicted);
+        page.one("evicted_total", "counter", "Handshakes closed to make space", self.evicted);
         page.one("idle_total", "counter", "Connections closed for silence", self.idle);
-        page.one("cut_total", "counter", "Connections cut for breaking the protocol", self.cut);
+        page.one("dropped_total", "counter", "Connections that broke the protocol", self.dropped);
         page.one("in_flight_bytes", "gauge", "Memory charged to requests", in_flight);
         each(&mut page, self, ("export_size_bytes", "gauge", "Size of the export"), |e| {
             vec![("", "", e.size)]
@@ -219,7 +219,7 @@ mod tests {
             failed_handshakes: 0,
             evicted: 0,
             idle: 0,
-            cut: 0,
+            dropped: 0,
             exports: vec![export],
             connections: Vec::new(),
         };

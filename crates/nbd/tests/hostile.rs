@@ -99,7 +99,7 @@ fn who_stands_still_in_the_middle_is_cut_and_who_is_silent_between_is_not() {
     }
     std::thread::sleep(Duration::from_millis(700));
     let status = fixture.until("cut", |status| status.connections.len() == 1);
-    assert_eq!(status.cut, 3);
+    assert_eq!(status.dropped, 3);
     assert_eq!(quiet.read(0, 512), [0; 512]);
 }
 
@@ -113,7 +113,7 @@ fn a_dribble_of_payload_is_not_enough() {
         std::thread::sleep(Duration::from_millis(50));
         assert!(start.elapsed() < Duration::from_secs(10), "a byte now and then keeps 32 MiB");
     }
-    fixture.until("cut", |status| status.cut == 1 && status.connections.is_empty());
+    fixture.until("cut", |status| status.dropped == 1 && status.connections.is_empty());
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_wrong_magic_ends_it_after_what_was_right() {
     client.send(&all);
     assert_eq!(client.answer(), Answer::Simple(1, 0));
     assert!(client.at_end());
-    fixture.until("cut", |status| status.cut == 1);
+    fixture.until("cut", |status| status.dropped == 1);
 }
 
 /// Sends `requests`, each with its number as cookie, and waits until all have come: none is done by
@@ -302,5 +302,5 @@ fn who_is_silent_for_too_long_is_let_go() {
     assert_eq!(fixture.status().idle, 1);
     assert_eq!(waits.data(1, 0, 512), [0; 512]);
     assert!(waits.at_end());
-    fixture.until("both", |status| status.idle == 2 && status.cut == 0);
+    fixture.until("both", |status| status.idle == 2 && status.dropped == 0);
 }

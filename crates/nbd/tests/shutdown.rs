@@ -24,7 +24,7 @@ fn a_disconnect_waits_for_what_is_under_way() {
     assert_eq!(client.answer(), Answer::Simple(1, 0));
     assert!(client.at_end());
     let status = fixture.until("gone", |status| status.connections.is_empty());
-    assert_eq!((status.exports[0].counts.writes, status.cut), (1, 0));
+    assert_eq!((status.exports[0].counts.writes, status.dropped), (1, 0));
 }
 
 /// What is done leaves, though something slower is still under way.

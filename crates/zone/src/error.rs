@@ -109,7 +109,7 @@ impl Error {
         let gone = status == Status::InternalError;
         let advice = match status {
             Status::CapacityExceeded => {
-                ": the storage that holds this drive is full: make room there, then mount (or \
+                ": the storage that holds this drive is full: free space there, then mount (or \
                  assemble) again"
             }
             _ => "",

@@ -322,7 +322,7 @@ impl Demo<'_> {
         let too_much = space.blocks_available.saturating_sub(space.blocks * AGED_AVAILABLE / 100);
         let count = too_much / age::FILE_BLOCKS;
         if count == 0 {
-            bail!("the tree leaves no room on the drive to age it: take a smaller one");
+            bail!("the tree leaves no space on the drive to age it: take a smaller one");
         }
         out.flush()?;
         let files = host.files()?;

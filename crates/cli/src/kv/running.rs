@@ -192,7 +192,7 @@ impl Running {
             ("relocated_extents_total", "Extents of zones that failed", self.relocated_extents),
             ("waits_total", "Times a writer waited for cleaning", self.waits),
             ("waited_nanoseconds_total", "How long writers waited", self.waited_nanoseconds),
-            ("refused_total", "Times there was no room", self.refused),
+            ("refused_total", "Times there was no space", self.refused),
         ] {
             page.one(name, "counter", help, value);
         }
@@ -240,7 +240,7 @@ impl Running {
             (
                 "waits",
                 format!(
-                    "{} for room, {milliseconds:.1} ms; {} times there was none",
+                    "{} for space, {milliseconds:.1} ms; {} times there was none",
                     self.waits, self.refused
                 ),
             ),

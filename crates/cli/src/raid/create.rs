@@ -1,4 +1,4 @@
-//! `furrow raid create`: an array on drives that hold nothing.
+//! `furrow raid create`: makes an array on empty drives.
 
 use super::client;
 use super::devices;
@@ -16,47 +16,47 @@ use std::rc::Rc;
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
 
-/// Make an array on drives that hold nothing
+/// Make an array on empty drives
 ///
-/// The order of the drives is that of the members, from 0. The array is not started: see
+/// The drives become members 0, 1 and so on in the given order. The array is not started: see
 /// furrow raid assemble.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Drives, in the order of members: alike but for the number of zones
+    /// Drives, in the order of members: alike except for the number of zones
     #[arg(value_name = "DEV", required = true)]
     devices: Vec<String>,
     /// RAID level: 0 (no redundancy), 01 (mirrored pairs), 4, 5 (a parity), 6 (two)
     #[arg(short, long)]
     level: Level,
-    /// Name of the array, and of what it serves: letters, digits, '.', '_' and '-', the first a
-    /// letter, a digit or '_'
+    /// Name of the array and of its export: letters, digits, '.', '_' and '-', the first a letter,
+    /// a digit or '_'
     #[arg(short, long, value_parser = parse_name, allow_hyphen_values = true)]
     name: String,
-    /// Small chunks: small writes fill stripes of them
+    /// Size of small chunks: small writes fill stripes of them
     #[arg(long, value_name = "SIZE", value_parser = parse_chunk, default_value = "4KiB")]
     chunk_small: u32,
-    /// Large chunks, a multiple of the small ones: large writes fill stripes of them
+    /// Size of large chunks, a multiple of the small ones: large writes fill stripes of them
     #[arg(long, value_name = "SIZE", value_parser = parse_chunk, default_value = "16KiB")]
     chunk_large: u32,
-    /// Stripes of a group, within which Zone Append puts chunks anywhere; 1: Zone Write only;
-    /// all: no groups; without it 256, or 1 if the drives have no out-of-band area
+    /// Stripes of a group, within which Zone Append may reorder chunks; 1: Zone Write only; all: no
+    /// groups. Without it 256, or 1 if the drives have no out-of-band area
     #[arg(long, value_name = "STRIPES", value_parser = parse_group)]
     group: Option<u32>,
     /// Segments open for small writes
     #[arg(long, value_name = "N", default_value_t = 1)]
     small_streams: u32,
-    /// Segments open for large writes; as many as the drives' active zones allow, up to 3, without
-    /// it
+    /// Segments open for large writes; without it as many as the drives' active zones allow, up to
+    /// 3
     #[arg(long, value_name = "N")]
     large_streams: Option<u32>,
-    /// Percent of the volume's size that is kept free beside it, 7 to 100: more makes cleaning
+    /// Percent of the volume's size that is kept free in addition, 7 to 100: more makes cleaning
     /// cheaper
     #[arg(long, value_name = "PERCENT", default_value_t = 25)]
     reserve: u32,
-    /// A drive that takes the place of a member that fails, may be given several times
+    /// A spare drive, which replaces a member that fails; may be given several times
     #[arg(long, value_name = "DEV")]
     spare: Vec<String>,
-    /// Lose what the drives hold
+    /// Overwrite drives that hold data
     #[arg(short, long)]
     force: bool,
     /// Print JSON
@@ -75,7 +75,7 @@ fn parse_name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Blocks of a chunk of so many bytes.
+/// Blocks of a chunk of this many bytes.
 fn parse_chunk(text: &str) -> Result<u32, String> {
     let bytes = furrow_zone::size::parse(text)?.0;
     match u32::try_from(bytes / BLOCK) {
@@ -97,11 +97,11 @@ fn parse_group(text: &str) -> Result<u32, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// If no such array can be made of the drives; nothing was written then.
+/// If no such array can be made of the drives; then nothing was written.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let arguments = [&args.devices[..], &args.spare[..]].concat();
     let specs = devices::listed(&arguments)?;
-    // Said before any drive is looked at: none would do.
+    // This is checked before any drive is opened.
     furrow_raid::Placement::new(args.level, args.devices.len() as u32)?;
     if let Some(other) = client::running().iter().find(|other| other.status.array == args.name) {
         bail!(
@@ -115,7 +115,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let all: Vec<Rc<dyn ZonedDevice>> = all?;
     let mut drives = all.clone();
     let spares = drives.split_off(args.devices.len());
-    // All are alike, or refused, but for their zones.
+    // All drives are alike, or refused, except for their number of zones.
     let fewest = drives.iter().map(|drive| drive.geometry());
     let fewest = fewest.min_by_key(|geometry| geometry.max_active.unwrap_or(u32::MAX));
     let defaults = Config::new(args.level, fewest.expect("invariant: a level has drives"));
@@ -158,9 +158,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     print(args, (&shape, group), &made?.to_string(), out)
 }
 
-/// Where the room of the drives goes, in bytes; together all that the drives have in the zones of
-/// the array.
-fn room(shape: &Shape, reserve: u32) -> Vec<(String, u64)> {
+/// Where the space of the drives goes, in bytes; the sum is all that the drives have in the zones
+/// of the array.
+fn space(shape: &Shape, reserve: u32) -> Vec<(String, u64)> {
     let placement = &shape.placement;
     let (n, k) = (u64::from(placement.n), u64::from(placement.k));
     let (slots, rows) = (u64::from(shape.slots), u64::from(shape.rows));
@@ -168,7 +168,8 @@ fn room(shape: &Shape, reserve: u32) -> Vec<(String, u64)> {
     let raw = u64::from(shape.zones) * zone * n;
     let redundancy = slots * rows * (n - k);
     let held = slots * rows * k;
-    // What cleaning needs in any case: of each segment what windows list, and whole segments.
+    // What cleaning always needs: for each segment the blocks that windows list, and whole
+    // segments.
     let of_reserve = |blocks: u64| blocks * u64::from(reserve) / 100;
     let map = 2 * u64::from(shape.mappings);
     let kept = of_reserve(shape.blocks + map);
@@ -196,10 +197,10 @@ fn room(shape: &Shape, reserve: u32) -> Vec<(String, u64)> {
     all.into_iter().map(|(what, blocks)| (what, blocks * BLOCK)).collect()
 }
 
-/// `message` with the drives' names where it has their numbers.
+/// Replaces drive numbers in `message` by the drives' names.
 fn named_drives(message: &str, names: &[String]) -> String {
     let mut message = message.to_owned();
-    // From the last, so that drive 1 is not taken for the start of drive 12.
+    // Backwards, so that "drive 1" does not match the start of "drive 12".
     for (index, name) in names.iter().enumerate().rev() {
         message = message.replace(&format!("drive {index} has"), &format!("{name} has"));
     }
@@ -227,7 +228,7 @@ fn print(
             "spares": args.spare,
             "size_bytes": size,
             "raw_bytes": raw,
-            "room": room(shape, args.reserve).iter().map(|(what, bytes)| {
+            "space": space(shape, args.reserve).iter().map(|(what, bytes)| {
                 json!({ "what": what, "bytes": bytes })
             }).collect::<Vec<_>>(),
             "tolerates": tolerates,
@@ -252,12 +253,12 @@ fn print(
     };
     let metadata = match shape.meta {
         MetaPlace::InBand => {
-            "in stripes of its own, for want of an out-of-band area: 1/64 of the room at least, \
+            "in stripes of its own, for want of an out-of-band area: 1/64 of the space at least, \
              and each write waits for one (docs/volumes.md)"
         }
         MetaPlace::OutOfBand => "beside each block, out of band",
     };
-    let room = room(shape, args.reserve);
+    let space = space(shape, args.reserve);
     for (what, value) in [
         ("UUID", uuid.to_owned()),
         ("level", format!("{} of {drives} drives", args.level)),
@@ -277,8 +278,8 @@ fn print(
     ] {
         writeln!(out, "  {what:<9} {value}")?;
     }
-    for (index, (what, bytes)) in room.iter().enumerate() {
-        let head = if index == 0 { "room" } else { "" };
+    for (index, (what, bytes)) in space.iter().enumerate() {
+        let head = if index == 0 { "space" } else { "" };
         let share = *bytes as f64 * 100.0 / raw as f64;
         writeln!(out, "  {head:<9} {:>8} {share:>5.1} %  {what}", show::bytes(*bytes))?;
     }

@@ -1,4 +1,4 @@
-//! `furrow raid examine`: what drives say of the arrays they are of.
+//! `furrow raid examine`: shows the arrays that drives belong to.
 
 use super::client;
 use super::devices::{self, Says};
@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
 
-/// Show what drives say of the arrays they are of
+/// Show which arrays drives belong to
 ///
 /// Drives are grouped by array. Nothing is written. Exit status 0 if every drive is a member of an
 /// array, 1 if one is not or cannot be read.
@@ -35,7 +35,7 @@ struct Document {
     others: Vec<Other>,
 }
 
-/// An array, as its newest drive has it.
+/// An array, as its newest drive describes it.
 #[derive(Serialize)]
 struct Array {
     array: String,
@@ -44,13 +44,13 @@ struct Array {
     drives: u32,
     size_bytes: u64,
     created: i64,
-    /// Stopped in order.
+    /// It was stopped cleanly.
     clean: bool,
     events: u64,
-    /// Why it would not be started from these drives alone.
-    doubt: Option<String>,
+    /// Why a start from these drives alone could split the array.
+    split_brain: Option<String>,
     members: Vec<Member>,
-    /// Drives that wait for a member to fail.
+    /// Drives that will replace members that fail.
     spares: Vec<Spare>,
 }
 
@@ -73,11 +73,11 @@ struct Member {
     why: Option<String>,
 }
 
-/// A drive that is of no array.
+/// A drive that belongs to no array.
 #[derive(Serialize)]
 struct Other {
     device: String,
-    /// In one word, as far as it can be seen: nothing, file-system, foreign, data, unreadable.
+    /// One word for its content, if known: nothing, file-system, foreign, data, unreadable.
     holds: Option<&'static str>,
     why: String,
 }
@@ -85,7 +85,7 @@ struct Other {
 /// Runs the command.
 ///
 /// # Errors
-/// If the arguments make no sense.
+/// If the arguments are invalid.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let rt = Rt::new(config()?);
     let (mut found, mut others): (Vec<(String, Examined)>, _) = (Vec::new(), Vec::new());
@@ -123,7 +123,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(u8::from(!well))
 }
 
-/// The arrays of the drives, each as the newest of its drives has it.
+/// The arrays of the drives, each as its newest drive describes it.
 fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
     let mut arrays = Vec::new();
     while let Some((_, first)) = found.first() {
@@ -159,7 +159,7 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
                 }
             })
             .collect();
-        // Those that were replaced, and older images of those that are here.
+        // Drives that were replaced, and older images of drives that are shown.
         let shown: Vec<String> = members.iter().filter_map(|m| m.device.clone()).collect();
         let mut spares = Vec::new();
         let others = mine.iter().zip(&old).filter(|((device, _), _)| !shown.contains(device));
@@ -187,7 +187,7 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
             created: newest.created,
             clean: newest.clean,
             events: newest.events,
-            doubt: furrow_raid::split_brain(&all),
+            split_brain: furrow_raid::split_brain(&all),
             members,
             spares,
         });
@@ -200,7 +200,7 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "{}: RAID-{} of {} drives", array.array, array.level, array.drives)?;
         let created = u64::try_from(array.created).map_or("-".to_owned(), utc);
         let (events, stopped) = match array.clean {
-            // A spare does not know how it is.
+            // A spare does not know the array's state.
             _ if array.members.is_empty() => ("-".to_owned(), "-"),
             true => (array.events.to_string(), "in order"),
             false => (array.events.to_string(), "not in order: it will be recovered"),
@@ -214,8 +214,8 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
         ] {
             writeln!(out, "  {what:<8} {value}")?;
         }
-        if let Some(doubt) = &array.doubt {
-            writeln!(out, "  {:<8} {doubt}", "doubt")?;
+        if let Some(why) = &array.split_brain {
+            writeln!(out, "  split brain possible: {why}")?;
         }
         writeln!(out)?;
         let mut table = show::table(&["member", "state", "events", "device"]);
@@ -244,7 +244,7 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
         writeln!(out)?;
     }
     for other in &document.others {
-        // Errors name the device themselves, most of them.
+        // Most errors name the device themselves.
         match other.why.starts_with(&other.device) {
             true => writeln!(out, "{}", other.why)?,
             false => writeln!(out, "{}: {}", other.device, other.why)?,

@@ -1,8 +1,8 @@
 //! The daemon of an array: engine, NBD server and control socket on one executor, on one thread.
 //!
-//! Order at the start: drives, array, sockets, and only then `ready`. Order at the end: clients
-//! are let finish, the volume is stopped in order, sockets go, and with the process the drives are
-//! free.
+//! Order of starting: drives, array, sockets, and only then `ready`. Order of stopping: clients
+//! finish, the volume is stopped cleanly, the sockets are removed, and the end of the process frees
+//! the drives.
 
 use super::control::Handle;
 use super::devices::{self, same};
@@ -25,70 +25,70 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Events a status shows.
+/// Most events in a status.
 const EVENTS: usize = 32;
-/// Errors of a member from which on it is the problem.
+/// From this many errors on, a member is reported as the problem.
 const MANY: u64 = 1000;
-/// Damaged blocks a status names.
+/// Most damaged blocks that a status lists.
 const FINDINGS: usize = 1000;
-/// Nanoseconds that a volume may take to stop: one whose drives are gone may not be able to.
+/// Nanoseconds that a volume may take to stop; if its drives are gone it may not be able to.
 const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
-/// How long hooks may take once the array has stopped.
+/// Most time for hooks after the array has stopped.
 const HOOKS_AT_END: Duration = Duration::from_secs(10);
 
 /// A drive the daemon has open.
 #[derive(Clone)]
 pub struct Drive {
-    /// Which.
+    /// Its spec.
     pub spec: DeviceSpec,
-    /// It.
+    /// The open drive.
     pub device: Rc<dyn ZonedDevice>,
 }
 
-/// An array that is served.
+/// A served array.
 pub struct Daemon {
     rt: Rt,
     name: String,
     volume: Volume,
     server: Server<Volume>,
     read_only: bool,
-    /// By member; of failed ones, what they were.
+    /// Drives by member; for failed members the former drive.
     drives: RefCell<Vec<Option<Drive>>>,
     spares: RefCell<VecDeque<Drive>>,
     scrub: RefCell<Option<Scrub>>,
-    /// A scrub has ended.
+    /// Notified when a scrub has ended.
     scrub_over: Notify,
-    /// Damaged blocks that scrubs met and that could be mended.
+    /// Damaged blocks that scrubs have found and repaired.
     damaged: Cell<u64>,
     events: RefCell<VecDeque<Notice>>,
     notices: RefCell<Option<Notices>>,
-    /// It is to end.
+    /// Notified when the daemon is to stop.
     pub stop: Notify,
     stopping: Cell<bool>,
     ended: RefCell<Option<std::result::Result<(), String>>>,
     end: Notify,
 }
 
-/// What a daemon is made of.
+/// The components of a daemon.
 pub struct Parts {
     /// Name of the array.
     pub name: String,
     /// The array.
     pub volume: Volume,
-    /// What serves it.
+    /// The server of its export.
     pub server: Server<Volume>,
     /// Clients may not write.
     pub read_only: bool,
     /// The members' drives, by member.
     pub drives: Vec<Option<Drive>>,
-    /// Drives for members that fail.
+    /// Spare drives.
     pub spares: Vec<Drive>,
-    /// Who hears of events.
+    /// The recipients of events.
     pub notices: Notices,
 }
 
 impl Daemon {
-    /// A daemon of `parts`, which begins to watch over the array.
+    /// Makes a daemon of `parts`, which begins to monitor the array.
     pub fn start(rt: &Rt, parts: Parts) -> Rc<Daemon> {
         let Parts { name, volume, server, read_only, drives, spares, notices } = parts;
         let daemon = Rc::new(Daemon {
@@ -113,7 +113,7 @@ impl Daemon {
         daemon
     }
 
-    /// Tells what happened.
+    /// Sends a notice.
     pub fn note(&self, event: &str, member: Option<u32>, text: String) {
         let notice = Notice::new(event, member, text);
         if let Some(notices) = &*self.notices.borrow() {
@@ -126,7 +126,7 @@ impl Daemon {
         events.push_back(notice);
     }
 
-    /// Hears of every event, and gives failed members spares.
+    /// Handles every event of the volume, and replaces failed members by spares.
     async fn watch(self: Rc<Daemon>) {
         self.use_spares().await;
         loop {
@@ -138,7 +138,7 @@ impl Daemon {
         }
     }
 
-    /// Puts spares in the places of failed members, as far as there are any.
+    /// Replaces failed members by spares, as long as there are any.
     async fn use_spares(&self) {
         let failed = |(index, (_, state, _)): (usize, &(_, MemberState, _))| {
             (*state == MemberState::Failed).then_some(index as u32)
@@ -163,14 +163,14 @@ impl Daemon {
         }
     }
 
-    /// Ends the service: clients are let finish, then the volume is stopped in order.
+    /// Ends the service: clients finish, then the volume is stopped cleanly.
     ///
     /// # Errors
-    /// Why the volume could not be stopped in order.
+    /// Why the volume could not be stopped cleanly.
     pub async fn shut_down(&self) -> std::result::Result<(), String> {
         self.stopping.set(true);
         self.volume.stop_scrub();
-        // A drive that does not answer may hold requests for ever.
+        // A drive that does not answer may block requests forever.
         let _ = within(&self.rt, STOP_PATIENCE, self.server.shutdown()).await;
         let _ = within(&self.rt, STOP_PATIENCE, self.scrub_ended()).await;
         let stopped = within(&self.rt, STOP_PATIENCE, self.volume.stop()).await;
@@ -183,7 +183,7 @@ impl Daemon {
             Ok(()) => self.note("stopped", None, "stopped in order".to_owned()),
             Err(error) => self.note("stopped", None, format!("stopped, not in order: {error}")),
         }
-        // The array is to be seen until they were told: its daemon is there as long.
+        // The array stays visible until its notices are delivered, since its daemon still exists.
         let notices = self.notices.borrow_mut().take();
         if let Some(ending) = notices.map(|notices| notices.end(HOOKS_AT_END)) {
             while !ending.is_over() {
@@ -202,7 +202,7 @@ impl Daemon {
         }
     }
 
-    /// How the array is.
+    /// The state of the array.
     pub fn status(&self) -> Status {
         let (volume, server) = (&self.volume, self.server.status());
         let drives = self.drives.borrow();
@@ -296,7 +296,7 @@ impl Daemon {
         })
     }
 
-    /// The number of the member that `name` means: its number, or its drive.
+    /// The number of the member that `name` stands for: a number, or a drive.
     fn member(&self, name: &str) -> Result<u32> {
         let drives = self.drives.borrow();
         if let Ok(number) = name.parse::<u32>()
@@ -318,7 +318,7 @@ impl Daemon {
         Err(Error::new(ErrorKind::NotFound, message))
     }
 
-    /// Opens a drive for the array. One that a failed member had is still open here.
+    /// Opens a drive for the array. The drive of a failed member may still be open here.
     fn open(&self, device: &str) -> Result<Drive> {
         let spec: DeviceSpec = device.parse().map_err(Error::from)?;
         let refuse = |kind, what: &str| Err(Error::new(kind, format!("{device}: {what}")));
@@ -334,7 +334,7 @@ impl Daemon {
             if *state != MemberState::Failed {
                 return refuse(ErrorKind::Busy, "is a member of this array, in service");
             }
-            // What was sent to it as the member that failed must not hit the new one.
+            // Commands sent to it as the failed member must not reach the new one.
             if Rc::strong_count(&drive.device) > 1 {
                 return refuse(ErrorKind::Busy, "commands to it are still under way: try again");
             }
@@ -394,7 +394,7 @@ impl Daemon {
         Ok(json!({}))
     }
 
-    /// Ends the scrub that is running; what it found so far stays to be seen.
+    /// Stops the running scrub; its findings so far stay visible.
     fn stop_scrub(&self) -> Result<Value> {
         if !self.scrub.borrow().as_ref().is_some_and(|scrub| scrub.running) {
             return Err(Error::new(ErrorKind::Invalid, "no scrub is running"));
@@ -403,7 +403,7 @@ impl Daemon {
         Ok(json!({}))
     }
 
-    /// Forgets errors and damage.
+    /// Clears errors and records of damage.
     fn clear(&self) -> Result<Value> {
         if self.scrub.borrow().as_ref().is_some_and(|scrub| scrub.running) {
             let message = "a scrub is running: stop it first, or wait for it";
@@ -428,7 +428,7 @@ impl Daemon {
             Ok(found) => {
                 scrub.blocks = found.blocks;
                 scrub.damaged = found.findings.len() as u64;
-                // What an earlier one met stays known until one comes to its end.
+                // Findings of an earlier scrub stay until a scrub completes.
                 let left = found.findings.iter().filter(|f| !f.repaired && !f.lost).count() as u64;
                 self.damaged.set(if found.stopped { self.damaged.get().max(left) } else { left });
                 scrub.lost = found.lost;
@@ -542,13 +542,18 @@ impl Handle for Daemon {
 }
 
 fn segments(all: Segments) -> BTreeMap<String, u64> {
-    let Segments { free, open, sealed, truncated: cut, releasing } = all;
-    [("free", free), ("open", open), ("sealed", sealed), ("cut", cut), ("releasing", releasing)]
-        .map(|(state, count)| (state.to_owned(), u64::from(count)))
-        .into()
+    let Segments { free, open, sealed, truncated, releasing } = all;
+    let states = [
+        ("free", free),
+        ("open", open),
+        ("sealed", sealed),
+        ("truncated", truncated),
+        ("releasing", releasing),
+    ];
+    states.map(|(state, count)| (state.to_owned(), u64::from(count))).into()
 }
 
-/// What was asked of the exports, together.
+/// Requests to all exports, added up.
 fn requests(server: &furrow_nbd::Status) -> BTreeMap<String, Requests> {
     let sum = |of: fn(&Counts) -> (u64, u64)| {
         let each = server.exports.iter().map(|export| of(&export.counts));
@@ -562,7 +567,7 @@ fn requests(server: &furrow_nbd::Status) -> BTreeMap<String, Requests> {
     ])
 }
 
-/// Says what is wrong, and what to do.
+/// Fills in what is wrong, and what to do.
 fn advise(status: &mut Status) {
     let name = status.array.clone();
     let with = |state: &str| -> Vec<String> {
@@ -624,7 +629,7 @@ fn errors(member: &Member) -> u64 {
     member.read_errors + member.write_errors + member.checksum_errors
 }
 
-/// What is known to be lost or damaged, and what to do about it.
+/// Lost or damaged blocks, and what to do about them.
 fn damage(status: &Status) -> Option<(String, String)> {
     let name = &status.array;
     if status.lost_blocks > 0 {
@@ -645,7 +650,7 @@ fn damage(status: &Status) -> Option<(String, String)> {
 /// Opens the drives of members or spares for a daemon.
 ///
 /// # Errors
-/// Those of [`devices::open`].
+/// As [`devices::open`].
 pub fn open_drive(rt: &Rt, spec: &DeviceSpec) -> Result<Drive> {
     Ok(Drive { spec: spec.clone(), device: devices::open(rt, spec)? })
 }

@@ -1,4 +1,4 @@
-//! `furrow raid assemble`: from drives to an array that is served.
+//! `furrow raid assemble`: assembles an array from its drives and serves it.
 
 use super::client;
 use super::control::Control;
@@ -26,31 +26,31 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Least memory for the map, in bytes: what [`Options::map_memory`] takes.
+/// Least memory for the map in bytes: the minimum of [`Options::map_memory`].
 const MAP_MEMORY_MIN: u64 = 24 << 10;
-/// Status of a failure.
+/// Exit status of a failure.
 const FAILURE: u8 = 1;
-/// Nanoseconds in which who waits for the end is told of it.
+/// Nanoseconds in which clients that wait for the end are told of it.
 const FAREWELL: u64 = 2 * Nanos::SECOND;
 
-/// Put an array together from its drives and serve it over NBD
+/// Assemble an array from its drives and serve it over NBD
 ///
-/// Returns once it is served, by a daemon, until furrow raid stop or SIGTERM to the daemon. Drives
-/// may be given in any order. Some may be missing, as far as the level allows, and if it is certain
-/// that they have not gone on alone (--degraded if only you know).
+/// Returns once a daemon serves the array, until furrow raid stop or SIGTERM to the daemon. Drives
+/// may be given in any order. Some may be missing, as far as the level allows, if they certainly
+/// have no newer data (or if you know that: --degraded).
 #[derive(clap::Args)]
 pub struct Args {
     /// Drives, a directory of images, or a pattern of them ('d*.zns')
     #[arg(value_name = "DEV", required = true)]
     devices: Vec<String>,
-    /// The array, where the drives are of several: its UUID or the start of it
+    /// UUID of the array, or its beginning, if the drives belong to several
     #[arg(long)]
     uuid: Option<String>,
-    /// The array, where the drives are of several: its name
+    /// Name of the array, if the drives belong to several
     #[arg(short, long)]
     name: Option<String>,
-    /// Where to serve it: unix:PATH or tcp:ADDRESS:PORT, may be given several times; without it a
-    /// Unix socket called NAME.nbd beside the control socket
+    /// Address of the server: unix:PATH or tcp:ADDRESS:PORT, may be given several times; without it
+    /// a Unix socket called NAME.nbd beside the control socket
     #[arg(short, long, value_name = "PLACE")]
     listen: Vec<Listen>,
     /// TLS: off, on (clients may do without), require
@@ -60,53 +60,52 @@ pub struct Args {
     /// Directory with server-cert.pem and server-key.pem
     #[arg(long, value_name = "DIR")]
     tls_certs: Option<PathBuf>,
-    /// Let in only clients with a certificate of an authority in ca-cert.pem
+    /// Admit only clients with a certificate of an authority in ca-cert.pem
     #[arg(long, requires = "tls_certs")]
     tls_verify: bool,
     /// Let clients only read
     #[arg(short, long)]
     read_only: bool,
-    /// Start although missing drives could have newer data
+    /// Start although missing drives may have newer data
     #[arg(long)]
     degraded: bool,
-    /// Start although the last writes may be lost, nobody knows which, and what they wrote reads as
-    /// it was before
+    /// Start although the last writes to some blocks may be lost, which then read as before these
+    /// writes
     #[arg(long)]
     accept_loss: bool,
-    /// An empty drive that becomes a spare: it takes the place of a member that fails, may be given
-    /// several times. Those that are spares already may be among the drives
+    /// An empty drive that becomes a spare, which replaces a member that fails; may be given
+    /// several times. Drives that are spares already may be among the drives
     #[arg(long, value_name = "DEV")]
     spare: Vec<String>,
-    /// Append events to FILE: a line each of time, array, event, member, text
+    /// Append events to FILE, a line each: time, array, event, member, text
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
-    /// Run PROGRAM for each event with event, array, member and text as arguments, and as
+    /// Run PROGRAM for each event, with event, array, member and text as arguments and as
     /// FURROW_EVENT, FURROW_ARRAY, FURROW_UUID, FURROW_MEMBER, FURROW_TEXT
     #[arg(long, value_name = "PROGRAM")]
     hook: Option<PathBuf>,
     /// Metrics for Prometheus: ADDRESS:PORT or /FILE
     #[arg(long, value_name = "WHERE")]
     metrics: Option<Metrics>,
-    /// Seconds a drive may take for an answer until it is given up as failed; 0: it may take for
-    /// ever
+    /// Seconds a drive may take to answer before it is failed; 0: no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drive_timeout: u64,
-    /// Connections of NBD clients at once
+    /// Most connections of NBD clients at once
     #[arg(long, value_name = "N", default_value_t = 128)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     connections: u32,
-    /// Connections of one client: a process, or an address
+    /// Most connections of one client, that is, of a process or an address
     #[arg(long, value_name = "N", default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     client_connections: u32,
-    /// Seconds after which the connection of a client that asks nothing is ended; 0: never
+    /// Seconds after which an idle connection is closed; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_limit: u64,
-    /// Microseconds a rebuild pauses after every 32 rows
+    /// Microseconds that a rebuild pauses after every 32 rows
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
     rebuild_pause: u64,
-    /// Memory for the volume's map, of which the rest is read when it is asked for; at least 24KiB.
-    /// Without it all of the map may be in memory: 1 MiB for each GiB of the volume
+    /// Memory for the volume's map, at least 24KiB; the rest of the map is read on demand. Without
+    /// it the whole map may be in memory: 1 MiB for each GiB of the volume
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     map_memory: Option<u64>,
     /// Stay in the foreground, messages on standard error
@@ -115,7 +114,7 @@ pub struct Args {
     /// Append the daemon's messages to FILE instead of the journal
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Say on standard output when the array is served: how the daemon is started.
+    /// Report on standard output when the array is served: how the daemon is started.
     #[arg(long, hide = true, requires = "foreground")]
     ready: bool,
 }
@@ -127,7 +126,7 @@ enum Mode {
     Require,
 }
 
-/// A bound of the map's memory.
+/// Parses a bound of the map's memory.
 fn parse_memory(text: &str) -> Result<u64, String> {
     let bytes = furrow_zone::size::parse(text)?.0;
     match bytes >= MAP_MEMORY_MIN {
@@ -139,7 +138,7 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// If the daemon cannot be started. Why an array cannot be served is said here.
+/// If the daemon cannot be started; the error says why an array cannot be served.
 pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
     if !args.foreground {
         let (status, message) = daemon::start(&again(), args.log.as_deref(), FAILURE)?;
@@ -153,7 +152,7 @@ pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
         bail!("--log is for a daemon: in the foreground messages go to standard error");
     }
     if args.ready {
-        // A session of its own: a signal to the terminal is none to the daemon.
+        // The daemon gets a session of its own, so that signals from the terminal do not reach it.
         let _ = rustix::process::setsid();
     }
     match serve(args) {
@@ -161,7 +160,7 @@ pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
         Err(error) => {
             let message = format!("{error:#}");
             if args.ready {
-                // After `ready` nobody reads it any more.
+                // After `ready` nobody reads the pipe any more.
                 daemon::say_failed(FAILURE, &message);
             }
             crate::complain(&message);
@@ -170,10 +169,10 @@ pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
     }
 }
 
-/// This command once more, for the daemon.
+/// The arguments to start this command again as the daemon.
 fn again() -> Vec<OsString> {
     let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    // Behind `raid assemble`, whatever stands before and after.
+    // They follow `raid assemble`, whatever stands before and after it.
     let at = words.iter().position(|word| word == "assemble").map_or(words.len(), |at| at + 1);
     words.splice(at..at, ["--foreground", "--ready"].map(OsString::from));
     words
@@ -181,7 +180,7 @@ fn again() -> Vec<OsString> {
 
 /// Serves the array until it is stopped.
 fn serve(args: &Args) -> Result<()> {
-    // Before any other thread: they inherit it.
+    // This comes before any other thread, which inherits the mask.
     let signals = Signals::block()?;
     let places = args.listen.iter().map(absolute).collect::<Result<Vec<_>>>()?;
     let tls = tls(args)?;
@@ -201,13 +200,13 @@ fn serve(args: &Args) -> Result<()> {
     let hook = args.hook.as_deref().map(program).transpose()?;
     let notices = Notices::start((&name, &uuid), args.events.as_deref(), hook.as_deref())?;
     let socket = client::control_socket(&uuid);
-    // Whoever holds it has the array.
+    // The owner of the socket owns the array.
     let control = Control::bind(&rt, &socket)?;
     let (daemon, warning) = start(args, &rt, chosen, (&places, tls), notices)?;
     let (ended, ended_here) = UnixStream::pair().context("a socket for signals")?;
     signals.on_first(move |signal| {
         daemon::log(&format!("{signal}: stopping"));
-        // Nobody listens only when it has stopped already.
+        // Nobody receives this only if the daemon has stopped already.
         let _ = (&ended).write_all(b"s");
     })?;
     ended_here.set_nonblocking(true).context("a socket for signals")?;
@@ -238,7 +237,8 @@ fn serve(args: &Args) -> Result<()> {
     let result = rt.block_on(async move {
         let _ = either(engine.readable(signal), served.stop.wait()).await;
         let result = served.shut_down().await;
-        // The socket goes with the drives below: who looks for the array sees it until then.
+        // The socket is removed with the drives below: clients that look for the array see it until
+        // then.
         connections.wait_for_end(&engine, FAREWELL).await;
         result
     });
@@ -257,7 +257,7 @@ struct Chosen {
     left_out: Vec<String>,
 }
 
-/// Looks at the drives, and chooses those of one array.
+/// Inspects the drives, and chooses those of one array.
 fn choose(args: &Args, rt: &Rt, named: Vec<Named>) -> Result<Chosen> {
     let (mut members, mut left_out): (Vec<(Named, Examined)>, _) = (Vec::new(), Vec::new());
     for named in named {
@@ -267,7 +267,7 @@ fn choose(args: &Args, rt: &Rt, named: Vec<Named>) -> Result<Chosen> {
                 ErrorKind::NotFound | ErrorKind::WrongFormat if named.by_name => {
                     return Err(error.into());
                 }
-                // Nothing to do with arrays: only who named it wants to know.
+                // The drive belongs to no array: reported only if it was named.
                 ErrorKind::NotFound => {}
                 _ => left_out.push(error.to_string()),
             },
@@ -313,7 +313,7 @@ fn choose(args: &Args, rt: &Rt, named: Vec<Named>) -> Result<Chosen> {
         }
         !foreign(examined)
     });
-    // Of a directory, what the array has gone on without is left out. What was named is refused.
+    // In a directory, old drives of the array are skipped. Old drives that were named are refused.
     let all: Vec<&Examined> = members.iter().map(|(_, examined)| examined).collect();
     let mut old = old::of(&all).into_iter();
     members.retain(|(named, _)| match old.next().flatten().filter(|_| !named.by_name) {
@@ -327,7 +327,7 @@ fn choose(args: &Args, rt: &Rt, named: Vec<Named>) -> Result<Chosen> {
     Ok(Chosen { name, uuid, drives: members, left_out })
 }
 
-/// Assembles the array and serves it. Returns also what its operator should know.
+/// Assembles the array and serves it. Also returns messages for the operator.
 fn start(
     args: &Args,
     rt: &Rt,
@@ -337,9 +337,9 @@ fn start(
 ) -> Result<(Rc<Daemon>, Option<String>)> {
     let Chosen { name, uuid: _, drives: given, left_out } = chosen;
     let says: Vec<Examined> = given.iter().map(|(_, examined)| examined.clone()).collect();
-    let doubt = split_brain(&says);
-    if let Some(doubt) = doubt.as_ref().filter(|_| !args.degraded) {
-        bail!("{name}: {doubt}");
+    let split_brain = split_brain(&says);
+    if let Some(why) = split_brain.as_ref().filter(|_| !args.degraded) {
+        bail!("{name}: {why}");
     }
     let mut opened: Vec<(furrow_log::Uuid, Drive)> = Vec::new();
     for (named, examined) in &given {
@@ -397,7 +397,7 @@ fn start(
     if !gone.is_empty() {
         warnings.insert(0, format!("runs without member {}", gone.join(", ")));
     }
-    if doubt.is_some() {
+    if split_brain.is_some() {
         warnings.push("started because --degraded was given".to_owned());
     }
     let in_doubt = volume.recovered().in_doubt;
@@ -412,7 +412,7 @@ fn start(
     Ok((Daemon::start(rt, parts), warning))
 }
 
-/// The daemon leaves the directory it was started in.
+/// The daemon changes its working directory.
 fn absolute(place: &Listen) -> Result<Listen> {
     Ok(match place {
         Listen::Unix(path) => Listen::Unix(std::path::absolute(path)?),
@@ -420,7 +420,7 @@ fn absolute(place: &Listen) -> Result<Listen> {
     })
 }
 
-/// A program as the daemon finds it from another directory: one without a slash is looked for in
+/// The path of a program for the daemon's working directory: a name without a slash is searched in
 /// PATH.
 fn program(path: &Path) -> Result<PathBuf> {
     if path.components().count() == 1 && !path.is_absolute() {

@@ -1,4 +1,4 @@
-//! `furrow raid status`, and what a daemon says of its array.
+//! `furrow raid status`, and the daemon's description of its array.
 
 use super::client;
 use super::notice::Notice;
@@ -12,21 +12,21 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 /// Version of the JSON document.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
-/// Show how running arrays are
+/// Show the state of running arrays
 ///
-/// State, members and their errors, how far a rebuild or a scrub is, and what to do. Exit status 0
-/// if all is well, 1 if an array is degraded or has failed, is being stopped, or holds data that is
-/// known to be lost or damaged.
+/// Shows state, members and their errors, the progress of a rebuild or scrub, and what to do. Exit
+/// status 0 if all is well, 1 if an array is degraded, has failed, is being stopped, or has lost or
+/// damaged data.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Arrays: names, UUIDs, or control sockets; all that run without it
+    /// Arrays: names, UUIDs, or control sockets; without any all that run
     arrays: Vec<String>,
-    /// Again and again, until interrupted; JSON is a document a line then
+    /// Repeat until interrupted; with --json one document per line
     #[arg(short, long)]
     watch: bool,
-    /// Seconds between two looks, at least 0.1
+    /// Seconds between two outputs, at least 0.1
     #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = show::interval)]
     #[arg(requires = "watch")]
     interval: Duration,
@@ -44,82 +44,82 @@ pub struct Status {
     pub array: String,
     /// Its UUID.
     pub uuid: String,
-    /// The daemon's process.
+    /// The daemon's process id.
     pub pid: u32,
     /// RAID level: 0, 01, 4, 5 or 6.
     pub level: String,
-    /// online, damaged (what it holds is known to be lost or damaged), degraded (a member lacks
-    /// something), failed (nothing can be written), stopping.
+    /// online, damaged (data is lost or damaged), degraded (a member is missing or incomplete),
+    /// failed (nothing can be written), stopping.
     pub state: String,
-    /// Why it failed.
+    /// Why the array failed.
     pub error: Option<String>,
-    /// What is wrong, for people.
+    /// What is wrong, as text.
     pub problem: Option<String>,
     /// What to do about it.
     pub action: Option<String>,
     /// Bytes of the volume.
     pub size_bytes: u64,
-    /// Bytes of it that hold something.
+    /// Bytes of the volume that are mapped.
     pub used_bytes: u64,
     /// Bytes of the daemon's memory that the map takes.
     pub map_memory_bytes: u64,
-    /// Bytes it may take, with copies for checkpoints, if it is bounded.
+    /// The limit of that memory, including copies for checkpoints, if there is one.
     #[serde(default)]
     pub map_memory_limit_bytes: Option<u64>,
-    /// Bytes of its memory that the stripe tables take.
+    /// Bytes of the daemon's memory that the stripe tables take.
     pub table_memory_bytes: u64,
-    /// Blocks of the volume that are known to be lost, and neither written since nor cleared.
+    /// Blocks of the volume that are lost, and were neither written since nor cleared.
     #[serde(default)]
     pub lost_blocks: u64,
-    /// The first of them.
+    /// The first ranges of lost blocks.
     #[serde(default)]
     pub lost: Vec<LostRange>,
-    /// Damaged blocks of the drives that the last scrub met and did not mend.
+    /// Damaged blocks of the drives that the last scrub found and did not repair.
     #[serde(default)]
     pub damaged_blocks: u64,
-    /// Drives that may fail now, whichever they are.
+    /// How many more drives may fail, whichever they are.
     pub may_fail: u32,
     /// Clients may not write.
     pub read_only: bool,
-    /// Where it is served.
+    /// Addresses of the server.
     pub listening: Vec<String>,
     /// NBD connections.
     pub clients: u64,
     /// The members, in order.
     pub members: Vec<Member>,
-    /// Drives that wait for a member to fail.
+    /// Spare drives.
     pub spares: Vec<String>,
-    /// The rebuild that runs, or could go on.
+    /// The rebuild that runs or can be resumed.
     pub rebuild: Option<Rebuild>,
-    /// The scrub that runs, or the last one.
+    /// The running scrub, or the last one.
     pub scrub: Option<Scrub>,
-    /// What the volume did since it was assembled.
+    /// Counters of the volume since it was assembled.
     pub counters: BTreeMap<String, u64>,
-    /// Segments by their state; each has a zone of every drive.
+    /// Segments by state: free, open, sealed, truncated, releasing. Each has a zone of every drive.
     #[serde(default)]
     pub segments: BTreeMap<String, u64>,
     /// Requests of clients by kind: read, write, flush.
     #[serde(default)]
     pub requests: BTreeMap<String, Requests>,
-    /// What happened last, oldest first.
+    /// The last events, oldest first.
     pub events: Vec<Notice>,
 }
 
 /// Requests of a kind since the array was assembled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
-    /// How many.
+    /// Their number.
     pub count: u64,
-    /// Nanoseconds they took, together.
+    /// Their total duration in nanoseconds.
     pub total_ns: u64,
 }
 
-/// Blocks of 4 KiB that lie one after the other.
+/// A range of blocks of 4 KiB.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostRange {
-    /// The first of them.
+    /// The first block.
     pub first: u64,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
@@ -130,7 +130,7 @@ pub struct Member {
     pub member: u32,
     /// UUID of the drive.
     pub uuid: String,
-    /// The drive; none if it is not here.
+    /// The drive; none if it is missing.
     pub device: Option<String>,
     /// online, failed, missing, rebuilding.
     pub state: String,
@@ -138,24 +138,24 @@ pub struct Member {
     pub read_errors: u64,
     /// Writes that failed.
     pub write_errors: u64,
-    /// Blocks that were not what was written.
+    /// Blocks whose checksum did not match.
     pub checksum_errors: u64,
 }
 
 /// A rebuild.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rebuild {
-    /// False: it ended early and waits for furrow raid rebuild.
+    /// False if it ended early and waits for furrow raid rebuild.
     pub running: bool,
-    /// Segments there are to rebuild.
+    /// Number of segments to rebuild.
     pub segments: u32,
     /// Segments rebuilt.
     pub segments_done: u32,
     /// Percent rebuilt.
     pub percent: f64,
-    /// Seconds it has taken.
+    /// Seconds since it began.
     pub seconds: f64,
-    /// Seconds it will still take, at the pace so far.
+    /// Seconds left at the pace so far.
     pub seconds_left: Option<f64>,
     /// Microseconds it pauses after every 32 rows.
     pub pause_us: u64,
@@ -164,9 +164,9 @@ pub struct Rebuild {
 /// A scrub.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scrub {
-    /// It is not over.
+    /// Whether it is still running.
     pub running: bool,
-    /// Writes anew what is damaged.
+    /// Whether it repairs what is damaged.
     pub repair: bool,
     /// Segments to check.
     pub segments: u32,
@@ -174,17 +174,17 @@ pub struct Scrub {
     pub segments_done: u32,
     /// Percent checked.
     pub percent: f64,
-    /// Seconds it has taken.
+    /// Seconds since it began.
     pub seconds: f64,
-    /// Seconds it will still take, at the pace so far.
+    /// Seconds left at the pace so far.
     pub seconds_left: Option<f64>,
-    /// Blocks read, when it is over.
+    /// Blocks read, once it has ended.
     pub blocks: u64,
-    /// Damaged blocks there were, when it is over.
+    /// Damaged blocks found, once it has ended.
     pub damaged: u64,
-    /// The first of them.
+    /// The first damaged blocks.
     pub findings: Vec<Damage>,
-    /// Blocks of the volume that cannot be had any more.
+    /// Blocks of the volume that cannot be recovered.
     pub lost: u64,
     /// It was stopped before it had read everything.
     #[serde(default)]
@@ -193,7 +193,7 @@ pub struct Scrub {
     pub error: Option<String>,
 }
 
-/// A block that is not as it should be.
+/// A damaged block of a drive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damage {
     /// Number of the member.
@@ -206,11 +206,11 @@ pub struct Damage {
     pub block: u32,
     /// What is wrong.
     pub what: String,
-    /// Everything of its stripe that counts was written anew.
+    /// Its stripe was repaired.
     pub repaired: bool,
 }
 
-/// What is printed for all arrays.
+/// The JSON document for all arrays.
 #[derive(Serialize)]
 struct Document<'a> {
     version: u32,
@@ -238,7 +238,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     }
 }
 
-/// How the arrays are now.
+/// Prints the present state of the arrays.
 fn look(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let found = match args.arrays.is_empty() {
         true => client::visible()?,
@@ -291,7 +291,7 @@ pub fn print_members(out: &mut dyn Write, members: &[Member]) -> io::Result<()> 
     show::print_table(out, &table)
 }
 
-/// One array, as people want it.
+/// Prints one array as text.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -346,10 +346,10 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Events that are shown.
+/// Most events shown.
 const EVENTS_SHOWN: usize = 5;
 
-/// Ranges of lost blocks that are shown.
+/// Most ranges of lost blocks shown.
 const LOST_SHOWN: usize = 8;
 
 /// Which blocks of the volume are lost.
@@ -363,7 +363,7 @@ fn describe_lost(status: &Status) -> String {
     format!("{} blocks of 4 KiB: {}{more}", status.lost_blocks, shown.join(", "))
 }
 
-/// How far a rebuild is.
+/// The progress of a rebuild.
 pub fn describe_rebuild(rebuild: &Rebuild) -> String {
     if !rebuild.running {
         return "ended early: furrow raid rebuild goes on with it".to_owned();
@@ -382,7 +382,7 @@ pub fn describe_rebuild(rebuild: &Rebuild) -> String {
     )
 }
 
-/// How far a scrub is, or what came of it.
+/// The progress of a scrub, or its result.
 pub fn describe_scrub(scrub: &Scrub) -> String {
     if scrub.running {
         let done = (scrub.segments_done, scrub.segments);
@@ -406,7 +406,7 @@ pub fn describe_scrub(scrub: &Scrub) -> String {
     format!("{stopped}{} blocks read in {:.1} s, {damaged}{lost}", scrub.blocks, scrub.seconds)
 }
 
-/// Which block it is, and what is wrong with it.
+/// Names the block, and what is wrong with it.
 pub fn describe_damage(damage: &Damage) -> String {
     let drive = damage.device.as_deref().unwrap_or("-");
     let mended = if damage.repaired { ", mended" } else { "" };

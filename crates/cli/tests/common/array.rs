@@ -107,7 +107,7 @@ impl Place {
         let output = self.furrow(&["raid", "status", "a", "--json"]);
         let document: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
-        assert_eq!(document["version"], 1);
+        assert_eq!(document["version"], 2);
         document["arrays"][0].clone()
     }
 

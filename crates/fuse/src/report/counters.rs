@@ -70,7 +70,7 @@ counters! {
     clean_data_blocks: "Blocks of file data that cleaning moved",
     clean_node_blocks: "Nodes that cleaning moved",
     clean_failed_blocks: "Blocks that cleaning could not read, or that were not what was written",
-    space_waits: "Times an operation had to wait for room",
+    space_waits: "Times an operation had to wait for space",
     longest_stretch: "The most blocks, nodes and names looked at before others had a turn",
     longest_stretch_time: "The longest that others waited for such a turn, in nanoseconds",
 }

@@ -97,7 +97,7 @@ impl Life {
         let failing = bad + self.plan.faults.len();
         let no_ring = text.contains("no zone of the record ring")
             && failing as u32 > self.ring.count() - self.ring.half - 1;
-        let full = error.kind() == ErrorKind::NoSpace || text.contains("no room");
+        let full = error.kind() == ErrorKind::NoSpace || text.contains("no space");
         self.plan.may_be_gone() || no_ring || (full && self.is_crowded())
     }
 
