@@ -73,7 +73,7 @@ for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord Unlisted Early
     SkippedFlush; do
     caught "raid:$defect" --cuts 40
 done
-for defect in SkippedFlush EarlySync EarlyReset TrustedRound EarlyEmpty; do caught "kv:$defect" --cuts 100; done
+for defect in SkippedFlush EarlyAck EarlyRelease UncheckedCommit EarlyRingReset; do caught "kv:$defect" --cuts 100; done
 for defect in SkippedFlush EarlyAck IgnoredExtent EarlyRelease; do caught "ledger:$defect"; done
 for defect in SkippedFlush EarlyAck DroppedCrc ReuseBeforeRelease; do caught "toy:$defect"; done
 say

@@ -1,16 +1,15 @@
 //! The audit of a store: its accounts in memory, each compared with what it counts.
 //!
-//! An audit changes nothing and waits for nothing, and holds between any two steps of the engine:
+//! An audit changes nothing and waits for nothing. It holds between any two steps of the engine,
 //! also while commits, cleaning and writes are under way. Simulation calls it after every
-//! operation; in debug builds the engine calls it when the record ring turns.
+//! operation; debug builds call it when the record ring turns.
 //!
-//! It takes time in proportion to the extents and zones there are.
+//! Its cost is proportional to the number of extents and zones.
 
 use crate::file::{Extent, File, FileId, Sums};
 use crate::file_kind::FileKind;
 use crate::format::EXTENT_MAX;
-use crate::inspect::places;
-use crate::namespace::Node;
+use crate::namespace::paths::Node;
 use crate::store::Store;
 use furrow_log::BlockAddr;
 use furrow_log::audit::{equal, holds};
@@ -18,12 +17,12 @@ use furrow_rt::PAGE_SIZE;
 use furrow_zone::{Result, ZoneId};
 use std::collections::BTreeMap;
 
-/// Valid blocks by zone and file, as far as there are any.
+/// Valid blocks by zone and file; zones and files without any are absent.
 pub(crate) type Residents = BTreeMap<ZoneId, BTreeMap<FileId, u32>>;
 
 impl Store {
-    /// Compares every account in memory with what it counts. A store that failed, or was stopped,
-    /// has none any more.
+    /// Compares every account in memory with what it counts. A store that failed or was stopped is
+    /// not audited.
     ///
     /// # Errors
     /// `Corrupt`: which account, what was expected and what was found. It is a defect of this
@@ -50,8 +49,8 @@ impl Store {
         zones.audit(&self.counted_residents(), logs.collect(), |id| files.contains_key(&id))
     }
 
-    /// Valid blocks, counted from what refers to them: files, and what the next or the present
-    /// group commit and cleaning refer to.
+    /// Valid blocks, counted from everything that refers to blocks: files, the present and the next
+    /// group commit, and cleaning.
     fn counted_residents(&self) -> Residents {
         let inner = &*self.0;
         let mut residents = Residents::new();
@@ -59,7 +58,7 @@ impl Store {
             *residents.entry(zone).or_default().entry(file).or_default() += blocks;
         };
         for (id, file) in inner.files.borrow().iter() {
-            let each = file.extents.iter().flat_map(places);
+            let each = file.extents.iter().flat_map(Extent::places);
             each.for_each(|(at, blocks)| count(self.zone_of(at), *id, blocks));
         }
         for list in [&inner.retired, &inner.retiring, &inner.moving] {
@@ -94,7 +93,7 @@ impl Store {
         Ok(())
     }
 
-    /// The order of a file's extents, its checksums, and what of it is durable.
+    /// The order of a file's extents, its checksums, and its durable part.
     fn audit_file(&self, id: FileId, file: &File) -> Result<()> {
         let account = |what: &str| format!("{what} of file {}", id.0);
         let wanted = self.0.forgotten.borrow().wanted;
@@ -124,14 +123,14 @@ impl Store {
         holds(&account("journaled blocks"), file.journaled <= placed, || {
             format!("expected at most the {placed} placed ones, found {}", file.journaled)
         })?;
-        // A commit under way has journaled what is durable when it ends.
+        // A commit under way has already journaled what becomes durable when it ends.
         if !self.0.committing.get() {
             let durable = file.synced.as_ref().map_or(0, |synced| synced.blocks);
             holds(&account("journaled blocks"), file.journaled <= durable, || {
                 format!("expected at most the {durable} synced ones, found {}", file.journaled)
             })?;
         }
-        // Only the last block of a file that was closed is padded.
+        // Only the last block of a closed file is padded.
         let (bytes, blocks) = (file.size, u64::from(file.blocks()));
         let page = PAGE_SIZE as u64;
         let fits = bytes + page > blocks * page && bytes < (blocks + 1) * page;
@@ -140,12 +139,12 @@ impl Store {
         })
     }
 
-    /// Where extents lie: in the written part of zones, none where another is.
+    /// Where extents lie: in the written part of zones, without overlap.
     fn audit_places(&self) -> Result<()> {
         let zones = &self.0.zones;
         let mut taken: BTreeMap<BlockAddr, (u32, FileId)> = BTreeMap::new();
         for (id, file) in self.0.files.borrow().iter() {
-            for (at, blocks) in file.extents.iter().flat_map(places) {
+            for (at, blocks) in file.extents.iter().flat_map(Extent::places) {
                 let account = format!("place of blocks of file {}", id.0);
                 let geometry = zones.writer.geometry();
                 let located = at.locate(geometry);
@@ -171,7 +170,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes under way, against those that began and ended and against what is read in memory.
+    /// Writes under way, compared with how many began and ended, and with the pages kept for
+    /// reading.
     fn audit_flights(&self) -> Result<()> {
         let inner = &*self.0;
         let flights = inner.flights.borrow();
@@ -194,7 +194,7 @@ impl Store {
         Ok(())
     }
 
-    /// The audit of debug builds.
+    /// The audit, in debug builds only.
     ///
     /// # Errors
     /// As [`Store::audit`].
@@ -204,12 +204,12 @@ impl Store {
 }
 
 impl Store {
-    /// Blocks that cleaning wrote, which no file refers to yet.
+    /// Blocks that cleaning has written and no file refers to yet.
     pub(crate) fn begin_move(&self, id: FileId, extent: &Extent) {
         self.0.moving.borrow_mut().push((self.zone_of(extent.at), id, extent.blocks));
     }
 
-    /// A file refers to these blocks now, or they are retired.
+    /// From now on a file refers to these blocks, or they are retired.
     pub(crate) fn end_move(&self, id: FileId, extent: &Extent) {
         if extent.is_hole() {
             return;

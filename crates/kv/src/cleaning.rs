@@ -1,41 +1,32 @@
-//! Zone cleaning, and the moving of extents: for cleaning, and because a zone failed.
+//! Zone cleaning, and relocation of extents: by cleaning, or because a zone failed.
 //!
-//! A zone counts as reclaimable by what cleaning alone can do: nobody waits for files to be
-//! removed.
+//! Reclaimable space is what cleaning alone can free; nothing waits for files to be removed.
 
 use crate::dead_ranges::join_holes;
-use crate::file::{Block, Extent, FileId, Sums};
-use crate::file_io::SUMS_INLINE;
+use crate::file::{Block, Extent, FileId, SUMS_INLINE, Sums};
 use crate::file_kind::Claim;
 use crate::format::EXTENT_MAX;
-use crate::inspect::places;
 use crate::store::Store;
-use crate::zone_allocator::Policy;
-use crate::zone_allocator::Want;
+use crate::zone_allocator::{Policy, Want, garbage_left};
 use furrow_log::record::crc32c;
 use furrow_policy::StoreDefect;
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::rc::Rc;
 
-/// Blocks that are read and checked for moving before others have their turn.
+/// Most blocks that are read and checked for moving before other tasks run.
 const MOVED_AT_ONCE: u32 = 64;
-
-/// Blocks of garbage, at most, for which a zone of so many blocks is not cleaned.
-pub(crate) fn garbage_left(zone_blocks: u32) -> u32 {
-    2.max(zone_blocks / 64)
-}
 
 /// Blocks of an extent, from `first` to before `end`.
 struct Run {
     first: u32,
     end: u32,
-    /// What they hold; `None`: nobody reads them any more.
+    /// The blocks' content; `None` if the user declared them dead.
     pages: Option<Pages>,
 }
 
 impl Store {
-    /// Starts what cleans in the background.
+    /// Starts the background task that cleans.
     pub(crate) fn start_cleaning(&self) {
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
@@ -47,7 +38,7 @@ impl Store {
                 match store.make_space().await {
                     Ok(true) => store.0.zones.freed.notify_all(),
                     Ok(false) => {
-                        // Whoever waits is told that there is nothing.
+                        // Writers that wait are told that there is nothing to free.
                         store.0.zones.freed.notify_all();
                         wanted.await;
                     }
@@ -57,11 +48,15 @@ impl Store {
         });
     }
 
-    /// Does what makes room, if it is wanted; false if there was nothing to do.
+    /// Makes space if it is wanted; false if there was nothing to do.
     async fn make_space(&self) -> Result<bool> {
         let zones = &self.0.zones;
         let empty: Vec<ZoneId> = zones.emptied();
         if !empty.is_empty() {
+            let shown = |zone: &ZoneId| zones.is_shown_empty(*zone);
+            if !empty.iter().all(shown) {
+                self.join_group_commit(None).await?;
+            }
             let Some(durable) = zones.pool.durable() else { return Ok(false) };
             for zone in empty {
                 zones.release(zone, &durable).await?;
@@ -90,7 +85,7 @@ impl Store {
             || pool.free_count() <= self.0.zones.kept(Claim::Others)
     }
 
-    /// The zone that is worth cleaning most: each must leave more room than moving takes.
+    /// The zone most worth cleaning. Cleaning it must free more space than the move takes.
     fn victim(&self) -> Option<ZoneId> {
         let zones = &self.0.zones;
         let (victim, moved) = match zones.policy() {
@@ -102,7 +97,7 @@ impl Store {
     }
 
     pub(crate) fn may_clean(&self) -> bool {
-        // Zones that are being reset, or are going to be by the next round, are room as well.
+        // Zones that are being reset, or will be after the next group commit, are space as well.
         self.victim().is_some()
             || !self.0.retired.borrow().is_empty()
             || !self.0.zones.emptied().is_empty()
@@ -110,7 +105,7 @@ impl Store {
             || self.0.committing.get()
     }
 
-    /// Has room made before it is short.
+    /// Has space made before it runs short.
     pub(crate) fn clean_if_low(&self) {
         if self.is_low() {
             self.0.zones.wanted.notify_all();
@@ -124,7 +119,8 @@ impl Store {
                 match self.runs_with_pages(id, &extent).await {
                     Ok(runs) => self.move_runs(id, &extent, runs).await?,
                     Err(error) if error.is_gone() => return Err(error),
-                    // What cannot be read stays there: reads of the file say so.
+                    // Blocks that cannot be read stay where they are; reads of the file report
+                    // them.
                     Err(_) => {
                         self.0.zones.set_uncleanable(victim);
                         self.count(|counters| counters.unreadable += 1);
@@ -152,8 +148,7 @@ impl Store {
         files.get(&id)?.extents.iter().find(inside).cloned()
     }
 
-    /// Gives an extent, which holds these runs, another place: that of a run that nobody reads is
-    /// none.
+    /// Moves an extent, which consists of these runs. A run of dead blocks gets no new place.
     ///
     /// # Errors
     /// `NoSpace`; `Io` if the store died.
@@ -180,7 +175,7 @@ impl Store {
         let replaced = self.replace(id, extent, &moved);
         moved.iter().for_each(|piece| self.end_move(id, piece));
         let Some(before) = replaced else {
-            // It was removed or cut meanwhile, or got another name.
+            // The file was removed, truncated or linked meanwhile.
             moved.iter().for_each(|extent| self.retire(id, extent));
             return Ok(());
         };
@@ -191,7 +186,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes blocks of a file, from `first` on, to another place.
+    /// Writes blocks of a file, from `first` on, to another zone.
     async fn move_pages(
         &self,
         id: FileId,
@@ -221,8 +216,8 @@ impl Store {
         Ok(())
     }
 
-    /// The extent lies elsewhere from now on, where all of it has arrived. Answers what it was
-    /// until now: its checksums may have been written meanwhile.
+    /// Replaces an extent by its moved parts, once all of them are written. Returns the old extent
+    /// as it is now: its checksums may have been written meanwhile.
     fn replace(&self, id: FileId, extent: &Extent, moved: &[Extent]) -> Option<Extent> {
         let mut files = self.0.files.borrow_mut();
         let file = files.get_mut(&id)?;
@@ -241,10 +236,10 @@ impl Store {
         before
     }
 
-    /// Nothing more is written to a zone of which a write failed.
+    /// After a failed write nothing more is written to the zone.
     ///
     /// # Errors
-    /// If it is the drive that failed: what a drive that was away has lost is unknown.
+    /// The error, if the drive itself failed: what a drive lost while it was away is unknown.
     pub(crate) fn give_up_zone(&self, zone: ZoneId, error: &Error) -> Result<()> {
         let writer = &self.0.zones.writer;
         if error.is_gone()
@@ -256,11 +251,12 @@ impl Store {
         self.0.moves.set(self.0.moves.get() + 1);
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
-            // What is to go elsewhere may need the zone's permit. So it is ended at once, though
-            // the last round on the drive may name what is not in it: recovery looks for that.
+            // Relocation may need the zone's permit, so the zone is finished at once. The last
+            // group commit on the drive may then name content that is missing in it; recovery looks
+            // for that.
             let writer = &store.0.zones.writer;
             writer.drained(zone).await;
-            // A zone that cannot be ended stays active: there is one fewer then.
+            // A zone that cannot be finished stays active, and its permit is lost.
             let _ = writer.close(zone).await;
             writer.forgive(zone);
             let _ = store.join_group_commit(None).await;
@@ -268,11 +264,12 @@ impl Store {
         Ok(())
     }
 
-    /// An extent in runs, with the pages of those that somebody may read.
+    /// The runs of an extent, with the pages of those that may still be read.
     async fn runs_with_pages(&self, id: FileId, extent: &Extent) -> Result<Vec<Run>> {
-        // Held to the end: the file may be removed between two reads, and the zones be reset.
+        // The pins are held to the end: the file may be removed between two reads, and its zones
+        // reset.
         let pin = |(at, _)| self.0.zones.pool.pin(self.zone_of(at));
-        let _pins: Vec<_> = places(extent).map(pin).collect();
+        let _pins: Vec<_> = extent.places().map(pin).collect();
         let mut runs = Vec::new();
         for (first, end, live) in self.runs_of(id, extent) {
             let pages = match live {
@@ -284,7 +281,7 @@ impl Store {
         Ok(runs)
     }
 
-    /// Blocks of an extent, first and end, from memory as far as they are there. Its zones are
+    /// Blocks `first..end` of an extent, from memory where they are still there. Its zones are
     /// pinned.
     async fn pages_of(
         &self,
@@ -310,17 +307,17 @@ impl Store {
             let read = self.read_checked(id, extent, block - extent.first, count).await;
             pages.extend(read.map_err(|error| error.at(self.name_of(id)))?);
             block += count;
-            // The thread that does this may be a caller's, and others wait for the engine.
+            // This may run on a caller's thread while others wait for the engine.
             self.0.rt.give_way().await;
         }
         Ok(pages)
     }
 
-    /// A write failed: the zone is given up, and what was written there of the file goes elsewhere.
+    /// A write failed: gives the zone up, and writes what the file lost there elsewhere.
     pub(crate) async fn relocate(&self, id: FileId, lost: &Extent, error: &Error) -> Result<()> {
         let zone = self.zone_of(lost.at);
         self.give_up_zone(zone, error)?;
-        if self.has(StoreDefect::UnmovedExtent) {
+        if self.has(StoreDefect::ForgottenExtent) {
             return Ok(());
         }
         let find = || {
@@ -338,15 +335,15 @@ impl Store {
                 ErrorKind::NoSpace => error.clone().at(why.to_string()),
                 _ => why,
             })?;
-            // A round under way may have told of the place where nothing is.
+            // A group commit under way may have recorded the place that holds nothing.
             self.0.moves.set(self.0.moves.get() + 1);
             self.count(|counters| counters.relocated += 1);
         }
         Ok(())
     }
 
-    /// Makes two of an extent: what the drive has before block `at` stays, the rest is in memory.
-    /// Answers that.
+    /// Splits an extent: what the drive has before block `at` stays, and the rest goes back to
+    /// memory. Returns the rest.
     fn split(&self, id: FileId, whole: Extent, at: u32) -> Extent {
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id).filter(|_| whole.first < at) else { return whole };

@@ -1,117 +1,35 @@
 //! Dead ranges: bytes of files that nobody reads again, and the holes that cleaning makes of them.
 //!
-//! A user says which bytes of a file nobody will read again ([`Store::forget`]). Nothing changes
-//! at once: the bytes are there until their zone is cleaned, which then leaves out the blocks that
-//! lie whole among them. What was left out is a hole of the file: offsets stay, it reads as zeros,
-//! and it takes no room.
+//! A user says which bytes of a file will not be read again ([`Store::forget`]). Nothing changes at
+//! once: the bytes stay until their zone is cleaned, which leaves out blocks that lie entirely in a
+//! dead range. They become a hole of the file: offsets stay, the hole reads as zeros and takes no
+//! space.
 //!
-//! What was said is not kept across a restart; holes are, they are extents without a place. A
-//! program that knows nothing of holes must not open such a store, so the superblock says that
-//! there are some before the first is made.
+//! Dead ranges are not kept across a restart; holes are, as extents without a place. A program that
+//! does not know holes must not open such a store, so the superblock announces them before the
+//! first is made.
 
-use crate::cleaning::garbage_left;
-use crate::file::{Extent, File, FileId, Sums};
+pub(crate) mod ranges;
+
+use crate::file::{Extent, File, FileId};
 use crate::file_kind::Claim;
 use crate::format::EXTENT_MAX;
 use crate::store::Store;
-use crate::zone_allocator::{Policy, Use};
-use furrow_log::BlockAddr;
-use furrow_rt::PAGE_SIZE;
+use crate::zone_allocator::{Policy, Use, garbage_left};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-/// What was moved so often, or more often, shares zones.
+/// Blocks that were moved this often or more share zones.
 const GENERATIONS: u8 = 3;
 
-impl Extent {
-    /// Blocks without a place.
-    pub(crate) fn hole(first: u32, blocks: u32) -> Extent {
-        Extent { first, blocks, at: BlockAddr::HOLE, sums: Sums::Here(Rc::default()) }
-    }
-
-    pub(crate) fn is_hole(&self) -> bool {
-        self.at == BlockAddr::HOLE
-    }
-}
-
-/// Ranges of bytes of a file: where each begins and ends. They neither overlap nor touch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Ranges(BTreeMap<u64, u64>);
-
-impl Ranges {
-    fn add(&mut self, mut start: u64, mut end: u64) {
-        if start >= end {
-            return;
-        }
-        if let Some((from, to)) = self.0.range(..=start).next_back().map(|(a, b)| (*a, *b))
-            && to >= start
-        {
-            (start, end) = (from, end.max(to));
-        }
-        while let Some((from, to)) = self.0.range(start..=end).next().map(|(a, b)| (*a, *b)) {
-            self.0.remove(&from);
-            end = end.max(to);
-        }
-        self.0.insert(start, end);
-    }
-
-    /// Those before `size`.
-    fn cut(&mut self, size: u64) {
-        self.0.split_off(&size);
-        if let Some(mut last) = self.0.last_entry() {
-            let end = *last.get();
-            last.insert(end.min(size));
-        }
-    }
-
-    /// The whole blocks among them that lie in these, as runs of first and end.
-    fn blocks(&self, first: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
-        let page = PAGE_SIZE as u64;
-        let (from, to) = (u64::from(first) * page, u64::from(end) * page);
-        let before = self.0.range(..from).next_back();
-        let each = before.into_iter().chain(self.0.range(from..to));
-        each.filter_map(move |(start, stop)| {
-            let run = ((*start).max(from).div_ceil(page), (*stop).min(to) / page);
-            // Both lie between `first` and `end`.
-            (run.0 < run.1).then_some((run.0 as u32, run.1 as u32))
-        })
-    }
-}
-
-/// What is known of a zone, for choosing what to clean.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Age {
-    /// How often what is in it was moved, at most.
-    pub(crate) generation: u8,
-    /// Blocks that had been written when it was opened.
-    pub(crate) opened: u64,
-}
-
-/// What nobody reads any more.
-#[derive(Default)]
-pub(crate) struct Forgotten {
-    files: BTreeMap<FileId, Ranges>,
-    /// Holes are to be made: the superblock has to say so first.
-    pub(crate) wanted: bool,
-    /// The superblock that counts says so.
-    pub(crate) told: bool,
-}
-
-impl Forgotten {
-    /// Of a store that has holes already, or has none.
-    pub(crate) fn new(holes: bool) -> Forgotten {
-        Forgotten { wanted: holes, ..Forgotten::default() }
-    }
-}
-
 impl Store {
-    /// Says that nobody reads these bytes of a file again. Until their zone is cleaned they read
-    /// as they were written, then as zeros. Of a file with several names nothing is forgotten:
-    /// what is over under one name may be read by another.
+    /// Says that these bytes of a file will not be read again. Until their zone is cleaned they
+    /// read as they were written, then as zeros. For a file with several names this does nothing: a
+    /// reader under another name may still need the bytes.
     ///
     /// # Errors
-    /// `NotFound` if it is neither open nor named, `Invalid` if it ends before that.
+    /// `NotFound` if the file is neither open nor named, `Invalid` if the range goes beyond its
+    /// end.
     pub fn forget(&self, id: FileId, offset: u64, len: u64) -> Result<()> {
         self.check_alive()?;
         let (size, names) = self.with(id, |file| (file.size, file.names))?;
@@ -129,14 +47,14 @@ impl Store {
         Ok(())
     }
 
-    /// What is written behind `size` is read again.
+    /// Bytes from `size` on are written again, so they are not dead any more.
     pub(crate) fn keep_from(&self, id: FileId, size: u64) {
         if let Some(ranges) = self.0.forgotten.borrow_mut().files.get_mut(&id) {
-            ranges.cut(size);
+            ranges.truncate(size);
         }
     }
 
-    /// Blocks of each zone that nobody reads any more, though they count.
+    /// Dead blocks of each zone that still count as valid.
     pub(crate) fn forgotten_by_zone(&self) -> BTreeMap<ZoneId, u32> {
         let mut by_zone = BTreeMap::new();
         let mut forgotten = self.0.forgotten.borrow_mut();
@@ -158,7 +76,7 @@ impl Store {
         by_zone
     }
 
-    /// An extent in runs of blocks: first and end of each, and whether somebody may read it.
+    /// An extent in runs of blocks: first and end of each, and whether it may still be read.
     pub(crate) fn runs_of(&self, id: FileId, extent: &Extent) -> Vec<(u32, u32, bool)> {
         let whole = vec![(extent.first, extent.end(), true)];
         let forgotten = self.0.forgotten.borrow();
@@ -180,9 +98,9 @@ impl Store {
         runs
     }
 
-    /// The full zone whose cleaning pays most, and how many of its blocks are moved then: the more
-    /// the less of it is moved, and the longer it has been so (Rosenblum and Ousterhout's cost and
-    /// benefit).
+    /// The full zone whose cleaning pays most, and how many of its blocks that moves. Cost and
+    /// benefit after Rosenblum and Ousterhout: a zone pays more the fewer blocks are moved, and the
+    /// longer it has been as it is.
     pub(crate) fn victim_by_benefit(&self) -> Option<(ZoneId, u32)> {
         let zones = &self.0.zones;
         zones.close_full();
@@ -194,7 +112,7 @@ impl Store {
             let valid = zones.valid(zone);
             let dead = forgotten.get(&zone).copied().unwrap_or(0);
             let live = zones.account("valid blocks that somebody reads", valid.checked_sub(dead));
-            // One in which nothing counts is reset anyway.
+            // A zone without valid blocks is reset, not cleaned.
             let garbage = zones.account("garbage of a zone", capacity.checked_sub(live));
             if valid == 0 || garbage < needed || zones.is_uncleanable(zone) {
                 return None;
@@ -207,13 +125,13 @@ impl Store {
         each.max().map(|(_, zone, live)| (zone, live))
     }
 
-    /// Blocks of garbage from which on a zone is cleaned: half of it where cleaning begins, and
-    /// less as fewer zones are free. To clean zones that hold hardly any would copy all there is
-    /// again and again, only for free zones that nobody asks for yet.
+    /// Blocks of garbage from which on a zone is cleaned: half a zone at the threshold where
+    /// cleaning begins, and less as fewer zones are free. Cleaning zones with hardly any garbage
+    /// would copy everything again and again for free zones that no writer needs yet.
     fn garbage_needed(&self) -> u32 {
         let (zones, pool) = (&self.0.zones, &self.0.zones.pool);
         let begin = u64::from(self.0.options.clean_below) * u64::from(pool.total()) / 100;
-        // Where files have to wait for room, whatever can be cleaned is.
+        // When writers wait for space, every zone with garbage is worth cleaning.
         let kept = u64::from(zones.kept(Claim::Others));
         let above = |zones: u64| zones.saturating_sub(kept);
         let (free, begin) = (above(u64::from(pool.free_count())), above(begin).max(1));
@@ -222,7 +140,7 @@ impl Store {
         ((half * free.min(begin) / begin) as u32).max(least)
     }
 
-    /// What a zone is open for that takes what is moved out of this one.
+    /// The use of the zone that receives what is moved out of this one.
     pub(crate) fn moving_out_of(&self, zone: ZoneId) -> Use {
         let zones = &self.0.zones;
         match zones.policy() {
@@ -232,8 +150,7 @@ impl Store {
     }
 }
 
-/// Makes one hole of those that touch, as far as an extent goes. Answers the first block of what
-/// changed.
+/// Joins adjacent holes, up to the length of an extent. Returns the first block that changed.
 pub(crate) fn join_holes(file: &mut File) -> Option<u32> {
     let mut changed: Option<u32> = None;
     let mut at = 1;
@@ -248,39 +165,4 @@ pub(crate) fn join_holes(file: &mut File) -> Option<u32> {
         }
     }
     changed
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_joined_and_whole_blocks_found() {
-        let mut rng = furrow_rt::Rng::new(9);
-        let page = PAGE_SIZE as u64;
-        for _ in 0..300 {
-            let size = 12 * page;
-            let mut all = Ranges::default();
-            let mut bytes = vec![false; size as usize / 512];
-            for _ in 0..rng.below(20) {
-                let start = rng.below(size / 512);
-                let end = (start + rng.below(20)).min(size / 512);
-                all.add(start * 512, end * 512);
-                bytes[start as usize..end as usize].fill(true);
-            }
-            let pairs: Vec<(u64, u64)> = all.0.iter().map(|(a, b)| (*a, *b)).collect();
-            assert!(pairs.windows(2).all(|pair| pair[0].1 < pair[1].0), "{pairs:?}");
-            let (first, end) = (rng.below(6) as u32, 6 + rng.below(7) as u32);
-            let mut found = [false; 12];
-            for (from, to) in all.blocks(first, end) {
-                assert!(first <= from && from < to && to <= end);
-                found[from as usize..to as usize].fill(true);
-            }
-            for block in 0..12u32 {
-                let whole = bytes[block as usize * 8..][..8].iter().all(|byte| *byte);
-                let inside = (first..end).contains(&block);
-                assert_eq!(found[block as usize], whole && inside, "block {block} of {pairs:?}");
-            }
-        }
-    }
 }

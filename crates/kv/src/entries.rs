@@ -14,7 +14,7 @@ use std::rc::Rc;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A file as an entry has it.
+/// A file as an entry describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileState {
     pub(crate) size: u64,
@@ -31,11 +31,11 @@ pub(crate) enum Entry {
     Name { path: String, file: Option<FileId> },
     /// A path names nothing.
     Remove { path: String },
-    /// A path and all below it is called otherwise.
+    /// A path, and everything below it, has a new name.
     Rename { from: String, to: String },
-    /// From block `keep` on a file is as this state.
+    /// From block `keep` on the file is as `state` says.
     File { file: FileId, keep: u32, state: FileState },
-    /// The youngest blob file of each family in a zone; none: it was reset.
+    /// The youngest blob file of each family in a zone; none if the zone was reset.
     Zone { zone: ZoneId, youngest: BTreeMap<Family, u64> },
 }
 
@@ -160,7 +160,7 @@ fn corrupt(what: String) -> Error {
     Error::new(ErrorKind::Corrupt, what)
 }
 
-/// What of a record's body is to be read.
+/// The part of a record's body that is still to be read.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -271,7 +271,7 @@ impl<'a> Bytes<'a> {
 /// The entries of a record.
 ///
 /// # Errors
-/// `Corrupt` if it holds something else.
+/// `Corrupt` if the body holds anything else.
 pub(crate) fn decode(body: &[u8]) -> Result<(EntriesHead, Vec<Entry>)> {
     let mut rest = Bytes(body);
     let head: EntriesHead = rest.head()?;
@@ -287,8 +287,8 @@ pub(crate) fn decode(body: &[u8]) -> Result<(EntriesHead, Vec<Entry>)> {
     }
 }
 
-/// Bodies of records that hold entries: as many as it takes for none to be longer than `most`
-/// bytes, unless one entry is.
+/// Bodies of records that hold entries. No body is longer than `most` bytes, unless a single entry
+/// is.
 pub(crate) struct Bodies {
     most: usize,
     bodies: Vec<(u32, Vec<u8>)>,
@@ -311,7 +311,8 @@ impl Bodies {
         body.extend(bytes);
     }
 
-    /// Each body, with its head: `flags` says which flags the last one has, and which the others.
+    /// Each body with its head. `flags` are those of all bodies but the last, and those of the
+    /// last.
     pub(crate) fn finish(
         self,
         (flags, last_flags): (u32, u32),

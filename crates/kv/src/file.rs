@@ -3,8 +3,8 @@
 //! Invariants
 //! - Extents are in the order of the file, without gaps from block 0 on.
 //! - Behind the extents come whole blocks that were not dispatched yet, then the bytes behind the
-//!   last whole block. Only the last block of an extent of a file that ended is padded.
-//! - What was dispatched and not answered yet is in `flying` too, to be read there.
+//!   last whole block. Only the last block of an extent at the end of a closed file is padded.
+//! - Blocks that were dispatched and not answered yet are in `flying` too, and are read there.
 
 use crate::entries::FileState;
 use crate::file_kind::{Claim, FileKind, Role};
@@ -14,18 +14,24 @@ use furrow_rt::{PAGE_SIZE, Page, Semaphore};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+/// Checksums of an extent of up to this many blocks stay in its entry.
+pub(crate) const SUMS_INLINE: u32 = 16;
+/// A durable extent of this many blocks is not extended: each sync would write all of its checksums
+/// again.
+pub(crate) const SYNCED_EXTENT: u32 = 64;
+
 /// Number of a file; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
 
-/// How long a file is expected to live: RocksDB's hints.
+/// How long a file is expected to live, as RocksDB's hints say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Lifetime {
-    /// Nobody said.
+    /// No hint was given.
     #[default]
     NotSet = 0,
-    /// No hint is to be used.
+    /// The hint is not to be used.
     None = 1,
     /// Shortest.
     Short = 2,
@@ -38,17 +44,17 @@ pub enum Lifetime {
 }
 
 impl Lifetime {
-    /// From what is stored.
+    /// From the byte that is stored.
     pub fn from_byte(byte: u8) -> Option<Lifetime> {
         use Lifetime::{Extreme, Long, Medium, None as NoHint, NotSet, Short};
         [NotSet, NoHint, Short, Medium, Long, Extreme].get(usize::from(byte)).copied()
     }
 }
 
-/// Checksums of an extent's blocks.
+/// The checksums of an extent's blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Sums {
-    /// Of each block.
+    /// In memory and in the entry, one for each block.
     Here(Rc<Vec<u32>>),
     /// In a block of the drive.
     At(BlockAddr),
@@ -65,8 +71,28 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    /// An extent without a place.
+    pub(crate) fn hole(first: u32, blocks: u32) -> Extent {
+        Extent { first, blocks, at: BlockAddr::HOLE, sums: Sums::Here(Rc::default()) }
+    }
+
+    pub(crate) fn is_hole(&self) -> bool {
+        self.at == BlockAddr::HOLE
+    }
+
     pub(crate) fn end(&self) -> u32 {
         self.first + self.blocks
+    }
+
+    /// Where the extent and its block of checksums lie, each with its number of blocks. A hole has
+    /// no place.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (BlockAddr, u32)> + use<> {
+        let sums = match self.sums {
+            Sums::Here(_) => None,
+            Sums::At(at) => Some((at, 1)),
+        };
+        let content = Some((self.at, self.blocks)).filter(|_| !self.is_hole());
+        content.into_iter().chain(sums)
     }
 }
 
@@ -93,21 +119,22 @@ pub(crate) struct File {
     pub(crate) modified: i64,
     pub(crate) lifetime: Lifetime,
     pub(crate) role: Role,
-    /// What was said of who writes it.
+    /// The claim that the writer of the file stated.
     pub(crate) claim: Claim,
     /// Paths that name it.
     pub(crate) names: u32,
-    /// Handles.
+    /// Open handles.
     pub(crate) opens: u32,
-    /// What the last durable round says of it, without its extents; `None`: nothing.
+    /// The state of the last durable group commit, without extents; `None` if it has none of the
+    /// file.
     pub(crate) synced: Option<Synced>,
-    /// Blocks whose extents are as the last round has them.
+    /// Blocks whose extents are as the last group commit recorded them.
     pub(crate) journaled: u32,
-    /// One change of its content at a time.
+    /// Held during a change of the content: one at a time.
     pub(crate) lock: Semaphore,
 }
 
-/// What is durable of a file, but for where it lies.
+/// The durable state of a file, without its extents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Synced {
     pub(crate) blocks: u32,
@@ -149,19 +176,19 @@ impl File {
         file
     }
 
-    /// Which of the last zones it may have.
+    /// Which of the last zones the file may use.
     pub(crate) fn claim(&self) -> Claim {
-        // What is kept for flushes is kept from logs.
+        // The reserve for flushes is not for logs.
         let said = if self.role.kind == FileKind::Wal { Claim::Others } else { self.claim };
         said.max(self.role.claim)
     }
 
-    /// Whole blocks that have a place.
+    /// Whole blocks that have a place on the drive.
     pub(crate) fn placed(&self) -> u32 {
         self.extents.last().map_or(0, Extent::end)
     }
 
-    /// Whole blocks, those that have no place yet included.
+    /// Whole blocks, including those without a place yet.
     pub(crate) fn blocks(&self) -> u32 {
         self.placed() + self.waiting.len() as u32
     }
@@ -205,9 +232,9 @@ impl File {
         self.extents.get(after.checked_sub(1)?).filter(|extent| block < extent.end())
     }
 
-    /// The file as the next round is to have it: what has a place, and the bytes behind. Of a block
-    /// that was filled since, and waits for its place, all but the last byte: more was not to be
-    /// synced, since a sync places whole blocks.
+    /// The file as the next group commit records it: what has a place, and the bytes behind. If a
+    /// block filled up since and waits for its place, all but its last byte is recorded: a sync
+    /// that covers the whole block would have placed it.
     pub(crate) fn view(&self) -> Synced {
         let blocks = self.placed();
         let (size, tail) = match self.waiting.front() {
@@ -222,20 +249,20 @@ impl File {
         Synced { blocks, size, tail: tail.to_vec(), modified: self.modified }
     }
 
-    /// Whether something of it is not durable.
+    /// Whether some of the file is not durable.
     pub(crate) fn is_unsynced(&self) -> bool {
         let durable = self.synced.as_ref().is_some_and(|synced| synced.size == self.size);
         !durable || self.journaled < self.blocks()
     }
 
-    /// The extents up to block `blocks`, from the one on that holds block `from`.
+    /// The extents from the one that holds block `from` up to block `blocks`.
     pub(crate) fn extents_between(&self, from: u32, blocks: u32) -> Vec<Extent> {
         let inside = self.extents.iter().filter(|e| e.end() > from && e.first < blocks);
         inside
             .map(|extent| {
                 let count = extent.blocks.min(blocks - extent.first);
                 let sums = match &extent.sums {
-                    // A hole has none.
+                    // A hole has no checksums.
                     Sums::Here(all) => {
                         Sums::Here(Rc::new(all.iter().take(count as usize).copied().collect()))
                     }
@@ -246,7 +273,7 @@ impl File {
             .collect()
     }
 
-    /// As it is durable, whole.
+    /// The whole file in its durable state.
     pub(crate) fn durable(&self, synced: &Synced) -> FileState {
         FileState {
             size: synced.size,
@@ -257,7 +284,7 @@ impl File {
         }
     }
 
-    /// Something of the extents from `block` on is otherwise than the last round has it.
+    /// Extents from `block` on differ from what the last group commit recorded.
     pub(crate) fn changed_from(&mut self, block: u32) {
         self.journaled = self.journaled.min(block);
     }

@@ -1,8 +1,9 @@
 //! The content of files: appending, reading, truncating; where blocks get their places.
 //!
-//! Content is placed when there is enough of it, or when it is synced, and can be read before.
+//! Content is placed when enough of it is gathered, or when it is synced. It can be read before
+//! that.
 
-use crate::file::{Block, Extent, File, FileId, Sums};
+use crate::file::{Block, Extent, File, FileId, SUMS_INLINE, SYNCED_EXTENT, Sums};
 use crate::format::{EXTENT_MAX, SumsHead, kind};
 use crate::prepared_append::PreparedAppend;
 use crate::store::Store;
@@ -16,19 +17,14 @@ use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId};
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Whole blocks that wait for a place until they are so many: one write.
+/// Whole blocks gather until there are this many, and are placed with one write.
 const GATHER: usize = 64;
-/// Most blocks placed at a time: two files in one zone take turns.
+/// Most blocks placed at a time, so that two files in one zone take turns.
 const PIECE: usize = 256;
-/// Checksums of an extent of so many blocks stay in its entry.
-pub(crate) const SUMS_INLINE: u32 = 16;
-/// An extent that is durable and has so many blocks is not continued: each sync would write all of
-/// its checksums again.
-pub(crate) const SYNCED_EXTENT: u32 = 64;
-/// Blocks of checksums in memory.
+/// Most blocks of checksums kept in memory.
 const SUMS_CACHED: usize = 1024;
 
-/// What was read.
+/// Content that was read.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
     pages: Pages,
@@ -46,12 +42,12 @@ impl Data {
         })
     }
 
-    /// How many.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there are none: the file ends there.
+    /// True if there are none: the read was at the end of the file.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -66,7 +62,7 @@ impl Store {
     /// Bytes of a file.
     ///
     /// # Errors
-    /// `NotFound` if it is neither open nor named (also of the others).
+    /// `NotFound` if the file is neither open nor named; the other functions return it too.
     pub fn size(&self, id: FileId) -> Result<u64> {
         self.with(id, |file| file.size)
     }
@@ -75,7 +71,7 @@ impl Store {
     /// durable.
     ///
     /// # Errors
-    /// `NoSpace` if cleaning makes no more room; then none of the bytes was appended.
+    /// `NoSpace` if cleaning can free nothing; then none of the bytes was appended.
     /// `Io` if the store died.
     pub async fn append(&self, id: FileId, bytes: &[u8]) -> Result<()> {
         self.check_alive()?;
@@ -90,7 +86,7 @@ impl Store {
         self.appended(id, bytes.len(), before).await
     }
 
-    /// Appends what was prepared; false if the file does not end where that begins.
+    /// Appends what was prepared; false if the file's end is not where the preparation assumed it.
     ///
     /// # Errors
     /// As [`Store::append`].
@@ -134,10 +130,10 @@ impl Store {
         Ok(())
     }
 
-    /// Cuts a file off.
+    /// Truncates a file.
     ///
     /// # Errors
-    /// `Invalid` if it is not so long.
+    /// `Invalid` if the file is shorter.
     pub async fn truncate(&self, id: FileId, size: u64) -> Result<()> {
         self.check_alive()?;
         let lock = self.with(id, |file| file.lock.clone())?;
@@ -150,7 +146,7 @@ impl Store {
         if size == now {
             return Ok(());
         }
-        // What stays of the block that is cut becomes the tail.
+        // What stays of the last block becomes the tail.
         let last = (size / PAGE_SIZE as u64) as u32;
         let rest = (size % PAGE_SIZE as u64) as usize;
         let tail = match rest {
@@ -165,7 +161,7 @@ impl Store {
         Ok(())
     }
 
-    /// Cuts a file to `last` whole blocks and what `tail` holds; the next round has that.
+    /// Truncates a file to `last` whole blocks and the tail; the next group commit records that.
     fn cut(&self, id: FileId, last: u32, tail: Page, size: u64) -> Result<()> {
         let lost = self.with(id, |file| cut(file, last, tail, size))?;
         lost.iter().for_each(|extent| self.retire(id, extent));
@@ -174,7 +170,7 @@ impl Store {
         Ok(())
     }
 
-    /// Places what waits, and ends the file's last block; then nothing of it is in memory.
+    /// Places what is gathered and ends the file's last block. Then none of the file is in memory.
     ///
     /// # Errors
     /// As [`Store::append`].
@@ -226,7 +222,7 @@ impl Store {
         self.cut(id, last, tail, size)
     }
 
-    /// Gives all whole blocks of a file a place. The file is locked.
+    /// Gives all whole blocks of a file a place. The caller holds the file's lock.
     pub(crate) async fn place(&self, id: FileId) -> Result<()> {
         loop {
             let (want, waiting) =
@@ -235,7 +231,7 @@ impl Store {
                 return Ok(());
             }
             let zone = self.zone_for(want).await?;
-            // Nothing waits from here on: the zone's room is as it was found.
+            // From here on nothing waits, so the space found in the zone stays.
             let ended = self.with(id, |file| {
                 let count = (self.0.zones.writer.space_left(zone) as usize).min(PIECE);
                 let count = count.min(file.waiting.len()).min(EXTENT_MAX as usize);
@@ -253,7 +249,7 @@ impl Store {
         }
     }
 
-    /// Adds an extent at the end of a file. Answers the first block of the one before, if that has
+    /// Adds an extent at the end of a file. Returns the first block of the previous extent if that
     /// ended and its checksums are to be stored.
     fn extend(&self, file: &mut File, new: Extent) -> Option<u32> {
         let journaled = file.journaled;
@@ -286,7 +282,7 @@ impl Store {
         at.zone(self.0.zones.writer.geometry())
     }
 
-    /// What a zone is open for that takes a file.
+    /// The use of a zone that takes this file.
     pub(crate) fn usage_of(&self, file: &File) -> Use {
         self.0.zones.policy().usage(file.role.kind, file.lifetime)
     }
@@ -295,11 +291,11 @@ impl Store {
         Want { usage: self.usage_of(file), file: Some(id), claim: file.claim() }
     }
 
-    /// A zone with room, which cleaning has to make if need be. Those who wait for it get it in the
-    /// order in which they came.
+    /// A zone with space, which cleaning makes if need be. Writers that wait are served in the
+    /// order of their arrival.
     ///
     /// # Errors
-    /// `NoSpace` if cleaning finds nothing.
+    /// `NoSpace` if cleaning can free nothing.
     pub(crate) async fn zone_for(&self, want: Want) -> Result<ZoneId> {
         let mut place = None;
         let found = self.zone_in_turn(want, &mut place).await;
@@ -358,10 +354,10 @@ impl Store {
         }
     }
 
-    /// Ends a zone for another: what is left of it is not used.
+    /// Finishes a zone before it is full to open another; the rest of it is not used.
     ///
-    /// A zone that was ended looks written to its end. So what is in it is made durable first:
-    /// recovery could not see that it is not.
+    /// A finished zone appears written to its end, so recovery could not see that content is
+    /// missing. Therefore the content is made durable first.
     async fn end_zone(&self, zone: ZoneId) -> Result<()> {
         let writer = &self.0.zones.writer;
         self.0.zones.abandon(zone);
@@ -369,20 +365,20 @@ impl Store {
         self.flush(self.0.zones.pool.snapshot()).await?;
         match writer.finish(zone).await {
             Ok(()) => Ok(()),
-            // A drive that was away may have lost blocks that were not flushed: the store ends, as
-            // after a write that failed so.
+            // A drive that was away may have lost blocks that were not flushed. The store fails, as
+            // after such an error of a write.
             Err(error) => self.give_up_zone(zone, &error).map_err(|error| self.die(&error)),
         }
     }
 
-    /// Writes blocks to a zone that has room for them, and sees to it that they arrive.
+    /// Writes blocks to a zone that has space for them, and watches the write.
     fn put(&self, id: FileId, first: u32, zone: ZoneId, blocks: Vec<Block>) -> Extent {
         let (extent, written) = self.write(id, first, zone, blocks);
         self.watch(id, extent.clone(), written);
         extent
     }
 
-    /// Writes blocks to a zone that has room for them: their extent.
+    /// Writes blocks to a zone that has space for them. Returns their extent.
     pub(crate) fn write(
         &self,
         id: FileId,
@@ -400,7 +396,7 @@ impl Store {
         (Extent { first, blocks, at, sums: Sums::Here(Rc::new(sums)) }, written)
     }
 
-    /// Follows a write of an extent to its end.
+    /// Waits for the write of an extent, and handles its failure.
     fn watch(&self, id: FileId, extent: Extent, written: WriteHandle) {
         let flight = self.begin_flight(id);
         let store = self.clone();
@@ -419,7 +415,7 @@ impl Store {
         });
     }
 
-    /// A write of a file begins; answers its number.
+    /// Begins a write of a file. Returns its number.
     fn begin_flight(&self, id: FileId) -> u64 {
         let flight = self.0.next_flight.get();
         self.0.next_flight.set(flight + 1);
@@ -434,12 +430,13 @@ impl Store {
         self.0.landed.notify_all();
     }
 
-    /// Pages that are on the drive are read there.
+    /// Drops pages that are on the drive now: they are read from there.
     fn forget_pages(&self, id: FileId, extent: &Extent) {
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id) else { return };
         for block in extent.first..extent.end() {
-            // Unless the block got another place meanwhile, which is on its way.
+            // If the block got another place meanwhile, its page is still needed: that write is
+            // under way.
             let geometry = self.0.zones.writer.geometry();
             let here = file.extent_of(block).filter(|now| !now.is_hole()).is_some_and(|now| {
                 now.at.plus(block - now.first) == extent.at.plus(block - extent.first)
@@ -497,13 +494,13 @@ impl Store {
         Ok(())
     }
 
-    /// A block of checksums could not be written: they are in the entry again.
+    /// The block of checksums could not be written: they go back into the entry.
     fn unstore_sums(&self, id: FileId, first: u32, place: BlockAddr, sums: &Rc<Vec<u32>>) {
         self.0.moves.set(self.0.moves.get() + 1);
         let mut files = self.0.files.borrow_mut();
         let Some(file) = files.get_mut(&id) else { return };
         let found = file.extents.iter_mut().find(|e| e.sums == Sums::At(place));
-        // Else the extent has gone, and the block with it.
+        // Otherwise the extent is gone, and its block of checksums with it.
         if let Some(extent) = found {
             let kept = sums.iter().take(extent.blocks as usize).copied().collect();
             extent.sums = Sums::Here(Rc::new(kept));
@@ -521,7 +518,7 @@ impl Store {
         cache.insert(at, sums);
     }
 
-    /// Blocks of an extent are to count no more once the next round is durable.
+    /// Blocks of an extent stop counting once the next group commit is durable.
     pub(crate) fn retire(&self, id: FileId, extent: &Extent) {
         if extent.is_hole() {
             return;
@@ -534,7 +531,7 @@ impl Store {
         }
     }
 
-    /// Reads a file; less than `len` bytes at its end.
+    /// Reads from a file; returns less than `len` bytes at its end.
     ///
     /// # Errors
     /// `Corrupt` if a block is not what was written, `Io` if the drive does not give it; either
@@ -558,7 +555,7 @@ impl Store {
         Ok(Data { pages, skip: (offset % PAGE_SIZE as u64) as usize, len })
     }
 
-    /// Some blocks from `block` on, at least one.
+    /// At least one block, from `block` on.
     async fn read_run(&self, id: FileId, block: u32, end: u32) -> Result<Pages> {
         let (pin, extent, count) = {
             let files = self.0.files.borrow();
@@ -587,7 +584,7 @@ impl Store {
         })
     }
 
-    /// Blocks of an extent from the drive, held against their checksums.
+    /// Reads blocks of an extent from the drive and checks their checksums.
     pub(crate) async fn read_checked(
         &self,
         id: FileId,
@@ -649,7 +646,7 @@ impl Store {
     }
 }
 
-/// Cuts a file to `last` whole blocks and what `tail` holds. Answers the blocks it lost.
+/// Truncates a file to `last` whole blocks and the tail. Returns the extents it lost.
 fn cut(file: &mut File, last: u32, tail: Page, size: u64) -> Vec<Extent> {
     let placed = file.placed();
     file.waiting.truncate(last.saturating_sub(placed) as usize);
@@ -662,7 +659,7 @@ fn cut(file: &mut File, last: u32, tail: Page, size: u64) -> Vec<Extent> {
             continue;
         }
         let rest = extent.blocks - kept;
-        // Its checksums keep their block: that counts as long as the extent.
+        // The block of checksums is kept: it is valid as long as the extent.
         let at = if extent.is_hole() { BlockAddr::HOLE } else { extent.at.plus(kept) };
         let gone = Extent { first: last, blocks: rest, at, sums: nothing() };
         extent.blocks = kept;

@@ -1,9 +1,9 @@
-//! What kind a file is, by its name as RocksDB gives it.
+//! The kind of a file, derived from the name that RocksDB gives it.
 //!
-//! From the name follow a file's claim to the last zones and, of a blob file, its number and column
-//! family.
+//! The name also decides a file's claim to the last zones and, for a blob file, its number and
+//! column family.
 
-/// What a file is, by its name.
+/// What a file is, judged by its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileKind {
     /// `NNNNNN.blob`: values.
@@ -12,19 +12,19 @@ pub enum FileKind {
     Table,
     /// `NNNNNN.log`: a write-ahead log.
     Wal,
-    /// `MANIFEST-NNNNNN`, `CURRENT`: what a database is made of.
+    /// `MANIFEST-NNNNNN`, `CURRENT` and their like: the database's own state.
     Manifest,
-    /// Something else.
+    /// Anything else.
     #[default]
     Other,
 }
 
 impl FileKind {
-    /// All of them, in the order of their discriminants.
+    /// All kinds, in the order of their discriminants.
     pub const ALL: [FileKind; 5] =
         [FileKind::Blob, FileKind::Table, FileKind::Wal, FileKind::Manifest, FileKind::Other];
 
-    /// Of the file with this path.
+    /// The kind of the file with this path.
     pub fn of(path: &str) -> FileKind {
         let name = path.rsplit('/').next().unwrap_or(path);
         match name.rsplit_once('.') {
@@ -36,54 +36,54 @@ impl FileKind {
         }
     }
 
-    /// One word.
+    /// Its name, one word.
     pub fn name(self) -> &'static str {
         ["blob", "table", "wal", "manifest", "other"][self as usize]
     }
 }
 
-/// A column family of a database: blob files of one are collected apart from those of others.
+/// A column family of a database. Its blob files are collected apart from those of other families.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Family {
     /// The directory of the database.
     pub directory: String,
-    /// The column family's name; empty if nobody said.
+    /// The column family's name; empty if it was never stated.
     pub name: String,
 }
 
-/// Who may have the last zones, least first: each has what is kept for it, and for those before
-/// it.
+/// Claims to the last zones, weakest first. Each may use its own reserve and the reserves of the
+/// claims before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claim {
-    /// Logs, files of users.
+    /// Logs, and files of users.
     #[default]
     Others,
-    /// Output of a compaction: what it takes the place of is removed after it.
+    /// Output of a compaction: the files it replaces are removed after it.
     Compaction,
-    /// Output of a flush: it takes the place of a log.
+    /// Output of a flush, which replaces a log.
     Flush,
-    /// What a database is made of: without it nothing that is removed can be written down.
+    /// The database's own state: without it RocksDB cannot record what it removes.
     Catalog,
 }
 
 impl Claim {
-    /// How many there are.
+    /// The number of claims.
     pub(crate) const COUNT: usize = 4;
 
-    /// Of the file with this name.
+    /// The claim of the file with this name.
     fn of(name: &str, kind: FileKind) -> Claim {
         let small = name.starts_with("OPTIONS-") || name == "IDENTITY" || name.ends_with(".dbtmp");
         if kind == FileKind::Manifest || small { Claim::Catalog } else { Claim::Others }
     }
 }
 
-/// What is known of a file besides its content.
+/// What is known of a file apart from its content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Role {
     pub(crate) kind: FileKind,
-    /// By its name.
+    /// The claim that follows from its name.
     pub(crate) claim: Claim,
-    /// Of a blob file: its number, which grows with each that is made.
+    /// The number of a blob file; it grows with each that is made.
     pub(crate) number: Option<u64>,
     pub(crate) family: Family,
 }

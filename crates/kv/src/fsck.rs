@@ -1,17 +1,17 @@
-//! Checking a store without writing to its drive: what its ring says, and whether that is so.
+//! Checks a store without writing to its drive: whether the ring is sound, and its claims are true.
 //!
-//! Goes on where opening a store would stop, as far as what was found still means something. What a
-//! crash leaves is no problem: the next opening puts it in order. It is noted.
+//! The check goes on where opening a store would stop, as long as what was found can be
+//! interpreted. What a crash leaves is a note and no problem: the next opening repairs it.
 //!
 //! Invariants
-//! - The drive gets nothing but reads and questions for its zones.
-//! - No block is read as content twice, whatever the ring says: the time it takes has a limit.
+//! - The drive gets only reads and zone reports.
+//! - No block is read as content twice, whatever the ring says: the check takes bounded time.
 
 use crate::entries::FileState;
 use crate::file::{Extent, FileId, Sums};
 use crate::format::{PATH_MAX, kind};
-use crate::inspect::{PIECE, identify, name_of, places, read_sums, wrong_content};
-use crate::namespace::Node;
+use crate::inspect::{PIECE, identify, name_of, read_sums, wrong_content};
+use crate::namespace::paths::Node;
 use crate::recovery::{Replay, is_written};
 use crate::ring_scan::{
     Superblock, find_ring, may_be_newer, none_found, offline_beginning, superblock_of,
@@ -27,15 +27,15 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
-/// Problems that are kept; those beyond are counted.
+/// Most problems that are kept; the others are only counted.
 const KEPT: usize = 1000;
 
-/// What is to be checked.
+/// What to check.
 #[derive(Clone)]
 pub struct CheckOptions {
-    /// Read all content, and hold it against its checksums.
+    /// Read all content and verify its checksums.
     pub content: bool,
-    /// Called now and then with the bytes of content that were read, and how many there are.
+    /// Called from time to time with the bytes of content read so far and their total.
     pub progress: Rc<dyn Fn(u64, u64)>,
 }
 
@@ -45,16 +45,16 @@ impl Default for CheckOptions {
     }
 }
 
-/// Something that is not as it must be.
+/// A violation of the format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problem {
-    /// What it is a problem of: `ring`, `name`, `file`, `extent`, `checksums` or `content`.
+    /// The structure concerned: `ring`, `name`, `file`, `extent`, `checksums` or `content`.
     pub structure: &'static str,
     /// A path of the file, or its number.
     pub file: Option<String>,
     /// The block of the file, or the first of several.
     pub block: Option<u32>,
-    /// Where it is on the drive: zone and offset in it, in blocks of 4 KiB.
+    /// The place on the drive: zone and offset in it, in blocks of 4 KiB.
     pub place: Option<(u32, u32)>,
     /// What is wrong.
     pub what: String,
@@ -78,14 +78,14 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What was looked at.
+/// How much was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Records of the half of the ring that counts.
     pub records: u64,
     /// Names of files.
     pub names: u64,
-    /// Directories, the root left out.
+    /// Directories, without the root.
     pub directories: u64,
     /// Files.
     pub files: u64,
@@ -93,9 +93,9 @@ pub struct Checked {
     pub extents: u64,
     /// Blocks of content.
     pub blocks: u64,
-    /// Of these, blocks that are as their checksums say.
+    /// Of these, blocks that match their checksums.
     pub verified: u64,
-    /// Blocks of checksums that are as they must be.
+    /// Blocks of checksums that are intact.
     pub sums: u64,
 }
 
@@ -106,24 +106,24 @@ pub struct CheckReport {
     pub uuid: Uuid,
     /// Its label.
     pub label: String,
-    /// What is wrong.
+    /// The problems.
     pub problems: Vec<Problem>,
-    /// Problems beyond those.
+    /// How many problems there are beyond those.
     pub more: u64,
-    /// What is not wrong, and worth knowing.
+    /// Observations that are no problems.
     pub notes: Vec<String>,
-    /// What was looked at.
+    /// How much was checked.
     pub checked: Checked,
 }
 
 impl CheckReport {
-    /// True if nothing is wrong.
+    /// True if there are no problems.
     pub fn is_ok(&self) -> bool {
         self.problems.is_empty()
     }
 }
 
-/// What a half of the ring says, as far as it can be followed.
+/// The content of a half of the ring, as far as it can be followed.
 struct Half {
     superblock: Superblock,
     header: RecordHeader,
@@ -132,7 +132,7 @@ struct Half {
     broken: bool,
 }
 
-/// Part of a drive: a zone, the first block of it, how many, and of which extent of which file.
+/// A run of blocks: zone, first block, number of blocks, and the file and extent that name it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Taken {
     at: u32,
@@ -153,8 +153,8 @@ struct Check<'a> {
 /// Checks the store on a drive.
 ///
 /// # Errors
-/// `WrongFormat` if there is none, or one that this program does not know; `Io` if the drive does
-/// not say how its zones are. Everything else is in the report.
+/// `WrongFormat` if there is no store, or one that this program does not know; `Io` if the drive
+/// does not report its zones. Everything else is in the report.
 pub async fn check(device: &dyn ZonedDevice, options: &CheckOptions) -> Result<CheckReport> {
     BlockAddr::check(device.geometry()).map_err(|error| error.at(device.name()))?;
     let reports = survey::reports(device)?;
@@ -267,7 +267,7 @@ impl Check<'_> {
         Ok(None)
     }
 
-    /// Notes zones of the ring that hold something and are of no half that was found.
+    /// Notes zones of the ring that hold data and belong to no half that was found.
     fn without_superblock(&mut self, ring: RingZones, halves: &[(u64, Superblock)]) {
         for zone in ring.zones() {
             let known = |(_, half): &(u64, Superblock)| {
@@ -294,7 +294,7 @@ impl Check<'_> {
             let Some(half) = half.as_mut().filter(|half| !half.broken) else { break };
             if at < end && !ended && at > 0 {
                 match self.filled(zone, at).await {
-                    // The zone was ended before it was full, or is read-only.
+                    // The zone was finished before it was full, or is read-only.
                     None => break,
                     Some(true) => continue,
                     Some(false) => {}
@@ -311,8 +311,8 @@ impl Check<'_> {
         Ok(half)
     }
 
-    /// Follows the records of a zone. Answers how far it came, and whether what comes there is a
-    /// record that does not belong there.
+    /// Follows the records of a zone. Returns where they end, and whether a record that does not
+    /// belong there follows.
     async fn zone_of_half(&mut self, zone: ZoneId, half: &mut Option<Half>) -> Result<(u32, bool)> {
         let (mut at, mut ended) = (0, false);
         let mut wrong = None;
@@ -367,8 +367,8 @@ impl Check<'_> {
         Some(pages.first()?.bytes().to_vec())
     }
 
-    /// Whether a block of a zone holds the zeros that fill it up. `None` if the drive is sure that
-    /// it was never written.
+    /// Whether a block of a zone holds the zeros that pad the zone. `None` if the drive says that
+    /// the block was never written.
     async fn filled(&self, zone: ZoneId, offset: u32) -> Option<bool> {
         let at = BlockAddr::new(self.device.geometry(), zone, offset);
         match read_blocks(self.device, QueueId(0), at, 1, &self.pages).await {
@@ -377,9 +377,9 @@ impl Check<'_> {
         }
     }
 
-    /// The records of a half end at a block that holds something else. A crash leaves that, if it
-    /// was the last round; if whole records of the same turn come behind it in the zone, or some of
-    /// a later round in another one, something durable is damaged.
+    /// Judges where the records of a half end, at a block that holds something else. A crash leaves
+    /// such an end in the last group commit. Something durable is damaged if whole records of the
+    /// same turn follow in the zone, or records of a later group commit in another zone.
     async fn behind_the_end(&mut self, zone: ZoneId, end: u32, half: &mut Half, zones: &[ZoneId]) {
         let (last, round) = (half.replay.record, half.replay.round);
         let mut lost = 0u64;
@@ -408,7 +408,7 @@ impl Check<'_> {
                 last + 1
             );
             self.of_ring(Some((zone.0, end)), what);
-            // A snapshot that is not whole says nothing of what is missing.
+            // An incomplete snapshot does not tell what is missing.
             half.broken = !half.replay.whole;
         } else {
             self.note(format!(
@@ -428,7 +428,7 @@ impl Check<'_> {
         }
     }
 
-    /// Paths are such as the store makes, in directories that are there.
+    /// Paths have the form that the store gives them, and their directories exist.
     fn names(&mut self, replay: &Replay) {
         for (path, node) in &replay.nodes {
             let wrong = |what: String| Problem {
@@ -463,7 +463,7 @@ impl Check<'_> {
         self.report.checked.files = named.collect::<BTreeSet<FileId>>().len() as u64;
     }
 
-    /// Extents lie where they can, share nothing, and hold what was written.
+    /// Extents lie where they may, do not overlap, and hold what was written.
     async fn files(&mut self, replay: &Replay, ring: RingZones) {
         let mut taken = Vec::new();
         for (id, state) in &replay.files {
@@ -471,7 +471,7 @@ impl Check<'_> {
             for (index, extent) in state.extents.iter().enumerate() {
                 match self.misplaced(extent, ring) {
                     None => {
-                        let each = places(extent).enumerate().map(|(part, (at, blocks))| {
+                        let each = extent.places().enumerate().map(|(part, (at, blocks))| {
                             let sums = part > 0;
                             Taken { at: at.0, blocks, file: *id, extent: index, sums }
                         });
@@ -503,10 +503,10 @@ impl Check<'_> {
         }
     }
 
-    /// Why an extent cannot lie where it is said to, and where that is, if it is on the drive.
+    /// Why an extent cannot lie where its entry says, and where that is if it is on the drive.
     fn misplaced(&self, extent: &Extent, ring: RingZones) -> Option<(Option<(u32, u32)>, String)> {
         let geometry = self.device.geometry();
-        for (part, (at, blocks)) in places(extent).enumerate() {
+        for (part, (at, blocks)) in extent.places().enumerate() {
             let of = if part > 0 { "their checksums are" } else { "they are" };
             let Some((zone, offset)) = at.locate(geometry) else {
                 return Some((None, format!("{of} said to be at {at}, beyond the drive's end")));
@@ -534,7 +534,7 @@ impl Check<'_> {
         Some((Some((zone.0, offset)), what))
     }
 
-    /// Tells of blocks that are of two files. Answers the extents that have their blocks alone.
+    /// Reports blocks that belong to two extents. Returns the extents without such blocks.
     fn overlaps(&mut self, replay: &Replay, mut taken: Vec<Taken>) -> Vec<(FileId, usize)> {
         taken.sort();
         let geometry = self.device.geometry();
@@ -565,7 +565,7 @@ impl Check<'_> {
         alone.filter(|extent| !shared.contains(extent)).collect()
     }
 
-    /// Holds an extent's blocks against their checksums.
+    /// Verifies the checksums of an extent's blocks.
     async fn extent(&mut self, replay: &Replay, id: FileId, extent: &Extent) {
         let sums = match &extent.sums {
             Sums::Here(sums) => sums.to_vec(),
@@ -617,7 +617,7 @@ impl Check<'_> {
         let at = extent.at.plus(inside);
         let all = read_blocks(self.device, QueueId(0), at, count, &self.pages).await.ok();
         for block in inside..inside + count {
-            // Where not all could be read, each is read alone.
+            // If the blocks could not be read together, each is read by a command of its own.
             let alone = match &all {
                 Some(_) => None,
                 None => {

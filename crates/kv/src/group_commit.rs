@@ -1,16 +1,17 @@
 //! Group commit: one record and one flush make names and files durable for all callers who wait.
 //!
-//! A group commit has a number, its *round*. It is one record or more of the ring, sent beside the
-//! content that the record names, and one flush. The next one begins when it is durable. So only
-//! the last round on a drive may name content that is not there, and it was never promised then.
+//! A group commit has a number, its *round*. It consists of one or more records of the ring, sent
+//! together with the content that they name, and of one flush. The next group commit begins when
+//! the flush has returned. So only the last one on a drive may name content that is missing, and no
+//! caller was told that this one is durable.
 //!
-//! When the ring's half is full, or a zone of it fails, the round is a turn: a snapshot of
-//! everything in another half, sent when the content is durable.
+//! When the half of the ring is full, or a zone of it fails, the group commit is a turn: a snapshot
+//! of everything in another half, sent once the content is durable.
 
 use crate::entries::{Bodies, Entry, FileState};
 use crate::file::{File, FileId, Synced};
 use crate::format::{INCOMPAT_HOLES, INCOMPAT_ROLES, SuperblockBody, flag, kind};
-use crate::namespace::Node;
+use crate::namespace::paths::Node;
 use crate::store::{Inner, Store};
 use furrow_log::budget::Class;
 use furrow_log::pool::{DurableSnapshot, Snapshot};
@@ -21,13 +22,13 @@ use furrow_policy::StoreDefect;
 use furrow_rt::Notify;
 use furrow_zone::{Error, Result, ZoneId};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::IntoBytes;
 
-/// Most bytes of the entries of a record, unless one entry is longer.
+/// Most bytes of entries in a record, unless a single entry is longer.
 pub(crate) const RECORD_BYTES: usize = 128 << 10;
 
-/// One round, and who waits for it.
+/// One group commit, and the callers that wait for it.
 #[derive(Default)]
 pub(crate) struct CommitGroup {
     files: RefCell<BTreeSet<FileId>>,
@@ -36,10 +37,10 @@ pub(crate) struct CommitGroup {
 }
 
 impl Store {
-    /// Makes a file durable as it is now, and all names.
+    /// Makes a file durable in its present state, and all names.
     ///
     /// # Errors
-    /// As [`Store::append`]; `Io` if the drive does not take it: the store is dead then.
+    /// As [`Store::append`]; `Io` if a write or the flush fails: then the store has failed.
     pub async fn sync(&self, id: FileId) -> Result<()> {
         self.check_alive()?;
         self.count(|counters| counters.syncs += 1);
@@ -61,7 +62,7 @@ impl Store {
         if told && !inner.committing.get() {
             return Ok(());
         }
-        if self.has(StoreDefect::EarlyNames) {
+        if self.has(StoreDefect::EarlyNamesAck) {
             return Ok(());
         }
         self.join_group_commit(None).await
@@ -78,7 +79,7 @@ impl Store {
             files.iter().filter(|(_, file)| unsynced(file)).map(|(id, _)| *id).collect()
         };
         for id in ids {
-            // It may have been removed meanwhile.
+            // The file may have been removed meanwhile.
             let Ok(lock) = self.with(id, |file| file.lock.clone()) else { continue };
             let one = lock.acquire(1).await;
             if self.with(id, |file| file.names).is_ok_and(|names| names > 0) {
@@ -90,7 +91,7 @@ impl Store {
         self.join_group_commit(None).await
     }
 
-    /// Makes all names and all files durable, and ends.
+    /// Makes all names and all files durable, and stops the store.
     ///
     /// # Errors
     /// As [`Store::sync`].
@@ -99,10 +100,10 @@ impl Store {
         self.0.stopping.set(true);
         self.0.zones.wanted.notify_all();
         self.0.zones.writer.over().await;
-        // What goes on in the background finds this when it comes to the drive.
+        // Background tasks get this error when they next use the drive.
         let message = "the store was stopped";
         self.die(&furrow_zone::Error::new(furrow_zone::ErrorKind::Io, message));
-        // A round under way ends before the drive is let go.
+        // A group commit under way ends before the drive is released.
         loop {
             let over = self.0.landed.wait();
             if !self.0.committing.get() {
@@ -115,7 +116,7 @@ impl Store {
         Ok(())
     }
 
-    /// Has names and removals made durable in a while.
+    /// Makes names and removals durable after the commit interval.
     pub(crate) fn plan_commit(&self) {
         if self.0.commit_planned.replace(true) {
             return;
@@ -125,13 +126,13 @@ impl Store {
             store.0.rt.sleep(store.0.options.commit_interval).await;
             store.0.commit_planned.set(false);
             if store.check_alive().is_ok() {
-                // Whoever waits for something is told by the store's death.
+                // The error is not lost: the store has failed, and every caller is told so.
                 let _ = store.join_group_commit(None).await;
             }
         });
     }
 
-    /// Waits for the next round, which has the file in it.
+    /// Waits for the next group commit, which includes the file.
     pub(crate) async fn join_group_commit(&self, id: Option<FileId>) -> Result<()> {
         self.check_alive()?;
         let round = self.0.next_round.borrow_mut().get_or_insert_default().clone();
@@ -154,8 +155,9 @@ impl Store {
         inner.round.set(number);
         inner.retiring.borrow_mut().append(&mut inner.retired.borrow_mut());
         let snapshot = inner.zones.pool.snapshot();
-        if self.has(StoreDefect::EarlyReset) {
-            // Of the round before: this one is not written yet.
+        self.note_empty_zones(&snapshot);
+        if self.has(StoreDefect::EarlyRelease) {
+            // The proof is of the commit before: this one is not written yet.
             let before = inner.zones.pool.durable();
             before.map_or(Ok(()), |before| self.apply_commit(&before, Vec::new()))?;
         }
@@ -185,7 +187,7 @@ impl Store {
                 break;
             }
             told = true;
-            if !self.has(StoreDefect::EarlySync) {
+            if !self.has(StoreDefect::EarlyAck) {
                 self.landed(mark, Some(&wanted)).await?;
             }
             if inner.moves.get() == moves {
@@ -197,17 +199,41 @@ impl Store {
         Ok(())
     }
 
+    /// Notes with a snapshot which zones hold nothing that counts in it, because the group commit
+    /// retires all that is valid there. Candidates are zones that it retires blocks of, and zones
+    /// that filled since the last commit.
+    fn note_empty_zones(&self, snapshot: &Snapshot) {
+        let zones = &self.0.zones;
+        let filled = zones.untold().into_iter().map(|zone| (zone, 0));
+        let mut retiring: BTreeMap<ZoneId, u32> = filled.collect();
+        for (zone, _, blocks) in &*self.0.retiring.borrow() {
+            *retiring.entry(*zone).or_default() += blocks;
+        }
+        let forged = self.has(StoreDefect::EarlyRelease) || self.has(StoreDefect::SkippedFlush);
+        let forged = zones.pool.durable().filter(|_| forged);
+        for (zone, blocks) in retiring {
+            let Some(id) = zones.pool.owner(zone).filter(|_| zones.valid(zone) == blocks) else {
+                continue;
+            };
+            match &forged {
+                Some(before) => before.note_empty(id),
+                None => snapshot.note_empty(id),
+            }
+        }
+    }
+
     pub(crate) async fn flush(&self, snapshot: Snapshot) -> Result<DurableSnapshot> {
         if self.has(StoreDefect::SkippedFlush)
             && let Some(before) = self.0.zones.pool.durable()
         {
             return Ok(before);
         }
-        // What a drive lost that failed a flush is unknown: nothing can be made durable any more.
+        // After a failed flush it is unknown what the drive lost: nothing can be made durable any
+        // more.
         snapshot.flushed().await.map_err(|error| self.die(&error))
     }
 
-    /// Adds an entry of each file as it is now; answers what they say.
+    /// Adds an entry for each file in its present state. Returns those states.
     fn view(
         &self,
         wanted: &BTreeSet<FileId>,
@@ -242,11 +268,11 @@ impl Store {
         views
     }
 
-    /// Whether the ring takes these records before it has to turn.
+    /// Whether the records fit into the half of the ring.
     fn fits(&self, bodies: &[Vec<u8>]) -> bool {
         let forgotten = self.0.forgotten.borrow();
         if forgotten.wanted && !forgotten.told {
-            // The superblock is to say that there are holes.
+            // The superblock has to say that there are holes, so the ring turns.
             return false;
         }
         let ring = self.0.ring.borrow();
@@ -281,7 +307,7 @@ impl Store {
         Ok(())
     }
 
-    /// Waits until no write that began before `mark` is under way, of these files or of all.
+    /// Waits until no write of these files, or of any file, that began before `mark` is under way.
     async fn landed(&self, mark: u64, wanted: Option<&BTreeSet<FileId>>) -> Result<()> {
         loop {
             let landed = self.0.landed.wait();
@@ -298,11 +324,11 @@ impl Store {
         }
     }
 
-    /// The ring's half is ended, because a zone of it failed. `counts`: what is durable is there.
+    /// Ends the half of the ring because a zone of it failed. `counts`: the durable state is in it.
     ///
     /// # Errors
-    /// The error of the write, if it is not a zone of the ring that failed, of a drive that
-    /// answers; or that of the drive, if it does not let the zone end.
+    /// The error of the write, unless a zone of the ring failed and the drive still answers; the
+    /// error of the drive if it cannot finish the zone.
     async fn end_half(&self, error: &Error, counts: bool) -> Result<()> {
         let writer = &self.0.zones.writer;
         let failed = |failure: Failure| failure.of_zone && self.0.ring_zones.has(failure.zone);
@@ -319,7 +345,7 @@ impl Store {
         Ok(())
     }
 
-    /// Goes on in another half of the ring, with a snapshot.
+    /// Continues in another half of the ring, which begins with a snapshot.
     async fn turn(
         &self,
         number: u64,
@@ -329,8 +355,8 @@ impl Store {
         let inner = &*self.0;
         let (bodies, views) = loop {
             let (moves, mark) = (inner.moves.get(), inner.next_flight.get());
-            // What was synced of a file that was truncated since is no more: it counts as it is
-            // now.
+            // A file that was truncated since its sync no longer has what was synced: it is
+            // recorded in its present state.
             wanted.append(&mut inner.must_commit.borrow_mut());
             let views = self.view(wanted, &mut Bodies::new(RECORD_BYTES), views.clone());
             inner.names.borrow_mut().changes.clear();
@@ -347,10 +373,13 @@ impl Store {
         Ok(views)
     }
 
-    /// Writes superblock and snapshot to a half of the ring that begins, and empties the others
-    /// when they are durable. Where a zone fails, to another.
+    /// Writes superblock and snapshot to a new half of the ring, and empties the old halves when
+    /// that is durable. If a zone fails, it tries another half.
     pub(crate) async fn begin_half(&self, bodies: Vec<Vec<u8>>) -> Result<DurableSnapshot> {
-        let snapshot = self.0.zones.pool.snapshot();
+        let zones = &self.0.zones;
+        let snapshot = zones.pool.snapshot();
+        let empty = zones.full_zones().into_iter().filter(|zone| zones.valid(*zone) == 0);
+        empty.filter_map(|zone| zones.pool.owner(zone)).for_each(|id| snapshot.note_empty(id));
         let holes = loop {
             match self.write_half(&bodies).await {
                 Ok(holes) => break holes,
@@ -363,7 +392,7 @@ impl Store {
         Ok(durable)
     }
 
-    /// Empties what earlier halves of the ring had.
+    /// Empties the zones of earlier halves of the ring.
     async fn empty_old(&self, durable: &DurableSnapshot) -> Result<()> {
         let inner = &*self.0;
         let zones = &inner.zones;
@@ -375,12 +404,12 @@ impl Store {
         Ok(())
     }
 
-    /// Answers whether the superblock says that there are holes.
+    /// Returns whether the superblock announces holes.
     async fn write_half(&self, bodies: &[Vec<u8>]) -> Result<bool> {
         let inner = &*self.0;
         let permit = inner.zones.budget.acquire(Class::Metadata, 1).await;
         inner.ring.borrow_mut().turn(Some(permit))?;
-        if self.has(StoreDefect::EarlyEmpty) {
+        if self.has(StoreDefect::EarlyRingReset) {
             let before = inner.zones.pool.snapshot().flushed().await?;
             self.empty_old(&before).await?;
         }
@@ -392,12 +421,12 @@ impl Store {
         Ok(holes)
     }
 
-    /// The round is durable: what it says counts, what it took the place of does not any more.
+    /// The group commit is durable: its state counts, and the blocks it retired do not any more.
     fn apply_commit(&self, durable: &DurableSnapshot, views: Vec<(FileId, Synced)>) -> Result<()> {
         let inner = &*self.0;
         self.count(|counters| counters.rounds += 1);
         for (id, view) in views {
-            // One that is gone has nothing to be told.
+            // A file may be gone meanwhile.
             let _ = self.with(id, |file| file.synced = Some(view));
         }
         let mut touched = BTreeSet::new();
@@ -412,7 +441,7 @@ impl Store {
         Ok(())
     }
 
-    /// Resets a zone if nothing in it counts.
+    /// Resets a zone in the background if no block in it is valid.
     pub(crate) fn release_later(&self, zone: ZoneId, durable: &DurableSnapshot) {
         if self.0.zones.valid(zone) > 0 {
             return;
@@ -426,7 +455,7 @@ impl Store {
     }
 }
 
-/// Runs rounds, one after the other, until nobody waits for one.
+/// Runs group commits until no caller waits for one.
 async fn run_group_commits(store: Store) {
     loop {
         let Some(round) = store.0.next_round.borrow_mut().take() else { break };
@@ -445,7 +474,7 @@ async fn run_group_commits(store: Store) {
 }
 
 impl Inner {
-    /// The superblock of the half that is written, and what each zone of the ring is.
+    /// The superblock of the half that is written, with the role of each zone of the ring.
     fn superblock(&self) -> Vec<u8> {
         let geometry = self.zones.writer.geometry();
         let mut label = [0; 64];
@@ -472,7 +501,7 @@ impl Inner {
         Entry::Zone { zone, youngest: self.zones.youngest_in(zone) }
     }
 
-    /// All names, and all files: those in `views` as they say, the others as they are durable.
+    /// All names and all files: files in `views` in that state, the others in their durable state.
     pub(crate) fn snapshot(&self, views: &[(FileId, Synced)], number: u64) -> Vec<Vec<u8>> {
         let mut bodies = Bodies::new(RECORD_BYTES);
         let (names, files) = (self.names.borrow(), self.files.borrow());

@@ -1,22 +1,21 @@
-//! A store as it is on its drive, looked at without writing to it.
+//! A view of a store on its drive that writes nothing.
 //!
 //! [`Snapshot::open`] does in memory what opening a store does on the drive: it reads the ring, and
-//! takes back what the last round says of content that is not there. So it shows what a store would
-//! be that is opened now, and can be used on a drive that may only be read.
+//! rolls back what the last group commit says of missing content. So it shows what an opened store
+//! would hold, and works on a read-only drive.
 //!
-//! Invariant: the drive gets nothing but reads and questions for its zones.
+//! Invariant: the drive gets only reads and zone reports.
 
-use crate::cleaning::garbage_left;
 use crate::entries::FileState;
 use crate::file::{Extent, FileId, Lifetime, Sums};
 use crate::file_kind::{Claim, FileKind};
 use crate::format::{SumsHead, kind};
-use crate::namespace::Node;
+use crate::namespace::paths::{Node, clean};
 use crate::recovery::steps::Reading;
 use crate::recovery::{Opened, Replay};
 use crate::ring_scan::MAY_BEGIN;
 use crate::space::{Space, sums_to_come, without_sums};
-use crate::zone_allocator::{kept_for_flushes, kept_from};
+use crate::zone_allocator::{garbage_left, kept_for_flushes, kept_from};
 use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
 use furrow_log::record::{self, Expect, Uuid, crc32c};
 use furrow_log::ring::RingZones;
@@ -32,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// Most blocks that are read with one command.
+/// Most blocks that one command reads.
 pub(crate) const PIECE: u32 = 256;
 
 /// What is known of a file.
@@ -46,9 +45,9 @@ pub struct FileInfo {
     pub modified: i64,
     /// How long it is expected to live.
     pub lifetime: Lifetime,
-    /// Runs of blocks that it has.
+    /// Its number of extents.
     pub extents: u32,
-    /// Blocks of the drive that it takes, those of checksums included.
+    /// Blocks that it takes on the drive, including blocks of checksums.
     pub blocks: u64,
     /// Paths that name it.
     pub names: u32,
@@ -59,11 +58,11 @@ pub struct FileInfo {
 pub enum ZoneUse {
     /// Conventional: not used.
     Conventional,
-    /// Of the record ring.
+    /// Belongs to the record ring.
     Ring,
     /// Empty.
     Free,
-    /// Written in part, and still active.
+    /// Partly written, and still active.
     Open,
     /// Written to its end, or finished.
     Full,
@@ -71,39 +70,39 @@ pub enum ZoneUse {
     Failed,
 }
 
-/// What is in a zone.
+/// The content of a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneInfo {
-    /// Which.
+    /// Its number.
     pub zone: ZoneId,
-    /// What for.
+    /// Its use.
     pub usage: ZoneUse,
-    /// The drive counts it as active.
+    /// Whether the drive counts it as active.
     pub active: bool,
     /// Blocks that were written.
     pub written: u32,
-    /// Blocks that count.
+    /// Valid blocks.
     pub valid: u32,
-    /// Of these, blocks of each file.
+    /// Valid blocks by file.
     pub files: BTreeMap<FileId, u32>,
 }
 
-/// A store as it is on its drive.
+/// A store on its drive, read once.
 pub struct Snapshot {
     device: Rc<dyn ZonedDevice>,
     pages: Pool,
     reports: Vec<ZoneReport>,
     found: Opened,
     names: BTreeMap<FileId, u32>,
-    /// The block of checksums that was read last.
+    /// The block of checksums read last.
     sums: RefCell<Option<(BlockAddr, Rc<Vec<u32>>)>>,
 }
 
 impl Snapshot {
-    /// Reads what a store says of itself.
+    /// Reads the store's metadata.
     ///
     /// # Errors
-    /// Those of [`crate::Store::open`], but for those of writing.
+    /// As [`crate::Store::open`], except errors of writing.
     pub async fn open(device: Rc<dyn ZonedDevice>) -> Result<Snapshot> {
         let pages = Pool::new(2 * PIECE as usize);
         let reading = Reading::all(device.clone(), pages.clone(), StoreVariant::default()).await?;
@@ -132,7 +131,7 @@ impl Snapshot {
         self.found.turn
     }
 
-    /// The last round that is durable.
+    /// The last durable group commit.
     pub fn round(&self) -> u64 {
         self.found.replay.round
     }
@@ -147,7 +146,7 @@ impl Snapshot {
         (self.found.ring, &self.found.half)
     }
 
-    /// Bytes of a half of the ring, and how many of the half that counts were written.
+    /// Bytes of a half of the ring, and how many bytes of the present half are written.
     pub fn ring(&self) -> (u64, u64) {
         let geometry = self.device.geometry();
         let zones = self.found.half.iter();
@@ -161,7 +160,7 @@ impl Snapshot {
         &self.reports[zone.0 as usize]
     }
 
-    /// Its room.
+    /// Its space.
     pub fn space(&self) -> Space {
         let geometry = self.device.geometry();
         let content = &self.reports[self.found.ring.end() as usize..];
@@ -181,7 +180,7 @@ impl Snapshot {
         let usable = (zones as u64).saturating_sub(u64::from(kept));
         let capacity = usable * u64::from(zone_blocks);
         let used: u64 = self.found.replay.files.values().map(blocks_of).sum();
-        // Garbage that cleaning does not go for.
+        // Garbage in zones with too little of it is not cleaned.
         let least = garbage_left(zone_blocks);
         let stuck = self.zones().into_iter().filter_map(|zone| {
             let held = matches!(zone.usage, ZoneUse::Open | ZoneUse::Full) && zone.valid > 0;
@@ -215,7 +214,7 @@ impl Snapshot {
     /// # Errors
     /// `NotFound`; `Invalid` if it leads out of the store.
     pub fn node(&self, path: &str) -> Result<Node> {
-        let path = crate::namespace::clean(path)?;
+        let path = clean(path)?;
         if path.is_empty() {
             return Ok(Node::Directory);
         }
@@ -244,12 +243,12 @@ impl Snapshot {
         name_of(&self.found.replay, id)
     }
 
-    /// What is in each zone, in their order.
+    /// The content of each zone, in their order.
     pub fn zones(&self) -> Vec<ZoneInfo> {
         let geometry = self.device.geometry();
         let mut residents: BTreeMap<ZoneId, BTreeMap<FileId, u32>> = BTreeMap::new();
         for (id, state) in &self.found.replay.files {
-            for (at, blocks) in state.extents.iter().flat_map(places) {
+            for (at, blocks) in state.extents.iter().flat_map(Extent::places) {
                 if let Some((zone, _)) = at.locate(geometry) {
                     *residents.entry(zone).or_default().entry(*id).or_default() += blocks;
                 }
@@ -273,11 +272,11 @@ impl Snapshot {
         blocks_per_zone(self.device.geometry())
     }
 
-    /// Reads a file; less than `len` bytes at its end.
+    /// Reads from a file; returns less than `len` bytes at its end.
     ///
     /// # Errors
-    /// `NotFound` if no path names it; `Corrupt` if a block is not what was written, `Io` if the
-    /// drive does not give it: both name the file and the block.
+    /// `NotFound` if no path names the file; `Corrupt` if a block is not what was written, `Io` if
+    /// it cannot be read. Both name the file and the block.
     pub async fn read(&self, id: FileId, offset: u64, len: usize) -> Result<Vec<u8>> {
         let empty = FileState::default();
         let state = match (self.found.replay.files.get(&id), self.names.contains_key(&id)) {
@@ -317,7 +316,7 @@ impl Snapshot {
         Ok(bytes)
     }
 
-    /// Blocks of an extent, held against their checksums.
+    /// Reads blocks of an extent and verifies their checksums.
     async fn read_checked(
         &self,
         id: FileId,
@@ -366,7 +365,7 @@ impl Snapshot {
     }
 }
 
-/// That a block is not what was written.
+/// The error for a block that is not what was written.
 pub(crate) fn wrong_content(found: u32, expected: u32) -> Error {
     let message = format!("it has checksum {found:08x}, {expected:08x} was written");
     Error::new(ErrorKind::Corrupt, message)
@@ -375,7 +374,7 @@ pub(crate) fn wrong_content(found: u32, expected: u32) -> Error {
 /// Reads the block with an extent's checksums.
 ///
 /// # Errors
-/// `Corrupt` if it is none of this extent, `Io` if it cannot be read; both say where it is.
+/// `Corrupt` if the block belongs to another extent, `Io` if it cannot be read; both say where.
 pub(crate) async fn read_sums(
     device: &dyn ZonedDevice,
     pages: &Pool,
@@ -418,19 +417,9 @@ fn extent_of(state: &FileState, block: u32) -> Option<&Extent> {
     state.extents.get(after.checked_sub(1)?).filter(|extent| block < extent.end())
 }
 
-/// Where an extent and its checksums lie, and how many blocks they take there; a hole nowhere.
-pub(crate) fn places(extent: &Extent) -> impl Iterator<Item = (BlockAddr, u32)> + use<> {
-    let sums = match extent.sums {
-        Sums::Here(_) => None,
-        Sums::At(at) => Some((at, 1)),
-    };
-    let content = Some((extent.at, extent.blocks)).filter(|_| !extent.is_hole());
-    content.into_iter().chain(sums)
-}
-
-/// Blocks that a file takes, those of checksums included.
+/// Blocks that a file takes, including blocks of checksums.
 fn blocks_of(state: &FileState) -> u64 {
-    state.extents.iter().flat_map(places).map(|(_, blocks)| u64::from(blocks)).sum()
+    state.extents.iter().flat_map(Extent::places).map(|(_, blocks)| u64::from(blocks)).sum()
 }
 
 /// How many paths name each file.
@@ -455,11 +444,11 @@ fn zone_use(report: &ZoneReport, geometry: &Geometry, ring: RingZones) -> ZoneUs
     }
 }
 
-/// The UUID of the store of which a drive has records where a store's ring may begin, whether or
-/// not it can be opened.
+/// The UUID of the store whose records are where a store's ring may begin, whether or not the store
+/// can be opened.
 ///
 /// # Errors
-/// `Io` if the drive does not say how its zones are.
+/// `Io` if the drive does not report its zones.
 pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<Uuid>> {
     let geometry = device.geometry();
     if BlockAddr::check(geometry).is_err() {
@@ -469,7 +458,7 @@ pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<Uuid>> {
     let reports = survey::reports(device)?;
     let first = geometry.conventional_zones;
     for report in reports.iter().skip(first as usize).take(MAY_BEGIN as usize) {
-        // The superblock; where it is damaged, the snapshot's first record behind it.
+        // The superblock or, if that is damaged, the first record of the snapshot behind it.
         for (offset, wanted) in [(0, kind::SUPERBLOCK), (1, kind::ENTRIES)] {
             if offset >= blocks_begun(report, geometry) {
                 break;

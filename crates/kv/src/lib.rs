@@ -1,9 +1,9 @@
 //! A zone-aware file store: append-only files for log-structured merge trees, on one zoned drive.
 //!
-//! [`Store`] keeps directories and files whose content is appended and, at most, cut off; that is
-//! what RocksDB does with its files. A file is durable as of its last [`Store::sync`]. Content goes
-//! to zones by how long it is expected to live; zones with garbage are cleaned. Names and the
-//! places of content are in a record ring (`furrow_log::ring`).
+//! [`Store`] keeps directories and files whose content is appended and, at most, truncated, as
+//! RocksDB uses files. A file is durable as of its last [`Store::sync`]. Content is placed in zones
+//! by its expected lifetime; zones with garbage are cleaned. Names and the places of content are in
+//! a record ring (`furrow_log::ring`).
 //!
 //! | module | what |
 //! |---|---|
@@ -55,9 +55,10 @@ pub use fsck::{CheckOptions, CheckReport, Checked, Problem, check};
 pub use furrow_log::record::crc32c;
 pub use inspect::{FileInfo, Snapshot, ZoneInfo, ZoneUse, identify};
 pub use mkfs::FormatOptions;
-pub use namespace::{Node, Stat};
+pub use namespace::Stat;
+pub use namespace::paths::Node;
 pub use prepared_append::PreparedAppend;
-pub use recovery::is_store;
+pub use ring_scan::is_store;
 pub use space::{KindSum, Space};
 pub use store::{Counters, Options, Store};
 pub use zone_allocator::Policy;

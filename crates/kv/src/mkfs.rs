@@ -1,4 +1,4 @@
-//! Making a store on an empty drive, and what a store needs of a drive.
+//! Makes a store on an empty drive; what a store needs of a drive.
 
 use crate::recovery::{Opened, Replay, is_bad};
 use crate::store::{Options, Store};
@@ -17,13 +17,13 @@ use std::rc::Rc;
 
 /// Fewest permits a store works with.
 const PERMITS_MIN: u32 = 4;
-/// Fewest zones for content: those kept for cleaning, one that is cleaned, and two besides.
+/// Fewest zones for content: those reserved for cleaning, one to be cleaned, and two more.
 const ZONES_MIN: u32 = RESERVE + 3;
 /// Bytes a half of the ring should hold.
 const HALF_BYTES: u64 = 16 << 20;
 /// Zones of a drive for each spare zone of the ring.
 const SPARE_OF: u32 = 32;
-/// Most zones that are.
+/// Most spare zones of the ring.
 const SPARES: u32 = 4;
 
 /// How a store is made.
@@ -31,20 +31,20 @@ const SPARES: u32 = 4;
 pub struct FormatOptions {
     /// Its label, at most 63 bytes.
     pub label: String,
-    /// Also if the drive holds something.
+    /// Make the store even if the drive holds something.
     pub force: bool,
     /// Bytes each half of the record ring should hold, if not 16 MiB.
     pub half_bytes: Option<u64>,
 }
 
-/// Whether a drive is fit for a store, whose ring takes these zones.
+/// Whether a drive is fit for a store whose ring takes these zones.
 pub(crate) fn check_drive(geometry: &Geometry, ring: RingZones) -> Result<()> {
     BlockAddr::check(geometry)?;
     let invalid = |what: String| Err(Error::new(ErrorKind::Unsupported, what));
     if let Some(permits) = geometry.max_active.filter(|permits| *permits < PERMITS_MIN) {
         return invalid(format!("{permits} active zones: a store needs {PERMITS_MIN}"));
     }
-    // The end of a zone below a whole block is written with the last block.
+    // Sectors at the end of a zone that do not fill a block are written with the last block.
     let block = sectors_per_block(geometry);
     let least = block + geometry.zone_capacity.0 % block;
     if let Some(most) = geometry.max_transfer.filter(|most| most.0 < least) {
@@ -64,7 +64,7 @@ pub(crate) fn check_drive(geometry: &Geometry, ring: RingZones) -> Result<()> {
 
 fn ring_of(geometry: &Geometry, half_bytes: Option<u64>) -> RingZones {
     let half = half_for(geometry, half_bytes.unwrap_or(HALF_BYTES));
-    // Of a small drive no more than an eighth.
+    // On a small drive both halves together take at most an eighth.
     let half = half.min((geometry.zones / 16).max(1));
     let spares = (geometry.zones / SPARE_OF).clamp(1, SPARES);
     RingZones { start: geometry.conventional_zones, half, spares }
@@ -74,8 +74,9 @@ impl Store {
     /// Makes a store on a drive.
     ///
     /// # Errors
-    /// `Exists` if the drive holds something and that is not to be lost, `Unsupported` if it has
-    /// too few zones or active zones.
+    /// `Exists` if the drive holds something and `force` is not set, `Unsupported` if it has too
+    /// few
+    /// zones or active zones.
     pub async fn format(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,

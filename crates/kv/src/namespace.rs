@@ -1,9 +1,11 @@
 //! The namespace: directories, names of files, and what follows from a name.
 //!
 //! Invariants
-//! - Names change in memory at once, and on the drive in the order in which they changed: after a
-//!   crash they are as they were at some moment since the last group commit that was awaited.
+//! - Names change in memory at once, and on the drive in the same order. A crash leaves them in
+//!   some state since the last group commit that a caller waited for.
 //! - The parent of every path is a directory.
+
+pub(crate) mod paths;
 
 use crate::entries::Entry;
 use crate::file::{File, FileId, Lifetime};
@@ -11,19 +13,11 @@ use crate::file_kind::{Claim, FileKind, Role};
 use crate::format::PATH_MAX;
 use crate::store::Store;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use paths::{Node, below, clean, rename};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Files of which somebody said the family before they were made, at most.
+/// Most paths whose family was stated before the file was made.
 const AWAITED_MAX: usize = 1024;
-
-/// What a path names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Node {
-    /// A directory.
-    Directory,
-    /// A file.
-    File(FileId),
-}
 
 /// What is known of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,64 +30,6 @@ pub struct Stat {
     pub modified: i64,
 }
 
-pub(crate) struct Namespace {
-    pub(crate) nodes: BTreeMap<String, Node>,
-    /// What changed since the last round, in order.
-    pub(crate) changes: Vec<Entry>,
-    pub(crate) next_file: u64,
-}
-
-/// A path without slashes at its ends or twice.
-pub(crate) fn clean(path: &str) -> Result<String> {
-    let parts: Vec<&str> =
-        path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-    if parts.contains(&"..") {
-        return Err(Error::new(ErrorKind::Invalid, format!("{path}: '..' leads out of the store")));
-    }
-    let path = parts.join("/");
-    if path.len() > PATH_MAX {
-        let message = format!("a path of {} bytes: at most {PATH_MAX} are taken", path.len());
-        return Err(Error::new(ErrorKind::Invalid, message));
-    }
-    Ok(path)
-}
-
-/// What lies below a directory, from `directory/` on.
-fn below(directory: &str) -> String {
-    if directory.is_empty() { String::new() } else { format!("{directory}/") }
-}
-
-impl Namespace {
-    fn get(&self, path: &str) -> Result<Node> {
-        if path.is_empty() {
-            return Ok(Node::Directory);
-        }
-        let missing = || Error::new(ErrorKind::NotFound, format!("{path}: no such file"));
-        self.nodes.get(path).copied().ok_or_else(missing)
-    }
-
-    /// The directory a path is to be in must be there.
-    fn check_parent(&self, path: &str) -> Result<()> {
-        if path.is_empty() {
-            return Err(Error::new(ErrorKind::Exists, "the root is there already"));
-        }
-        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-        match self.get(parent)? {
-            Node::Directory => Ok(()),
-            Node::File(_) => {
-                Err(Error::new(ErrorKind::NotDirectory, format!("{parent}: not a directory")))
-            }
-        }
-    }
-
-    fn children<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, Node)> {
-        let prefix = below(directory);
-        let from = self.nodes.range(prefix.clone()..);
-        let inside = from.map_while(move |(path, node)| Some((path.strip_prefix(&prefix)?, *node)));
-        inside.filter(|(name, _)| !name.contains('/'))
-    }
-}
-
 impl Store {
     fn changed(&self, entry: Entry) {
         self.0.names.borrow_mut().changes.push(entry);
@@ -103,7 +39,8 @@ impl Store {
     /// What a path names.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` if it leads out of the store (also of the others).
+    /// `NotFound`; `Invalid` if the path leads out of the store (the other functions return it
+    /// too).
     pub fn stat(&self, path: &str) -> Result<Stat> {
         let node = self.0.names.borrow().get(&clean(path)?)?;
         let files = self.0.files.borrow();
@@ -131,7 +68,7 @@ impl Store {
     /// Makes a directory.
     ///
     /// # Errors
-    /// `Exists`; `NotFound` or `NotDirectory` of what it is to be in.
+    /// `Exists`; `NotFound` or `NotDirectory` of its parent.
     pub fn make_directory(&self, path: &str) -> Result<()> {
         self.check_alive()?;
         let path = clean(path)?;
@@ -172,7 +109,7 @@ impl Store {
     /// Makes an empty file and opens it. A file that the path named is removed.
     ///
     /// # Errors
-    /// `IsDirectory`; `NotFound` or `NotDirectory` of what it is to be in.
+    /// `IsDirectory`; `NotFound` or `NotDirectory` of its parent.
     pub fn create(&self, path: &str, lifetime: Lifetime) -> Result<FileId> {
         self.check_alive()?;
         let path = clean(path)?;
@@ -201,23 +138,24 @@ impl Store {
         Ok(id)
     }
 
-    /// Says how long a file is expected to live. What was placed already stays where it is.
+    /// States how long a file is expected to live. Blocks that are placed already stay where they
+    /// are.
     ///
     /// # Errors
-    /// `NotFound` if it is neither open nor named.
+    /// `NotFound` if the file is neither open nor named.
     pub fn set_lifetime(&self, id: FileId, lifetime: Lifetime) -> Result<()> {
         self.with(id, |file| file.lifetime = lifetime)
     }
 
-    /// Says who writes a file: it may have room that is kept for that.
+    /// States what kind of writer a file has, and so which reserves it may use.
     ///
     /// # Errors
-    /// `NotFound` if it is neither open nor named.
+    /// `NotFound` if the file is neither open nor named.
     pub fn set_claim(&self, id: FileId, claim: Claim) -> Result<()> {
         self.with(id, |file| file.claim = claim)
     }
 
-    /// Opens a file, to be closed again. Its content stays until then, also without a name.
+    /// Opens a file. Its content stays until it is closed, even without a name.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`.
@@ -230,7 +168,7 @@ impl Store {
         Ok(id)
     }
 
-    /// Removes a file's name, and the file once nobody has it open.
+    /// Removes a file's name; the file itself goes once no handle is open.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`.
@@ -248,7 +186,7 @@ impl Store {
         Ok(())
     }
 
-    /// Gives a file another name besides.
+    /// Gives a file another name.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, `Exists`.
@@ -305,7 +243,7 @@ impl Store {
         Ok(())
     }
 
-    /// What files are follows from their names; which family a file belongs to stays.
+    /// The role of files follows from their new names; their families stay.
     fn rename_roles(&self, nodes: &BTreeMap<String, Node>, to: &str) {
         let prefix = below(to);
         let inside =
@@ -337,8 +275,8 @@ impl Store {
         Ok(zones.into_iter().collect())
     }
 
-    /// Says to which column family a blob file belongs. If there is no such file yet, this is for
-    /// the one that is made by that name next: RocksDB says it before it makes the file.
+    /// States the column family of a blob file. If the file does not exist yet, this is kept for
+    /// the next file made by that name: RocksDB states it before it makes the file.
     ///
     /// # Errors
     /// `IsDirectory`; `Invalid` for a name longer than paths may be.
@@ -382,19 +320,5 @@ impl Store {
         let names = self.0.names.borrow();
         let named = names.nodes.iter().find(|(_, node)| **node == Node::File(id));
         named.map_or_else(|| format!("file {} without a name", id.0), |(path, _)| path.clone())
-    }
-}
-
-/// Calls a path, and all below it, otherwise.
-pub(crate) fn rename(nodes: &mut BTreeMap<String, Node>, from: &str, to: &str) {
-    let prefix = below(from);
-    let inside = nodes.range(prefix.clone()..).map(|(path, _)| path);
-    let inside = inside.take_while(|path| path.starts_with(&prefix)).cloned();
-    let mut all: Vec<String> = inside.collect();
-    all.push(from.to_owned());
-    for path in all {
-        if let Some(node) = nodes.remove(&path) {
-            nodes.insert(format!("{to}{}", &path[from.len()..]), node);
-        }
     }
 }

@@ -1,15 +1,14 @@
-//! An append that a caller prepares before it takes the engine: content in pages, with checksums.
+//! An append prepared before the caller takes the engine: content in pages, with checksums.
 //!
 //! Copying and checksums are most of the work of an append. A caller does both on its own thread,
-//! without the engine, and hands over what it made.
+//! without the engine, and then hands over the pages.
 
 use crate::file::{Block, File};
 use furrow_rt::{PAGE_SIZE, Page, Pool};
 
 /// Bytes to be appended, in pages.
 ///
-/// The caller that appends to a file keeps its last page from one time to the next:
-/// [`PreparedAppend::tail`].
+/// The caller keeps the file's last page between appends: [`PreparedAppend::tail`].
 #[derive(Clone, Debug)]
 pub struct PreparedAppend {
     /// The size that the file must have.
@@ -20,8 +19,8 @@ pub struct PreparedAppend {
 }
 
 impl PreparedAppend {
-    /// Copies `bytes`, to be appended to a file of `from` bytes; `tail` begins with those behind
-    /// its last whole page.
+    /// Copies `bytes`, to be appended to a file of `from` bytes. `tail` begins with the file's
+    /// bytes behind its last whole page.
     pub fn new(from: u64, tail: &Page, bytes: &[u8], pages: &Pool) -> PreparedAppend {
         let mut filled = (from % PAGE_SIZE as u64) as usize;
         let (mut page, mut rest, mut blocks) = (tail.clone(), bytes, Vec::new());
@@ -36,7 +35,7 @@ impl PreparedAppend {
             filled += now.len();
             rest = later;
             if filled < PAGE_SIZE {
-                // Pages come with what was in them before.
+                // Pages from the pool hold old content.
                 room[filled..].fill(0);
                 break;
             }
@@ -46,7 +45,7 @@ impl PreparedAppend {
         PreparedAppend { from, blocks, tail: page, end: from + bytes.len() as u64 }
     }
 
-    /// The page that begins with the bytes behind the last whole one, zeros behind them.
+    /// The last page: the bytes behind the last whole page, then zeros.
     pub fn tail(&self) -> &Page {
         &self.tail
     }
@@ -61,7 +60,8 @@ impl PreparedAppend {
         self.len() == 0
     }
 
-    /// Appends to a file in memory. False if it ends elsewhere, or its last page was padded.
+    /// Appends to a file in memory. False if the file has another size, or its last page was
+    /// padded.
     pub(crate) fn push_to(self, file: &mut File) -> bool {
         let padded = u64::from(file.blocks()) * PAGE_SIZE as u64 > file.size;
         if file.size != self.from || padded {

@@ -1,27 +1,23 @@
-//! Opening a store: what the record ring says, and what of that is on the drive.
+//! Opening a store: what the record ring says, and which of it is on the drive.
 //!
-//! The order is a table of steps (`steps`). Recovery writes down what it found before it acts on
-//! it: a snapshot in the other half of the ring; then the old half and the zones in which nothing
-//! is valid are emptied.
+//! The order is a table of steps (`steps`). Recovery first writes what it found to the other half
+//! of the ring, as a snapshot. Then it empties the old half and the zones without valid blocks.
 
 pub(crate) mod steps;
 
-use crate::dead_ranges::Forgotten;
+use crate::dead_ranges::ranges::Forgotten;
 use crate::entries::{self, Entry, FileState};
 use crate::file::{Extent, File, FileId, Sums};
 use crate::file_kind::{Family, FileKind, Role};
 use crate::format::{SumsHead, flag, kind};
-use crate::inspect::places;
-use crate::namespace::{Namespace, Node, rename};
-use crate::ring_scan::MAY_BEGIN;
+use crate::namespace::paths::{Namespace, Node, rename};
 use crate::store::{Counters, Inner, Options, Store};
 use crate::zone_allocator::ZoneAllocator;
-use furrow_log::address::{blocks_begun, blocks_written};
+use furrow_log::address::blocks_written;
 use furrow_log::budget::{Budget, Class};
 use furrow_log::pool::{SuperzoneId, ZonePool, describe};
 use furrow_log::record::{self, Expect, Uuid, crc32c};
 use furrow_log::ring::{FoundRecord, RecordRing, RingZones};
-use furrow_log::survey;
 use furrow_log::writer::Writer;
 use furrow_log::{BlockAddr, read_blocks};
 use furrow_rt::{Notify, PAGE_SIZE, Page, Pool, Rt};
@@ -32,23 +28,23 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Permits that a drive without a limit counts as having.
+/// Permits of a drive that has no limit.
 const UNLIMITED: u32 = 64;
-/// Permits that are not for files: two halves of the ring, and cleaning.
+/// Permits that are not for files: two for halves of the ring, one for cleaning.
 const KEPT: [(Class, u32); 2] = [(Class::Metadata, 2), (Class::Cleaning, 1)];
 
 pub(crate) fn is_bad(report: &ZoneReport) -> bool {
     matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
 }
 
-/// What recovery reads of the ring.
+/// The state that the records of the ring add up to.
 #[derive(Default)]
 pub(crate) struct Replay {
     pub(crate) nodes: BTreeMap<String, Node>,
     pub(crate) files: BTreeMap<FileId, FileState>,
-    /// The youngest blob files of zones.
+    /// The youngest blob files by zone.
     pub(crate) youngest: BTreeMap<ZoneId, BTreeMap<Family, u64>>,
-    /// Files of the last round, as they were before it.
+    /// Files of the last group commit, in their state before it.
     pub(crate) before: BTreeMap<FileId, Option<FileState>>,
     pub(crate) round: u64,
     pub(crate) record: u64,
@@ -84,8 +80,8 @@ impl Replay {
             }
         }
         if flags & flag::SNAPSHOT != 0 {
-            // It was sent when what it names was durable: there is nothing to fall back to, and
-            // damage has to be told.
+            // A snapshot is sent when all that it names is durable. There is nothing to fall back
+            // to, and damage has to be reported.
             self.before.clear();
         }
         Ok(())
@@ -107,14 +103,14 @@ impl Replay {
     }
 }
 
-/// What is needed to open a store.
+/// What opening a store needs.
 pub(crate) struct Opened {
     pub(crate) label: String,
     pub(crate) created: i64,
     pub(crate) uuid: Uuid,
     pub(crate) device: Uuid,
     pub(crate) ring: RingZones,
-    /// Zones of the half that counts.
+    /// Zones of the newest half.
     pub(crate) half: Vec<ZoneId>,
     /// Zones of the ring that failed.
     pub(crate) failed: BTreeSet<ZoneId>,
@@ -123,8 +119,8 @@ pub(crate) struct Opened {
 }
 
 impl Replay {
-    /// Files without a name go; those whose last round names content that is not on the drive are
-    /// as they were before it; and what cannot be is refused.
+    /// Removes files without a name, rolls back files whose last group commit names missing
+    /// content, and refuses contradictions.
     pub(crate) async fn decide_last_commit(
         &mut self,
         device: &dyn ZonedDevice,
@@ -140,10 +136,10 @@ impl Replay {
         self.check(device, ring)
     }
 
-    /// Files whose last round names content that is not on the drive.
+    /// Files whose last group commit names content that is not on the drive.
     ///
     /// # Errors
-    /// `Io` if the drive does not give a block that tells.
+    /// `Io` if a block that decides this cannot be read.
     pub(crate) async fn missing_content(
         &self,
         device: &dyn ZonedDevice,
@@ -164,8 +160,8 @@ impl Replay {
         Ok(missing_content)
     }
 
-    /// Files whose last round names content that is not on the drive are as they were before it,
-    /// and files without a name go. Answers how many are as they were.
+    /// Sets these files back to their state before the last group commit, and removes files without
+    /// a name. Returns how many were set back.
     pub(crate) fn roll_back(&mut self, missing_content: &BTreeSet<FileId>) -> usize {
         let mut rolled_back = 0;
         for (id, before) in std::mem::take(&mut self.before) {
@@ -187,10 +183,10 @@ impl Replay {
         rolled_back
     }
 
-    /// Refuses what cannot be.
+    /// Refuses extents that overlap or lie where none can be.
     fn check(&self, device: &dyn ZonedDevice, ring: RingZones) -> Result<()> {
         let geometry = device.geometry();
-        // Where each extent ends, by where it begins.
+        // The end of each extent, by its beginning.
         let mut taken: BTreeMap<BlockAddr, BlockAddr> = BTreeMap::new();
         for (id, state) in &self.files {
             let corrupt = |what: String| {
@@ -200,7 +196,7 @@ impl Replay {
             if id.0 >= self.next_file {
                 return corrupt(format!("files up to {} were made", self.next_file));
             }
-            for (at, blocks) in state.extents.iter().flat_map(places) {
+            for (at, blocks) in state.extents.iter().flat_map(Extent::places) {
                 let last = BlockAddr(at.0.saturating_add(blocks - 1));
                 let (Some((zone, _)), Some((end, _))) =
                     (at.locate(geometry), last.locate(geometry))
@@ -221,8 +217,8 @@ impl Replay {
     }
 }
 
-/// Whether the zone was written so far as to hold all of an extent, and its checksums. A zone that
-/// has failed may hold it: that is no matter of a power cut.
+/// Whether the zone is written far enough to hold the extent and its checksums. A failed zone
+/// counts as such: its state does not come from a power cut.
 pub(crate) fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneReport]) -> bool {
     if extent.is_hole() {
         return true;
@@ -239,9 +235,9 @@ pub(crate) fn is_written(extent: &Extent, geometry: &Geometry, reports: &[ZoneRe
     sums && reaches(extent.at, extent.blocks)
 }
 
-/// Whether all of an extent is on the drive, as far as a power cut decides that. A zone that was
-/// ended looks written to its end, and so does one that is read-only: there the last block tells,
-/// as zones are written in order.
+/// Whether the whole extent is on the drive, as far as a power cut decides that. A finished zone
+/// appears written to its end, and so does a read-only one. There the last block decides, because
+/// zones are written in order.
 async fn is_there(
     extent: &Extent,
     device: &dyn ZonedDevice,
@@ -284,12 +280,12 @@ async fn is_there(
     })
 }
 
-/// What a drive has of a block.
+/// A block as the drive has it.
 enum Found {
     Page(Page),
     /// It was never written.
     Nothing,
-    /// It was written, and cannot be read: reads of the file say so.
+    /// It was written and cannot be read; reads of the file report that.
     Unread,
 }
 
@@ -302,8 +298,8 @@ async fn found(device: &dyn ZonedDevice, at: BlockAddr, pages: &Pool) -> Result<
     }
 }
 
-/// Whether a power cut left nothing or only a part of a block that held `bytes` bytes: what was
-/// never written may read as zeros. `None`: as many as its record says.
+/// Whether a power cut left nothing, or only a part, of a block that held `bytes` bytes; `None`: as
+/// many as its record says. A block that was never written may read as zeros.
 fn is_cut_off(page: &Page, bytes: Option<usize>, geometry: &Geometry) -> bool {
     if page.bytes().iter().all(|byte| *byte == 0) {
         return true;
@@ -313,7 +309,7 @@ fn is_cut_off(page: &Page, bytes: Option<usize>, geometry: &Geometry) -> bool {
     bytes.or_else(record).is_some_and(|bytes| record::is_torn(page.bytes(), bytes, sector))
 }
 
-/// A checksum in a block of checksums.
+/// A checksum from a block of checksums.
 fn sum_in(page: &Page, index: usize) -> Option<u32> {
     let expect = Expect { kind: kind::SUMS, ..Expect::default() };
     let (_, body) = record::open(page.bytes(), &expect).ok()?;
@@ -336,9 +332,9 @@ impl Opened {
         let descriptors = describe(&geometry, ZoneId(self.ring.end()), 1, &bad)?;
         let pool = ZonePool::new(&writer, &descriptors, 1)?;
         let extents = self.replay.files.values().flat_map(|state| &state.extents);
-        let named = extents.flat_map(places).map(|(at, _)| at.zone(&geometry));
+        let named = extents.flat_map(Extent::places).map(|(at, _)| at.zone(&geometry));
         let named: BTreeSet<ZoneId> = named.collect();
-        // A record that lies may name blocks of a zone that is empty: nobody else gets them.
+        // A damaged record may name blocks of an empty zone: no other file gets that zone.
         let taken =
             |report: &&ZoneReport| report.state != ZoneState::Empty || named.contains(&report.zone);
         for report in reports.iter().filter(taken) {
@@ -372,7 +368,7 @@ impl Opened {
             }
         }
         for (zone, youngest) in replay.youngest {
-            // An entry outlives its zone's reset until the round after that.
+            // The entry of a zone that was reset stays until the next group commit.
             let report = reports.get(zone.0 as usize);
             let written = report.is_some_and(|report| report.state != ZoneState::Empty);
             if written && !youngest.is_empty() {
@@ -420,26 +416,4 @@ impl Opened {
             stopping: Cell::new(false),
         })))
     }
-}
-
-/// Whether a drive begins with what a store writes there.
-///
-/// # Errors
-/// `Io` if the drive does not answer.
-pub async fn is_store(device: &dyn ZonedDevice) -> Result<bool> {
-    let geometry = device.geometry();
-    let pages = Pool::new(8);
-    let reports = survey::reports(device)?;
-    for zone in (geometry.conventional_zones..geometry.zones).take(MAY_BEGIN as usize) {
-        if blocks_begun(&reports[zone as usize], geometry) == 0 {
-            continue;
-        }
-        let at = BlockAddr::new(geometry, ZoneId(zone), 0);
-        let Ok(page) = read_blocks(device, QueueId(0), at, 1, &pages).await else { continue };
-        let header = furrow_log::record::peek(page[0].bytes());
-        if header.is_some_and(|header| header.kind.get() == kind::SUPERBLOCK) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

@@ -1,29 +1,31 @@
-//! The record ring found on a drive: where halves begin, which of them counts, and whether
-//! a zone that is offline may have held a newer one.
+//! Finds the record ring on a drive: where halves begin, which of them counts, and whether an
+//! offline zone may have held a newer one.
 
 use crate::format::{INCOMPAT_KNOWN, INCOMPAT_ROLES, SuperblockBody, kind};
 use crate::recovery::{Opened, Replay};
-use furrow_log::BlockAddr;
-use furrow_log::address::blocks_per_zone;
-use furrow_log::record::RecordHeader;
+use furrow_log::address::{blocks_begun, blocks_per_zone};
+use furrow_log::record::{self, RecordHeader};
 use furrow_log::ring::{
     FoundRecord, HALF_MAX, RingRole, RingZones, SPARES_MAX, is_offline, read_half,
 };
+use furrow_log::{BlockAddr, read_blocks, survey};
 use furrow_rt::Pool;
-use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use furrow_zone::{
+    Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
+};
 use std::collections::BTreeSet;
 use zerocopy::FromBytes;
 
 /// Zones of a drive in which a half of the ring may begin.
 pub(crate) const MAY_BEGIN: u32 = 2 * HALF_MAX + SPARES_MAX;
 
-/// What a half of the ring says.
+/// The content of a half of the ring.
 struct Half {
     header: RecordHeader,
     replay: Replay,
 }
 
-/// What a half of the ring begins with.
+/// The superblock of a half of the ring.
 #[derive(Clone)]
 pub(crate) struct Superblock {
     pub(crate) body: SuperblockBody,
@@ -37,11 +39,11 @@ pub(crate) struct Superblock {
 /// The ring of a drive.
 pub(crate) struct FoundRing {
     pub(crate) zones: RingZones,
-    /// The halves there are, by their turns, the newest first.
+    /// The halves found, newest turn first.
     pub(crate) halves: Vec<(u64, Superblock)>,
 }
 
-/// Reads a half of the ring. `None` if it does not begin with a superblock and a whole snapshot.
+/// Reads a half of the ring; `None` if it does not begin with a superblock and a whole snapshot.
 async fn read(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -68,7 +70,7 @@ async fn read(
                 if !same {
                     return Ok(false);
                 }
-                // A whole record that says what cannot be is damage, not an end.
+                // A whole record with impossible content is damage, not the end of the half.
                 if let Err(error) = half.replay.apply(&record) {
                     broken = Some(error.at(format!("{}: record {sequence}", device.name())));
                     return Ok(false);
@@ -84,7 +86,7 @@ async fn read(
     }
 }
 
-/// The superblock that a record is. `None` if it is none, or one that cannot be.
+/// The superblock in a record; `None` if the record is none, or an invalid one.
 pub(crate) fn superblock_of(
     device: &dyn ZonedDevice,
     record: &FoundRecord,
@@ -138,13 +140,12 @@ pub(crate) fn superblock_of(
     Ok(Some(Superblock { body, ring, zones: of_half, failed }))
 }
 
-/// The halves of the ring there are: their superblocks, each in the first zone of its half. Zones
-/// that are offline hold none that is found: whether they may have held the newest is for the
-/// caller to judge.
+/// Finds the halves of the ring by their superblocks, each in the first zone of its half. Nothing
+/// is found in offline zones; the caller judges whether they may have held the newest half.
 ///
 /// # Errors
-/// `Io` if a zone that could be read is not, `WrongFormat` if the store is one this program does
-/// not know.
+/// `Io` if a zone cannot be read although the drive lists it as readable, `WrongFormat` if this
+/// program does not know the store's format.
 pub(crate) async fn find_ring(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -168,7 +169,7 @@ pub(crate) async fn find_ring(
         .await?;
         let Some((turn, mut superblock)) = found else { continue };
         if superblock.zones.is_empty() {
-            // Without that feature halves lie one behind the other.
+            // Without that feature the halves are adjacent.
             let RingZones { start, half, .. } = superblock.ring;
             if zone.0 == start || zone.0 == start + half {
                 superblock.zones = (zone.0..zone.0 + half).map(ZoneId).collect();
@@ -183,14 +184,14 @@ pub(crate) async fn find_ring(
     Ok(Some(FoundRing { zones, halves }))
 }
 
-/// The first zone of a drive that is offline and may have held the beginning of a store.
+/// The first offline zone in which a store may have begun.
 pub(crate) fn offline_beginning(geometry: &Geometry, reports: &[ZoneReport]) -> Option<ZoneId> {
     let first = geometry.conventional_zones as usize;
     let mut may_begin = reports.iter().skip(first).take(MAY_BEGIN as usize);
     may_begin.find(|report| report.state == ZoneState::Offline).map(|report| report.zone)
 }
 
-/// That there is no store, as far as can be seen.
+/// The error that there is no store, as far as can be seen.
 pub(crate) fn none_found(device: &dyn ZonedDevice, reports: &[ZoneReport]) -> Error {
     match offline_beginning(device.geometry(), reports) {
         Some(zone) => {
@@ -204,8 +205,8 @@ pub(crate) fn none_found(device: &dyn ZonedDevice, reports: &[ZoneReport]) -> Er
     }
 }
 
-/// A zone that is offline and may have held what is newer than a half of the ring that was found.
-/// If the half's first zone could be emptied, and was not, no newer half counted.
+/// An offline zone that may have held something newer than this half. If the half's first zone
+/// could have been emptied and still holds data, no newer half ever counted.
 pub(crate) fn may_be_newer(half: &Superblock, reports: &[ZoneReport]) -> Option<ZoneId> {
     let state = |zone: ZoneId| reports.get(zone.0 as usize).map(|report| report.state);
     let first = half.zones.first().copied()?;
@@ -216,7 +217,7 @@ pub(crate) fn may_be_newer(half: &Superblock, reports: &[ZoneReport]) -> Option<
     half.ring.zones().find(|zone| offline(zone) && !half.failed.contains(zone))
 }
 
-/// Reads the ring: the newest half with a whole snapshot; with `older`, whatever may be missing.
+/// Reads the newest half with a whole snapshot; with `older` even if a newer one may be missing.
 pub(crate) async fn find(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -254,4 +255,26 @@ pub(crate) async fn find(
     }
     let message = "no half of the record ring has a whole snapshot";
     Err(Error::new(ErrorKind::Corrupt, message).at(device.name()))
+}
+
+/// Whether a drive begins as a store does.
+///
+/// # Errors
+/// `Io` if the drive does not answer.
+pub async fn is_store(device: &dyn ZonedDevice) -> Result<bool> {
+    let geometry = device.geometry();
+    let pages = Pool::new(8);
+    let reports = survey::reports(device)?;
+    for zone in (geometry.conventional_zones..geometry.zones).take(MAY_BEGIN as usize) {
+        if blocks_begun(&reports[zone as usize], geometry) == 0 {
+            continue;
+        }
+        let at = BlockAddr::new(geometry, ZoneId(zone), 0);
+        let Ok(page) = read_blocks(device, QueueId(0), at, 1, &pages).await else { continue };
+        let header = record::peek(page[0].bytes());
+        if header.is_some_and(|header| header.kind.get() == kind::SUPERBLOCK) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

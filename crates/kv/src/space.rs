@@ -1,55 +1,52 @@
-//! Space of a store: what it has, what is used, and what files can still be given.
+//! Space of a store: its capacity, what is used, and what can still be written.
 
-use crate::cleaning::garbage_left;
-use crate::file::{Extent, File, Sums};
-use crate::file_io::{SUMS_INLINE, SYNCED_EXTENT};
+use crate::file::{Extent, File, SUMS_INLINE, SYNCED_EXTENT, Sums};
 use crate::file_kind::Claim;
-use crate::inspect::places;
 use crate::store::Store;
-use crate::zone_allocator::kept_from;
+use crate::zone_allocator::{garbage_left, kept_from};
 use furrow_log::BLOCK_SIZE;
 use furrow_log::pool::SuperzoneState;
 
 /// Space of a store, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// What files can hold.
+    /// The most that files can hold.
     pub capacity: u64,
-    /// What they hold.
+    /// What files hold.
     pub used: u64,
-    /// What files can hold besides, by cleaning alone: without what is kept for the output of
-    /// compactions, for flushes of the logs there are, and for what a database is made of.
+    /// What files can hold in addition, by cleaning alone. The reserves for compactions, for
+    /// flushes of the present logs, and for the database's own state are left out.
     pub available: u64,
     /// Zones for content.
     pub zones: u32,
-    /// Those of them that hold nothing.
+    /// Zones for content that hold nothing.
     pub free_zones: u32,
-    /// The most of them that were in use at once since the store was opened.
+    /// The most zones for content that were in use at once since the store was opened.
     pub peak_zones: u32,
 }
 
-/// What the files of a kind are together.
+/// The files of one kind, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindSum {
-    /// How many.
+    /// Their number.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Blocks that they have on the drive, those of checksums included.
+    /// Blocks that they take on the drive, including blocks of checksums.
     pub blocks: u64,
-    /// Runs of blocks.
+    /// Their extents.
     pub extents: u64,
 }
 
-/// Extents whose checksums get a block when they are moved.
+/// How many extents get a block for their checksums when they are moved.
 pub(crate) fn sums_to_come(extents: &[Extent]) -> u64 {
     let inline = |e: &&Extent| matches!(e.sums, Sums::Here(_)) && !e.is_hole();
     let one = |e: &&Extent| e.blocks > SUMS_INLINE && inline(e);
     extents.iter().filter(one).count() as u64
 }
 
-/// How many of so many blocks can be content where extents are as short as files that are written
-/// side by side make them: each has a block of checksums.
+/// How many of these blocks can hold content if extents are as short as those of files that are
+/// written at the same time: each takes a block of checksums.
 pub(crate) fn without_sums(blocks: u64, zone_blocks: u32) -> u64 {
     let extent = u64::from(SYNCED_EXTENT.min(zone_blocks.saturating_sub(1)));
     blocks - blocks.div_ceil(extent + 1)
@@ -80,14 +77,15 @@ impl Store {
         }
     }
 
-    /// What the files of each kind are together, as [`crate::FileKind::ALL`] has them.
+    /// Sums for each kind of file, in the order of [`crate::FileKind::ALL`].
     pub fn kinds(&self) -> [KindSum; 5] {
         let mut kinds = [KindSum::default(); 5];
         for file in self.0.files.borrow().values() {
             let sum = &mut kinds[file.role.kind as usize];
             sum.files += 1;
             sum.bytes += file.size;
-            let blocks = file.extents.iter().flat_map(places).map(|(_, blocks)| u64::from(blocks));
+            let blocks =
+                file.extents.iter().flat_map(Extent::places).map(|(_, blocks)| u64::from(blocks));
             sum.blocks += blocks.sum::<u64>();
             sum.extents += file.extents.len() as u64;
         }

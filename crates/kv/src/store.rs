@@ -1,14 +1,14 @@
-//! The store: what it is made of.
+//! The store: its options, counters and state.
 //!
 //! Invariants
-//! - What a round has not made durable is in memory; what it took the place of stays on the drive
-//!   until it has.
+//! - State that no group commit has made durable is in memory; what it replaces stays on the drive
+//!   until then.
 
-use crate::dead_ranges::Forgotten;
+use crate::dead_ranges::ranges::Forgotten;
 use crate::file::{File, FileId};
 use crate::file_kind::Family;
 use crate::group_commit::CommitGroup;
-use crate::namespace::{Namespace, clean};
+use crate::namespace::paths::{Namespace, clean};
 use crate::zone_allocator::{Policy, ZoneAllocator};
 use furrow_log::BlockAddr;
 use furrow_log::record::Uuid;
@@ -23,16 +23,15 @@ use std::rc::Rc;
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Zone cleaning begins when less than this share of the zones is free, in percent.
+    /// Cleaning begins when less than this share of the zones is free, in percent.
     pub clean_below: u32,
-    /// Names that changed, and files that were removed, are durable at the latest after so many
-    /// nanoseconds.
+    /// Changed names and removals of files are durable after this many nanoseconds at the latest.
     pub commit_interval: u64,
-    /// Pages of content that may be on their way to the drive.
+    /// Most pages of content on their way to the drive.
     pub pages_in_flight: usize,
     /// Which files share zones.
     pub policy: Policy,
-    /// Other rules than the product's, for tests of tests.
+    /// Rules other than the product's, for tests of tests.
     pub variant: StoreVariant,
 }
 
@@ -48,16 +47,16 @@ impl Default for Options {
     }
 }
 
-/// What a store did since it was opened.
+/// What a store has done since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes that were appended.
     pub appended: u64,
     /// Bytes that were read.
     pub read: u64,
-    /// Syncs of files that were asked for.
+    /// Syncs of files.
     pub syncs: u64,
-    /// Rounds that made them, and names, durable.
+    /// Group commits.
     pub rounds: u64,
     /// Times the record ring turned.
     pub turns: u64,
@@ -65,37 +64,36 @@ pub struct Counters {
     pub cleaned: u64,
     /// Blocks that cleaning copied.
     pub copied: u64,
-    /// Those of them of each kind of file, as [`crate::FileKind::ALL`] has them.
+    /// Blocks that cleaning copied, by kind of file in the order of [`crate::FileKind::ALL`].
     pub copied_of: [u64; 5],
     /// Zones that were reset.
     pub resets: u64,
     /// Extents that were written again because their zone failed.
     pub relocated: u64,
-    /// Times a writer waited for cleaning to make room.
+    /// Times a writer waited for cleaning to free space.
     pub waits: u64,
-    /// Nanoseconds of these.
+    /// Nanoseconds that writers waited for that.
     pub waited: u64,
-    /// Times there was no room.
+    /// Times there was no space.
     pub refused: u64,
-    /// Zones that cleaning left because something in them cannot be read.
+    /// Zones that cleaning skipped because a block in them cannot be read.
     pub unreadable: u64,
     /// Halves of the record ring that ended because a zone failed.
     pub ring_failures: u64,
 }
 
-/// Blocks of a file in a zone: zone, file, how many.
+/// Blocks of a file in a zone: zone, file, number.
 pub(crate) type Blocks = (ZoneId, FileId, u32);
 
 /// The state of a store.
 ///
 /// Invariants, held by [`Store::audit`]
-/// - The valid blocks of each zone and file, as the zone allocator has them, are those that extents
-///   of `files` and their blocks of checksums take, and those in `retired`, `retiring` and
-///   `moving`.
+/// - The valid blocks of each zone and file in the zone allocator are the extents of `files` with
+///   their blocks of checksums, and the blocks in `retired`, `retiring` and `moving`.
 /// - No two extents overlap, and each lies in the written part of its zone.
-/// - `flights` are the writes that began and did not end: `next_flight - ended_flights` of them.
-/// - A file has as many `names` as paths lead to it, and is forgotten when it has neither a name
-///   nor a handle.
+/// - `flights` are the writes that have begun and not ended: `next_flight - ended_flights` of them.
+/// - A file has as many `names` as paths lead to it. It is dropped when it has neither a name nor a
+///   handle.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) pages: Pool,
@@ -109,21 +107,21 @@ pub(crate) struct Inner {
     pub(crate) zones: ZoneAllocator,
     pub(crate) names: RefCell<Namespace>,
     pub(crate) files: RefCell<BTreeMap<FileId, File>>,
-    /// Blocks that are to count no more once the next group commit is durable.
+    /// Blocks that stop counting once the next group commit is durable.
     pub(crate) retired: RefCell<Vec<Blocks>>,
-    /// Those of the group commit under way.
+    /// Blocks that stop counting once the present group commit is durable.
     pub(crate) retiring: RefCell<Vec<Blocks>>,
-    /// Blocks that cleaning wrote, and no file refers to yet.
+    /// Blocks that cleaning has written and no file refers to yet.
     pub(crate) moving: RefCell<Vec<Blocks>>,
-    /// Files that the next round must have, though nobody asked.
+    /// Files that the next group commit must include though no caller synced them.
     pub(crate) must_commit: RefCell<BTreeSet<FileId>>,
-    /// Writes under way: of which file.
+    /// Writes under way, each with its file.
     pub(crate) flights: RefCell<BTreeMap<u64, FileId>>,
     pub(crate) next_flight: Cell<u64>,
-    /// How many of them ended.
+    /// How many writes have ended.
     pub(crate) ended_flights: Cell<u64>,
     pub(crate) landed: Notify,
-    /// Extents that got another place, so far.
+    /// How many extents were moved so far.
     pub(crate) moves: Cell<u64>,
     pub(crate) next_round: RefCell<Option<Rc<CommitGroup>>>,
     pub(crate) committing: Cell<bool>,
@@ -132,7 +130,7 @@ pub(crate) struct Inner {
     pub(crate) turn: Cell<u64>,
     pub(crate) commit_planned: Cell<bool>,
     pub(crate) sums: RefCell<BTreeMap<BlockAddr, Rc<Vec<u32>>>>,
-    /// Families of files that are to be made.
+    /// Families of files that do not exist yet.
     pub(crate) awaited: RefCell<BTreeMap<String, String>>,
     pub(crate) forgotten: RefCell<Forgotten>,
     pub(crate) counters: RefCell<Counters>,
@@ -150,7 +148,7 @@ impl Store {
         self.0.dead.borrow().clone().or_else(broken).map_or(Ok(()), Err)
     }
 
-    /// Nothing can be made durable any more.
+    /// Makes the store fail: nothing can be made durable any more.
     pub(crate) fn die(&self, error: &Error) -> Error {
         self.0.dead.borrow_mut().get_or_insert_with(|| error.clone());
         self.0.zones.freed.notify_all();
@@ -158,7 +156,7 @@ impl Store {
         error.clone()
     }
 
-    /// Why nothing can be made durable any more, if so.
+    /// The error by which the store has failed, if any.
     pub fn failed(&self) -> Option<Error> {
         self.0.dead.borrow().clone()
     }
@@ -171,7 +169,7 @@ impl Store {
         change(&mut self.0.counters.borrow_mut());
     }
 
-    /// What it did.
+    /// What the store has done.
     pub fn counters(&self) -> Counters {
         let resets = self.0.zones.writer.counters().resets;
         Counters { resets, ..*self.0.counters.borrow() }
@@ -187,7 +185,7 @@ impl Store {
         &self.0.label
     }
 
-    /// When it was made, in seconds since 1970.
+    /// When the store was made, in seconds since 1970.
     pub fn created(&self) -> i64 {
         self.0.created
     }
@@ -197,9 +195,9 @@ impl Store {
         self.0.zones.capacity()
     }
 
-    /// The numbers of the youngest blob files of a family, of each full zone that has blob files of
-    /// it (YBIZ, §IV-C of the paper). The youngest itself may be gone: it counts as long as another
-    /// one is there, which keeps the zone.
+    /// For each full zone with blob files of the family, the number of the youngest (YBIZ, §IV-C of
+    /// the paper). The youngest file itself may be gone: it counts as long as another one keeps the
+    /// zone.
     ///
     /// # Errors
     /// `Invalid` if the directory leads out of the store.
@@ -220,7 +218,7 @@ impl Store {
         Ok(zones.full_zones().into_iter().filter_map(of_zone).collect())
     }
 
-    /// Forgets a file that has neither a name nor a handle.
+    /// Drops a file that has neither a name nor a handle.
     pub(crate) fn drop_unused(&self, id: FileId) {
         let mut files = self.0.files.borrow_mut();
         let unused = |file: &&mut File| file.names == 0 && file.opens == 0;
@@ -237,7 +235,7 @@ impl Store {
         self.plan_commit();
     }
 
-    /// Does something with a file.
+    /// Runs `action` with a file.
     pub(crate) fn with<T>(&self, id: FileId, action: impl FnOnce(&mut File) -> T) -> Result<T> {
         let mut files = self.0.files.borrow_mut();
         let missing = || Error::new(ErrorKind::NotFound, format!("file {} is gone", id.0));

@@ -1,31 +1,32 @@
-//! Recorded runs: what a program asked of a store, in which order, and how long it took.
+//! Recorded runs: the calls of a program to a store, their order, and how long they took.
 //!
-//! A recording is a head of 16 bytes ([`MAGIC`], version, zeros), then records, then an end that
-//! says how many they were. A record is its length, then a kind, then numbers (LEB128) and strings
-//! (their length, UTF-8). The program that recorded may have been killed: a recording that stops
-//! short of its end is believed up to its last whole record ([`Recording::whole`]).
+//! A recording is a head of 16 bytes ([`MAGIC`], version, zeros), then records, then an end with
+//! the number of records. A record is its length, its kind, numbers (LEB128) and strings (length
+//! and UTF-8). If the recording program was killed, the recording counts up to its last whole
+//! record ([`Recording::whole`]).
 //!
-//! - **Order.** `order` grows as the engine took the calls, so that names changed in that order; a
-//!   call that took the engine twice has the number of the second time. A recording has them in
-//!   the order in which they ended, since only then is known what became of them;
-//!   [`Recording::decode`] sorts.
-//! - **Threads** are numbered as they came. One thread's calls do not overlap.
-//! - **Time** is in nanoseconds of one clock for all threads, from the recording's start. A call
-//!   that ended before another began may be the reason for it; those that overlap are not
+//! - **Order.** `order` grows as the engine accepts calls, which is the order in which names
+//!   changed. A call that took the engine twice has the number of the second time. A recording
+//!   lists calls in the order in which they ended, since only then their results are known;
+//!   [`Recording::decode`] sorts them.
+//! - **Threads** are numbered in the order of their first calls. Calls of one thread do not
+//!   overlap.
+//! - **Time** is in nanoseconds of one clock for all threads, since the recording's start. A call
+//!   that ended before another began may be the cause of it; overlapping calls are not
 //!   ([`Recording::causes`]).
-//! - **Content** is recorded as its length and CRC32C. A replay writes other bytes of that
-//!   length: a store does not look at them.
+//! - **Content** is recorded as length and CRC32C. A replay writes other bytes of that length: a
+//!   store does not interpret them.
 //!
-//! No I/O here, and no clock: what records passes values, what replays gets them.
+//! There is no I/O and no clock here: callers pass values and receive them.
 
 use crate::file::Lifetime;
 use furrow_log::record::crc32c_append;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 
-/// What a recording begins with.
+/// The first bytes of a recording.
 pub const MAGIC: [u8; 8] = *b"FURWTRCE";
-/// Version of what is written here.
+/// Version of the format.
 pub const VERSION: u16 = 1;
 /// Bytes of a recording's head.
 pub const HEAD_BYTES: usize = 16;
@@ -34,11 +35,11 @@ const RECORD_MAX: u64 = 64 << 10;
 /// Kind of the record at the end.
 const END: u8 = 0;
 
-/// What was asked. Files have the numbers of the store ([`crate::FileId`]); a call that failed
-/// before there was a file has 0. Offsets, lengths and sizes are bytes.
+/// A call. Files have the numbers of the store ([`crate::FileId`]); a call that failed before it
+/// had a file has 0. Offsets, lengths and sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// The store had this file when the recording began; nobody asked.
+    /// The store had this file when the recording began; this is no call.
     Found {
         /// The file.
         file: u64,
@@ -47,12 +48,12 @@ pub enum Op {
         /// One of its names.
         path: String,
     },
-    /// The store had this directory when the recording began; nobody asked.
+    /// The store had this directory when the recording began; this is no call.
     FoundDirectory {
         /// Its path.
         path: String,
     },
-    /// A new file, open from then on; one that had the name loses it.
+    /// A new file, open from then on; a file that had the name loses it.
     Create {
         /// The file.
         file: u64,
@@ -65,10 +66,10 @@ pub enum Op {
     Open {
         /// The file.
         file: u64,
-        /// By this name.
+        /// The name it was opened by.
         path: String,
     },
-    /// A handle was closed: a file is open as often as it was made or opened.
+    /// A handle was closed: each open and each create makes one.
     Close {
         /// The file.
         file: u64,
@@ -79,82 +80,82 @@ pub enum Op {
         file: u64,
         /// Its size before.
         offset: u64,
-        /// How many.
+        /// How many bytes.
         len: u64,
-        /// CRC32C of them.
+        /// Their CRC32C.
         sum: u32,
     },
-    /// The file was cut off at `offset`, and bytes were appended.
+    /// The file was truncated to `offset`, and bytes were appended.
     AppendAt {
         /// The file.
         file: u64,
-        /// Where it was cut off.
+        /// The size it was truncated to.
         offset: u64,
-        /// How many.
+        /// How many bytes.
         len: u64,
-        /// CRC32C of them.
+        /// Their CRC32C.
         sum: u32,
     },
-    /// The file was cut off.
+    /// The file was truncated.
     Truncate {
         /// The file.
         file: u64,
-        /// At this size.
+        /// To this size.
         size: u64,
     },
-    /// Made durable, and all names.
+    /// A file and all names were made durable.
     Sync {
         /// The file.
         file: u64,
     },
-    /// The engine handed its buffer on (`Flush`); a store has nothing to do then.
+    /// The engine flushed its buffer (`Flush`); a store does nothing then.
     Flush {
         /// The file.
         file: u64,
     },
-    /// The engine wanted writing out to begin (`RangeSync`); a store has nothing to do then.
+    /// The engine asked for writeback to begin (`RangeSync`); a store does nothing then.
     RangeSync {
         /// The file.
         file: u64,
-        /// From here on.
+        /// From this offset.
         offset: u64,
         /// Bytes.
         len: u64,
     },
-    /// How long the file is expected to live.
+    /// The expected lifetime of a file was stated.
     SetLifetime {
         /// The file.
         file: u64,
         /// Its lifetime.
         lifetime: Lifetime,
     },
-    /// Bytes were read, and waited for.
+    /// Bytes were read synchronously.
     Read {
         /// The file.
         file: u64,
-        /// From here on.
+        /// From this offset.
         offset: u64,
-        /// Bytes that were asked for.
+        /// Bytes asked for.
         len: u64,
-        /// Bytes that there were.
+        /// Bytes returned.
         got: u64,
     },
-    /// A read began, and was not waited for.
+    /// A read was started, without waiting for it.
     ReadBegin {
         /// Number of the read.
         read: u64,
         /// The file.
         file: u64,
-        /// From here on.
+        /// From this offset.
         offset: u64,
-        /// Bytes that were asked for.
+        /// Bytes asked for.
         len: u64,
     },
-    /// What a read that began before had got was waited for.
+    /// The result of a read that was started before was waited for.
     ReadWait {
         /// Number of the read.
         read: u64,
-        /// Bytes that there were.
+        /// Bytes returned.
         got: u64,
     },
     /// All names were made durable (a directory was synced).
@@ -168,9 +169,9 @@ pub enum Op {
         /// The name after.
         to: String,
     },
-    /// A file got a name besides.
+    /// A file got an additional name.
     Link {
-        /// A name that it has.
+        /// A name that it had.
         from: String,
         /// The new one.
         to: String,
@@ -190,17 +191,17 @@ pub enum Op {
         /// Its path.
         path: String,
     },
-    /// What is there by this name?
+    /// A path was looked up.
     Stat {
         /// The path.
         path: String,
     },
-    /// What is in this directory?
+    /// A directory was listed.
     List {
         /// Its path.
         path: String,
     },
-    /// A blob file is of this column family.
+    /// The column family of a blob file was stated.
     SetFamily {
         /// The file's path.
         path: String,
@@ -209,10 +210,10 @@ pub enum Op {
     },
 }
 
-/// The fields of a record, in the order in which they are written: numbers, then strings.
+/// The fields of a record in the order of writing: numbers, then strings.
 type Fields<'a> = (u8, [u64; 4], usize, [&'a str; 2], usize);
 
-/// Numbers and strings of a kind.
+/// The numbers and strings of a kind of record.
 fn fields<'a, const N: usize, const T: usize>(
     kind: u8,
     numbers: [u64; N],
@@ -225,7 +226,7 @@ fn fields<'a, const N: usize, const T: usize>(
 }
 
 impl Op {
-    /// What it is called in tables.
+    /// Its name in tables.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Found { .. } => "found",
@@ -256,7 +257,7 @@ impl Op {
         }
     }
 
-    /// Bytes that it wrote or read.
+    /// Bytes that the call wrote or read.
     pub fn bytes(&self) -> u64 {
         match self {
             Op::Append { len, .. } | Op::AppendAt { len, .. } => *len,
@@ -357,35 +358,34 @@ impl Op {
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its number among all calls, as the engine took them; not all numbers are there.
+    /// Its number among all calls in the order of the engine; some numbers are missing.
     pub order: u64,
-    /// The thread that called, numbered from 0 as they came.
+    /// The calling thread, numbered from 0 in the order of first calls.
     pub thread: u32,
-    /// When it began, in nanoseconds since the recording did.
+    /// When it began, in nanoseconds since the recording's start.
     pub begin: u64,
-    /// How long it took, in nanoseconds: what the calling thread copied and checksummed included.
+    /// How long it took in nanoseconds, including copying and checksums on the calling thread.
     pub took: u64,
-    /// Nanoseconds of the thread's own between its call before and this one; for its first call
-    /// those since the recording began.
+    /// Nanoseconds between the thread's previous call and this one; for its first call since the
+    /// recording's start.
     pub gap: u64,
-    /// 0 if it did what was asked, else what it failed with, numbered as `furrow_kind` in
-    /// `include/furrow.h`.
+    /// 0 for success, else the error, numbered as `furrow_kind` in `include/furrow.h`.
     pub answer: u8,
-    /// What was asked.
+    /// The call.
     pub op: Op,
 }
 
 impl Record {
-    /// When it ended, in nanoseconds since the recording began.
+    /// When it ended, in nanoseconds since the recording's start.
     pub fn end(&self) -> u64 {
         self.begin.saturating_add(self.took)
     }
 }
 
-/// Turns calls into bytes.
+/// Encodes calls as bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Encoder {
-    /// When each thread's last call ended.
+    /// When the last call of each thread ended.
     ends: BTreeMap<u32, u64>,
     order: u64,
     records: u64,
@@ -415,8 +415,8 @@ impl Encoder {
         self.sum = crc32c_append(self.sum, body);
     }
 
-    /// Adds a call that ended. Calls of one thread are added in their order; `gap` follows from the
-    /// others' times. One that no record can hold, for the length of its strings, is left out.
+    /// Adds a call that ended. Calls of one thread are added in order; `gap` follows from their
+    /// times. A call whose strings are too long for a record is left out.
     pub fn push(&mut self, out: &mut Vec<u8>, record: &Record) {
         let (kind, numbers, n, texts, t) = record.op.fields();
         if texts.iter().map(|text| text.len() as u64).sum::<u64>() > RECORD_MAX / 2 {
@@ -425,7 +425,7 @@ impl Encoder {
         let before = self.ends.insert(record.thread, record.end()).unwrap_or(0);
         let mut body = vec![kind];
         put_number(&mut body, u64::from(record.thread));
-        // Calls end nearly in the order in which they began: a small number of either sign.
+        // Calls end almost in the order in which they began, so the difference is small and signed.
         let ahead = record.order.wrapping_sub(self.order) as i64;
         put_number(&mut body, ((ahead << 1) ^ (ahead >> 63)) as u64);
         put_number(&mut body, record.begin.saturating_sub(before));
@@ -450,10 +450,10 @@ impl Encoder {
     }
 }
 
-/// Takes a recording's bytes apart.
+/// Decodes the bytes of a recording.
 struct Reader<'a> {
     bytes: &'a [u8],
-    /// Where they began in the recording.
+    /// Their offset in the recording.
     at: usize,
 }
 
@@ -494,7 +494,7 @@ impl<'a> Reader<'a> {
         Err(self.error("a number of more than 64 bits"))
     }
 
-    /// A place in a file, or a length of one: what a signed 64-bit number holds.
+    /// An offset in a file or a length: at most a signed 64-bit number.
     fn offset(&mut self) -> Result<u64> {
         let number = self.number()?;
         match i64::try_from(number) {
@@ -525,13 +525,13 @@ impl<'a> Reader<'a> {
 /// A recorded run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// Its calls, as the engine took them.
+    /// Its calls, in the order of the engine.
     pub records: Vec<Record>,
-    /// False if it stops short of its end: what came after is not known.
+    /// False if the recording stops before its end: later calls are not known.
     pub whole: bool,
 }
 
-/// What a call may have waited for.
+/// Which calls a call may have waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cause {
     /// It began when this many calls had ended, ...
@@ -541,11 +541,12 @@ pub struct Cause {
 }
 
 impl Recording {
-    /// Understands a recording.
+    /// Decodes a recording.
     ///
     /// # Errors
-    /// `WrongFormat` if it is none, or one of another version; `Corrupt` with the byte if
-    /// something in it cannot be.
+    /// `WrongFormat` if it is none, or one of another version; `Corrupt` with the offset if
+    /// something
+    /// in it is invalid.
     pub fn decode(bytes: &[u8]) -> Result<Recording> {
         let wrong = |why: String| Error::new(ErrorKind::WrongFormat, why);
         if bytes.len() < HEAD_BYTES || bytes[..MAGIC.len()] != MAGIC {
@@ -618,11 +619,11 @@ impl Recording {
         out
     }
 
-    /// Which calls ended first, second and so on; of those that ended together the one that the
+    /// Calls in the order in which they ended; of calls that ended together, the one that the
     /// engine took first.
     fn by_end(&self) -> Vec<usize> {
         let mut all: Vec<usize> = (0..self.records.len()).collect();
-        // One thread's calls that took no time at all stay in their order.
+        // Calls of one thread that took no time stay in their order.
         all.sort_by_key(|index| {
             let record = &self.records[*index];
             (record.end(), record.begin, record.order)
@@ -630,16 +631,16 @@ impl Recording {
         all
     }
 
-    /// What each call may have waited for: all that had ended when it began, its thread's own among
-    /// them. Who replays several threads at a time and lets no call begin before as many have
-    /// ended, counted by `ended`, keeps every reason that one call was for another.
+    /// Which calls each call may have waited for: all that had ended when it began, also those of
+    /// its own thread. A replay with several threads in which no call begins before as many have
+    /// ended, counted by `ended`, preserves every dependency between calls.
     pub fn causes(&self) -> Vec<Cause> {
         let by_end = self.by_end();
         let ends: Vec<u64> = by_end.iter().map(|index| self.records[*index].end()).collect();
         let mut causes = vec![Cause { after: 0, ended: 0 }; by_end.len()];
         for (ended, index) in by_end.iter().enumerate() {
             let record = &self.records[*index];
-            // One that took no time does not wait for itself.
+            // A call that took no time does not wait for itself.
             let after = ends.partition_point(|end| *end <= record.begin).min(ended);
             causes[*index] = Cause { after: after as u32, ended: ended as u32 };
         }
@@ -647,7 +648,7 @@ impl Recording {
     }
 }
 
-/// How long the next record is; `None` if the recording ends before it does.
+/// The length of the next record; `None` if the recording ends within it.
 fn whole_record(from: &Reader<'_>) -> Option<Result<u64>> {
     let mut ahead = Reader { bytes: from.bytes, at: from.at };
     let has_end = from.bytes.iter().take(10).any(|byte| *byte < 0x80);

@@ -1,17 +1,17 @@
 //! The zone allocator: which zones are open and for what, and which blocks are valid in each.
 //!
 //! Invariants
-//! - A zone is open for what the policy puts together, as long as there are zones and permits;
-//!   otherwise files share what is open. Nobody waits for a zone that an open file holds.
-//! - The last free zones are for cleaning; those before them are for what makes room by being
-//!   written: compactions, flushes, and what a database is made of. Who has no claim to a zone that
-//!   was opened out of these does not share it either, unless as many are free again.
-//! - As much as the logs hold is kept for flushes, which write that to other files: for what a log
-//!   took `DB::Open` finds room.
-//! - Those who wait for room get it in the order in which they came, each claim in a line of its
-//!   own.
-//! - A zone is reset when nothing in it counts by a durable round, nobody writes to it, and no read
-//!   pins it.
+//! - A zone takes the files that the policy puts together as long as there are zones and permits;
+//!   otherwise files share open zones. No file waits for a zone that another open file holds.
+//! - The last free zones are for cleaning. Those before them are for files that free space by being
+//!   written: compactions, flushes, and the database's own state. A zone that was opened out of
+//!   such a reserve is shared with weaker claims only when as many zones are free again.
+//! - The reserve for flushes is as large as all logs, because flushes write the logs' content to
+//!   other files: `DB::Open` finds space for what a log took.
+//! - Writers that wait for space are served in the order of their arrival, in one queue for each
+//!   claim.
+//! - A zone is reset when a durable snapshot shows it empty, nobody writes to it, and no read pins
+//!   it.
 
 mod audit;
 mod policy;
@@ -19,7 +19,6 @@ mod policy;
 pub use policy::Policy;
 pub(crate) use policy::Use;
 
-use crate::dead_ranges::Age;
 use crate::file::{FileId, Lifetime};
 use crate::file_kind::{Claim, Family, Role};
 use furrow_log::address::blocks_per_zone;
@@ -33,19 +32,19 @@ use furrow_zone::{Error, Result, ZoneId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Free zones that only cleaning takes.
+/// Free zones that only cleaning may use.
 pub(crate) const RESERVE: u32 = 2;
-/// A store with fewer zones for content keeps none for claims.
+/// A store with fewer content zones has no reserves for claims.
 const ZONES_FOR_CLAIMS: u32 = 16;
-/// One in so many zones is kept for compactions.
+/// One zone in this many is reserved for compactions.
 const COMPACTION_SHARE: u32 = 32;
 
-/// A flush may write more than its log holds, by one part in so many.
+/// A flush may write more than its log holds: one part in this many.
 const FLUSH_SURPLUS: u64 = 8;
-/// No more than one in so many zones is kept for flushes.
+/// At most one zone in this many is reserved for flushes.
 const FLUSH_SHARE: u32 = 8;
 
-/// Zones that are kept for flushes of logs with so many blocks.
+/// Zones that are reserved for flushes when the logs hold this many blocks.
 pub(crate) fn kept_for_flushes(log_blocks: u64, zones: u32, zone_blocks: u32) -> u32 {
     if zones < ZONES_FOR_CLAIMS {
         return 0;
@@ -54,8 +53,22 @@ pub(crate) fn kept_for_flushes(log_blocks: u64, zones: u32, zone_blocks: u32) ->
     blocks.div_ceil(u64::from(zone_blocks)).min(u64::from(zones / FLUSH_SHARE)) as u32
 }
 
-/// How many of a store's zones for content are kept from files with this claim while there are no
-/// logs: with claims, the one that cleaning writes to is one of them, open or not.
+/// Age of a zone, for choosing what to clean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Age {
+    /// How often its blocks were moved, at most.
+    pub(crate) generation: u8,
+    /// The store's count of written blocks when the zone was opened.
+    pub(crate) opened: u64,
+}
+
+/// A zone of so many blocks is cleaned only if it has more blocks of garbage than this.
+pub(crate) fn garbage_left(zone_blocks: u32) -> u32 {
+    2.max(zone_blocks / 64)
+}
+
+/// How many content zones are reserved from files with this claim while there are no logs. In a
+/// store with claims, the zone that cleaning writes to is one of them, open or not.
 pub(crate) fn kept_from(claim: Claim, zones: u32) -> u32 {
     if zones < ZONES_FOR_CLAIMS {
         return RESERVE;
@@ -68,17 +81,17 @@ pub(crate) fn kept_from(claim: Claim, zones: u32) -> u32 {
     }
 }
 
-/// Who wants a zone, and what for.
+/// A request for a zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want {
     pub(crate) usage: Use,
-    /// The file that is written, if it is not cleaning that writes.
+    /// The file to be written; `None` for cleaning.
     pub(crate) file: Option<FileId>,
     pub(crate) claim: Claim,
 }
 
 impl Want {
-    /// What cleaning moves to a zone that is open for that.
+    /// The request of cleaning for a zone of this use.
     pub(crate) fn moved(usage: Use) -> Want {
         Want { usage, file: None, claim: Claim::Catalog }
     }
@@ -88,7 +101,7 @@ impl Want {
     }
 }
 
-/// A place in the line of those who wait for room. Dropping it leaves the line.
+/// A place in the queue for space. Dropping it leaves the queue.
 pub(crate) struct SpaceTicket<'a> {
     zones: &'a ZoneAllocator,
     claim: Claim,
@@ -98,7 +111,7 @@ pub(crate) struct SpaceTicket<'a> {
 impl Drop for SpaceTicket<'_> {
     fn drop(&mut self) {
         self.zones.space_queues.borrow_mut()[self.claim as usize].remove(&self.number);
-        // The next is first now.
+        // The next in the queue is first now.
         self.zones.freed.notify_all();
     }
 }
@@ -107,32 +120,32 @@ struct Open {
     zone: ZoneId,
     id: SuperzoneId,
     usage: Use,
-    /// The file that is written to it, where the policy gives a zone to one at a time.
+    /// The file that holds the zone, where the policy gives a zone to one writer at a time.
     holder: Option<FileId>,
-    /// The least that could have it opened when it was.
+    /// The weakest claim that could have had it opened at the time.
     claim: Claim,
 }
 
-/// What can be had for a file.
+/// The allocator's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// This zone has room for it.
+    /// This zone has space for it.
     Zone(ZoneId),
-    /// This zone is to be ended for an empty one.
+    /// Finish this zone and open an empty one.
     End(ZoneId),
-    /// Nothing has room.
+    /// No zone has space.
     Nothing,
 }
 
 /// The state of the zone allocator.
 ///
 /// Invariants, held by its audit
-/// - `residents` are the valid blocks that the store counts by what refers to them; a free zone has
-///   none, and neither has a zone that is being reset.
+/// - `residents` are the valid blocks of each zone and file, equal to what the store counts from
+///   its references. Free zones and zones that are being reset have none.
 /// - `logs` are the files that are logs and have a name, each with its valid blocks; `log_blocks`
 ///   is their sum.
-/// - `open` has the zones that the pool has active, each once. Each of them that is not full holds
-///   a permit, and its holder is a file that is there.
+/// - `open` has the zones that are active in the pool, each once. Those that are not full hold a
+///   permit, and their holder is a file that exists.
 /// - No zone in `youngest` is free.
 pub(crate) struct ZoneAllocator {
     pub(crate) pool: ZonePool,
@@ -141,37 +154,37 @@ pub(crate) struct ZoneAllocator {
     policy: Policy,
     /// In the order in which they were opened.
     open: RefCell<Vec<Open>>,
-    /// The youngest blob file of each family that was written to a zone since its reset, whether
-    /// it is there or not.
+    /// The youngest blob file of each family that was written to a zone since its reset, even if
+    /// the file is gone.
     youngest: RefCell<BTreeMap<ZoneId, BTreeMap<Family, u64>>>,
-    /// Zones of which the youngest are to be told to the next round.
+    /// Zones whose youngest blob files the next group commit records.
     untold: RefCell<BTreeSet<ZoneId>>,
-    /// Blocks that count, by zone and file.
+    /// Valid blocks, by zone and file.
     residents: RefCell<BTreeMap<ZoneId, BTreeMap<FileId, u32>>>,
-    /// Of files that are logs: blocks that count.
+    /// Valid blocks of each log.
     logs: RefCell<BTreeMap<FileId, u64>>,
-    /// All of these.
+    /// The sum of `logs`.
     log_blocks: Cell<u64>,
-    /// Blocks that were written so far.
+    /// Blocks written so far.
     clock: Cell<u64>,
-    /// Zones that were opened since the store was.
+    /// The ages of zones opened since the store was opened.
     ages: RefCell<BTreeMap<ZoneId, Age>>,
-    /// The writer has let its zones go: nothing is written or reset any more.
+    /// The writer has released its zones: nothing is written or reset any more.
     pub(crate) ended: Cell<bool>,
     /// The fewest zones that were free at once.
     pub(crate) least_free: Cell<u32>,
-    /// An account went below zero: a defect of this program. The store ends.
+    /// An account went below zero, which is a defect of this program. The store fails.
     broken: RefCell<Option<Error>>,
     /// Zones that are being reset.
     releasing: RefCell<BTreeSet<ZoneId>>,
-    /// Who waits for room, by claim.
+    /// The queues for space, by claim.
     space_queues: RefCell<[BTreeSet<u64>; Claim::COUNT]>,
     next_ticket: Cell<u64>,
-    /// Zones with something that cannot be read: cleaning leaves them.
+    /// Zones with blocks that cannot be read: cleaning skips them.
     uncleanable: RefCell<BTreeSet<ZoneId>>,
-    /// A zone was released, or room came otherwise.
+    /// A zone was released, or space became free in another way.
     pub(crate) freed: Notify,
-    /// Room is wanted.
+    /// A writer wants space.
     pub(crate) wanted: Notify,
 }
 
@@ -216,18 +229,18 @@ impl ZoneAllocator {
         self.policy
     }
 
-    /// Takes up a zone that was written in part before, at its writer's position.
+    /// Takes up a partly written zone at its writer's position.
     pub(crate) fn adopt(&self, zone: ZoneId, id: SuperzoneId, usage: Use) {
         self.open.borrow_mut().push(Open { zone, id, usage, holder: None, claim: Claim::Others });
     }
 
-    /// Whether as many zones are free as are kept from `want`, and more.
+    /// Whether more zones are free than are reserved from `want`.
     fn has_free(&self, want: Want) -> bool {
         let (free, total) = (self.pool.free_count(), self.pool.total());
         let is_cleanings = |open: &Open| open.usage.is_moved() && self.has_space(open);
         if want.usage.is_moved() {
-            // One is left while there is room for what is moved elsewhere: cleaning a zone may take
-            // all of that, and one zone.
+            // One zone is kept back while there is space for moved blocks elsewhere: cleaning a
+            // zone may take all that space and one zone.
             let other = |open: &Open| is_cleanings(open) && open.usage != want.usage;
             return free > u32::from(self.open.borrow().iter().any(other));
         }
@@ -236,18 +249,18 @@ impl ZoneAllocator {
         free + u32::from(open) > self.kept(want.claim)
     }
 
-    /// How many zones are kept from files with this claim.
+    /// How many zones are reserved from files with this claim.
     pub(crate) fn kept(&self, claim: Claim) -> u32 {
         let flushes = if claim < Claim::Flush { self.kept_for_flushes() } else { 0 };
         kept_from(claim, self.pool.total()) + flushes
     }
 
-    /// How many zones are kept for flushes of the logs there are.
+    /// How many zones are reserved for flushes of the present logs.
     pub(crate) fn kept_for_flushes(&self) -> u32 {
         kept_for_flushes(self.log_blocks.get(), self.pool.total(), self.capacity())
     }
 
-    /// Says whether a file is a log, of which a flush may have to be written.
+    /// Records whether a file is a log, whose content a flush may have to write.
     pub(crate) fn set_log(&self, file: FileId, is_log: bool) {
         let mut logs = self.logs.borrow_mut();
         if logs.contains_key(&file) == is_log {
@@ -265,14 +278,14 @@ impl ZoneAllocator {
         self.log_blocks.set(self.log_blocks.get() + blocks);
     }
 
-    /// Whether `want` may have room in a zone that is open.
+    /// Whether `want` may use space in an open zone.
     fn may_have(&self, want: Want, open: &Open) -> bool {
         let cleaning = want.usage.is_moved();
-        // Cleaning keeps zones of its own for as long as it can.
+        // Cleaning keeps zones of its own as long as it can.
         cleaning || !open.usage.is_moved() && (open.claim <= want.claim || self.has_free(want))
     }
 
-    /// A place in the line of those who wait for room, at its end.
+    /// Takes a place at the end of the queue for space.
     pub(crate) fn queue(&self, claim: Claim) -> SpaceTicket<'_> {
         let number = self.next_ticket.get();
         self.next_ticket.set(number + 1);
@@ -280,7 +293,7 @@ impl ZoneAllocator {
         SpaceTicket { zones: self, claim, number }
     }
 
-    /// Whether somebody waits for room who came before, unless the file has a zone of its own.
+    /// Whether an earlier request waits for space, unless the file holds a zone of its own.
     pub(crate) fn must_wait(&self, want: Want, place: Option<&SpaceTicket<'_>>) -> bool {
         if want.usage.is_moved() {
             return false;
@@ -296,7 +309,7 @@ impl ZoneAllocator {
         self.writer.space_left(open.zone) > 0
     }
 
-    /// A zone with room for what is wanted.
+    /// A zone with space for the request.
     pub(crate) fn choose(&self, want: Want) -> Choice {
         let found = |zone: Option<ZoneId>| zone.map_or(Choice::Nothing, Choice::Zone);
         let Some(file) = want.file.filter(|_| self.policy.holds()) else {
@@ -313,7 +326,7 @@ impl ZoneAllocator {
                 choice @ Choice::End(_) => return choice,
                 Choice::Nothing => None,
             },
-            // The earliest: the next file goes back to it.
+            // The zone opened first: the next file goes back to it.
             _ => self.idle(want, |open| open.usage == want.usage).or_else(|| self.begin(want)),
         };
         let chosen = chosen.or_else(|| self.nearest_idle(want));
@@ -323,7 +336,7 @@ impl ZoneAllocator {
             held.expect("invariant: what was chosen is open").holder = Some(file);
             return Choice::Zone(zone);
         }
-        // Nobody waits for what an open file holds.
+        // No file waits for a zone that an open file holds.
         found(self.find(want, false))
     }
 
@@ -331,7 +344,7 @@ impl ZoneAllocator {
         open.holder.is_none() && self.may_have(want, open)
     }
 
-    /// The zone opened first of those nobody holds and `fits` takes.
+    /// The zone opened first of those that nobody holds and that `fits` accepts.
     fn idle(&self, want: Want, fits: impl Fn(&Open) -> bool) -> Option<ZoneId> {
         let open = self.open.borrow();
         let idle = open.iter().find(|open| self.is_idle(want, open) && fits(open));
@@ -344,7 +357,7 @@ impl ZoneAllocator {
         idle.min_by_key(|open| open.usage.far(want.usage)).map(|open| open.zone)
     }
 
-    /// By ZenFS's rule.
+    /// Chooses by ZenFS's rule.
     fn choose_as_zenfs(&self, want: Want) -> Choice {
         let best = {
             let open = self.open.borrow();
@@ -370,13 +383,13 @@ impl ZoneAllocator {
         }
     }
 
-    /// A file is written no more: others may have its zone.
+    /// A file is not written any more: other files may have its zone.
     pub(crate) fn release_hold(&self, file: FileId) {
         let mut open = self.open.borrow_mut();
         open.iter_mut().filter(|open| open.holder == Some(file)).for_each(|o| o.holder = None);
     }
 
-    /// Takes a zone that is not full out of use: what is left of it is not written.
+    /// Takes a zone that is not full out of use; the rest of it stays unwritten.
     pub(crate) fn abandon(&self, zone: ZoneId) {
         let mut open = self.open.borrow_mut();
         if let Some(at) = open.iter().position(|open| open.zone == zone) {
@@ -385,7 +398,7 @@ impl ZoneAllocator {
         }
     }
 
-    /// An open zone with room: one that is open for just that, or one that can be shared.
+    /// An open zone with space: one of exactly this use, or one that can be shared.
     pub(crate) fn find(&self, want: Want, exact: bool) -> Option<ZoneId> {
         self.close_full();
         let open = self.open.borrow();
@@ -393,8 +406,8 @@ impl ZoneAllocator {
         open.iter().filter(fits).min_by_key(|open| open.usage.far(want.usage)).map(|open| open.zone)
     }
 
-    /// A permit to wait for, if that is all that is missing: full zones give theirs back when the
-    /// last write is answered. `None` if there is no free zone to be had.
+    /// A permit to wait for, if only that is missing: full zones return theirs when the last write
+    /// is answered. `None` if there is no free zone.
     pub(crate) fn next_permit(&self, want: Want) -> Option<Acquire> {
         self.has_free(want).then(|| self.budget.acquire(want.class(), 1))
     }
@@ -407,7 +420,7 @@ impl ZoneAllocator {
         self.open(want, permit)
     }
 
-    /// Opens a free zone. `None` if there is none any more.
+    /// Opens a free zone; `None` if there is none.
     pub(crate) fn open(&self, want: Want, permit: Permit) -> Option<ZoneId> {
         if !self.has_free(want) {
             return None;
@@ -423,12 +436,12 @@ impl ZoneAllocator {
         self.open.borrow_mut().push(Open { zone, id, usage: want.usage, holder: None, claim });
         let generation = if let Use::Moved(generation) = want.usage { generation } else { 0 };
         self.ages.borrow_mut().insert(zone, Age { generation, opened: self.clock.get() });
-        // Others may share it.
+        // Other files may share the zone.
         self.freed.notify_all();
         Some(zone)
     }
 
-    /// Zones that are written to their ends are open no more.
+    /// Closes zones that are written to their ends.
     pub(crate) fn close_full(&self) {
         if self.ended.get() {
             return;
@@ -442,7 +455,7 @@ impl ZoneAllocator {
         open.retain(|open| !full(open));
     }
 
-    /// A blob file was written to a zone.
+    /// Records that a blob file was written to a zone.
     pub(crate) fn note_blob(&self, zone: ZoneId, role: &Role) {
         let Some(number) = role.number else { return };
         let mut youngest = self.youngest.borrow_mut();
@@ -453,7 +466,7 @@ impl ZoneAllocator {
         }
     }
 
-    /// What recovery found of a zone.
+    /// Restores what recovery found of a zone.
     pub(crate) fn restore_youngest(&self, zone: ZoneId, of_zone: BTreeMap<Family, u64>) {
         self.youngest.borrow_mut().insert(zone, of_zone);
     }
@@ -468,7 +481,12 @@ impl ZoneAllocator {
         self.youngest.borrow().keys().copied().collect()
     }
 
-    /// Zones of which the next round is to tell the youngest blob files.
+    /// Zones that filled since the last group commit.
+    pub(crate) fn untold(&self) -> Vec<ZoneId> {
+        self.untold.borrow().iter().copied().collect()
+    }
+
+    /// Takes the zones whose youngest blob files the next group commit records.
     pub(crate) fn take_untold(&self) -> BTreeSet<ZoneId> {
         std::mem::take(&mut *self.untold.borrow_mut())
     }
@@ -478,12 +496,12 @@ impl ZoneAllocator {
         self.open.borrow().iter().any(|open| open.zone == zone)
     }
 
-    /// How old a zone is; of one that was opened before the store was, the oldest.
+    /// The age of a zone. A zone opened before the store was counts as oldest.
     pub(crate) fn age(&self, zone: ZoneId) -> Age {
         self.ages.borrow().get(&zone).copied().unwrap_or_default()
     }
 
-    /// Blocks that were written so far.
+    /// Blocks written so far.
     pub(crate) fn clock(&self) -> u64 {
         self.clock.get()
     }
@@ -498,10 +516,10 @@ impl ZoneAllocator {
         }
     }
 
-    /// Blocks of a file in a zone are not valid any more, by a durable group commit.
+    /// A durable group commit retired blocks of a file in a zone.
     ///
     /// # Errors
-    /// `Corrupt` if an account would go below zero: which, and what it is.
+    /// `Corrupt` if an account would go below zero; names the account.
     pub(crate) fn remove(&self, zone: ZoneId, file: FileId, blocks: u32) -> Result<()> {
         let mut residents = self.residents.borrow_mut();
         let files = residents.entry(zone).or_default();
@@ -539,8 +557,8 @@ impl ZoneAllocator {
         self.broken.borrow().clone()
     }
 
-    /// Blocks of a zone that were written, as far as that is known: all of one that was full when
-    /// the store was opened.
+    /// Written blocks of a zone, as far as known: all of a zone that was full when the store was
+    /// opened.
     pub(crate) fn written(&self, zone: ZoneId) -> u32 {
         let free = |id| self.pool.state(id) == SuperzoneState::Free;
         match self.writer.is_open(zone) {
@@ -550,13 +568,13 @@ impl ZoneAllocator {
         }
     }
 
-    /// Blocks of a zone that count.
+    /// Valid blocks of a zone.
     pub(crate) fn valid(&self, zone: ZoneId) -> u32 {
         let residents = self.residents.borrow();
         residents.get(&zone).map_or(0, |files| files.values().sum())
     }
 
-    /// Blocks that count, of all zones.
+    /// Valid blocks of all zones.
     pub(crate) fn valid_total(&self) -> u64 {
         let residents = self.residents.borrow();
         residents.values().flat_map(BTreeMap::values).map(|blocks| u64::from(*blocks)).sum()
@@ -568,9 +586,9 @@ impl ZoneAllocator {
         residents.get(&zone).map_or(Vec::new(), |files| files.keys().copied().collect())
     }
 
-    /// Blocks that files with no claim cannot have though they hold nothing: of zones that are
-    /// open for others, or for cleaning beyond one, and garbage of zones with `least` of it or
-    /// less, which are not cleaned.
+    /// Blocks that files without a claim cannot use although they hold nothing: in zones open for
+    /// others, in zones of cleaning beyond one, and garbage of zones with at most `least` of it,
+    /// which are not cleaned.
     pub(crate) fn out_of_reach(&self, least: u32) -> u64 {
         if self.ended.get() {
             return 0;
@@ -580,7 +598,7 @@ impl ZoneAllocator {
         let open = self.open.borrow();
         let room = |open: &Open| u64::from(self.writer.space_left(open.zone));
         let cleanings = || open.iter().filter(|open| open.usage.is_moved()).map(room);
-        // One of these is kept, whether it is open or not.
+        // One zone of cleaning is reserved, whether it is open or not.
         let cleanings = cleanings().sum::<u64>() - cleanings().max().unwrap_or(0);
         let theirs = |open: &&Open| !open.usage.is_moved() && !self.may_have(want, open);
         let theirs = open.iter().filter(theirs).map(room).sum::<u64>();
@@ -594,7 +612,7 @@ impl ZoneAllocator {
         theirs + cleanings + stuck.sum::<u64>()
     }
 
-    /// The full zone in which the fewest blocks count, if there is garbage in any.
+    /// The full zone with the fewest valid blocks, if any zone has garbage.
     pub(crate) fn victim(&self) -> Option<ZoneId> {
         self.close_full();
         let (uncleanable, capacity) = (self.uncleanable.borrow(), self.capacity());
@@ -603,7 +621,7 @@ impl ZoneAllocator {
             let (id, valid) = (zone.0, self.valid(zone));
             Candidate { id, valid, capacity, ..Candidate::default() }
         };
-        // One in which nothing counts is reset, not cleaned.
+        // A zone without valid blocks is reset, not cleaned.
         let used = full.map(candidate).filter(|candidate| candidate.valid > 0);
         let candidates: Vec<Candidate> = used.collect();
         let worth = Worth { garbage_permille: 0, valid_max: capacity };
@@ -611,17 +629,17 @@ impl ZoneAllocator {
         Some(ZoneId(candidates[best].id))
     }
 
-    /// Whether something in a zone cannot be read.
+    /// Whether some block of a zone cannot be read.
     pub(crate) fn is_uncleanable(&self, zone: ZoneId) -> bool {
         self.uncleanable.borrow().contains(&zone)
     }
 
-    /// Something in a zone cannot be read: it is not cleaned any more.
+    /// Some block of the zone cannot be read: it is not cleaned any more.
     pub(crate) fn set_uncleanable(&self, zone: ZoneId) {
         self.uncleanable.borrow_mut().insert(zone);
     }
 
-    /// Full zones in which nothing counts.
+    /// Full zones without valid blocks.
     pub(crate) fn emptied(&self) -> Vec<ZoneId> {
         self.close_full();
         let releasing = self.releasing.borrow();
@@ -629,7 +647,13 @@ impl ZoneAllocator {
         self.full_zones().into_iter().filter(empty).collect()
     }
 
-    /// Resets the zone if nothing in it counts by a durable round, and nobody writes to it.
+    /// Whether the newest durable snapshot, or an earlier one, shows the zone empty.
+    pub(crate) fn is_shown_empty(&self, zone: ZoneId) -> bool {
+        let (owner, durable) = (self.pool.owner(zone), self.pool.durable());
+        owner.zip(durable).is_some_and(|(id, durable)| durable.shows_empty(id))
+    }
+
+    /// Resets the zone if a durable snapshot shows it empty, and nobody writes to it.
     ///
     /// # Errors
     /// `Io` if the drive does not answer.
@@ -638,13 +662,18 @@ impl ZoneAllocator {
         if self.valid(zone) > 0 || self.is_open(zone) {
             return Ok(());
         }
-        if self.pool.state(id) != SuperzoneState::Full || !self.releasing.borrow_mut().insert(zone)
-        {
+        if self.pool.state(id) != SuperzoneState::Full {
             return Ok(());
         }
-        // What is valid is taken off by durable rounds only: the newest shows it as well.
-        durable.note_empty(id);
-        // Before the reset: once the zone is free, somebody else may open it.
+        if !durable.shows_empty(id) {
+            // The zone was already empty when it filled: the next group commit notes it.
+            self.untold.borrow_mut().insert(zone);
+            return Ok(());
+        }
+        if !self.releasing.borrow_mut().insert(zone) {
+            return Ok(());
+        }
+        // This comes before the reset: a free zone may be opened at once by somebody else.
         if self.youngest.borrow_mut().remove(&zone).is_some() {
             self.untold.borrow_mut().insert(zone);
         }
@@ -660,7 +689,7 @@ impl ZoneAllocator {
         !self.releasing.borrow().is_empty()
     }
 
-    /// Zones that were written to and are full, or taken for it.
+    /// Zones that were written and are full, or are treated as full.
     pub(crate) fn full_zones(&self) -> Vec<ZoneId> {
         let all = (0..self.pool.total()).map(SuperzoneId);
         let full = all.filter(|id| self.pool.state(*id) == SuperzoneState::Full);

@@ -1,4 +1,4 @@
-//! What nobody reads any more is left out by cleaning: files become sparse, and all tools know it.
+//! Cleaning leaves out dead ranges: files become sparse, and all tools understand that.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -28,14 +28,14 @@ fn options(policy: Policy) -> Options {
     Options { clean_below: 60, policy, ..Options::default() }
 }
 
-/// A file as it must be: its bytes, and which of them nobody reads any more.
+/// The expected state of a file: its bytes, and which of them are dead.
 struct Known {
     id: FileId,
     bytes: Vec<u8>,
     forgotten: Vec<bool>,
 }
 
-/// What is not forgotten is as written; what is may be zeros. Answers how many bytes are gone.
+/// Live bytes are as written; dead ones may be zeros. Returns how many bytes are zeros now.
 fn compare(found: &[u8], known: &Known, name: &str) -> u64 {
     assert_eq!(found.len(), known.bytes.len(), "{name}");
     let mut gone = 0;
@@ -63,7 +63,7 @@ async fn compare_all(store: &Store, files: &BTreeMap<String, Known>) -> u64 {
     gone
 }
 
-/// The drive as those see it who only look.
+/// The drive as inspection and fsck see it.
 async fn look(device: &Rc<Emulator>, files: &BTreeMap<String, Known>) -> u64 {
     let snapshot = Snapshot::open(device.clone()).await.unwrap();
     let mut gone = 0;
@@ -96,7 +96,7 @@ fn forget(store: &Store, known: &mut Known, offset: u64, len: u64) {
     known.forgotten[offset as usize..(offset + len) as usize].fill(true);
 }
 
-/// Writes and forgets, with restarts and power cuts in between; nothing else is lost.
+/// Writes and declares ranges dead, with restarts and power cuts in between; nothing else is lost.
 fn churn(seed: u64, policy: Policy) -> (u64, u64) {
     let rt = Rt::new(Config::shuffled(seed));
     let device = drive(&rt);
@@ -109,7 +109,7 @@ fn churn(seed: u64, policy: Policy) -> (u64, u64) {
         let (mut copied, mut gone) = (0, 0);
         for round in 0..150u64 {
             while store.space().available < 4 << 20 || rng.below(6) == 0 {
-                // The oldest goes.
+                // Removes the oldest file.
                 let Some((name, _)) = files.pop_first() else { break };
                 store.remove(&name).unwrap();
                 store.sync_names().await.unwrap();
@@ -177,7 +177,7 @@ fn a_file_of_two_names_is_not_forgotten_and_what_is_cut_off_is_written_anew() {
         assert_eq!(store.forget(known.id, 199_000, 2_000).unwrap_err().kind(), ErrorKind::Invalid);
         store.link("1.blob", "2.blob").unwrap();
         store.forget(known.id, 0, 200_000).unwrap();
-        // What is forgotten is cut off, and other bytes take its place: these stay.
+        // A dead range is truncated away and other bytes are written there: these stay.
         let mut cut = written(&store, &mut rng, "3.blob", 200_000).await;
         forget(&store, &mut cut, 50_000, 150_000);
         let id = store.open_file("3.blob").unwrap();

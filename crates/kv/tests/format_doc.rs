@@ -1,5 +1,5 @@
-//! `docs/store-format.md` shows every structure of the code, field by field, and nothing else: this
-//! holds the two together. On a difference the tables as they should be are printed.
+//! `docs/store-format.md` shows every structure of the code, field by field, and nothing else. On
+//! a difference this test prints the tables as they should be.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test reads the document")]
 

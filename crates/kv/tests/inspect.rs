@@ -1,4 +1,4 @@
-//! A store that is looked at: nothing is written, and it is what a store opened now would be.
+//! Inspecting a store writes nothing, and shows what opening the store now would find.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A drive that counts what would change it.
+/// A drive that counts commands that would change it.
 struct Watched {
     drive: Rc<Emulator>,
     changes: Cell<u64>,
@@ -85,7 +85,7 @@ async fn written(store: &Store, path: &str, bytes: &[u8]) -> FileId {
     id
 }
 
-/// All that can be seen of a store: for each path, its node, size, time and content.
+/// All that can be seen of a store: node, size, time and content of each path.
 type Seen = BTreeMap<String, (Node, u64, i64, Vec<u8>)>;
 
 async fn seen(store: &Store) -> Seen {
@@ -125,8 +125,8 @@ async fn looked_at(snapshot: &Snapshot) -> Seen {
     all
 }
 
-/// After each power cut, whatever it left, the snapshot is what the next opening finds, and the
-/// drive is not changed by it.
+/// After each power cut, whatever it left, the snapshot equals what the next opening finds, and
+/// inspecting does not change the drive.
 #[test]
 fn a_snapshot_is_what_the_next_opening_finds_and_changes_nothing() {
     for seed in 0..40 {
@@ -145,7 +145,7 @@ fn a_snapshot_is_what_the_next_opening_finds_and_changes_nothing() {
                         0 => drop(store.remove(&path)),
                         1 => drop(store.rename(&path, &format!("db/{step}"))),
                         2 => {
-                            // Not synced: what becomes of it is open.
+                            // The file is not synced: it may survive or not.
                             let id = store.create(&path, Lifetime::Short).unwrap();
                             store.append(id, &bytes).await.unwrap();
                         }
@@ -245,7 +245,7 @@ fn a_drive_without_a_store_is_none_and_a_damaged_one_is_one_still() {
         written(&store, "a", &content(1, 90_000)).await;
         store.stop().await.unwrap();
         assert_eq!(identify(&*device).await.unwrap(), Some(uuid));
-        // The superblock, wherever it is, cannot be read any more.
+        // The superblock, wherever it lies, becomes unreadable.
         for zone in 0..6u32 {
             let fault = Fault::new(FaultKind::ReadError)
                 .at_blocks(Lba(u64::from(zone) * 64), BlockCount(1));
@@ -259,8 +259,8 @@ fn a_drive_without_a_store_is_none_and_a_damaged_one_is_one_still() {
     rt.clear();
 }
 
-/// Whatever block is damaged: a check answers, and what is wrong with content is told with its
-/// file; nothing is told of what is right.
+/// Whatever block is damaged, a check ends; it reports damage of content with the file's name, and
+/// nothing that is intact.
 #[test]
 fn a_check_tells_what_is_damaged_and_where() {
     let (mut of_content, mut of_sums) = (0, 0);
@@ -304,7 +304,7 @@ fn a_check_tells_what_is_damaged_and_where() {
     assert!(of_content > 20 && of_sums > 0, "{of_content} of content, {of_sums} of checksums");
 }
 
-/// Whatever is damaged of the ring: looking and checking answer, and nothing is made up.
+/// Whatever is damaged of the ring, inspection and check end, and nothing is made up.
 #[test]
 fn a_damaged_ring_is_told_or_is_no_store_and_no_panic() {
     let mut told = 0;
@@ -342,8 +342,8 @@ fn a_damaged_ring_is_told_or_is_no_store_and_no_panic() {
     assert!(told > 10, "{told} told");
 }
 
-/// A drive with what another one holds, but with bytes of the bodies of its records changed, and
-/// their checksums made to fit.
+/// A copy of another drive in which bytes of the records' bodies are changed and their checksums
+/// recomputed.
 async fn with_other_records(rt: &Rt, from: &Rc<Emulator>, rng: &mut Rng) -> Rc<Emulator> {
     let to = drive(rt);
     let pages = Pool::new(64);
@@ -386,7 +386,7 @@ async fn with_other_records(rt: &Rt, from: &Rc<Emulator>, rng: &mut Rng) -> Rc<E
     to
 }
 
-/// Checksums do not help where they fit: what records say is doubted all the same.
+/// Records with fitting checksums are still not believed blindly.
 #[test]
 fn records_that_lie_are_an_error_or_a_problem_and_no_panic() {
     let (mut told, mut refused) = (0, 0);

@@ -1,4 +1,4 @@
-//! Zones of the record ring that fail: what the store survives, and what it says where it cannot.
+//! Zones of the record ring fail: what the store survives, and what it reports otherwise.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -36,7 +36,7 @@ async fn add(store: &Store, name: &str) {
     store.close(id).await.unwrap();
 }
 
-/// The drive as a power cut leaves it; what used it until now has none any more.
+/// The drive after a power cut; its users have no access any more.
 fn cut(rt: &Rt, device: &Emulator) -> Rc<Emulator> {
     let left = device.snapshot().power_cut(&Fates::nothing(1));
     device.power_cut(&Fates::nothing(1));
@@ -54,8 +54,8 @@ async fn holds(store: &Store, names: u32) {
     }
 }
 
-/// Zones of the ring fail one after the other while the store is used: as long as there is one to
-/// go on in nothing is lost, and then the store says what is wrong and can still be read.
+/// Zones of the ring fail one after the other while the store is in use. Nothing is lost as long as
+/// a usable zone is left. Then the store reports the problem and can still be read.
 #[test]
 fn a_zone_of_the_ring_that_fails_is_replaced() {
     use FaultKind::{WriteError, WriteTorn, ZoneFull, ZoneOffline, ZoneReadOnly};
@@ -85,7 +85,7 @@ fn a_zone_of_the_ring_that_fails_is_replaced() {
                 assert_eq!(looked.names().count(), names as usize);
                 let opened = Store::open(&on, device.clone(), Options::default()).await;
                 if lasting && round == 2 {
-                    // Of four zones three have failed: it can be looked at.
+                    // Three of four zones have failed: the store can be inspected.
                     let text = opened.err().unwrap().to_string();
                     assert!(text.contains("no zone of the record ring"), "{text}");
                     assert!(text.contains("3 failed"), "{text}");
@@ -99,7 +99,7 @@ fn a_zone_of_the_ring_that_fails_is_replaced() {
     }
 }
 
-/// What only an offline zone held is never replaced by something older.
+/// State that only an offline zone held is never replaced by older state.
 #[test]
 fn a_zone_of_the_ring_that_is_offline_is_named() {
     for nth in 0..3 {
@@ -108,7 +108,7 @@ fn a_zone_of_the_ring_that_is_offline_is_named() {
         rt.block_on(async move {
             // Halves of three zones.
             let (device, store) = made(&on, 64, 3 * 16 * 4096).await;
-            // Two zones of records, or more.
+            // Two or more zones of records.
             for number in 0..24 {
                 add(&store, &format!("{number}")).await;
             }
@@ -123,7 +123,7 @@ fn a_zone_of_the_ring_that_is_offline_is_named() {
             device.inject(Fault::new(FaultKind::ZoneOffline).at_zone(zone)).unwrap();
             let opened = Store::open(&on, device.clone(), Options::default()).await;
             if nth == 2 {
-                // Nothing was in it.
+                // The zone held nothing.
                 holds(&opened.unwrap(), 24).await;
                 return;
             }
@@ -139,8 +139,8 @@ fn a_zone_of_the_ring_that_is_offline_is_named() {
     }
 }
 
-/// A half in zones that cannot be written any more cannot be emptied: that it is there does not
-/// show that it is the newest.
+/// A half in zones that cannot be written cannot be emptied, so its presence does not show that it
+/// is the newest.
 #[test]
 fn an_older_half_that_cannot_be_emptied_is_not_taken_for_the_newest() {
     let rt = Rt::new(Config::shuffled(5));

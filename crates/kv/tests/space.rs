@@ -1,4 +1,4 @@
-//! Room of a store: what is kept for whom, who waits for whom, and what is said of it.
+//! Space of a store: the reserves, the queues for space, and what is reported as available.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -35,7 +35,7 @@ fn content(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes.div_ceil(8)).flat_map(|_| rng.next().to_le_bytes()).take(bytes).collect()
 }
 
-/// Appends and syncs pieces until there is no room; how many bytes the file has then.
+/// Appends and syncs pieces until there is no space. Returns the file's size then.
 async fn fill(store: &Store, id: FileId, seed: u64, piece: usize) -> u64 {
     loop {
         let at = store.size(id).unwrap();
@@ -64,8 +64,8 @@ async fn check(store: &Store, path: &str, seed: u64, piece: usize) {
     store.close(id).await.unwrap();
 }
 
-/// A store that is full for flushes has room for compactions, and one that is full for these for
-/// manifests. What is removed then can be written down, and all go on.
+/// A store that is full for flushes has space for compactions, and one that is full for compactions
+/// has space for manifests. Then removals can be recorded, and all continue.
 #[test]
 fn compactions_and_manifests_have_room_of_their_own() {
     for policy in Policy::NAMES.map(|(_, policy)| policy) {
@@ -78,7 +78,7 @@ fn compactions_and_manifests_have_room_of_their_own() {
             assert!(store.space().available < 100_000, "{policy:?}: {:?}", store.space());
             let other = store.create("000011.log", Lifetime::Short).unwrap();
             assert!(fill(&store, other, 2, 30_000).await < ZONE as u64, "{policy:?}");
-            // Of one lifetime, so that zones could be shared.
+            // All have one lifetime, so that they could share zones.
             let compacted = store.create("000012.sst", Lifetime::Medium).unwrap();
             store.set_claim(compacted, Claim::Compaction).unwrap();
             let output = fill(&store, compacted, 3, 30_000).await;
@@ -87,7 +87,7 @@ fn compactions_and_manifests_have_room_of_their_own() {
             let manifest = store.create("MANIFEST-000004", Lifetime::Medium).unwrap();
             let records = fill(&store, manifest, 4, 10_000).await;
             assert!(records >= ZONE as u64 - 60_000, "{policy:?}: {records} bytes");
-            // What was kept is not for others, also where it is open and has room.
+            // A reserve is not for other claims, even in an open zone with space.
             assert!(store.append(other, &content(2, ZONE)).await.is_err());
             assert_eq!(store.space().available, 0, "{policy:?}");
 
@@ -97,7 +97,7 @@ fn compactions_and_manifests_have_room_of_their_own() {
             let more = store.create("000013.sst", Lifetime::Medium).unwrap();
             assert!(fill(&store, more, 5, 30_000).await > 50 * ZONE as u64, "{policy:?}");
             for id in [other, compacted, manifest, more] {
-                // What was never placed is refused once more.
+                // Closing tries to place the rest and is refused again.
                 let _ = store.close(id).await;
             }
             device.power_cut(&Fates::nothing(1));
@@ -114,8 +114,8 @@ fn compactions_and_manifests_have_room_of_their_own() {
     }
 }
 
-/// Whatever logs took, flushes of all of it have room, also after a crash, when all else is full;
-/// and where there are no logs any more, others have that room.
+/// Flushes of all logs find space when everything else is full, also after a crash; without logs
+/// that space is for others.
 #[test]
 fn what_logs_hold_can_be_flushed() {
     for policy in Policy::NAMES.map(|(_, policy)| policy) {
@@ -140,7 +140,7 @@ fn what_logs_hold_can_be_flushed() {
                     log("000012.log", 8).await;
                     fill(&store, table, 1, 30_000).await;
                 } else {
-                    // Until only what two logs take is left, and what is kept for them.
+                    // Fill up to the space of two logs and the reserve for their flushes.
                     let mut at = 0;
                     while store.space().available > 10 * ZONE as u64 {
                         store.append(table, &content(1 ^ at, 30_000)).await.unwrap();
@@ -151,9 +151,9 @@ fn what_logs_hold_can_be_flushed() {
                     log("000012.log", 8).await;
                     fill(&store, table, 1, 30_000).await;
                 }
-                // Compactions do not take it.
+                // Compactions do not get the reserve.
                 fill(&store, compacted, 2, 30_000).await;
-                // What was never placed is refused once more.
+                // Closing tries to place the rest and is refused again.
                 let _ = (store.close(table).await, store.close(compacted).await);
                 assert!(store.space().available < ZONE as u64, "{policy:?}: {:?}", store.space());
                 let said = Snapshot::open(device.clone()).await.unwrap().space();
@@ -188,7 +188,7 @@ fn what_logs_hold_can_be_flushed() {
     }
 }
 
-/// As much as is said to be free goes in, and little more.
+/// The available space can be written, and little more.
 #[test]
 fn what_is_said_to_be_free_goes_in() {
     for seed in 0..6 {
@@ -228,7 +228,8 @@ fn what_is_said_to_be_free_goes_in() {
     }
 }
 
-/// Writers beside cleaning end in the order in which they began, also if others come meanwhile.
+/// Writers that wait for cleaning end in the order in which they began, even if others arrive
+/// later.
 #[test]
 fn writers_beside_cleaning_end_in_order() {
     let rt = Rt::new(Config::simulated(3));
@@ -257,7 +258,7 @@ fn writers_beside_cleaning_end_in_order() {
                 store.append(id, &content(writer, ZONE)).await.unwrap();
                 order.borrow_mut().push(writer);
             }));
-            // Others come later, in the middle of cleaning.
+            // Other writers arrive later, in the middle of cleaning.
             rt2.sleep(if writer < 12 { 0 } else { 300_000 }).await;
         }
         for task in tasks {

@@ -1,4 +1,4 @@
-//! Recorded runs as bytes: what is encoded is decoded, and no bytes make the decoder panic.
+//! Recorded runs as bytes: decoding returns what was encoded, and no input makes it panic.
 
 use furrow_kv::Lifetime;
 use furrow_kv::trace::{Cause, HEAD_BYTES, Op, Record, Recording};
@@ -66,7 +66,7 @@ fn a_recording_that_was_cut_off_counts_up_to_there() {
         let found = Recording::decode(&bytes[..end]).expect("the rest is missing, nothing more");
         assert!(!found.whole && found.records.len() >= seen, "{end}");
         seen = found.records.len();
-        // Calls ended in their order here.
+        // Calls of this recording ended in the order of their records.
         assert_eq!(found.records, run.records[..seen], "{end}");
     }
     assert_eq!(seen, run.records.len());
@@ -84,11 +84,11 @@ fn what_is_wrong_is_said() {
     let mut longer = bytes.clone();
     longer.push(1);
     assert_eq!(kind(&longer), ErrorKind::Corrupt);
-    // The end's checksum finds what no field shows: a time, here of the first record.
+    // The checksum at the end detects changes that no field shows, here of the first record's time.
     let mut other = bytes.clone();
     other[HEAD_BYTES + 4] ^= 1;
     assert_eq!(kind(&other), ErrorKind::Corrupt);
-    // A length that no record has.
+    // A length that no record can have.
     let mut huge = bytes[..HEAD_BYTES].to_vec();
     huge.extend([0xff, 0xff, 0xff, 0x7f, 0]);
     assert_eq!(kind(&huge), ErrorKind::Corrupt);
@@ -100,7 +100,7 @@ fn what_is_wrong_is_said() {
 #[test]
 fn a_call_waits_for_those_that_had_ended() {
     let close = || Op::Close { file: 1 };
-    // A long sync of one thread, two calls of another within it, one that took no time after it.
+    // A long sync of one thread, two calls of another during it, and one without duration after it.
     let records = vec![
         record(0, 0, 0, 100, Op::Sync { file: 1 }),
         record(1, 1, 10, 20, close()),

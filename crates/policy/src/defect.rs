@@ -120,44 +120,45 @@ pub enum StoreDefect {
     /// A sync does not flush the drive's cache.
     SkippedFlush,
     /// A sync does not wait for the file's content.
-    EarlySync,
-    /// Zones are reset before the round is durable by which nothing in them counts.
-    EarlyReset,
-    /// Recovery believes the last round also where its content is not on the drive.
-    TrustedRound,
-    /// A sync of names does not wait until they are durable.
-    EarlyNames,
-    /// A round has the bytes behind a file's last whole block only when the file is new to it.
+    EarlyAck,
+    /// Zones are reset before the group commit is durable that makes them empty.
+    EarlyRelease,
+    /// Recovery keeps the last group commit even if its content is not on the drive.
+    UncheckedCommit,
+    /// A sync of names returns before they are durable.
+    EarlyNamesAck,
+    /// A group commit holds the bytes after a file's last whole block only if the file is new to
+    /// the ring.
     StaleTail,
-    /// The ring's older half is emptied before the newer one is durable.
-    EarlyEmpty,
-    /// The content that a failed zone has lost is not written again.
-    UnmovedExtent,
-    /// The state on the drive is shown, though a zone that may have held newer records is offline.
-    OlderHalf,
+    /// The older half of the record ring is reset before the newer one is durable.
+    EarlyRingReset,
+    /// Extents that a failed zone has lost are not written again.
+    ForgottenExtent,
+    /// An older half of the ring is used although an offline zone may have held a newer one.
+    StaleRingHalf,
 }
 
 impl StoreDefect {
     /// All of them.
     pub const ALL: [StoreDefect; 9] = [
         StoreDefect::SkippedFlush,
-        StoreDefect::EarlySync,
-        StoreDefect::EarlyReset,
-        StoreDefect::TrustedRound,
-        StoreDefect::EarlyNames,
+        StoreDefect::EarlyAck,
+        StoreDefect::EarlyRelease,
+        StoreDefect::UncheckedCommit,
+        StoreDefect::EarlyNamesAck,
         StoreDefect::StaleTail,
-        StoreDefect::EarlyEmpty,
-        StoreDefect::UnmovedExtent,
-        StoreDefect::OlderHalf,
+        StoreDefect::EarlyRingReset,
+        StoreDefect::ForgottenExtent,
+        StoreDefect::StaleRingHalf,
     ];
-    /// Those that power cuts alone show.
+    /// Those that power cuts alone reveal.
     pub const CRASH: [StoreDefect; 7] = [
         StoreDefect::SkippedFlush,
-        StoreDefect::EarlySync,
-        StoreDefect::EarlyReset,
-        StoreDefect::TrustedRound,
-        StoreDefect::EarlyNames,
+        StoreDefect::EarlyAck,
+        StoreDefect::EarlyRelease,
+        StoreDefect::UncheckedCommit,
+        StoreDefect::EarlyNamesAck,
         StoreDefect::StaleTail,
-        StoreDefect::EarlyEmpty,
+        StoreDefect::EarlyRingReset,
     ];
 }

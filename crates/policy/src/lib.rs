@@ -39,9 +39,9 @@ mod tests {
         assert_eq!(format!("{:?}", StoreVariant::default()), "the product");
         let early = FsVariant { early_quota: Rule::LeftOut, ..FsVariant::default() };
         assert_eq!(format!("{early:?}"), "an experiment");
-        let defective = StoreVariant { defect: Some(StoreDefect::EarlySync) };
+        let defective = StoreVariant { defect: Some(StoreDefect::EarlyAck) };
         assert_eq!(format!("{defective:?}"), "an experiment");
-        assert!(defective.has(StoreDefect::EarlySync) && !defective.has(StoreDefect::OlderHalf));
+        assert!(defective.has(StoreDefect::EarlyAck) && !defective.has(StoreDefect::StaleRingHalf));
     }
 
     #[test]

@@ -77,7 +77,8 @@ fn one_seed_is_one_run() {
 
 #[test]
 fn every_defect_that_needs_faults_is_caught() {
-    for defect in [StoreDefect::UnmovedExtent, StoreDefect::OlderHalf, StoreDefect::EarlySync] {
+    for defect in [StoreDefect::ForgottenExtent, StoreDefect::StaleRingHalf, StoreDefect::EarlyAck]
+    {
         let caught = (1..20).find(|seed| {
             let lived = catch_unwind(|| simulate_with(*seed, Some(defect), &mut |_| {}));
             !matches!(lived, Ok(Ok(_)))

@@ -1,12 +1,13 @@
-//! The steps of recovery, in their order: a table for what only reads, which looking at a store
-//! runs too, and one for what writes.
+//! The steps of recovery, in order: a table of those that only read, which inspection runs too, and
+//! a table of those that write.
 //!
-//! Each step has an audit, which debug builds run after it. What was found is written down in a new
-//! half of the ring before anything acts on it.
+//! Each step has an audit, which debug builds run after it. The state that was found is written to
+//! a new half of the ring before anything acts on it.
 
 use super::Opened;
-use crate::file::Lifetime;
+use crate::file::{Extent, Lifetime};
 use crate::mkfs::check_drive;
+use crate::namespace::paths::Node;
 use crate::ring_scan::find;
 use crate::store::{Options, Store};
 use crate::zone_allocator::Use;
@@ -34,7 +35,7 @@ pub(crate) struct Step<S> {
 /// Runs steps in their order.
 ///
 /// # Errors
-/// That of the first step that fails, or `Corrupt` if its audit does.
+/// The error of the first step that fails, or `Corrupt` if its audit does.
 pub(crate) async fn run<S>(steps: &[Step<S>], state: &mut S) -> Result<()> {
     for Step { name, run, audit } in steps {
         run(state).await?;
@@ -45,7 +46,7 @@ pub(crate) async fn run<S>(steps: &[Step<S>], state: &mut S) -> Result<()> {
     Ok(())
 }
 
-/// A store that is being read.
+/// A store that is being read, without writing.
 pub(crate) struct Reading {
     device: Rc<dyn ZonedDevice>,
     pages: Pool,
@@ -54,7 +55,7 @@ pub(crate) struct Reading {
     found: Option<Opened>,
 }
 
-/// What only reads.
+/// The steps that only read.
 pub(crate) const READ: [Step<Reading>; 3] = [
     Step {
         name: "survey the zones",
@@ -81,14 +82,14 @@ pub(crate) const READ: [Step<Reading>; 3] = [
         audit: |reading| {
             let replay = &reading.opened()?.replay;
             equal("files of the last commit", 0, replay.before.len())?;
-            let named = |id| replay.nodes.values().any(|node| *node == crate::Node::File(id));
+            let named = |id| replay.nodes.values().any(|node| *node == Node::File(id));
             let unnamed = replay.files.keys().find(|id| !named(**id));
             equal("files without a name", None, unnamed)
         },
     },
 ];
 
-/// A step that comes too early: its table is wrong.
+/// A step ran before one it depends on: its table is wrong.
 fn out_of_order() -> Error {
     Error::new(ErrorKind::Invalid, "steps of recovery are out of order")
 }
@@ -97,7 +98,7 @@ impl Reading {
     /// Reads the store on a drive.
     ///
     /// # Errors
-    /// Those of [`Store::open`], but for those of writing.
+    /// As [`Store::open`], except errors of writing.
     pub(crate) async fn all(
         device: Rc<dyn ZonedDevice>,
         pages: Pool,
@@ -108,10 +109,10 @@ impl Reading {
         Ok(reading)
     }
 
-    /// How the zones are, and what was found.
+    /// The zone reports, and what was found.
     ///
     /// # Errors
-    /// Never, once all steps were run.
+    /// Never, after all steps.
     pub(crate) fn into_parts(self) -> Result<(Vec<ZoneReport>, Opened)> {
         Ok((self.reports, self.found.ok_or_else(out_of_order)?))
     }
@@ -126,7 +127,7 @@ impl Reading {
     }
 
     async fn find_half(&mut self) -> Result<()> {
-        let older = self.variant.has(StoreDefect::OlderHalf);
+        let older = self.variant.has(StoreDefect::StaleRingHalf);
         let found = find(&*self.device, &self.reports, &self.pages, older).await?;
         check_drive(self.device.geometry(), found.ring)
             .map_err(|error| error.at(self.device.name()))?;
@@ -135,7 +136,7 @@ impl Reading {
     }
 
     async fn roll_back(&mut self) -> Result<()> {
-        let trusting = self.variant.has(StoreDefect::TrustedRound);
+        let trusting = self.variant.has(StoreDefect::UncheckedCommit);
         let found = self.found.as_mut().ok_or_else(out_of_order)?;
         let ring = (found.ring, trusting);
         found.replay.decide_last_commit(&*self.device, &self.reports, &self.pages, ring).await
@@ -154,10 +155,10 @@ pub(crate) struct Opening {
     store: Option<Store>,
 }
 
-/// What writes.
+/// The steps that write.
 pub(crate) const WRITE: [Step<Opening>; 5] = [
     Step {
-        // They hold older snapshots, or one that a crash cut off.
+        // They hold older snapshots, or one that a crash truncated.
         name: "empty the other zones of the record ring",
         run: |opening| Box::pin(opening.empty_others()),
         audit: |opening| {
@@ -210,7 +211,7 @@ impl Opening {
     async fn empty_others(&mut self) -> Result<()> {
         let found = self.found.as_mut().ok_or_else(out_of_order)?;
         let pool = ZonePool::new(&self.writer, &[], 1)?;
-        // The half that was found may be in the drive's cache only, if no power was lost.
+        // If no power was lost, the half that was found may be in the drive's cache only.
         let durable = pool.snapshot().flushed().await?;
         for zone in found.ring.zones().filter(|zone| !found.half.contains(zone)) {
             let fine = !found.failed.contains(&zone);
@@ -221,11 +222,11 @@ impl Opening {
         Ok(())
     }
 
-    /// A power cut can leave more zones active than there were permits in use: those that were full
-    /// but for what a cache lost. Finishes as many as it takes for the ring to begin a zone.
+    /// A power cut can leave more zones active than permits were in use: full zones whose ends were
+    /// lost with the cache. Finishes as many as the ring needs to begin a zone.
     ///
-    /// This comes before anything is written down: it changes no decision, because in a zone that
-    /// was finished content is believed only where it is found.
+    /// This comes before anything is written down. It changes no decision: in a finished zone,
+    /// content counts only if it is found there.
     async fn finish_strays(&mut self) -> Result<()> {
         self.reports = survey::reports(&*self.device)?;
         let surplus = survey::surplus(self.writer.geometry(), &self.reports);
@@ -234,7 +235,7 @@ impl Opening {
         }
         let mut strays: Vec<ZoneReport> =
             survey::strays(&self.reports, |_| false).copied().collect();
-        // What has the least left loses the least.
+        // Zones with the least space left lose the least.
         strays.sort_by_key(|report| std::cmp::Reverse(report.write_pointer));
         for report in strays.into_iter().take(surplus) {
             survey::finish(&self.writer, &report).await?;
@@ -259,7 +260,7 @@ impl Opening {
         store.begin_half(bodies).await.map(drop)
     }
 
-    /// Takes up zones that were written in part, and resets those in which nothing is valid.
+    /// Takes up partly written zones, and resets those without valid blocks.
     async fn take_up_zones(&mut self) -> Result<()> {
         let store = self.store()?;
         let zones = &store.0.zones;
@@ -270,7 +271,7 @@ impl Opening {
             }
             let permit = zones.budget.try_acquire(Class::User, 1);
             zones.writer.open_reported(report);
-            // A record that lies may name blocks that were not written. They get no others.
+            // A damaged record may name blocks that were not written. No other file gets them.
             let fits = store.last_block_in(report.zone) <= zones.writer.position(report.zone);
             match permit {
                 Some(permit) if fits && zones.writer.space_left(report.zone) > 0 => {
@@ -290,11 +291,12 @@ impl Opening {
 }
 
 impl Store {
-    /// Opens the store on a drive, after what a crash left was put in order.
+    /// Opens the store on a drive and repairs what a crash left.
     ///
     /// # Errors
-    /// `WrongFormat` if the drive holds none, or one of a newer version; `Corrupt` if what it says
-    /// cannot be.
+    /// `WrongFormat` if the drive holds no store, or one of a newer version; `Corrupt` if its
+    /// records
+    /// contradict each other or the drive.
     pub async fn open(rt: &Rt, device: Rc<dyn ZonedDevice>, options: Options) -> Result<Store> {
         let pages = Pool::new(options.pages_in_flight);
         let reading = Reading::all(device.clone(), pages.clone(), options.variant).await?;
@@ -309,18 +311,18 @@ impl Store {
         Ok(store)
     }
 
-    /// What a zone was opened for, by a file in it.
+    /// The use of a zone, judged by a file in it.
     fn use_of(&self, zone: ZoneId) -> Use {
         let first = self.0.zones.files_in(zone).first().copied();
         let found = first.and_then(|id| self.with(id, |file| self.usage_of(file)).ok());
         found.unwrap_or(Use::Files(Lifetime::NotSet))
     }
 
-    /// The block of a zone behind the last one that a file names there.
+    /// The block behind the last one that a file names in the zone.
     fn last_block_in(&self, zone: ZoneId) -> u32 {
         let files = self.0.files.borrow();
         let geometry = self.0.zones.writer.geometry();
-        let all = files.values().flat_map(|file| &file.extents).flat_map(crate::inspect::places);
+        let all = files.values().flat_map(|file| &file.extents).flat_map(Extent::places);
         let here = all.filter(|(at, _)| at.zone(geometry) == zone);
         here.map(|(at, blocks)| at.offset(geometry) + blocks).max().unwrap_or(0)
     }

@@ -9,8 +9,8 @@ use furrow_zone::{Result, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl ZoneAllocator {
-    /// Compares the accounts of zones with what was counted: valid blocks, and which files are
-    /// logs; and with the pool, the permits and the writer.
+    /// Compares the accounts of zones with what was counted, valid blocks and the files that are
+    /// logs, and with the pool, the permits and the writer.
     ///
     /// # Errors
     /// `Corrupt`: which account, what was expected and what was found.
@@ -105,7 +105,7 @@ impl ZoneAllocator {
     }
 }
 
-/// Ways to break an account, to see the audit notice it.
+/// Corruptions of accounts, for tests of the audit.
 #[cfg(test)]
 impl ZoneAllocator {
     pub(crate) fn corrupt_residents(&self, change: impl FnOnce(&mut Residents)) {
@@ -116,7 +116,7 @@ impl ZoneAllocator {
         self.log_blocks.set(blocks);
     }
 
-    /// Removes the first open zone that `fits` takes.
+    /// Removes the first open zone that `fits` accepts.
     pub(crate) fn corrupt_open(&self, fits: impl Fn(ZoneId) -> bool) {
         let mut open = self.open.borrow_mut();
         let at = open.iter().position(|open| fits(open.zone)).expect("a zone is open");

@@ -1,7 +1,7 @@
 //! Allocation policies: which files share zones.
 //!
-//! The policies are those that the Same-Victim GC paper compares (§II-C, §IV-A, §IV-B), and one
-//! more.
+//! The policies are those that the Same-Victim GC paper compares (§II-C, §IV-A, §IV-B), and
+//! `Generations`.
 
 use crate::file::Lifetime;
 use crate::file_kind::FileKind;
@@ -11,28 +11,28 @@ use std::str::FromStr;
 /// Which files share zones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Files of one lifetime share a zone, also those that are written at the same time.
+    /// Files of one lifetime share a zone, even if they are written at the same time.
     #[default]
     Shared,
     /// The paper's description of LIZA (§II-C): files of one lifetime share a zone, tables and
-    /// blobs apart. Who writes a file holds its zone: a concurrent writer takes another.
+    /// blobs apart. A writer holds its file's zone, and a concurrent writer takes another.
     LizaPaper,
-    /// What the released ZenFS does: an empty zone for each writer as long as permits last; after
-    /// that the zone whose files live longer, but as little longer as can be; or the zone with the
-    /// least room is ended for an empty one.
+    /// What the released ZenFS does: an empty zone for each writer as long as permits last; then
+    /// the zone whose files live longer by the least; else the zone with the least space is
+    /// finished and an empty one opened.
     LizaZenfs,
-    /// BAZA (§IV-A): blob files in the order in which they were made. Who writes one holds its
-    /// zone, a concurrent one takes another, the next file goes back to the earlier zone (§IV-B,
-    /// Fig. 5). All others as `LizaPaper`.
+    /// BAZA (§IV-A): blob files in the order of their creation. A writer holds its zone, a
+    /// concurrent writer takes another, and the next file goes back to the earlier zone (§IV-B,
+    /// Fig. 5). Everything else as `LizaPaper`.
     Baza,
-    /// As `Baza`, and what cleaning moves lies in zones of its own by how often it was moved.
-    /// Cleaning takes the zone that pays most, by cost and benefit, instead of the one with the
-    /// most garbage.
+    /// As `Baza`, but blocks moved by cleaning go to zones of their own by how often they were
+    /// moved. Cleaning takes the zone that pays most by cost and benefit, not the one with the most
+    /// garbage.
     Generations,
 }
 
 impl Policy {
-    /// All of them, and their names.
+    /// All policies with their names.
     pub const NAMES: [(&'static str, Policy); 5] = [
         ("shared", Policy::Shared),
         ("liza-paper", Policy::LizaPaper),
@@ -41,7 +41,7 @@ impl Policy {
         ("generations", Policy::Generations),
     ];
 
-    /// What a zone is open for that takes a file of this kind and lifetime.
+    /// The use of the zone that takes a file of this kind and lifetime.
     pub(crate) fn usage(self, kind: FileKind, lifetime: Lifetime) -> Use {
         match (self, kind) {
             (Policy::Baza | Policy::Generations, FileKind::Blob) => Use::Blobs(Lifetime::NotSet),
@@ -69,14 +69,14 @@ impl FromStr for Policy {
     }
 }
 
-/// What a zone is open for.
+/// What kind of content a zone is open for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Files of a lifetime.
     Files(Lifetime),
     /// Blob files of a lifetime.
     Blobs(Lifetime),
-    /// What cleaning moves, by how often it was moved, as far as the policy tells that apart.
+    /// Blocks moved by cleaning, by how often they were moved if the policy distinguishes that.
     Moved(u8),
 }
 
@@ -92,7 +92,7 @@ impl Use {
         matches!(self, Use::Moved(_))
     }
 
-    /// How much one likes to put a file of this use into a zone of another: less is better.
+    /// The cost of putting a file of this use into a zone of another use: less is better.
     pub(crate) fn far(self, other: Use) -> i32 {
         if let (Use::Moved(a), Use::Moved(b)) = (self, other) {
             return i32::from(a.abs_diff(b));
@@ -102,8 +102,8 @@ impl Use {
         (a as i32 - b as i32).abs() + if apart { 10 } else { 0 }
     }
 
-    /// ZenFS's measure of a zone for a file: 100 for a zone that lives shorter, 50 for the same,
-    /// else by how much longer.
+    /// ZenFS's measure of a zone for a file: 100 if the zone's files die earlier, 50 if at the same
+    /// time, else by how much later.
     pub(crate) fn zenfs_diff(self, file: Use) -> i32 {
         let (Some(zone), Some(file)) = (self.lifetime(), file.lifetime()) else { return 100 };
         match file {

@@ -1,4 +1,4 @@
-//! Who gets a zone, and in which order.
+//! Which request gets a zone, and in which order.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -8,8 +8,8 @@ use crate::{Claim, Lifetime, Policy};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// While somebody waits for space, later requests of the same claim queue behind, also those for
-/// which a zone has space at the moment; each gets its zone in the order of arrival.
+/// While a request waits for space, later requests of the same claim queue behind it, even if a
+/// zone has space for them at the moment. Each gets its zone in the order of arrival.
 #[test]
 fn requests_short_of_space_queue_in_order() {
     with_store(Policy::Shared, |rt, store| async move {
@@ -26,7 +26,7 @@ fn requests_short_of_space_queue_in_order() {
         }
         rt.sleep(1_000_000).await;
         assert_eq!(*order.borrow(), [0; 0], "nobody passes the one who came earlier");
-        // What makes space by being written, and cleaning, have queues of their own, or none.
+        // Claims that free space by being written, and cleaning, have queues of their own, or none.
         store.zone_for(Want { claim: Claim::Compaction, ..want }).await.unwrap();
         store.zone_for(Want::moved(Use::Moved(0))).await.unwrap();
         store.audit().unwrap();

@@ -85,6 +85,13 @@ impl DurableSnapshot {
     pub fn note_empty(&self, id: SuperzoneId) {
         self.pool.note_empty(id, self.number);
     }
+
+    /// Whether this snapshot, or an earlier one, shows the superzone empty: a release with it as
+    /// proof is not refused.
+    pub fn shows_empty(&self, id: SuperzoneId) -> bool {
+        let since = self.pool.0.superzones.borrow()[id.0 as usize].empty_since;
+        since.is_some_and(|since| since <= self.number)
+    }
 }
 
 impl fmt::Debug for DurableSnapshot {
