@@ -1,8 +1,8 @@
 //! A daemon and the command that starts it.
 //!
-//! A command starts itself again with `--foreground --ready`: no fork, so no thread is lost
-//! halfway. The child says on its standard output (a pipe) how it went, in one line,
-//! `ready MESSAGE` or `failed STATUS MESSAGE`, and lets it go; the parent waits for that line.
+//! A command starts itself again with `--foreground --ready`. It does not fork, so no thread is
+//! lost halfway. The child writes one line to its standard output (a pipe), `ready MESSAGE` or
+//! `failed STATUS MESSAGE`, and closes it; the parent waits for that line.
 
 use anyhow::{Context as _, Result};
 use furrow_rt::Config;
@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const JOURNAL: &str = "/run/systemd/journal/stdout";
 
-/// Real time and an unpredictable seed.
+/// Configuration with real time and an unpredictable seed.
 pub fn config() -> Result<Config> {
     let mut seed = [0; 8];
     File::open("/dev/urandom")
@@ -30,7 +30,7 @@ pub fn config() -> Result<Config> {
 pub fn log(message: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let line = format!("{} furrow[{}]: {message}\n", utc(now), std::process::id());
-    // Nowhere is left to say that the log is gone.
+    // If the log is gone, there is nowhere left to report that.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
@@ -52,14 +52,13 @@ pub fn utc(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Tells the parent that the daemon serves, with what the operator is to hear, and lets go of the
-/// pipe.
+/// Tells the parent that the daemon serves, with a message for the operator, and closes the pipe.
 ///
 /// # Errors
-/// If the parent is gone: whoever asked for it gave up.
+/// If the parent is gone: the user gave up.
 pub fn say_ready(message: &str) -> Result<()> {
-    // Before the waiting command returns: the daemon must not keep the file system busy from which
-    // that command was run.
+    // This comes before the waiting command returns: the daemon must not keep busy the file system
+    // that the command was run from.
     rustix::process::chdir("/").context("/")?;
     say(&format!("ready {}\n", message.replace('\n', " ")))
         .context("the command that started this daemon is gone")?;
@@ -69,7 +68,7 @@ pub fn say_ready(message: &str) -> Result<()> {
 
 /// Tells the parent why there is nothing to serve.
 pub fn say_failed(status: u8, message: &str) {
-    // A parent that is gone does not want to know.
+    // If the parent is gone, nobody needs the message.
     let _ = say(&format!("failed {status} {}\n", message.replace('\n', " ")));
 }
 
@@ -79,8 +78,8 @@ fn say(line: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Starts the daemon with `arguments` and waits until it serves. Returns the exit status,
-/// and what to say, which may be nothing if it is 0; `failure` is the status if it dies before.
+/// Starts the daemon with `arguments` and waits until it serves. Returns the exit status and a
+/// message, which may be empty for status 0. `failure` is the status if the daemon dies before.
 ///
 /// # Errors
 /// If the daemon cannot be started.
@@ -108,7 +107,7 @@ pub fn start(arguments: &[OsString], log: Option<&Path>, failure: u8) -> Result<
     Ok(told.unwrap_or_else(|| (failure, format!("the daemon died before it served: {status}"))))
 }
 
-/// Where the daemon's messages go: the file asked for, else the journal, else nowhere.
+/// The target of the daemon's messages: the given file, else the journal, else nothing.
 fn log_target(log: Option<&Path>) -> Result<Stdio> {
     if let Some(path) = log {
         let file = OpenOptions::new().create(true).append(true).open(path);
@@ -117,7 +116,7 @@ fn log_target(log: Option<&Path>) -> Result<Stdio> {
     Ok(journal().map_or_else(|_| Stdio::null(), Stdio::from))
 }
 
-/// A stream whose lines the journal keeps: name, unit, priority (6, info), and four switches.
+/// A stream for the journal: name, unit, priority (6, info), and four switches.
 fn journal() -> std::io::Result<OwnedFd> {
     let mut stream = UnixStream::connect(JOURNAL)?;
     stream.write_all(b"furrow\n\n6\n0\n0\n0\n0\n")?;

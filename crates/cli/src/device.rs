@@ -1,8 +1,8 @@
-//! `furrow device`: make an emulated drive's image, look at drives and their models, give them
+//! `furrow device`: creates images of emulated drives, shows drives and their models, and injects
 //! faults.
 //!
-//! Tables are for people; `--json` is for programs and carries its version. Nothing here knows
-//! more of an image than the library says.
+//! Tables are for people; `--json` is for programs and carries a version. This file knows nothing
+//! of images beyond the library's interface.
 
 use crate::show::{self, print_table, table as headed};
 use clap::{Args, Subcommand};
@@ -20,7 +20,7 @@ pub mod fault;
 mod presets;
 mod zone;
 
-/// Version of everything `--json` prints here.
+/// Version of the JSON documents printed here.
 const JSON_VERSION: u32 = 1;
 
 const AFTER_HELP: &str = "\
@@ -57,10 +57,10 @@ struct Create {
     /// Start from a known drive; 'furrow device create --help' lists them.
     #[arg(long, value_name = "NAME", long_help = preset_help())]
     preset: Option<String>,
-    /// What differs from the preset: key=value, joined by commas or given several times.
+    /// Differences from the preset: key=value, joined by commas or given several times.
     #[arg(short = 'o', long = "option", value_name = "KEY=VALUE,...", long_help = option_help())]
     options: Vec<String>,
-    /// Replace a file that exists, and lose what is in it.
+    /// Replace an existing file and lose its content.
     #[arg(long)]
     force: bool,
     /// Print JSON.
@@ -68,7 +68,7 @@ struct Create {
     json: bool,
 }
 
-/// Say what a drive is like and how it is used.
+/// Show a drive's properties and how it is used.
 #[derive(Args)]
 struct Show {
     /// The drive: an image (disk.zns) or one in memory (mem:...).
@@ -80,7 +80,7 @@ struct Show {
 
 /// List zones: state, write pointer, capacity.
 ///
-/// Neighbouring zones that are equal are one line, unless --all.
+/// Neighbouring equal zones are one line, unless --all.
 #[derive(Args)]
 struct Report {
     /// The drive: an image (disk.zns) or one in memory (mem:...).
@@ -91,7 +91,7 @@ struct Report {
     /// How many zones to list.
     #[arg(long, value_name = "N")]
     count: Option<u32>,
-    /// A line for each zone.
+    /// Print a line for each zone.
     #[arg(long)]
     all: bool,
     /// Print JSON: one object per zone.
@@ -120,10 +120,10 @@ fn option_help() -> String {
     )
 }
 
-/// Runs `furrow device`; prints to `out`.
+/// Runs `furrow device` and prints to `out`.
 ///
 /// # Errors
-/// If the device is not what it should be, or cannot be used.
+/// If the device is not as it should be, or cannot be used.
 pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     match args.action {
         Action::Create(args) => create(&args, out)?,
@@ -164,10 +164,10 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens `device` and warns of damage that was survived.
+/// Opens `device`, and warns of damage that was repaired.
 fn open(device: &str, mode: OpenMode) -> anyhow::Result<(Rt, Rc<Emulator>)> {
     let spec: DeviceSpec = device.parse()?;
-    // A drive of virtual time can be looked at as well.
+    // A drive with virtual time can be inspected too.
     let config = match how_it_runs(&spec).timing {
         Timing::Virtual => Config::simulated(0),
         _ => Config::real(),
@@ -180,7 +180,7 @@ fn open(device: &str, mode: OpenMode) -> anyhow::Result<(Rt, Rc<Emulator>)> {
     Ok((rt, drive))
 }
 
-/// What `spec` says of how its drive is run.
+/// How `spec` says that its drive runs.
 fn how_it_runs(spec: &DeviceSpec) -> spec::Run {
     match spec {
         DeviceSpec::Memory(memory) => memory.run.clone(),
@@ -189,7 +189,7 @@ fn how_it_runs(spec: &DeviceSpec) -> spec::Run {
     }
 }
 
-/// Whose timing a drive run so has; `preset` is what it was made from, if anything.
+/// The name of the timing model of a drive that runs so; `preset` is the one it was made from.
 fn model_name<'a>(run: &'a spec::Run, preset: &'a str) -> &'a str {
     let preset = if preset.is_empty() { "plain" } else { preset };
     run.model.as_deref().unwrap_or(preset)
@@ -335,7 +335,7 @@ fn state_name(geometry: &Geometry, zone: &ZoneReport, for_json: bool) -> &'stati
     found.map_or("unknown", |(_, people, json)| if for_json { json } else { people })
 }
 
-/// How many zones are in each state, in the order of [`STATES`].
+/// The number of zones in each state, in the order of [`STATES`].
 fn count_states(
     geometry: &Geometry,
     zones: &[ZoneReport],
@@ -450,7 +450,7 @@ fn report(args: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(print_table(out, &table)?)
 }
 
-/// An amount for people: in the largest unit that leaves at least one before the point.
+/// An amount for people, in the largest unit that keeps at least one digit before the point.
 fn size(bytes: ByteLen) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut unit = 0;

@@ -1,4 +1,4 @@
-//! `furrow df`: space, inodes and what was written.
+//! `furrow df`: space, inodes and write counters.
 
 use crate::show;
 use crate::target::Target;
@@ -9,10 +9,9 @@ use std::io::Write;
 
 /// Show space, inodes and write counters
 ///
-/// Of a mounted file system (its directory or device) or of a device that is not mounted.
-/// "Free now" can be written before anything is cleaned; the rest of what is available is in
-/// zones that hold something else, which cleaning moves when it is needed. Counters count since
-/// the mount.
+/// The file system is mounted (give its directory or device) or on a device that is not mounted.
+/// "Free now" can be written before anything is cleaned; the rest of the available space is garbage
+/// that cleaning frees when it is needed. Counters count since the mount.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point, or device; without it a line for each mount
@@ -40,12 +39,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What is printed for programs of all mounts.
+/// The JSON document for all mounts.
 #[derive(serde::Serialize)]
 struct Document<'a> {
     version: u32,
     mounts: Vec<Mount<'a>>,
-    /// Why mounts do not answer.
+    /// The mounts that do not answer, and why.
     dead: Vec<String>,
 }
 
@@ -56,7 +55,7 @@ struct Mount<'a> {
     status: &'a Status,
 }
 
-/// A line for each mount. Exit status 1 if one does not answer.
+/// Prints a line for each mount. Exit status 1 if one does not answer.
 fn all(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let (mut found, mut dead) = (Vec::new(), Vec::new());
     for directory in endpoint::mounted()?.into_iter().map(|mount| mount.directory) {
@@ -91,7 +90,7 @@ fn all(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(u8::from(!well))
 }
 
-/// Prints space, traffic and cleaning of a file system that is used at `place`.
+/// Prints space, traffic and cleaning of the file system used at `place`.
 pub fn print(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Result<()> {
     print_space(out, status, place)?;
     writeln!(out)?;
@@ -112,7 +111,7 @@ const HEAD: [&str; 10] = [
     "on",
 ];
 
-/// A line of the table: the file system that is used at `place`.
+/// A line of the table: the file system used at `place`.
 fn row(status: &Status, place: &str) -> [String; 10] {
     let space = &status.space;
     let block = u64::from(space.block_size);
@@ -153,7 +152,7 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
     )
 }
 
-/// Prints why nothing is written any more, if so.
+/// Prints why the file system takes no writes, if so.
 pub fn print_failure(out: &mut dyn Write, status: &Status) -> std::io::Result<()> {
     match &status.failure {
         Some(why) => writeln!(out, "FAILED, nothing is written any more: {why}"),
@@ -161,7 +160,7 @@ pub fn print_failure(out: &mut dyn Write, status: &Status) -> std::io::Result<()
     }
 }
 
-/// Prints what was written since a mount, by what it was for.
+/// Prints what was written since the mount, by purpose.
 pub fn print_traffic(out: &mut dyn Write, t: &Traffic) -> std::io::Result<()> {
     let head = ["written since the mount", "bytes", "share", "per user byte"];
     let mut table = show::table(&head);

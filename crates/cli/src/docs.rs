@@ -1,4 +1,4 @@
-//! Manual pages and completions, made from the command line: the hidden subcommand `docs`.
+//! Manual pages and completions, generated from the command line: the hidden subcommand `docs`.
 
 use crate::helper;
 use anyhow::{Context as _, Result};
@@ -19,12 +19,12 @@ pub struct Args {
 enum What {
     /// Manual pages: a page of section 1 for each command, one of section 8 for each other name
     Man {
-        /// Where to; it is made
+        /// Target directory, which is made
         directory: PathBuf,
     },
     /// Completions for bash, zsh and fish
     Completions {
-        /// Where to; it is made
+        /// Target directory, which is made
         directory: PathBuf,
     },
 }
@@ -67,7 +67,7 @@ fn man(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every page: its file's name and its text.
+/// Every page: file name and text.
 fn pages() -> Result<Vec<(String, Vec<u8>)>> {
     let mut command = crate::Cli::command().disable_help_subcommand(true);
     command.build();
@@ -80,12 +80,12 @@ fn pages() -> Result<Vec<(String, Vec<u8>)>> {
     Ok(pages)
 }
 
-/// The pages of `command`, called `name`, and of all below it.
+/// The pages of `command`, called `name`, and of all its subcommands.
 fn add_pages(command: &Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let mut command = command.clone();
     let usage = command.render_usage().to_string();
-    // Its name as the page is called in the heading.
+    // The name of the page in its heading.
     let page = clap_mangen::Man::new(command.clone().display_name(name.to_owned()))
         .title(name.to_uppercase())
         .source(format!("furrow {version}"))
@@ -109,7 +109,7 @@ fn add_pages(command: &Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) 
     Ok(())
 }
 
-/// What `--help` says after `Usage:`, as roff: one line each.
+/// The part of `--help` after `Usage:` as roff, one line each.
 fn synopsis(usage: &str) -> String {
     let usage = usage.strip_prefix("Usage:").unwrap_or(usage);
     let lines = usage.lines().map(|line| line.trim().replace('\\', "\\e").replace('-', "\\-"));
@@ -120,7 +120,7 @@ fn synopsis(usage: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Names of all commands that can be seen, as their pages are called.
+    /// Names of all visible commands, as their pages are called.
     fn names(command: &Command, name: &str, all: &mut Vec<String>) {
         all.push(name.to_owned());
         for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
@@ -142,7 +142,7 @@ mod tests {
             let text = String::from_utf8(page.1.clone()).unwrap().replace("\\-", "-");
             assert!(text.contains(&format!(".SH NAME\n{name}")), "{text}");
             assert!(text.contains(".SH SYNOPSIS"), "{text}");
-            // What it is for, on the line of its name.
+            // The purpose, on the line with the command's name.
             let line = text.lines().find(|line| line.starts_with(&format!("{name} - ")));
             assert!(line.is_some_and(|line| line.len() > name.len() + 10), "{name}: {line:?}");
         }

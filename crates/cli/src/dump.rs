@@ -17,9 +17,9 @@ use std::rc::Rc;
 
 /// Show the structures of a file system
 ///
-/// Of the newest checkpoint, as they are on a device that is not mounted; nothing is written. What
-/// is damaged is shown as far as it can be read; what is wrong with it is said on standard error
-/// (with --json, under `findings`), and the exit status is 1.
+/// They are those of the newest checkpoint on a device that is not mounted; nothing is written.
+/// Damaged structures are shown as far as they can be read; findings go to standard error (with
+/// --json, to `findings`), and the exit status is 1.
 #[derive(clap::Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Args {
@@ -101,7 +101,7 @@ fn which(text: &str) -> Result<Which, String> {
 }
 
 impl What {
-    /// Device, the part's name and the part.
+    /// Device, name of the part, and the part.
     fn parts(self) -> (String, &'static str, Part) {
         let all = || 0..=u32::MAX;
         match self {
@@ -144,7 +144,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         writeln!(out)?;
     } else {
         print(out, &dumped.value, 0)?;
-        // In order, should both go to one place.
+        // Keeps the order if both streams go to one place.
         out.flush()?;
         for finding in &dumped.findings {
             crate::complain(&format!("{device}: {finding}"));
@@ -177,7 +177,7 @@ impl Serialize for Document<'_> {
     }
 }
 
-/// A value as JSON, its fields in the order of the medium.
+/// A value as JSON, with its fields in the order of the medium.
 struct Json<'a>(&'a Value);
 
 impl Serialize for Json<'_> {
@@ -194,7 +194,7 @@ impl Serialize for Json<'_> {
     }
 }
 
-/// A value that fits a cell.
+/// A value, if it fits a table cell.
 fn cell(value: &Value) -> Option<String> {
     match value {
         Value::Number(number) => Some(number.to_string()),
@@ -223,7 +223,7 @@ fn visible(character: char) -> Vec<char> {
     }
 }
 
-/// Prints `value`: fields below each other, lists of the same as tables.
+/// Prints `value`: fields below each other, and lists of similar values as tables.
 fn print(out: &mut dyn Write, value: &Value, depth: usize) -> io::Result<()> {
     let indent = "  ".repeat(depth);
     match value {
@@ -270,14 +270,14 @@ fn print(out: &mut dyn Write, value: &Value, depth: usize) -> io::Result<()> {
     }
 }
 
-/// A list of fields that all fit cells, as the head and the rows of a table.
+/// Head and rows of a table, if all fields of the list fit cells.
 fn rows(list: &[Value]) -> Option<(Vec<&'static str>, Vec<Vec<String>>)> {
     let fields = |value: &'_ Value| match value {
         Value::Fields(fields) => Some(fields.clone()),
         _ => None,
     };
     let list: Vec<_> = list.iter().map(fields).collect::<Option<_>>()?;
-    // The columns of the longest: some rows say more than others.
+    // The columns of the longest row: some rows have fewer fields.
     let longest = list.iter().max_by_key(|fields| fields.len())?;
     let head: Vec<&'static str> = longest.iter().map(|(name, _)| *name).collect();
     let row = |fields: &furrow_fs::dump::Fields| {

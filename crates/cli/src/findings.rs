@@ -1,4 +1,4 @@
-//! What a check found, as people read it: the same of file systems and of file stores.
+//! The findings of a check as text, for file systems and for file stores.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -6,25 +6,25 @@ use std::io::{self, Write};
 /// Findings printed without -v.
 pub const SHOWN: usize = 20;
 
-/// What a check found.
+/// The result of a check.
 pub struct Findings<'a, T> {
     /// The device that was checked.
     pub device: &'a str,
-    /// What is not as it must be.
+    /// The violations found.
     pub found: &'a [T],
-    /// How many there are besides, which were only counted.
+    /// The number of further violations, which were only counted.
     pub more: u64,
-    /// What is worth a note, and no error.
+    /// Notes, which are no errors.
     pub notes: &'a [String],
-    /// What one of them is called, in the plural.
+    /// The plural noun for a violation.
     pub noun: &'a str,
 }
 
 impl<T: Display> Findings<'_, T> {
-    /// Prints them, all that are there if it is to be `verbose`, and the notes.
+    /// Prints the notes and the violations, all of them if `verbose`.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn print(&self, out: &mut dyn Write, verbose: bool) -> io::Result<()> {
         let (device, noun) = (self.device, self.noun);
         let shown = if verbose { self.found.len() } else { SHOWN };

@@ -1,4 +1,4 @@
-//! `furrow fsck`: is everything as it must be, and what can be mended?
+//! `furrow fsck`: checks a file system and repairs it.
 
 mod repair;
 
@@ -17,13 +17,12 @@ use std::io::{IsTerminal, Write};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Check a file system, and mend it
+/// Check a file system, and repair it
 ///
 /// The file system must not be mounted. Without --repair, -y, -p or -a it is only read. A repair is
-/// first made on a copy-on-write view in memory and checked there; it is written to the device
-/// only if nothing is wrong then, or, if you say so, less than before. What is given up is listed
-/// by path.
-/// Damaged content is left as it is: reading it fails.
+/// first made on a copy-on-write view in memory and checked there. It is written to the device only
+/// if nothing is wrong then or, if you agree, less than before. Lost files and names are listed by
+/// path. Damaged content stays as it is: reading it fails.
 ///
 /// Exit status as of fsck(8), added up: 0 no errors, 1 errors corrected, 4 errors left, 8 the check
 /// could not be made, 16 wrong usage, 32 cancelled by you.
@@ -31,28 +30,28 @@ use std::time::{Duration, Instant};
 pub struct Args {
     /// Device
     device: String,
-    /// Print every finding, and what was seen
+    /// Print every finding, and what was checked
     #[arg(short, long)]
     verbose: bool,
     /// Do not read the content of files
     #[arg(long)]
     metadata_only: bool,
-    /// Mend what can be mended; ask before anything is given up
+    /// Repair what can be repaired; ask before anything is given up
     #[arg(long)]
     repair: bool,
     /// Change nothing; with --repair, show what it would do
     #[arg(short, conflicts_with_all = ["yes", "preen"])]
     n: bool,
-    /// Mend what can be mended, ask nothing
+    /// Repair what can be repaired without asking
     #[arg(short, long, conflicts_with = "preen")]
     yes: bool,
-    /// Mend, unless something would be given up or stay wrong: then change nothing (also -a)
+    /// Repair, but change nothing if anything would be given up or stay wrong (also -a)
     #[arg(short, long, short_alias = 'a')]
     preen: bool,
-    /// If the newest checkpoint is damaged, go back to the one before: what came after it is lost
+    /// If the newest checkpoint is damaged, use the one before; later changes are lost
     #[arg(long)]
     older_checkpoint: bool,
-    /// Make damaged blocks of content holes: they read as zeros, no longer as errors
+    /// Turn damaged blocks of content into holes, which read as zeros instead of errors
     #[arg(long)]
     zero_bad_data: bool,
     /// Print JSON
@@ -108,7 +107,7 @@ impl Args {
     }
 }
 
-/// On a terminal, a line that says how much has been read.
+/// A line on the terminal that shows how much has been read.
 struct Progress {
     shown: bool,
     read: Cell<u64>,
@@ -131,7 +130,7 @@ impl Progress {
         }
     }
 
-    /// Of a repair being written.
+    /// Progress of writing a repair.
     fn written(&self, done: usize, of: usize) {
         if self.shown && Instant::now() >= self.next.get() {
             self.next.set(Instant::now() + Self::EVERY);
@@ -146,24 +145,24 @@ impl Progress {
     }
 
     fn say(&self, line: &str) {
-        // A terminal that went away is no reason to stop.
+        // If the terminal is gone, the work continues.
         let _ = std::io::stderr().write_all(format!("\r{line}\x1b[K").as_bytes());
     }
 }
 
-/// A drive whose reads are counted.
+/// A drive that counts its reads.
 struct Watched {
     geometry: Geometry,
-    /// `None` only while it is being opened again.
+    /// `None` only while the drive is being reopened.
     drive: RefCell<Option<Rc<dyn ZonedDevice>>>,
     progress: Progress,
 }
 
 impl Watched {
-    /// Opens the drive again, to be written to. Nothing may be in flight.
+    /// Reopens the drive for writing. Nothing may be in flight.
     fn open_to_write(&self, args: &Args, rt: &Rt) -> anyhow::Result<()> {
         let spec: DeviceSpec = args.device.parse()?;
-        // The executor holds it too, and a drive is open once.
+        // The executor holds the drive too, and a drive can be open only once.
         rt.clear();
         self.drive.replace(None);
         self.drive.replace(Some(holds::open(rt, &spec, OpenMode::ReadWrite)?));

@@ -1,4 +1,4 @@
-//! `furrow gc`: cleaning, now.
+//! `furrow gc`: cleans now.
 
 use crate::show;
 use crate::target::Target;
@@ -9,20 +9,20 @@ use std::io::{self, IsTerminal, Write};
 
 /// Superzones cleaned at a time.
 const ROUND: u32 = 8;
-/// Blocks that could not be read which are named.
+/// Most unreadable blocks that are named.
 const FAILURES_MAX: usize = 20;
 
 /// Clean a mounted file system now
 ///
-/// Moves what is still valid out of superzones that hold garbage, the cheapest first, and frees
-/// them. It happens by itself as room is needed; doing it before saves waiting then. Needs root.
-/// Exit status 1 if blocks were found that could not be read.
+/// Moves what is still valid out of superzones with garbage, the cheapest first, and frees them.
+/// The file system does the same when it needs space; cleaning earlier avoids the wait. Needs root.
+/// Exit status 1 if some blocks could not be read.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point, or the device of a mount
     #[arg(value_name = "DIR|DEVICE")]
     target: OsString,
-    /// At most so many; all that is worth it if absent
+    /// Most superzones to clean; without it all that are worth it
     #[arg(long, value_name = "COUNT", default_value_t = u32::MAX, hide_default_value = true)]
     superzones: u32,
     /// Print JSON
@@ -52,11 +52,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(u8::from(cleaned.failed_blocks > 0))
 }
 
-/// Cleans in rounds, so that it can be interrupted between them; on a terminal it says how far it
-/// is.
+/// Cleans in rounds, so that it can be interrupted between them; shows progress on a terminal.
 fn clean(args: &Args, mut round: impl FnMut(u32) -> Result<Cleaned>) -> Result<Cleaned> {
     let shown = !args.json && io::stderr().is_terminal();
-    // A terminal that went away is no reason to stop.
+    // If the terminal is gone, the work continues.
     let say = |line: String| {
         if shown {
             let _ = io::stderr().write_all(format!("\r{line}\x1b[K").as_bytes());
@@ -71,7 +70,7 @@ fn clean(args: &Args, mut round: impl FnMut(u32) -> Result<Cleaned>) -> Result<C
         sum.failed_blocks += done.failed_blocks;
         let room = FAILURES_MAX.saturating_sub(sum.failures.len());
         sum.failures.extend(done.failures.into_iter().take(room));
-        // Nothing left that is worth it, or nothing more that can be read.
+        // Nothing more is worth cleaning, or nothing more can be read.
         if done.superzones == 0 || done.failed_blocks > 0 {
             break;
         }
@@ -115,7 +114,7 @@ mod tests {
         assert_eq!((sum.superzones, sum.data_bytes), (10, 8192));
         assert_eq!(clean(&args(u32::MAX), &mut round).unwrap().superzones, 9);
         assert_eq!(asked, [8, 2, 8, 8, 8]);
-        // A block that cannot be read stays where it is: no round gets further.
+        // A block that cannot be read stays where it is, so no round gets further.
         let stuck = |_| Ok(Cleaned { superzones: 1, failed_blocks: 2, ..Cleaned::default() });
         assert_eq!(clean(&args(u32::MAX), stuck).unwrap().failed_blocks, 2);
     }

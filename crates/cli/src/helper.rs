@@ -1,9 +1,9 @@
-//! The program under the names by which mount(8), mkfs(8) and fsck(8) call it: links to it.
+//! The names by which mount(8), mkfs(8) and fsck(8) call the program, as links to it.
 
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The names, the subcommand each is, and its manual page's section.
+/// The names, each with its subcommand and the section of its manual page.
 pub const NAMES: [(&str, &str); 6] = [
     ("mkfs.furrow", "mkfs"),
     ("mkfs.fuse.furrow", "mkfs"),
@@ -13,7 +13,7 @@ pub const NAMES: [(&str, &str); 6] = [
     ("mount.fuse.furrow", "mount"),
 ];
 
-/// Turns a call by one of [`NAMES`] into that of the command; `None` if it was called by another.
+/// Translates a call by one of [`NAMES`] into the subcommand; `None` for any other name.
 pub fn call(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let name = Path::new(arguments.first()?).file_name()?.to_str()?;
     let (_, subcommand) = NAMES.iter().find(|(known, _)| *known == name)?;
@@ -47,7 +47,7 @@ fn mount(arguments: &[OsString]) -> Vec<OsString> {
                         'f' => call.push("--fake".into()),
                         'r' => call.extend(["-o".into(), "ro".into()]),
                         'w' => call.extend(["-o".into(), "rw".into()]),
-                        // Sloppy, no mtab, verbose: nothing to do.
+                        // Sloppy, no mtab, verbose: these need nothing.
                         's' | 'n' | 'v' => {}
                         other => call.push(format!("-{other}").into()),
                     }
@@ -63,9 +63,9 @@ fn mount(arguments: &[OsString]) -> Vec<OsString> {
     call
 }
 
-/// As fsck(8) calls checkers, at boot above all: `-a` or `-p` (repair what is safe), `-f` (check
-/// though it is clean: always) and `-C` with or without a descriptor (show how far it is: by itself
-/// on a terminal).
+/// The arguments of fsck(8), above all at boot: `-a` or `-p` (repair what is safe), `-f` (check
+/// even if clean: always done) and `-C` with or without a descriptor (show progress: always done on
+/// a terminal).
 fn fsck(arguments: &[OsString]) -> Vec<OsString> {
     let ours = |argument: &&OsString| match argument.to_str() {
         Some("-f") => false,

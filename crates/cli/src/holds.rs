@@ -1,10 +1,9 @@
-//! What a drive holds, and what each command says of it.
+//! The content of a drive, and what commands report about it.
 //!
-//! One place recognises it: a file system, a member of an array or a spare, a file store, what
-//! another program made, or bytes of an unknown kind. A command that makes something refuses a
-//! drive that is not empty and says what would be lost; a command that reads a file system (or a
-//! file store) and finds none says what there is instead. No advice destroys anything: what
-//! destroys is named as such.
+//! One place recognises it: a file system, a member of an array or a spare, a file store, data of
+//! another program, or bytes of an unknown kind. A command that makes something refuses a drive
+//! that is not empty and says what would be lost. A command that reads a file system (or a file
+//! store) and finds none says what there is instead. No advice destroys data without saying so.
 
 use anyhow::Result as Anyhow;
 use furrow_emu::{Emulator, OpenMode};
@@ -21,37 +20,37 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 use std::rc::Rc;
 
-/// Bytes at the front in which signatures of other programs are looked for.
+/// Bytes at the front in which signatures of other programs are searched.
 const FRONT: u64 = 68 << 10;
 const BLOCK: usize = 4096;
-/// Zones behind the conventional ones in which file systems and members have their first records.
+/// Zones behind the conventional ones in which file systems and members begin.
 const RING_ZONES: u32 = 2;
 /// Kinds of records that file systems write.
 const OF_FILE_SYSTEMS: std::ops::Range<u16> = 0x10..0x20;
 
-/// What is on a drive.
+/// The content of a drive.
 pub enum Holds {
     /// All zones are empty.
     Nothing,
-    /// A file system of Furrow's, with this UUID; it may be damaged.
+    /// A file system of Furrow with this UUID; it may be damaged.
     FileSystem(Uuid),
-    /// A file store, with this UUID; it may be damaged.
+    /// A file store with this UUID; it may be damaged.
     Store(Uuid),
     /// A member of an array, or a spare.
     Member(Box<Examined>),
-    /// Records of Furrow's that this program cannot read, and why.
+    /// Records of Furrow that this program cannot read, and why.
     Unreadable(Error),
-    /// What another program made.
+    /// Data of another program.
     Foreign(&'static str),
-    /// Something; this is the first zone that is not empty.
+    /// Unknown data; this is the first zone that is not empty.
     Data(ZoneId),
 }
 
 impl Holds {
-    /// What is on `device`. Nothing is written.
+    /// Recognises the content of `device`. Nothing is written.
     ///
     /// # Errors
-    /// `Io` if the drive does not say how its zones are.
+    /// `Io` if the drive does not report its zones.
     pub async fn of(device: &dyn ZonedDevice) -> Result<Holds, Error> {
         let geometry = device.geometry();
         let zones = device.report(ZoneId(0), geometry.zones);
@@ -80,7 +79,7 @@ impl Holds {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => unreadable = Some(error),
         }
-        // The half of its ring that counts may be the other one, or damaged in front.
+        // The newest half of its ring may be the other one, or be damaged at the front.
         if let Some(store) = furrow_kv::identify(device).await? {
             return Ok(Holds::Store(store));
         }
@@ -101,7 +100,7 @@ impl Holds {
         })
     }
 
-    /// One word for programs.
+    /// One word for JSON.
     pub fn word(&self) -> &'static str {
         match self {
             Holds::Nothing => "nothing",
@@ -115,7 +114,7 @@ impl Holds {
         }
     }
 
-    /// For people, to follow "it holds".
+    /// A description that follows "it holds".
     pub fn describe(&self) -> String {
         match self {
             Holds::Nothing => "nothing".to_owned(),
@@ -130,7 +129,7 @@ impl Holds {
         }
     }
 
-    /// What can be done with it that destroys nothing.
+    /// What can be done with the content without destroying it.
     fn advice(&self, name: &str) -> String {
         match self {
             Holds::FileSystem(_) => format!("mount it with furrow mount {name} DIR"),
@@ -149,7 +148,8 @@ impl Holds {
         }
     }
 
-    /// Why nothing is made on such a drive unless it is forced with `force`; `Ok` if it is empty.
+    /// The refusal to make something on such a drive unless forced with `force`; `Ok` if it is
+    /// empty.
     ///
     /// # Errors
     /// `Exists` if the drive holds something.
@@ -166,7 +166,7 @@ impl Holds {
         Err(Error::new(ErrorKind::Exists, what))
     }
 
-    /// Why there is no file system to be used; `None` if there could be one.
+    /// Why there is no usable file system; `None` if there may be one.
     fn instead_of_file_system(&self, name: &str) -> Option<Error> {
         let what = match self {
             Holds::FileSystem(_) => return None,
@@ -182,7 +182,7 @@ impl Holds {
         Some(Error::new(ErrorKind::WrongFormat, what))
     }
 
-    /// Why there is no file store to be used; `None` if there could be one.
+    /// Why there is no usable file store; `None` if there may be one.
     fn instead_of_store(&self, name: &str) -> Option<Error> {
         let what = match self {
             Holds::Store(_) => return None,
@@ -200,7 +200,7 @@ impl Holds {
     }
 }
 
-/// Why such a drive is none of an array.
+/// Why such a drive belongs to no array.
 pub fn instead_of_member(name: &str, holds: &Holds) -> Error {
     let what = match holds {
         Holds::Nothing => format!(
@@ -216,7 +216,7 @@ pub fn instead_of_member(name: &str, holds: &Holds) -> Error {
     Error::new(ErrorKind::NotFound, what)
 }
 
-/// Which member of which array.
+/// Names the member and its array.
 fn describe_member(examined: &Examined) -> String {
     let (label, array) = (&examined.label, examined.array);
     match examined.member {
@@ -225,7 +225,7 @@ fn describe_member(examined: &Examined) -> String {
     }
 }
 
-/// `error` of a command that wanted a file system, made to say what `device` holds if that is why.
+/// Adds to `error`, of a command that needs a file system, what `device` holds if that is why.
 pub async fn explain(device: &dyn ZonedDevice, error: Error) -> Error {
     if error.kind() != ErrorKind::WrongFormat {
         return error;
@@ -234,7 +234,7 @@ pub async fn explain(device: &dyn ZonedDevice, error: Error) -> Error {
     holds.and_then(|holds| holds.instead_of_file_system(&device.name())).unwrap_or(error)
 }
 
-/// `error` of a command that wanted a file store, made to say what `device` holds if that is why.
+/// Adds to `error`, of a command that needs a file store, what `device` holds if that is why.
 pub async fn explain_store(device: &dyn ZonedDevice, error: Error) -> Error {
     if error.kind() != ErrorKind::WrongFormat {
         return error;
@@ -243,7 +243,7 @@ pub async fn explain_store(device: &dyn ZonedDevice, error: Error) -> Error {
     holds.and_then(|holds| holds.instead_of_store(&device.name())).unwrap_or(error)
 }
 
-/// `error` of a command that wanted an empty drive, made to say what `device` holds.
+/// Adds to `error`, of a command that needs an empty drive, what `device` holds.
 pub async fn explain_used(device: &dyn ZonedDevice, error: Error) -> Error {
     if error.kind() != ErrorKind::Exists {
         return error;
@@ -254,8 +254,8 @@ pub async fn explain_used(device: &dyn ZonedDevice, error: Error) -> Error {
     }
 }
 
-/// What the drive that `device` names holds: "it holds ...", for a command that only works on
-/// mounts. `None` if that cannot be seen.
+/// The content of the drive `device` as "it holds ...", for a command that only works on mounts.
+/// `None` if it is unknown.
 pub fn of_unmounted(device: &str) -> Option<String> {
     let rt = Rt::new(crate::daemon::config().ok()?);
     let drive = open(&rt, &device.parse().ok()?, OpenMode::ReadOnly).ok()?;
@@ -267,7 +267,7 @@ pub fn of_unmounted(device: &str) -> Option<String> {
     }
 }
 
-/// Opens a drive; what is no drive with zones is said to be what it is.
+/// Opens a drive; an error says what `spec` is if it is no zoned drive.
 ///
 /// # Errors
 /// Those of [`furrow_emu::open`].
@@ -275,7 +275,7 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDe
     emulated(rt, spec, mode).map(|drive| drive as Rc<dyn ZonedDevice>)
 }
 
-/// Opens a drive as what it is, an emulated one: for the commands that make and show those.
+/// Opens an emulated drive, for the commands that make and show those.
 ///
 /// # Errors
 /// As [`open`].
@@ -289,7 +289,7 @@ pub fn emulated(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulato
     })
 }
 
-/// Why what is at `path` is no drive of ours; `None` if it is an image after all, or has zones.
+/// Why `path` is no drive of ours; `None` if it is an image after all, or has zones.
 fn without_zones(path: &Path) -> Option<Error> {
     const NEEDS: &str = "Furrow needs a zoned drive: furrow device create FILE makes an emulated \
                          one in a new file";
@@ -303,7 +303,7 @@ fn without_zones(path: &Path) -> Option<Error> {
         }
     } else if kind.is_file() {
         let front = front(path).unwrap_or_default();
-        // One of a newer format says so.
+        // An image of a newer format says so.
         if front.starts_with(b"FURROWZN") {
             return None;
         }
@@ -324,11 +324,11 @@ fn without_zones(path: &Path) -> Option<Error> {
     Some(Error::new(ErrorKind::WrongFormat, format!("{name}: {what}: {NEEDS}")))
 }
 
-/// How the kernel says a block device is zoned: none, host-aware, host-managed.
+/// The kernel's zone model of a block device: none, host-aware, host-managed.
 fn zoned(device: u64) -> Option<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let folder = format!("/sys/dev/block/{major}:{minor}");
-    // A partition has its queue one level up.
+    // The queue of a partition is one level up.
     let read = |queue: &str| std::fs::read_to_string(format!("{folder}/{queue}/zoned")).ok();
     Some(read("queue").or_else(|| read("../queue"))?.trim().to_owned())
 }
@@ -345,7 +345,7 @@ async fn block(device: &dyn ZonedDevice, zone: ZoneId, number: u32) -> Option<Ve
     Some(pages.first()?.bytes().to_vec())
 }
 
-/// What the signature at the front of a drive says, if there is one that is known.
+/// The owner of a known signature at the front of a drive, if there is one.
 fn signature(front: &[u8]) -> Option<&'static str> {
     const KNOWN: [(usize, &[u8], &str); 20] = [
         (0, b"XFSB", "an XFS file system"),

@@ -1,8 +1,9 @@
-//! Devices that are in use: by whom, until when.
+//! Devices in use: who uses them, and waiting for them.
 //!
-//! A drive's image is locked by whoever has it open. A mounted one is refused at once, as other
-//! checkers do. One that is locked but not mounted is most often on its way: its daemon is writing
-//! its last checkpoint, which umount(8) does not wait for. So that is waited for, and said.
+//! A process that has a drive's image open holds a lock on it. A mounted device is refused at once,
+//! as by other checkers. A device that is locked but not mounted usually becomes free soon: its
+//! daemon is writing its last checkpoint, for which umount(8) does not wait. So this waits, and
+//! says so.
 
 use anyhow::{Result, bail};
 use furrow_emu::OpenMode;
@@ -16,17 +17,17 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How long a locked device is waited for.
+/// How long to wait for a locked device.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// After so long, who waits is told what for.
+/// After this long a message says what is being waited for.
 const SILENCE: Duration = Duration::from_secs(1);
 const TRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Opens a device; waits a little if it is locked and not mounted. `say` gets a line if that
-/// takes its time.
+/// Opens a device. If it is locked and not mounted, waits a little; `say` gets a line if that takes
+/// longer.
 ///
 /// # Errors
-/// Those of [`furrow_emu::open`]; `Busy` says who has the device, as far as that can be seen.
+/// As [`furrow_emu::open`]; `Busy` names the process, if known.
 pub fn open(
     rt: &Rt,
     spec: &DeviceSpec,
@@ -56,10 +57,10 @@ pub fn open(
     }
 }
 
-/// Waits until nobody has the image at `path` open for writing. What is no file is free.
+/// Waits until nobody has the image at `path` open for writing. Anything but a file counts as free.
 ///
 /// # Errors
-/// If it is not free after `patience`: says who has it.
+/// If it is not free after `patience`; names the process that holds it.
 pub fn until_free(path: &Path, patience: Duration) -> Result<()> {
     let begun = Instant::now();
     let mut said = false;
@@ -76,7 +77,7 @@ pub fn until_free(path: &Path, patience: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Why the file store on the image at `path`, which is locked, cannot be used now.
+/// Why the file store on the locked image at `path` cannot be used now.
 pub fn of_store(path: &Path) -> String {
     mounted(path).or_else(|| assembled(path)).unwrap_or_else(|| {
         format!(
@@ -89,12 +90,13 @@ pub fn of_store(path: &Path) -> String {
 
 fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
-    // Given back with the descriptor, a moment later; whoever opens the image meanwhile waits.
+    // The lock is returned with the descriptor shortly after; a process that opens the image now
+    // waits.
     let shared = flock(&file, FlockOperation::NonBlockingLockShared);
     matches!(shared, Err(rustix::io::Errno::WOULDBLOCK))
 }
 
-/// Where the image at `path` is mounted, as a refusal.
+/// The refusal for an image at `path` that is mounted.
 fn mounted(path: &Path) -> Option<String> {
     let full = path.canonicalize().ok()?;
     let mounts = endpoint::mounted().ok()?;
@@ -106,7 +108,7 @@ fn mounted(path: &Path) -> Option<String> {
     Some(format!("{}: in use: mounted on {at}: run: furrow umount {at}", path.display()))
 }
 
-/// Which running array the image at `path` is of, as a refusal.
+/// The refusal for an image at `path` that belongs to a running array.
 fn assembled(path: &Path) -> Option<String> {
     let array = crate::raid::client::user_of(path)?.array;
     let path = path.display();
@@ -122,7 +124,7 @@ fn still_in_use(path: &Path, waited: Duration) -> String {
     )
 }
 
-/// Who has the file locked, as far as the kernel tells.
+/// The process that has the file locked, if the kernel tells.
 fn holder(path: &Path) -> String {
     match furrow_emu::holder(path) {
         Some(holder) if holder.command.get(1).is_some_and(|word| word == "mount") => {

@@ -1,8 +1,8 @@
-//! `furrow kv`: file stores: make them, look at them, copy files in and out.
+//! `furrow kv`: file stores: create and inspect them, copy files in and out.
 //!
-//! Commands that only look ([`drive::Looked`]) write nothing to the drive, and show what a store
-//! would be that is opened now. Those that change one ([`drive::Changed`]) open it as any program
-//! does that uses one.
+//! Commands that only inspect ([`drive::Looked`]) write nothing to the drive, and show what opening
+//! the store now would find. Commands that change a store ([`drive::Changed`]) open it like any
+//! other program.
 
 mod backup;
 mod df;
@@ -23,7 +23,7 @@ mod trace;
 use clap::Subcommand;
 use std::io::Write;
 
-/// Version of what these commands print for programs.
+/// Version of the JSON documents of these commands.
 const VERSION: u32 = 1;
 
 const AFTER_HELP: &str = "\
@@ -41,7 +41,7 @@ A path in a store is given from its root, with or without a slash in front. A st
 program at a time; ls, df, map, get, backup, stat and fsck write nothing to the drive. What a store
 is for: docs/store.md.";
 
-/// Make and look at file stores, which LSM engines such as RocksDB keep their files in
+/// Create and inspect file stores, in which LSM engines such as RocksDB keep their files
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
@@ -67,7 +67,7 @@ enum Action {
 /// Runs the command.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If the command fails.
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     match args.action {
         Action::Mkfs(args) => mkfs::run(args, out),

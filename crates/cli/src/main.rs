@@ -1,14 +1,14 @@
 //! The `furrow` command.
 //!
-//! Each subcommand is a module with its arguments (`Args`) and one function,
-//! `run(args, out) -> anyhow::Result<u8>`: what it prints goes to `out`, the number is the exit
-//! status, an error is printed here as one line. To add one: a module, a variant of [`Command`],
-//! an arm in [`Command::run`] and, if its statuses differ from the rule, one in [`statuses_of`].
+//! Each subcommand is a module with its arguments (`Args`) and one function, `run(args, out) ->
+//! anyhow::Result<u8>`. It prints to `out` and returns the exit status; an error is printed here as
+//! one line. A new subcommand needs a module, a variant of [`Command`], an arm in [`Command::run`]
+//! and, if its exit statuses are not the usual ones, an arm in [`statuses_of`].
 //!
 //! A front end, not the core: it may use files, processes and the wall clock.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
-// They panic where standard error or output is closed or full: `show::say` and `out` do not.
+// These macros panic if standard error or output is closed or full; `show::say` and `out` do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod daemon;
@@ -48,7 +48,7 @@ A device is a file that holds an emulated drive (disk.zns) or one in memory (mem
 
 Exit status: 0 done, 1 failed, 2 wrong usage; mount follows mount(8), fsck follows fsck(8).";
 
-/// The program's version, and the format of file systems it makes.
+/// The program's version, and the format version of the file systems it makes.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (format 1)");
 const _: () = assert!(furrow_fs::format::VERSION == 1, "VERSION names another format");
 
@@ -107,8 +107,8 @@ impl Command {
     }
 }
 
-/// Statuses of a subcommand, and of the one below it: mount(8), fsck(8), and the usual ones for all
-/// others.
+/// Exit statuses of a subcommand and the one below it: those of mount(8), of fsck(8), and the usual
+/// ones for all others.
 fn statuses_of(subcommand: Option<&str>, below: Option<&str>) -> Statuses {
     match (subcommand, below) {
         (Some("mount"), _) => Statuses { usage: 1, failure: 32 },
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
     ExitCode::from(program::answer(&arguments, statuses, run))
 }
 
-/// Says, in one line, what went wrong.
+/// Prints, in one line, what went wrong.
 fn complain(message: &str) {
     program::complain("furrow", message);
 }

@@ -1,4 +1,4 @@
-//! `furrow map`: a picture of what is in which zone.
+//! `furrow map`: a picture of the zones and their content.
 
 use crate::show::{self, Screen};
 use crate::target::Target;
@@ -6,7 +6,7 @@ use furrow_fuse::report::{MapPage, Zone};
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-/// Show what is in which zone
+/// Show which zone holds what
 ///
 /// One cell per zone, in the order of the drive: its use and how full it is.
 #[derive(clap::Args)]
@@ -21,13 +21,13 @@ pub struct Args {
 
 /// How a use of zones is drawn.
 pub struct Style {
-    /// The use; "unused", which every map has, stands for those that are not known.
+    /// The use. Every map has "unused", which also stands for unknown uses.
     pub name: &'static str,
-    /// Without colour: capital if at least half of it is valid.
+    /// Without colour; capital if at least half of the zone is valid.
     pub letter: char,
     /// SGR colour (foreground).
     pub colour: u8,
-    /// What fills it: valid blocks, or (logs, whose blocks all count) written ones.
+    /// What counts as full: valid blocks or, for logs, whose blocks all count, written blocks.
     pub by_written: bool,
 }
 
@@ -61,11 +61,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
 
 fn style<'a>(zone: &Zone, styles: &'a [Style]) -> &'a Style {
     const UNUSED: Style = Style { name: "unused", letter: '-', colour: 90, by_written: false };
-    // A use this version does not know is drawn as unused, and counted by its name below.
+    // A use that this version does not know is drawn as unused, and listed below by its name.
     styles.iter().find(|style| style.name == zone.usage).unwrap_or(&UNUSED)
 }
 
-/// Part of `zone` that is full, 0 to 1.
+/// The share of `zone` that is full, 0 to 1.
 fn fill(zone: &Zone, style: &Style, capacity: u64) -> f64 {
     let blocks = if style.by_written { zone.written } else { zone.valid };
     if capacity == 0 { 0.0 } else { (blocks as f64 / capacity as f64).min(1.0) }
@@ -88,10 +88,10 @@ fn cell(zone: &Zone, capacity: u64, style: &Style, colour: bool) -> String {
     format!("\x1b[{open}{}m{shape}\x1b[0m", style.colour)
 }
 
-/// Draws the picture, the legend and a table of uses, which look as `styles` say.
+/// Draws the picture, the legend and a table of uses in these `styles`.
 ///
 /// # Errors
-/// Those of writing.
+/// Errors of writing.
 pub fn draw(
     out: &mut dyn Write,
     map: &MapPage,
@@ -100,7 +100,7 @@ pub fn draw(
 ) -> io::Result<()> {
     let label = map.total.saturating_sub(1).to_string().len();
     let room = screen.width.saturating_sub(label + 1).max(10);
-    // Rows of a round number of zones are counted more easily.
+    // Zones in rows of a round number are easier to count.
     let row = if room >= 10 { room / 10 * 10 } else { room };
     for chunk in map.zones.chunks(row) {
         write!(out, "{:>label$} ", chunk.first().map_or(0, |zone| zone.zone))?;
@@ -150,7 +150,7 @@ fn summary(out: &mut dyn Write, map: &MapPage, styles: &[Style], screen: Screen)
     }
     let mut text = Vec::new();
     show::print_table(&mut text, &table)?;
-    // Colour comes after the table is laid out: it would count as width.
+    // Colour is added after the layout of the table: it would count as width.
     for line in String::from_utf8_lossy(&text).lines() {
         let style = styles.iter().find(|style| line.split_whitespace().next() == Some(style.name));
         match style.filter(|_| screen.colour) {

@@ -1,12 +1,11 @@
-//! What a daemon does, for Prometheus: over HTTP at an address, or in a file.
+//! Metrics of a daemon for Prometheus: over HTTP at an address, or in a file.
 //!
-//! Over HTTP one connection is served at a time, with time limits, by a thread that does nothing
-//! else: who asks slowly or wrongly delays nobody but the next who asks. A file is replaced as a
-//! whole every [`EVERY`], as the textfile collector of node_exporter wants it, and removed at the
-//! end.
+//! Over HTTP one connection is served at a time, with time limits, by a thread of its own: a slow
+//! or malformed request delays only the next one. A file is replaced as a whole every [`EVERY`], as
+//! the textfile collector of node_exporter expects, and removed at the end.
 //!
-//! Not here: encryption and passwords. An address other than of this host is for networks that may
-//! know what it says.
+//! There is no encryption and no authentication. An address beyond this host is only for networks
+//! that may see the metrics.
 
 use crate::daemon::log;
 use anyhow::{Context as _, Result};
@@ -16,17 +15,17 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// How often a file is written.
+/// How often the file is written.
 const EVERY: Duration = Duration::from_secs(10);
-/// How long a client may take to ask, and to take the answer.
+/// Most time for a client to send its request, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest request.
+/// Longest request in bytes.
 const REQUEST_MAX: usize = 8 << 10;
 
-/// Where to.
+/// Where the metrics go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Metrics {
-    /// `GET /metrics` here.
+    /// `GET /metrics` at this address.
     Address(SocketAddr),
     /// This file.
     File(PathBuf),
@@ -47,14 +46,14 @@ impl FromStr for Metrics {
     }
 }
 
-/// Metrics that can be given: the address is bound, or the file was written.
+/// Metrics ready to be served: the address is bound, or the file was written.
 pub enum Service {
     Listener(TcpListener),
     File(PathBuf),
 }
 
 impl Service {
-    /// Takes what is needed, so that a daemon fails at once if it cannot be had.
+    /// Binds the address or writes the file, so that a daemon fails at once if that is impossible.
     ///
     /// # Errors
     /// If the address is taken, or the file cannot be written.
@@ -71,7 +70,7 @@ impl Service {
         }
     }
 
-    /// Gives what `page` returns from a thread of its own, until that is nothing.
+    /// Serves what `page` returns from a thread of its own, until it returns `None`.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -85,18 +84,18 @@ impl Service {
     }
 }
 
-/// Removes what a file of metrics says of what is no more.
+/// Removes the file of metrics when the daemon ends.
 pub fn end(metrics: &Metrics) {
     if let Metrics::File(path) = metrics {
-        // Whoever reads it sees that it is old.
+        // If that fails, a reader sees that the file is old.
         let _ = std::fs::remove_file(path);
     }
 }
 
-/// Writes `text` beside `path`, then puts it in its place: nobody reads half of it.
+/// Writes `text` to a file beside `path` and renames it, so that nobody reads half of it.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-    // Collectors read files that end in .prom.
+    // Collectors read only files that end in .prom.
     name.push(".new");
     let new = path.with_file_name(name);
     std::fs::write(&new, text)?;
@@ -121,9 +120,9 @@ fn write_on(path: &Path, page: &impl Fn() -> Option<String>) {
 fn listen(listener: &TcpListener, page: &impl Fn() -> Option<String>) {
     loop {
         match listener.accept() {
-            // A client that does not ask, or does not listen, gets no answer.
+            // A client that sends no request, or does not read, gets no answer.
             Ok((client, _)) => drop(serve(client, page)),
-            // No descriptor left, or the like: not at full speed.
+            // No descriptor left, or similar: do not retry at full speed.
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     }
@@ -153,7 +152,7 @@ fn serve(mut client: TcpStream, page: impl FnOnce() -> Option<String>) -> io::Re
     client.flush()
 }
 
-/// The first line of a request, when all of its head has come.
+/// The first line of a request, once its whole head has arrived.
 fn read_request(client: &mut TcpStream) -> io::Result<String> {
     let until = Instant::now() + PATIENCE;
     let mut head = Vec::new();
@@ -177,7 +176,7 @@ fn read_request(client: &mut TcpStream) -> io::Result<String> {
 mod tests {
     use super::*;
 
-    /// What a client that sends `request` gets.
+    /// The answer to `request`.
     fn answer(request: &[u8], page: Option<&str>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -186,7 +185,7 @@ mod tests {
         let (server, _) = listener.accept().unwrap();
         let _ = serve(server, || page.map(str::to_owned));
         let mut text = String::new();
-        // Cut off in the middle of a request that is too long.
+        // The connection is closed in the middle of a request that is too long.
         let _ = client.read_to_string(&mut text);
         text
     }

@@ -1,4 +1,4 @@
-//! `furrow mkfs`: a new file system.
+//! `furrow mkfs`: makes a file system.
 
 use crate::holds::{self, Holds};
 use crate::show;
@@ -13,8 +13,8 @@ use std::io::{self, Write};
 
 /// Make a file system
 ///
-/// All that is on the device is lost. Prints the geometry chosen and the sum of active zones the
-/// file system will hold at once, which the drive must allow.
+/// Everything on the device is lost. Prints the chosen geometry and the number of active zones that
+/// the file system uses at once, which the drive must allow.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
@@ -28,7 +28,7 @@ pub struct Args {
     /// Overwrite a device that holds a file system or other data
     #[arg(short, long)]
     force: bool,
-    /// Zones per superzone; chosen from the drive's channels and limits if absent
+    /// Zones per superzone; without it chosen from the drive's channels and limits
     #[arg(long, value_name = "ZONES")]
     width: Option<u32>,
     /// Print JSON

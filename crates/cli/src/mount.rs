@@ -1,4 +1,4 @@
-//! `furrow mount`: a file system in the tree.
+//! `furrow mount`: mounts a file system.
 
 mod daemon;
 mod options;
@@ -40,7 +40,7 @@ pub struct Args {
     /// Append the daemon's messages to FILE instead of the journal
     #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
     log: Option<PathBuf>,
-    /// Say on standard output when the mount works: how the daemon is started.
+    /// Report on standard output when the mount works: how the daemon is started.
     #[arg(long, hide = true, requires = "foreground")]
     ready: bool,
     /// Check the arguments only (mount -f).
@@ -51,7 +51,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     if args.ready {
-        // A session of its own: a signal to the terminal is none to the daemon.
+        // The daemon gets a session of its own, so that signals from the terminal do not reach it.
         let _ = rustix::process::setsid();
     }
     let refuse = |status: u8, error: anyhow::Error| {
@@ -98,12 +98,12 @@ fn plan(args: &Args) -> Result<Plan> {
         options::parse(args.options.iter().map(String::as_str)).map_err(|why| anyhow!(why))?;
     args.device.parse::<DeviceSpec>()?;
     let source = options.fsname.clone().unwrap_or_else(|| source_name(&args.device));
-    // The daemon leaves this directory.
+    // The daemon changes its working directory.
     let directory = std::path::absolute(&args.directory)?;
     Ok(Plan { device: args.device.clone(), source, directory, options })
 }
 
-/// Finds what can be said at once and would be said less well later.
+/// Finds errors early, where they can be reported better.
 fn check(plan: &Plan) -> Result<()> {
     let directory = plan.directory.display();
     if endpoint::is_dead(&plan.directory) {
@@ -113,7 +113,7 @@ fn check(plan: &Plan) -> Result<()> {
     if let Some(mount) = mount_at(&mounted, &plan.directory) {
         return Err(anyhow!("{directory}: busy: {} is mounted there", mount.source));
     }
-    // A drive in memory is another one each time.
+    // Each drive in memory is another one.
     let same = |mount: &&Mounted| mount.source == plan.source && !plan.device.starts_with("mem:");
     if let Some(mount) = mounted.iter().find(same) {
         let at = mount.directory.display();

@@ -1,9 +1,9 @@
-//! `furrow raid`: make arrays, run them, see and change how they are.
+//! `furrow raid`: creates and runs arrays, shows and changes their state.
 //!
 //! A running array is a daemon (`serve`): engine and NBD server on one executor, and a control
-//! socket (`control`) in the runtime directory through which every other command asks (`client`).
-//! What a daemon says of its array is a [`status::Status`]. Only `create`, `examine` and the daemon
-//! open drives.
+//! socket (`control`) in the runtime directory, which every other command uses (`client`). The
+//! daemon describes its array as a [`status::Status`]. Only `create`, `examine` and the daemon open
+//! drives.
 
 pub mod client;
 mod control;
@@ -60,7 +60,7 @@ enum Action {
     Fault(Answered<manage::Fault>),
 }
 
-/// A command that changes an array, and how its answer is wanted.
+/// A command that changes an array, with the wanted form of its answer.
 #[derive(clap::Args)]
 struct Answered<T: clap::Args> {
     #[command(flatten)]
@@ -70,18 +70,18 @@ struct Answered<T: clap::Args> {
     json: bool,
 }
 
-/// What such a command answers to a program.
+/// The JSON answer of such a command.
 #[derive(serde::Serialize)]
 struct Answer<'a> {
     version: u32,
-    /// What it says to people, a line each.
+    /// Its messages, a line each.
     said: Vec<&'a str>,
-    /// How the array is now; none if it does not run.
+    /// The state of the array now; `None` if it does not run.
     array: Option<status::Status>,
 }
 
 impl<T: clap::Args> Answered<T> {
-    /// Runs `command`; for a program what it says becomes JSON.
+    /// Runs `command`; its messages become JSON if asked for.
     fn run(
         &self,
         out: &mut dyn Write,
@@ -94,7 +94,7 @@ impl<T: clap::Args> Answered<T> {
         let mut text = Vec::new();
         let status = command(&self.args, &mut text)?;
         let text = String::from_utf8_lossy(&text);
-        // But for faults, each begins with the array's name.
+        // Each message begins with the array's name, except for faults.
         let name = named.unwrap_or_else(|| text.split(':').next().unwrap_or_default());
         let array = client::find(name).ok().map(|array| array.status);
         let answer = Answer { version: status::VERSION, said: text.lines().collect(), array };
@@ -107,7 +107,7 @@ impl<T: clap::Args> Answered<T> {
 /// Runs the command.
 ///
 /// # Errors
-/// If it cannot be done; nothing is half done then.
+/// If the command fails; then nothing is half done.
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     match args.action {
         Action::Create(args) => create::run(&args, out),

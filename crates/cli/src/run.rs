@@ -1,4 +1,4 @@
-//! `furrow run`: programs that use RocksDB, on a file store.
+//! `furrow run`: runs programs that use RocksDB on a file store.
 
 mod linked;
 
@@ -15,15 +15,15 @@ use std::process::Command;
 /// The plugin's library.
 const LIBRARY: &str = "libfurrow_rocksdb.so";
 
-/// RocksDB's own tools, which take the store by an option: what they do beside opening a database
-/// (they destroy the one of an earlier run, say) would be done to the host's files otherwise.
+/// RocksDB's own tools take the store by an option. Whatever they do apart from opening a database,
+/// such as destroying the one of an earlier run, would otherwise be done to the host's files.
 const TOOLS: [&str; 3] = ["db_bench", "ldb", "sst_dump"];
 
 /// Run a program that uses RocksDB on a file store
 ///
-/// The program's databases lie in the store. It must be linked to RocksDB's shared library, as
-/// Debian's db_bench and ldb are; it needs no change and no option. Paths of databases are the
-/// store's. Programs with an option --fs_uri may be given furrow://DEVICE there instead of
+/// The program's databases are in the store, and their paths are paths of the store. The program
+/// must be linked to RocksDB's shared library, as Debian's db_bench and ldb are; it needs no change
+/// and no option. Programs with an option --fs_uri may be given furrow://DEVICE there instead of
 /// --store.
 ///
 /// furrow run --store db.zns -- db_bench --benchmarks=fillrandom --enable_blob_files=true
@@ -32,26 +32,26 @@ pub struct Args {
     /// Drive with a store ('furrow kv mkfs'), or mem:..., which begins empty
     #[arg(long, value_name = "DEVICE")]
     store: Option<DeviceSpec>,
-    /// Which files share zones: shared, liza-paper, liza-zenfs, baza, generations
+    /// Placement policy: shared, liza-paper, liza-zenfs, baza, generations
     #[arg(long, value_name = "NAME", requires = "store")]
     policy: Option<furrow_kv::Policy>,
     /// Zone cleaning begins when less than this share of the zones is free, in percent
     #[arg(long, value_name = "PERCENT", requires = "store")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=90))]
     clean_below: Option<u32>,
-    /// RocksDB collects what the cleaning of zones would; as-printed: by equation 1 of the paper
-    /// as it is printed
+    /// RocksDB collects the files whose zones cleaning would take; as-printed: by equation 1 of the
+    /// paper as printed
     #[arg(long, value_name = "HOW", value_parser = ["on", "as-printed"])]
     #[arg(num_args = 0..=1, default_missing_value = "on", require_equals = true)]
     same_victim: Option<String>,
-    /// Adds a line to FILE for each compaction: family, job, files collected, files, and both as
+    /// Append a line to FILE for each compaction: family, job, files collected, files, and both as
     /// they should have been
     #[arg(long, value_name = "FILE", requires = "same_victim")]
     same_victim_log: Option<PathBuf>,
-    /// When the program ends, write what the store did to FILE, as JSON
+    /// When the program ends, write the store's figures to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Record what the program asks of the store to FILE, for 'furrow kv trace' and for replays
+    /// Record the program's calls to the store in FILE, for 'furrow kv trace' and for replays
     #[arg(long, value_name = "FILE", requires = "store")]
     record: Option<PathBuf>,
     /// The program and its arguments
@@ -116,7 +116,7 @@ fn uri(store: &DeviceSpec, args: &Args) -> Result<String> {
     Ok(format!("furrow://{store}?{}", options.join(",")))
 }
 
-/// True of a tool of RocksDB's that is not told yet where its files are.
+/// True for a tool of RocksDB's that was not told yet where its files are.
 fn takes_uri(program: &[OsString]) -> bool {
     let name = Path::new(&program[0]).file_name();
     let says_where = |word: &OsString| {
@@ -135,8 +135,8 @@ fn writable(path: &Path, option: &str) -> Result<PathBuf> {
     std::path::absolute(path).with_context(|| option.to_owned())
 }
 
-/// Says what a store's image is if it cannot be used: gone, in use, damaged, another thing. The
-/// plugin refuses it, too, but a program may say no more than that it failed.
+/// Fails if a store's image cannot be used: missing, in use, damaged, or no store. The plugin
+/// refuses it too, but a program may report no more than a failure.
 fn is_usable(device: &DeviceSpec) -> Result<()> {
     if let DeviceSpec::Image(_) = device {
         Looked::open(&device.to_string())?;
@@ -144,7 +144,7 @@ fn is_usable(device: &DeviceSpec) -> Result<()> {
     Ok(())
 }
 
-/// RocksDB's tools crash without a word if nothing makes what a URI names.
+/// RocksDB's tools crash without a message if nothing handles a URI's scheme.
 fn check_uris(program: &[OsString]) -> Result<()> {
     let mut words = program.iter().skip(1).filter_map(|word| word.to_str());
     while let Some(word) = words.next() {
@@ -167,7 +167,7 @@ fn check_uris(program: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Where the plugin is: named by FURROW_ROCKSDB, beside this program, or where it is installed.
+/// The plugin's path: given by FURROW_ROCKSDB, beside this program, or where it is installed.
 fn library() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("FURROW_ROCKSDB") {
         let path = PathBuf::from(named);

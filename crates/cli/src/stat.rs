@@ -1,4 +1,4 @@
-//! `furrow stat`: what a mounted file system does.
+//! `furrow stat`: figures of a mounted file system.
 
 use crate::df;
 use crate::show::{self, time};
@@ -10,10 +10,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// Show what a mounted file system does
+/// Show figures of a mounted file system
 ///
-/// Streams and their quota, active zones, what was written and why, cleaning, latencies of the
-/// kernel's requests. Everything counts since the mount. To have it collected, mount with
+/// Streams and their quotas, active zones, what was written and why, cleaning, latencies of the
+/// kernel's requests. All counters count since the mount. For a collector, mount with
 /// -o metrics=ADDRESS:PORT or -o metrics=/FILE.
 #[derive(clap::Args)]
 pub struct Args {
@@ -26,7 +26,7 @@ pub struct Args {
     /// Print the text format of Prometheus
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
-    /// Again after so many seconds, until interrupted; JSON is a document a line then
+    /// Repeat after this many seconds, until interrupted; with --json one document per line
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
 }
@@ -80,7 +80,7 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
     print_operations(out, &stat.operations)?;
     writeln!(out)?;
     for (name, what, value) in status.counters.each() {
-        // Those are in the table above.
+        // These are in the table above.
         if !name.ends_with("_bytes") {
             writeln!(out, "{value:>12}  {what}")?;
         }
@@ -130,7 +130,7 @@ fn print_operations(out: &mut dyn Write, operations: &[Operation]) -> io::Result
     show::print_table(out, &table)
 }
 
-/// Seconds for people.
+/// A duration for people.
 fn duration(seconds: f64) -> String {
     let whole = seconds as u64;
     let (days, hours, minutes) = (whole / 86_400, whole / 3_600 % 24, whole / 60 % 60);

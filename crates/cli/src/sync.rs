@@ -1,4 +1,4 @@
-//! `furrow sync`: everything durable, now.
+//! `furrow sync`: makes everything durable now.
 
 use furrow_fuse::report;
 use std::io::Write;
@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 /// Make everything written to a mounted file system durable
 ///
-/// Returns when it is. The kernel does not pass sync(1) and syncfs(2) on to FUSE file systems;
-/// this does what they would.
+/// Returns when everything is durable. The kernel does not pass sync(1) and syncfs(2) on to FUSE
+/// file systems; this command replaces them.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point

@@ -1,4 +1,4 @@
-//! What DIR or DEVICE means: a mounted file system, or a drive that is opened here.
+//! Resolves DIR or DEVICE: a mounted file system, or a drive that is opened here.
 
 use crate::holds;
 use anyhow::{Result, anyhow};
@@ -21,7 +21,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// What `name` means: a directory, a device that is mounted, or a device.
+    /// Resolves `name`: a directory, a mounted device, or a device.
     ///
     /// # Errors
     /// If the mount table cannot be read, or a mount is dead.
@@ -47,7 +47,7 @@ impl Target {
     /// Its status.
     ///
     /// # Errors
-    /// If it is no file system of ours, or cannot be read.
+    /// If it is no file system of Furrow's, or cannot be read.
     pub fn status(&self) -> Result<Status> {
         match self {
             Target::Mounted(directory) => report::ask_status(directory),
@@ -69,14 +69,14 @@ impl Target {
     }
 }
 
-/// The mount at `directory`, the newest if there are several, found without asking the mount
-/// itself: it may be dead.
+/// The mount at `directory`, the newest if there are several. The mount itself is not accessed,
+/// since it may be dead.
 pub fn mount_at<'a>(mounted: &'a [Mounted], directory: &Path) -> Option<&'a Mounted> {
     let full = without_touching(directory);
     mounted.iter().rfind(|mount| mount.directory == full)
 }
 
-/// `path` made absolute and free of links, except that its last part is not looked at.
+/// `path` made absolute and without links; its last part is not accessed.
 fn without_touching(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     match (absolute.parent(), absolute.file_name()) {
@@ -87,8 +87,8 @@ fn without_touching(path: &Path) -> PathBuf {
     }
 }
 
-/// How the mount table names `device`: an image by the full path of its file, anything else as
-/// given.
+/// The name of `device` in the mount table: for an image the full path of its file, else the name
+/// as given.
 pub fn source_name(device: &str) -> String {
     let path = match device.parse() {
         Ok(DeviceSpec::Image(image)) => PathBuf::from(image.path),
@@ -111,7 +111,7 @@ pub fn text(name: &OsStr) -> Result<String> {
         .ok_or_else(|| anyhow!("{}: a device's name must be UTF-8", name.display()))
 }
 
-/// Opens `device` read-only in this thread, looks at its file system, and lets it go.
+/// Opens `device` read-only in this thread, inspects its file system, and closes it.
 fn inspect<T: 'static>(
     device: &str,
     look: impl FnOnce(&Fs, &Info) -> Result<T, Error> + 'static,

@@ -1,4 +1,4 @@
-//! `furrow umount`: end a mount and see it end.
+//! `furrow umount`: unmounts and waits for the daemon.
 
 use crate::target::{mount_at, source_name};
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -11,25 +11,24 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long the daemon may take for its last checkpoint, in seconds.
+/// Seconds that the daemon may take for its last checkpoint.
 const PATIENCE: i64 = 300;
 
 /// Unmount a file system
 ///
-/// Returns when the daemon has ended: everything is durable and the device is free. Also takes
-/// off a dead mount that a crashed daemon left behind. umount(8) works too, but does not wait for
-/// the daemon.
+/// Returns when the daemon has ended: everything is durable and the device is free. Also removes a
+/// dead mount that a crashed daemon left. umount(8) works too, but does not wait for the daemon.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point, or the device mounted
     #[arg(value_name = "DIR|DEVICE")]
     target: PathBuf,
-    /// Take it off the tree now; it ends when its last user is gone
+    /// Detach it now; it ends when its last user is gone
     #[arg(short, long)]
     lazy: bool,
 }
 
-/// How often a mount in use is tried again before that is said, and after what pauses.
+/// How often a busy mount is tried again before an error, and the pauses.
 const BUSY_TRIES: u32 = 20;
 const TRY_EVERY: Duration = Duration::from_millis(25);
 
@@ -40,7 +39,7 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
         unmount(&directory, Unmount::Lazy)?;
         return Ok(0);
     }
-    // Errors must be said while somebody can still hear them.
+    // Errors must be reported while the user still waits.
     let synced = report::ask_sync(&directory);
     if !args.lazy {
         synced.as_ref().map_err(|error| {
@@ -94,7 +93,7 @@ fn unmount(directory: &Path, how: Unmount) -> Result<()> {
     })
 }
 
-/// A program that has just ended may be seen to use the mount for a moment.
+/// A program that has just ended may appear to use the mount for a moment.
 fn unmount_patiently(directory: &Path) -> Result<()> {
     for _ in 0..BUSY_TRIES {
         if endpoint::unmount(directory, Unmount::Plain).is_ok() {

@@ -1,5 +1,5 @@
-//! Fills a file system and changes it until it has to clean, as a long time of use would, and
-//! checks afterwards that cleaning has moved every block with its content.
+//! Fills a file system and overwrites it until it has to clean, as after long use. Then checks that
+//! cleaning moved every block with its content.
 
 use super::files::Files;
 use super::plan::{BLOCK, FileId, Plan};
@@ -11,7 +11,7 @@ use furrow_rt::Rng;
 pub const FILE_BLOCKS: u64 = 256;
 /// Most blocks of one overwrite.
 const WRITE_BLOCKS_MAX: u64 = 16;
-/// Overwrites between two looks at what was cleaned.
+/// Overwrites between two checks of how much was cleaned.
 const ROUND: u32 = 256;
 
 /// Files of one size, overwritten in random places.
@@ -19,12 +19,12 @@ pub struct Aging<'a> {
     folder: &'a str,
     plan: Plan,
     rng: Rng,
-    /// Of each file, how often each block was written.
+    /// For each file, how often each block was written.
     versions: Vec<Vec<u64>>,
 }
 
 impl<'a> Aging<'a> {
-    /// For files below `folder`, which is still to be made. Content and places follow from `seed`.
+    /// Files below `folder`, which is made later. Content and places follow from `seed`.
     pub fn new(folder: &'a str, seed: u64) -> Aging<'a> {
         Aging { folder, plan: Plan { seed }, rng: Rng::new(seed), versions: Vec::new() }
     }
@@ -36,7 +36,7 @@ impl<'a> Aging<'a> {
     /// Writes `count` files.
     ///
     /// # Errors
-    /// The first error of the file system, with what was tried.
+    /// The first error of the file system, with the operation that failed.
     pub fn fill(
         &mut self,
         files: &dyn Files,
@@ -56,11 +56,11 @@ impl<'a> Aging<'a> {
         Ok(())
     }
 
-    /// Overwrites random ranges of random files until `done`, which is asked now and then and
-    /// says how much of `progress` there is.
+    /// Overwrites random ranges of random files until `done` returns true. `done` is called from
+    /// time to time, and reports progress towards `progress`.
     ///
     /// # Errors
-    /// The first error of the file system, or that `bytes_max` were written before it was done.
+    /// The first error of the file system, or that `bytes_max` were written before `done`.
     pub fn overwrite(
         &mut self,
         files: &dyn Files,
@@ -93,7 +93,7 @@ impl<'a> Aging<'a> {
         let first = self.rng.below(FILE_BLOCKS);
         let count = (1 + self.rng.below(WRITE_BLOCKS_MAX)).min(FILE_BLOCKS - first);
         let range = first as usize..(first + count) as usize;
-        // One version for all of them: newer than any block has.
+        // One version for the whole range, newer than that of any block in it.
         let version = 1 + self.versions[index][range.clone()].iter().max().copied().unwrap_or(0);
         let data = self.plan.payload(id(index), version, first, count * BLOCK as u64);
         let path = self.path(index);
@@ -104,7 +104,7 @@ impl<'a> Aging<'a> {
         Ok(data.len() as u64)
     }
 
-    /// Holds every block against what was written last.
+    /// Compares every block with what was written last.
     ///
     /// # Errors
     /// The first difference, or the first error of the file system.
@@ -129,13 +129,13 @@ impl<'a> Aging<'a> {
         Ok(())
     }
 
-    /// How many files there are.
+    /// The number of files.
     pub fn count(&self) -> u64 {
         self.versions.len() as u64
     }
 }
 
-/// A file of the aging, as the plan names it: no writer of a load has this number.
+/// A file of the aging as the plan names it: no writer of the load has this number.
 fn id(index: usize) -> FileId {
     FileId { writer: u32::MAX, index: index as u32 }
 }

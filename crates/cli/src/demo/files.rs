@@ -1,5 +1,5 @@
-//! What the demo does to a file system, independent of how it reaches it: through a mount or
-//! through the library. Paths are relative to the root of that file system, with `/`.
+//! The operations of the demo on a file system, independent of how it is reached: through a mount
+//! or through the library. Paths are relative to the root of that file system, with `/`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What kind of thing a name stands for.
+/// The kind of object that a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Folder,
@@ -15,16 +15,16 @@ pub enum Kind {
     Symlink,
 }
 
-/// What the demo compares besides content.
+/// The attributes that the demo compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     pub kind: Kind,
     /// Permission bits.
     pub mode: u32,
-    /// Length in bytes; of a folder 0, file systems differ there.
+    /// Length in bytes; 0 for a folder, where file systems differ.
     pub size: u64,
-    /// Modification time: seconds and nanoseconds since 1970; of a symbolic link 0, the demo
-    /// does not set it.
+    /// Modification time in seconds and nanoseconds since 1970; 0 for a symbolic link, whose time
+    /// the demo does not set.
     pub modified: (i64, u32),
 }
 
@@ -36,7 +36,7 @@ pub trait Files: Sync {
     fn set_attributes(&self, path: &str, attributes: &Attributes) -> io::Result<()>;
     fn make_link(&self, path: &str, target: &str) -> io::Result<()>;
     fn read_link(&self, path: &str) -> io::Result<String>;
-    /// Opens for reading and writing; `create` makes it, and fails if it is there.
+    /// Opens a file for reading and writing; `create` makes it, and fails if it exists.
     fn open(&self, path: &str, create: bool) -> io::Result<Box<dyn OpenFile + '_>>;
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     fn remove(&self, path: &str) -> io::Result<()>;
@@ -124,7 +124,7 @@ impl Files for Mounted {
         let file = if create {
             OpenOptions::new().read(true).write(true).create_new(true).open(path)?
         } else {
-            // Source trees hold files their owner may not write: fall back to reading.
+            // Source trees hold files that their owner may not write; those are opened for reading.
             let both = OpenOptions::new().read(true).write(true).open(&path);
             match both {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(path)?,

@@ -1,5 +1,5 @@
-//! How the demo runs the file system: as a daemon behind a mount, or through the library. Either
-//! way what dies under load is another process, killed with SIGKILL.
+//! How the demo runs the file system: as a daemon behind a mount, or through the library. In both
+//! cases the process that dies under load is another one, killed with SIGKILL.
 
 use super::Places;
 use super::files::{Files, Mounted};
@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the load may take for its first fsync, and the kernel for a kill.
+/// Most time the load may take for its first fsync, and the kernel for a kill.
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
 
@@ -23,13 +23,13 @@ const POLL: Duration = Duration::from_millis(5);
 pub trait Host {
     /// Makes the file system reachable; after a crash this recovers it.
     fn start(&mut self) -> anyhow::Result<()>;
-    /// The file system while it is reachable.
+    /// The file system, while it is reachable.
     fn files(&self) -> anyhow::Result<&dyn Files>;
     /// Makes everything durable.
     fn sync(&self) -> anyhow::Result<()>;
-    /// Space, and what was done since the start.
+    /// Space, and what the file system has done since the start.
     fn status(&self) -> anyhow::Result<Status>;
-    /// Ends it in order.
+    /// Stops the file system cleanly.
     fn stop(&mut self) -> anyhow::Result<()>;
     /// Starts the load of `round`, kills the process that serves the file system `after` its first
     /// acknowledged fsync, and leaves the file system unreachable.
@@ -40,18 +40,18 @@ pub trait Host {
 pub struct Round<'a> {
     pub number: u32,
     pub journal: &'a Path,
-    /// The load, on a file system reached some way.
+    /// The load, for a file system given as [`Files`].
     pub load: &'a dyn for<'b> Fn(&'b dyn Files) -> Load<'b>,
 }
 
 impl Round<'_> {
-    /// Runs the load, its journal appended to outside of the file system under test.
+    /// Runs the load; its journal lies outside of the file system under test.
     pub fn run(&self, files: &dyn Files) -> anyhow::Result<()> {
         let mut journal = open_journal(self.journal)?;
         (self.load)(files).run(&mut journal, &AtomicBool::new(false))
     }
 
-    /// Waits until an fsync was acknowledged. False if `ended` says there will be none.
+    /// Waits until an fsync was acknowledged. False if `ended` reports that none will come.
     fn wait_for_fsync(&self, mut ended: impl FnMut() -> bool) -> anyhow::Result<bool> {
         let since = Instant::now();
         loop {
@@ -77,7 +77,7 @@ fn open_journal(path: &Path) -> anyhow::Result<File> {
         .with_context(|| format!("{}: cannot write the journal", path.display()))
 }
 
-/// Runs a subcommand of this program and shows it.
+/// Runs a subcommand of this program and shows its output.
 pub fn furrow(out: &mut dyn Write, arguments: &[&str]) -> anyhow::Result<()> {
     writeln!(out, "$ furrow {}", arguments.join(" "))?;
     out.flush()?;
@@ -112,7 +112,7 @@ impl<'a> MountHost<'a> {
         &self.places.mount_name
     }
 
-    /// Waits until the kernel has noticed: a process killed is still there for a moment.
+    /// Waits until the kernel has noticed: a killed process still exists for a moment.
     fn wait_for_death(&self) -> anyhow::Result<()> {
         let since = Instant::now();
         while std::fs::symlink_metadata(&self.places.mount_point).is_ok() {
@@ -162,7 +162,7 @@ impl Host for MountHost<'_> {
             let running = scope.spawn(|| {
                 let mut journal = journal;
                 let result = load.run(&mut journal, &AtomicBool::new(false));
-                // Errors after the kill are what a kill looks like.
+                // After the kill, errors are expected.
                 if killed.load(Ordering::SeqCst) { Ok(()) } else { result }
             });
             if round.wait_for_fsync(|| running.is_finished())? {
@@ -182,7 +182,7 @@ impl Host for MountHost<'_> {
             Ok(())
         })?;
         self.wait_for_death()?;
-        // Takes the dead mount off the tree.
+        // Unmounts the dead mount.
         self.stop()
     }
 }
@@ -263,7 +263,7 @@ pub fn mount_problem() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("mounting needs root".to_owned());
     }
-    // CAP_SYS_ADMIN, which root of a container may lack.
+    // CAP_SYS_ADMIN, which root in a container may lack.
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     let capabilities = u64::from_str_radix(line.trim(), 16).ok()?;

@@ -1,5 +1,5 @@
-//! A file system reached through the library, in this process: what the demo uses where nothing
-//! can be mounted.
+//! A file system reached through the library, in this process: for the demo where nothing can be
+//! mounted.
 
 use super::files::{Attributes, Files, OpenFile};
 use anyhow::Context;
@@ -23,7 +23,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens the file system on the drive whose image is `image`, recovering what a crash left.
+    /// Opens the file system on the drive whose image is `image`, and recovers what a crash left.
     ///
     /// # Errors
     /// If it cannot be opened.
@@ -35,7 +35,7 @@ impl Library {
             let engine = rt.clone();
             let options = MountOptions::default();
             let fs = rt.block_on(async move { Fs::mount(&engine, device, options).await })?;
-            // The other end waits for it below.
+            // The receiver waits for it below.
             let _ = sender.send(fs.pool().clone());
             Ok::<Fs, Error>(fs)
         })?;
@@ -57,7 +57,7 @@ impl Library {
         Ok(unmounted??)
     }
 
-    /// Looks at the engine.
+    /// Runs `look` on the engine.
     pub fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Fs) -> T + Send + 'static,
@@ -92,7 +92,7 @@ impl Library {
         })
     }
 
-    /// Makes a node, or fails if the name is there.
+    /// Makes a node; fails if the name exists.
     fn make(&self, path: &str, node: NewNode) -> io::Result<Ino> {
         let (folder, name) = split(path);
         self.at(&folder, move |fs, folder| async move {
@@ -110,13 +110,13 @@ async fn find(fs: &Fs, path: &str) -> Result<Ino> {
     Ok(ino)
 }
 
-/// A path as its folder and its last name.
+/// Splits a path into its folder and its last name.
 fn split(path: &str) -> (String, String) {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     (folder.to_owned(), name.to_owned())
 }
 
-/// The error as the system would give it, with the sentence kept.
+/// The error as the operating system reports it, with its message kept.
 fn to_io(error: Error) -> io::Error {
     let kind = io::Error::from_raw_os_error(error.kind().errno()).kind();
     io::Error::new(kind, error)
@@ -213,7 +213,7 @@ impl Files for Library {
     }
 }
 
-/// An open file: keeps its content while it is removed.
+/// An open file, whose content is kept if it is removed.
 struct Open<'a> {
     library: &'a Library,
     ino: Ino,
@@ -252,7 +252,7 @@ impl OpenFile for Open<'_> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         let ino = self.ino;
-        // An engine that has stopped has no open files.
+        // A stopped engine has no open files.
         let _ = self.library.call(move |fs| async move { fs.release(ino).await });
     }
 }

@@ -1,9 +1,10 @@
-//! The load that is running when the daemon is killed, and the check of what survived.
+//! The load that runs when the daemon is killed, and the check of what survived.
 //!
-//! Writers live the files of a [`Plan`]. After each fsync that returned, a line goes to the
-//! journal, a file outside of the file system under test, before the writer does anything else.
-//! The check afterwards holds every file against the durability contract: block by block the
-//! fsynced version or a later one, the size likewise, one name and not two, nothing of others.
+//! Writers step through the files of a [`Plan`]. After each fsync that returned, a line goes to the
+//! journal, a file outside of the file system under test, before the writer does anything else. The
+//! check afterwards compares every file with the durability contract: each block has the fsynced
+//! version or a later one, likewise the size; there is one name and not two, and no content of
+//! other files.
 
 use super::files::{Files, OpenFile};
 use super::plan::{BLOCK, Block, FileId, Follow, Plan, State, Step};
@@ -14,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Files a writer has in hand at the same time, so that an fsync of one finds others dirty.
+/// Files a writer works on at the same time, so that an fsync of one finds others dirty.
 const FILES_IN_HAND: usize = 6;
 
 /// Bytes that may be written ahead of the rate.
@@ -26,11 +27,11 @@ pub struct Load<'a> {
     pub folder: String,
     pub plan: Plan,
     pub writers: u32,
-    /// What the writers write at most, together, in bytes per second.
+    /// Most bytes per second that all writers together write.
     pub rate_max: u64,
 }
 
-/// A file in the middle of its life.
+/// A file in the middle of its steps.
 struct Living<'a> {
     file: FileId,
     state: State,
@@ -59,7 +60,8 @@ impl Load<'_> {
     /// Runs until `stop` is set or the file system fails.
     ///
     /// # Errors
-    /// The first error of the file system, with what was tried. Under a kill that is expected.
+    /// The first error of the file system, with the operation that failed. Under a kill that is
+    /// expected.
     pub fn run(&self, journal: &mut (dyn Write + Send), stop: &AtomicBool) -> anyhow::Result<()> {
         let journal = Mutex::new(journal);
         let written = Throttle { bytes: AtomicU64::new(0), since: Instant::now() };
@@ -162,11 +164,11 @@ impl Load<'_> {
         Ok(true)
     }
 
-    /// Holds what is in the folder against a journal.
+    /// Compares the folder's content with a journal.
     ///
     /// # Errors
-    /// If the journal is no journal, or a listing fails. What the file system got wrong is in the
-    /// report, not an error.
+    /// If the journal is malformed, or a listing fails. Faults of the file system are in the report
+    /// and are no error.
     pub fn check(&self, journal: &str) -> anyhow::Result<Report> {
         let (mut report, mut acknowledged) = (Report::default(), BTreeMap::new());
         for line in journal.lines() {
@@ -178,7 +180,7 @@ impl Load<'_> {
         let mut found = BTreeSet::new();
         for writer in 0..self.writers {
             let folder = format!("{}/w{writer}", self.folder);
-            // Without an acknowledged fsync in it, the folder need not have survived.
+            // Without an acknowledged fsync of its files, the folder need not have survived.
             if acknowledged.keys().all(|file| file.writer != writer)
                 && self.files.attributes(&folder).is_err()
             {
@@ -210,8 +212,8 @@ impl Load<'_> {
         names.contains(&format!("w{writer}/{name}")).then_some(file)
     }
 
-    /// States a file may be in: that of the last acknowledged fsync, and those of all steps that
-    /// can have been done since, up to the fsync that was not acknowledged any more.
+    /// The states that a file may be in: that of the last acknowledged fsync, and those of all
+    /// later steps up to the next fsync, which was not acknowledged.
     fn allowed(&self, file: FileId, acknowledged: u64) -> Vec<State> {
         let (mut state, mut renamed_since_sync) = (State::created(), false);
         let mut states = Vec::new();
@@ -318,22 +320,22 @@ impl Load<'_> {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Acknowledged fsyncs in the journal, each checked through the state of its file.
+    /// Acknowledged fsyncs in the journal; each is checked through the state of its file.
     pub fsyncs: u64,
     /// Files with an acknowledged fsync.
     pub files: u64,
-    /// Files found though never fsynced; their content was checked as well.
+    /// Files found although they were never fsynced; their content was checked too.
     pub unsynced_files: u64,
     /// Blocks compared.
     pub blocks: u64,
-    /// What is wrong, a line each.
+    /// Faults, a line each.
     pub problems: Vec<String>,
 }
 
-/// Reads a line of the journal: writer, index, steps.
+/// Parses a line of the journal: writer, index, steps.
 fn parse_line(line: &str) -> anyhow::Result<(FileId, u64)> {
     let numbers: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
     match numbers.as_deref() {

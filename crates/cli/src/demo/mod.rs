@@ -39,13 +39,13 @@ const COPY: &str = "tree";
 const THREADS: usize = 2;
 /// Threads of the load.
 const WRITERS: u32 = 4;
-/// What the load writes at most, in bytes per second: the drive is not to run full.
+/// Most bytes per second that the load writes, so that the drive does not run full.
 const LOAD_RATE_MAX: u64 = 16 << 20;
-/// The files that are overwritten fill the drive until this share of it is available, in percent.
+/// Aging fills the drive until this share of it is available, in percent.
 const AGED_AVAILABLE: u64 = 15;
-/// The drive is aged when this many superzones were cleaned.
+/// The drive is aged when this many superzones have been cleaned.
 const AGED_VICTIMS: u64 = 8;
-/// Where the files are that are overwritten.
+/// Folder of the files that aging overwrites.
 const AGED: &str = "aged";
 /// The kill comes this long after the first acknowledged fsync, in milliseconds.
 const KILL_AFTER_MS: (u64, u64) = (200, 3000);
@@ -81,7 +81,7 @@ pub struct Args {
     load: Option<u32>,
 }
 
-/// Where the demo keeps its things, all below its work folder.
+/// The paths of the demo, all below its work folder.
 pub struct Places {
     work: PathBuf,
     image: PathBuf,
@@ -113,10 +113,10 @@ impl Places {
         self.work.join(format!("fsyncs-{round}.log"))
     }
 
-    /// Makes the work folder and takes away what an earlier demo left there, and nothing else.
+    /// Makes the work folder, and removes only what an earlier demo left there.
     fn clear(&self) -> anyhow::Result<()> {
         fs::create_dir_all(&self.work).with_context(|| self.work.display().to_string())?;
-        // A demo that was interrupted may have left its mount.
+        // An interrupted demo may have left its mount.
         let _ = furrow(&mut io::sink(), &["umount", &self.mount_name]);
         let journals = (1..=u32::MAX).map(|round| self.journal(round)).take_while(|j| j.exists());
         for file in journals.chain([self.image.clone(), PathBuf::from(&self.daemon_log)]) {
@@ -136,7 +136,7 @@ impl Places {
     }
 }
 
-/// The device spec of an image: its path, with what the grammar would read escaped.
+/// The device spec of an image: its path, with special characters escaped.
 fn spec_of(image: &Path) -> anyhow::Result<String> {
     let path = image.to_str().with_context(|| format!("{}: must be UTF-8", image.display()))?;
     let mut spec = String::with_capacity(path.len());
@@ -188,7 +188,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         Demo { places: &places, tree: &tree, seed, kills: args.kills, mounted: problem.is_none() };
     let result = demo.run(&mut *host, said);
     if result.is_err() {
-        // Not to leave a mount behind; the error that counts is the first.
+        // So that no mount is left behind; the first error is the one returned.
         let _ = host.stop();
     }
     let verified = result?;
@@ -201,19 +201,19 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What a demo has verified, as it is printed.
+/// The results of a demo, as they are printed.
 #[derive(serde::Serialize)]
 struct Verified {
     version: u32,
     seed: u64,
     mounted: bool,
-    /// Files and links that were compared, twice.
+    /// Files and links that were compared, each twice.
     files: u64,
-    /// Mebibytes of them.
+    /// Their size in mebibytes.
     mebibytes: u64,
     kills: u32,
     fsyncs_acknowledged: u64,
-    /// Each of them twice.
+    /// Each fsync is checked twice.
     fsyncs_checked: u64,
     seconds: f64,
 }
@@ -299,7 +299,7 @@ impl Demo<'_> {
         })
     }
 
-    /// A fresh start, so that the files come from the drive and not from a cache.
+    /// Restarts the file system, so that files are read from the drive and not from a cache.
     fn restart(&self, host: &mut dyn Host) -> anyhow::Result<()> {
         host.stop()?;
         host.start()
@@ -311,7 +311,7 @@ impl Demo<'_> {
         Ok(())
     }
 
-    /// Fills the drive and overwrites files until enough was cleaned.
+    /// Fills the drive and overwrites files until enough superzones were cleaned.
     fn age(
         &self,
         aging: &mut Aging<'_>,
@@ -397,7 +397,7 @@ impl Demo<'_> {
         Ok(())
     }
 
-    /// Removes what the loads left, so that whole zones are free again, and shows the counters.
+    /// Removes the files of the loads, so that whole zones are free again, and shows the counters.
     fn remove_loads(&self, host: &dyn Host, out: &mut dyn Write) -> anyhow::Result<()> {
         let files = host.files()?;
         let mut removed = 0;
@@ -415,7 +415,7 @@ impl Demo<'_> {
         self.print_counters(host, out)
     }
 
-    /// Kills once under load and checks what is found.
+    /// Kills the process once under load and checks what is found.
     fn kill(&self, round: u32, host: &mut dyn Host, out: &mut dyn Write) -> anyhow::Result<Report> {
         let journal = self.places.journal(round);
         let load = load(self.seed, round);
@@ -442,7 +442,7 @@ impl Demo<'_> {
         Ok(report)
     }
 
-    /// Holds the folder of a round against its journal.
+    /// Compares the folder of a round with its journal.
     fn check(&self, round: u32, host: &dyn Host) -> anyhow::Result<Report> {
         let path = self.places.journal(round);
         let journal = fs::read_to_string(&path).with_context(|| path.display().to_string())?;

@@ -1,8 +1,8 @@
-//! The life of each file of the load, as a pure function of (seed, file, step).
+//! The steps of each file of the load, as a pure function of (seed, file, step).
 //!
-//! Because a step needs no memory of what was done, the record of an acknowledged fsync is just
-//! (file, step): the checker lives the file's life again up to that step and knows every block.
-//! Content says where it belongs (seed, file, block, version), so misplaced data shows.
+//! A step needs no memory of earlier ones, so an acknowledged fsync is recorded as (file, step):
+//! the checker repeats the file's steps and knows every block. Content contains its own place
+//! (seed, file, block, version), so misplaced data shows.
 
 use furrow_rt::Rng;
 
@@ -10,7 +10,7 @@ use furrow_rt::Rng;
 pub const BLOCK: usize = 4096;
 /// Most blocks of one write.
 const WRITE_BLOCKS_MAX: u64 = 16;
-/// Steps of the shortest and the longest life.
+/// Fewest and most steps of a file.
 const LIFE: (u64, u64) = (6, 40);
 
 /// One file of the load.
@@ -18,7 +18,7 @@ const LIFE: (u64, u64) = (6, 40);
 pub struct FileId {
     /// Which writer owns it.
     pub writer: u32,
-    /// The how-manieth file of that writer.
+    /// The number of the file among those of its writer.
     pub index: u32,
 }
 
@@ -27,18 +27,18 @@ pub struct FileId {
 pub enum Step {
     /// Writes content of this step's version from block `first` on, `length` bytes.
     Write { first: u64, length: u64 },
-    /// Cuts the file to `size` bytes.
+    /// Truncates the file to `size` bytes.
     Truncate { size: u64 },
     /// Gives the file its other name.
     Rename,
-    /// Removes it.
+    /// Removes the file.
     Remove,
 }
 
-/// How a step is followed up.
+/// What follows a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// Not at all: the next step follows at once.
+    /// Nothing: the next step follows at once.
     Nothing,
     /// fsync of the file.
     Sync,
@@ -48,19 +48,19 @@ pub enum Follow {
     SyncFolder,
 }
 
-/// Content of one block: which version, and how many of its bytes; the rest is zeros.
+/// Content of one block: its version, and how many of its bytes; the rest is zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     pub version: u64,
     pub length: usize,
 }
 
-/// A file as it must be after a number of steps.
+/// The expected state of a file after a number of steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Steps done.
+    /// Number of steps done.
     pub steps: u64,
-    /// Length in bytes; `None` once it is removed.
+    /// Length in bytes; `None` after its removal.
     pub size: Option<u64>,
     /// True if it has its second name.
     pub renamed: bool,
@@ -68,7 +68,7 @@ pub struct State {
     pub blocks: Vec<Option<Block>>,
 }
 
-/// The lives of all files of a load.
+/// The steps of all files of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub seed: u64,
@@ -83,22 +83,22 @@ impl Plan {
         Rng::new(mixed)
     }
 
-    /// Steps in the life of `file`, its removal included.
+    /// The number of steps of `file`, including its removal.
     pub fn life(self, file: FileId) -> u64 {
         LIFE.0 + self.rng(file, 0).below(LIFE.1 - LIFE.0 + 1)
     }
 
-    /// True if the life of `file` ends with its removal.
+    /// True if the last step of `file` is its removal.
     fn is_removed(self, file: FileId) -> bool {
         self.rng(file, 0).next() & 3 == 0
     }
 
-    /// Steps between two fsyncs of `file`.
+    /// The number of steps between two fsyncs of `file`.
     pub fn period(self, file: FileId) -> u64 {
         1 + self.rng(file, 0).next() % 4
     }
 
-    /// Step `state.steps + 1` of the file whose state that is.
+    /// Step number `state.steps + 1` of the file in this state.
     pub fn step(self, file: FileId, state: &State) -> Step {
         let step = state.steps + 1;
         if step == self.life(file) && self.is_removed(file) {
@@ -110,11 +110,11 @@ impl Plan {
             0 if size > 0 => Step::Truncate { size: rng.below(size) },
             1 if step > 1 => Step::Rename,
             _ => {
-                // Mostly appends, as files grow; the rest overwrites or leaves a hole.
+                // Most writes append, as files grow; the others overwrite or leave a hole.
                 let end = size.div_ceil(BLOCK as u64);
                 let first = if rng.one_in(3) { rng.below(end + 4) } else { end };
                 let mut length = (1 + rng.below(WRITE_BLOCKS_MAX)) * BLOCK as u64;
-                // Odd lengths only at the end of the file: a block has one version.
+                // Only a write at the end of the file has an odd length: a block has one version.
                 if first * BLOCK as u64 + length >= size && rng.one_in(2) {
                     length -= rng.below(BLOCK as u64 - 1);
                     length = length.max(size.saturating_sub(first * BLOCK as u64));
@@ -124,7 +124,7 @@ impl Plan {
         }
     }
 
-    /// What follows step number `step`, which was `done`.
+    /// What follows step number `step`, which did `done`.
     pub fn follow(self, file: FileId, step: u64, done: Step, renamed_since_sync: bool) -> Follow {
         if done == Step::Remove {
             Follow::SyncFolder
@@ -132,14 +132,14 @@ impl Plan {
             Follow::Nothing
         } else if renamed_since_sync || step <= self.period(file) || self.rng(file, step).one_in(2)
         {
-            // A name is only promised after fsync.
+            // A name is durable only after an fsync.
             Follow::Sync
         } else {
             Follow::SyncData
         }
     }
 
-    /// Names of a file: the first, and the one after a rename.
+    /// Name of a file: the first one, or the one after a rename.
     pub fn name(self, file: FileId, renamed: bool) -> String {
         let FileId { writer, index } = file;
         format!("w{writer}/f{index}{}", if renamed { ".renamed" } else { "" })
@@ -153,7 +153,7 @@ impl Plan {
         }
     }
 
-    /// Bytes `step` writes.
+    /// The bytes that a step writes.
     pub fn payload(self, file: FileId, version: u64, first: u64, length: u64) -> Vec<u8> {
         let mut data = vec![0; length as usize];
         let mut block = [0; BLOCK];
@@ -166,7 +166,7 @@ impl Plan {
 }
 
 impl State {
-    /// A file just created.
+    /// The state of a file just created.
     pub fn created() -> State {
         State { steps: 0, size: Some(0), renamed: false, blocks: Vec::new() }
     }
@@ -209,7 +209,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Lives a few hundred files and compares the state with plain bytes at every step.
+    /// Steps through a few hundred files and compares the state with plain bytes at every step.
     #[test]
     fn the_state_is_what_plain_bytes_would_be() {
         let plan = Plan { seed: 7 };

@@ -1,12 +1,12 @@
-//! One line that says how far a long step is: redrawn on a terminal, repeated now and then in a
-//! log.
+//! A line that shows the progress of a long step: redrawn on a terminal, repeated from time to time
+//! in a log.
 
 use crate::show::{bar, redraw, say};
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Things (files, mostly) and bytes done so far, shared by the threads that do them.
+/// Items (mostly files) and bytes done so far, shared by the threads that work on them.
 #[derive(Default)]
 pub struct Progress {
     things: AtomicU64,
@@ -14,7 +14,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Counts `things` and `bytes` as done.
+    /// Adds to what is done.
     pub fn add(&self, things: u64, bytes: u64) {
         self.things.fetch_add(things, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -34,14 +34,14 @@ impl Progress {
     }
 }
 
-/// Seconds it will still take at the pace so far; `None` before that can be said.
+/// Seconds left at the pace so far; `None` as long as that is unknown.
 fn left(done: u64, of: u64, seconds: f64) -> Option<f64> {
     let told = seconds >= 0.5 && done > 0;
     told.then(|| seconds * of.saturating_sub(done) as f64 / done as f64)
 }
 
-/// Runs `work` while showing its progress, `of` so many things of a kind, and returns what it
-/// returned and the seconds it took.
+/// Runs `work` and shows its progress out of `of` items. Returns the result of `work` and the
+/// seconds it took.
 pub fn shown<T>(what: &str, of: (u64, &str), work: impl FnOnce(&Progress) -> T) -> (T, f64) {
     let (progress, done, since) = (Progress::default(), AtomicBool::new(false), Instant::now());
     let terminal = io::stderr().is_terminal();
@@ -57,7 +57,8 @@ pub fn shown<T>(what: &str, of: (u64, &str), work: impl FnOnce(&Progress) -> T) 
                 }
             }
         });
-        // Set also when `work` panics, or the scope would wait for the other thread forever.
+        // This is set also if `work` panics; otherwise the scope would wait forever for the other
+        // thread.
         struct Done<'a>(&'a AtomicBool);
         impl Drop for Done<'_> {
             fn drop(&mut self) {

@@ -1,5 +1,5 @@
-//! The load and its check against a folder of this machine, which loses nothing: whatever moment
-//! the load stops at, the check must be content; and it must see each kind of loss done by hand.
+//! The load and its check on a folder of this machine, which loses nothing. The check must pass at
+//! whatever moment the load stops, and must notice each kind of loss made by hand.
 
 use super::age::Aging;
 use super::files::{Attributes, Files, Mounted, OpenFile};
@@ -14,13 +14,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// A folder that is gone when the test is over.
+/// A folder that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
         let folder = std::env::temp_dir().join(format!("furrow-{name}-{}", std::process::id()));
-        // Left over from a test that was killed.
+        // Left by a test that was killed.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(folder.join("load")).expect("a folder for the test");
         Scratch(folder)
@@ -33,7 +33,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Lets a number of changes through and fails all others, as a mount does whose daemon died.
+/// Allows a number of changes and then fails all others, like a mount whose daemon died.
 struct Dying {
     inner: Mounted,
     left: AtomicI64,
@@ -109,7 +109,7 @@ fn load<'a>(files: &'a dyn Files, seed: u64) -> Load<'a> {
     Load { files, folder: "load".to_owned(), plan: Plan { seed }, writers: 2, rate_max: u64::MAX }
 }
 
-/// Runs a load that dies after `operations` changes; returns its journal.
+/// Runs a load that dies after `operations` changes, and returns its journal.
 fn run_and_die(folder: &Path, seed: u64, operations: i64) -> String {
     let dying = Dying { inner: Mounted::at(folder.to_owned()), left: AtomicI64::new(operations) };
     let mut journal = Vec::new();
@@ -148,7 +148,7 @@ fn acknowledged(journal: &str) -> BTreeMap<FileId, u64> {
     lines.collect()
 }
 
-/// A file whose state at its last fsync is the state now, with at least `size` bytes; and where.
+/// A file that has not changed since its last fsync, with at least `size` bytes; and its path.
 fn victim(folder: &Path, plan: Plan, journal: &str, size: u64) -> (FileId, PathBuf) {
     for (file, steps) in acknowledged(journal) {
         let mut state = State::created();

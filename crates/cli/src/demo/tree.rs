@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Bytes copied or compared at once.
 const CHUNK: usize = 256 * 1024;
 
-/// What was copied or compared.
+/// Amounts copied or compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub folders: u64,
@@ -25,7 +25,7 @@ struct Entry {
     attributes: Attributes,
 }
 
-/// A tree to copy, listed once: folders before what is in them.
+/// A tree to copy, listed once: folders before their content.
 pub struct Tree<'a> {
     source: &'a dyn Files,
     entries: Vec<Entry>,
@@ -50,7 +50,7 @@ impl<'a> Tree<'a> {
         Ok(Tree { source, entries })
     }
 
-    /// What there is to copy.
+    /// How much there is to copy.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for entry in &self.entries {
@@ -66,7 +66,7 @@ impl<'a> Tree<'a> {
         counts
     }
 
-    /// Copies everything into the folder `under` of `target`, which must be there and empty.
+    /// Copies everything into the folder `under` of `target`, which must exist and be empty.
     pub fn copy(
         &self,
         target: &dyn Files,
@@ -92,7 +92,7 @@ impl<'a> Tree<'a> {
             progress.add(u64::from(entry.attributes.kind != Kind::Folder), entry.attributes.size);
             result.with_context(|| format!("copying {path}"))
         })?;
-        // Last, because every name made in a folder changes its time.
+        // This comes last, because every name made in a folder changes the folder's time.
         for entry in folders() {
             target.set_attributes(&at(entry), &entry.attributes).with_context(|| at(entry))?;
         }
@@ -121,7 +121,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Compares everything with the folder `under` of `target`: names, kinds, permissions, sizes,
-    /// times, aims of links and every byte.
+    /// times, targets of links and every byte.
     ///
     /// # Errors
     /// The first difference, or what could not be read.
@@ -155,7 +155,7 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Every name is found by looking it up; listings say there is none besides.
+    /// Every name is found by looking it up, and listings show no others.
     fn compare_names(&self, target: &dyn Files, under: &str) -> anyhow::Result<()> {
         let mut found = 0;
         let folders = self.entries.iter().filter(|e| e.attributes.kind == Kind::Folder);

@@ -1,4 +1,4 @@
-//! `furrow device fault`: what an image's drive will suffer the next time it is used.
+//! `furrow device fault`: the faults that an image's drive will have when it is next used.
 
 use super::{JSON_VERSION, open};
 use crate::show::{self, print_table, table};
@@ -23,7 +23,7 @@ Examples:
   furrow device fault disk.zns list
   furrow device fault disk.zns clear 0";
 
-/// Give an image's drive faults, list them, clear them.
+/// Inject faults into an image's drive, list them, clear them.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct FaultArgs {
@@ -36,17 +36,17 @@ pub struct FaultArgs {
 #[derive(Subcommand)]
 enum Action {
     Add(Box<Add>),
-    /// List the faults that wait.
+    /// List the pending faults.
     List {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Take faults away.
+    /// Remove faults.
     Clear {
-        /// Number of the fault, as 'list' shows it; all without it.
+        /// Number of the fault, as 'list' shows it; without it all.
         number: Option<usize>,
-        /// Print JSON: the faults that are left.
+        /// Print JSON: the remaining faults.
         #[arg(long)]
         json: bool,
     },
@@ -55,7 +55,7 @@ enum Action {
 /// Add a fault.
 #[derive(Args)]
 struct Add {
-    /// What goes wrong.
+    /// The kind of fault.
     kind: Kind,
     /// Only for commands of this zone. A zone-... fault of a zone happens at once.
     #[arg(long, value_name = "ZONE", conflicts_with = "lba")]
@@ -75,36 +75,36 @@ struct Add {
     /// Only at one in N of these commands, at random.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     one_in: Option<u64>,
-    /// At most so often; 1 unless said for power cuts, zone states, disappearing and bit flips,
-    /// for ever for the others.
+    /// At most this often. Without it: once for power cuts, zone states, disappearing and bit
+    /// flips, without limit for the others.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     times: Option<u64>,
-    /// disappear: for so many commands; for as long as the drive is in use without it.
+    /// disappear: for this many commands; without it as long as the drive is in use.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     commands: Option<u64>,
-    /// slow: how much later the answer comes.
+    /// slow: by how much answers are delayed.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 1000)]
     delay_us: u64,
-    /// Print JSON: the faults that wait then.
+    /// Print JSON: all pending faults.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// The power goes: commands in flight are done, torn or not started.
+    /// The power fails: commands in flight are done, torn or not started.
     PowerCut,
     /// Reads fail.
     ReadError,
-    /// Writes fail and have written nothing.
+    /// Writes fail and write nothing.
     WriteError,
     /// Writes fail somewhere in the middle.
     WriteTorn,
-    /// The zone can be read, never written again.
+    /// The zone can be read, but not written any more.
     ZoneReadOnly,
-    /// The zone is gone, with what was in it.
+    /// The zone is lost, with its content.
     ZoneOffline,
-    /// The drive finishes an active zone by itself.
+    /// The drive finishes an active zone on its own.
     ZoneFull,
     /// The drive answers nothing but errors.
     Disappear,
@@ -183,7 +183,7 @@ pub(super) fn run(args: &FaultArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     apply(&*drive, &args.image, &args.action, out)
 }
 
-/// The words after `furrow device fault IMAGE`, for a drive that is open elsewhere.
+/// The arguments after `furrow device fault IMAGE`, for a drive that is open elsewhere.
 #[derive(clap::Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
 struct Words {
@@ -191,7 +191,7 @@ struct Words {
     action: Action,
 }
 
-/// Whether `words` can follow `furrow device fault IMAGE`.
+/// Whether `words` are valid arguments after `furrow device fault IMAGE`.
 ///
 /// # Errors
 /// Why not, in a line.
@@ -204,13 +204,13 @@ fn parse_words(words: &[String]) -> anyhow::Result<Words> {
     Words::try_parse_from(words).map_err(|error| anyhow!(crate::usage_message(&error.to_string())))
 }
 
-/// Does to an open `drive`, called `name`, what `words` say. A power cut of all commands happens at
-/// once, commands in flight meeting fates drawn from `seed`: so the power of several drives can go
-/// at the same moment. With its last fault cleared, a drive that was cut off or had disappeared
-/// answers again.
+/// Applies `words` to an open `drive` called `name`. A power cut of all commands happens at once,
+/// and commands in flight meet fates drawn from `seed`: so several drives can lose power at the
+/// same moment. After its last fault is cleared, a drive that had lost power or disappeared answers
+/// again.
 ///
 /// # Errors
-/// If they cannot be understood, or the drive cannot be told to fail or cannot keep its faults.
+/// If the words are invalid, or the drive cannot inject faults or cannot store them.
 pub fn apply_words(
     device: &dyn ZonedDevice,
     name: &str,
@@ -350,7 +350,7 @@ mod tests {
         let mut out = Vec::new();
         apply_words(&*drive, "d0", &words, 1, &mut out).unwrap();
         assert_eq!(drive.fault_injection().unwrap().faults().len(), 1);
-        // A view of a drive is one that cannot be told to fail.
+        // A view of a drive cannot inject faults.
         let view = Overlay::new(&rt, drive).unwrap();
         let error = apply_words(&view, "d0", &words, 1, &mut out).unwrap_err().to_string();
         assert_eq!(error, "d0: the drive cannot be told to fail: only emulated drives can");

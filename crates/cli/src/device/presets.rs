@@ -1,4 +1,4 @@
-//! `furrow device presets`: the drives there are models of, and where each figure comes from.
+//! `furrow device presets`: the drives with a model, and the source of each figure.
 
 use super::{JSON_VERSION, describe, size};
 use crate::show::{self, print_table, table as headed};
@@ -21,11 +21,11 @@ Examples:
   furrow device presets zn540-1t --toml > slow.toml      then edit it
   furrow mount mem:zn540-1t,timing=realtime,model=slow.toml /mnt";
 
-/// List the drives there are models of, or everything about one.
+/// List the drives with a model, or show everything about one.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct PresetsArgs {
-    /// Show this one: every parameter, its value and where that comes from.
+    /// Show this one: every parameter, its value and the value's source.
     name: Option<String>,
     /// Print JSON.
     #[arg(long)]
@@ -62,7 +62,7 @@ pub fn run(args: &PresetsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     }
 }
 
-/// The shape that goes with the model called `name`: `plain` is that of a spec without a preset.
+/// The geometry that belongs to the model called `name`; `plain` is that of a spec without preset.
 fn geometry(name: &str) -> Geometry {
     presets::preset(name).unwrap_or_else(presets::plain)
 }
@@ -73,7 +73,7 @@ fn counts(preset: &Preset) -> [usize; 3] {
         .map(|source| preset.provenance.values().filter(|entry| entry.source == source).count())
 }
 
-/// Zones, what they hold, and how many may be active.
+/// Zones, their capacity, and how many may be active.
 fn shape(geometry: &Geometry) -> [String; 3] {
     let active = geometry.max_active.map_or("any".to_owned(), |most| most.to_string());
     let holds = size(geometry.bytes(geometry.zone_capacity));
@@ -174,7 +174,7 @@ fn whole(name: &str, preset: &Preset) -> Value {
     value
 }
 
-/// The model as a file that reads back the same.
+/// The model as a file from which the same model is read.
 fn toml(preset: &Preset) -> String {
     let mut text = format!(
         "# A timing model. Use it in a device spec: mem:zn540-1t,timing=realtime,model=FILE.toml\n\

@@ -1,4 +1,4 @@
-//! `furrow device zone`: commands to zones by hand, and how long the drive took.
+//! `furrow device zone`: zone commands by hand, with the time that the drive took.
 
 use super::{JSON_VERSION, open, state_name};
 use crate::show::{self, print_table, table};
@@ -36,7 +36,7 @@ pub struct ZoneArgs {
     /// Which zones.
     #[arg(required = true)]
     zones: Vec<u32>,
-    /// write: so many bytes of zeros at the write pointer; what the zone holds without it.
+    /// write: this many bytes of zeros at the write pointer; without it as many as the zone holds.
     #[arg(long, value_parser = parse_bytes)]
     bytes: Option<ByteLen>,
     /// write: requests outstanding.
@@ -81,7 +81,7 @@ pub(super) fn run(args: &ZoneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     show(args, drive.geometry(), &lines, out)
 }
 
-/// What became of a zone.
+/// The result for a zone.
 struct Line {
     before: ZoneReport,
     after: ZoneReport,
@@ -100,7 +100,7 @@ fn report(drive: &Emulator, zone: u32) -> anyhow::Result<ZoneReport> {
     }
 }
 
-/// Carries `what` out; returns how much was written.
+/// Executes `what` and returns how much was written.
 async fn perform(
     drive: &Rc<Emulator>,
     what: What,

@@ -1,4 +1,4 @@
-//! `furrow fsck --repair`: shows what a repair would do, asks, and makes it.
+//! `furrow fsck --repair`: shows what a repair would do, asks, and applies it.
 
 use super::{Args, document, finding, open, print};
 use crate::findings::SHOWN;
@@ -18,20 +18,20 @@ const CORRECTED: u8 = 1;
 const LEFT: u8 = 4;
 const CANCELLED: u8 = 32;
 
-/// What is done with a repair.
+/// What to do with a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Apply,
-    /// It is not to be made: a reason for people.
+    /// Do not apply it, for this reason.
     Keep(&'static str),
-    /// The user said no.
+    /// The user answered no.
     Cancel,
 }
 
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rt = Rt::new(Config::real());
-    // It is opened to be written to only once it is to be.
+    // The drive is opened for writing only when the repair is applied.
     let watched = open(args, &rt, OpenMode::ReadOnly)?;
     let options = RepairOptions {
         older_checkpoint: args.older_checkpoint,
@@ -74,8 +74,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(status(&repair.verdict, answer))
 }
 
-/// Whether to make a repair that comes to `verdict` and `loses` something; `ask` is asked where it
-/// is the user's to say.
+/// Whether to apply a repair with this `verdict` that `loses` something or not; `ask` is called if
+/// the user has to decide.
 fn decide(
     args: &Args,
     verdict: &Verdict,
@@ -111,13 +111,14 @@ fn decide(
     match said {
         Some(true) => Answer::Apply,
         Some(false) => Answer::Cancel,
-        // Nobody there to ask: what leaves nothing wrong is what was called for.
+        // Nobody can be asked: a repair that leaves nothing wrong is applied, since it was called
+        // for.
         None if sound => Answer::Apply,
         None => Answer::Keep("not all can be mended: -y makes the repair all the same"),
     }
 }
 
-/// Asks on the terminal; `None` if there is nobody.
+/// Asks on the terminal; `None` if there is none.
 fn ask(question: &str) -> Option<bool> {
     let (input, mut prompt) = (std::io::stdin(), std::io::stderr());
     if !input.is_terminal() || !prompt.is_terminal() {
@@ -139,7 +140,7 @@ fn status(verdict: &Verdict, answer: Answer) -> u8 {
     }
 }
 
-/// Shows what is wrong and what would be done about it.
+/// Shows what is wrong and how it would be repaired.
 fn show(out: &mut dyn Write, name: &str, repair: &Repair, verbose: bool) -> anyhow::Result<()> {
     if matches!(repair.verdict, Verdict::Clean | Verdict::Hopeless(_)) && repair.after.is_none() {
         print(out, name, &repair.before, verbose)?;
@@ -161,7 +162,7 @@ fn show(out: &mut dyn Write, name: &str, repair: &Repair, verbose: bool) -> anyh
     };
     for (loss, title) in [(true, "GIVEN UP"), (false, "MENDED")] {
         let all: Vec<&Action> = repair.actions.iter().filter(|a| a.loss == loss).collect();
-        // What is lost is said in full, whatever is shown of the rest.
+        // Losses are always listed in full.
         let most = if loss { usize::MAX } else { shown };
         let rows = all.iter().take(most);
         let rows = rows.map(|a| [about(a), a.problem.clone(), a.action.clone()]);
@@ -199,7 +200,7 @@ fn print_rows<const N: usize>(
     if any { print_table(out, &table) } else { Ok(()) }
 }
 
-/// One line that says how it ended.
+/// One line with the result.
 fn conclude(
     out: &mut dyn Write,
     name: &str,
@@ -228,7 +229,7 @@ fn conclude(
     }
 }
 
-/// The repair as JSON: the document of the check, and what is done.
+/// The repair as JSON: the document of the check, and the actions.
 fn described(name: &str, repair: &Repair, answer: Answer) -> Value {
     let mut all = document(name, &repair.before);
     let findings = repair.before.findings.iter().map(|found| {
@@ -284,7 +285,7 @@ mod tests {
         args: Args,
     }
 
-    /// The exit status, and whether the repair is made.
+    /// The exit status, and whether the repair is applied.
     fn end(line: &str, verdict: &Verdict, loses: bool, said: Option<bool>) -> (u8, bool) {
         let words = ["fsck", "d.zns"].into_iter().chain(line.split_whitespace());
         let args = Call::try_parse_from(words).expect("a command line").args;
@@ -303,7 +304,7 @@ mod tests {
             ("-y", &Sound, true, no, (1, true)),
             ("-y", &Better, true, no, (5, true)),
             ("--repair -n", &Sound, false, yes, (4, false)),
-            // Nothing to be asked about.
+            // Nothing has to be asked.
             ("--repair", &Sound, false, no, (1, true)),
             ("--repair", &Sound, true, yes, (1, true)),
             ("--repair", &Sound, true, no, (36, false)),

@@ -1,4 +1,4 @@
-//! `furrow kv backup`: the files of a store, as files of this machine.
+//! `furrow kv backup`: copies the files of a store to this machine.
 
 use super::drive::{Looked, plain};
 use super::progress::Progress;
@@ -15,19 +15,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Copy all files, or those below a path, to a directory of this machine
 ///
-/// Everything is on disk when this ends, with the times of the store; a file of several names is
-/// one file of several names again. Lifetimes are not kept. Every block is held against its
-/// checksum; a damaged file ends it, unless --keep-going says otherwise.
+/// Everything is on disk when this ends, with the times of the store; a file with several names is
+/// restored as one file with several names. Lifetimes are not kept. Every block is checked against
+/// its checksum. A damaged file ends the copy, unless --keep-going is given.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
     device: String,
-    /// Directory: it is made, or is empty
+    /// Directory, which is made or must be empty
     directory: PathBuf,
-    /// Directory or file in the store; all of it if absent
+    /// Directory or file in the store; without it everything
     #[arg(default_value = "", hide_default_value = true)]
     path: String,
-    /// Leave damaged files out, and say which; the exit status is 1 then
+    /// Leave damaged files out and list them; the exit status is 1 then
     #[arg(short, long)]
     keep_going: bool,
     /// Print JSON
@@ -35,7 +35,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What was copied.
+/// Amounts copied.
 #[derive(Default)]
 struct Copied {
     files: u64,
@@ -47,12 +47,12 @@ struct Copied {
 /// Runs the command.
 ///
 /// # Errors
-/// If the directory is not empty or cannot be written to, or a file is damaged; what was copied
-/// until then is there.
+/// If the directory is not empty or not writable, or a file is damaged. Files copied until then
+/// stay.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let looked = Looked::open(&args.device)?;
     let all = looked.below(&args.path)?;
-    // Said before anything is made.
+    // Bad names are refused before anything is made.
     for (name, _) in &all {
         check_name(name)?;
     }
@@ -85,7 +85,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(u8::from(!copied.left_out.is_empty()))
 }
 
-/// A name from a drive leads to nothing outside of the directory.
+/// A name from a drive must not lead out of the directory.
 fn check_name(name: &str) -> Result<()> {
     let wrong = |part: &str| matches!(part, "" | "." | "..") || part.contains('\0');
     if !name.is_empty() && name.split('/').any(wrong) {
@@ -128,7 +128,7 @@ fn copy(
     let of: u64 = sizes.values().sum();
     let mut copied = Copied::default();
     let mut done = 0;
-    // Where a file was copied to first.
+    // The place where each file was copied to first.
     let mut there: BTreeMap<FileId, Option<PathBuf>> = BTreeMap::new();
     let mut directories = vec![args.directory.clone()];
     for (name, node) in all {
@@ -153,7 +153,7 @@ fn copy(
                 copied.files += 1;
                 continue;
             }
-            // It was left out.
+            // The file was left out.
             Some(None) => continue,
             None => {}
         }
@@ -184,7 +184,7 @@ fn copy(
     Ok(copied)
 }
 
-/// Whether it is the file in the store that cannot be had.
+/// Whether the error means that the file in the store is damaged.
 fn is_damage(error: &anyhow::Error) -> bool {
     error.downcast_ref::<furrow_zone::Error>().is_some()
 }

@@ -1,4 +1,4 @@
-//! `furrow kv df`: the room of a store, and what takes it.
+//! `furrow kv df`: the space of a store, and its users.
 
 use super::drive::Looked;
 use super::kind::{self, Kind};
@@ -9,12 +9,12 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-/// Show space, and which kinds of files take it
+/// Show space, and how much files of each kind take
 ///
-/// "Used" is what counts on the drive, in whole blocks, with blocks of checksums; "available" is
-/// what can be written by cleaning alone, without anything being removed and without what is kept
-/// for compactions and manifests. A program that uses the store is asked. Kinds are told by names,
-/// as RocksDB gives them.
+/// "Used" is what counts on the drive, in whole blocks and with blocks of checksums. "Available" is
+/// what can be written by cleaning alone, without removing files and without the reserves for
+/// compactions and manifests. If a program uses the store, that program answers. Kinds follow from
+/// the names that RocksDB gives.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
@@ -24,20 +24,20 @@ pub struct Args {
     json: bool,
 }
 
-/// What files of a kind are together.
+/// The sum over the files of a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// How many.
+    /// Number of files.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Bytes of the drive that they take.
+    /// Bytes that they take on the drive.
     pub disk: u64,
-    /// Runs of blocks.
+    /// Number of extents.
     pub extents: u64,
 }
 
-/// What the files of each kind are together.
+/// The sums by kind.
 pub fn sums(store: &Snapshot) -> BTreeMap<Kind, Sum> {
     let mut sums: BTreeMap<Kind, Sum> = Kind::ALL.map(|kind| (kind, Sum::default())).into();
     for (id, kind) in kind::files(store) {
@@ -107,10 +107,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Prints the room of the store on `device`.
+/// Prints the space of the store on `device`.
 ///
 /// # Errors
-/// Those of writing.
+/// Errors of writing.
 pub fn print_space(out: &mut dyn Write, device: &str, space: &Space) -> std::io::Result<()> {
     let mut table = show::table(&["device", "size", "used", "use", "available"]);
     table.add_row([

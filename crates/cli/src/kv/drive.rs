@@ -1,4 +1,4 @@
-//! The drive of a store: opened to be looked at, or to be changed.
+//! The drive of a store, opened for inspection or for changes.
 
 use crate::daemon::config;
 use crate::{holds, in_use};
@@ -12,15 +12,15 @@ use std::io::Read;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Bytes of files that are moved at a time.
+/// Bytes of files that are copied at a time.
 pub const PIECE: usize = 1 << 20;
-/// Behind the path of what is being written, until it takes the place of that path.
+/// Suffix of a file that is being written, until it replaces the file at the path.
 const UNFINISHED: &str = ".furrow-put";
 
-/// Opens the drive that `device` names; one in use is refused at once.
+/// Opens the drive `device`; a drive in use is refused at once.
 ///
 /// # Errors
-/// Those of [`holds::open`]; `Busy` says who has it.
+/// As [`holds::open`]; `Busy` names the process.
 pub fn open(rt: &Rt, device: &str, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>> {
     let spec: DeviceSpec = device.parse()?;
     let drive = holds::open(rt, &spec, mode).map_err(|error| match (&spec, error.kind()) {
@@ -37,7 +37,7 @@ pub fn open(rt: &Rt, device: &str, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>
     Ok(drive)
 }
 
-/// A store that is looked at. Nothing is written to its drive.
+/// A store that is inspected. Nothing is written to its drive.
 pub struct Looked {
     rt: Rt,
     store: Rc<Snapshot>,
@@ -47,7 +47,7 @@ impl Looked {
     /// Opens the store on `device`.
     ///
     /// # Errors
-    /// If there is none; then it says what there is.
+    /// If there is none; the error says what the drive holds.
     pub fn open(device: &str) -> Result<Looked> {
         let rt = Rt::new(config()?);
         let drive = open(&rt, device, OpenMode::ReadOnly)?;
@@ -57,12 +57,12 @@ impl Looked {
                 store => store,
             }
         });
-        // What is left of a failed look holds the drive.
+        // Tasks of a failed inspection still hold the drive.
         let store = store.inspect_err(|_| rt.clear())?;
         Ok(Looked { rt, store: Rc::new(store) })
     }
 
-    /// What it holds.
+    /// The content of the store.
     pub fn store(&self) -> &Snapshot {
         &self.store
     }
@@ -81,10 +81,10 @@ impl Looked {
         }
     }
 
-    /// Gives the bytes of a file to `each`, in pieces.
+    /// Passes the bytes of a file to `each`, in pieces.
     ///
     /// # Errors
-    /// If a block is not as it was written, or those of `each`.
+    /// If a block is not as it was written, or an error of `each`.
     pub fn read(&self, file: &FileInfo, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let (id, mut at) = (file.id, 0);
         while at < file.size {
@@ -99,8 +99,8 @@ impl Looked {
         Ok(())
     }
 
-    /// All names at and below a path, ascending, each as it is called from there; the path itself
-    /// has the empty name if it is a directory, and its last part if it is a file.
+    /// All names at and below a path, ascending and relative to it. The path itself is the empty
+    /// name if it is a directory, and its last part if it is a file.
     ///
     /// # Errors
     /// If there is no such path.
@@ -128,7 +128,7 @@ impl Drop for Looked {
     }
 }
 
-/// A path without slashes at its ends or twice, as the store has it.
+/// The path as the store has it: without empty parts.
 pub fn plain(path: &str) -> String {
     let parts: Vec<&str> =
         path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
@@ -145,7 +145,7 @@ impl Changed {
     /// Opens the store on `device`.
     ///
     /// # Errors
-    /// If there is none; then it says what there is.
+    /// If there is none; the error says what the drive holds.
     pub fn open(device: &str) -> Result<Changed> {
         let rt = Rt::new(config()?);
         let drive = open(&rt, device, OpenMode::ReadWrite)?;
@@ -165,10 +165,10 @@ impl Changed {
         &self.store
     }
 
-    /// What a path names, if anything.
+    /// What a path names, if it exists.
     ///
     /// # Errors
-    /// If it leads out of the store.
+    /// If the path leads out of the store.
     pub fn node(&self, path: &str) -> Result<Option<Node>> {
         match self.store.stat(path) {
             Ok(stat) => Ok(Some(stat.node)),
@@ -177,7 +177,7 @@ impl Changed {
         }
     }
 
-    /// Makes a directory, and those on the way to it, where they are missing.
+    /// Makes a directory and its missing parents.
     ///
     /// # Errors
     /// If a file is in the way.
@@ -194,11 +194,11 @@ impl Changed {
         Ok(())
     }
 
-    /// Writes a file of what `from` gives, synced, under a name of its own, which then takes the
-    /// place of `path`. Answers its bytes.
+    /// Writes the bytes that `from` yields to a file of another name, syncs it, and renames it to
+    /// `path`. Returns the number of bytes.
     ///
     /// # Errors
-    /// If it cannot be read or written; then `path` is as before.
+    /// If a read or write fails; then `path` is unchanged.
     pub fn write(
         &self,
         path: &str,
@@ -217,7 +217,7 @@ impl Changed {
             Ok(bytes)
         });
         if written.is_err() && self.store.failed().is_none() {
-            // What is left of it takes no room that somebody would miss.
+            // The rest of it is removed on the next attempt if this fails.
             let _ = self.store.remove(&unfinished);
             let _ = self.sync_names();
         }
@@ -258,7 +258,7 @@ impl Changed {
 
 impl Drop for Changed {
     fn drop(&mut self) {
-        // Everything that was answered is durable.
+        // Everything acknowledged is durable.
         self.rt.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! `furrow kv fsck`: is everything in a store as it must be?
+//! `furrow kv fsck`: checks a file store.
 
 use super::drive;
 use super::progress::Progress;
@@ -19,12 +19,10 @@ const ERRORS_LEFT: u8 = 4;
 
 /// Check a file store
 ///
-/// Checks the record ring; that names are in directories that are there; that files lie in zones
-/// that were written so far, and share no block; and every block of content and of checksums
-/// against its checksum. Each problem is told with its file, block, zone and offset. Nothing is
-/// written, and nothing is repaired: what a crash leaves is put in order when the store is opened
-/// next, and a damaged file is to be had from a copy (furrow kv backup --keep-going saves the
-/// others).
+/// Checks the record ring; that the directories of all names exist; that files lie in the written
+/// part of zones and share no block; and every block of content and of checksums. Each problem is
+/// reported with its file, block, zone and offset. Nothing is written and nothing is repaired: the
+/// next opening repairs what a crash leaves, and a damaged file has to be replaced.
 ///
 /// Exit status as of fsck(8): 0 no errors, 4 errors left, 8 the check could not be made, 16 wrong
 /// usage.
@@ -32,7 +30,7 @@ const ERRORS_LEFT: u8 = 4;
 pub struct Args {
     /// Device
     device: String,
-    /// Print every problem, and what was seen
+    /// Print every problem, and what was checked
     #[arg(short, long)]
     verbose: bool,
     /// Do not read the content of files

@@ -1,4 +1,4 @@
-//! `furrow kv get`: a file out of a store.
+//! `furrow kv get`: copies a file out of a store.
 
 use super::drive::{Looked, plain};
 use super::progress::Progress;
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 
 /// Copy a file out of the store
 ///
-/// Every block is held against its checksum.
+/// Every block is checked against its checksum.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
     device: String,
     /// File in the store
     path: String,
-    /// Where to, - for standard output; its last name, here, if absent
+    /// Target file, - for standard output; without it the same name in this directory
     file: Option<PathBuf>,
-    /// Replace a file that is there
+    /// Replace an existing file
     #[arg(short, long)]
     force: bool,
     /// Print JSON
@@ -32,7 +32,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// If the file is not there, is damaged, or cannot be written: then no file was made or replaced.
+/// If the file does not exist, is damaged, or cannot be written: then no file was made or replaced.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let to_output = args.file.as_deref() == Some(Path::new("-"));
     if to_output && args.json {
@@ -75,7 +75,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// The file to be made: in a directory it is called as in the store.
+/// The file to be made; in a directory it gets its name in the store.
 fn destination(args: &Args) -> PathBuf {
     let path = plain(&args.path);
     let name = path.rsplit('/').next().unwrap_or_default();
@@ -86,7 +86,7 @@ fn destination(args: &Args) -> PathBuf {
     }
 }
 
-/// Has `copy` write a file, which is there when it is whole.
+/// Lets `copy` write a file, which appears under its name when it is complete.
 fn create(
     to: &Path,
     force: bool,
@@ -94,7 +94,7 @@ fn create(
 ) -> Result<()> {
     let what = || to.display().to_string();
     match fs::metadata(to) {
-        // A pipe, or the like: nothing is replaced.
+        // A pipe or similar: nothing is replaced.
         Ok(meta) if !meta.is_file() => {
             let mut file = OpenOptions::new().write(true).open(to).with_context(what)?;
             return copy(&mut file);
@@ -111,7 +111,7 @@ fn create(
         .and_then(|()| Ok(file.sync_all()?))
         .and_then(|()| fs::rename(&unfinished, to).with_context(what));
     if copied.is_err() {
-        // A copy that is not whole must not be taken for the file.
+        // An incomplete copy must not be mistaken for the file.
         let _ = fs::remove_file(&unfinished);
     }
     copied

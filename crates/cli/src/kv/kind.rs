@@ -12,9 +12,9 @@ pub enum Kind {
     Sst,
     /// The write-ahead log.
     Wal,
-    /// Which files a database is made of.
+    /// The database's own state: which files it consists of.
     Manifest,
-    /// All else.
+    /// Everything else.
     Other,
 }
 
@@ -34,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// For programs, and in tables.
+    /// Its name in JSON and in tables.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Blob => "blob",
@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// How its files are called.
+    /// The pattern of its files' names.
     pub fn pattern(self) -> &'static str {
         match self {
             Kind::Blob => "*.blob",
@@ -57,7 +57,7 @@ impl Kind {
     }
 }
 
-/// The files of a store by number, each once, whatever names it: its kind by its first name.
+/// The files of a store by number, each once; the first name decides the kind.
 pub fn files(store: &Snapshot) -> BTreeMap<furrow_kv::FileId, Kind> {
     let mut kinds = BTreeMap::new();
     for (path, node) in store.names() {

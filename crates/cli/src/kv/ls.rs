@@ -1,4 +1,4 @@
-//! `furrow kv ls`: the files of a store.
+//! `furrow kv ls`: lists the files of a store.
 
 use super::drive::{Looked, plain};
 use crate::daemon::utc;
@@ -11,19 +11,19 @@ use std::io::Write;
 
 /// List files
 ///
-/// A directory has a slash behind its name. With -l: bytes, when the file was written last (UTC),
-/// how long it is expected to live, runs of blocks that it has, and its name.
+/// Directories have a slash after their names. With -l: bytes, time of the last write (UTC),
+/// expected lifetime, number of extents, and name.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
     device: String,
-    /// Directory or file; the root if absent
+    /// Directory or file; without it the root
     #[arg(default_value = "", hide_default_value = true)]
     path: String,
-    /// Say more than the name
+    /// Show more than the name
     #[arg(short, long)]
     long: bool,
-    /// Also what is in directories below
+    /// Include everything in directories below
     #[arg(short = 'R', long)]
     recursive: bool,
     /// Print JSON
@@ -31,12 +31,12 @@ pub struct Args {
     json: bool,
 }
 
-/// How long a file is expected to live, as RocksDB says it.
+/// How long a file is expected to live, in RocksDB's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Life {
-    /// Nobody said
+    /// No hint was given
     NotSet,
-    /// No hint is to be used
+    /// The hint is not to be used
     None,
     /// Shortest
     Short,
@@ -49,7 +49,7 @@ pub enum Life {
 }
 
 impl Life {
-    /// Of a file.
+    /// The lifetime of a file.
     pub fn of(lifetime: Lifetime) -> Life {
         match lifetime {
             Lifetime::NotSet => Life::NotSet,
@@ -61,7 +61,7 @@ impl Life {
         }
     }
 
-    /// For the store.
+    /// As the store has it.
     pub fn lifetime(self) -> Lifetime {
         match self {
             Life::NotSet => Lifetime::NotSet,
@@ -86,7 +86,7 @@ impl Life {
     }
 }
 
-/// A name, and the file it names; a directory has none.
+/// A name and its file; `None` for a directory.
 struct Line {
     path: String,
     file: Option<FileInfo>,

@@ -1,4 +1,4 @@
-//! `furrow kv map`: a picture of what is in which zone of a store.
+//! `furrow kv map`: a picture of the zones of a store and what they hold.
 
 use super::drive::Looked;
 use super::kind::{self, Kind};
@@ -11,11 +11,11 @@ use serde_json::{Map, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Show what is in which zone
+/// Show which zone holds what
 ///
-/// One cell per zone, in the order of the drive: the kind of files that takes most of what counts
-/// in it, and how much of the zone counts. A second table says in how many zones each kind lives,
-/// and in how many of them with no other.
+/// One cell per zone, in the order of the drive: the kind of files with the most valid blocks in
+/// it, and how much of the zone is valid. A second table shows in how many zones each kind lives,
+/// and in how many of them alone.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
@@ -38,7 +38,7 @@ const STYLES: [Style; 10] = [
     Style { name: "retired", letter: 'x', colour: 41, by_written: false },
 ];
 
-/// Blocks of each kind that count in a zone.
+/// Valid blocks of each kind in a zone.
 type Kinds = BTreeMap<Kind, u64>;
 
 /// Runs the command.
@@ -104,7 +104,7 @@ fn kinds_in(zone: &ZoneInfo, files: &BTreeMap<FileId, Kind>) -> Kinds {
     kinds
 }
 
-/// For programs.
+/// Its name in JSON.
 fn use_name(usage: ZoneUse) -> &'static str {
     match usage {
         ZoneUse::Conventional => "conventional",
@@ -116,7 +116,7 @@ fn use_name(usage: ZoneUse) -> &'static str {
     }
 }
 
-/// How a zone is drawn: by the kind that takes most of it.
+/// How a zone is drawn: as the kind with the most blocks in it.
 fn cell(zone: &ZoneInfo, kinds: &Kinds) -> Zone {
     let most = kinds.iter().max_by_key(|(_, blocks)| **blocks);
     let usage = match zone.usage {

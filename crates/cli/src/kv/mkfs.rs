@@ -1,4 +1,4 @@
-//! `furrow kv mkfs`: a new file store.
+//! `furrow kv mkfs`: makes a file store.
 
 use super::drive;
 use crate::daemon::config;
@@ -14,7 +14,7 @@ use std::io::Write;
 
 /// Make a file store
 ///
-/// All that is on the device is lost.
+/// Everything on the device is lost.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
@@ -33,7 +33,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// If the drive holds something, and that is not to be lost, or is not fit for a store.
+/// If the drive holds something and is not to be overwritten, or is not fit for a store.
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rt = Rt::new(config()?);
     let device = drive::open(&rt, &args.device, OpenMode::ReadWrite)?;

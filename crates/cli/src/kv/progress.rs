@@ -1,4 +1,4 @@
-//! On a terminal, a line that says how far a long command is.
+//! A line on the terminal that shows the progress of a long command.
 
 use crate::show;
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_millis(200);
 
-/// How far a command is.
+/// The progress of a command.
 pub struct Progress {
     what: &'static str,
     shown: bool,
@@ -15,13 +15,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of a command that does `what`; shown unless the answer is for a program.
+    /// For a command that does `what`; shows nothing if the output is JSON.
     pub fn new(what: &'static str, json: bool) -> Progress {
         let shown = !json && std::io::stderr().is_terminal();
         Progress { what, shown, next: Cell::new(Instant::now() + EVERY) }
     }
 
-    /// Shows that `done` of `of` bytes are done; `of` is 0 if the total is not known.
+    /// Shows that `done` of `of` bytes are done; `of` is 0 if the total is unknown.
     pub fn at(&self, done: u64, of: u64) {
         if !self.shown || Instant::now() < self.next.get() {
             return;
@@ -38,7 +38,7 @@ impl Progress {
         show::redraw(&line, true);
     }
 
-    /// Takes the line away when the work has ended.
+    /// Removes the line when the work has ended.
     pub fn end(&self) {
         if self.shown {
             show::redraw("", true);

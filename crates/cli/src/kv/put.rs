@@ -1,4 +1,4 @@
-//! `furrow kv put`: a file into a store.
+//! `furrow kv put`: copies a file into a store.
 
 use super::drive::{Changed, plain};
 use super::ls::Life;
@@ -14,20 +14,20 @@ use std::path::{Path, PathBuf};
 
 /// Copy a file into the store
 ///
-/// It is durable when this ends. A file that is replaced stays as it was until the new one is whole
-/// and durable. Directories on the way are made.
+/// The file is durable when this ends. A file that is replaced stays unchanged until the new one is
+/// complete and durable. Missing directories are made.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
     device: String,
     /// File, - for standard input
     file: PathBuf,
-    /// What to call it in the store
+    /// Its name in the store
     path: String,
-    /// Replace a file that is there
+    /// Replace an existing file
     #[arg(short, long)]
     force: bool,
-    /// How long it is expected to live: files alike are put together
+    /// Expected lifetime: files of the same lifetime share zones
     #[arg(long, value_name = "LIFETIME", value_enum, default_value = "not-set")]
     lifetime: Life,
     /// Print JSON
@@ -38,7 +38,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// If the file cannot be read or written; then the store has what it had.
+/// If the file cannot be read or written; then the store is unchanged.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let path = plain(&args.path);
     if path.is_empty() || args.path.ends_with('/') {

@@ -1,4 +1,4 @@
-//! `furrow kv restore`: a directory of this machine, into a store.
+//! `furrow kv restore`: copies a directory of this machine into a store.
 
 use super::drive::{Changed, plain};
 use super::progress::Progress;
@@ -15,19 +15,19 @@ use std::path::{Path, PathBuf};
 
 /// Copy a directory of this machine into the store
 ///
-/// Each file is durable before the next one is begun, and there under its name only when it is
-/// whole. A file of several names is one file of several names again. Files get the time at which
-/// they are written, and no lifetime. Nothing is removed.
+/// Each file is durable before the next one begins, and appears under its name only when it is
+/// complete. A file with several names keeps them. Files get the time at which they are written,
+/// and no lifetime. Nothing is removed.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory
     directory: PathBuf,
     /// Device
     device: String,
-    /// Directory in the store, which is made if it is missing; the root if absent
+    /// Directory in the store, made if it is missing; without it the root
     #[arg(default_value = "", hide_default_value = true)]
     path: String,
-    /// Replace files that are there
+    /// Replace existing files
     #[arg(short, long)]
     force: bool,
     /// Print JSON
@@ -35,7 +35,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What is to be copied.
+/// A file or directory to be copied.
 struct Item {
     from: PathBuf,
     to: String,
@@ -50,14 +50,14 @@ enum What {
 /// Runs the command.
 ///
 /// # Errors
-/// If something in the directory is no file and no directory, would take the place of something,
-/// or does not fit: nothing was copied then. If something cannot be read or written: what was
-/// copied until then is there.
+/// If something in the directory is neither file nor directory, would replace something, or does
+/// not fit: then nothing was copied. If something cannot be read or written: what was copied until
+/// then stays.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let mut items = Vec::new();
     gather(&args.directory, &plain(&args.path), &mut items)?;
     let store = Changed::open(&args.device)?;
-    // One that leads out of the store is refused here.
+    // A path that leads out of the store is refused here.
     if let Some(Node::File(_)) = store.node(&args.path)? {
         bail!("{}: a file, not a directory", args.path);
     }
@@ -94,7 +94,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// Everything below a directory, each directory before what is in it.
+/// Everything below a directory, each directory before its content.
 fn gather(directory: &Path, to: &str, items: &mut Vec<Item>) -> Result<()> {
     let what = || directory.display().to_string();
     let entries = fs::read_dir(directory).with_context(what)?;
@@ -108,7 +108,7 @@ fn gather(directory: &Path, to: &str, items: &mut Vec<Item>) -> Result<()> {
             bail!("{}: a name that is not UTF-8, the store takes none", from.display());
         };
         let to = if to.is_empty() { name.to_owned() } else { format!("{to}/{name}") };
-        // What a link leads to is not looked at.
+        // Symbolic links are not followed.
         let meta = fs::symlink_metadata(&from).with_context(what)?;
         if meta.is_dir() {
             items.push(Item { from: from.clone(), to: to.clone(), kind: What::Directory });
@@ -123,7 +123,7 @@ fn gather(directory: &Path, to: &str, items: &mut Vec<Item>) -> Result<()> {
     Ok(())
 }
 
-/// Blocks that the files take, and their bytes.
+/// Blocks that the files need, and their bytes.
 fn check(store: &Changed, args: &Args, items: &[Item]) -> Result<(u64, u64)> {
     let mut sizes = BTreeMap::new();
     for item in items {
@@ -142,7 +142,7 @@ fn check(store: &Changed, args: &Args, items: &[Item]) -> Result<(u64, u64)> {
             sizes.insert(number, size);
         }
     }
-    // Blocks of checksums are one for 998 of content at the most.
+    // There is at most one block of checksums for 998 blocks of content.
     let blocks = sizes.values().map(|size| size.div_ceil(4096) + size.div_ceil(998 * 4096));
     Ok((blocks.sum(), sizes.values().sum()))
 }

@@ -1,4 +1,4 @@
-//! A store that a program uses, as it says itself: asked by its control socket.
+//! A store in use by a program, described by that program through its control socket.
 
 use super::df::{self, Sum};
 use super::kind::Kind;
@@ -17,12 +17,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How control sockets of stores are called: UUID, then this.
+/// Suffix of the control sockets of stores, after the UUID.
 const ENDING: &str = "store";
-/// How long a store may take to say how it is.
+/// Most time a store may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a store says.
+/// The answer of a store.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Running {
     device: String,
@@ -49,12 +49,12 @@ pub struct Running {
     refused: u64,
     operations: Vec<Operation>,
     handed_calls: u64,
-    /// All of it, as it came.
+    /// The whole document, as received.
     #[serde(skip)]
     document: Value,
 }
 
-/// The files of a kind, in the order of [`Kind::ALL`].
+/// Files of a kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Debug, Deserialize)]
 struct OfKind {
     files: u64,
@@ -71,8 +71,8 @@ struct Operation {
     hops: u64,
 }
 
-/// The program's view of the store on `device`, if looking at the drive failed with `error`
-/// because a program uses it, and that program answers.
+/// If inspecting the drive failed with `error` because a program uses the store on `device`, and
+/// that program answers, its view of the store.
 ///
 /// # Errors
 /// `error` otherwise.
@@ -85,13 +85,13 @@ pub fn instead(device: &str, error: anyhow::Error) -> Result<Running> {
     path.and_then(|path| find(&path)).ok_or(error)
 }
 
-/// Asks all stores that run for the one on the image at `path`.
+/// Asks all running stores for the one on the image at `path`.
 fn find(path: &Path) -> Option<Running> {
     let entries = std::fs::read_dir(client::runtime_dir()).ok()?;
     let sockets = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let mut sockets = sockets.filter(|path| path.extension().is_some_and(|e| e == ENDING));
     sockets.find_map(|socket| {
-        // Those of dead programs refuse.
+        // Sockets of dead programs refuse the connection.
         drop(UnixStream::connect(&socket).ok()?);
         let document = client::exchange_lines(&socket, &json!({ "request": "stat" }), PATIENCE);
         let document = document.ok()?;
@@ -101,7 +101,7 @@ fn find(path: &Path) -> Option<Running> {
 }
 
 impl Running {
-    /// Its room.
+    /// Its space.
     pub fn space(&self) -> Space {
         Space {
             capacity: self.size_bytes,
@@ -113,7 +113,7 @@ impl Running {
         }
     }
 
-    /// What its files of each kind are together.
+    /// The sums of its files by kind.
     pub fn sums(&self) -> BTreeMap<Kind, Sum> {
         let sum = |of: &OfKind| Sum {
             files: of.files,
@@ -124,7 +124,7 @@ impl Running {
         Kind::ALL.into_iter().zip(self.kinds.iter().map(sum)).collect()
     }
 
-    /// Its UUID and its label.
+    /// Its UUID and label.
     pub fn names(&self) -> (&str, &str) {
         (&self.uuid, &self.label)
     }
@@ -133,18 +133,18 @@ impl Running {
         Kind::ALL.into_iter().zip(self.kinds.iter().map(|kind| kind.copied_bytes))
     }
 
-    /// For programs.
+    /// The JSON document.
     pub fn document(&self, device: &str) -> Value {
         let mut document = self.document.clone();
         document["device"] = json!(device);
         document["running"] = json!(true);
-        // As the command calls kinds.
+        // Kinds have the names that the command uses.
         let kinds = document["kinds"].as_array_mut().into_iter().flatten();
         kinds.zip(Kind::ALL).for_each(|(told, kind)| told["kind"] = json!(kind.name()));
         document
     }
 
-    /// In the text format of Prometheus.
+    /// The metrics in the text format of Prometheus.
     pub fn prometheus(&self, device: &str) -> String {
         let mut page = Page::new("furrow_kv", &[("device", device), ("store", &self.uuid)]);
         page.family("space_bytes", "gauge", "Room for files");
@@ -199,10 +199,10 @@ impl Running {
         page.finish()
     }
 
-    /// For people.
+    /// Prints the figures as text.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn print(&self, out: &mut dyn Write, device: &str) -> io::Result<()> {
         let label = if self.label.is_empty() { "(none)" } else { &self.label };
         writeln!(out, "{device}: file store {}, label {label}", self.uuid)?;

@@ -1,4 +1,4 @@
-//! `furrow kv stat`: what a store is made of, in figures.
+//! `furrow kv stat`: figures of a store.
 
 use super::df::{self, Sum};
 use super::drive::Looked;
@@ -12,11 +12,11 @@ use serde_json::{Map, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Show what a store is made of
+/// Show figures of a store
 ///
-/// Files, zones by use, the record ring, garbage that cleaning could make room of: what is on the
-/// drive. While a program uses the store, what that did since it opened it: calls, and how many of
-/// them another thread carried out, bytes copied by kind, waits for room, space.
+/// Files, zones by use, the record ring, and garbage that cleaning could free, as found on the
+/// drive. While a program uses the store, also what the store has done since the program opened it:
+/// calls, how many of them another thread carried out, bytes copied by kind, waits for space.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
@@ -29,7 +29,7 @@ pub struct Args {
     prometheus: bool,
 }
 
-/// What is told.
+/// The figures.
 struct Figures {
     device: String,
     uuid: String,
@@ -118,7 +118,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What the program says that uses the store.
+/// The figures of the program that uses the store.
 fn running(args: &Args, error: anyhow::Error, out: &mut dyn Write) -> anyhow::Result<u8> {
     let running = super::running::instead(&args.device, error)?;
     let device = source_name(&args.device);
@@ -170,7 +170,7 @@ fn document(f: &Figures) -> serde_json::Value {
     })
 }
 
-/// A family with a sample for each kind: its name, its help, and what it counts.
+/// A metric family with a sample for each kind: name, help, and value.
 type Family = (&'static str, &'static str, fn(&Sum) -> u64);
 
 fn prometheus(f: &Figures) -> String {

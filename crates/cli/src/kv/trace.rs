@@ -1,4 +1,4 @@
-//! `furrow kv trace`: what is in a recorded run.
+//! `furrow kv trace`: shows a recorded run.
 
 use crate::show;
 use anyhow::Context as _;
@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// Show what is in a recorded run
+/// Show a recorded run
 ///
-/// 'furrow run --record FILE' makes one, and so does the option record=FILE of a URI. Of each kind
-/// of call: how many there were, those that failed, bytes written or read, how long they took.
+/// 'furrow run --record FILE' makes one, and so does the option record=FILE of a URI. For each kind
+/// of call: how many there were, how many failed, bytes written or read, time taken.
 #[derive(clap::Args)]
 pub struct Args {
     /// The recording
     file: PathBuf,
-    /// List every call instead: its number, when it began, its thread, how long the thread had done
-    /// something else, how long it took
+    /// List every call instead: number, begin, thread, time since the thread's previous call, and
+    /// duration
     #[arg(short, long)]
     list: bool,
     /// Print JSON
@@ -46,7 +46,7 @@ impl Calls {
 /// Runs the command.
 ///
 /// # Errors
-/// If there is no recording, or something in it cannot be.
+/// If there is no recording, or it is invalid.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let name = args.file.display().to_string();
     let bytes = std::fs::read(&args.file).with_context(|| name.clone())?;
@@ -118,7 +118,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What a call was about, in a few words.
+/// The arguments of a call, in a few words.
 fn about(op: &Op) -> String {
     match op {
         Op::Found { file, size, path } => format!("file {file} {} +{size}", show::printable(path)),

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// How long a device may stay locked by a daemon that is finishing its last checkpoint.
+/// How long a device may stay locked by a daemon that writes its last checkpoint.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 const TRY_EVERY: Duration = Duration::from_millis(50);
 
@@ -24,11 +24,11 @@ const TRY_EVERY: Duration = Duration::from_millis(50);
 pub struct Plan {
     /// The device, as given.
     pub device: String,
-    /// What the mount table names as the source.
+    /// The source in the mount table.
     pub source: String,
     /// Mount point.
     pub directory: PathBuf,
-    /// What `-o` said.
+    /// The options given with `-o`.
     pub options: Options,
 }
 
@@ -37,7 +37,7 @@ pub struct Plan {
 /// # Errors
 /// If the device or the directory cannot be used, `ready` fails, or the last checkpoint does.
 pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
-    // Before any other thread: they inherit it.
+    // This comes before any other thread, which inherits the mask.
     let signals = Signals::block()?;
     let metrics = plan.options.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
     let no_more_metrics = || plan.options.metrics.iter().for_each(metrics::end);
@@ -63,7 +63,7 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     no_more_metrics();
     match (&served, &ended) {
         (Ok(()), Ok(())) => log(&format!("{} unmounted", plan.source)),
-        // The first error is returned; what follows it must not be lost.
+        // The first error is returned; the second one must not be lost.
         (Err(_), Err(error)) => log(&format!("{error:#}")),
         _ => {}
     }
@@ -91,7 +91,7 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
                 mounted => mounted,
             }
         })?;
-        // The other end waits for it below.
+        // The receiver waits for it below.
         let _ = sender.send((fs.pool().clone(), info));
         Ok::<Fs, Error>(fs)
     })?;
@@ -99,8 +99,8 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
     Ok((port, pool, info))
 }
 
-/// Opens the device. One that is locked is waited for: the daemon of its last mount may still be
-/// writing its last checkpoint, which umount(8) does not wait for.
+/// Opens the device, waiting if it is locked: the daemon of its last mount may still be writing its
+/// last checkpoint, for which umount(8) does not wait.
 fn open_device(
     rt: &furrow_rt::Rt,
     spec: &DeviceSpec,

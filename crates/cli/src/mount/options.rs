@@ -13,25 +13,25 @@ const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, \
                    gc_policy=greedy|cost-benefit, gc_start=PERCENT, gc_urgent=PERCENT, \
                    metrics=WHERE, hot=ENDS, cold=ENDS, fsname=NAME, and \
                    the usual ones of mount(8)";
-/// Smallest cache in bytes: below it the engine has no room for one large request.
+/// Smallest cache in bytes; a smaller one cannot hold one large request.
 const MIN_CACHE: u64 = 16 << 20;
 
-/// What `-o` says.
+/// The options given with `-o`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// For the engine.
+    /// Options of the engine.
     pub engine: MountOptions,
-    /// For the kernel; the source is filled in later.
+    /// Options of the kernel; the source is filled in later.
     pub endpoint: Endpoint,
-    /// How long the kernel may believe names and attributes.
+    /// How long the kernel may cache names and attributes.
     pub ttl: Duration,
-    /// What the mount table is to name as the source instead of the device.
+    /// The source in the mount table, if not the device.
     pub fsname: Option<String>,
-    /// Many direct requests of one program at once.
+    /// Several direct requests of one program run at once.
     pub async_dio: bool,
-    /// Only give an existing mount the flags of `endpoint`.
+    /// Only change the flags of an existing mount.
     pub remount: bool,
-    /// Where to say what the mount does.
+    /// Where metrics go.
     pub metrics: Option<Metrics>,
 }
 
@@ -49,10 +49,10 @@ impl Default for Options {
     }
 }
 
-/// Reads options as they stand after `-o`, several times or separated by commas; later ones win.
+/// Parses the texts after `-o`, separated by commas; later options win.
 ///
 /// # Errors
-/// A sentence that names the option that is wrong.
+/// A sentence that names the invalid option.
 pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Options, String> {
     let mut options = Options::default();
     for option in texts.into_iter().flat_map(|text| text.split(',')).filter(|o| !o.is_empty()) {
@@ -100,7 +100,7 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         ("noasync_dio", None) => options.async_dio = false,
         ("diratime", None) => engine.directory_access_time = true,
         ("nodiratime", None) => engine.directory_access_time = false,
-        // Always on, or for mount(8) and the tools that read fstab.
+        // Options that are always on, or are for mount(8) and tools that read fstab.
         (
             "async"
             | "auto"
@@ -120,7 +120,7 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
             None,
         ) => {}
         ("subtype" | "comment", Some(_)) => {}
-        // What the mount table shows of a mount: mount(8) hands it back with a remount.
+        // Options that the mount table shows, which mount(8) passes back with a remount.
         ("user_id" | "group_id" | "max_read" | "blksize", Some(_)) => {}
         (name, _) if name.starts_with("x-") || name.starts_with("X-") => {}
         ("fsname", Some(source)) if !source.is_empty() => options.fsname = Some(source.to_owned()),
@@ -173,7 +173,7 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
     Ok(())
 }
 
-/// Seconds, also with a fraction, of at most a day; `least` is 1 if 0 makes no sense.
+/// Seconds, possibly with a fraction, up to a day; `least` is 1 if 0 makes no sense.
 fn nanoseconds(name: &str, value: &str, least: u8) -> Result<u64, String> {
     let range = if least == 0 { "0 to 86400" } else { "0.001 to 86400" };
     let seconds = value
@@ -186,7 +186,7 @@ fn nanoseconds(name: &str, value: &str, least: u8) -> Result<u64, String> {
     }
 }
 
-/// Ends of names separated by colons; none is fine.
+/// Suffixes of names, separated by colons; there may be none.
 fn extensions(name: &str, value: &str) -> Result<Vec<String>, String> {
     let ends = value.split(':').filter(|end| !end.is_empty()).map(|end| {
         let end = end.trim_start_matches('.');

@@ -1,4 +1,4 @@
-//! Running arrays, as other processes find and ask them.
+//! The client's side of control sockets: finding running arrays and asking them.
 
 use super::request::{Answer, REQUEST_MAX, Request};
 use super::status::Status;
@@ -11,26 +11,26 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How control sockets are called: UUID, then this.
+/// Suffix of control sockets, after the UUID.
 const ENDING: &str = ".control";
-/// How long an array may take to say how it is.
+/// Most time an array may take to report its state.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest answer.
+/// Longest answer in bytes.
 const ANSWER_MAX: u64 = 16 << 20;
 
-/// An array that runs.
+/// A running array.
 pub struct Running {
     /// Its control socket.
     pub socket: PathBuf,
-    /// How it is.
+    /// Its state.
     pub status: Status,
 }
 
-/// Where the sockets of running arrays are.
+/// The directory with the sockets of running arrays.
 pub fn runtime_dir() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(own) = set("FURROW_RUN") {
-        // The daemon leaves the directory it was started in.
+        // The daemon changes its working directory.
         return std::path::absolute(&own).unwrap_or_else(|_| own.into());
     }
     match set("XDG_RUNTIME_DIR") {
@@ -39,7 +39,7 @@ pub fn runtime_dir() -> PathBuf {
     }
 }
 
-/// Makes the runtime directory, for this user alone, if it is not there.
+/// Makes the runtime directory, for this user alone, if it is missing.
 ///
 /// # Errors
 /// If it cannot be made.
@@ -57,7 +57,7 @@ pub fn control_socket(uuid: &str) -> PathBuf {
     runtime_dir().join(format!("{uuid}{ENDING}"))
 }
 
-/// The arrays that run and answer, by name; none if they may not be seen.
+/// The arrays that run and answer, by name; none if this user may not see them.
 pub fn running() -> Vec<Running> {
     visible().unwrap_or_default()
 }
@@ -65,7 +65,7 @@ pub fn running() -> Vec<Running> {
 /// The arrays that run and answer, by name.
 ///
 /// # Errors
-/// If this user may not see which run, or not ask one of them.
+/// If this user may not see the sockets, or not use one of them.
 pub fn visible() -> Result<Vec<Running>> {
     let folder = runtime_dir();
     let entries = match std::fs::read_dir(&folder) {
@@ -80,7 +80,7 @@ pub fn visible() -> Result<Vec<Running>> {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 Some(Err(denied(&socket, &error)))
             }
-            // A dead one's.
+            // The socket of a dead daemon.
             Err(_) => None,
             Ok(_) => {
                 let status = status(&socket).ok()?;
@@ -92,7 +92,7 @@ pub fn visible() -> Result<Vec<Running>> {
     Ok(found)
 }
 
-/// Why it cannot be said which arrays run.
+/// The error that running arrays cannot be listed.
 fn denied(path: &Path, error: &std::io::Error) -> anyhow::Error {
     let what = match error.kind() {
         ErrorKind::PermissionDenied => "permission denied",
@@ -107,10 +107,10 @@ fn denied(path: &Path, error: &std::io::Error) -> anyhow::Error {
     )
 }
 
-/// The running array that `name` means: a name, a UUID or the start of one, or a control socket.
+/// Finds a running array by name, UUID, start of a UUID, or control socket.
 ///
 /// # Errors
-/// If there is none, or several.
+/// If there is none, or more than one.
 pub fn find(name: &str) -> Result<Running> {
     if name.contains('/') {
         let socket = PathBuf::from(name);
@@ -153,7 +153,7 @@ fn is_of(spec: &str, path: &Path) -> bool {
     }
 }
 
-/// How the array behind `socket` is.
+/// The state of the array behind `socket`.
 ///
 /// # Errors
 /// As [`ask`].
@@ -163,15 +163,15 @@ pub fn status(socket: &Path) -> Result<Status> {
         .with_context(|| format!("{}: status of another version", socket.display()))
 }
 
-/// Asks the daemon behind `socket`, and waits for as long as it takes.
+/// Sends a request to the daemon behind `socket` and waits for the answer without limit.
 ///
 /// # Errors
-/// If nobody answers there, or what was asked for could not be done.
+/// If nobody answers, or the request fails.
 pub fn ask(socket: &Path, request: &Request) -> Result<Value> {
     ask_within(socket, request, None)
 }
 
-/// As [`ask`], with a limit to how long it may take.
+/// As [`ask`], with a time limit.
 ///
 /// # Errors
 /// As [`ask`].
@@ -180,19 +180,20 @@ pub fn ask_within(socket: &Path, request: &Request, limit: Option<Duration>) -> 
     Ok(answer)
 }
 
-/// As [`ask`], and returns only when the daemon has closed the connection: it has ended.
+/// As [`ask`], but returns only when the daemon has closed the connection, which means it has
+/// ended.
 ///
 /// # Errors
 /// As [`ask`].
 pub fn ask_last(socket: &Path, request: &Request) -> Result<Value> {
     let (answer, mut stream) = exchange(socket, request, None)?;
     let mut rest = Vec::new();
-    // However it ends, it has ended.
+    // An error also means that the connection has ended.
     let _ = stream.read_to_end(&mut rest);
     Ok(answer)
 }
 
-/// As [`ask_within`], for daemons that take other requests.
+/// As [`ask_within`], for daemons with other requests.
 ///
 /// # Errors
 /// As [`ask`].

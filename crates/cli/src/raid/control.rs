@@ -1,9 +1,9 @@
-//! The control socket of an array: the daemon's side.
+//! The daemon's side of an array's control socket.
 //!
-//! Tasks of the engine's executor, as the NBD server is; nothing here waits in a system call. The
-//! socket is its owner's alone (0600). All the same, whatever bytes come, the worst that happens is
-//! an error and the end of that connection: a request has a longest length and a time in which it
-//! must be there, and connections have a greatest number.
+//! It consists of tasks on the engine's executor, like the NBD server; nothing here blocks in a
+//! system call. Only the owner may use the socket (0600). Still, whatever bytes arrive, the worst
+//! outcome is an error and the end of that connection: requests have a maximum length and a time
+//! limit, and the number of connections is limited.
 
 use super::request::{Answer, REQUEST_MAX, Request};
 use furrow_nbd::{Listen, Listener};
@@ -18,31 +18,31 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Connections at a time; further ones are closed at once.
+/// Most connections at a time; further ones are closed at once.
 const CONNECTIONS: u32 = 64;
-/// Nanoseconds in which a request must have come, or an answer must have been taken.
+/// Nanoseconds within which a request must arrive, or an answer must be read.
 const PATIENCE: u64 = 30 * Nanos::SECOND;
 
-/// What carries requests out.
+/// Executes requests.
 pub trait Handle: 'static {
-    /// Does what is asked for.
+    /// Executes a request.
     fn handle(
         self: Rc<Self>,
         request: Request,
     ) -> impl Future<Output = std::result::Result<Value, String>>;
 
-    /// Whether no more requests are taken: the connection ends with the answer.
+    /// True if no more requests are taken: the connection ends after the answer.
     fn is_over(&self) -> bool;
 }
 
-/// A control socket that is listened at. Dropping it removes the socket.
+/// A listening control socket. Dropping it removes the socket.
 pub struct Control {
     listener: Listener,
     rt: Rt,
     open: Rc<Open>,
 }
 
-/// Connections there are.
+/// The number of open connections.
 #[derive(Default)]
 pub struct Open {
     number: Cell<u32>,
@@ -59,7 +59,7 @@ impl Control {
         Ok(Control { listener, rt: rt.clone(), open: Rc::default() })
     }
 
-    /// The connections there are.
+    /// The open connections.
     pub fn connections(&self) -> Rc<Open> {
         self.open.clone()
     }
@@ -86,7 +86,7 @@ impl Control {
 }
 
 impl Open {
-    /// Waits until none is left, for so many nanoseconds at most.
+    /// Waits until no connection is left, at most this many nanoseconds.
     pub async fn wait_for_end(&self, rt: &Rt, limit: u64) {
         let ended = async {
             while self.number.get() > 0 {
@@ -97,7 +97,7 @@ impl Open {
     }
 }
 
-/// Answers the requests of one connection until it ends, or sends what is no request.
+/// Answers the requests of a connection until it ends or sends an invalid one.
 async fn converse<H: Handle>(rt: &Rt, socket: Arc<OwnedFd>, handler: &Rc<H>) -> Result<(), Errno> {
     let mut bytes = Vec::new();
     loop {
@@ -125,7 +125,7 @@ enum Line {
     TooLong,
 }
 
-/// The next line, without its end; what comes after it stays in `bytes`. `None`: no more.
+/// The next line without its end; later bytes stay in `bytes`. `None` at the end of the connection.
 async fn read_line(
     rt: &Rt,
     socket: &Arc<OwnedFd>,

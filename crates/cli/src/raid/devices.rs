@@ -1,4 +1,4 @@
-//! The drives that arguments name, and what they say of the arrays they are of.
+//! The drives named by arguments, and the arrays they belong to.
 
 use crate::holds::{self, Holds};
 use crate::in_use;
@@ -11,29 +11,28 @@ use furrow_zone::{Error, ErrorKind, ZonedDevice};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// A drive that was named.
+/// A drive named by an argument.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Named {
-    /// Which; the path of an image is absolute.
+    /// Its spec; the path of an image is absolute.
     pub spec: DeviceSpec,
-    /// By itself, not as one of a directory or pattern.
+    /// Named itself, not found through a directory or pattern.
     pub by_name: bool,
 }
 
-/// What is on a drive.
+/// The result of inspecting a drive.
 pub enum Says {
     /// It is a member of an array.
     Member(Box<Examined>),
-    /// It is not, or cannot be asked.
-    /// Why, and what it holds instead, in one word.
+    /// It is no member, or cannot be read: the reason, and in one word what it holds.
     Nothing(Error, Option<&'static str>),
 }
 
-/// The drives that `arguments` mean: device specs, directories of images, and patterns (`*`, `?`)
+/// The drives that `arguments` name: device specs, directories of images, and patterns (`*`, `?`)
 /// of images in a directory.
 ///
 /// # Errors
-/// If one makes no sense, or a drive is named twice.
+/// If an argument is invalid, or a drive is named twice.
 pub fn named(arguments: &[String]) -> Result<Vec<Named>> {
     let mut all: Vec<Named> = Vec::new();
     for argument in arguments {
@@ -53,7 +52,7 @@ pub fn named(arguments: &[String]) -> Result<Vec<Named>> {
     Ok(all)
 }
 
-/// As [`named`], for devices that must be named one by one.
+/// As [`named`], for devices that must be named individually.
 ///
 /// # Errors
 /// As [`named`].
@@ -69,15 +68,15 @@ pub fn listed(arguments: &[String]) -> Result<Vec<DeviceSpec>> {
     Ok(all)
 }
 
-/// One device; the path of an image made absolute.
+/// One device, with the path of an image made absolute.
 ///
 /// # Errors
-/// If it is none.
+/// If it is invalid.
 pub fn one(argument: &str) -> Result<DeviceSpec> {
     absolute(argument.parse()?)
 }
 
-/// Whether both are the same drive. Those in memory are always others.
+/// Whether both are the same drive. Drives in memory are always different.
 pub fn same(one: &DeviceSpec, other: &DeviceSpec) -> bool {
     match (one, other) {
         (DeviceSpec::Image(one), DeviceSpec::Image(other)) => one.path == other.path,
@@ -100,7 +99,7 @@ fn image(path: PathBuf) -> Result<DeviceSpec> {
     Ok(DeviceSpec::Image(Image { path, run: Run::default(), sync: false }))
 }
 
-/// The files that a directory or a pattern stands for, sorted; `None` if `argument` is neither.
+/// The files in a directory or matching a pattern, sorted; `None` if `argument` is neither.
 fn several(argument: &str) -> Result<Option<Vec<PathBuf>>> {
     let path = Path::new(argument);
     let (folder, pattern) = if path.is_dir() {
@@ -129,10 +128,10 @@ fn several(argument: &str) -> Result<Option<Vec<PathBuf>>> {
     Ok(Some(found))
 }
 
-/// Whether `name` is as `pattern`: `*` stands for any bytes, `?` for one.
+/// Whether `name` matches `pattern`: `*` stands for any bytes, `?` for one.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
-    // Where to go on if what came after the last `*` does not fit.
+    // Where to continue if what follows the last `*` does not match.
     let mut back: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {
@@ -156,10 +155,10 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|c| *c == b'*')
 }
 
-/// Opens a drive for writing; one in use is waited for a little.
+/// Opens a drive for writing, waiting a little if it is in use.
 ///
 /// # Errors
-/// Those of [`in_use::open`].
+/// As [`in_use::open`].
 pub fn open(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<dyn ZonedDevice>, Error> {
     let drive = in_use::open(rt, spec, OpenMode::ReadWrite, crate::complain)?;
     for warning in drive.warnings() {
@@ -168,10 +167,10 @@ pub fn open(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<dyn ZonedDevice>, Error> {
     Ok(drive)
 }
 
-/// Looks at a drive, and lets it go.
+/// Inspects a drive and closes it.
 ///
 /// # Errors
-/// Those of [`furrow_emu::open`]: what is on the drive is no error.
+/// As [`furrow_emu::open`]; the drive's content is no error.
 pub fn look(rt: &Rt, named: &Named) -> Result<Says, Error> {
     let drive = match named.by_name {
         true => in_use::open(rt, &named.spec, OpenMode::ReadOnly, crate::complain)?,
@@ -180,7 +179,7 @@ pub fn look(rt: &Rt, named: &Named) -> Result<Says, Error> {
     Ok(says(rt, drive))
 }
 
-/// What an open drive says.
+/// Inspects an open drive.
 pub fn says(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Says {
     let name = drive.name();
     rt.block_on(async move {

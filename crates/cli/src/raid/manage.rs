@@ -12,17 +12,17 @@ use std::io::{IsTerminal as _, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often progress is asked for.
+/// How often progress is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How often it is printed where there is no terminal.
+/// How often progress is printed without a terminal.
 const SAY_EVERY: Duration = Duration::from_secs(5);
-/// How long drives may stay locked after the daemon has ended.
+/// How long drives may stay locked after the daemon's end.
 const UNLOCKED: Duration = Duration::from_secs(10);
 
 /// Take a member out of service
 ///
-/// Refused if the array could not do without it. What the drive holds is stale then: it comes back
-/// with furrow raid replace only.
+/// Refused if the array needs the member. The drive is stale afterwards, and can only come back
+/// with furrow raid replace.
 #[derive(clap::Args)]
 pub struct Fail {
     /// Name, UUID or control socket
@@ -31,9 +31,9 @@ pub struct Fail {
     member: String,
 }
 
-/// Put an empty drive in the place of a failed member
+/// Replace a failed member by an empty drive
 ///
-/// A rebuild begins; furrow raid status shows how far it is, and --wait waits for it.
+/// A rebuild begins; furrow raid status shows its progress, and --wait waits for its end.
 #[derive(clap::Args)]
 pub struct Replace {
     /// Name, UUID or control socket
@@ -43,18 +43,18 @@ pub struct Replace {
     /// The new drive
     #[arg(value_name = "DEV")]
     device: String,
-    /// Lose what the drive holds
+    /// Overwrite a drive that holds data
     #[arg(short, long)]
     force: bool,
-    /// Show how far the rebuild is until it has ended
+    /// Show the progress of the rebuild until it ends
     #[arg(short, long)]
     wait: bool,
 }
 
 /// Keep a drive for the next member that fails
 ///
-/// It takes the place of a member that has failed already at once. The drive says from now on that
-/// it is a spare of this array: furrow raid assemble takes it among the others.
+/// If a member has failed already, the drive replaces it at once. The drive is marked as a spare of
+/// this array, and furrow raid assemble accepts it among the others.
 #[derive(clap::Args)]
 pub struct AddSpare {
     /// Name, UUID or control socket
@@ -62,20 +62,20 @@ pub struct AddSpare {
     /// An empty drive
     #[arg(value_name = "DEV")]
     device: String,
-    /// Lose what the drive holds
+    /// Overwrite a drive that holds data
     #[arg(short, long)]
     force: bool,
 }
 
-/// Go on with a rebuild, change its pace, or wait for it
+/// Resume a rebuild, change its pace, or wait for it
 #[derive(clap::Args)]
 pub struct Rebuild {
     /// Name, UUID or control socket
     array: String,
-    /// Microseconds to pause after every 32 rows, for the sake of clients; 0: none
+    /// Microseconds to pause after every 32 rows, to leave time for clients; 0: no pause
     #[arg(long, value_name = "MICROSECONDS")]
     pause: Option<u64>,
-    /// Show how far it is until it is over
+    /// Show the progress until it ends
     #[arg(short, long)]
     wait: bool,
 }
@@ -88,21 +88,21 @@ pub struct Rebuild {
 pub struct Scrub {
     /// Name, UUID or control socket
     array: String,
-    /// Write anew what is damaged
+    /// Repair what is damaged
     #[arg(short, long)]
     repair: bool,
-    /// Show how far it is until it is over, and what it found
+    /// Show the progress until it ends, and the findings
     #[arg(short, long)]
     wait: bool,
-    /// Stop the scrub that is running; status shows what it found until then
+    /// Stop the running scrub; status shows what it has found
     #[arg(short, long, conflicts_with_all = ["repair", "wait"])]
     stop: bool,
 }
 
-/// Forget the errors of an array, and what is known to be lost or damaged
+/// Clear the errors of an array, and the records of lost or damaged blocks
 ///
-/// For when it has been seen to: the data came back from a copy, or is not missed. What is still
-/// lost or damaged is found by the next read or scrub.
+/// For use after a repair: the data was restored from a copy, or is not needed. The next read or
+/// scrub finds what is still lost or damaged.
 #[derive(clap::Args)]
 pub struct Clear {
     /// Name, UUID or control socket
@@ -111,34 +111,35 @@ pub struct Clear {
 
 /// Stop an array
 ///
-/// Returns when its daemon has ended: everything is durable and the drives are free. Refused while
+/// Returns when the daemon has ended: everything is durable and the drives are free. Refused while
 /// clients are connected.
 #[derive(clap::Args)]
 pub struct Stop {
     /// Name, UUID or control socket
     array: String,
-    /// Also if clients are connected: what they have under way is finished, then they are cut off
+    /// Stop even if clients are connected: their pending requests are finished, then they are
+    /// disconnected
     #[arg(short, long)]
     force: bool,
 }
 
-/// Give emulated drives of a running array faults
+/// Inject faults into the emulated drives of a running array
 ///
-/// What can be given: furrow device fault --help. A power-cut without --nth or the like happens at
-/// once, to all drives at the same moment. With its last fault cleared, a drive that had
-/// disappeared answers again.
+/// See furrow device fault --help for the faults. A power-cut without --nth or a similar option
+/// happens at once, on all drives at the same moment. After its last fault is cleared, a drive that
+/// had disappeared answers again.
 #[derive(clap::Args)]
 pub struct Fault {
     /// Name, UUID or control socket
     pub array: String,
-    /// Number of the member, or its drive; all: each of them
+    /// Number of the member, or its drive; all: every member
     member: String,
-    /// As after furrow device fault IMAGE
+    /// Arguments as after furrow device fault IMAGE
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     fault: Vec<String>,
 }
 
-/// A member as the daemon knows it: a number stays one, a drive gets its full path.
+/// A member as the daemon knows it: a number, or a drive with its full path.
 fn member(name: &str) -> Result<String> {
     if name.parse::<u32>().is_ok() {
         return Ok(name.to_owned());
@@ -149,7 +150,7 @@ fn member(name: &str) -> Result<String> {
 /// Runs `furrow raid fail`.
 ///
 /// # Errors
-/// If the array could not do without the member.
+/// If the array needs the member.
 pub fn fail(args: &Fail, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     client::ask(&array.socket, &Request::Fail { member: member(&args.member)? })?;
@@ -199,7 +200,7 @@ pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
     wait_for_rebuild(&array, out)
 }
 
-/// Shows how far a rebuild is until none runs. One that has ended already has been waited for.
+/// Shows the progress of a rebuild until none runs. Returns at once if none runs.
 fn wait_for_rebuild(array: &Running, out: &mut dyn Write) -> Result<u8> {
     let name = &array.status.array;
     let done = |status: &Status| match &status.rebuild {
@@ -223,7 +224,7 @@ fn wait_for_rebuild(array: &Running, out: &mut dyn Write) -> Result<u8> {
 /// Runs `furrow raid scrub`.
 ///
 /// # Errors
-/// If one is running already, or it ended early.
+/// If a scrub is running already, or the scrub ended early.
 pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     let name = &array.status.array;
@@ -271,7 +272,7 @@ pub fn clear(args: &Clear, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// Shows progress until there is none, and returns the last status.
+/// Shows progress until `done` returns `None`, and returns the last status.
 fn wait(array: &Running, done: impl Fn(&Status) -> Option<(f64, String)>) -> Result<Status> {
     let terminal = std::io::stderr().is_terminal();
     let mut said: Option<Instant> = None;
@@ -294,7 +295,7 @@ fn wait(array: &Running, done: impl Fn(&Status) -> Option<(f64, String)>) -> Res
 /// Runs `furrow raid stop`.
 ///
 /// # Errors
-/// If clients are connected, or it could not be stopped in order.
+/// If clients are connected, or the array could not be stopped cleanly.
 pub fn stop(args: &Stop, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     client::ask_last(&array.socket, &Request::Stop { force: args.force })?;
@@ -311,7 +312,7 @@ pub fn stop(args: &Stop, out: &mut dyn Write) -> Result<u8> {
 /// Runs `furrow raid fault`.
 ///
 /// # Errors
-/// If the drives cannot have such a fault.
+/// If the drives cannot inject such a fault.
 pub fn fault(args: &Fault, out: &mut dyn Write) -> Result<u8> {
     fault::check_words(&args.fault)?;
     let array = client::find(&args.array)?;

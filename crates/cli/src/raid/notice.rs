@@ -1,7 +1,7 @@
-//! What happens to an array, told to its operator: a line in the daemon's log and in a file, and a
-//! program that is run.
+//! Tells the operator what happens to an array: by a line in the daemon's log and in a file, and by
+//! running a program.
 //!
-//! Threads of their own do it: neither a full disk nor a program that hangs holds the engine up.
+//! Separate threads do this: neither a full disk nor a program that hangs delays the engine.
 
 use crate::daemon::{log, utc};
 use anyhow::{Context as _, Result};
@@ -14,54 +14,54 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Notices that wait for the hook; of more, the latest are not told.
+/// Most notices that wait for the hook; later ones are not passed to it.
 const WAITING: usize = 256;
-/// How long a hook may run.
+/// Most time that a hook may run.
 const HOOK_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Notice {
     /// Seconds since 1970.
     pub time: u64,
-    /// What kind: one word, with dashes.
+    /// The kind of event: one word, with dashes.
     pub event: String,
-    /// The member it is about, if it is about one.
+    /// The member concerned, if any.
     pub member: Option<u32>,
-    /// What happened, for people.
+    /// A description for people.
     pub text: String,
 }
 
 impl Notice {
-    /// One of now.
+    /// A notice with the present time.
     pub fn new(event: &str, member: Option<u32>, text: String) -> Notice {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Notice { time: now, event: event.to_owned(), member, text }
     }
 }
 
-/// Who is told.
+/// The recipients of notices.
 pub struct Notices {
     tellers: Vec<(SyncSender<Notice>, JoinHandle<()>)>,
-    /// From then on no hook is waited for.
+    /// After this time no hook is waited for.
     until: Arc<OnceLock<Instant>>,
 }
 
-/// Tellers that are left to tell what came before the end.
+/// The threads that still have notices to deliver.
 pub struct Ending(Vec<JoinHandle<()>>);
 
 impl Ending {
-    /// Whether all was told, or given up.
+    /// Whether all notices were delivered or given up.
     pub fn is_over(&self) -> bool {
         self.0.iter().all(JoinHandle::is_finished)
     }
 }
 
 impl Notices {
-    /// Tells of the array `name`: the log, `file` and `hook`.
+    /// Sends notices of the array `name` to the log, to `file` and to `hook`.
     ///
     /// # Errors
-    /// If the file cannot be written, or no thread be started.
+    /// If the file cannot be written, or no thread can be started.
     pub fn start(
         (name, uuid): (&str, &str),
         file: Option<&Path>,
@@ -82,7 +82,7 @@ impl Notices {
         Ok(notices)
     }
 
-    /// Tells of the array also `program`, which is killed when it has run for `patience`.
+    /// Also runs `program` for each notice; it is killed after `patience`.
     fn add_hook(
         &mut self,
         program: &Path,
@@ -110,7 +110,7 @@ impl Notices {
         Ok(())
     }
 
-    /// Tells all; never waits.
+    /// Sends a notice to all recipients; never blocks.
     pub fn tell(&self, notice: &Notice) {
         for (sender, _) in &self.tellers {
             match sender.try_send(notice.clone()) {
@@ -119,15 +119,16 @@ impl Notices {
         }
     }
 
-    /// Takes no more notices. Those that wait are told within `limit`; then a hook that runs is
-    /// killed, and the rest is only logged.
+    /// Takes no more notices. Waiting ones are delivered within `limit`; then a running hook is
+    /// killed, and the rest goes only to the log.
     pub fn end(self, limit: Duration) -> Ending {
         let _ = self.until.set(Instant::now() + limit);
         Ending(self.tellers.into_iter().map(|(_, thread)| thread).collect())
     }
 }
 
-/// What writes lines to `path`: time, array, event, member and text, the first four without blanks.
+/// A function that appends lines to `path`: time, array, event, member and text, the first four
+/// without blanks.
 fn append_to(path: &Path, name: &str) -> Result<impl Fn(&Notice) + Send + 'static> {
     let at = format!("{}: cannot keep events there", path.display());
     let file = OpenOptions::new().create(true).append(true).open(path).context(at)?;
@@ -187,9 +188,9 @@ mod tests {
     use rustix::process::{Pid, Signal, kill_process, test_kill_process};
     use std::fs;
 
-    /// Notices to the file `events` and a hook, in a folder for the test `test`. The hook never
-    /// ends if the event is `hangs`, but writes its process to `hanging`; of others it keeps the
-    /// names in `told`.
+    /// Notices to the file `events` and a hook, in a folder for the test `test`. For the event
+    /// `hangs` the hook never ends and writes its process id to `hanging`; for other events it
+    /// appends the name to `told`.
     fn told_to_a_hook(test: &str, patience: Duration) -> (PathBuf, Notices) {
         let folder = std::env::temp_dir().join(format!("furrow-{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -199,7 +200,8 @@ mod tests {
                       echo $$ >pid; mv pid hanging\nexec sleep 100000\n";
         let source = folder.join("script");
         fs::write(&source, script).unwrap();
-        // By another process: what is still open for writing in one just forked cannot be run.
+        // Another process makes the copy: a file that a forked process still has open for writing
+        // cannot be executed.
         let copied = Command::new("install").args(["-m", "755"]).args([&source, &hook]).status();
         assert!(copied.unwrap().success());
         let events = folder.join("events");
@@ -208,13 +210,13 @@ mod tests {
         (folder, notices)
     }
 
-    /// The process of the hook that hangs, when it runs.
+    /// The process id of the hanging hook, once it runs.
     fn hanging(folder: &Path) -> Pid {
         let text = wait_for(&folder.join("hanging"), 1);
         Pid::from_raw(text.trim().parse().unwrap()).unwrap()
     }
 
-    /// What a file holds that has so many lines.
+    /// Waits until a file has this many lines, and returns its content.
     fn wait_for(path: &Path, lines: usize) -> String {
         let begun = Instant::now();
         loop {
@@ -231,7 +233,7 @@ mod tests {
         notices.tell(&Notice::new(event, None, event.to_owned()));
     }
 
-    /// Ends what is told, and waits for it.
+    /// Ends the notices and waits for their delivery.
     fn told(notices: Notices, limit: Duration) {
         let ending = notices.end(limit);
         while !ending.is_over() {
@@ -253,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_hook_that_hangs_is_killed_and_the_next_event_has_its_own() {
-        // Long enough for a hook that does not hang, also where much else runs.
+        // Long enough for a hook that does not hang, even on a loaded machine.
         let (folder, notices) = told_to_a_hook("hook-killed", Duration::from_secs(3));
         ["hangs", "next"].iter().for_each(|event| tell(&notices, event));
         let process = hanging(&folder);
@@ -268,7 +270,8 @@ mod tests {
         let (folder, notices) = told_to_a_hook("hook-runs", Duration::from_secs(100_000));
         tell(&notices, "hangs");
         let process = hanging(&folder);
-        // More than can wait for it: who tells is not held up, and the file has all of them.
+        // More notices than can wait for the hook: the sender is not delayed, and the file gets all
+        // of them.
         for number in 0..2 * WAITING {
             tell(&notices, &number.to_string());
             wait_for(&folder.join("events"), number + 2);

@@ -1,22 +1,22 @@
-//! Drives that were members of an array and are not as the array left them: taken out of service,
-//! replaced, an older image, a copy. Commands that leave one out or refuse it say which it is.
+//! Drives that were members of an array and do not have its present state: taken out of service,
+//! replaced, an older image, a copy. Commands that skip or refuse such a drive say which it is.
 
 use furrow_raid::{Examined, MemberState, is_stale, newest};
 
-/// What an old drive is.
+/// The kind of an old drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Old {
-    /// The array went on without it.
+    /// The array continued without it.
     TakenOut(u32),
     /// Another drive has its place.
     Replaced(u32),
-    /// The array went on with it: this image is from before that.
+    /// The array continued with it, and this image is from before that.
     Behind(u32),
-    /// The same drive is there twice, as it is now.
+    /// The same drive is present twice, with the same state.
     Copy(u32),
 }
 
-/// Which of an array's `drives` are old, as the newest of them says; `None` for each that is not.
+/// Which of an array's `drives` are old by the state of the newest of them; `None` for the others.
 pub fn of(drives: &[&Examined]) -> Vec<Option<Old>> {
     let all: Vec<Examined> = drives.iter().map(|drive| (*drive).clone()).collect();
     let Some(newest) = newest(&all) else { return vec![None; drives.len()] };
@@ -52,7 +52,7 @@ impl Old {
         }
     }
 
-    /// Why the array does not take it, and what can be done.
+    /// Why the array does not take it, and what can be done about it.
     pub fn why(self) -> String {
         match self {
             Old::TakenOut(member) => format!(

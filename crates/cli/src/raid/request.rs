@@ -1,4 +1,4 @@
-//! What is said over a control socket: a request a line, an answer a line, both JSON.
+//! The protocol of the control socket: a request per line, an answer per line, both JSON.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,66 +21,66 @@ pub enum Request {
         /// Its number, or its device.
         member: String,
     },
-    /// Put a drive in the place of a failed member.
+    /// Replace a failed member by a drive.
     Replace {
         /// Its number, or its device.
         member: String,
         /// Device spec with an absolute path.
         device: String,
-        /// Lose what the drive holds.
+        /// Overwrite a drive that holds data.
         force: bool,
     },
     /// Keep a drive for the next member that fails.
     AddSpare {
         /// Device spec with an absolute path.
         device: String,
-        /// Lose what the drive holds.
+        /// Overwrite a drive that holds data.
         #[serde(default)]
         force: bool,
     },
-    /// Go on with a rebuild.
+    /// Resume a rebuild.
     Rebuild {
-        /// Microseconds it pauses after every 32 rows, from now on.
+        /// New pause in microseconds after every 32 rows.
         pause_us: Option<u64>,
     },
     /// Read and check everything.
     Scrub {
-        /// Write anew what is damaged.
+        /// Repair what is damaged.
         repair: bool,
     },
-    /// End the scrub that is running.
+    /// Stop the running scrub.
     StopScrub,
-    /// Forget errors, and what is known to be lost or damaged.
+    /// Clear errors and records of lost or damaged blocks.
     Clear,
     /// Stop the array.
     Stop {
-        /// Also if clients are connected.
+        /// Stop even if clients are connected.
         force: bool,
     },
-    /// Give emulated drives faults.
+    /// Inject faults into emulated drives.
     Fault {
-        /// Number or device; all members without it.
+        /// Number or device of the member; all members without it.
         member: Option<String>,
-        /// As after `furrow device fault IMAGE`.
+        /// The arguments after `furrow device fault IMAGE`.
         words: Vec<String>,
     },
 }
 
-/// What comes back: one of the two.
+/// An answer: a result or an error.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Answer {
     /// Version of this document.
     pub version: u32,
-    /// What was asked for.
+    /// The result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Value>,
-    /// Why it was not done.
+    /// The error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl Answer {
-    /// The answer to what was done, or not.
+    /// The answer for a result.
     pub fn of(result: Result<Value, String>) -> Answer {
         match result {
             Ok(value) => Answer { version: VERSION, ok: Some(value), error: None },

@@ -1,7 +1,7 @@
-//! Which RocksDB a program is linked to, and whether it is the plugin's.
+//! Checks that a program is linked to the RocksDB that the plugin was built for.
 //!
-//! Two RocksDBs in one process crash before anything of the plugin runs, so the launcher looks
-//! first: it has the program's own dynamic linker list what it would load, without running it.
+//! Two RocksDBs in one process crash before anything of the plugin runs, so the launcher checks
+//! first: it has the program's own dynamic linker list the libraries, without running the program.
 
 use anyhow::{Result, bail};
 use std::ffi::OsStr;
@@ -11,13 +11,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How RocksDB's shared library is called, before its version.
+/// Name of RocksDB's shared library, before the version.
 const ROCKSDB: &str = "librocksdb.so";
-/// Bytes of a program in which its headers are.
+/// Bytes at the front of a program that contain its headers.
 const FRONT: u64 = 64 << 10;
 
-/// Holds the RocksDB that `program` would load against the one that `plugin` was built for. What
-/// is no program of this machine's format (a script, say) is not looked at.
+/// Compares the RocksDB that `program` would load with the one that `plugin` was built for. A file
+/// that is not in this machine's program format, such as a script, is not checked.
 ///
 /// # Errors
 /// If they differ, or the plugin's is not installed.
@@ -56,7 +56,7 @@ struct Library {
     is_there: bool,
 }
 
-/// RocksDB, in what a dynamic linker lists: lines of `NAME => PATH (ADDRESS)`.
+/// RocksDB in the output of a dynamic linker: lines of `NAME => PATH (ADDRESS)`.
 fn rocksdb_of(listed: &str) -> Option<Library> {
     let mut lines = listed.lines().map(str::trim);
     let line = lines.find(|line| line.starts_with(ROCKSDB))?;
@@ -69,7 +69,7 @@ fn list(linker: &Path, what: &Path) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// Where a program is, as execvp(3) finds it.
+/// The path of a program, as execvp(3) finds it.
 fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(program));
