@@ -1,13 +1,13 @@
-//! One answer on its way from the engine to a thread that waits for it.
+//! One answer from the engine to a thread that waits for it.
 //!
-//! The waiting thread spins for a moment, then parks; the answering one makes a system call only
-//! if it has parked. Dropping the [`Reply`] unanswered ends the wait, too: with nothing.
+//! The waiting thread spins for a moment, then parks; the answering thread makes a system call only
+//! if it has parked. Dropping the [`Reply`] unanswered also ends the wait, without a value.
 
 use crate::sync::{Arc, AtomicU8, Mutex, Ordering, Thread, current, park, spin_loop};
 use std::sync::PoisonError;
 
-/// Turns before a waiting thread parks: about as long as the trivial requests of a few other
-/// callers take, far less than a park and a wake.
+/// Iterations before a waiting thread parks: about as long as a few trivial requests of other
+/// callers take, and far less than a park and a wake.
 #[cfg(not(loom))]
 const SPINS: usize = 64;
 #[cfg(loom)]

@@ -1,9 +1,9 @@
-//! Pages: the reference-counted, block-aligned buffers all payload travels in.
+//! Pages: the reference-counted, block-aligned buffers that carry all payload.
 //!
-//! A [`Page`] is 4 KiB, aligned to 4 KiB, shared by atomic count. It is written while only one
-//! owner exists ([`Page::make_mut`] copies when it does not), so a page that was handed to a
-//! device or a checksum can no longer change: *frozen* means *shared*. Pages come from a
-//! [`Pool`], which recycles them; a pool that is empty allocates.
+//! A [`Page`] is 4 KiB, aligned to 4 KiB, shared by atomic count. It can be written while it has a
+//! single owner ([`Page::make_mut`] copies otherwise), so a page that was passed to a device or a
+//! checksum can no longer change: *frozen* means *shared*. Pages come from a [`Pool`], which
+//! recycles them; an empty pool allocates.
 //!
 //! Page memory is cut from slabs of 2 MiB. One allocation per page would cost three pages of
 //! memory for each: an aligned `Arc` puts its counts in a page of their own, and the allocator's
@@ -20,7 +20,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 /// Bytes in a [`Page`].
 pub const PAGE_SIZE: usize = 4096;
 
-/// Bytes allocated at once, and what they are aligned to: those of a huge page.
+/// Bytes allocated at once, and their alignment: those of a huge page.
 const SLAB: usize = 2 << 20;
 const SLAB_PAGES: usize = SLAB / PAGE_SIZE;
 
@@ -28,7 +28,7 @@ const SLAB_PAGES: usize = SLAB / PAGE_SIZE;
 #[derive(Clone)]
 struct Memory([u8; PAGE_SIZE]);
 
-/// Page memory nobody uses: `'static` because slabs are never freed.
+/// Unused page memory: `'static` because slabs are never freed.
 static SPARE: LazyLock<SegQueue<&'static mut Memory>> = LazyLock::new(SegQueue::new);
 
 /// Pages cut from slabs so far.
@@ -52,7 +52,7 @@ fn allocate() -> &'static mut Memory {
 #[allow(unsafe_code, reason = "the allocator neither aligns without touching nor gives advice")]
 fn map_slab() -> &'static mut [Memory; SLAB_PAGES] {
     let (any, none) = (std::ptr::null_mut(), MapFlags::PRIVATE);
-    // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps no other memory.
     let mapped = unsafe { mmap_anonymous(any, 2 * SLAB, ProtFlags::READ | ProtFlags::WRITE, none) };
     let Ok(mapped) = mapped else {
         std::alloc::handle_alloc_error(std::alloc::Layout::new::<[Memory; SLAB_PAGES]>());
@@ -87,22 +87,22 @@ pub struct Page(
 
 struct Frame {
     page: OwnedPage,
-    /// Where it goes when nobody uses it; none while nobody does.
+    /// The shelf that it returns to when unused; none while it is there.
     home: Option<Arc<Shelf>>,
 }
 
-/// The free pages of a pool. They outlive it: its end passes them on to the next caller.
+/// The free pages of a pool. They outlive the pool: at its end they go to the common list.
 ///
-/// The page freed last is taken first: it is the one the processor's caches still hold. Nobody
-/// waits for the lock: who finds it taken goes to the common list instead.
+/// The page freed last is taken first: the processor's caches still hold it. Nobody waits for the
+/// lock: a thread that finds it taken uses the common list.
 struct Shelf {
-    /// Frames with one owner each, counts and all: taking one allocates nothing.
+    /// Frames with a single owner, counts included: taking one allocates nothing.
     free: Mutex<Vec<Arc<Frame>>>,
     most: usize,
 }
 
 impl Shelf {
-    /// A page with unspecified contents that comes back here.
+    /// A page with unspecified contents that returns to this shelf.
     fn take(self: &Arc<Shelf>) -> Page {
         let free = self.free.try_lock().ok().and_then(|mut free| free.pop());
         let mut frame = free.unwrap_or_else(|| Frame::around(allocate()));
@@ -111,7 +111,7 @@ impl Shelf {
         Page(Some(frame))
     }
 
-    /// Takes a frame that nobody uses; one too many goes, and its memory to the common list.
+    /// Takes an unused frame back; if the shelf is full, its memory goes to the common list.
     fn put(&self, frame: Arc<Frame>) {
         if let Ok(mut free) = self.free.try_lock()
             && free.len() < self.most
@@ -123,7 +123,7 @@ impl Shelf {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // Two owners that end at once both see the other: then the frame ends with the last.
+        // Two owners that end at once both see the other; then the frame is dropped with the last.
         if let Some(mut frame) = self.0.take()
             && let Some(alone) = Arc::get_mut(&mut frame)
             && let Some(home) = alone.home.take()
@@ -167,7 +167,7 @@ impl Page {
 
     /// The bytes, for writing. Copies first if the page is shared (frozen).
     pub fn make_mut(&mut self) -> &mut [u8; PAGE_SIZE] {
-        // Nobody holds a weak reference: one owner is the only one.
+        // There are no weak references, so a single owner is exclusive.
         if self.is_shared() {
             let mut copy = match &self.frame().home {
                 Some(home) => home.take(),
@@ -203,8 +203,8 @@ impl std::fmt::Debug for Page {
     }
 }
 
-/// One 4 KiB, 4 KiB-aligned buffer with one owner: for what is kept and looked at, and never sent.
-/// It is one word, and what it leads to is the memory itself.
+/// A 4 KiB, 4 KiB-aligned buffer with a single owner, for memory that is kept and read but never
+/// sent. It is one word that points directly to the memory.
 pub struct OwnedPage(
     // Invariant: `Some` until drop.
     Option<&'static mut Memory>,
@@ -253,7 +253,7 @@ impl Pool {
         Pool { shelf: Arc::new(Shelf { free, most: pages.max(1) }) }
     }
 
-    /// A page with unspecified contents (of this process's earlier use: overwrite all of it).
+    /// A page with unspecified contents (from earlier use in this process: overwrite all of it).
     pub fn take_dirty(&self) -> Page {
         self.shelf.take()
     }
@@ -265,7 +265,7 @@ impl Pool {
         page
     }
 
-    /// Pages that wait for reuse.
+    /// Pages ready for reuse.
     pub fn free_pages(&self) -> usize {
         self.shelf.free.lock().map_or(0, |free| free.len())
     }
@@ -299,11 +299,11 @@ mod tests {
         assert_eq!(pool.take()[0], 0);
     }
 
-    /// A pool that ends once kept its pages from everyone else for good: a process that mounts
-    /// again and again grew without bound.
+    /// A pool that ended once kept its pages forever: a process that mounts repeatedly grew without
+    /// bound.
     #[test]
     fn a_pool_that_ends_passes_its_pages_on() {
-        // Tests that run beside this one borrow a few pages for a moment, not thousands.
+        // Concurrent tests borrow a few pages for a moment, not thousands.
         const PAGES: usize = 8 * 1024;
         let mut most = 0;
         for round in 0..8 {

@@ -1,7 +1,7 @@
-//! What a calling thread keeps: its rings, one per engine, and which engine it is inside.
+//! State of a calling thread: its rings, one per engine, and the engine it is inside.
 //!
-//! The only thread-locals of the workspace. They are on the callers' side of the cell and hold
-//! nothing of an engine: a ring holds requests, which are `Send`.
+//! These are the only thread-locals of the workspace. They are on the callers' side of the cell and
+//! hold nothing of an engine: a ring holds requests, which are `Send`.
 
 #![allow(clippy::disallowed_types, reason = "the callers' side")]
 
@@ -29,11 +29,11 @@ impl<R: Send + 'static> AnyRing for Producer<Entry<R>> {
 thread_local! {
     /// This thread's rings, by engine.
     static RINGS: RefCell<Vec<(u64, Box<dyn AnyRing>)>> = const { RefCell::new(Vec::new()) };
-    /// The engine this thread tries to take or holds; 0 for none.
+    /// The engine that this thread holds or tries to take; 0 for none.
     static INSIDE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Leaves `request` in this thread's ring into the engine `id`.
+/// Leaves `request` in this thread's ring for the engine `id`.
 pub(crate) fn leave_request<S, R: Send + 'static>(id: u64, hub: &Hub<S, R>, request: R) {
     let mut request = Some(request);
     let mut forgotten = Vec::new();
@@ -49,15 +49,16 @@ pub(crate) fn leave_request<S, R: Send + 'static>(id: u64, hub: &Hub<S, R>, requ
             hub.push(ring, request);
         }
     });
-    // After the borrow: a request forgotten in a dead engine's ring may submit when dropped.
+    // This comes after the borrow: a request in a dead engine's ring may submit another when
+    // dropped.
     drop(forgotten);
     if let Some(request) = request {
-        // This thread is ending and has no table any more: a ring for one request.
+        // The thread is ending and its table is gone: use a ring for this one request.
         hub.push(&mut hub.join(), request);
     }
 }
 
-/// The engine this thread tries to take or holds; 0 for none.
+/// The engine that this thread holds or tries to take; 0 for none.
 pub(crate) fn inside() -> u64 {
     INSIDE.try_with(Cell::get).unwrap_or(0)
 }

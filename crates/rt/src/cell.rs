@@ -1,4 +1,4 @@
-//! The cell that lets one thread after the other own an engine: the ownership token.
+//! The cell through which threads own an engine in turn: the ownership token.
 //!
 //! An engine is a graph of `Rc`s and `RefCell`s. Such a graph must not be *shared* between
 //! threads, but nothing in it cares which thread runs it, as long as there is one at a time and
@@ -22,7 +22,7 @@
 //! 5. *What does cross threads is made for it*: page counts and wakers are atomic, pools and the
 //!    inbox of wakes have locks of their own.
 //!
-//! It deliberately does not queue: who fails to take the token leaves its request in a ring and
+//! There is no queue here: a thread that fails to take the token leaves its request in a ring and
 //! relies on the holder (`hub.rs`).
 
 #![allow(unsafe_code)]
@@ -39,10 +39,10 @@ pub(crate) struct EngineCell<S> {
 // which is anywhere else.
 unsafe impl<S> Send for EngineCell<S> {}
 // SAFETY: points 1, 2 and 3 of the module header: a shared cell gives access to one thread at a
-// time, each of which sees the writes of the one before.
+// time, and each sees the writes of its predecessor.
 unsafe impl<S> Sync for EngineCell<S> {}
 
-/// Gives the token back, also when the work panics.
+/// Gives the token back, even if the work panics.
 struct GiveBack<'a>(&'a AtomicBool);
 
 impl Drop for GiveBack<'_> {
@@ -56,7 +56,7 @@ impl<S> EngineCell<S> {
         EngineCell { held: AtomicBool::new(false), state: UnsafeCell::new(state) }
     }
 
-    /// Runs `work` on the state if nobody holds the token. `None` if somebody does.
+    /// Runs `work` on the state if nobody holds the token; otherwise returns `None`.
     pub(crate) fn try_hold<R>(&self, work: impl FnOnce(&mut S) -> R) -> Option<R> {
         if self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;

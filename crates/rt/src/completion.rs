@@ -1,4 +1,4 @@
-//! Completion tables: how a device answers a command without allocating for each.
+//! Completion tables: how a device answers a command without an allocation for each.
 //!
 //! The submitter gets a [`Completion`], a future that names a slot of the table; the device
 //! fills the slot with [`CompletionTable::complete`]. Buffers in flight belong to the device or the
@@ -12,19 +12,19 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 enum Slot<T> {
-    /// For the device's answer; with the number of the command.
+    /// Waits for the device's answer; with the number of the command.
     Waiting(u64, Option<Waker>),
     Done(T),
-    /// Answered instead of the device, which may still answer.
+    /// Answered on behalf of the device, which may still answer.
     GivenUp(T),
     /// Nobody waits any more; the device has not answered.
     Abandoned,
 }
 
-/// The slots of one device's commands in flight.
+/// The slots of a device's commands in flight.
 pub struct CompletionTable<T> {
     slots: Rc<RefCell<Slab<Slot<T>>>>,
-    /// Commands there were.
+    /// Number of commands so far.
     opened: Rc<Cell<u64>>,
 }
 
@@ -54,7 +54,7 @@ impl<T> CompletionTable<T> {
         (Ticket(key), Completion { slots: self.slots.clone(), key })
     }
 
-    /// Answers the command of `ticket` and wakes who waits for it.
+    /// Answers the command of `ticket` and wakes the task that waits for it.
     pub fn complete(&self, ticket: Ticket, value: T) {
         let waker = {
             let mut slots = self.slots.borrow_mut();
@@ -63,7 +63,7 @@ impl<T> CompletionTable<T> {
                     slots[ticket.0] = Slot::Done(value);
                     waker
                 }
-                // Too late: who asked has another answer.
+                // Too late: the submitter got another answer.
                 Slot::GivenUp(instead) => {
                     slots[ticket.0] = Slot::Done(instead);
                     None
@@ -89,8 +89,8 @@ impl<T> CompletionTable<T> {
         self.slots.borrow().iter().filter_map(|(_, slot)| number(slot)).min()
     }
 
-    /// Answers every command that waits with what `instead` makes, and wakes who waits for it. What
-    /// the device still answers to these goes to nobody; its slots are kept for that.
+    /// Answers every pending command with what `instead` returns, and wakes the tasks that wait.
+    /// Later answers of the device to these commands are dropped; their slots are kept for that.
     pub fn give_up(&self, instead: impl Fn() -> T) {
         let mut wakers = Vec::new();
         for (_, slot) in self.slots.borrow_mut().iter_mut() {
@@ -102,7 +102,7 @@ impl<T> CompletionTable<T> {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Commands not yet answered, or answered and not yet picked up.
+    /// Commands that are not answered yet, or whose answers were not picked up yet.
     pub fn len(&self) -> usize {
         self.slots.borrow().len()
     }
@@ -167,7 +167,7 @@ impl<T> Drop for Completion<T> {
                 _ => std::mem::replace(&mut slots[self.key], Slot::Abandoned),
             }
         };
-        // After the borrow: the answer's own drop may complete other commands.
+        // This comes after the borrow: dropping the answer may complete other commands.
         drop(unwanted);
     }
 }

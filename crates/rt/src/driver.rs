@@ -1,4 +1,4 @@
-//! The real clock, and what an executor on it waits for: timers, descriptors, the bell.
+//! The real clock, and the events an executor on it waits for: timers, descriptors, the bell.
 //!
 //! The only place of the core that reads the machine's clock.
 
@@ -28,7 +28,7 @@ impl Doorbell {
     /// Wakes the sleeper, if there is one.
     pub(crate) fn ring(&self) {
         if self.sleeper.must_be_woken() {
-            // Fails only if the counter is full, and then the sleeper is awake.
+            // This fails only if the counter is full, and then the sleeper is awake.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
@@ -41,7 +41,7 @@ impl Doorbell {
         ready
     }
 
-    /// The same without sleeping; `None` if it would.
+    /// As [`Doorbell::sleep`], but without sleeping; `None` if it would sleep.
     fn look(&self, interests: &[Interest]) -> Option<Vec<u64>> {
         let (rang, ready) = poll_all(Some(&self.event), interests, Some(0));
         (rang || !ready.is_empty()).then(|| {
@@ -59,8 +59,8 @@ impl Doorbell {
     }
 }
 
-/// Waits until `bell` or one of `interests` is ready, or `timeout` nanoseconds have passed. Whether
-/// the bell is, and the keys of the interests that are.
+/// Waits until `bell` or one of `interests` is ready, or `timeout` nanoseconds have passed. Returns
+/// whether the bell is ready, and the keys of the interests that are.
 fn poll_all(
     bell: Option<&OwnedFd>,
     interests: &[Interest],
@@ -74,7 +74,7 @@ fn poll_all(
     waits.extend(interests.iter().map(|i| PollFd::new(&*i.descriptor, i.flags)));
     waits.extend(bell.map(|bell| PollFd::new(bell, PollFlags::IN)));
     if poll(&mut waits, timeout.as_ref()).is_err() {
-        // Interrupted by a signal, or out of memory: the caller looks around and comes again.
+        // Interrupted by a signal, or out of memory: the caller checks its state and calls again.
         return (false, Vec::new());
     }
     let ready = |wait: &&PollFd<'_>| !wait.revents().is_empty();
@@ -83,7 +83,7 @@ fn poll_all(
     (waits.get(interests.len()).as_ref().is_some_and(ready), keys)
 }
 
-/// A descriptor somebody waits for.
+/// A descriptor that a task waits for.
 #[derive(Clone)]
 pub(crate) struct Interest {
     key: u64,
@@ -91,7 +91,7 @@ pub(crate) struct Interest {
     flags: PollFlags,
 }
 
-/// Which way a descriptor is to be ready.
+/// The direction in which a descriptor is to be ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
@@ -105,34 +105,34 @@ pub(crate) struct Driver {
     interests: RefCell<BTreeMap<u64, (Interest, Waker)>>,
     /// Interests were added since the last [`Driver::interests`].
     changed: Cell<bool>,
-    /// When descriptors were last looked at.
+    /// When descriptors were polled last.
     looked: Cell<Nanos>,
     patience: Patience,
 }
 
-/// Nanoseconds of work after which descriptors are looked at though there is more to do.
+/// Nanoseconds of work after which descriptors are polled even if there is more to do.
 const LOOK_EVERY: u64 = 100 * Nanos::MICRO;
 
-/// Nanoseconds for which a thread looks for what it waits for, at most, before it sleeps. Linux
-/// lets a virtual processor poll for 200 us before it is halted, for the same reason: being woken
-/// takes some microseconds on a machine of one's own, some twenty on a virtual one, and costs who
-/// wakes as much.
+/// Most nanoseconds that a thread polls before it sleeps. Linux lets a virtual processor poll for
+/// 200 us before it is halted, for the same reason: a wake-up takes a few microseconds on a
+/// physical machine and about twenty on a virtual one, and costs the waking thread as much.
 const LOOK_FOR: u64 = 100 * Nanos::MICRO;
 
-/// For how long it is worth looking.
+/// How long polling before a sleep is worthwhile.
 struct Patience {
     now: Cell<u64>,
     most: u64,
 }
 
 impl Patience {
-    /// None: until it has been worth it. Never where who is waited for needs this processor.
+    /// Zero until it has paid off once, and always zero on a single processor, which the awaited
+    /// thread needs.
     fn new(processors: usize) -> Patience {
         Patience { now: Cell::new(0), most: if processors > 1 { LOOK_FOR } else { 0 } }
     }
 
-    /// It had to sleep, and waited so many nanoseconds in all: less than it is ready to look for,
-    /// and the next time it looks for longer.
+    /// Learns from a sleep after a total wait of so many nanoseconds: if it was less than the
+    /// limit, the next wait polls for longer.
     fn learn(&self, waited: u64) {
         self.now.set(match waited > self.most {
             true => 0,
@@ -169,7 +169,7 @@ impl Driver {
         &self.bell
     }
 
-    /// Registers a wait. Its key is gone from the table once the descriptor is ready.
+    /// Registers a wait. Its key leaves the table once the descriptor is ready.
     pub(crate) fn watch(
         &self,
         descriptor: Arc<OwnedFd>,
@@ -208,7 +208,7 @@ impl Driver {
         !self.interests.borrow().is_empty()
     }
 
-    /// True if a wait was added that the sleeper does not know of.
+    /// True if a wait was added that the sleeper does not know.
     pub(crate) fn has_news(&self) -> bool {
         self.changed.get()
     }
@@ -219,8 +219,8 @@ impl Driver {
         self.interests.borrow().values().map(|(interest, _)| interest.clone()).collect()
     }
 
-    /// Wakes who waits for a descriptor that is ready, without sleeping; now and then only. For
-    /// rounds of work that do not end: in each, tasks that wait for the outside get a turn.
+    /// Wakes the tasks whose descriptors are ready, without sleeping and not every time. For work
+    /// that does not end: tasks that wait for events from outside get their turn in each round.
     pub(crate) fn look(&self) {
         if !self.is_watching() || self.now().since(self.looked.get()) < LOOK_EVERY {
             return;
@@ -230,8 +230,8 @@ impl Driver {
         self.ready(&poll_all(None, &interests, Some(0)).1);
     }
 
-    /// Waits until `next`, the bell, or one of `interests`, whose wakers it wakes: looks for a
-    /// while, then sleeps. The sleep is announced.
+    /// Waits until `next`, the bell, or one of `interests`, whose wakers it wakes. Polls for a
+    /// while, then sleeps. The sleep was announced.
     pub(crate) fn wait(&self, next: Option<Nanos>, interests: &[Interest]) {
         let began = self.now();
         let until = began.after(self.patience.now.get());
@@ -246,7 +246,7 @@ impl Driver {
         self.ready(&ready);
     }
 
-    /// Wakes who waits for the descriptors of `keys`, which were looked at just now.
+    /// Wakes the tasks that wait for the descriptors of `keys`, which are ready.
     pub(crate) fn ready(&self, keys: &[u64]) {
         self.looked.set(self.now());
         for key in keys {

@@ -5,15 +5,15 @@
 //! whole run is a function of the seed: ready tasks run in the order they were woken, or in an
 //! order drawn from the seed when [`Config::shuffle`] is set.
 //!
-//! Devices that do their work inside this thread register a [`Source`]; it is polled when no task
-//! is ready, before the clock moves, and after every 256 tasks that were. On the real clock
-//! descriptors are looked at before the executor sleeps, and now and then where it never does.
+//! Devices that work inside this thread register a [`Source`]. It is polled when no task is ready,
+//! before the clock moves, and after every 256 tasks that ran. On the real clock descriptors are
+//! polled before the executor sleeps, and from time to time if it never does.
 //!
 //! Invariants:
 //! - Virtual time moves only when no task is ready and no source has work.
-//! - Everything that decides an order (ready queue, timers of one instant, waits) goes by arrival
-//!   or by the seed, never by an address or a hash.
-//! - The event hash sees virtual time only: the real clock would make runs differ by nature.
+//! - Everything that decides an order (ready queue, timers of one instant, waits) depends on the
+//!   order of arrival or on the seed, never on an address or a hash.
+//! - The event hash covers virtual time only: real time differs from run to run.
 
 use crate::driver::{Direction, Doorbell, Driver};
 use crate::rng::Rng;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::task::{Context, Poll, Waker};
 
-/// A point of an executor's clock, in nanoseconds since it started.
+/// A point in time of an executor's clock, in nanoseconds since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
@@ -52,7 +52,7 @@ impl Nanos {
     }
 }
 
-/// Which clock an executor runs on.
+/// The clock of an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// Time is simulated and jumps to the next event.
@@ -61,19 +61,20 @@ pub enum Clock {
     Real,
 }
 
-/// How an executor is set up.
+/// Configuration of an executor.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Seed of every random choice of the run.
     pub seed: u64,
     /// Which clock.
     pub clock: Clock,
-    /// Draw the order of ready tasks from the seed instead of first woken, first run.
+    /// Draw the order of ready tasks from the seed instead of running them in the order of their
+    /// wakes.
     pub shuffle: bool,
 }
 
 impl Config {
-    /// Virtual time, first woken first run.
+    /// Virtual time, tasks in the order of their wakes.
     pub fn simulated(seed: u64) -> Config {
         Config { seed, clock: Clock::Virtual, shuffle: false }
     }
@@ -89,37 +90,37 @@ impl Config {
     }
 }
 
-/// Work that happens inside this executor but is no task: a simulated device.
+/// Work inside this executor that is no task: a simulated device.
 pub trait Source {
     /// Does a bounded piece of work. Returns true if it did any.
     fn poll(&self) -> bool;
 
-    /// When it has work again, if nobody asks for more before. A device whose commands take time
-    /// has one answer for all of them, instead of a timer for each.
+    /// When the source has work again, unless it gets requests earlier. A device whose commands
+    /// take time returns one time for all of them, instead of a timer for each.
     fn next_event(&self) -> Option<Nanos> {
         None
     }
 }
 
-/// Ready tasks that run before the sources and the real clock are looked at again. Without a limit
+/// Ready tasks that run before the sources and the real clock are polled again. Without a limit,
 /// tasks that yield to each other would keep a device from ever answering.
 const ROUND: usize = 256;
 
-/// Ready tasks that run between two looks at the clock for [`Rt::now_coarse`].
-const LATELY: usize = 16;
+/// Ready tasks that run between two readings of the clock for [`Rt::now_coarse`].
+const COARSE_TASKS: usize = 16;
 
-/// Timers by when they are due and, for one instant, by when they were set.
+/// Timers by due time and, for equal times, by the order in which they were set.
 type Timers = BTreeMap<(Nanos, u64), Waker>;
 
 struct Inner {
     config: Config,
     now: Cell<Nanos>,
     real: Option<Driver>,
-    /// The real clock as it was last looked at, if that was a few tasks ago at most.
+    /// The real clock as last read, if that was at most a few tasks ago.
     now_coarse: Cell<Option<Nanos>>,
     tasks: RefCell<Tasks>,
     ready: RefCell<VecDeque<usize>>,
-    /// Empty but while they are moved to those: for its memory.
+    /// Empty except while tasks are moved; kept for its memory.
     woken: RefCell<Vec<usize>>,
     timers: RefCell<Timers>,
     timer_order: Cell<u64>,
@@ -140,7 +141,7 @@ struct Inner {
 pub struct Rt(Rc<Inner>);
 
 impl Rt {
-    /// A new executor. On the real clock, wakes from other threads end its waits.
+    /// Makes an executor. On the real clock, wakes from other threads end its waits.
     ///
     /// # Panics
     /// On the real clock, if the system has no descriptor left.
@@ -157,8 +158,8 @@ impl Rt {
         Rt::build(config, Some(doorbell), Box::new(bell))
     }
 
-    /// An executor whose `bell` is called after each wake of a task, on the waking thread, and
-    /// that sleeps at `doorbell` if its clock is real.
+    /// An executor that calls `bell` after each wake of a task, on the waking thread, and that
+    /// sleeps at `doorbell` if its clock is real.
     pub(crate) fn build(
         config: Config,
         doorbell: Option<Arc<Doorbell>>,
@@ -195,8 +196,8 @@ impl Rt {
         }
     }
 
-    /// The clock as it was a few tasks ago at most: the real one is not asked each time. For
-    /// statistics, and for what may come some microseconds early.
+    /// The clock as of at most a few tasks ago; avoids reading the real clock each time. For
+    /// statistics, and where a few microseconds do not matter.
     pub fn now_coarse(&self) -> Nanos {
         let Some(real) = &self.0.real else { return self.0.now.get() };
         let now_coarse = self.0.now_coarse.get().unwrap_or_else(|| real.now());
@@ -226,12 +227,12 @@ impl Rt {
         self.0.rng.borrow_mut().next()
     }
 
-    /// A generator of its own, seeded from the run's.
+    /// A generator of its own, seeded from the run's generator.
     pub fn fork_rng(&self) -> Rng {
         Rng::new(self.random())
     }
 
-    /// Folds an event into the run's hash; two runs of one seed must agree on it.
+    /// Adds an event to the run's hash; two runs with one seed must agree on it.
     pub fn trace(&self, event: &[u64]) {
         let mut hash = self.0.hash.get();
         for word in event.iter().chain([&self.now_virtual()]) {
@@ -242,11 +243,11 @@ impl Rt {
     }
 
     fn now_virtual(&self) -> u64 {
-        // The real clock never enters a hash: it would differ by nature.
+        // The real clock is not hashed: it differs from run to run.
         self.0.now.get().0
     }
 
-    /// Hash of the event stream so far, and the events in it.
+    /// Hash of the events so far, and their number.
     pub fn event_hash(&self) -> (u64, u64) {
         (self.0.hash.get(), self.0.events.get())
     }
@@ -256,8 +257,8 @@ impl Rt {
         self.0.sources.borrow_mut().push(source);
     }
 
-    /// Starts a task. It runs until it is done; its result is read through the handle, which may
-    /// be dropped.
+    /// Starts a task. It runs to its end; its result is read through the handle, which may be
+    /// dropped.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let shared = Rc::new(RefCell::new(Joint { value: None, waker: None }));
         let theirs = shared.clone();
@@ -275,22 +276,22 @@ impl Rt {
         JoinHandle(shared)
     }
 
-    /// Starts a task whose result nobody wants.
+    /// Starts a task whose result is not needed.
     pub fn spawn_detached(&self, future: impl Future<Output = ()> + 'static) {
         let key = self.0.tasks.borrow_mut().insert(Box::pin(future));
         self.0.ready.borrow_mut().push_back(key);
     }
 
-    /// Runs `future` at once, on the caller's stack; only if it has to wait does it become a
-    /// task. The way for operations that rarely wait.
+    /// Runs `future` at once, on the caller's stack; it becomes a task only if it has to wait. For
+    /// operations that rarely wait.
     pub fn run_now(&self, future: impl Future<Output = ()> + 'static) {
         self.0.now_coarse.set(None);
         let key = self.0.tasks.borrow_mut().insert(Box::pin(future));
         self.run_task(key);
     }
 
-    /// As [`Rt::run_now`], for a future with a result: returned if the future did not have to
-    /// wait, else given to `later` (and dropped with it if the executor is cleared before).
+    /// As [`Rt::run_now`], for a future with a result: it is returned if the future did not have to
+    /// wait, else passed to `later` (or dropped if the executor is cleared before).
     pub(crate) fn run_or<T: 'static, L: FnOnce(T) + 'static>(
         &self,
         future: impl Future<Output = T> + 'static,
@@ -327,7 +328,7 @@ impl Rt {
         self.next_turn();
         let left = match task.as_mut().poll(&mut Context::from_waker(&running.waker)) {
             Poll::Ready(()) => {
-                // Before its slot is free: what the task owns may spawn when it is dropped.
+                // This comes before the slot is free: dropping the task may spawn others.
                 drop(task);
                 None
             }
@@ -368,18 +369,18 @@ impl Rt {
     }
 
     /// Lets every other ready task run first. Time does not pass: a task that waits for a timer by
-    /// yielding waits for ever.
+    /// yielding waits forever.
     pub fn yield_now(&self) -> Yield {
         Yield(false)
     }
 
     /// As [`Rt::yield_now`], for a task that has run for long: a thread that holds the engine for
-    /// its [`crate::port`] serves the requests that have come meanwhile before it runs more tasks.
+    /// its [`crate::port`] serves the requests that have arrived before it runs more tasks.
     pub fn give_way(&self) -> GiveWay {
         GiveWay(self.clone(), Yield(false))
     }
 
-    /// Counts how often a task was let run: it is another number once somebody else may have run.
+    /// Counts runs of tasks: if it is unchanged, no other task has run.
     pub fn turn(&self) -> u64 {
         self.0.turn.get()
     }
@@ -432,7 +433,7 @@ impl Rt {
         ready.pop_front()
     }
 
-    /// Runs tasks and sources until none has anything to do *now*. Does not move the clock.
+    /// Runs tasks and sources until none can proceed without the clock moving.
     pub fn run_ready(&self) {
         while self.run_some(ROUND) {}
     }
@@ -464,7 +465,7 @@ impl Rt {
         for ran in 0..limit {
             self.gather_woken();
             let Some(key) = self.next_ready() else { return ran };
-            if ran.is_multiple_of(LATELY) {
+            if ran.is_multiple_of(COARSE_TASKS) {
                 self.0.now_coarse.set(None);
             }
             self.run_task(key);
@@ -475,7 +476,7 @@ impl Rt {
         limit
     }
 
-    /// Where wakes go: readable from any thread.
+    /// Where wakes are collected: accessible from any thread.
     pub(crate) fn inbox(&self) -> Arc<Inbox> {
         self.0.inbox.clone()
     }
@@ -494,9 +495,9 @@ impl Rt {
         worked
     }
 
-    /// Moves a virtual clock to the next timer or event of a source. A real one waits for it, for a
-    /// descriptor or for a wake by another thread. False if there is no timer and no descriptor to
-    /// wait for.
+    /// Moves a virtual clock to the next timer or event of a source. On the real clock, waits for
+    /// it, for a descriptor, or for a wake by another thread. False if there is no timer and no
+    /// descriptor to wait for.
     pub fn advance(&self) -> bool {
         let next = self.next_timer();
         match (&self.0.real, next) {
@@ -518,16 +519,15 @@ impl Rt {
         real.wait(next, &interests);
     }
 
-    /// Runs until `future` is done. On the real clock it waits as long as it takes: another thread
-    /// may wake a task.
+    /// Runs until `future` is done. On the real clock it waits as long as necessary, since another
+    /// thread may wake a task.
     ///
     /// # Panics
-    /// On a virtual clock, if nothing can make progress any more: a deadlock of the caller's
-    /// making.
+    /// On a virtual clock, if nothing can make progress any more: a deadlock of the caller.
     pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
         let handle = self.spawn(future);
-        // Tasks that never come to rest keep nobody else waiting. Where time is virtual it is
-        // looked seldom: what runs together there ends together.
+        // Tasks that never rest must not delay the result. In virtual time the check is rare, so
+        // that tasks which run together end together.
         let often = if self.0.real.is_some() { 1 } else { 1 << 16 };
         loop {
             let mut rounds = 0u64;
@@ -564,15 +564,15 @@ impl Rt {
         }
     }
 
-    /// Tasks alive.
+    /// Number of live tasks.
     pub fn task_count(&self) -> usize {
         self.0.tasks.borrow().alive()
     }
 
-    /// Drops every task and source: the end of an engine, also a simulated power cut. Breaks the
+    /// Drops every task and source: the end of an engine, or a simulated power cut. This breaks the
     /// reference cycles between an executor and the tasks that hold its handle.
     pub fn clear(&self) {
-        // What is dropped may spawn, wake or set timers: take out first, drop after, look again.
+        // Dropping may spawn, wake or set timers: take everything out, drop it, and check again.
         loop {
             let tasks = self.0.tasks.borrow_mut().drain();
             let sources = std::mem::take(&mut *self.0.sources.borrow_mut());
@@ -591,11 +591,11 @@ struct Joint<T> {
     waker: Option<Waker>,
 }
 
-/// A spawned task's result. Dropping it does not stop the task.
+/// The result of a spawned task. Dropping it does not stop the task.
 pub struct JoinHandle<T>(Rc<RefCell<Joint<T>>>);
 
 impl<T> JoinHandle<T> {
-    /// The result, if the task is done and it was not taken before.
+    /// The result, if the task is done and the result was not taken yet.
     pub fn try_take(&self) -> Option<T> {
         self.0.borrow_mut().value.take()
     }
@@ -618,7 +618,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// See [`Rt::sleep`]. Dropping it takes its timer back.
+/// See [`Rt::sleep`]. Dropping it cancels its timer.
 #[must_use = "waits only when awaited"]
 pub struct Sleep {
     rt: Rt,

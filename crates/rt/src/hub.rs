@@ -1,8 +1,8 @@
-//! Flat combining: who holds the engine serves everybody.
+//! Flat combining: the thread that holds the engine serves all others.
 //!
-//! A thread that wants something leaves a request in its ring and tries to take the engine. The
-//! holder drains all rings, and looks again after it has let go. That second look is what makes
-//! it right: a thread that failed to take the engine may rely on the one that had it.
+//! A thread with a request leaves it in its ring and tries to take the engine. The holder drains
+//! all rings, and checks them again after it has released the engine. Because of that second check,
+//! a thread that failed to take the engine can rely on the holder.
 //!
 //! # The argument
 //! Let `P` push and fail to take the token because `H` holds it.
@@ -24,7 +24,7 @@ use crate::ring::{Consumer, Producer, ring};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, fence};
 use std::sync::PoisonError;
 
-/// Tickets one drain advances by: how long a hold can get.
+/// Tickets by which one drain advances: a limit on the length of a hold.
 #[cfg(not(loom))]
 const BATCH: u64 = 64;
 #[cfg(loom)]
@@ -36,21 +36,21 @@ pub(crate) struct Entry<R> {
     request: R,
 }
 
-/// An engine's state `S` and the requests `R` that wait for it.
+/// An engine's state `S` and the pending requests `R`.
 pub(crate) struct Hub<S, R> {
     cell: EngineCell<Station<S, R>>,
     tickets: AtomicU64,
-    /// Counts what a holder must not miss: pushes and [`Hub::signal`]s.
+    /// Counts events that a holder must not miss: pushes and [`Hub::signal`]s.
     signals: AtomicU64,
     newcomers: Mutex<Vec<Consumer<Entry<R>>>>,
     /// Written under the lock of `newcomers`.
     has_newcomers: AtomicBool,
-    /// A defect for the checker: a hub that does not look again loses requests.
+    /// A defect for the checker: a hub without the second check loses requests.
     #[cfg(loom)]
     pub(crate) blind: bool,
 }
 
-/// What belongs to the holder.
+/// State of the holder.
 struct Station<S, R> {
     state: S,
     rings: Vec<Consumer<Entry<R>>>,
@@ -58,7 +58,7 @@ struct Station<S, R> {
     horizon: u64,
 }
 
-/// The requests a holder has before it.
+/// The requests that a holder is going to serve.
 pub(crate) struct Arrivals<'a, S, R> {
     hub: &'a Hub<S, R>,
     rings: &'a mut Vec<Consumer<Entry<R>>>,
@@ -66,14 +66,14 @@ pub(crate) struct Arrivals<'a, S, R> {
     horizon: &'a mut u64,
 }
 
-/// How a [`Hub::serve`] ended.
+/// The result of a [`Hub::serve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
     /// Another thread holds the engine and will see everything signalled before this call.
     Busy,
     /// Nothing is left to do.
     Done,
-    /// The limit was reached with work left: somebody else has to be told.
+    /// The limit was reached with work left: another thread has to be notified.
     Left,
 }
 
@@ -100,22 +100,22 @@ impl<S, R: Send> Hub<S, R> {
         producer
     }
 
-    /// Leaves a request. [`Hub::serve`] must follow.
+    /// Leaves a request. The caller must call [`Hub::serve`] afterwards.
     pub(crate) fn push(&self, ring: &mut Producer<Entry<R>>, request: R) {
         let ticket = self.tickets.fetch_add(1, Ordering::AcqRel);
         ring.push(Entry { ticket, request });
         self.signal();
     }
 
-    /// Makes the present or next holder look once more. [`Hub::serve`] must follow, or a wake of
-    /// somebody who will call it.
+    /// Makes the present or next holder check once more. The caller must call [`Hub::serve`]
+    /// afterwards, or wake a thread that will.
     pub(crate) fn signal(&self) {
         self.signals.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
-    /// One hold: `work` on the state and the requests. Returns what it returned and the signals
-    /// it has seen, for [`Hub::is_quiet`]. `None` if another thread holds the engine.
+    /// Holds the engine once: `work` on the state and the requests. Returns its result, and the
+    /// signals seen, for [`Hub::is_quiet`]. `None` if another thread holds the engine.
     pub(crate) fn hold<T>(
         &self,
         work: impl FnOnce(&mut S, &mut Arrivals<'_, S, R>) -> T,
@@ -125,12 +125,12 @@ impl<S, R: Send> Hub<S, R> {
             let Station { state, rings, batch, horizon } = station;
             (work(state, &mut Arrivals { hub: self, rings, batch, horizon }), seen)
         });
-        // Between giving the token back and the second look; see the module header.
+        // Between releasing the token and the second check; see the module header.
         fence(Ordering::SeqCst);
         held
     }
 
-    /// The second look: true if nothing was signalled since `seen`.
+    /// The second check: true if nothing was signalled since `seen`.
     pub(crate) fn is_quiet(&self, seen: u64) -> bool {
         #[cfg(loom)]
         if self.blind {
@@ -139,8 +139,8 @@ impl<S, R: Send> Hub<S, R> {
         self.signals.load(Ordering::Acquire) == seen
     }
 
-    /// Holds the engine up to `rounds` times, as long as `work` says that there is more to do, or
-    /// a signal has come.
+    /// Holds the engine up to `rounds` times, as long as `work` returns that there is more to do,
+    /// or a signal has arrived.
     pub(crate) fn serve(
         &self,
         rounds: usize,
@@ -157,15 +157,15 @@ impl<S, R: Send> Hub<S, R> {
 }
 
 impl<S, R> Arrivals<'_, S, R> {
-    /// Tickets drawn so far: what was pushed before is below.
+    /// Tickets drawn so far: earlier pushes have lower numbers.
     pub(crate) fn drawn(&self) -> u64 {
         self.hub.tickets.load(Ordering::Acquire)
     }
 
-    /// The next requests below `limit` in their order, at most about [`BATCH`]. The flag says
-    /// whether all of them are out.
+    /// The next requests below `limit` in order, about [`BATCH`] at most. The flag tells whether
+    /// these are all.
     pub(crate) fn take(&mut self, limit: u64) -> (impl Iterator<Item = R> + '_, bool) {
-        // `limit` was read before the rings are looked at, newcomers included: order.
+        // `limit` was read before the rings, newcomers included, are read: that ensures the order.
         let horizon = limit.min(self.horizon.saturating_add(BATCH)).max(*self.horizon);
         if self.hub.has_newcomers.load(Ordering::Acquire) {
             let mut newcomers = self.hub.newcomers.lock().unwrap_or_else(PoisonError::into_inner);

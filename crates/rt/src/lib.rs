@@ -1,10 +1,9 @@
 //! The deterministic runtime under every Furrow engine.
 //!
-//! Time, randomness, threads and I/O reach the core through here and nowhere else. An engine is
-//! tasks of one [`Rt`]; in simulation that is all there is. Where other threads come in, they
-//! reach the engine through a [`Port`].
+//! The core gets time, randomness, threads and I/O from here only. An engine is a set of tasks of
+//! one [`Rt`]; simulation needs nothing else. Other threads reach an engine through a [`Port`].
 
-// For `caller.rs` alone; Clippy heeds this one only at the root.
+// Only `caller.rs` needs this; Clippy accepts it only at the root.
 #![allow(clippy::disallowed_macros, reason = "the callers' side of the port has thread-locals")]
 
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "where threads meet")]

@@ -6,10 +6,10 @@
 //!
 //! `loom` replaces the atomics, the locks and the `UnsafeCell`s of `cell`, `ring`, `hub`, `answer`
 //! and `sleeper`, explores the executions that the memory model allows, and fails on a concurrent
-//! access to a cell. The number of preemptions is bounded, generously. The defect breaks the
-//! protocol on purpose: the checker must see it.
+//! access to a cell. The number of preemptions has a generous bound. The defect breaks the protocol
+//! on purpose: the checker must detect it.
 //!
-//! Not modelled: the executor, `eventfd` and `poll`. In their place stand a counter and a flag.
+//! Not modelled: the executor, `eventfd` and `poll`. A counter and a flag replace them.
 
 use crate::answer::answer;
 use crate::exec::Nanos;
@@ -20,14 +20,14 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use loom::thread;
 
-/// More than a model can use up.
+/// More than a model can use.
 const ROUNDS: usize = 100;
 
 #[derive(Default)]
 struct State {
     served: Vec<u32>,
     timer: Option<Nanos>,
-    /// Stands for ready tasks.
+    /// Represents ready tasks.
     ready: bool,
 }
 
@@ -49,7 +49,7 @@ fn served(hub: &TestHub) -> Vec<u32> {
     hub.hold(|state, _| state.served.clone()).expect("all threads have ended").0
 }
 
-/// As a caller that found the engine taken: pushes, then tries.
+/// A caller that finds the engine taken: pushes, then tries.
 fn push_and_serve(hub: &TestHub, requests: &[u32]) {
     let mut ring = hub.join();
     for request in requests {
@@ -76,7 +76,7 @@ fn two_threads_exclude_each_other_and_lose_nothing() {
     bounded(4, || two_pushers(false));
 }
 
-/// The defect: without the second look some interleaving loses a request.
+/// The defect: without the second check some interleaving loses a request.
 #[test]
 #[should_panic(expected = "a request was lost")]
 fn without_the_second_look_a_request_is_lost() {
@@ -101,7 +101,7 @@ fn three_threads_lose_nothing() {
     });
 }
 
-/// A request pushed after another was, and knowing it, comes after it.
+/// A request that is pushed after another is known to be pushed is served after it.
 #[test]
 fn tickets_keep_the_order_between_rings() {
     bounded(3, || {
@@ -161,7 +161,7 @@ fn an_answer_reaches_a_waiter_that_parks() {
     });
 }
 
-/// The reactor's side of a model: `event` stands for the eventfd, `inbox` for wakes from outside.
+/// The reactor's side of a model: `event` replaces the eventfd, `inbox` wakes from outside.
 struct World {
     hub: TestHub,
     sleeper: Sleeper,
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// A caller that leaves `timer` if it gets the engine.
+    /// A caller that sets `timer` if it gets the engine.
     fn call(&self, rounds: usize, timer: Option<Nanos>) {
         let ring = attend(
             &self.hub,
@@ -203,7 +203,7 @@ impl World {
         }
     }
 
-    /// Runs the reactor until it would sleep. Returns until when.
+    /// Runs the reactor until it would sleep. Returns the end of that sleep.
     fn react(&self) -> Option<u64> {
         loop {
             let rest = look(
@@ -264,7 +264,7 @@ fn a_reactor_never_sleeps_over_a_wake_from_outside() {
     });
 }
 
-/// A caller that may hold only once leaves the rest to the reactor: requests and ready tasks.
+/// A caller limited to one hold leaves the rest to the reactor: requests and ready tasks.
 #[test]
 fn a_reactor_takes_over_what_a_caller_leaves() {
     bounded(3, || {

@@ -1,12 +1,12 @@
-//! Where tasks of one executor wait for each other: [`Notify`] and [`Semaphore`].
+//! Waiting among tasks of one executor: [`Notify`] and [`Semaphore`].
 //!
-//! Both serve in the order of arrival, so a run stays a function of its seed, and both belong to
-//! one engine: they are neither `Send` nor `Sync` and take no lock.
+//! Both serve in the order of arrival, so a run is a function of its seed. Both belong to one
+//! engine: they are neither `Send` nor `Sync` and take no lock.
 //!
 //! Invariants:
 //! - A semaphore never lets a late small request overtake an early large one.
-//! - A dropped wait leaves nothing behind: its place in the queue is given up, and what it had
-//!   been granted goes to the next.
+//! - A dropped wait leaves nothing behind: it leaves the queue, and what it had been granted goes
+//!   to the next.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,22 +15,22 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// A queue of tasks that wait to be told that something has changed.
+/// A queue of tasks that wait for a change.
 ///
-/// It holds no permit: [`Notify::notify_all`] and [`Notify::notify_one`] reach only who waits
-/// already. Callers test their condition, then wait, without an await between the two.
+/// It stores no permit: [`Notify::notify_all`] and [`Notify::notify_one`] reach only tasks that
+/// wait already. Callers test their condition, then wait, without an await between the two.
 #[derive(Clone, Default)]
 pub struct Notify(Rc<RefCell<Queue>>);
 
 #[derive(Default)]
 struct Queue {
     next: u64,
-    /// `None`: registered, not polled yet.
+    /// `None` if registered and not polled yet.
     waiting: BTreeMap<u64, Option<Waker>>,
 }
 
 impl Notify {
-    /// A queue nobody waits in.
+    /// An empty queue.
     pub fn new() -> Notify {
         Notify::default()
     }
@@ -44,7 +44,7 @@ impl Notify {
         Notified { queue: self.0.clone(), place }
     }
 
-    /// Lets everyone go who waits now, the longest waiting first.
+    /// Wakes all waiting tasks, the longest waiting first.
     pub fn notify_all(&self) {
         let waiting = {
             let mut queue = self.0.borrow_mut();
@@ -58,7 +58,7 @@ impl Notify {
         }
     }
 
-    /// Lets the longest waiting go. False if nobody waits.
+    /// Wakes the longest waiting task. False if none waits.
     pub fn notify_one(&self) -> bool {
         let first = self.0.borrow_mut().waiting.pop_first();
         match first {
@@ -72,14 +72,14 @@ impl Notify {
         }
     }
 
-    /// Tasks that wait.
+    /// Number of waiting tasks.
     pub fn waiting(&self) -> usize {
         self.0.borrow().waiting.len()
     }
 }
 
-/// See [`Notify::wait`]. A notification given by [`Notify::notify_one`] to a wait that is dropped
-/// before it ran is lost: use [`Notify::notify_all`] where waits can be cancelled.
+/// See [`Notify::wait`]. If a wait is dropped after [`Notify::notify_one`] chose it and before it
+/// ran, the notification is lost: use [`Notify::notify_all`] where waits can be cancelled.
 #[must_use = "waits only when awaited"]
 pub struct Notified {
     queue: Rc<RefCell<Queue>>,
@@ -112,7 +112,7 @@ fn remember(slot: &mut Option<Waker>, waker: &Waker) {
     }
 }
 
-/// A count of permits, handed out in the order they were asked for.
+/// A number of permits, granted in the order of requests.
 #[derive(Clone)]
 pub struct Semaphore(Rc<RefCell<Permits>>);
 
@@ -129,7 +129,7 @@ struct Waiter {
 }
 
 impl Permits {
-    /// Grants from the front of the queue as far as the free permits reach. Returns whom to wake.
+    /// Grants from the front of the queue as far as the free permits suffice. Returns the wakers.
     fn grant(&mut self) -> Vec<Waker> {
         let mut wake = Vec::new();
         for waiter in self.queue.values_mut() {
@@ -147,7 +147,7 @@ impl Permits {
     }
 
     fn all_granted(&self) -> bool {
-        // Granted waiters form the front of the queue, so the last one decides.
+        // Granted waiters are at the front of the queue, so the last one decides.
         self.queue.values().next_back().is_none_or(|waiter| waiter.granted)
     }
 }
@@ -158,8 +158,8 @@ impl Semaphore {
         Semaphore(Rc::new(RefCell::new(Permits { free: permits, next: 0, queue: BTreeMap::new() })))
     }
 
-    /// Waits for `count` permits. More than there are in all waits until [`Semaphore::add`]
-    /// brings them, and everyone behind waits as well.
+    /// Waits for `count` permits. A request for more than exist waits until [`Semaphore::add`] adds
+    /// them, and everyone behind waits as well.
     pub fn acquire(&self, count: u64) -> Acquire {
         Acquire { permits: self.0.clone(), count, place: None }
     }
@@ -184,12 +184,12 @@ impl Semaphore {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// Permits nobody holds.
+    /// Free permits.
     pub fn available(&self) -> u64 {
         self.0.borrow().free
     }
 
-    /// Tasks that wait.
+    /// Number of waiting tasks.
     pub fn waiting(&self) -> usize {
         self.0.borrow().queue.values().filter(|waiter| !waiter.granted).count()
     }
@@ -243,7 +243,7 @@ impl Drop for Acquire {
             let mut permits = self.permits.borrow_mut();
             let waiter = permits.queue.remove(&place);
             permits.free += waiter.filter(|w| w.granted).map_or(0, |w| w.wanted);
-            // Even an ungranted one may have been what held up the queue behind it.
+            // Even a request that was not granted may have blocked the queue behind it.
             permits.grant()
         };
         wake.into_iter().for_each(Waker::wake);
@@ -258,18 +258,18 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// How many permits this is.
+    /// The number of permits.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Takes `count` of these permits out as a permit of their own. `None` if there are fewer.
+    /// Splits off `count` of these permits. `None` if there are fewer.
     pub fn split(&mut self, count: u64) -> Option<Permit> {
         self.count = self.count.checked_sub(count)?;
         Some(Permit { permits: self.permits.clone(), count })
     }
 
-    /// Gives up the permits for good: the semaphore shrinks.
+    /// Discards the permits: the semaphore shrinks.
     pub fn forget(mut self) {
         self.count = 0;
     }
@@ -363,7 +363,7 @@ mod tests {
         drop(held);
         assert!(small.as_mut().poll(&mut context).is_pending(), "behind the large one");
         drop(large);
-        // Granted now; dropped unpolled, the permit must not be lost.
+        // Granted now; if it is dropped unpolled, the permit must not be lost.
         drop(small);
         assert_eq!(semaphore.available(), 1);
         let mut permit = rt.block_on(semaphore.acquire(1));

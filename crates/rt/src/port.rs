@@ -1,4 +1,4 @@
-//! How other threads reach an engine.
+//! Access to an engine from other threads.
 //!
 //! An engine is an [`Rt`] and a graph of state `E` that belongs to one thread at a time. A
 //! [`Port`] is the handle every other thread uses. A thread with a request takes the engine and
@@ -8,20 +8,19 @@
 //! then is a holder like any other.
 //!
 //! Invariants:
-//! - Requests are served in the order they were submitted, across threads as well.
+//! - Requests are served in the order in which they were submitted, even across threads.
 //! - A hold is bounded: after a few rounds of work for others a caller leaves the rest to the
-//!   reactor. Nobody is trapped serving.
-//! - Work never waits without somebody responsible: the holder, or the reactor, which was rung or
-//!   has yet to look before it sleeps.
-//!   How the two agree is in `sleeper.rs`.
+//!   reactor, so no caller is trapped serving others.
+//! - There is always somebody responsible for work: the holder, or the reactor, which was rung or
+//!   will check before it sleeps. How the two agree is described in `sleeper.rs`.
 //!
 //! What an engine must keep to, because the compiler does not check it (the argument is in
 //! `cell.rs`): no thread-locals, no lock guard across an `await`. A request that panics ends the
 //! engine: its state may be half changed. Everything in flight is dropped, and every present and
 //! later caller gets [`Stopped`] with the panic's message.
 //!
-//! The port adds no determinism: which thread comes first is the machine's choice. Simulation
-//! uses [`Rt`] directly.
+//! The port is not deterministic: the machine decides which thread comes first. Simulation uses
+//! [`Rt`] directly.
 
 use crate::answer::{Reply, answer};
 use crate::caller::{Inside, inside, leave_request};
@@ -37,20 +36,20 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-/// Times a caller takes the engine in a row before it leaves what is left to the reactor.
+/// Consecutive holds of a caller before it leaves the rest to the reactor.
 const ROUNDS: usize = 4;
 
-/// Tasks a holder runs at a time.
+/// Tasks that a holder runs at a time.
 const TASKS: usize = 64;
 
-/// The engine has stopped, or has died of a panic.
+/// The engine has stopped, or has ended by a panic.
 #[derive(Clone, Debug, Default)]
 pub struct Stopped {
     reason: Option<Arc<str>>,
 }
 
 impl Stopped {
-    /// The message of the panic the engine died of. `None` after an orderly stop.
+    /// The message of the panic that ended the engine. `None` after an orderly stop.
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
@@ -74,7 +73,7 @@ enum Request<E> {
     End,
 }
 
-/// What the cell owns.
+/// The content of the cell.
 struct Engine<E> {
     rt: Rt,
     state: E,
@@ -85,7 +84,7 @@ struct Shared<E> {
     hub: Hub<Option<Engine<E>>, Request<E>>,
     doorbell: Arc<Doorbell>,
     over: OnceLock<Stopped>,
-    /// Calls that wait on a virtual clock, which moves only for them.
+    /// Number of waiting calls on a virtual clock, which moves only for them.
     waiting: AtomicUsize,
     clock: Clock,
 }
@@ -96,8 +95,8 @@ struct Handle<E: 'static> {
     reactor: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A handle to an engine. Cloning shares it. When the last one is dropped the engine ends as by
-/// [`Port::stop`], without a last request.
+/// A handle to an engine. Cloning shares it. Dropping the last one ends the engine as
+/// [`Port::stop`] does, without a last request.
 pub struct Port<E: 'static>(Arc<Handle<E>>);
 
 impl<E> Clone for Port<E> {
@@ -114,13 +113,13 @@ impl<E> std::fmt::Debug for Port<E> {
 
 impl<E: 'static> Port<E> {
     /// Builds the engine on the calling thread, inside its ownership, and starts its reactor.
-    /// `build` may run the executor, by [`Rt::block_on`], to open what the engine works on.
+    /// `build` may run the executor, by [`Rt::block_on`], to open the engine's devices.
     ///
     /// # Errors
-    /// What `build` returns.
+    /// The error of `build`.
     ///
     /// # Panics
-    /// If the system has no thread or no descriptor left.
+    /// If the system has no threads or descriptors left.
     pub fn start<Err: Send>(
         config: Config,
         build: impl FnOnce(&Rt) -> Result<E, Err> + Send + 'static,
@@ -137,7 +136,8 @@ impl<E: 'static> Port<E> {
             clock: config.clock,
         });
         let bell = move || {
-            // A wake by the holder itself needs no bell: it looks at the inbox before it leaves.
+            // A wake by the holder itself needs no bell: the holder checks the inbox before it
+            // leaves.
             if inside() != id {
                 fence(Ordering::SeqCst);
                 doorbell.ring();
@@ -169,8 +169,8 @@ impl<E: 'static> Port<E> {
     }
 
     /// Runs `request` on the engine: at once on this thread if the engine is free, else soon, on
-    /// whichever thread holds it. May be called from inside the engine. `request` must not block;
-    /// what waits goes into [`Rt::run_now`]. If the engine has stopped, `request` is dropped.
+    /// the thread that holds it. May be called from inside the engine. `request` must not block;
+    /// what has to wait goes into [`Rt::run_now`]. If the engine has stopped, `request` is dropped.
     pub fn submit(&self, request: impl FnOnce(&Rt, &E) + Send + 'static) {
         let shared = &*self.0.shared;
         let mut request = Some(request);
@@ -185,11 +185,11 @@ impl<E: 'static> Port<E> {
         }
     }
 
-    /// Runs what `f` returns on the engine and waits for its result. If nothing in it has to wait
-    /// and the engine is free, all of it happens on this thread.
+    /// Runs the future that `f` returns on the engine and waits for its result. If it never has to
+    /// wait and the engine is free, everything happens on this thread.
     ///
     /// # Panics
-    /// If the engine has stopped, as [`Port::try_call`]; from inside the engine, where the call
+    /// If the engine has stopped, as [`Port::try_call`]; and from inside the engine, where the call
     /// would wait for itself.
     pub fn call<T, F>(&self, f: impl FnOnce(&Rt, &E) -> F + Send + 'static) -> T
     where
@@ -208,7 +208,7 @@ impl<E: 'static> Port<E> {
     /// [`Stopped`] if the engine has stopped, or stops before it answers.
     ///
     /// # Panics
-    /// From inside the engine, where the call would wait for itself.
+    /// If called from inside the engine, where the call would wait for itself.
     pub fn try_call<T, F>(
         &self,
         f: impl FnOnce(&Rt, &E) -> F + Send + 'static,
@@ -240,9 +240,9 @@ impl<E: 'static> Port<E> {
         value.ok_or_else(|| shared.over.get().cloned().unwrap_or_default())
     }
 
-    /// As [`Port::try_call`], but this thread never holds the engine: its present holder or the
-    /// reactor carries the request out. For threads of low priority: one that held the engine would
-    /// keep all others waiting whenever the system lets something else run.
+    /// As [`Port::try_call`], but this thread never holds the engine: the present holder or the
+    /// reactor executes the request. For threads of low priority: a thread that is suspended while
+    /// it holds the engine delays all others.
     ///
     /// # Errors
     /// As [`Port::try_call`].
@@ -261,8 +261,8 @@ impl<E: 'static> Port<E> {
         assert!(inside() != shared.id, "an engine cannot wait for a call to itself: use submit");
         let (reply, answer) = answer();
         shared.push(Request::Run(Box::new(move |rt, state| run_for(rt, f(rt, state), reply))));
-        // A holder looks again for what was signalled; the reactor sleeps unless it is rung. Either
-        // may be over: nobody looks then, but this thread sees that it is.
+        // A holder checks again for signals; the reactor sleeps unless it is rung. If the engine
+        // has ended, nobody checks, and this thread sees that it has ended.
         shared.doorbell.ring();
         if shared.over.get().is_some() {
             shared.attend(&mut |_, _| {});
@@ -271,8 +271,8 @@ impl<E: 'static> Port<E> {
         value.ok_or_else(|| shared.over.get().cloned().unwrap_or_default())
     }
 
-    /// Runs a last request and ends the engine: its tasks and its state are dropped, its reactor
-    /// has gone when this returns. Requests still on their way are dropped.
+    /// Runs a last request and ends the engine: its tasks and state are dropped, and its reactor
+    /// has ended when this returns. Pending requests are dropped.
     ///
     /// # Panics
     /// As [`Port::call`].
@@ -293,7 +293,7 @@ impl<E: 'static> Port<E> {
     /// [`Stopped`] if the engine had stopped before, or did so during the last request.
     ///
     /// # Panics
-    /// From inside the engine.
+    /// If called from inside the engine.
     pub fn try_stop<T, F>(
         self,
         last: impl FnOnce(&Rt, &E) -> F + Send + 'static,
@@ -307,7 +307,7 @@ impl<E: 'static> Port<E> {
         value
     }
 
-    /// Why the engine is no more. `None` while it runs.
+    /// Why the engine has ended. `None` while it runs.
     pub fn stopped(&self) -> Option<Stopped> {
         self.0.shared.over.get().cloned()
     }
@@ -338,9 +338,10 @@ impl<E: 'static> Handle<E> {
         }
         let reactor = self.reactor.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(reactor) = reactor else { return };
-        // From inside the engine, or on the reactor, the end comes after this: nothing to wait for.
+        // When called from inside the engine, or on the reactor, the end comes later: nothing to
+        // wait for.
         if inside() != shared.id && reactor.thread().id() != std::thread::current().id() {
-            // A reactor does not panic: requests that do are caught.
+            // A reactor does not panic: panics of requests are caught.
             let _ = reactor.join();
         }
     }
@@ -353,7 +354,7 @@ impl<E> Drop for Handle<E> {
 }
 
 impl<E: 'static> Shared<E> {
-    /// Takes the engine if it is free, runs `own` in its turn, and what else there is.
+    /// Takes the engine if it is free, and runs `own` in its turn together with pending work.
     fn attend(&self, own: &mut dyn FnMut(&Rt, &E)) {
         let _inside = Inside::enter(self.id);
         let is_over = || self.over.get().is_some();
@@ -366,8 +367,8 @@ impl<E: 'static> Shared<E> {
         }
     }
 
-    /// Serves what arrived before now, then `own`, then runs tasks. True if work is left; if there
-    /// was more before it than one hold should do, `own` has not run.
+    /// Serves what arrived before now, then `own`, then runs tasks. True if work is left. If more
+    /// came before `own` than one hold should do, `own` has not run.
     fn work(
         &self,
         engine: &mut Option<Engine<E>>,
@@ -389,8 +390,8 @@ impl<E: 'static> Shared<E> {
         rt.run_some(TASKS) || !all
     }
 
-    /// True if the reactor has to learn of a timer, of a descriptor or of the end. Asked in every
-    /// hold: a reactor that lost the race for the engine relies on the next one to tell it.
+    /// True if the reactor has to know of a timer, a descriptor or the end. Checked in every hold:
+    /// a reactor that lost the race for the engine relies on the next holder to notify it.
     fn must_ring(&self, engine: &Option<Engine<E>>) -> bool {
         let Some(Engine { rt, .. }) = engine else { return true };
         rt.driver().is_some_and(|driver| {
@@ -404,7 +405,7 @@ impl<E: 'static> Shared<E> {
         engine: &mut Option<Engine<E>>,
         work: impl FnOnce(&mut Option<Engine<E>>) -> R,
     ) -> Option<R> {
-        // The state a panic may have left half changed is dropped, not used again.
+        // A panic may have left the state half changed: it is dropped, not used again.
         match catch_unwind(AssertUnwindSafe(|| work(engine))) {
             Ok(result) => Some(result),
             Err(panic) => {
@@ -416,10 +417,10 @@ impl<E: 'static> Shared<E> {
 
     /// Drops the engine, inside its ownership.
     fn take_down(&self, engine: &mut Option<Engine<E>>, why: Stopped) {
-        // First, so that a caller told by a dropped reply finds the reason.
+        // This comes first, so that a caller notified by a dropped reply finds the reason.
         let _ = self.over.set(why);
         if let Some(Engine { rt, state }) = engine.take() {
-            // A drop that panics must not take the holder with it; what it owned is leaked.
+            // A panic in drop must not end the holder; what the engine owned is leaked then.
             let _ = catch_unwind(AssertUnwindSafe(move || {
                 rt.clear();
                 drop(state);
@@ -434,7 +435,7 @@ impl<E: 'static> Shared<E> {
         leave_request(self.id, &self.hub, request);
     }
 
-    /// Waits in `wait` for an answer. A virtual clock moves only while somebody does.
+    /// Calls `wait` for an answer. A virtual clock moves only during such calls.
     fn with_clock_moving<T>(&self, wait: impl FnOnce() -> T) -> T {
         if self.clock == Clock::Real {
             return wait();
@@ -447,7 +448,7 @@ impl<E: 'static> Shared<E> {
         value
     }
 
-    /// A reactor's hold: work, then the announcement of its sleep if there is no more.
+    /// A hold of the reactor: work, then the announcement of its sleep if there is no more.
     fn react_once(&self, watched: &mut Vec<Interest>) -> Option<(Rest, u64)> {
         let _inside = Inside::enter(self.id);
         self.hub.hold(|engine, arrivals| {

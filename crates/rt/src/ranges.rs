@@ -1,11 +1,11 @@
-//! Ranges that tasks of one executor hold: those that overlap go one after the other.
+//! Locks on ranges for tasks of one executor: overlapping ranges are held one after the other.
 //!
 //! Invariants:
-//! - Overlapping ranges are held in the order in which they were asked for; others do not wait.
-//! - Asking and giving up costs what the *neighbours* are, not what all who wait are: each who
-//!   waits is behind the last that came before it in each part of its range, and is woken once,
-//!   when the last of them has gone.
-//! - A wait that is dropped lets nobody pass who came behind it and has to wait for others.
+//! - Overlapping ranges are held in the order of the requests; others do not wait.
+//! - A request and a release cost time in proportion to the neighbouring ranges, not to all waiting
+//!   ones: each waits for the last holder before it in each part of its range, and is woken once,
+//!   when the last of these has gone.
+//! - Dropping a wait does not let later requests pass earlier ones that overlap them.
 
 use slab::Slab;
 use smallvec::SmallVec;
@@ -17,23 +17,23 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Parts of ranges of which nobody is left that are kept before all are looked through.
+/// Stale parts that are kept before all parts are searched.
 const STALE: usize = 64;
 
-/// One who holds a range or waits for it.
-struct WriteObserver {
+/// A range that is held or waited for.
+struct Holder {
     ticket: u64,
     range: Range<u64>,
-    /// Those it waits for that are still there.
+    /// How many ranges it waits for.
     ahead: u32,
-    /// Those that wait for it.
+    /// The ranges that wait for it.
     behind: SmallVec<[usize; 2]>,
     waker: Option<Waker>,
-    /// It has given up, but those behind it must wait for those ahead.
+    /// It was dropped, but ranges behind it must still wait for those ahead.
     given_up: bool,
 }
 
-/// A part of a range: its end, and who came last there.
+/// A part of a range: its end, and the last range that covers it.
 struct Last {
     end: u64,
     key: usize,
@@ -43,8 +43,8 @@ struct Last {
 #[derive(Default)]
 struct Table {
     next: u64,
-    parties: Slab<WriteObserver>,
-    /// By start; they do not overlap. Some are of parties that have gone.
+    parties: Slab<Holder>,
+    /// By start; parts do not overlap. Some belong to ranges that have gone.
     last: BTreeMap<u64, Last>,
 }
 
@@ -53,7 +53,7 @@ impl Table {
         let ticket = self.next;
         self.next += 1;
         let range = range.clone();
-        let party = WriteObserver {
+        let party = Holder {
             ticket,
             range: range.clone(),
             ahead: 0,
@@ -65,7 +65,7 @@ impl Table {
         if range.is_empty() {
             return key;
         }
-        // A part that begins before the range keeps what is before it.
+        // A part that begins before the range keeps its front.
         if let Some((_, part)) = self.last.range_mut(..range.start).next_back()
             && part.end > range.start
         {
@@ -89,7 +89,7 @@ impl Table {
         key
     }
 
-    /// One goes, and with it those that gave up and waited for it alone. Returns whom to wake.
+    /// Removes a range, and dropped ones that waited for it alone. Returns the wakers.
     fn leave(&mut self, key: usize) -> SmallVec<[Waker; 2]> {
         let mut wake = SmallVec::new();
         let mut going: SmallVec<[usize; 2]> = SmallVec::from_slice(&[key]);
@@ -111,7 +111,7 @@ impl Table {
                 }
             }
         }
-        // Each look costs less than what was added since the last.
+        // Each search costs less than the insertions since the last one.
         if self.parties.is_empty() {
             self.last.clear();
         } else if self.last.len() > 3 * self.parties.len() + STALE {
@@ -125,11 +125,11 @@ impl Table {
     }
 }
 
-/// Ranges that are held. Cloning shares them.
+/// Range locks. Cloning shares them.
 #[derive(Clone, Default)]
 pub struct Ranges(Rc<RefCell<Table>>);
 
-/// A range that is held; dropping it gives it free.
+/// A range that is held until this is dropped.
 #[must_use = "the range is held only as long as this lives"]
 pub struct Held {
     ranges: Ranges,
@@ -137,19 +137,19 @@ pub struct Held {
 }
 
 impl Ranges {
-    /// Waits until no earlier caller holds any of `range`, then holds it. The place
-    /// among those that wait is taken now, not at the first poll.
+    /// Waits until no earlier request holds any part of `range`, then holds it. The place in the
+    /// queue is taken now, not at the first poll.
     pub fn hold(&self, range: Range<u64>) -> Hold {
         let key = self.0.borrow_mut().enter(&range);
         Hold { ranges: self.clone(), key: Some(key) }
     }
 
-    /// How many hold a range or wait for one.
+    /// How many ranges are held or waited for.
     pub fn len(&self) -> usize {
         self.0.borrow().parties.len()
     }
 
-    /// True if nobody holds a range.
+    /// True if no range is held or waited for.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -232,7 +232,7 @@ mod tests {
         assert!(ranges.is_empty() && ranges.0.borrow().last.is_empty());
     }
 
-    /// Many who wait for one block: each is woken once, not whenever one of them has gone.
+    /// Many ranges wait for one block: each is woken once, not whenever one of them ends.
     #[test]
     fn who_waits_is_woken_once() {
         const TASKS: u64 = 5000;
@@ -241,7 +241,7 @@ mod tests {
         for task in 0..TASKS {
             let (ranges, polls, rt2) = (ranges.clone(), polls.clone(), rt.clone());
             rt.spawn_detached(async move {
-                // A few more blocks, so that there are parts of many.
+                // A few more blocks, so that parts have several owners.
                 let mut hold = std::pin::pin!(ranges.hold(task % 3..5));
                 let held = std::future::poll_fn(|context| {
                     polls.set(polls.get() + 1);
@@ -262,7 +262,7 @@ mod tests {
         let ranges = Ranges::default();
         rt.block_on(async move {
             for round in 0..10_000u64 {
-                // A large one is cut to pieces by small ones that go after it.
+                // Small ranges behind a large one split it into many parts.
                 let large = ranges.hold(0..1 << 40).await;
                 let small = ranges.hold(round * 7 % 1000 * 10..round * 7 % 1000 * 10 + 3);
                 drop(large);
@@ -272,8 +272,8 @@ mod tests {
         });
     }
 
-    /// Against a model: nobody holds what another does, and of two that overlap the first to come
-    /// is the first to go.
+    /// Compared with a model: no two holders overlap, and of two overlapping requests the first is
+    /// served first.
     #[test]
     fn whoever_overlaps_goes_in_order() {
         for seed in 0..200 {

@@ -17,8 +17,8 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, UnsafeCell};
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
-/// Entries of a ring. More than a caller that waits for its answers can ever have in flight, and
-/// enough for a session thread that submits without waiting.
+/// Entries of a ring: more than a caller that waits for its answers can have in flight, and enough
+/// for a session thread that submits without waiting.
 #[cfg(not(loom))]
 const SLOTS: usize = 64;
 /// Small enough that the checker reaches a full ring.
@@ -33,12 +33,12 @@ struct Ring<T> {
     head: Line<AtomicUsize>,
     tail: Line<AtomicUsize>,
     slots: Box<[UnsafeCell<Option<T>>]>,
-    /// Entries in `spill`; written under its lock.
+    /// Number of entries in `spill`; written under its lock.
     spilled: AtomicUsize,
     spill: Mutex<VecDeque<T>>,
-    /// The producer is gone.
+    /// The producer was dropped.
     closed: AtomicBool,
-    /// The consumer is gone.
+    /// The consumer was dropped.
     orphaned: AtomicBool,
 }
 
@@ -74,7 +74,7 @@ impl<T> Producer<T> {
         let ring = &*self.0;
         let tail = ring.tail.0.load(Ordering::Relaxed);
         // Acquire: the consumer has finished with the slots before `head`. A stale `spilled` can
-        // only be too large, as this thread alone makes it grow: then the entry spills, too.
+        // only be too large, since only this thread increases it: then the entry spills, too.
         let head = ring.head.0.load(Ordering::Acquire);
         if tail.wrapping_sub(head) == SLOTS || ring.spilled.load(Ordering::Acquire) > 0 {
             let mut spill = ring.spill.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,8 +129,8 @@ impl<T> Consumer<T> {
             return None;
         }
         let mut spill = ring.spill.lock().unwrap_or_else(PoisonError::into_inner);
-        // What was in the ring before the first spill is older; it may have become visible only
-        // with the lock.
+        // Entries in the ring are older than the first spilled one; they may have become visible
+        // only with the lock.
         if ring.head.0.load(Ordering::Relaxed) != ring.tail.0.load(Ordering::Acquire) {
             drop(spill);
             return self.pop_if(wanted);
@@ -143,7 +143,7 @@ impl<T> Consumer<T> {
         entry
     }
 
-    /// True if the producer is gone and has left nothing: the ring can be dropped.
+    /// True if the producer is gone and the ring is empty: it can be dropped.
     pub(crate) fn is_over(&self) -> bool {
         let ring = &*self.0;
         // In this order: a closed ring gets no more entries.

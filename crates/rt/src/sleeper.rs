@@ -1,22 +1,22 @@
-//! Who may sleep: the agreement between a reactor and the holders of its engine.
+//! When to sleep: the protocol between a reactor and the holders of its engine.
 //!
 //! Invariants:
-//! - Who sleeps publishes until when *before* its last look at the work; who brings work publishes
-//!   the work *before* it looks at the sleeper. Each puts a sequentially consistent fence in
-//!   between, so at least one of the two sees the other.
-//! - A reactor announces its sleep while it holds the engine. Every later holder therefore knows
-//!   it, and rings if it leaves a timer that comes earlier.
+//! - A thread that is about to sleep publishes the end of its sleep *before* its last check for
+//!   work; a thread with work publishes the work *before* it checks the sleeper. Each puts a
+//!   sequentially consistent fence in between, so at least one of the two sees the other.
+//! - A reactor announces its sleep while it holds the engine. Every later holder therefore knows of
+//!   it, and rings if it leaves an earlier timer.
 //! - A reactor that finds the engine taken announces a sleep without end and signals: the holder
-//!   goes round once more, sees the announcement, and rings if it leaves any timer.
-//! - Who leaves ready work behind rings without asking.
+//!   does another round, sees the announcement, and rings if it leaves any timer.
+//! - A holder that leaves ready work rings unconditionally.
 
 use crate::exec::Nanos;
 use crate::hub::{Arrivals, Hub, Served};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Until when a thread sleeps.
+/// The time until which a thread sleeps.
 pub(crate) struct Sleeper {
-    /// In nanoseconds of the executor's clock: [`AWAKE`], or `u64::MAX` for no limit.
+    /// In nanoseconds of the executor's clock; [`AWAKE`], or `u64::MAX` for no limit.
     asleep_until: AtomicU64,
 }
 
@@ -28,41 +28,41 @@ impl Sleeper {
         Sleeper { asleep_until: AtomicU64::new(AWAKE) }
     }
 
-    /// True for one of those who ask while somebody sleeps: that one wakes the sleeper.
+    /// True for exactly one of the threads that ask during a sleep: that one wakes the sleeper.
     #[must_use]
     pub(crate) fn must_be_woken(&self) -> bool {
         self.asleep_until.load(Ordering::Acquire) != AWAKE
             && self.asleep_until.swap(AWAKE, Ordering::AcqRel) != AWAKE
     }
 
-    /// True if somebody sleeps, and would sleep past `next`.
+    /// True if the thread sleeps beyond `next`.
     pub(crate) fn sleeps_past(&self, next: Option<Nanos>) -> bool {
         next.is_some_and(|at| at.0 < self.asleep_until.load(Ordering::Acquire))
     }
 
-    /// Announces a sleep until `at`. A last look at the work must follow.
+    /// Announces a sleep until `at`. The caller must check for work once more afterwards.
     pub(crate) fn announce(&self, at: Option<Nanos>) {
         self.asleep_until.store(at.map_or(u64::MAX, |at| at.0.max(1)), Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the announcement back, or ends the sleep.
+    /// Withdraws the announcement, or ends the sleep.
     pub(crate) fn awake(&self) {
         self.asleep_until.store(AWAKE, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 }
 
-/// What a hold has come to.
+/// The result of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     /// Requests or ready tasks are left.
     pub(crate) more: bool,
-    /// The sleeper has to learn of something: a timer, a descriptor, the end.
+    /// The sleeper has to know of something: a timer, a descriptor, the end.
     pub(crate) ring: bool,
 }
 
-/// A caller's holds, at most `rounds`. True if the sleeper must be rung.
+/// The holds of a caller, at most `rounds`. True if the sleeper must be rung.
 pub(crate) fn attend<S, R: Send>(
     hub: &Hub<S, R>,
     rounds: usize,
@@ -89,16 +89,16 @@ pub(crate) fn attend<S, R: Send>(
 /// What a reactor does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Looks again.
+    /// Check again.
     Working,
     /// Sleeps this many nanoseconds, or without limit.
     Sleep(Option<u64>),
-    /// The engine is no more.
+    /// The engine has ended.
     Over,
 }
 
-/// A reactor's look at the engine. `hold` holds the engine once and, before it releases the engine,
-/// has announced the sleep that it returns; `None` if it is taken. `outside` is the work that is
+/// A reactor's check of the engine. `hold` holds the engine once and, before it releases it, has
+/// announced the sleep that it returns; `None` if the engine is taken. `outside` is work that is
 /// not signalled.
 pub(crate) fn look<S, R: Send>(
     hub: &Hub<S, R>,

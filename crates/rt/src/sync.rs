@@ -1,4 +1,4 @@
-//! The primitives that the port is made of: those of `std`, or `loom`'s under `--cfg loom`, which
+//! Synchronisation primitives of the port: those of `std`, or `loom`'s under `--cfg loom`, which
 //! runs the tests in `loom_tests.rs` through every interleaving.
 
 #[cfg(loom)]

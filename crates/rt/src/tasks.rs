@@ -1,4 +1,4 @@
-//! The task table, wakers, and the inbox that wakes from any thread go to.
+//! The task table, wakers, and the inbox for wakes from any thread.
 //!
 //! Invariants:
 //! - A waker's `queued` flag is set from the wake until just before the poll: a woken task is
@@ -16,13 +16,13 @@ use std::task::{Wake, Waker};
 
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What wakers on any thread write to. A lock, since it is free almost always: taking a free one
-/// costs less than a queue that does without, and all that is there is taken at once.
+/// Where wakers on any thread write. It has a lock because that is almost always free: taking a
+/// free lock costs less than a lock-free queue, and all wakes are taken at once.
 pub(crate) struct Inbox {
     woken: Mutex<Vec<usize>>,
-    /// There is something: changed under the lock.
+    /// There are wakes: changed under the lock.
     any: AtomicBool,
-    /// Called after each wake, so that the owner of the engine looks.
+    /// Called after each wake, so that the owner of the engine checks the inbox.
     bell: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -40,14 +40,15 @@ impl Inbox {
             let mut woken = self.lock();
             woken.push(key);
             if woken.len() == 1 {
-                // Ordered with the sleeper's announcement: he sees it, or the bell sees him.
+                // Ordered with the sleeper's announcement: the sleeper sees this, or the bell sees
+                // the sleeper.
                 self.any.store(true, Ordering::SeqCst);
             }
         }
         (self.bell)();
     }
 
-    /// Takes all that is there, in the order it came; `into` is empty.
+    /// Takes all wakes in the order of arrival; `into` is empty.
     pub(crate) fn take(&self, into: &mut Vec<usize>) {
         let mut woken = self.lock();
         std::mem::swap(&mut *woken, into);
@@ -55,7 +56,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
-        // Only an allocation that fails can panic under it, and that leaves the list whole.
+        // Only a failed allocation can panic under the lock, and that leaves the list consistent.
         self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -86,12 +87,12 @@ pub(crate) struct Running {
 }
 
 struct Slot {
-    /// Counts the tasks that have lived here; tells a slot that was reused during a poll.
+    /// Counts the tasks in this slot, to detect its reuse during a poll.
     generation: u64,
     alive: bool,
     task: Option<Task>,
     shared: Arc<TaskWaker>,
-    /// Kept as a `Waker` so that a poll costs no count. `None` while the task is polled.
+    /// Kept as a `Waker` so that a poll changes no count. `None` while the task is polled.
     waker: Option<Waker>,
 }
 
@@ -110,7 +111,7 @@ impl Tasks {
         self.slots.len() - self.free.len()
     }
 
-    /// A slot for a task that is about to be polled, and counts as queued until then.
+    /// A slot for a task that is about to be polled; it counts as queued until then.
     pub(crate) fn reserve(&mut self) -> usize {
         let Some(key) = self.free.pop() else {
             let key = self.slots.len();
@@ -120,7 +121,7 @@ impl Tasks {
             return key;
         };
         if self.slots[key].waker.is_none() {
-            // The table was cleared while the last task was being polled, waker and all.
+            // The table was cleared while the last task was polled, together with the waker.
             self.slots[key].waker = Some(Waker::from(self.slots[key].shared.clone()));
         }
         let slot = &mut self.slots[key];
@@ -145,7 +146,7 @@ impl Tasks {
     pub(crate) fn enter(&mut self, key: usize) -> Option<Running> {
         let slot = self.slots.get_mut(key).filter(|slot| slot.alive)?;
         let waker = slot.waker.take()?;
-        // Before the poll, so that a wake during it is not swallowed.
+        // This comes before the poll, so that a wake during it is not lost.
         slot.shared.queued.store(false, Ordering::Release);
         Some(Running { key, generation: slot.generation, waker })
     }
@@ -155,8 +156,8 @@ impl Tasks {
         self.slots[running.key].task.take()
     }
 
-    /// The poll has ended: the task goes back, or its slot becomes free. A task comes back out if
-    /// the table was cleared meanwhile: the caller drops it outside the borrow.
+    /// Ends a poll: the task goes back, or its slot becomes free. Returns the task if the table was
+    /// cleared meanwhile: the caller drops it outside the borrow.
     #[must_use]
     pub(crate) fn leave(&mut self, running: Running, task: Option<Task>) -> Option<Task> {
         let Running { key, generation, waker } = running;

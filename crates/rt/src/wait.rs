@@ -1,11 +1,11 @@
-//! Waiting for the first of two things, one of them often a time.
+//! Waiting for the first of two events, one of which is often a timeout.
 
 use crate::Rt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Waits for the first of two: `Ok` of the one, `Err` of the other. The other is dropped.
+/// Waits for the first of two: `Ok` for the first, `Err` for the second. The other is dropped.
 pub async fn either<A: Future, B: Future>(a: A, b: B) -> Result<A::Output, B::Output> {
     let (mut a, mut b) = (pin!(a), pin!(b));
     poll_fn(|context| match a.as_mut().poll(context) {
@@ -15,7 +15,7 @@ pub async fn either<A: Future, B: Future>(a: A, b: B) -> Result<A::Output, B::Ou
     .await
 }
 
-/// `future`'s value, if it is there within `nanoseconds`.
+/// The value of `future`, if it completes within `nanoseconds`.
 pub async fn within<F: Future>(rt: &Rt, nanoseconds: u64, future: F) -> Option<F::Output> {
     either(future, rt.sleep(nanoseconds)).await.ok()
 }

@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// A device in miniature: answers what was handed in, in an order of its own.
+/// A small device that answers commands in an order of its own.
 struct Device {
     rng: RefCell<Rng>,
     table: CompletionTable<u64>,
@@ -68,7 +68,7 @@ async fn wander(world: Rc<World>, id: u64, mut rng: Rng, depth: u32) {
                 world.rt.spawn_detached(child);
             }
             _ => {
-                // A wait with a limit: one of the two is dropped unfinished.
+                // A wait with a timeout: one of the two is dropped.
                 let mut wait = pin!(world.gate.wait());
                 let mut limit = pin!(world.rt.sleep(700));
                 let which = std::future::poll_fn(|context| {
@@ -121,7 +121,7 @@ fn one_seed_twice_gives_one_hash_and_other_seeds_others() {
     assert_eq!(hashes.len(), 20, "different seeds, different runs");
 }
 
-/// The program is the same in every run, only the order of ready tasks is drawn.
+/// The program is the same in every run; only the order of ready tasks is drawn.
 #[test]
 fn a_shuffled_order_differs_by_seed_and_repeats_by_seed() {
     let mut hashes = Vec::new();
@@ -136,8 +136,8 @@ fn a_shuffled_order_differs_by_seed_and_repeats_by_seed() {
     assert_eq!(hashes.len(), 21);
 }
 
-/// The order itself, without timers or devices: with `shuffle` every order of three tasks comes
-/// up, without it only the order of arrival.
+/// Only the order, without timers or devices: with `shuffle` every order of three tasks occurs,
+/// without it only the order of arrival.
 #[test]
 fn shuffle_reaches_every_order_of_ready_tasks() {
     let order = |config: Config| {
@@ -157,8 +157,8 @@ fn shuffle_reaches_every_order_of_ready_tasks() {
     assert!((0..100).all(|seed| order(Config::simulated(seed)) == [0, 1, 2]));
 }
 
-/// Mechanism: tasks that keep each other ready must not keep a source from being polled, or the
-/// device they wait for never answers.
+/// Mechanism: tasks that keep each other ready must not starve a source, or the device they wait
+/// for never answers.
 #[test]
 fn a_yielding_task_does_not_starve_a_source() {
     let rt = Rt::new(Config::simulated(1));
@@ -196,7 +196,7 @@ fn yielding_lets_every_other_ready_task_run_first() {
     assert_eq!(*log.borrow(), expected);
 }
 
-/// A dropped sleep must not hold up or move the clock, nor stay in memory.
+/// A dropped sleep must not delay or move the clock, nor stay in memory.
 #[test]
 fn a_dropped_sleep_takes_its_timer_back() {
     let rt = Rt::new(Config::simulated(1));
@@ -210,8 +210,8 @@ fn a_dropped_sleep_takes_its_timer_back() {
     assert_eq!(rt.now(), Nanos(0));
 }
 
-/// A power cut from inside a task: the task that cuts runs to its next await and is dropped, a new
-/// task that takes its slot is not touched.
+/// A power cut from inside a task: that task runs to its next await and is dropped; a new task in
+/// its slot is not affected.
 #[test]
 fn clear_from_inside_a_task_drops_everything_else_and_then_itself() {
     let rt = Rt::new(Config::simulated(1));
@@ -242,8 +242,8 @@ fn clear_from_inside_a_task_drops_everything_else_and_then_itself() {
 }
 
 proptest! {
-    /// Timers fire at their time, in the order of their times, those of one instant in the order
-    /// they were set; the clock never goes back; what is taken back does not fire.
+    /// Timers fire at their times in order, those of one instant in the order they were set; the
+    /// clock never goes back; cancelled timers do not fire.
     #[test]
     fn timers_fire_in_order(
         timers in prop::collection::vec((0u64..50, 0u64..50, any::<bool>()), 1..60),
@@ -276,7 +276,7 @@ proptest! {
         rt.run_until(Nanos(u64::MAX));
         let log = log.take();
         prop_assert!(log.is_sorted_by_key(|(at, _, _)| *at));
-        // First sleeps were set in the order of the tasks: equal instants keep it.
+        // The first sleeps were set in the order of the tasks: equal instants keep it.
         let firsts: Vec<_> = log.iter().filter(|(_, nth, _)| *nth == 0).collect();
         prop_assert!(firsts.is_sorted_by_key(|(at, _, id)| (*at, *id)));
         let mut sorted = log.clone();
@@ -286,8 +286,8 @@ proptest! {
         prop_assert_eq!(rt.next_timer(), None);
     }
 
-    /// A semaphore never gives out more than it has, serves in order and ends with all of it back,
-    /// whatever is cancelled on the way.
+    /// A semaphore never grants more than it has, serves in order, and ends with all permits back,
+    /// whatever is cancelled.
     #[test]
     fn semaphores_are_fair_and_lose_nothing(
         wants in prop::collection::vec((1u64..5, 0u64..20, 0u64..20, any::<bool>()), 1..40),
@@ -320,7 +320,7 @@ proptest! {
         rt.run_until(Nanos(1_000_000));
         prop_assert_eq!((permits.available(), permits.waiting()), (ALL, 0));
         prop_assert_eq!(rt.task_count(), 0);
-        // Who asked at an earlier instant was not served at a later one.
+        // A request from an earlier instant was not served after a later one.
         let mut served = served.take();
         served.sort_by_key(|((asked, _), at)| (*asked, *at));
         prop_assert!(served.is_sorted_by_key(|(_, at)| *at));

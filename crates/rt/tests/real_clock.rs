@@ -25,8 +25,8 @@ fn sleeps_take_at_least_their_time() {
     assert!(rt.wall().0 > 1_577_836_800, "the time of day is after the year 2020");
 }
 
-/// It is asked for once for many tasks, but a wait and what comes from outside read the clock
-/// again.
+/// The coarse clock is read once for many tasks, but after a wait or an event from outside it is
+/// read again.
 #[test]
 fn now_coarse_is_not_long_ago() {
     let rt = Rt::new(Config::real());
@@ -45,7 +45,7 @@ fn now_coarse_is_not_long_ago() {
 }
 
 /// The waiting executor has no timer and no descriptor: only the other thread can end the wait,
-/// before, while or after it goes to sleep.
+/// before, during or after it goes to sleep.
 #[test]
 fn a_wake_from_another_thread_ends_the_wait() {
     let rt = Rt::new(Config::real());
@@ -115,7 +115,7 @@ fn a_timer_ends_the_wait_for_a_silent_descriptor() {
     assert_eq!(first, "limit");
 }
 
-/// A closed writer is readiness, too: the reader must come to see the end.
+/// A closed writer counts as readable: the reader must run to see the end.
 #[test]
 fn a_hang_up_counts_as_readable() {
     let rt = Rt::new(Config::real());
@@ -124,7 +124,7 @@ fn a_hang_up_counts_as_readable() {
     rt.block_on(rt.readable(Arc::new(reader.into())));
 }
 
-/// Somebody who never runs out of work does not keep others from being heard.
+/// A task that never runs out of work does not starve others.
 #[test]
 fn a_descriptor_is_looked_at_while_tasks_are_always_ready() {
     let rt = Rt::new(Config::real());
@@ -147,7 +147,7 @@ fn a_descriptor_is_looked_at_while_tasks_are_always_ready() {
     });
 }
 
-/// Nor from getting the result of what they run.
+/// Nor does it delay results.
 #[test]
 fn a_result_is_returned_while_tasks_are_always_ready() {
     let rt = Rt::new(Config::real());
@@ -155,7 +155,7 @@ fn a_result_is_returned_while_tasks_are_always_ready() {
     let count = turns.clone();
     rt.spawn_detached(async move {
         loop {
-            // Without the mend nothing would end this test.
+            // Without the fix nothing would end this test.
             assert!(count.get() < 20_000_000, "nobody else came to run");
             count.set(count.get() + 1);
             busy.yield_now().await;
