@@ -1,8 +1,8 @@
-//! Random and damaged byte streams at a server, for as long as one likes:
-//! `cargo run --release -p furrow-nbd --example fuzz -- [--seconds N] [--from SEED] [--corpus]`.
+//! Sends random and damaged byte streams to a server, without a time limit if none is given: `cargo
+//! run --release -p furrow-nbd --example fuzz -- [--seconds N] [--from SEED] [--corpus]`.
 //!
-//! A seed that fails is the last one named; `--from SEED --seconds 0` runs it alone. With
-//! `--corpus` it rewrites the streams that are kept in `tests/corpus`.
+//! The last seed printed is the one that fails; `--from SEED --seconds 0` runs it alone. `--corpus`
+//! rewrites the streams in `tests/corpus`.
 
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a program")]
@@ -39,7 +39,7 @@ fn main() {
     loop {
         let target = Target::new(seed);
         for _ in 0..ROUND {
-            // Named if it does not come back.
+            // Prints the seed if the case panics.
             let named = Named(seed);
             fuzzer::run(&target, seed, &corpus, &mut sums);
             std::mem::forget(named);
@@ -54,7 +54,7 @@ fn main() {
     }
 }
 
-/// Says which seed it was when a case panics.
+/// Prints its seed when a case panics.
 struct Named(u64);
 
 impl Drop for Named {
@@ -63,7 +63,7 @@ impl Drop for Named {
     }
 }
 
-/// Streams that go everywhere: sessions of one seed each, kept as they are now.
+/// Streams with wide coverage: sessions of one seed each, kept as they are now.
 fn write_corpus() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
     std::fs::create_dir_all(&folder).expect("the folder can be made");

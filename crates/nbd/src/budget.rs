@@ -1,13 +1,13 @@
-//! Memory for what is in flight: bounded for each connection and for all of them.
+//! Memory for requests in flight: limited for each connection and for all together.
 //!
-//! Each connection has a reserve that is its own, and may go beyond it, up to its limit, from what
-//! all share. A charge is taken before a request's payload is read from the socket and given back
-//! when its reply has left, so a client that sends faster than it reads fills its own budget and
-//! is then not read from.
+//! Each connection has a reserve of its own, and may use shared memory beyond it, up to its limit.
+//! A charge is taken before a request's payload is read from the socket and returned when its reply
+//! has been sent. So a client that sends faster than it reads fills its own budget, and then
+//! nothing more is read from it.
 //!
 //! Invariants:
 //! - A request that fits the reserve never waits for another connection.
-//! - What is charged never exceeds reserve × connections + the shared part.
+//! - Charges never exceed reserve × connections + the shared part.
 
 use furrow_rt::{Notify, Permit, Semaphore, either};
 use std::cell::Cell;
@@ -18,7 +18,7 @@ pub(crate) struct Budget {
     reserve: u64,
     limit: u64,
     shared: Semaphore,
-    /// Bytes charged in all, and to the reserve.
+    /// Bytes charged in total, and to the reserve.
     used: Cell<u64>,
     own: Cell<u64>,
     released: Notify,
@@ -33,7 +33,7 @@ pub(crate) struct Charge {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes, `reserve` of them its own and the rest out of `shared`.
+    /// A budget of `limit` bytes, of which `reserve` are its own and the rest comes from `shared`.
     pub(crate) fn new(reserve: u64, limit: u64, shared: Semaphore) -> Budget {
         let released = Notify::new();
         Budget { reserve, limit, shared, used: Cell::new(0), own: Cell::new(0), released }
@@ -45,7 +45,7 @@ impl Budget {
     }
 
     fn fits(&self, bytes: u64) -> bool {
-        // One request always fits, however large, when it is alone.
+        // A single request always fits, however large.
         self.used.get() == 0 || self.used.get() + bytes <= self.limit
     }
 
@@ -60,7 +60,7 @@ impl Budget {
         Charge { budget: self.clone(), bytes, own, _shared: shared }
     }
 
-    /// Takes `bytes` if nobody need wait for that.
+    /// Takes `bytes` if they are free now and nobody waits.
     pub(crate) fn try_take(self: &Rc<Self>, bytes: u64) -> Option<Charge> {
         if !self.fits(bytes) {
             return None;
@@ -74,7 +74,7 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes` as soon as they are there. One task at a time may wait.
+    /// Takes `bytes` as soon as they are free. One task at a time may wait.
     pub(crate) async fn take(self: &Rc<Self>, bytes: u64) -> Charge {
         loop {
             if let Some(charge) = self.try_take(bytes) {
@@ -85,7 +85,7 @@ impl Budget {
                 released.await;
                 continue;
             }
-            // Own bytes that come back make the share needed smaller: look again then.
+            // If own bytes return, less of the shared part is needed: compute it again.
             let shared = self.shared.acquire(self.beyond_reserve(bytes));
             if let Ok(shared) = either(shared, released).await {
                 return self.charge(bytes, Some(shared));

@@ -1,12 +1,12 @@
-//! One client's connection: its socket, what was read and not yet understood, what waits to leave.
+//! One client's connection: its socket, input that is not parsed yet, output that waits.
 //!
-//! Two tasks serve it. The reading one takes requests from the socket, many with one call; the
-//! sending one writes replies, many with one call. Between them stand the requests under way, each
+//! Two tasks serve it. The reading task takes requests from the socket, many per system call; the
+//! sending task writes replies, many per system call. Between them are the requests in flight, each
 //! charged to the connection's budget.
 //!
 //! Invariants:
-//! - Nothing is read for which there is no memory: a charge comes first.
-//! - A client that stands still in the middle of a message, or takes no replies, is cut after
+//! - Nothing is read without memory for it: the charge comes first.
+//! - A client that stalls within a message, or takes no replies, is disconnected after
 //!   [`Limits::stall`]; between messages it may be silent for [`Limits::idle`].
 
 use crate::budget::Budget;
@@ -22,27 +22,27 @@ use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
 use std::rc::Rc;
 
-/// Bytes read ahead of what is understood.
+/// Bytes read ahead of the parser.
 const STAGE: usize = 64 << 10;
 /// Pages that one call reads at most.
 const PAGES_AT_ONCE: usize = 256;
-/// Bytes a client must take or send in each [`Limits::stall`] while it is in the middle of
-/// something, so that dribbling is no way to hold on to memory.
+/// Bytes that a client must send or take in each [`Limits::stall`] within a message, so that a slow
+/// trickle cannot hold memory.
 const PROGRESS: u64 = 64 << 10;
 
-/// Of a connection's requests that have to wait for each other where they overlap (writes of parts
-/// of blocks), or that take long (trims and zeroes, by their length), as many are under way at
-/// once: the next client on another connection waits for no more than these.
+/// Limit for a connection's requests that wait for each other where they overlap (writes of parts
+/// of blocks) or take long (trims and zeroes, by their length). A client on another connection
+/// waits for no more than these.
 const TURNS: u64 = 64;
 
-/// Why a connection's reading ends.
+/// Why reading from a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The client went away between two messages, or was told to.
+    /// The client left between two messages, or was told to.
     Orderly,
-    /// It broke the protocol, stood still or vanished in the middle of a message.
+    /// The client broke the protocol, stalled, or left within a message.
     Broken,
-    /// Nothing came for as long as a client may be silent.
+    /// The client was silent for too long.
     Idle,
 }
 
@@ -61,13 +61,14 @@ pub(crate) struct Link {
     pub(crate) export: RefCell<Option<String>>,
     limits: Rc<Limits>,
     in_flight: Cell<u64>,
-    /// The reading task is handling what it has read and will flush: nobody need wake the sender.
+    /// The reading task is handling a batch and will flush after it, so the sender need not be
+    /// woken.
     batching: Cell<bool>,
     draining: Cell<bool>,
     ended: Cell<bool>,
     spoke: Cell<bool>,
     was_cut: Cell<bool>,
-    /// Told when draining begins, and then when there may be nothing left to do.
+    /// Notified when draining begins, and then when there may be nothing left to do.
     changed: Notify,
 }
 
@@ -103,18 +104,18 @@ impl Link {
         }
     }
 
-    /// True once the server wants to be rid of it: nothing new is begun.
+    /// True once the server wants to close the connection: no new request is begun.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.get()
     }
 
-    /// Begins nothing new, and ends when what is under way has ended.
+    /// Begins no new request, and ends when those in flight have ended.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.changed.notify_all();
     }
 
-    /// Ends it at once. What is under way in the volume goes on there.
+    /// Ends the connection at once. Requests in flight continue in the volume.
     pub(crate) fn cut(&self) {
         self.was_cut.set(true);
         self.outbox.close();
@@ -126,17 +127,17 @@ impl Link {
         !self.spoke.get()
     }
 
-    /// It has been cut, and is about to end.
+    /// It was cut, and is about to end.
     pub(crate) fn was_cut(&self) -> bool {
         self.was_cut.get()
     }
 
-    /// Waits for the turn of a request on `blocks` blocks of which only few may be under way.
+    /// Waits for the turn of a request on `blocks` blocks, of a kind with a limit in flight.
     pub(crate) async fn turn(&self, blocks: u64) -> Permit {
         self.turns.acquire(blocks.div_ceil(4096).clamp(1, TURNS / 4)).await
     }
 
-    /// The reading task begins to handle what it has read, and will flush before it waits.
+    /// The reading task begins a batch, and will flush before it waits.
     pub(crate) fn batch(&self) {
         self.batching.set(true);
     }
@@ -146,7 +147,7 @@ impl Link {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// A request has ended: its reply is sent.
+    /// A request has ended: sends its reply.
     pub(crate) fn answer(&self, reply: Reply) {
         self.outbox.push(reply);
         if !self.batching.get() {
@@ -154,7 +155,7 @@ impl Link {
         }
     }
 
-    /// The counterpart of [`Link::begin`], after the answer.
+    /// The counterpart of [`Link::begin`]; comes after the answer.
     pub(crate) fn end(&self) {
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 && self.draining.get() {
@@ -162,8 +163,8 @@ impl Link {
         }
     }
 
-    /// Sends what waits, as far as the socket takes it now; the sending task does the rest.
-    /// Before every wait of the reading task.
+    /// Sends as much as the socket takes now; the sending task does the rest. The reading task
+    /// calls it before every wait.
     pub(crate) fn flush(&self) {
         self.batching.set(false);
         if !self.outbox.is_empty() && !matches!(self.outbox.write(&self.stream), Ok(true)) {
@@ -221,10 +222,10 @@ impl Link {
         }
     }
 
-    /// Waits until what was under way has ended and its replies were sent.
+    /// Waits until all requests in flight have ended and their replies were sent.
     pub(crate) async fn finish(&self) {
         self.draining.set(true);
-        // No batch goes on: each answer leaves when it is there.
+        // There are no batches any more: each reply is sent as soon as it is ready.
         self.flush();
         while self.in_flight.get() > 0 {
             self.changed.wait().await;
@@ -254,7 +255,7 @@ pub(crate) struct Input {
     end: usize,
     /// Bytes of the stage that the next read may fill.
     ahead: usize,
-    /// The last read took all there was: the next would likely find nothing.
+    /// The last read emptied the socket: the next would probably find nothing.
     dry: bool,
     /// Messages taken since the last read.
     taken: u32,
@@ -273,12 +274,12 @@ impl Input {
         }
     }
 
-    /// What is here and not yet taken.
+    /// Bytes that are read and not taken yet.
     pub(crate) fn held(&self) -> &[u8] {
         &self.stage[self.start..self.end]
     }
 
-    /// Takes the first `count` bytes of what is here.
+    /// Takes the first `count` bytes that are read.
     pub(crate) fn take(&mut self, count: usize) -> &[u8] {
         debug_assert!(count <= self.end - self.start);
         let from = self.start;
@@ -287,7 +288,7 @@ impl Input {
         &self.stage[from..from + count]
     }
 
-    /// What follows is likely many small messages, not the payload of one.
+    /// More small messages are likely to follow, not the payload of one.
     pub(crate) fn expect_small(&mut self) {
         self.ahead = STAGE;
     }
@@ -299,8 +300,8 @@ impl Input {
         }
     }
 
-    /// Reads once into `pages` (from byte `at` of them to `until`) and what is left of the stage.
-    /// Returns the bytes that came for the pages.
+    /// Reads once, into `pages` (from byte `at` to `until`) and the rest of the stage. Returns the
+    /// bytes read into the pages.
     fn read(&mut self, pages: &mut [Page], at: usize, until: usize) -> Result<usize, Errno> {
         let mut buffers: SmallVec<[IoSliceMut<'_>; 32]> = SmallVec::new();
         for (i, page) in pages.iter_mut().enumerate() {
@@ -318,7 +319,7 @@ impl Input {
             0 => Err(Errno::PIPE),
             count => {
                 self.link.spoke.set(true);
-                // Under TLS there may be more that was read, but not given out.
+                // Under TLS there may be decrypted bytes that were not delivered yet.
                 self.dry = count < room && !self.link.stream.is_tls();
                 let landed = count.min(until - at);
                 self.end += count - landed;
@@ -327,14 +328,14 @@ impl Input {
         }
     }
 
-    /// Waits, between two messages, until there is more. An error ends the connection.
+    /// Waits for input between two messages. An error ends the connection.
     pub(crate) async fn more(&mut self) -> Result<(), End> {
         self.compact();
         let middle = self.end > 0;
         self.link.flush();
-        // A client that always sends more must not keep others waiting.
+        // A client that never stops sending must not starve others.
         self.link.rt.yield_now().await;
-        // Who sends one request at a time has not sent the next yet.
+        // A client that sends one request at a time has not sent the next one yet.
         let mut first_wait = self.dry && self.taken <= 1;
         loop {
             if !std::mem::take(&mut first_wait) {
@@ -356,7 +357,7 @@ impl Input {
             if middle {
                 within(&link.rt, link.limits.stall, readable).await.ok_or(End::Broken)?;
             } else {
-                // Either is reason to look again.
+                // Check again after either of them.
                 let news = either(readable, link.changed.wait());
                 match link.limits.idle {
                     0 => drop(news.await),
@@ -369,8 +370,8 @@ impl Input {
         }
     }
 
-    /// Waits until at least `count` bytes (of the stage's 64 KiB) are here. For the handshake,
-    /// whose time is limited as a whole.
+    /// Waits until at least `count` bytes (of the stage's 64 KiB) are read. For the handshake,
+    /// which has a time limit as a whole.
     pub(crate) async fn need(&mut self, count: usize) -> Result<(), End> {
         while self.end - self.start < count {
             self.compact();
@@ -384,13 +385,14 @@ impl Input {
         Ok(())
     }
 
-    /// Takes a request's payload: `length` bytes, at byte `from` of the first of the pages that
-    /// are returned. What has not come yet goes from the socket to its page.
+    /// Takes a request's payload of `length` bytes, which begins at byte `from` of the first
+    /// returned page. Bytes that have not arrived yet are read from the socket directly into the
+    /// pages.
     pub(crate) async fn payload(&mut self, from: usize, length: usize) -> Result<Pages, End> {
         let until = from + length;
         let mut pages = Pages::with_capacity(until.div_ceil(PAGE_SIZE));
         let mut at = from;
-        // Where payload is large, read it without the head of what follows it.
+        // A large payload is read without the header of the next request.
         self.ahead = if length > STAGE / 4 { crate::wire::REQUEST_HEADER } else { STAGE };
         self.unstage(&mut pages, &mut at, until);
         let mut watch = self.watch();
@@ -402,7 +404,8 @@ impl Input {
             pages.extend((whole..last).map(|_| self.link.pool.take_dirty()));
             let base = first * PAGE_SIZE;
             let stop = until.min(last * PAGE_SIZE);
-            // The stage follows the payload only where this call may read all of the payload.
+            // The stage may be filled after the payload only if this call can read all of the
+            // payload.
             let ahead = std::mem::replace(&mut self.ahead, 0);
             self.ahead = if stop == until { ahead } else { 0 };
             let landed = self.read(&mut pages[first..last], at - base, stop - base);
@@ -420,7 +423,7 @@ impl Input {
         Ok(pages)
     }
 
-    /// Moves what is here already of a payload to its pages.
+    /// Moves the part of a payload that is read already to its pages.
     fn unstage(&mut self, pages: &mut Pages, at: &mut usize, until: usize) {
         while *at < until && self.start < self.end {
             let within = *at % PAGE_SIZE;
@@ -436,7 +439,7 @@ impl Input {
         }
     }
 
-    /// Takes `length` bytes of payload that nobody wants.
+    /// Reads and drops `length` bytes of payload.
     pub(crate) async fn discard(&mut self, length: u64) -> Result<(), End> {
         let mut left = length;
         let mut watch = self.watch();
@@ -450,7 +453,7 @@ impl Input {
             }
             self.compact();
             match self.read(&mut [], 0, 0) {
-                // Much may be thrown away: others get their turn.
+                // This may be a lot of data: let others run.
                 Ok(_) => {
                     self.link.flush();
                     self.link.rt.yield_now().await;
@@ -465,7 +468,7 @@ impl Input {
         Watch { since: None, done: 0 }
     }
 
-    /// Waits for more of a message of which `done` bytes have come.
+    /// Waits for more of a message of which `done` bytes have arrived.
     async fn wait(&self, watch: &mut Watch, done: usize) -> Result<(), End> {
         let link = &self.link;
         link.flush();
@@ -481,7 +484,7 @@ impl Input {
     }
 }
 
-/// How a message that comes in pieces gets on.
+/// Watches the progress of a message that arrives in pieces.
 struct Watch {
     since: Option<furrow_rt::Nanos>,
     done: usize,

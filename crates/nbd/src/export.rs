@@ -1,4 +1,4 @@
-//! Exports: volumes by name, and what a client is told about them.
+//! Exports: volumes by name, and their properties for clients.
 
 use crate::status::{Counters, ExportStatus};
 use crate::volume::{BLOCK, Volume};
@@ -22,14 +22,14 @@ impl<V: Volume> Export<V> {
         Export { name: name.into(), description: String::new(), volume, read_only: false }
     }
 
-    /// What clients show beside the name.
+    /// A description, which clients show beside the name.
     #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Export<V> {
         self.description = description.into();
         self
     }
 
-    /// Lets nobody write through this export, whatever the volume allows.
+    /// Makes the export read-only, even if the volume is not.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Export<V> {
         self.read_only = read_only;
@@ -37,11 +37,11 @@ impl<V: Volume> Export<V> {
     }
 }
 
-/// An export that is served.
+/// An export in service.
 pub(crate) struct Served<V> {
     export: Export<V>,
-    /// Blocks that are being written: writes that overlap take turns, through whichever export of
-    /// the volume they come.
+    /// Blocks being written: overlapping writes take turns, even through different exports of the
+    /// volume.
     pub(crate) turns: Rc<Ranges>,
     pub(crate) counters: Counters,
     pub(crate) connections: Cell<u64>,
@@ -82,8 +82,8 @@ impl<V: Volume> Served<V> {
         [1, preferred.next_power_of_two() * BLOCK as u32, PAYLOAD_MAX]
     }
 
-    /// The transmission flags. Several connections are safe: all are served by one engine on one
-    /// thread, so what one was told is done is seen, and flushed, by all others.
+    /// The transmission flags. Several connections are safe: one engine on one thread serves all,
+    /// so a request completed on one is seen, and flushed, by all others.
     pub(crate) fn flags(&self, structured: bool) -> u16 {
         use transmission::{
             CACHE, DF, FAST_ZERO, FLUSH, FUA, HAS_FLAGS, MULTI_CONN, READ_ONLY, TRIM, WRITE_ZEROES,
@@ -140,7 +140,7 @@ impl<V: Volume> Exports<V> {
         Ok(Exports(served))
     }
 
-    /// The export a client means.
+    /// The export that a client names.
     pub(crate) fn find(&self, name: &[u8]) -> Option<&Rc<Served<V>>> {
         let named = self.0.iter().find(|export| export.name().as_bytes() == name);
         named.or_else(|| if name.is_empty() { self.0.first() } else { None })

@@ -1,7 +1,7 @@
 //! The handshake: fixed newstyle, options until the client has chosen an export.
 //!
-//! Nothing a client says here costs more than [`OPTION_MAX`] bytes of memory; what is longer is
-//! read and thrown away. The time for all of it is limited by the caller.
+//! No message of a client costs more than [`OPTION_MAX`] bytes of memory; longer data is read and
+//! dropped. The caller limits the time of the whole handshake.
 
 use crate::connection::{End, Input, Link};
 use crate::export::{Exports, Served};
@@ -15,28 +15,28 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::rc::Rc;
 
-/// Bytes of an option's data that are looked at.
+/// Bytes of an option's data that are parsed.
 const OPTION_MAX: usize = 32 << 10;
 
-/// What a client has chosen.
+/// The client's choices.
 pub(crate) struct Agreed<V> {
     pub(crate) export: Rc<Served<V>>,
     pub(crate) structured: bool,
-    /// BLOCK_STATUS tells allocation.
+    /// BLOCK_STATUS reports allocation.
     pub(crate) allocation: bool,
 }
 
-/// What becomes of the handshake after an option.
+/// What follows an option.
 enum Next<V> {
     /// Another option.
     Option,
     /// Transmission.
     Go(Agreed<V>),
-    /// The client wants no more.
+    /// The client leaves.
     Bye,
 }
 
-/// Why an option is not granted: the reply and what it says.
+/// The refusal of an option: the reply and its message.
 struct No(u32, &'static str);
 
 struct Handshake<'a, V> {
@@ -49,7 +49,7 @@ struct Handshake<'a, V> {
     context: Option<Vec<u8>>,
 }
 
-/// Goes through the handshake. `None`: the client has left in good order.
+/// Performs the handshake. `None`: the client has left in an orderly way.
 pub(crate) async fn shake_hands<V: Volume>(
     link: &Rc<Link>,
     input: &mut Input,
@@ -95,7 +95,7 @@ async fn say(link: &Link, bytes: &[u8]) -> Result<(), End> {
     }
 }
 
-/// Adds a reply to `option` to what is going to be said.
+/// Appends a reply to `option` to the output.
 fn add_reply(out: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
@@ -116,7 +116,7 @@ impl<V: Volume> Handshake<'_, V> {
         };
         if length as usize > OPTION_MAX {
             input.discard(u64::from(length)).await?;
-            // An export of that name there is not, and this option has no error reply.
+            // No export has that name, and this option has no error reply.
             if option == option::EXPORT_NAME {
                 return Err(End::Broken);
             }
@@ -138,7 +138,7 @@ impl<V: Volume> Handshake<'_, V> {
         match option {
             option::EXPORT_NAME => self.export_name(&data).await,
             option::ABORT => {
-                // Whether it is heard does not matter any more.
+                // It does not matter whether the reply arrives.
                 let _ = self.reply(option, option_reply::ACK, &[]).await;
                 Ok(Next::Bye)
             }
@@ -164,7 +164,7 @@ impl<V: Volume> Handshake<'_, V> {
         Ok(Next::Option)
     }
 
-    /// The old way to begin: no negotiation, and an unknown name ends it.
+    /// The old way to begin: no negotiation, and an unknown name ends the connection.
     async fn export_name(&self, name: &[u8]) -> Result<Next<V>, End> {
         let Some(export) = self.exports.find(name) else { return Err(End::Broken) };
         let mut out = export.size().to_be_bytes().to_vec();
@@ -191,7 +191,7 @@ impl<V: Volume> Handshake<'_, V> {
             let no = No(option_reply::POLICY, "this server does without TLS");
             return self.refuse(option, no).await;
         };
-        // What came before TLS in plain text may be anybody's: it must not count as said under it.
+        // Plain-text bytes before TLS may come from anybody: they must not count as sent under TLS.
         if !input.held().is_empty() {
             return Err(End::Broken);
         }
@@ -209,12 +209,12 @@ impl<V: Volume> Handshake<'_, V> {
                 Err(_) => return Err(End::Broken),
             }
         }
-        // What was agreed on in plain text is forgotten with it.
+        // What was negotiated in plain text is dropped.
         (self.structured, self.context) = (false, None);
         Ok(Next::Option)
     }
 
-    /// Options that are answered in one go.
+    /// Options that are answered at once.
     fn answer(&mut self, option: u32, data: &[u8]) -> Result<(Vec<u8>, Next<V>), No> {
         let mut out = Vec::new();
         let mut next = Next::Option;
@@ -287,7 +287,7 @@ impl<V: Volume> Handshake<'_, V> {
         if wanted.contains(&info::DESCRIPTION) && !export.description().is_empty() {
             add(info::DESCRIPTION, &[export.description().as_bytes()]);
         }
-        // Told unasked as well: those who do not know it skip it.
+        // This is sent unasked as well: clients that do not know it skip it.
         let [least, preferred, most] = export.sizes().map(u32::to_be_bytes);
         add(info::BLOCK_SIZE, &[&least, &preferred, &most]);
         Ok(self.agree(export, name))
@@ -298,7 +298,7 @@ impl<V: Volume> Handshake<'_, V> {
         let broken = || No(option_reply::INVALID, "lengths within the option do not add up");
         let sets = option == option::SET_META_CONTEXT;
         if sets {
-            // It replaces what was set before, also where it fails.
+            // It replaces the previous context, even if it fails.
             self.context = None;
         }
         if !self.structured {

@@ -5,16 +5,15 @@
 //!             └────── Outbox ────┘                    sending task: many replies for one call
 //! ```
 //!
-//! [`Server::bind`] listens; what it serves are [`Export`]s of something that is a [`Volume`]:
-//! `furrow_raid::Volume`, or [`Memory`] for tests and benchmarks. There is no thread between socket
-//! and volume: payload goes from the socket to the pages that the volume gets, and from the pages
-//! that the volume gives to the socket.
+//! [`Server::bind`] listens and serves [`Export`]s of any [`Volume`]: `furrow_raid::Volume`, or
+//! [`Memory`] for tests and benchmarks. There is no thread between socket and volume: payload goes
+//! from the socket to the pages that the volume gets, and from the volume's pages to the socket.
 //!
 //! The protocol is fixed newstyle with structured replies.
 //!
-//! *Several connections* to one export are safe (`NBD_FLAG_CAN_MULTI_CONN`): all are served by one
-//! engine on one thread, so a write that was answered on one connection is seen on all, and a flush
-//! on any makes it durable.
+//! *Several connections* to one export are safe (`NBD_FLAG_CAN_MULTI_CONN`): one engine on one
+//! thread serves all, so a write that was answered on one connection is seen on all, and a flush on
+//! any makes it durable.
 //!
 //! *Any size* of a request works: the preferred one is told to be the volume's, the smallest 1
 //! byte. Requests with edges within a block are served by read, modify, write, in turn with the
@@ -23,10 +22,11 @@
 //! that can do it: without turns, so two of them would undo each other's writes.
 //!
 //! Invariants:
-//! - No client's bytes make it panic, and none takes more memory or time than [`Limits`] says.
-//! - No client waits for another one, but for its turn and for memory beyond its reserve.
+//! - No input makes the server panic, and no client takes more memory or time than [`Limits`]
+//!   allows.
+//! - A client waits for another only in turn, and for memory beyond its reserve.
 //!
-//! Deliberately not here: durability (the volume's), opening devices, signals (the command's), and
+//! Not part of this crate: durability (the volume's), opening devices, signals (the command's), and
 //! extended headers of 64 bits.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]

@@ -1,4 +1,4 @@
-//! Where clients come in: Unix and TCP sockets.
+//! Listening on Unix and TCP sockets.
 
 use furrow_rt::Rt;
 use furrow_rt::exec::Readiness;
@@ -15,19 +15,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes asked for as the send buffer of a Unix socket: so a large reply goes in few calls. The
-/// system gives what its own limit allows.
+/// Bytes requested as the send buffer of a Unix socket, so that a large reply takes few calls. The
+/// system applies its own limit.
 const UNIX_SEND_BUFFER: usize = 1 << 20;
-/// Seconds of silence after which TCP asks whether a peer is still there.
+/// Seconds of silence after which TCP probes whether a peer is still there.
 const KEEPALIVE: u64 = 60;
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// A Unix socket at this path, for its owner alone. A socket that a dead server has left there
-    /// is replaced; one that is in use, or anything else, is not touched.
+    /// A Unix socket at this path, for its owner alone. The socket of a dead server is replaced; a
+    /// socket in use, or anything else, is not touched.
     Unix(PathBuf),
-    /// TCP, at this address; port 0 takes a free one.
+    /// TCP at this address; port 0 selects a free one.
     Tcp(SocketAddr),
 }
 
@@ -43,7 +43,8 @@ impl fmt::Display for Listen {
 impl std::str::FromStr for Listen {
     type Err = Error;
 
-    /// `unix:PATH`, `tcp:ADDRESS:PORT`, or either without its prefix: what is no address is a path.
+    /// `unix:PATH`, `tcp:ADDRESS:PORT`, or either without its prefix: anything but an address is a
+    /// path.
     fn from_str(text: &str) -> Result<Listen> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Listen::Unix(path.into()));
@@ -59,13 +60,13 @@ impl std::str::FromStr for Listen {
     }
 }
 
-/// Who is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// For people.
+    /// A name for people.
     pub name: String,
-    /// What all its connections have in common: the process of a Unix socket, the address of TCP,
-    /// of which IPv6 gives each host a network of 64 bits.
+    /// What all connections of a client have in common: the process of a Unix socket, or the
+    /// address of TCP; for IPv6 the network of 64 bits that a host has.
     pub client: String,
 }
 
@@ -91,11 +92,11 @@ impl From<SocketAddr> for Peer {
     }
 }
 
-/// A listening socket. A Unix socket's file is removed with it, if it is still the same.
+/// A listening socket. The file of a Unix socket is removed with it, unless it was replaced.
 pub struct Listener {
     socket: Arc<OwnedFd>,
     pub(crate) at: Listen,
-    /// Device and inode of the file that was made.
+    /// Device and inode of the file.
     file: Option<(u64, u64)>,
 }
 
@@ -110,7 +111,7 @@ fn failed(at: &Listen, error: &io::Error, advice: &str) -> Error {
     Error::new(kind, format!("cannot listen at {at}: {error}; {advice}"))
 }
 
-/// Makes room for a Unix socket: a dead server's is removed.
+/// Prepares the path of a Unix socket: the socket of a dead server is removed.
 fn clear(path: &Path, at: &Listen) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -134,7 +135,7 @@ impl Listener {
     /// Listens at `at`.
     ///
     /// # Errors
-    /// `Busy` if another server answers there, `Exists` if something that is no socket is there.
+    /// `Busy` if another server answers there, `Exists` if something other than a socket is there.
     pub fn bind(at: &Listen) -> Result<Listener> {
         match at {
             Listen::Unix(path) => {
@@ -163,18 +164,18 @@ impl Listener {
         }
     }
 
-    /// Waits until there may be a client.
+    /// Waits until a client may be waiting.
     pub fn readable(&self, rt: &Rt) -> Readiness {
         rt.readable(self.socket.clone())
     }
 
-    /// The next client that waits, and who it is. [`Errno::AGAIN`]: none.
+    /// The next waiting client, and who it is. [`Errno::AGAIN`]: none.
     pub fn accept(&self) -> Result<(OwnedFd, Peer), Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (socket, address) = acceptfrom_with(&self.socket, flags)?;
         let peer = match &self.at {
             Listen::Unix(_) => {
-                // Only a larger buffer is missed if the system refuses.
+                // If the system refuses, only the larger buffer is missing.
                 let _ = sockopt::set_socket_send_buffer_size(&socket, UNIX_SEND_BUFFER);
                 peer_process(&socket)
             }
@@ -192,7 +193,7 @@ impl Drop for Listener {
         let Listen::Unix(path) = &self.at else { return };
         let found = std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()));
         if found.ok() == self.file {
-            // What cannot be removed is found by the next server to be a dead one's.
+            // If it cannot be removed, the next server finds it dead.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -211,7 +212,7 @@ fn internet(address: SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(address).ok()
 }
 
-/// Replies leave at once, and a peer that is gone is noticed. Neither is worth failing for.
+/// Replies are sent at once, and dead peers are noticed. A failure of either is ignored.
 fn tune_tcp(socket: &impl AsFd) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
     let _ = sockopt::set_socket_keepalive(socket, true);
@@ -233,7 +234,7 @@ mod tests {
         let folder = folder("listen");
         let path = folder.join("socket");
         let at = Listen::Unix(path.clone());
-        // std's listener leaves its file behind, as a killed server does.
+        // std's listener leaves its file, as a killed server does.
         drop(UnixListener::bind(&path).unwrap());
         let live = Listener::bind(&at).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

@@ -1,8 +1,8 @@
-//! A volume in memory, sparse: for tests, benchmarks and trying out clients.
+//! A sparse volume in memory: for tests, benchmarks and trying out clients.
 //!
-//! It keeps the pages it is given and gives out the pages it has, so that what is measured with it
-//! is the server. Blocks never written take no memory and read as zeroes. Everything is answered
-//! at once, and nothing outlives the process: a flush has nothing to do.
+//! It keeps the pages that it is given and returns them, so benchmarks with it measure the server.
+//! Blocks never written take no memory and read as zeroes. Everything is answered at once, and
+//! nothing outlives the process: a flush does nothing.
 
 use crate::volume::{Extent, Volume};
 use furrow_rt::{Page, Pages};
@@ -36,7 +36,7 @@ pub struct Memory {
 
 impl Memory {
     /// An empty volume of `blocks` blocks. Its table takes 32 bytes for 2 MiB of volume, used or
-    /// not, and what is written takes its own size and 8 bytes a block.
+    /// not; a written block takes its own size and 8 bytes.
     pub fn new(blocks: u64) -> Memory {
         let leaves = (0..blocks.div_ceil(LEAF)).map(|_| None).collect();
         let zero = Page::zeroed();
@@ -44,12 +44,12 @@ impl Memory {
         Memory { blocks, leaves: RefCell::new(leaves), zero, used, flushes }
     }
 
-    /// Blocks that hold something.
+    /// Allocated blocks.
     pub fn used(&self) -> u64 {
         self.used.get()
     }
 
-    /// Flushes so far, with the writes that asked for one of their own.
+    /// Flushes so far, including those of writes with FUA.
     pub fn flushes(&self) -> u64 {
         self.flushes.get()
     }
@@ -163,7 +163,7 @@ impl Volume for Memory {
             true => self.free(block, count),
             false => self.check(block, count).and_then(|()| {
                 (block..block + count).try_for_each(|block| {
-                    // A page of its own each: room is what NO_HOLE asks for.
+                    // Each block gets a page of its own: NO_HOLE asks for allocated space.
                     self.put(block, Pages::from_iter([Page::zeroed()]))
                 })
             }),

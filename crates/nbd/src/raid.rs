@@ -1,14 +1,14 @@
 //! The RAID volume as a [`Volume`].
 //!
-//! Two things are done here rather than there. A log-structured volume keeps no room for blocks
-//! that read as zeroes, so zeroes that must keep their room are written. And extents are asked for
-//! in pieces: how many a client's range has is not known before.
+//! Two things are done here rather than in the volume. A log-structured volume stores nothing for
+//! blocks that read as zeroes, so zeroes that must keep their space are written. And extents are
+//! queried in pieces, because it is unknown how many a client's range has.
 
 use crate::volume::{Extent, Volume};
 use furrow_rt::{Page, Pages};
 use furrow_zone::Result;
 
-/// Blocks of zeroes that are written at once.
+/// Blocks of zeroes written at once.
 const ZEROES: u64 = 256;
 
 impl Volume for furrow_raid::Volume {

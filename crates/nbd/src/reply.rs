@@ -1,7 +1,7 @@
 //! Replies: their bytes, and the queue in which they wait for the socket.
 //!
-//! Payload leaves as it lies in its pages; the replies that wait go in as few calls as the socket
-//! takes. Each holds its charge until its last byte is gone.
+//! Payload is sent from its pages; waiting replies are sent in as few calls as possible. Each holds
+//! its charge until its last byte is sent.
 
 use crate::budget::Charge;
 use crate::stream::Stream;
@@ -15,7 +15,7 @@ use std::io::IoSlice;
 
 /// Buffers of one call; the system takes 1024.
 const SLICES_MAX: usize = 512;
-/// Bytes of an error's message that are passed on.
+/// Bytes of an error's message that are sent.
 const MESSAGE_MAX: usize = 512;
 
 /// Bytes of pages: `length` from byte `from` of the first on.
@@ -25,11 +25,11 @@ pub(crate) struct Body {
     pub(crate) length: usize,
 }
 
-/// A whole reply.
+/// A complete reply.
 pub(crate) struct Reply {
     head: SmallVec<[u8; 40]>,
     body: Option<Body>,
-    /// Given back with it.
+    /// Returned with it.
     _charge: Option<Charge>,
 }
 
@@ -52,13 +52,13 @@ fn last_chunk(cookie: u64, kind: u16, length: usize) -> SmallVec<[u8; 40]> {
 }
 
 impl Reply {
-    /// Success without data. Simple also where structured replies were agreed on, as only READ and
+    /// Success without data. It is a simple reply even with structured replies, as only READ and
     /// BLOCK_STATUS need those.
     pub(crate) fn done(cookie: u64, charge: Option<Charge>) -> Reply {
         Reply { head: simple(cookie, 0), body: None, _charge: charge }
     }
 
-    /// Failure. The message goes along where replies are structured.
+    /// A failure. Structured replies carry the message.
     pub(crate) fn error(
         cookie: u64,
         code: Code,
@@ -77,7 +77,7 @@ impl Reply {
         Reply { head, body: None, _charge: charge }
     }
 
-    /// What was read at `offset`: one chunk, so DF asks for nothing more.
+    /// Data read at `offset`, as one chunk, which satisfies DF.
     pub(crate) fn data(
         cookie: u64,
         offset: u64,
@@ -95,7 +95,7 @@ impl Reply {
         Reply { head, body: Some(body), _charge: charge }
     }
 
-    /// Extents: bytes of each and whether it is a hole.
+    /// Extents: length in bytes, and whether it is a hole.
     pub(crate) fn extents(cookie: u64, runs: &[(u32, bool)], charge: Option<Charge>) -> Reply {
         let mut head = last_chunk(cookie, chunk::BLOCK_STATUS, 4 + 8 * runs.len());
         head.extend_from_slice(&ALLOCATION_ID.to_be_bytes());
@@ -111,7 +111,7 @@ impl Reply {
         self.head.len() + self.body.as_ref().map_or(0, |body| body.length)
     }
 
-    /// Adds what is left of it after `skip` bytes, up to [`SLICES_MAX`].
+    /// Appends the bytes after the first `skip`, up to [`SLICES_MAX`].
     fn gather<'a, const N: usize>(
         &'a self,
         mut skip: usize,
@@ -135,20 +135,20 @@ impl Reply {
     }
 }
 
-/// Replies that wait for the socket, in the order in which they were ready.
+/// Replies that wait for the socket, in the order in which they became ready.
 #[derive(Default)]
 pub(crate) struct Outbox {
     queue: RefCell<VecDeque<Reply>>,
-    /// Bytes of the first that are gone.
+    /// Bytes of the first reply that are sent.
     sent: Cell<usize>,
     total: Cell<u64>,
     closed: Cell<bool>,
-    /// Told when there is something for the sending task to do.
+    /// Notified when the sending task has something to do.
     pub(crate) filled: Notify,
 }
 
 impl Outbox {
-    /// Adds a reply; drops it if nobody is there any more to take it.
+    /// Adds a reply; drops it if the client is gone.
     pub(crate) fn push(&self, reply: Reply) {
         if !self.closed.get() {
             self.queue.borrow_mut().push_back(reply);
@@ -204,7 +204,7 @@ impl Outbox {
                 && first.len() <= gone
             {
                 gone -= first.len();
-                // Its charge goes with it, which wakes a task but runs none.
+                // This returns its charge, which wakes a task but runs none.
                 queue.pop_front();
             }
             self.sent.set(gone);

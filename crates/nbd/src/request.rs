@@ -1,9 +1,9 @@
-//! Requests: their header, and what is asked if it makes sense.
+//! Requests: parsing of headers and validation of commands.
 
 use crate::volume::BLOCK;
 use crate::wire::{Code, Fields, PAYLOAD_MAX, REQUEST_MAGIC, command, flag};
 
-/// A request's header as it came.
+/// The header of a request, as received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) flags: u16,
@@ -13,7 +13,7 @@ pub(crate) struct Header {
     pub(crate) length: u32,
 }
 
-/// What is asked. Zeroes may free unless the client says no hole.
+/// A valid command. Zeroes may free blocks unless the client forbids holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Read,
@@ -25,11 +25,11 @@ pub(crate) enum Command {
     BlockStatus { one: bool },
 }
 
-/// Why a request is not carried out.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal(pub(crate) Code, pub(crate) &'static str);
 
-/// What was agreed on, as far as it decides which requests make sense.
+/// What was negotiated, as far as it decides which requests are valid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) size: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Terms {
 }
 
 impl Header {
-    /// A header of 28 bytes. None if it does not begin as one must: whatever follows is lost.
+    /// Parses a header of 28 bytes. None if its magic is wrong: then the stream is lost.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Header> {
         let mut fields = Fields(bytes);
         if fields.u32()? != REQUEST_MAGIC {
@@ -54,12 +54,12 @@ impl Header {
         })
     }
 
-    /// Bytes that follow it, whatever becomes of it.
+    /// Bytes of payload that follow it, even if it is refused.
     pub(crate) fn payload(&self) -> u32 {
         if self.kind == command::WRITE { self.length } else { 0 }
     }
 
-    /// What is asked, if it makes sense under `terms`.
+    /// The command, if it is valid under `terms`.
     pub(crate) fn command(&self, terms: &Terms) -> Result<Command, Refusal> {
         let invalid = |why| Err(Refusal(Code::Invalid, why));
         // The specification lets clients send FUA with anything.
@@ -125,13 +125,13 @@ impl Header {
         self.flags & flag != 0
     }
 
-    /// The blocks that it touches, in part at least.
+    /// The blocks that it touches, even partly.
     pub(crate) fn blocks(&self) -> std::ops::Range<u64> {
         let end = self.offset + u64::from(self.length);
         self.offset / BLOCK..end.div_ceil(BLOCK)
     }
 
-    /// True if it begins and ends between blocks.
+    /// True if it begins and ends at block boundaries.
     pub(crate) fn is_whole(&self) -> bool {
         self.offset.is_multiple_of(BLOCK) && u64::from(self.length).is_multiple_of(BLOCK)
     }

@@ -1,4 +1,4 @@
-//! The server: listeners, connections, limits, and its end.
+//! The server: listeners, connections, limits, and shutdown.
 
 use crate::budget::Budget;
 use crate::connection::{End, Input, Link};
@@ -19,32 +19,31 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// What clients together and each alone may take. Memory is at most
-/// `connections × (reserve + 64 KiB) + shared`, and a MiB more for each under TLS.
+/// Limits for all clients together and for each one. Memory is at most `connections × (reserve + 64
+/// KiB) + shared`, and another MiB for each connection under TLS.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections; further ones are closed at once.
+    /// Most connections; further ones are closed at once.
     pub connections: usize,
-    /// Connections of one client: a process, or an address. One that has not said a word makes room
-    /// for the next; where there is none, further ones are closed at once.
+    /// Most connections of one client: a process, or an address. A connection that has sent nothing
+    /// yet is closed for the next; if there is none, further connections are closed at once.
     pub per_client: usize,
-    /// Connections in the handshake. The client that has the most makes room for the next: with one
-    /// that has not said a word, else with its oldest.
+    /// Most connections in the handshake. The client with the most of them loses one for the next:
+    /// one that has sent nothing yet, else its oldest.
     pub handshakes: usize,
-    /// Nanoseconds that a client may be silent between two requests; 0: for ever.
+    /// Nanoseconds that a client may be silent between two requests; 0: no limit.
     pub idle: u64,
     /// Nanoseconds for the whole handshake.
     pub handshake: u64,
-    /// Nanoseconds that a client may stand still in the middle of a message, or with replies that
-    /// it does not take.
+    /// Nanoseconds that a client may stall within a message, or not take replies.
     pub stall: u64,
-    /// Nanoseconds that a shutdown waits for clients to take what they asked for.
+    /// Nanoseconds that a shutdown waits for clients to take their replies.
     pub grace: u64,
-    /// Bytes of payload in flight that each connection has for itself.
+    /// Bytes of payload in flight that are reserved for each connection.
     pub reserve: u64,
-    /// Bytes of payload in flight of one connection, 32 MiB at least.
+    /// Most bytes of payload in flight of one connection, at least 32 MiB.
     pub connection: u64,
-    /// Bytes beyond their reserves that all connections together have in flight.
+    /// Bytes beyond their reserves that all connections together may have in flight.
     pub shared: u64,
 }
 
@@ -81,12 +80,12 @@ impl Limits {
     }
 }
 
-/// How a server is set up.
+/// Configuration of a server.
 #[derive(Clone, Default)]
 pub struct Options {
-    /// What clients may take.
+    /// Limits for clients.
     pub limits: Limits,
-    /// Whether they get TLS.
+    /// Whether clients get TLS.
     pub tls: Tls,
 }
 
@@ -122,12 +121,12 @@ impl<V> Clone for Server<V> {
 }
 
 impl<V: Volume> Server<V> {
-    /// Listens at `places` and serves `exports`, in `rt`, which must be on the real clock. With no
-    /// place it serves only what is handed to [`Server::attach`].
+    /// Listens at `places` and serves `exports` in `rt`, which must use the real clock. Without
+    /// places it serves only sockets passed to [`Server::attach`].
     ///
     /// # Errors
-    /// `Invalid` for exports or limits that make no sense, `Busy` for an address in use, `Exists`
-    /// where something other than a socket is at a socket's path.
+    /// `Invalid` for invalid exports or limits, `Busy` for an address in use, `Exists` if something
+    /// other than a socket is at a socket's path.
     pub fn bind(
         rt: &Rt,
         places: &[Listen],
@@ -161,12 +160,12 @@ impl<V: Volume> Server<V> {
         Ok(server)
     }
 
-    /// Where it listens, ports as they were given by the system.
+    /// The addresses of its listeners, with the ports that the system chose.
     pub fn addresses(&self) -> Vec<String> {
         self.0.listening.borrow().clone()
     }
 
-    /// Serves a client that is connected already. The socket must not block.
+    /// Serves a client that is connected already. The socket must be non-blocking.
     pub fn attach(&self, socket: OwnedFd, peer: impl Into<Peer>) {
         let inner = &self.0;
         let id = inner.next.get();
@@ -184,8 +183,8 @@ impl<V: Volume> Server<V> {
         inner.rt.spawn_detached(self.clone().serve(link));
     }
 
-    /// Makes room for a connection of `client`. False if there is none: what others use, and what
-    /// the client itself uses, is not taken away.
+    /// Frees a slot for a connection of `client`. False if there is none: connections in use, by
+    /// this client or others, are not closed.
     fn make_room(&self, client: &str) -> bool {
         let (links, limits) = (self.0.links.borrow(), &self.0.limits);
         let here = || links.values().filter(|(link, _)| !link.was_cut());
@@ -217,12 +216,12 @@ impl<V: Volume> Server<V> {
                     self.attach(socket, peer);
                     rt.yield_now().await;
                 }
-                // A client that was gone before it was served.
+                // The client was gone before it was served.
                 Err(Errno::CONNABORTED | Errno::INTR) => rt.yield_now().await,
                 Err(Errno::AGAIN) => {
                     let _ = either(listener.readable(rt), stopped).await;
                 }
-                // Out of descriptors or memory: those who are served go on, and make room.
+                // Out of descriptors or memory: clients in service continue, and free some.
                 Err(_) => {
                     let _ = either(rt.sleep(100 * Nanos::MILLI), stopped).await;
                 }
@@ -230,7 +229,7 @@ impl<V: Volume> Server<V> {
         }
     }
 
-    /// One connection, from its first to its last byte.
+    /// Serves one connection from its first to its last byte.
     async fn serve(self, link: Rc<Link>) {
         let inner = &self.0;
         let mut input = Input::new(link.clone());
@@ -240,7 +239,7 @@ impl<V: Volume> Server<V> {
             Some(Ok(Some(agreed))) if !inner.stopping.get() => {
                 self.transmit(&link, input, agreed).await;
             }
-            // Left in good order, or only looked whether somebody answers.
+            // It left in an orderly way, or only checked that the server answers.
             Some(Ok(_) | Err(End::Orderly)) => {}
             Some(Err(End::Broken | End::Idle)) | None => count(&inner.failed, 1),
         }
@@ -263,17 +262,17 @@ impl<V: Volume> Server<V> {
             End::Idle => count(&self.0.idle, 1),
             End::Orderly => {}
         }
-        // Its buffer is not needed while the rest leaves.
+        // Its buffer is not needed while replies are sent.
         drop(input);
         link.finish().await;
         sender.await;
         export.connections.set(export.connections.get() - 1);
     }
 
-    /// Stops accepting, finishes what is under way, answers ESHUTDOWN to what comes meanwhile, and
-    /// returns when no connection is left. Who does not take his replies within
-    /// [`Limits::grace`] is cut; what was under way in the volume is waited for in any case. It
-    /// does not flush the volume: who owns it does.
+    /// Stops accepting, finishes requests in flight, answers new ones with ESHUTDOWN, and returns
+    /// when no connection is left. A client that does not take its replies within [`Limits::grace`]
+    /// is disconnected; requests in the volume are always waited for. The caller, who owns the
+    /// volume, flushes it.
     pub async fn shutdown(&self) {
         let inner = &self.0;
         inner.stopping.set(true);
@@ -295,7 +294,7 @@ impl<V: Volume> Server<V> {
         }
     }
 
-    /// The server now.
+    /// The present state of the server.
     pub fn status(&self) -> Status {
         let inner = &self.0;
         Status {
@@ -313,7 +312,7 @@ impl<V: Volume> Server<V> {
     }
 }
 
-/// Of `links` those of the client that has the most of them, the oldest first.
+/// The links of the client that has the most, the oldest first.
 fn crowd<'a>(links: impl Iterator<Item = &'a Rc<Link>>) -> impl Iterator<Item = &'a Rc<Link>> {
     let mut clients: BTreeMap<&str, Vec<&Rc<Link>>> = BTreeMap::new();
     links.for_each(|link| clients.entry(&link.peer.client).or_default().push(link));

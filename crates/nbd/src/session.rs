@@ -1,4 +1,4 @@
-//! What a connection does once it has agreed on an export: requests come, replies go.
+//! A connection in transmission: requests arrive, replies leave.
 //!
 //! Each request runs as a task of its own, in the order in which they came until one has to wait.
 //! Requests with edges within a block are carried out as read, modify, write, and must not lose
@@ -19,13 +19,13 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Extents that one BLOCK_STATUS tells at most.
+/// Most extents in one answer to BLOCK_STATUS.
 const EXTENTS_MAX: usize = 2048;
-/// Blocks that are freed in one piece: 256 MiB.
+/// Blocks freed in one piece: 256 MiB.
 const FREED: u64 = 1 << 16;
-/// Blocks that are zeroed in one piece where zeroes have to be written: 8 MiB.
+/// Blocks zeroed in one piece where zeroes have to be written: 8 MiB.
 const ZEROED: u64 = 1 << 11;
-/// Bytes a request is charged for itself; the reply to one that fails is not larger.
+/// Bytes that a request is charged for itself; an error reply is not larger.
 const REQUEST_COST: u64 = 4096;
 
 /// See the module.
@@ -46,7 +46,7 @@ impl<V: Volume> Session<V> {
         Session { link, export, terms: Terms { size, read_only, structured, allocation } }
     }
 
-    /// Takes requests until the client has no more.
+    /// Takes requests until the client sends no more.
     pub(crate) async fn run(self: Rc<Self>, input: &mut Input) -> End {
         loop {
             if input.held().len() < REQUEST_HEADER {
@@ -168,7 +168,7 @@ impl<V: Volume> Session<V> {
         Ok(Body { pages, from, length: header.length as usize })
     }
 
-    /// The blocks, as many as were asked for.
+    /// Reads all the blocks.
     async fn load(&self, blocks: Range<u64>) -> Result<Pages> {
         let asked = blocks.end - blocks.start;
         let pages = self.export.volume().read(blocks.start, asked as u32).await?;
@@ -195,7 +195,7 @@ impl<V: Volume> Session<V> {
         self.export.volume().write(blocks.start, pages, fua).await
     }
 
-    /// Completes the first and the last page with what the volume has there.
+    /// Fills the rest of the first and last page from the volume.
     async fn fill_edges(&self, header: &Header, pages: &mut Pages) -> Result<()> {
         let blocks = header.blocks();
         let (head, tail) = edges(header);
@@ -252,7 +252,7 @@ impl<V: Volume> Session<V> {
         self.export.volume().write(block, pages, fua).await
     }
 
-    /// Frees the blocks that lie wholly within; a client may not count on the rest.
+    /// Frees the blocks that lie entirely within the range; a client may not rely on the rest.
     async fn trim(&self, header: &Header, fua: bool) -> Result<()> {
         let end = (header.offset + u64::from(header.length)) / BLOCK;
         let blocks = header.offset.div_ceil(BLOCK)..end;
@@ -282,7 +282,7 @@ impl<V: Volume> Session<V> {
     }
 }
 
-/// Memory that a request takes until its reply has left, in bytes.
+/// Bytes of memory that a request takes until its reply has been sent.
 fn cost(header: &Header, command: Command) -> u64 {
     let blocks = header.blocks();
     match command {
@@ -298,19 +298,19 @@ fn pieces(blocks: Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> {
     blocks.step_by(size as usize).map(move |start| start..end.min(start + size))
 }
 
-/// Where the request begins in its first block, and where it ends in its last.
+/// The offset of the request's begin in its first block, and of its end in its last.
 fn edges(header: &Header) -> (usize, usize) {
     let end = header.offset + u64::from(header.length);
     ((header.offset % BLOCK) as usize, ((end - 1) % BLOCK + 1) as usize)
 }
 
-/// Extents in bytes, from the request's first to its last, neighbours that are alike as one.
+/// Extents in bytes, clipped to the request; similar neighbours are joined.
 fn clip(found: &[Extent], limit: usize, header: &Header) -> Vec<(u32, bool)> {
     let mut runs: Vec<(u32, bool)> = Vec::with_capacity(found.len().min(limit));
     let mut left = u64::from(header.length);
     let mut skip = header.offset % BLOCK;
     for extent in found.iter().filter(|extent| extent.blocks > 0) {
-        // No more than the request's length, which fits 32 bits.
+        // At most the request's length, which fits 32 bits.
         let bytes = extent.blocks.saturating_mul(BLOCK).saturating_sub(skip).min(left);
         skip = 0;
         left -= bytes;

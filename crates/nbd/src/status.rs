@@ -1,22 +1,22 @@
-//! What the server has done and does: counters, what a status shows, and Prometheus text.
+//! The server's counters, its status, and Prometheus text.
 
 use furrow_metrics::Page;
 use serde::Serialize;
 use std::cell::Cell;
 
-/// Makes the counters, what is shown of them, and how they are added up, from one list.
+/// Defines the counters, their values at one moment, and their sum, from one list.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// Counters of one export or connection.
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $($(#[$doc])* pub(crate) $name: Cell<u64>,)* }
 
-        /// Counters at one moment, since the server or the connection began.
+        /// The values of the counters at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
 
         impl Counters {
-            /// What they are at.
+            /// The present values.
             pub(crate) fn get(&self) -> Counts {
                 Counts { $($name: self.$name.get(),)* }
             }
@@ -57,7 +57,7 @@ counters! {
     flush_ns,
 }
 
-/// Counts `by` more.
+/// Adds `by` to a counter.
 pub(crate) fn count(counter: &Cell<u64>, by: u64) {
     counter.set(counter.get().wrapping_add(by));
 }
@@ -67,45 +67,45 @@ pub(crate) fn count(counter: &Cell<u64>, by: u64) {
 pub struct ExportStatus {
     /// Its name.
     pub name: String,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// Nothing can be written.
+    /// It is read-only.
     pub read_only: bool,
     /// Connections that use it now.
     pub connections: u64,
-    /// What was done.
+    /// Its counters.
     pub counts: Counts,
 }
 
 /// One connection.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConnectionStatus {
-    /// Its number; none is used twice.
+    /// Its number, which is never reused.
     pub id: u64,
-    /// Who it is.
+    /// The peer.
     pub peer: String,
     /// The export it uses; none during the handshake.
     pub export: Option<String>,
-    /// It is under TLS.
+    /// Whether it is under TLS.
     pub tls: bool,
     /// Requests under way.
     pub in_flight: u64,
     /// Bytes of memory charged to it.
     pub in_flight_bytes: u64,
-    /// What was done.
+    /// Its counters.
     pub counts: Counts,
 }
 
-/// The server at one moment.
+/// The state of the server at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// Where it listens.
+    /// The addresses of its listeners.
     pub listening: Vec<String>,
-    /// It is shutting down.
+    /// Whether it is shutting down.
     pub stopping: bool,
     /// Connections accepted so far.
     pub accepted: u64,
-    /// Connections refused for their number.
+    /// Connections refused because there were too many.
     pub refused: u64,
     /// Handshakes that failed or took too long.
     pub failed_handshakes: u64,
@@ -179,7 +179,7 @@ impl Status {
     }
 }
 
-/// One sample for each export and each (label, its value, number) that `values` finds in it.
+/// A sample for each export and each (label, its value, number) that `values` returns for it.
 fn each(
     page: &mut Page,
     status: &Status,

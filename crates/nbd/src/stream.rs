@@ -1,7 +1,7 @@
-//! A client's socket, plain or under TLS, never blocking.
+//! A client's socket, plain or under TLS, non-blocking.
 //!
-//! One task reads and another writes; neither call here waits. [`Errno::AGAIN`] says that it would
-//! have to, and then the caller waits for the descriptor.
+//! One task reads and another writes. No call here waits: [`Errno::AGAIN`] means that it would have
+//! to, and the caller then waits for the descriptor.
 
 use furrow_rt::Rt;
 use rustix::io::Errno;
@@ -12,7 +12,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Plaintext that TLS holds while the socket takes no more, in bytes.
+/// Bytes of plaintext that TLS buffers while the socket takes no more.
 const TLS_BUFFER: usize = 1 << 20;
 
 /// See the module.
@@ -21,7 +21,7 @@ pub(crate) struct Stream {
     tls: RefCell<Option<Box<ServerConnection>>>,
 }
 
-/// The socket as rustls wants it.
+/// The socket as rustls needs it.
 struct Raw<'a>(&'a OwnedFd);
 
 impl Read for Raw<'_> {
@@ -66,12 +66,12 @@ fn errno(error: &io::Error) -> Errno {
 }
 
 impl Stream {
-    /// A socket that does not block.
+    /// Wraps a non-blocking socket.
     pub(crate) fn new(socket: OwnedFd) -> Stream {
         Stream { socket: Arc::new(socket), tls: RefCell::new(None) }
     }
 
-    /// Goes on under TLS, whose handshake is yet to come: see [`Stream::shake_hands`].
+    /// Continues under TLS, whose handshake follows: see [`Stream::shake_hands`].
     pub(crate) fn start_tls(&self, mut tls: ServerConnection) {
         tls.set_buffer_limit(Some(TLS_BUFFER));
         *self.tls.borrow_mut() = Some(Box::new(tls));
@@ -82,19 +82,19 @@ impl Stream {
         self.tls.borrow().is_some()
     }
 
-    /// Waits until there may be something to read.
+    /// Waits until the socket may be readable.
     pub(crate) fn readable(&self, rt: &Rt) -> furrow_rt::exec::Readiness {
         rt.readable(self.socket.clone())
     }
 
-    /// Waits until something may be written.
+    /// Waits until the socket may be writable.
     pub(crate) fn writable(&self, rt: &Rt) -> furrow_rt::exec::Readiness {
         rt.writable(self.socket.clone())
     }
 
-    /// Cuts the connection: a task that waits for it wakes, reads its end, and fails to write.
+    /// Shuts the connection down: waiting tasks wake, reads see its end, and writes fail.
     pub(crate) fn cut(&self) {
-        // Fails only where it is cut already.
+        // This fails only if it is shut down already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 
@@ -107,7 +107,7 @@ impl Stream {
         loop {
             match tls.reader().read_vectored(buffers) {
                 Ok(count) => return Ok(count),
-                // Gone without a word: as good as the end.
+                // The peer closed without saying goodbye: treated as the end.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                     return Err(errno(&error));
@@ -116,15 +116,15 @@ impl Stream {
             }
             tls.read_tls(&mut Raw(&self.socket)).map_err(|error| errno(&error))?;
             if tls.process_new_packets().is_err() {
-                // Tell the client why; it is gone either way.
+                // Sends the client the reason; the connection ends in any case.
                 let _ = tls.write_tls(&mut Raw(&self.socket));
                 return Err(Errno::PROTO);
             }
         }
     }
 
-    /// Writes of `buffers`, in order, what it takes now. Under TLS some of that may still be here:
-    /// see [`Stream::flush`].
+    /// Writes as much of `buffers`, in order, as it takes now. Under TLS some of that may still be
+    /// buffered: see [`Stream::flush`].
     pub(crate) fn write(&self, buffers: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let mut tls = self.tls.borrow_mut();
         let Some(tls) = tls.as_mut() else {
@@ -139,7 +139,7 @@ impl Stream {
         }
     }
 
-    /// Sends what TLS still holds.
+    /// Sends what TLS still buffers.
     pub(crate) fn flush(&self) -> Result<(), Errno> {
         match self.tls.borrow_mut().as_mut() {
             Some(tls) => push_tls(tls, &self.socket),
@@ -147,7 +147,7 @@ impl Stream {
         }
     }
 
-    /// Does what can be done now of the TLS handshake. True once the handshake has ended.
+    /// Performs what is possible now of the TLS handshake. True once it has ended.
     pub(crate) fn shake_hands(&self) -> Result<bool, Errno> {
         let mut tls = self.tls.borrow_mut();
         let Some(tls) = tls.as_mut() else { return Ok(true) };
@@ -168,12 +168,12 @@ impl Stream {
         }
     }
 
-    /// True if only the client can make progress: nothing here waits to be sent.
+    /// True if only the client can make progress: no output waits.
     pub(crate) fn is_drained(&self) -> bool {
         self.tls.borrow().as_ref().is_none_or(|tls| !tls.wants_write())
     }
 
-    /// Says goodbye under TLS, if that needs no waiting.
+    /// Sends TLS's goodbye, if that needs no waiting.
     pub(crate) fn close(&self) {
         if let Some(tls) = self.tls.borrow_mut().as_mut() {
             tls.send_close_notify();

@@ -1,8 +1,8 @@
 //! TLS: whether it is offered, and the server's certificates.
 //!
-//! By rustls: maintained by a funded project with an audit behind it, memory-safe, TLS 1.2 and 1.3
-//! only, and sans-I/O, so that it runs inside the executor's tasks. Its cryptography is `ring`'s.
-//! Files lie and are named as those of nbdkit, qemu and libvirt, so that one directory serves all.
+//! It uses rustls: maintained by a funded project and audited, memory-safe, TLS 1.2 and 1.3 only,
+//! and sans-I/O, so that it runs inside the executor's tasks. The cryptography is `ring`'s. Files
+//! have the names that nbdkit, qemu and libvirt use, so that one directory serves all.
 
 use furrow_zone::{Error, ErrorKind, Result};
 use rustls::pki_types::pem::PemObject;
@@ -12,7 +12,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The authority's certificate; those who sign in must have one of its.
+/// The authority's certificate; clients that must authenticate need one signed by it.
 const AUTHORITY: &str = "ca-cert.pem";
 const CERTIFICATE: &str = "server-cert.pem";
 const KEY: &str = "server-key.pem";
@@ -23,13 +23,13 @@ pub enum Tls {
     /// Not offered.
     #[default]
     Off,
-    /// Offered; clients may do without.
+    /// Offered and optional.
     On(Identity),
-    /// Nothing else is spoken.
+    /// Required.
     Require(Identity),
 }
 
-/// The server's certificate and key, and whose clients it believes.
+/// The server's certificate and key, and the authority for clients.
 #[derive(Clone)]
 pub struct Identity(Arc<ServerConfig>);
 
@@ -49,8 +49,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 
 impl Identity {
     /// Loads `server-cert.pem` (the whole chain) and `server-key.pem` from `directory`. With
-    /// `verify_clients` only clients are let in that show a certificate signed by one of those in
-    /// `ca-cert.pem`.
+    /// `verify_clients` only clients with a certificate signed by one in `ca-cert.pem` are
+    /// admitted.
     pub fn load(directory: &Path, verify_clients: bool) -> Result<Identity> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -87,14 +87,14 @@ impl Tls {
     pub(crate) fn connection(&self) -> Option<ServerConnection> {
         match self {
             Tls::Off => None,
-            // Fails only for configurations that cannot be made here.
+            // This fails only for configurations that cannot be made here.
             Tls::On(identity) | Tls::Require(identity) => {
                 ServerConnection::new(identity.0.clone()).ok()
             }
         }
     }
 
-    /// True if nothing else is spoken.
+    /// True if TLS is required.
     pub(crate) fn is_required(&self) -> bool {
         matches!(self, Tls::Require(_))
     }

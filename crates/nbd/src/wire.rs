@@ -1,5 +1,5 @@
-//! Numbers and layouts of the protocol, as its specification (`doc/proto.md` of the `nbd` project)
-//! names them. Everything on the wire is big-endian.
+//! Numbers and layouts of the protocol, named as in its specification (`doc/proto.md` of the `nbd`
+//! project). All numbers are big-endian.
 
 use furrow_zone::ErrorKind;
 
@@ -9,7 +9,7 @@ pub(crate) const PAYLOAD_MAX: u32 = 32 << 20;
 /// The longest string of the protocol, in bytes.
 pub(crate) const STRING_MAX: usize = 4096;
 
-/// What a server says first, twice eight bytes.
+/// The first bytes of a server, twice eight.
 pub(crate) const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
 /// Before each option.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
@@ -58,7 +58,7 @@ pub(crate) mod option_reply {
     pub(crate) const TOO_BIG: u32 = ERROR + 9;
 }
 
-/// What INFO and GO tell.
+/// Kinds of information in replies to INFO and GO.
 pub(crate) mod info {
     pub(crate) const EXPORT: u16 = 0;
     pub(crate) const NAME: u16 = 1;
@@ -121,7 +121,7 @@ pub(crate) const ALLOCATION: &[u8] = b"base:allocation";
 /// Its number, once it is set.
 pub(crate) const ALLOCATION_ID: u32 = 1;
 
-/// Why a request fails, as the protocol can say it.
+/// Errors of requests that the protocol can express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Code {
@@ -129,13 +129,13 @@ pub(crate) enum Code {
     Permission = 1,
     /// The volume failed.
     Io = 5,
-    /// The request makes no sense.
+    /// The request is invalid.
     Invalid = 22,
     /// No space, or a write past the end.
     NoSpace = 28,
-    /// Not offered, or not quickly.
+    /// Not supported, or not fast enough.
     Unsupported = 95,
-    /// The server is going away.
+    /// The server is shutting down.
     Shutdown = 108,
 }
 
@@ -146,17 +146,17 @@ impl From<ErrorKind> for Code {
             ErrorKind::ReadOnly | ErrorKind::Denied => Code::Permission,
             ErrorKind::Unsupported => Code::Unsupported,
             ErrorKind::Invalid | ErrorKind::TooLarge => Code::Invalid,
-            // Everything else is the volume's trouble, and no client could do anything about it.
+            // Any other error is internal to the volume, and clients could not react to it.
             _ => Code::Io,
         }
     }
 }
 
-/// Big-endian numbers taken from the front of a message.
+/// Parses big-endian numbers from the front of a message.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// The next `count` bytes, or nothing if fewer are left.
+    /// The next `count` bytes; `None` if fewer are left.
     pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -181,7 +181,7 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A string behind its length of 32 bits.
+    /// A string after its length of 32 bits.
     pub(crate) fn string(&mut self) -> Option<&'a [u8]> {
         let length = self.u32()?;
         self.bytes(length as usize)

@@ -1,4 +1,4 @@
-//! Transmission: each command, its flags, its errors, and requests side by side.
+//! Transmission: each command, its flags, its errors, and concurrent requests.
 
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
@@ -26,7 +26,7 @@ fn what_is_written_is_read_with_either_kind_of_reply() {
     }
 }
 
-/// Every edge within a block, against a plain copy in memory.
+/// Every edge within a block, compared with a plain copy in memory.
 #[test]
 fn any_offset_and_length_works() {
     let mut fixture = Fixture::start();
@@ -90,7 +90,7 @@ fn block_status_tells_holes_from_data() {
     assert_eq!(status(&mut client, 0, 8000, 200), [(192, 3), (8, 0)]);
     assert_eq!(client.call(bytes::ZEROES, 0, 8192, 8192), 0);
     assert_eq!(status(&mut client, 0, 0, SIZE as u32), [(SIZE as u32, 3)]);
-    // More extents than one answer tells: the rest is asked for again.
+    // More extents than one answer holds: the client asks again for the rest.
     let writes: Vec<u8> =
         (0..3000).flat_map(|i| bytes::write(0, 5, i * 8192, &[1; 4096])).collect();
     client.send(&writes);
@@ -146,7 +146,7 @@ fn what_makes_no_sense_is_refused_and_the_connection_goes_on() {
         ] {
             assert_eq!(client.call(kind, flags, offset, length), error, "{kind} {offset} {length}");
         }
-        // The payload of a write that is refused must not be taken for requests.
+        // The payload of a refused write must not be parsed as requests.
         let junk = request(bytes::DISC, 0, 0, 0, 0).repeat(4000);
         for (offset, error) in [(SIZE, bytes::ENOSPC), (u64::MAX - 5, bytes::ENOSPC)] {
             assert_eq!(client.write(offset, &junk), error);
@@ -216,12 +216,12 @@ fn requests_run_side_by_side() {
         let Answer::Simple(cookie, 0) = client.answer() else { panic!("written") };
         assert!(!std::mem::replace(&mut answered[cookie as usize], true), "{cookie} twice");
     }
-    // One after the other they would take 3.2 seconds.
+    // In sequence they would take 3.2 seconds.
     assert!(start.elapsed().as_millis() < 1600, "{:?}", start.elapsed());
     assert!(fixture.mood.peak.load(Ordering::Relaxed) >= 32);
 }
 
-/// Parts of one block, written at once through two connections: each must survive.
+/// Parts of one block, written concurrently through two connections: each must survive.
 #[test]
 fn parts_of_a_block_do_not_undo_each_other() {
     let fixture = Fixture::start();

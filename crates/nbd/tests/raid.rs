@@ -1,5 +1,5 @@
-//! A RAID volume over NBD: stock clients write and verify, a drive goes while they do, and all is
-//! there when the array is assembled again.
+//! A RAID volume over NBD: stock clients write and verify, a drive fails meanwhile, and all data is
+//! there after the next assembly.
 
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the outside")]
@@ -30,7 +30,7 @@ fn geometry() -> Geometry {
     }
 }
 
-/// Four drives, an array of them that is served, and what the test may ask for.
+/// Serves an array of four drives, controlled by the test.
 fn serve(socket: PathBuf, ear: UnixStream, mut answer: UnixStream) {
     let rt = Rt::new(furrow_rt::Config::real());
     let drives: Vec<Rc<Emulator>> = (0..4)
@@ -75,7 +75,7 @@ fn serve(socket: PathBuf, ear: UnixStream, mut answer: UnixStream) {
         if order == *b"q" {
             break;
         }
-        // Without the one that is gone.
+        // Without the failed drive.
         let mut left = devices();
         left.remove(2);
         let (rt2, all) = (rt.clone(), left);
@@ -86,7 +86,8 @@ fn serve(socket: PathBuf, ear: UnixStream, mut answer: UnixStream) {
     rt.clear();
 }
 
-/// Starts [`serve`]: the socket, its folder, who gives orders, who answers, and the thread.
+/// Starts [`serve`]: the socket, its folder, the control channel in both directions, and the
+/// thread.
 struct Served {
     folder: PathBuf,
     socket: PathBuf,
@@ -123,8 +124,8 @@ impl Served {
     }
 }
 
-/// Each trim of the whole volume is a record and a walk over the map: a write that comes after many
-/// of them does not wait for them, though it comes through the same connection.
+/// Each trim of the whole volume is a record and a walk over the map. A write behind many of them
+/// on the same connection does not wait for them.
 #[test]
 fn a_write_passes_trims_of_the_whole_volume() {
     const TRIMS: u64 = 1000;
@@ -166,7 +167,7 @@ fn an_array_is_written_loses_a_drive_and_is_read_again() {
             let _ = std::fs::remove_file(back);
         };
         read_back("whole");
-        // Beyond the image, and with the drive going in the middle.
+        // Beyond the image, while the drive fails.
         let uri_option = format!("--uri={uri}");
         let fio = |size: &str, job: &str| {
             run(

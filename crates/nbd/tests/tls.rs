@@ -96,7 +96,7 @@ fn what_was_said_in_plain_text_does_not_count() {
     let mut client = secure(client, certificates.client(false));
     client.go("disk", false);
     assert_eq!(client.read(0, 5), [0; 5]);
-    // An option slipped in behind STARTTLS ends it.
+    // An option sent together with STARTTLS ends the connection.
     let mut client = greeted(&fixture);
     let mut both = option(bytes::STARTTLS, &[]);
     both.extend(option(bytes::GO, &info("disk", &[])));
@@ -119,7 +119,7 @@ fn clients_without_a_certificate_stay_out_where_one_is_asked_for() {
         use std::io::{Read, Write};
         let written = client.stream.write_all(&option(bytes::LIST, &[]));
         assert!(written.is_err() || client.stream.read_exact(&mut [0; 20]).is_err());
-        // Next: a certificate, of another authority.
+        // Next: a certificate of another authority.
         let chain = CertificateDer::from_pem_file(strangers.path().join("client-cert.pem"));
         let key = PrivateKeyDer::from_pem_file(strangers.path().join("client-key.pem"));
         let mut roots = RootCertStore::empty();

@@ -1,4 +1,4 @@
-//! What a client says, as bytes.
+//! Messages of a client, as bytes.
 
 #![allow(dead_code, reason = "not every test says everything")]
 

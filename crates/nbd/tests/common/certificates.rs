@@ -1,4 +1,4 @@
-//! Certificates of an authority, a server and a client, as TLS servers and clients look for them.
+//! Certificates of an authority, a server and a client, with the file names that TLS needs.
 
 #![allow(dead_code, reason = "not every test needs all of it")]
 

@@ -1,4 +1,4 @@
-//! Bytes of all kinds at a server that runs in the same thread.
+//! Sends bytes of all kinds to a server that runs in the same thread.
 //!
 //! A case is a function of its seed: a session built from valid and nearly valid messages, or a
 //! stream of the corpus, then damaged, sent in pieces of any size, to a client's end that reads or
@@ -17,12 +17,12 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// A volume that takes its time and fails, as its random numbers have it.
+/// A volume that delays and fails as its random numbers decide.
 pub struct Fickle {
     rt: Rt,
     memory: Memory,
     rng: RefCell<Rng>,
-    /// Requests under way, and those that failed.
+    /// Requests in flight, and requests that failed.
     pub busy: Cell<u32>,
     pub failed: Cell<u64>,
 }
@@ -84,7 +84,7 @@ impl Volume for Fickle {
 const BLOCKS: u64 = 1024;
 const SIZE: u64 = BLOCKS * 4096;
 
-/// A server and what it serves, under fire.
+/// A server under test with its volume.
 pub struct Target {
     rt: Rt,
     server: Server<Fickle>,
@@ -92,7 +92,7 @@ pub struct Target {
     limits: Limits,
 }
 
-/// What a case did, for the reader's trust that something happens.
+/// What a case did, as evidence that something happens.
 #[derive(Default, Debug)]
 pub struct Sums {
     pub cases: u64,
@@ -128,7 +128,7 @@ impl Target {
             Export::new("b", volume.clone()).read_only(true),
             Export::new("calm", fickle(seed + 1)).read_only(true),
         ];
-        // Noise may come under TLS, too.
+        // Noise may also arrive under TLS.
         let tls = Tls::On(Certificates::new(&format!("fuzz-{seed}")).identity(true));
         let options = Options { limits: limits.clone(), tls };
         let server = Server::bind(&rt, &[], exports, options).expect("limits are in order");
@@ -147,7 +147,7 @@ impl Target {
     fn run(&self) {
         for _ in 0..3 {
             self.rt.run_ready();
-            // Sockets are looked at when the executor sleeps: let it, for no time.
+            // Sockets are polled when the executor sleeps: let it sleep for zero time.
             let rt = self.rt.clone();
             self.rt.block_on(async move { rt.sleep(0).await });
         }
@@ -163,7 +163,7 @@ impl Target {
         assert_eq!(self.volume.busy.get(), 0, "{what}: a request is still under way");
     }
 
-    /// Sends `stream` as `rng` has it and checks what comes of it.
+    /// Sends `stream` in a way that `rng` decides and checks the result.
     pub fn case(&self, stream: &[u8], rng: &mut Rng, sums: &mut Sums) {
         let socket = self.connect();
         let deaf = rng.one_in(8);
@@ -195,7 +195,7 @@ impl Target {
                 let _ = rustix::net::shutdown(&socket, Shutdown::Write);
                 self.listen_to_the_end(&socket, &mut heard);
             }
-            // Silence, until the server has had enough: rarely, it takes its time.
+            // Silence, until the server gives up: rarely, since it takes time.
             _ if rng.one_in(100) => {
                 let silence = self.rt.clone();
                 self.rt.block_on(async move { silence.sleep(5 * Nanos::MILLI).await });
@@ -230,7 +230,7 @@ impl Target {
         }
     }
 
-    /// A proper client gets what it asks for.
+    /// A well-behaved client gets correct answers.
     fn check_order(&self) {
         let socket = self.connect();
         let mut stream = (bytes::FIXED | bytes::NO_ZEROES).to_be_bytes().to_vec();
@@ -244,14 +244,14 @@ impl Target {
             window[..4] == 0x6744_6698u32.to_be_bytes() && window[8..] == 77u64.to_be_bytes()
         });
         let reply = reply.expect("an answer to READ");
-        // The volume may have failed; else the data, zeroes, follow.
+        // The volume may have failed; otherwise the data, which are zeroes, follow.
         let failed = heard[reply + 4..reply + 8] != [0; 4];
         let rest = &heard[reply + 16..];
         assert!(failed && rest.is_empty() || rest == [0; 8192], "{} bytes", rest.len());
         self.run_until_gone("proper client");
     }
 
-    /// At the end nothing is left.
+    /// Checks that nothing is left at the end.
     pub fn finish(self) {
         let server = self.server.clone();
         self.rt.block_on(async move { server.shutdown().await });
@@ -260,7 +260,7 @@ impl Target {
     }
 }
 
-/// Takes what is there. True at the end.
+/// Reads what has arrived. True at the end.
 fn hear(socket: &OwnedFd, heard: &mut Vec<u8>) -> bool {
     let mut buffer = [0; 1 << 16];
     loop {
@@ -273,8 +273,8 @@ fn hear(socket: &OwnedFd, heard: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Replies must follow each other without a gap. Whether transmission was reached by GO, and how
-/// many replies there were. The last may be cut.
+/// Checks that replies follow each other without gaps. Returns whether GO reached transmission, and
+/// the number of replies. The last may be incomplete.
 fn check_replies(heard: &[u8]) -> (bool, u64) {
     let number =
         |at: usize| heard.get(at..at + 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
@@ -291,7 +291,7 @@ fn check_replies(heard: &[u8]) -> (bool, u64) {
                 transmitting |= of == bytes::GO && kind == 1;
                 at += 20 + length as usize;
             }
-            // A READ's simple reply is followed by data of a length that only the client knows.
+            // A READ's simple reply is followed by data, whose length only the client knows.
             0x6744_6698 => return (transmitting, count + 1),
             0x668e_33ef => {
                 let Some(length) = number(at + 16) else { break };
@@ -309,7 +309,7 @@ fn check_replies(heard: &[u8]) -> (bool, u64) {
     (transmitting, count)
 }
 
-/// A session, nearly valid.
+/// A session that is valid or almost valid.
 pub fn session(rng: &mut Rng) -> Vec<u8> {
     let mut out = match rng.below(20) {
         0 => (rng.next() as u32).to_be_bytes().to_vec(),
@@ -351,7 +351,7 @@ fn any_option(rng: &mut Rng) -> Vec<u8> {
             let queries: Vec<&str> = (0..rng.below(4)).map(|_| name(rng)).collect();
             bytes::contexts(name(rng), &queries)
         }
-        // These end the handshake; not here.
+        // These would end the handshake, so they are rare.
         bytes::EXPORT_NAME | bytes::GO | bytes::ABORT if !rng.one_in(8) => {
             return option(bytes::LIST, &[]);
         }
@@ -385,20 +385,20 @@ fn any_request(rng: &mut Rng, cookie: u64) -> Vec<u8> {
     };
     let mut out = request(kind, flags, cookie, offset, length);
     if kind == bytes::WRITE {
-        // Rarely all of a large one; a lie about the length is a case of its own.
+        // The whole payload is rare if it is large; a false length is a case of its own.
         let sent = if rng.one_in(40) { rng.below(9000) } else { u64::from(length).min(1 << 20) };
         out.resize(out.len() + sent as usize, cookie as u8);
     }
     out
 }
 
-/// Damages `stream` in some places.
+/// Damages `stream` at some places.
 pub fn mutate(stream: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..1 + rng.below(4) {
         if stream.is_empty() {
             return;
         }
-        // What decides lies at the front of a stream more often than anywhere.
+        // Half of the damage hits the front of a stream, where decisions are made.
         let reach = if rng.one_in(2) { stream.len().min(400) } else { stream.len() };
         let at = rng.below(reach as u64) as usize;
         let some = stream.len().min(at + 1 + rng.below(64) as usize);
@@ -449,7 +449,7 @@ pub fn run(target: &Target, seed: u64, corpus: &[Vec<u8>], sums: &mut Sums) {
     target.case(&stream, &mut rng, sums);
 }
 
-/// The streams that are kept, by file name.
+/// The stored streams, by file name.
 pub fn corpus() -> Vec<(String, Vec<u8>)> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
     let mut found: Vec<(String, Vec<u8>)> = std::fs::read_dir(folder)

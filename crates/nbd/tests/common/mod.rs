@@ -1,4 +1,4 @@
-//! What the tests share: a server on a thread of its own, and a client that says what it is told.
+//! Shared by the tests: a server on a thread of its own, and a client under the test's control.
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
@@ -19,7 +19,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Bytes of the volumes that are served.
+/// Bytes of the served volumes.
 pub const SIZE: u64 = 64 << 20;
 
 /// A volume in memory that can be told to be slow, to fail, or to wait.
@@ -31,14 +31,14 @@ pub struct Moody {
     peak: Cell<u64>,
 }
 
-/// How volumes behave, from the test's thread.
+/// The behaviour of volumes, set by the test's thread.
 #[derive(Default)]
 pub struct Mood {
-    /// Milliseconds that everything takes.
+    /// Milliseconds that every request takes.
     pub slow: AtomicU32,
-    /// Everything fails with this kind: the index in [`KINDS`], from 1.
+    /// The kind of error of every request: an index in [`KINDS`], from 1; 0 for none.
     pub fails: AtomicU32,
-    /// The most requests that were under way at once.
+    /// The most requests that were in flight at once.
     pub peak: AtomicU32,
 }
 
@@ -155,7 +155,7 @@ impl Fixture {
         Client::new(UnixStream::connect(self.socket()).unwrap())
     }
 
-    /// A client in transmission, with structured replies or not.
+    /// A client in transmission, with or without structured replies.
     pub fn disk(&self, structured: bool) -> Client {
         let mut client = self.connect();
         client.greet(bytes::FIXED | bytes::NO_ZEROES);
@@ -173,7 +173,7 @@ impl Fixture {
         self.statuses.recv().unwrap()
     }
 
-    /// Waits until the status is as wanted.
+    /// Waits until the status satisfies `wanted`.
     pub fn until(&mut self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
         for _ in 0..2000 {
             let status = self.status();
@@ -248,7 +248,7 @@ fn serve(
     assert_eq!(rt.task_count(), 0, "no task outlives the server");
 }
 
-/// One end of a connection, blocking, with a time limit on everything.
+/// The client's end of a connection, blocking, with a time limit for every operation.
 pub struct Client<S = UnixStream> {
     pub stream: S,
     pub structured: bool,
@@ -257,7 +257,7 @@ pub struct Client<S = UnixStream> {
 /// A reply to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A simple reply; READ's data is not in it.
+    /// A simple reply, without the data of READ.
     Simple(u64, u32),
     /// A chunk: cookie, flags, type, payload.
     Chunk(u64, u16, u16, Vec<u8>),
@@ -389,13 +389,13 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// As [`Client::at_end`], after this number of bytes that have not been read yet.
+    /// As [`Client::at_end`], after this number of unread bytes.
     pub fn at_end_after(&mut self, count: usize) -> bool {
         self.take(count);
         self.at_end()
     }
 
-    /// True if the server has closed the connection and said nothing more.
+    /// True if the server has closed the connection without sending more.
     pub fn at_end(&mut self) -> bool {
         match self.stream.read(&mut [0; 64]) {
             Ok(count) => count == 0,
