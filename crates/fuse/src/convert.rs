@@ -1,8 +1,8 @@
-//! Between the file system's words and the kernel's: attributes, times, kinds, errors.
+//! Conversion between the file system's types and the kernel's: attributes, times, kinds, errors.
 //!
-//! `fuser` hands times through `SystemTime`, and turns a time before 1970 with nanoseconds around
-//! wrongly on the way in (it takes both away from 1970, where the nanoseconds count forward);
-//! [`time_in`] undoes that.
+//! `fuser` passes times as `SystemTime`. It converts a time before 1970 with nanoseconds
+//! wrongly on the way in: it subtracts both parts from 1970, while nanoseconds count forward.
+//! [`time_in`] corrects that.
 
 use furrow_fs::{Attr, Ino, Kind, Time};
 use fuser::{Errno, FileAttr, FileType, Generation, INodeNo};
@@ -13,22 +13,22 @@ pub fn node(ino: Ino) -> INodeNo {
     INodeNo(u64::from(ino.0))
 }
 
-/// The inode behind the kernel's number; `None` for a number we never gave.
+/// The inode behind the kernel's number; `None` for a number that was never handed out.
 pub fn ino(node: INodeNo) -> Option<Ino> {
     u32::try_from(node.0).ok().map(Ino)
 }
 
-/// The generation, for the kernel to tell reuses of an inode number apart.
+/// The generation, by which the kernel distinguishes uses of the same inode number.
 pub fn generation(attr: &Attr) -> Generation {
     Generation(u64::from(attr.generation))
 }
 
-/// A file system error as the kernel knows it.
+/// A file system error as the kernel's error number.
 pub fn errno(error: &furrow_zone::Error) -> Errno {
     Errno::from_i32(error.kind().errno())
 }
 
-/// The kind as the kernel knows it.
+/// The kind as the kernel's file type.
 pub fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::File => FileType::RegularFile,
@@ -41,7 +41,7 @@ pub fn file_type(kind: Kind) -> FileType {
     }
 }
 
-/// The kind in the type bits of a mode as mknod(2) takes it; none of them means a regular file.
+/// The kind in the type bits of a mode as mknod(2) takes it; no type bits mean a regular file.
 pub fn kind_of_mode(mode: u32) -> Option<Kind> {
     Some(match mode & 0o170_000 {
         0 | 0o100_000 => Kind::File,
@@ -55,12 +55,12 @@ pub fn kind_of_mode(mode: u32) -> Option<Kind> {
     })
 }
 
-/// Attributes as the kernel knows them.
+/// Attributes in the kernel's form.
 pub fn attributes(attr: &Attr) -> FileAttr {
     FileAttr {
         ino: node(attr.ino),
         size: attr.size,
-        // The kernel counts in 512 bytes.
+        // The kernel counts units of 512 bytes.
         blocks: attr.blocks * 8,
         atime: time_out(attr.atime),
         mtime: time_out(attr.mtime),
@@ -77,7 +77,7 @@ pub fn attributes(attr: &Attr) -> FileAttr {
     }
 }
 
-/// A time for the kernel; one that does not fit becomes 1970.
+/// A time for the kernel; one out of range becomes 1970.
 fn time_out(time: Time) -> SystemTime {
     let seconds = Duration::from_secs(time.seconds.unsigned_abs());
     let whole = if time.seconds < 0 {
@@ -90,7 +90,7 @@ fn time_out(time: Time) -> SystemTime {
         .unwrap_or(UNIX_EPOCH)
 }
 
-/// A time from the kernel (see the head of this file).
+/// A time from the kernel (see the top of this file).
 pub fn time_in(time: SystemTime) -> Time {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Time {
@@ -119,7 +119,7 @@ mod tests {
             let time = Time { seconds, nanoseconds };
             assert_eq!(time_in(time_out(time)), time);
         }
-        // What fuser makes of (-2 s, 800 ms), and what must go out for it.
+        // What fuser makes of (-2 s, 800 ms), and what must be sent for it.
         let wrong = UNIX_EPOCH - Duration::new(2, 800_000_000);
         let time = Time { seconds: -2, nanoseconds: 800_000_000 };
         assert_eq!(time_in(wrong), time);

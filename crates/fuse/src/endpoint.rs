@@ -1,10 +1,10 @@
 //! The kernel's side of a mount: `/dev/fuse`, mount(2), umount(2), the mount table.
 //!
 //! Invariants: no helper program is run and no library is needed, only `/dev/fuse` and
-//! CAP_SYS_ADMIN; nothing here touches a path *inside* a mount that this process serves (that
-//! would wait for itself).
+//! CAP_SYS_ADMIN. Nothing here touches a path *inside* a mount that this process serves: it would
+//! wait for itself.
 //!
-//! Not here: mounts by users without CAP_SYS_ADMIN (they need fusermount3).
+//! Not supported: mounts by users without CAP_SYS_ADMIN (they need fusermount3).
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::fs::{Mode, OFlags};
@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The device through which the kernel hands out requests.
+/// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
 /// Type of our mounts in the mount table.
 ///
@@ -32,30 +32,30 @@ const MAX_READ: u32 = 1 << 20;
 /// Longest write the kernel sends, in bytes.
 pub(crate) const MAX_WRITE: u32 = 1 << 20;
 
-/// How a file system is shown to the kernel.
+/// How a file system is mounted.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoint {
-    /// What the mount table names as the source: the device.
+    /// The source in the mount table: the device.
     pub source: String,
     /// Refuse every change.
     pub read_only: bool,
     /// Ignore set-id bits.
     pub no_suid: bool,
-    /// Device nodes are no devices.
+    /// Device nodes do not act as devices.
     pub no_dev: bool,
-    /// Programs cannot be run.
+    /// Programs cannot be executed.
     pub no_exec: bool,
     /// Bypass the kernel's permission checks: for benchmarks only.
     pub no_permissions: bool,
 }
 
 impl Endpoint {
-    /// Mounts at `directory`. The descriptor is the channel the kernel sends requests to; until
-    /// its first message is answered, every access to the mount waits.
+    /// Mounts at `directory`. Returns the channel on which the kernel sends requests; until the
+    /// first message is answered, every access to the mount waits.
     ///
     /// # Errors
-    /// If `/dev/fuse` is missing, the caller is not root, or `directory` cannot be mounted on;
-    /// says what to do.
+    /// If `/dev/fuse` is missing, the caller is not root, or `directory` cannot be mounted on. The
+    /// error says what to do.
     pub fn mount(&self, directory: &Path) -> Result<OwnedFd> {
         let mode = mountable(directory)?;
         let channel = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
@@ -85,10 +85,10 @@ impl Endpoint {
         Ok(channel)
     }
 
-    /// Gives what is mounted at `directory` these flags. The daemon does not learn of it.
+    /// Gives the mount at `directory` these flags. The daemon is not told.
     ///
     /// # Errors
-    /// If nothing of ours is mounted there, or the kernel refuses.
+    /// If no file system of Furrow's is mounted there, or the kernel refuses.
     pub fn remount(&self, directory: &Path) -> Result<()> {
         let here = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
         if !mounted()?.iter().any(|mount| mount.directory == here) {
@@ -130,7 +130,7 @@ fn mount_help(errno: Errno) -> String {
     }
 }
 
-/// Checks that `directory` can be mounted on; its mode.
+/// Checks that `directory` can be mounted on, and returns its mode.
 fn mountable(directory: &Path) -> Result<u32> {
     if is_dead(directory) {
         bail!(dead_mount(directory));
@@ -159,25 +159,25 @@ pub fn dead_mount(directory: &Path) -> String {
 
 /// True if `directory` is a mount whose daemon has died ("Transport endpoint is not connected").
 pub fn is_dead(directory: &Path) -> bool {
-    // Not stat: the kernel may still answer that from its cache.
+    // Not stat(2): the kernel may answer that from its cache.
     matches!(rustix::fs::statfs(directory), Err(Errno::NOTCONN))
 }
 
-/// How hard to unmount.
+/// How to unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmount {
-    /// Refuse while anything is in use.
+    /// Refuse while the mount is in use.
     Plain,
-    /// Vanish from the tree now; end when the last user is gone.
+    /// Detach the mount now; it ends when its last user is gone.
     Lazy,
-    /// Vanish now and cut off programs that still use the mount.
+    /// Detach the mount now and disconnect programs that use it.
     Force,
 }
 
 /// Unmounts what is mounted at `directory`.
 ///
 /// # Errors
-/// With the kernel's answer; EBUSY if in use (see [`Unmount`]), EINVAL if nothing is mounted.
+/// The kernel's error; EBUSY if in use (see [`Unmount`]), EINVAL if nothing is mounted.
 pub fn unmount(directory: &Path, how: Unmount) -> Result<(), Errno> {
     let flags = match how {
         Unmount::Plain => UnmountFlags::empty(),
@@ -187,16 +187,16 @@ pub fn unmount(directory: &Path, how: Unmount) -> Result<(), Errno> {
     rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW)
 }
 
-/// A line of the mount table that is ours.
+/// A mount of Furrow's in the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
     /// The device, as [`Endpoint::source`] named it.
     pub source: String,
-    /// Where.
+    /// The mount point.
     pub directory: PathBuf,
 }
 
-/// Our mounts, in the order they were made.
+/// All mounts of Furrow's, in the order of mounting.
 ///
 /// # Errors
 /// If the mount table cannot be read.
@@ -206,7 +206,7 @@ pub fn mounted() -> Result<Vec<Mounted>> {
     Ok(text.split(|&b| b == b'\n').filter_map(parse_mountinfo).collect())
 }
 
-/// One line: `id parent dev root mountpoint options [optional…] - type source super-options`.
+/// Parses a line: `id parent dev root mountpoint options [optional…] - type source super-options`.
 fn parse_mountinfo(line: &[u8]) -> Option<Mounted> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let dash = fields.iter().position(|f| *f == b"-")?;

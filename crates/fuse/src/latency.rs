@@ -1,8 +1,7 @@
-//! How long requests of the kernel take, by what they ask for: from the moment one is read until
-//! its answer is handed to the kernel.
+//! Latencies of the kernel's requests by kind, from reading a request to writing its answer.
 //!
-//! Not in it: the kernel's own part, and what it answers without asking. A request costs about
-//! 0.1 µs more for it.
+//! They do not include the kernel's own part, nor requests that the kernel answers itself.
+//! Measuring costs about 0.1 µs per request.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -10,12 +9,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Longest latency told apart, in nanoseconds: 1,000 s.
+/// Longest distinguished latency, in nanoseconds: 1,000 s.
 const LONGEST: u64 = 1_000_000_000_000;
 
 macro_rules! ops {
     ($($op:ident $name:literal)+) => {
-        /// What a request asks for.
+        /// The kind of a request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Op {
             $($op,)+
@@ -59,24 +58,24 @@ ops! {
     Seek "lseek"
 }
 
-/// Requests of one kind since the mount. Times are nanoseconds, the percentiles within 1 %.
+/// Requests of one kind since the mount. Times are in nanoseconds, percentiles exact within 1 %.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
-    /// What they asked for.
+    /// The kind.
     pub name: String,
-    /// How many.
+    /// Their number.
     pub count: u64,
-    /// Of these, answered with an error. That a name or an attribute is not there is no error.
+    /// Of these, answered with an error. A missing name or attribute is no error.
     pub errors: u64,
     /// Sum of all times.
     pub total_ns: u64,
-    /// Half were as fast as this or faster.
+    /// Median.
     pub p50_ns: u64,
-    /// So were 90 in a hundred.
+    /// 90th percentile.
     pub p90_ns: u64,
-    /// So were 99 in a hundred.
+    /// 99th percentile.
     pub p99_ns: u64,
-    /// So were 999 in a thousand.
+    /// 99.9th percentile.
     pub p999_ns: u64,
     /// The slowest.
     pub max_ns: u64,
@@ -91,13 +90,13 @@ struct Record {
 /// Latencies since the mount.
 #[derive(Default)]
 pub(crate) struct Latencies {
-    /// What the request that is being read asks for. Requests are read by one thread.
+    /// The kind of the request that is being read. One thread reads requests.
     current: AtomicU8,
-    /// By [`Op`]; memory is taken when the first request of a kind comes.
+    /// By [`Op`]; memory is allocated by the first request of a kind.
     records: Mutex<Vec<Option<Record>>>,
 }
 
-/// A request under way.
+/// A request in flight.
 pub(crate) struct Started {
     op: u8,
     at: Instant,
@@ -105,22 +104,22 @@ pub(crate) struct Started {
 
 impl Latencies {
     fn records(&self) -> MutexGuard<'_, Vec<Option<Record>>> {
-        // Counts are whole whatever panicked while they were held.
+        // The counts are consistent even if a thread panicked while it held the lock.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request that is being read asks for `op`.
+    /// The request that is being read is of kind `op`.
     pub fn begin(&self, op: Op) {
         self.current.store(op as u8, Ordering::Relaxed);
     }
 
-    /// The request goes to the engine.
+    /// The request is passed to the engine.
     pub fn start(&self) -> Started {
         let op = self.current.swap(Op::Other as u8, Ordering::Relaxed);
         Started { op, at: Instant::now() }
     }
 
-    /// It was answered.
+    /// The request was answered.
     pub fn end(&self, started: Started, failed: bool) {
         let time = u64::try_from(started.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut records = self.records();
@@ -139,7 +138,7 @@ impl Latencies {
         record.errors += u64::from(failed);
     }
 
-    /// What was measured, for each kind of request that came.
+    /// The figures for each kind of request that occurred.
     pub fn operations(&self) -> Vec<Operation> {
         let records = self.records();
         let seen = Op::ALL.iter().zip(records.iter());
@@ -179,7 +178,7 @@ mod tests {
         let mut slow = latencies.start();
         slow.at -= Duration::from_secs(1);
         latencies.end(slow, true);
-        // Nobody said what this one is.
+        // The kind of this request was never set.
         let other = latencies.start();
         latencies.end(other, false);
 

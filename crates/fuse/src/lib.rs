@@ -1,10 +1,10 @@
 //! The FUSE server: a mounted Furrow file system.
 //!
 //! [`FuseServer`] serves an engine behind a [`furrow_rt::Port`]; [`Session`] mounts it and runs
-//! until it is unmounted; [`report`] is how tools ask a running mount. The `fuser` crate is
-//! wrapped here and named nowhere else. Works as root with nothing but `/dev/fuse`.
+//! until it is unmounted; tools query a running mount through [`report`]. The `fuser` crate is used
+//! only here. Root and `/dev/fuse` are all that is needed.
 //!
-//! Deliberately not here: opening devices, mount options, processes (the command does that), and
+//! Not part of this crate: opening devices, mount options and processes (the command's), and
 //! caching of writes (the engine's).
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a server")]

@@ -24,7 +24,7 @@ pub struct Null {
 }
 
 impl Null {
-    /// A server whose attributes and names the kernel may believe for `ttl`.
+    /// A server whose attributes and names the kernel may cache for `ttl`.
     pub fn new(ttl: Duration) -> Null {
         Null { ttl, content: [0x5a; BYTES] }
     }

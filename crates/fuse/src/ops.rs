@@ -1,5 +1,5 @@
-//! What POSIX asks beyond the engine's operations: owners and modes of new inodes, set-id bits
-//! that changes take away, names that outlive their last link, `.` and `..`.
+//! POSIX semantics beyond the engine's operations: owners and modes of new inodes, set-id bits that
+//! changes clear, inodes that outlive their last name, `.` and `..`.
 
 use crate::serve::Shared;
 use crate::server::DOTS;
@@ -14,33 +14,33 @@ use std::sync::Arc;
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
 const GROUP_EXEC: u16 = 0o0010;
-/// The attribute with the list that permits access.
+/// The attribute with the access list.
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-/// One request on the engine.
+/// A request on the engine.
 pub(crate) struct Call {
     pub rt: Rt,
     pub fs: Fs,
     pub shared: Arc<Shared>,
 }
 
-/// An entry as the kernel lists it.
+/// A directory entry for the kernel.
 pub(crate) struct Listed<'a> {
     pub ino: Ino,
     pub kind: Kind,
     pub name: &'a OsStr,
-    /// Where the listing goes on after it.
+    /// Offset at which the listing continues after it.
     pub offset: u64,
 }
 
-/// Who asks for a change.
+/// The caller of a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
-    /// His group; of which others he is, only /proc knows.
+    /// Its group; its other groups are known only from /proc.
     pub gid: u32,
-    /// His thread, by the number it has for this process; 0 if it has none.
+    /// Its thread, by the number in this process's namespace; 0 if it has none.
     pub thread: u32,
-    /// He may keep set-id bits (`CAP_FSETID`).
+    /// It may keep set-id bits (`CAP_FSETID`).
     pub privileged: bool,
 }
 
@@ -49,7 +49,7 @@ impl Caller {
         Caller { gid: req.gid(), thread: req.pid(), privileged: req.uid() == 0 }
     }
 
-    /// Whether he is of `group`. One whom /proc does not show is of no other group than his own.
+    /// Whether it belongs to `group`. A caller that /proc does not show has only its own group.
     fn is_of(&self, group: u32) -> bool {
         let listed = || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", self.thread)).ok()?;
@@ -59,9 +59,9 @@ impl Caller {
         self.gid == group || listed().unwrap_or(false)
     }
 
-    /// The mode of a file with `attr` after this caller wrote it, or its owner changed. As on
-    /// ext4, set-group-id without group execution, which runs nothing, stays only for those who
-    /// could set it: the privileged and those of the file's group.
+    /// The mode bits to clear in a file with `attr` after this caller wrote it, or its owner
+    /// changed. As on ext4, set-group-id without group execution has no effect on execution, and
+    /// stays only for callers that could set it: privileged ones and members of the file's group.
     fn strips(&self, attr: &Attr) -> u16 {
         let alone = attr.mode & (SET_GID | GROUP_EXEC) == SET_GID;
         let keeps = alone && (self.privileged || self.is_of(attr.gid));
@@ -76,8 +76,8 @@ impl Call {
         Time { seconds, nanoseconds }
     }
 
-    /// Makes an inode as the kernel asks: in a directory with the set-group-id bit it gets the
-    /// directory's group, and a new directory the bit too.
+    /// Makes an inode. In a directory with the set-group-id bit it gets the directory's group, and
+    /// a new directory gets the bit too.
     pub async fn create(&self, parent: Ino, name: &[u8], mut node: NewNode) -> Result<Attr> {
         let directory = self.fs.getattr(parent).await?;
         if directory.mode & SET_GID != 0 {
@@ -89,10 +89,10 @@ impl Call {
         self.fs.create(parent, name, &node).await
     }
 
-    /// Changes attributes. A change of owner takes set-id bits from everything but directories, a
-    /// change of size does unless `who` is privileged.
+    /// Changes attributes. A change of owner clears set-id bits except on directories; a change of
+    /// size clears them unless `who` is privileged.
     pub async fn setattr(&self, ino: Ino, mut changes: SetAttr, who: Caller) -> Result<Attr> {
-        // No change at all is chown(-1, -1): the kernel sends nothing else without a change.
+        // A change of nothing is chown(-1, -1): the kernel sends no other empty change.
         let owner = changes.uid.is_some() || changes.gid.is_some() || changes == SetAttr::default();
         if changes.mode.is_none() && (owner || (changes.size.is_some() && !who.privileged)) {
             let attr = self.fs.getattr(ino).await?;
@@ -103,8 +103,8 @@ impl Call {
         self.fs.setattr(ino, changes).await
     }
 
-    /// Sets an extended attribute for `who`. A new access list takes the set-group-id bit unless
-    /// `who` is of the file's group.
+    /// Sets an extended attribute for `who`. A new access list clears the set-group-id bit unless
+    /// `who` belongs to the file's group.
     pub async fn set_xattr(
         &self,
         ino: Ino,
@@ -124,10 +124,10 @@ impl Call {
         Ok(())
     }
 
-    /// Takes the set-id bits from `ino` before `who`, without privilege, writes it.
+    /// Clears the set-id bits of `ino` before `who`, without privilege, writes it.
     pub async fn strip_set_id(&self, ino: Ino, who: Caller) -> Result<()> {
         let attr = self.fs.getattr(ino).await?;
-        // Hardly a file has any: nobody looks into /proc for it.
+        // Few files have any: the others need no look into /proc.
         if attr.mode & (SET_UID | SET_GID) == 0 {
             return Ok(());
         }
@@ -138,8 +138,8 @@ impl Call {
         Ok(())
     }
 
-    /// fsync(2). When the engine has failed, what was not durable is lost: an error of I/O, not
-    /// that the file system is read-only, which a program may take for nothing to do.
+    /// fsync(2). When the engine has failed, unsynced changes are lost. That must be an I/O error:
+    /// a program may ignore EROFS as if nothing had to be done.
     pub async fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
         match (self.fs.fsync(ino, data_only).await, self.fs.failure()) {
             (Err(error), Some(_)) if error.kind() == ErrorKind::ReadOnly => {
@@ -149,8 +149,8 @@ impl Call {
         }
     }
 
-    /// What `name` in directory `parent` names. `.` and `..` are asked for by who has only a file
-    /// handle: `.` of any inode, whatever its kind.
+    /// The inode that `name` in directory `parent` names. Callers with only a file handle ask for
+    /// `.` and `..`, and for `.` of any inode, whatever its kind.
     pub async fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
         match name {
             b"." => self.fs.getattr(parent).await,
@@ -159,8 +159,8 @@ impl Call {
         }
     }
 
-    /// Opens what `name` names once more if it is about to lose its last name: the kernel knows
-    /// the inode and may go on using it until it forgets it.
+    /// Opens the inode of `name` once more if it is about to lose its last name: the kernel knows
+    /// the inode and may use it until it forgets it.
     async fn keep(&self, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
         let attr = self.fs.lookup(parent, name).await?;
         if attr.kind != Kind::Directory && attr.links > 1 {
@@ -170,8 +170,8 @@ impl Call {
         Ok(Some(attr.ino))
     }
 
-    /// Ends what [`Call::keep`] began: until the kernel forgets the inode, or at once if the
-    /// name did not go after all.
+    /// Ends what [`Call::keep`] began: when the kernel forgets the inode, or at once if the name
+    /// was not removed.
     async fn kept(&self, ino: Option<Ino>, result: Result<()>) -> Result<()> {
         if let Some(ino) = ino
             && (result.is_err() || !self.shared.pin(ino))
@@ -222,8 +222,8 @@ impl Call {
         }
     }
 
-    /// Lists directory `ino` from `offset` on, `batch` entries at a time, until `add` says that
-    /// it is full.
+    /// Lists directory `ino` from `offset` on, `batch` entries at a time, until `add` returns that
+    /// its buffer is full.
     pub async fn list(
         &self,
         ino: Ino,
@@ -254,7 +254,7 @@ impl Call {
         }
     }
 
-    /// As [`Call::list`], with the attributes of each entry; an entry removed in between is left
+    /// As [`Call::list`], with the attributes of each entry; an entry removed meanwhile is left
     /// out.
     pub async fn list_plus(
         &self,
@@ -302,7 +302,7 @@ mod tests {
     use furrow_fs::{Attr, Time};
 
     fn stripped(mode: u16, gid: u32, privileged: bool) -> u16 {
-        // No thread has this number, so that the groups are the one.
+        // No thread has this number, so the caller has just the one group.
         let who = Caller { gid: 7, thread: u32::MAX, privileged };
         let time = Time { seconds: 0, nanoseconds: 0 };
         let kind = furrow_fs::Kind::File;

@@ -1,7 +1,7 @@
-//! What a mounted file system says of itself, and how it is asked.
+//! Reports of a mounted file system, and how tools request them.
 //!
-//! The questions are extended attributes of the mount's root directory, so that every program that
-//! can reach the mount can ask, with no socket beside it:
+//! Queries are extended attributes of the mount's root directory, so every program that can reach
+//! the mount can use them, without a socket:
 //!
 //! | attribute | answer |
 //! |---|---|
@@ -44,16 +44,16 @@ const SYNC: &str = "furrow.sync";
 const STAT: &str = "furrow.stat";
 const GC: &str = "furrow.gc.";
 
-/// What does not change while a file system is mounted.
+/// Properties that do not change while a file system is mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Info {
     /// The device.
     pub device: String,
-    /// Process that serves the mount.
+    /// Process id of the daemon.
     pub pid: u32,
-    /// Refuses changes: mounted so, or after an error.
+    /// It refuses changes: mounted read-only, or after an error.
     pub read_only: bool,
-    /// Blocks a zone holds.
+    /// Blocks of a zone.
     pub zone_blocks: u64,
 }
 
@@ -62,10 +62,10 @@ pub struct Info {
 pub struct Status {
     /// Version of this document.
     pub version: u32,
-    /// What does not change.
+    /// Constant properties.
     #[serde(flatten)]
     pub info: Info,
-    /// Why nothing is written any more, if an error led to that.
+    /// Why nothing can be written any more, if an error led to that.
     #[serde(default)]
     pub failure: Option<String>,
     /// Volume label, empty if there is none.
@@ -116,30 +116,30 @@ impl From<StatFs> for Space {
     }
 }
 
-/// One zone of the map.
+/// A zone of the map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zone {
     /// Number.
     pub zone: u64,
-    /// What it is used for: the names of [`use_name`].
+    /// Its use: one of the names of [`use_name`].
     #[serde(rename = "use")]
     pub usage: String,
-    /// A stream or log writes to it now.
+    /// A stream or log writes to it at present.
     pub open: bool,
     /// Blocks written.
     pub written: u64,
-    /// Blocks that hold something valid.
+    /// Valid blocks.
     pub valid: u64,
 }
 
-/// Zones of a drive, from some zone on.
+/// A range of a drive's zones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapPage {
     /// Version of this document.
     pub version: u32,
     /// The device.
     pub device: String,
-    /// Blocks a zone holds.
+    /// Blocks of a zone.
     pub zone_blocks: u64,
     /// Zones of the drive.
     pub total: u64,
@@ -204,7 +204,7 @@ pub fn map(fs: &Fs, info: &Info, first: usize, count: usize) -> Result<MapPage, 
     })
 }
 
-/// What an attribute's name asks.
+/// The query in an attribute's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
     Status,
@@ -228,7 +228,7 @@ impl Question {
         }
     }
 
-    /// Whether only root may ask: it makes work for the drive.
+    /// Whether only root may use it, because it makes the drive work.
     pub fn is_for_root(self) -> bool {
         matches!(self, Question::Gc(_))
     }
@@ -238,7 +238,8 @@ pub(crate) async fn answer(fs: &Fs, shared: &Shared, question: Question) -> Resu
     let info = &shared.info;
     let text = match question {
         Question::Sync => {
-            // A read-only mount has nothing to make durable, and must not recover a crash for good.
+            // A read-only mount has nothing to sync, and must not write what recovery did in
+            // memory.
             if !info.read_only {
                 fs.sync().await?;
             }
@@ -252,25 +253,25 @@ pub(crate) async fn answer(fs: &Fs, shared: &Shared, question: Question) -> Resu
     text.map_err(|error| Error::new(ErrorKind::Invalid, format!("report: {error}")))
 }
 
-/// What a cleaning that was asked for did.
+/// The result of a requested cleaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cleaned {
     /// Version of this document.
     pub version: u32,
-    /// Superzones made empty.
+    /// Superzones emptied.
     pub superzones: u32,
     /// Bytes of file data moved.
     pub data_bytes: u64,
     /// Bytes of nodes moved.
     pub node_bytes: u64,
-    /// Blocks that could not be read, or whose content is not what was written.
+    /// Blocks that could not be read, or have wrong content.
     pub failed_blocks: u64,
-    /// The first few of those: place, owner and reason.
+    /// The first few of them: place, owner and reason.
     pub failures: Vec<String>,
 }
 
-/// Cleans at most `superzones` superzones, the cheapest first, and makes it durable, so that what
-/// was made empty is free.
+/// Cleans at most `superzones` superzones, the cheapest first, and makes the result durable, so
+/// that the emptied ones are free.
 ///
 /// # Errors
 /// As [`Fs::clean`].
@@ -304,18 +305,18 @@ fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
     }
 }
 
-/// Asks the file system mounted at `directory` for its status.
+/// Requests the status of the file system mounted at `directory`.
 ///
 /// # Errors
-/// If nothing of ours is mounted there, or it is dead.
+/// If no file system of Furrow's is mounted there, or it is dead.
 pub fn ask_status(directory: &Path) -> Result<Status> {
     let bytes = ask(directory, STATUS)?;
     serde_json::from_slice(&bytes)
         .with_context(|| format!("{}: status of another version", directory.display()))
 }
 
-/// Asks the file system mounted at `directory` for the map of its drive. Zones of a large drive
-/// come in several pages, each as of when it was asked for.
+/// Requests the zone map of the file system mounted at `directory`. A large drive takes several
+/// pages, each of the time of its request.
 ///
 /// # Errors
 /// As [`ask_status`].
@@ -336,7 +337,7 @@ pub fn ask_map(directory: &Path) -> Result<MapPage> {
     Ok(map)
 }
 
-/// Asks the file system mounted at `directory` what it does.
+/// Requests the figures of the file system mounted at `directory`.
 ///
 /// # Errors
 /// As [`ask_status`].
@@ -346,7 +347,7 @@ pub fn ask_stat(directory: &Path) -> Result<Stat> {
         .with_context(|| format!("{}: counters of another version", directory.display()))
 }
 
-/// Has the file system mounted at `directory` clean at most `superzones` superzones.
+/// Lets the file system mounted at `directory` clean at most `superzones` superzones.
 ///
 /// # Errors
 /// As [`ask_status`]; if the caller is not root; if the device fails.
@@ -356,7 +357,7 @@ pub fn ask_clean(directory: &Path, superzones: u32) -> Result<Cleaned> {
         .with_context(|| format!("{}: report of another version", directory.display()))
 }
 
-/// Makes everything of the file system mounted at `directory` durable.
+/// Makes the file system mounted at `directory` durable.
 ///
 /// # Errors
 /// As [`ask_status`], and if the device fails.

@@ -1,8 +1,8 @@
-//! From a callback to the engine and back: what all callbacks of the server do.
+//! From a callback to the engine and back: the code that all callbacks of the server share.
 //!
-//! Invariants: a request is answered exactly once (a reply that is dropped answers EIO); an inode
-//! whose last name goes is kept alive ([`Shared::pinned`]) until the kernel forgets it, so a
-//! removed working directory or an `O_PATH` descriptor still answers stat.
+//! Invariants: a request is answered exactly once (a reply that is dropped answers EIO). An inode
+//! that loses its last name is kept alive ([`Shared::pinned`]) until the kernel forgets it, so that
+//! stat works on a removed working directory or an `O_PATH` descriptor.
 
 use crate::convert::{attributes, errno, generation, ino};
 use crate::latency::{Latencies, Op};
@@ -23,38 +23,38 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the callbacks and the tasks they start share.
+/// State shared by the callbacks and the tasks they start.
 pub(crate) struct Shared {
-    /// How long the kernel may believe names and attributes.
+    /// How long the kernel may cache names and attributes.
     pub ttl: Duration,
-    /// What to say about this mount.
+    /// Constant properties of the mount.
     pub info: Info,
-    /// Inodes without a name that the kernel still knows, each opened once more for it.
+    /// Inodes without a name that the kernel still refers to, each opened once for it.
     pinned: Mutex<BTreeSet<Ino>>,
-    /// Size of `pinned`, to look at without the lock.
+    /// Size of `pinned`, to be read without the lock.
     pins: AtomicUsize,
-    /// That the engine is no more has been said.
+    /// The end of the engine was reported.
     ended: AtomicBool,
-    /// That nothing is written any more has been said.
+    /// The failure of the engine was reported.
     failed: AtomicBool,
-    /// Where messages for the operator go.
+    /// Receives messages for the operator.
     pub log: Box<dyn Fn(&str) + Send + Sync>,
-    /// How long requests take.
+    /// Latencies of requests.
     pub latencies: Latencies,
-    /// Direct requests are to be asynchronous.
+    /// Direct requests are asynchronous.
     pub async_dio: bool,
-    /// When it was made.
+    /// Time of the mount.
     since: Instant,
 }
 
 impl Shared {
-    /// What `fs` does.
+    /// The figures of `fs`.
     pub(crate) fn stat(&self, fs: &Fs) -> Stat {
         let seconds = self.since.elapsed().as_secs_f64();
         report::stat(fs, &self.info, seconds, self.latencies.operations())
     }
 
-    /// Says once that `fs` has failed, if it has; the error.
+    /// Reports a failure of `fs` once, if it has failed; returns the error.
     fn look_for_failure(&self, fs: &Fs) -> Option<Error> {
         let error = fs.failure()?;
         if !self.failed.swap(true, Ordering::Relaxed) {
@@ -67,11 +67,11 @@ impl Shared {
     }
 
     fn pinned(&self) -> std::sync::MutexGuard<'_, BTreeSet<Ino>> {
-        // A set of numbers is whole whatever panicked while it was held.
+        // The set is consistent even if a thread panicked while it held the lock.
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that `ino` was opened for the kernel. False if it was already.
+    /// Records that `ino` was opened for the kernel. False if it was recorded already.
     pub(crate) fn pin(&self, ino: Ino) -> bool {
         let mut pinned = self.pinned();
         let new = pinned.insert(ino);
@@ -79,7 +79,7 @@ impl Shared {
         new
     }
 
-    /// Takes the note back. False if there was none.
+    /// Removes the record. False if there was none.
     pub(crate) fn unpin(&self, ino: Ino) -> bool {
         if self.pins.load(Ordering::Acquire) == 0 {
             return false;
@@ -104,14 +104,14 @@ pub struct FuseServer {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// Says what the file system of a [`FuseServer`] does, from any thread.
+/// Reports on the file system of a [`FuseServer`] from any thread.
 pub struct Reporter {
     port: Port<Fs>,
     shared: Arc<Shared>,
 }
 
 impl Reporter {
-    /// What it does now; `None` if the engine has ended.
+    /// The present figures; `None` if the engine has ended.
     pub fn stat(&self) -> Option<Stat> {
         let shared = self.shared.clone();
         let stat = self.port.try_call(move |_, fs| {
@@ -141,8 +141,8 @@ fail!(ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, Rep
 fail!(ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr);
 
 impl FuseServer {
-    /// A server for the file system behind `port`. `pool` gives the pages payload is copied to;
-    /// `log` gets a line for every device error and corruption.
+    /// A server for the file system behind `port`. `pool` provides the pages that payload is copied
+    /// to; `log` gets a line for every device error and corruption.
     pub fn new(
         port: Port<Fs>,
         pool: Pool,
@@ -160,8 +160,8 @@ impl FuseServer {
         FuseServer { port, pool, shared: Arc::new(shared) }
     }
 
-    /// Lets the kernel have many direct requests of one program under way (`async_dio`): it then
-    /// leaves to the server what `O_DSYNC` asks, and its page cache is not made to agree.
+    /// Lets the kernel have many direct requests of one program in flight (`async_dio`). It then
+    /// leaves `O_DSYNC` to the server, and does not update its page cache.
     #[must_use]
     pub fn with_async_dio(mut self, wanted: bool) -> FuseServer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -170,17 +170,17 @@ impl FuseServer {
         self
     }
 
-    /// Who can say from another thread what the file system does.
+    /// A reporter for other threads.
     pub fn reporter(&self) -> Reporter {
         Reporter { port: self.port.clone(), shared: self.shared.clone() }
     }
 
-    /// Says what the request asks for that is being read.
+    /// Sets the kind of the request that is being read.
     pub(crate) fn begin(&self, op: Op) {
         self.shared.latencies.begin(op);
     }
 
-    /// Hands `request` to the engine; if that is no more, it is dropped, which answers EIO.
+    /// Passes `request` to the engine; if that has ended, it is dropped, which answers EIO.
     pub(crate) fn submit(&self, request: impl FnOnce(&Rt, &Fs) + Send + 'static) {
         self.port.submit(request);
         if let Some(stopped) = self.port.stopped()
@@ -209,7 +209,7 @@ impl FuseServer {
             rt.run_now(async move {
                 let failed_before = fs.failure().is_some();
                 let done = operation(call).await;
-                // That something is not there is an answer.
+                // A missing object is an answer, not an error.
                 let absent = [ErrorKind::NotFound, ErrorKind::NoAttribute];
                 let failed = done.as_ref().is_err_and(|error| !absent.contains(&error.kind()));
                 let failure = shared.look_for_failure(&fs);
@@ -222,7 +222,8 @@ impl FuseServer {
                         if matches!(kind, ErrorKind::Io | ErrorKind::Corrupt) && !known {
                             (shared.log)(&error.to_string());
                         }
-                        // What was under way hears of the device's error, not of what came of it.
+                        // A request in flight gets the device's error, not the read-only error that
+                        // follows from it.
                         let struck = failure.is_some() && !failed_before;
                         reply.fail(match kind {
                             ErrorKind::ReadOnly if struck => Errno::EIO,
@@ -235,7 +236,7 @@ impl FuseServer {
         });
     }
 
-    /// As [`FuseServer::run`], for answers that are a name's inode.
+    /// As [`FuseServer::run`], for replies with an inode.
     pub(crate) fn entry<F>(
         &self,
         reply: ReplyEntry,
@@ -248,7 +249,7 @@ impl FuseServer {
         });
     }
 
-    /// As [`FuseServer::run`], for answers that say nothing.
+    /// As [`FuseServer::run`], for replies without content.
     pub(crate) fn empty<F>(
         &self,
         reply: ReplyEmpty,
@@ -266,10 +267,11 @@ impl FuseServer {
         if question.is_for_root() && uid != 0 {
             return reply.error(Errno::EPERM);
         }
-        // What it takes says nothing of the file system.
+        // Its duration says nothing about the file system.
         self.begin(Op::Other);
         if size == 0 {
-            // "How long is it?" Answering must not ask the question itself (it may be a sync).
+            // The kernel asks only for the length. The query must not be executed for that: it may
+            // be a sync.
             return reply.size(report::MAX_ANSWER as u32);
         }
         self.run(
@@ -279,7 +281,7 @@ impl FuseServer {
         );
     }
 
-    /// The kernel's last reference to `node` is gone.
+    /// The kernel has dropped its last reference to `node`.
     pub(crate) fn forgotten(&self, node: INodeNo) {
         let Some(ino) = ino(node) else { return };
         if self.shared.unpin(ino) {
@@ -296,7 +298,8 @@ impl FuseServer {
     }
 }
 
-/// Answers with `value`, or with its length if that is asked for, or that there is no room for it.
+/// Answers with `value`, or with its length if that was asked for, or with ERANGE if it does not
+/// fit.
 pub(crate) fn sized(reply: ReplyXattr, value: &[u8], size: u32) {
     match size as usize {
         0 => reply.size(value.len() as u32),

@@ -1,15 +1,15 @@
-//! The file system as the kernel's FUSE driver sees it.
+//! The callbacks of the kernel's FUSE driver.
 //!
-//! One thread reads requests; each callback copies its arguments (payload into pages, checksummed)
-//! and submits one task to the engine. A task that needs no device I/O is answered before
-//! `submit` returns, on the same thread; any other is answered by the code that completes it.
+//! One thread reads requests. Each callback copies its arguments (payload into pages, checksummed)
+//! and submits one task to the engine. A task without device I/O is answered before `submit`
+//! returns, on the same thread; any other is answered by the code that completes it.
 //!
-//! Invariant: no callback panics, whatever the kernel sends. See also [`crate::serve`].
+//! Invariant: no callback panics, whatever the kernel sends. See [`crate::serve`].
 //!
-//! What the kernel does, not this file: permission checks and the sticky bit
-//! (`default_permissions`), also by access lists, advisory locks, page cache, `O_APPEND`, `O_SYNC`
-//! and `O_DSYNC` (it sends an fsync after the write, but not with `async_dio`). What no mount can
-//! carry, and where it is instead, is in `docs/mounting.md`.
+//! The kernel, not this file, does permission checks, the sticky bit (`default_permissions`) and
+//! access lists, advisory locks, page cache, `O_APPEND`, `O_SYNC` and `O_DSYNC` (it sends an fsync
+//! after the write, except with `async_dio`). What a mount cannot do, and what to use instead, is
+//! in `docs/mounting.md`.
 
 use crate::convert::{attributes, errno, file_type, generation, ino, kind_of_mode, node, time_in};
 use crate::endpoint::MAX_WRITE;
@@ -32,15 +32,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Requests the kernel may have waiting for read-ahead and the like.
+/// Most background requests of the kernel, such as read-ahead.
 const MAX_BACKGROUND: u16 = 64;
 /// Entries fetched at a time.
 const LISTING: usize = 128;
 const LISTING_PLUS: usize = 32;
-/// Listing offsets: 1 comes after `.`, 2 after `..`, and an entry's cookie is moved up by this.
+/// Offset 1 follows `.`, 2 follows `..`; an entry's cookie is shifted by this.
 pub(crate) const DOTS: u64 = 2;
 
-/// What `req` asks to be made.
+/// The inode that `req` asks to make.
 fn new(req: &Request, kind: Kind, mode: u32, umask: u32) -> NewNode {
     let (mode, umask) = ((mode & 0o7777) as u16, (umask & 0o777) as u16);
     NewNode { kind, mode, umask, uid: req.uid(), gid: req.gid(), ..NewNode::file() }
@@ -51,21 +51,21 @@ const FALLOC_KEEP_SIZE: i32 = 1;
 const FALLOC_PUNCH: i32 = 2 | FALLOC_KEEP_SIZE;
 const FALLOC_ZERO: i32 = 16;
 const FALLOC_ZERO_KEEP_SIZE: i32 = FALLOC_ZERO | FALLOC_KEEP_SIZE;
-/// What lseek(2) asks a file system.
+/// Modes of lseek(2) that reach a file system.
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 /// Flags of setxattr(2).
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
-/// Whether a write with the `flags` of its file (or request: `RWF_DSYNC`) is direct and must be
-/// durable when it is answered. After an asynchronous one the kernel sends no fsync.
+/// Whether a write with these `flags` of its file (or request: `RWF_DSYNC`) is direct and must be
+/// durable when it is answered. After an asynchronous write the kernel sends no fsync.
 fn is_durable_direct(flags: OpenFlags) -> bool {
     let flags = OFlags::from_bits_retain(flags.0 as u32);
     flags.contains(OFlags::DIRECT) && flags.intersects(OFlags::DSYNC | OFlags::SYNC)
 }
 
-/// Turns the kernel's inode number into ours, or answers ESTALE.
+/// Converts the kernel's inode number, or answers ESTALE.
 macro_rules! known {
     ($node:expr, $reply:expr) => {
         match ino($node) {
@@ -75,7 +75,7 @@ macro_rules! known {
     };
 }
 
-/// An entry that says: there is no such name, and you may believe it for the TTL.
+/// An entry that means: there is no such name, which may be cached for the TTL.
 fn absent() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
@@ -98,8 +98,8 @@ fn absent() -> FileAttr {
 
 impl Filesystem for FuseServer {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // What this kernel does not know stays off: none is needed for correctness but
-        // KILLPRIV_V2, without which the kernel clears set-id bits itself.
+        // Features that this kernel lacks stay off. Only KILLPRIV_V2 matters for correctness:
+        // without it the kernel clears set-id bits itself.
         for wish in [
             InitFlags::FUSE_ASYNC_READ,
             InitFlags::FUSE_BIG_WRITES,
@@ -107,12 +107,12 @@ impl Filesystem for FuseServer {
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_CACHE_SYMLINKS,
-            // Spares a getxattr(security.capability) per write.
+            // Avoids a getxattr(security.capability) per write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            // File handles: an inode the kernel has forgotten is looked up by its number.
+            // File handles: an inode that the kernel has forgotten is looked up by number.
             InitFlags::FUSE_EXPORT_SUPPORT,
-            // Access lists: the kernel decides by them, and leaves the umask to who knows whether
-            // a directory has a default list.
+            // Access lists: the kernel checks them, and leaves the umask to the server, which knows
+            // whether a directory has a default list.
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DONT_MASK,
         ] {
@@ -343,7 +343,7 @@ impl Filesystem for FuseServer {
         self.run(
             reply,
             move |call| async move { call.fs.open(ino).await },
-            // Every change goes through this kernel: what it caches stays right.
+            // Every change goes through this kernel, so its cache stays correct.
             |reply, _, _| reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
         );
     }
@@ -396,7 +396,7 @@ impl Filesystem for FuseServer {
                 match (pieces.next(), pieces.next()) {
                     (None, _) => reply.data(&[]),
                     (Some(only), None) => reply.data(only),
-                    // fuser takes one slice.
+                    // fuser takes a single slice.
                     (Some(_), Some(_)) => {
                         let mut whole = Vec::with_capacity(data.len());
                         data.chunks().for_each(|piece| whole.extend_from_slice(piece));
@@ -448,8 +448,8 @@ impl Filesystem for FuseServer {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // "Nothing to do at close": the kernel then stops asking. A write's errors are its own or
-        // fsync's.
+        // "Not implemented" makes the kernel stop sending this. Errors of a write are reported by
+        // the write itself or by fsync.
         reply.error(Errno::ENOSYS);
     }
 
@@ -482,8 +482,8 @@ impl Filesystem for FuseServer {
     }
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        // A listing needs no state: its cookies stay valid, and a removed directory stays alive
-        // while the kernel knows it.
+        // A listing needs no state: cookies stay valid, and a removed directory lives while the
+        // kernel refers to it.
         reply.opened(FileHandle(0), FopenFlags::empty());
     }
 
@@ -625,7 +625,7 @@ impl Filesystem for FuseServer {
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         self.begin(Op::Xattr);
         let ino = known!(ino, reply);
-        // The control attributes are not listed, so that copying tools do not copy them.
+        // Control attributes are not listed, so that copying tools ignore them.
         self.run(
             reply,
             move |call| async move { call.fs.listxattr(ino).await },
@@ -675,7 +675,7 @@ impl Filesystem for FuseServer {
             FALLOC_PUNCH => Allocate::Punch,
             FALLOC_ZERO => Allocate::Zero,
             FALLOC_ZERO_KEEP_SIZE => Allocate::ZeroKeepSize,
-            // Collapsing and inserting ranges, and what this version does not know.
+            // Collapsing and inserting ranges, and modes that this version does not know.
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         let who = Caller::of(req);

@@ -1,4 +1,4 @@
-//! From mount to unmount: the request loop, signals, the end.
+//! From mount to unmount: the request loop, signals, and the end.
 
 use crate::endpoint::{self, Endpoint, Unmount};
 use anyhow::{Context as _, Result, anyhow};
@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a mount in use is given to become free when its daemon is told to end.
+/// How long a busy mount may take to become free when its daemon is told to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
-/// A mount the kernel has accepted; nobody answers its requests before [`Session::run`].
+/// A mount that the kernel has accepted; nobody answers its requests before [`Session::run`].
 pub struct Session<F: Filesystem> {
     session: fuser::Session<F>,
     directory: PathBuf,
 }
 
 impl<F: Filesystem> Session<F> {
-    /// Mounts at `directory` and agrees on the protocol with the kernel. After this every access
+    /// Mounts at `directory` and negotiates the protocol with the kernel. From then on every access
     /// to the mount is queued for [`Session::run`].
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl<F: Filesystem> Session<F> {
         }
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -75,7 +75,7 @@ pub struct Background {
 }
 
 impl Background {
-    /// Where it is mounted.
+    /// The mount point.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -83,7 +83,7 @@ impl Background {
     /// Unmounts and waits for the last request.
     ///
     /// # Errors
-    /// If it stays in use for two seconds, or the session failed.
+    /// If the mount stays busy for two seconds, or the session failed.
     pub fn unmount(mut self) -> Result<()> {
         let mut waited = Duration::ZERO;
         loop {
@@ -121,8 +121,8 @@ impl Drop for Background {
 pub struct Signals(SigSet);
 
 impl Signals {
-    /// Blocks SIGTERM, SIGINT and SIGHUP in this thread and those it will start, so that
-    /// [`Signals::unmount_on_signal`] gets them. Call before any other thread exists.
+    /// Blocks SIGTERM, SIGINT and SIGHUP in this thread and in threads it starts, so that
+    /// [`Signals::unmount_on_signal`] receives them. Call this before any other thread exists.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -135,7 +135,7 @@ impl Signals {
         Ok(Signals(set))
     }
 
-    /// Starts a thread that calls `act` with the first signal that arrives.
+    /// Starts a thread that calls `act` when the first signal arrives.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -151,8 +151,8 @@ impl Signals {
         Ok(())
     }
 
-    /// Starts a thread that unmounts `directory` when a signal arrives: at once if it is free,
-    /// by cutting off its users if it is still in use after two seconds. [`Session::run`] then
+    /// Starts a thread that unmounts `directory` when a signal arrives: at once if it is free, and
+    /// by disconnecting its users if it is still busy after two seconds. [`Session::run`] then
     /// returns. `log` gets a line for each step.
     ///
     /// # Errors
@@ -188,7 +188,7 @@ fn end_mount(directory: &Path, log: &impl Fn(&str)) -> Result<(), Errno> {
             }
             Err(Errno::BUSY) => {
                 log("still in use: cutting off its users");
-                // What they changed through memory maps is only in the kernel so far.
+                // Changes through memory maps are so far only in the kernel.
                 if let Ok(root) = std::fs::File::open(directory) {
                     let _ = rustix::fs::syncfs(&root);
                 }

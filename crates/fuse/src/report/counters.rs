@@ -1,22 +1,22 @@
-//! The engine's counters in reports. A counter that the engine adds is one line more here.
+//! The engine's counters in reports. A new counter of the engine needs one more line here.
 
 use furrow_fs::Counters;
 use serde::{Deserialize, Serialize};
 
-/// A counter: its name, what it counts, its value.
+/// A counter: its name, its meaning, its value.
 pub type Counted = (&'static str, &'static str, u64);
 
 macro_rules! counters {
     ($($name:ident: $what:literal,)+) => {
-        /// [`Counters`] as JSON, and what follows from them. Counters that the one who wrote the
-        /// document did not know are 0.
+        /// [`Counters`] as JSON, and derived figures. Counters that the writer of the document did
+        /// not know are 0.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Traffic {
             $(#[doc = $what] pub $name: u64,)+
-            /// Bytes written to the drive, of all kinds.
+            /// Bytes of all kinds written to the drive.
             pub host_bytes: u64,
-            /// Bytes written to the drive per byte users wrote; absent while they wrote nothing.
+            /// Bytes written to the drive per byte that users wrote; absent if users wrote nothing.
             pub write_amplification: Option<f64>,
         }
 
@@ -76,7 +76,7 @@ counters! {
 }
 
 impl Traffic {
-    /// What was written to the drive, by kind: name and bytes. Their sum is `host_bytes`.
+    /// Bytes written to the drive by kind. Their sum is `host_bytes`.
     pub fn kinds(&self) -> [(&'static str, u64); 8] {
         [
             ("data", self.data_bytes),

@@ -1,6 +1,6 @@
 //! A [`Stat`] in the text format of Prometheus, version 0.0.4.
 //!
-//! Every line carries the label `device`.
+//! Every sample has the label `device`.
 
 use super::stat::{Memory, Operation, Stat};
 use furrow_metrics::Page;

@@ -1,4 +1,4 @@
-//! What a mounted file system does: counters, streams, permits, latencies.
+//! Live figures of a mounted file system: counters, streams, permits, latencies.
 
 use super::{Info, Status, status};
 pub use crate::latency::Operation;
@@ -6,7 +6,7 @@ use furrow_fs::{Fs, StreamInfo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Everything there is to know of a mount, live.
+/// All figures of a mount.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stat {
     /// Space, inodes and counters.
@@ -21,19 +21,19 @@ pub struct Stat {
     pub memory: MemoryUse,
     /// Log streams.
     pub streams: Vec<Stream>,
-    /// Requests of the kernel, by what they asked for.
+    /// Requests of the kernel by kind.
     pub operations: Vec<Operation>,
-    /// Blocks that cleaning found unreadable or not as written: place, owner, reason; the newest.
+    /// The last blocks that cleaning found unreadable or with wrong content: place, owner, reason.
     #[serde(default)]
     pub damage: Vec<String>,
 }
 
-/// Zones of the drive that may be, and are, active for this file system.
+/// Active zones of the drive that this file system may have, and has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Permits {
-    /// At most.
+    /// The limit.
     pub limit: u32,
-    /// Now.
+    /// Active now.
     pub held: u32,
 }
 
@@ -43,7 +43,7 @@ pub struct Permits {
 pub struct MemoryUse {
     /// Now.
     pub now: Memory,
-    /// When it was most since the mount.
+    /// The maximum since the mount.
     pub peak: Memory,
 }
 
@@ -63,12 +63,12 @@ impl From<furrow_fs::Memory> for Memory {
 }
 
 impl Memory {
-    /// Bytes of `name`; 0 if the reporting daemon did not know of it.
+    /// Bytes of `name`; 0 if the reporting daemon does not know it.
     pub fn bytes(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// The parts that make up the total: name and what it is.
+    /// The parts of the total: name and meaning.
     pub fn parts() -> impl Iterator<Item = (&'static str, &'static str)> {
         furrow_fs::Memory::default().parts().into_iter().map(|(name, what, _)| (name, what))
     }
@@ -77,13 +77,13 @@ impl Memory {
 /// [`StreamInfo`] as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
-    /// What goes to it.
+    /// What is written to it.
     pub name: String,
-    /// Superzones it may write to at once.
+    /// Superzones it may have open at once.
     pub quota: u32,
-    /// Superzones it writes to.
+    /// Superzones it has open.
     pub open: u32,
-    /// Superzones left partly written, still active.
+    /// Superzones partly written and set aside, still active.
     pub parked: u32,
     /// Bytes written since the mount.
     pub bytes: u64,
@@ -96,7 +96,7 @@ impl From<StreamInfo> for Stream {
     }
 }
 
-/// What `fs` does, mounted since `seconds`.
+/// The figures of `fs`, which was mounted `seconds` ago.
 pub(crate) fn stat(fs: &Fs, info: &Info, seconds: f64, operations: Vec<Operation>) -> Stat {
     let (limit, held) = fs.permits();
     let (now, peak) = fs.memory();
