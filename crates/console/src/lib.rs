@@ -1,10 +1,10 @@
-//! How the project's programs speak to people: what a command line is answered with, and how
-//! amounts and tables are printed.
+//! How the project's programs speak to people: answers to command lines, and the printing of
+//! amounts and tables.
 //!
-//! Invariant: nothing of what a program does is known here.
+//! Invariant: this crate knows nothing of what a program does.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
-// They panic where standard error or output is closed or full: `show::say` and `out` do not.
+// These macros panic if standard error or output is closed or full; `show::say` and `out` do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod program;

@@ -7,22 +7,22 @@ use clap::{Command, Parser};
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-/// The exit statuses of a subcommand that does not get to choose one itself.
+/// The exit statuses of a subcommand that does not choose one itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statuses {
-    /// The arguments make no sense.
+    /// The arguments are invalid.
     pub usage: u8,
     /// It failed.
     pub failure: u8,
 }
 
 impl Statuses {
-    /// Those of most programs: 2 and 1.
+    /// The usual ones: 2 and 1.
     pub const USUAL: Statuses = Statuses { usage: 2, failure: 1 };
 }
 
-/// Parses `arguments`, the program's name first, and does what `run` makes of them. The exit status
-/// is what `run` answers. An error is said in one line on standard error, after the program's name.
+/// Parses `arguments`, the program's name first, and calls `run` with the result. Returns the exit
+/// status of `run`. An error is printed in one line on standard error, after the program's name.
 pub fn answer<P: Parser>(
     arguments: &[OsString],
     statuses: Statuses,
@@ -39,7 +39,7 @@ pub fn answer<P: Parser>(
     });
     match result {
         Ok(status) => status,
-        // Whoever read the output has seen enough (`furrow map | head`).
+        // The reader of the output has seen enough (`furrow map | head`).
         Err(error) if is_broken_pipe(&error) => 0,
         Err(error) => {
             complain(P::command().get_name(), &format!("{error:#}"));
@@ -48,12 +48,12 @@ pub fn answer<P: Parser>(
     }
 }
 
-/// Says, in one line, what went wrong in the program of this name.
+/// Prints, in one line, what went wrong in the program of this name.
 pub fn complain(program: &str, message: &str) {
     show::say(&format!("{program}: {}\n", one_line(message)));
 }
 
-/// The command that shows the help of the subcommand that `arguments` name, as deep as they do.
+/// The command that shows the help of the subcommand that `arguments` name.
 pub fn help_of(mut command: Command, arguments: &[OsString]) -> String {
     let mut words = vec![command.get_name().to_owned()];
     for word in arguments.iter().skip(1).filter_map(|argument| argument.to_str()) {
@@ -68,11 +68,11 @@ pub fn help_of(mut command: Command, arguments: &[OsString]) -> String {
     words.join(" ")
 }
 
-/// Answers a command line that does not parse, or that asks for help.
+/// Handles a command line that does not parse, or that asks for help.
 fn refuse(error: &clap::Error, command: Command, given: &[OsString], statuses: Statuses) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Nobody left to read the help is no failure.
+            // It is no failure if nobody reads the help.
             let _ = error.print();
             0
         }
@@ -88,7 +88,7 @@ fn refuse(error: &clap::Error, command: Command, given: &[OsString], statuses: S
     }
 }
 
-/// The first paragraph of what clap says, as one line.
+/// The first paragraph of clap's message, as one line.
 pub fn usage_message(rendered: &str) -> String {
     let paragraph = rendered.split("\n\n").next().unwrap_or_default();
     one_line(paragraph.strip_prefix("error: ").unwrap_or(paragraph))
@@ -102,7 +102,7 @@ pub fn one_line(text: &str) -> String {
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let of_io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
-        // It does not have the error it comes from as its source.
+        // Such an error does not have its cause as its source.
         let of_json = || cause.downcast_ref::<serde_json::Error>()?.io_error_kind();
         of_io.or_else(of_json) == Some(io::ErrorKind::BrokenPipe)
     })

@@ -51,10 +51,10 @@ pub fn bar(percent: f64) -> String {
     format!("[{}{}]", "#".repeat(full), ".".repeat(10 - full))
 }
 
-/// Seconds between two looks, as an argument.
+/// Parses seconds between two outputs.
 ///
 /// # Errors
-/// If they are no number from 0.1 to a day.
+/// If it is no number from 0.1 to a day.
 pub fn interval(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
@@ -62,14 +62,14 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Prints what is shown again and again: on a terminal in the place of what was shown before,
-/// elsewhere below it, after an empty line.
+/// Prints repeated output: on a terminal in the place of the previous output, elsewhere below it,
+/// after an empty line.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If writing fails.
 pub fn frame(out: &mut dyn Write, text: &[u8], first: bool) -> std::io::Result<()> {
     if std::io::stdout().is_terminal() {
-        // Home, and each line cleared where it ends: nothing flickers.
+        // Home, and each line is cleared at its end, so that nothing flickers.
         out.write_all(if first { b"\x1b[2J\x1b[H" } else { b"\x1b[H" })?;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
             out.write_all(line.strip_suffix(b"\n").unwrap_or(line))?;
@@ -85,15 +85,15 @@ pub fn frame(out: &mut dyn Write, text: &[u8], first: bool) -> std::io::Result<(
     out.flush()
 }
 
-/// `part` of `whole` in percent, rounded up as df does; `-` of nothing.
+/// `part` of `whole` in percent, rounded up as df does; `-` if `whole` is 0.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{}%", (part * 100).div_ceil(whole)) }
 }
 
-/// Prints a document for programs.
+/// Prints a JSON document.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If writing fails.
 pub fn json(out: &mut dyn Write, document: &serde_json::Value) -> anyhow::Result<()> {
     serde_json::to_writer_pretty(&mut *out, document)?;
     writeln!(out)?;
@@ -113,7 +113,7 @@ pub fn table(head: &[&str]) -> Table {
 /// Prints `table` without the blanks at the ends of its lines.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If writing fails.
 pub fn print_table(out: &mut dyn Write, table: &Table) -> std::io::Result<()> {
     for line in table.to_string().lines() {
         writeln!(out, "{}", line.strip_prefix(' ').unwrap_or(line).trim_end())?;
@@ -121,7 +121,7 @@ pub fn print_table(out: &mut dyn Write, table: &Table) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A name for a terminal: control characters are spelt out.
+/// A name for a terminal: control characters are escaped.
 pub fn printable(name: &str) -> String {
     let spelt = |c: char| match c.is_control() {
         true => c.escape_default().to_string(),
@@ -130,14 +130,14 @@ pub fn printable(name: &str) -> String {
     name.chars().map(spelt).collect()
 }
 
-/// Writes `text` to standard error. That nobody hears it, or that there is no room for it, is no
-/// reason to end: the exit status says the same.
+/// Writes `text` to standard error. A failure of that does not end the program: the exit status
+/// carries the same information.
 pub fn say(text: &str) {
     let mut out = std::io::stderr().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Says on standard error how far something is: in place on a terminal, else as a line.
+/// Shows progress on standard error: in place on a terminal, else as a line.
 pub fn redraw(line: &str, terminal: bool) {
     if terminal {
         say(&format!("\r{line}\x1b[K"));

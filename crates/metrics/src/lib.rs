@@ -1,7 +1,7 @@
-//! The text format of Prometheus, version 0.0.4: what mounts, volumes and servers are asked for.
+//! The text format of Prometheus, version 0.0.4, for mounts, volumes and servers.
 //!
-//! As is the custom times are seconds, amounts are bytes, and names of counters end in `_total`.
-//! What there is to say, and how it gets to who asks, is not known here.
+//! As usual, times are in seconds, amounts are in bytes, and names of counters end in `_total`.
+//! This crate knows neither the metrics nor how they reach a client.
 
 use std::fmt::{Display, Write};
 
@@ -14,20 +14,20 @@ pub struct Page {
 }
 
 impl Page {
-    /// An empty one. All names begin with `prefix`; every sample has `labels`.
+    /// An empty page. All names begin with `prefix`; every sample has `labels`.
     pub fn new(prefix: &'static str, labels: &[(&str, &str)]) -> Page {
         Page { text: String::new(), prefix, labels: pairs(labels) }
     }
 
-    /// Begins a family: its samples follow. `kind` is gauge, counter or summary; `help` is a phrase
-    /// without a period.
+    /// Begins a family, whose samples follow. `kind` is gauge, counter or summary; `help` is a
+    /// phrase without a period.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let prefix = self.prefix;
         self.line(format_args!("# HELP {prefix}_{name} {help}."));
         self.line(format_args!("# TYPE {prefix}_{name} {kind}"));
     }
 
-    /// A sample with `labels` besides those that all have.
+    /// A sample with `labels` in addition to those of all samples.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let own = pairs(labels);
         let comma = if self.labels.is_empty() || own.is_empty() { "" } else { "," };
@@ -56,7 +56,7 @@ impl Page {
     }
 }
 
-/// Labels as they stand between braces: in values backslash, quote and newline are escaped.
+/// Labels as they stand between braces: backslash, quote and newline in values are escaped.
 fn pairs(labels: &[(&str, &str)]) -> String {
     let escape =
         |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");

@@ -1,12 +1,12 @@
-//! Defects built in on purpose, one in an engine at a time: crash sweeps and simulations must catch
-//! each, or they are blind.
+//! Defects built in on purpose, one at a time: crash sweeps and simulations must catch each of
+//! them.
 
 /// A defect of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FsDefect {
     /// fsync does not flush the drive's cache.
     SkippedFlush,
-    /// fsync answers before its writes have.
+    /// fsync returns before its writes are answered.
     EarlyAck,
     /// Blocks read are not checked against the CRC in their pointer.
     DroppedCrc,
@@ -14,19 +14,20 @@ pub enum FsDefect {
     IgnoredExtent,
     /// Zones are reset before the checkpoint that shows them empty is durable.
     ReuseBeforeRelease,
-    /// Cleaning gives the blocks it moves the checksum of the bytes it read.
+    /// Cleaning computes a moved block's checksum from the bytes that it read.
     RecomputedCrc,
-    /// A checkpoint releases what became empty after its snapshot, though sync records refer to it.
+    /// A checkpoint releases superzones that became empty after its snapshot, though sync records
+    /// refer to them.
     ReleaseLiveRecord,
-    /// A merge does not write its last unit, and the next checkpoint does without its deltas.
+    /// A merge does not write its last table page, and the next checkpoint drops the deltas of it.
     SkippedUnit,
-    /// A sync record does not say which write pointers it depends on.
+    /// A sync record does not state which write pointers it depends on.
     NoWritePointers,
-    /// Recovery passes over a sync record that does not count, to those behind it.
+    /// Recovery skips a sync record that does not count and continues with those behind it.
     SkippedRecord,
-    /// The blocks that a failed zone has lost are not written elsewhere.
+    /// Blocks that a failed zone has lost are not written elsewhere.
     ForgottenBlocks,
-    /// A sync record tells of a file that took another's place, and not of its content.
+    /// A sync record names a file that replaced another, but not its content.
     BareRename,
 }
 
@@ -47,7 +48,7 @@ impl FsDefect {
         FsDefect::BareRename,
     ];
 
-    /// The defect of the log that makes up this one, if it is one of the log.
+    /// The defect of the log that implements this one, if there is one.
     #[inline]
     pub fn of_log(self) -> Option<LogDefect> {
         match self {
@@ -59,7 +60,7 @@ impl FsDefect {
     }
 }
 
-/// A defect of what the engines share.
+/// A defect of what engines share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogDefect {
     /// A flush returns without asking the drive.
@@ -85,17 +86,17 @@ impl LogDefect {
 /// A defect of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RaidDefect {
-    /// A write is acknowledged when its stripe is dispatched.
+    /// A write is acknowledged when its stripe is dispatched, not when it is written.
     EarlyAck,
-    /// Stripes that a crash left without some chunk are left as they are.
+    /// Recovery leaves stripes with missing chunks as they are.
     TornStripe,
-    /// Cleaning gives the blocks it moves new sequence numbers.
+    /// Cleaning gives moved blocks new sequence numbers.
     FreshSequence,
     /// A trim is acknowledged without its record.
     TrimWithoutRecord,
     /// On drives without an out-of-band area a stripe counts before anything lists it.
     Unlisted,
-    /// Writes without a failed drive are acknowledged before the others know of its failure.
+    /// Writes in degraded mode are acknowledged before the other drives record the failure.
     EarlyDegradedAck,
     /// A flush flushes no drive.
     SkippedFlush,

@@ -2,19 +2,20 @@
 
 use crate::FsDefect;
 
-/// Which file system runs. The default is the product.
+/// A variant of the file system. The default is the product.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct FsVariant {
     /// The defect built in, if any.
     pub defect: Option<FsDefect>,
     /// How many superzones each stream writes to at once.
     pub heads: StreamHeads,
-    /// Quotas: a stream that writes much gets more before its window has ended.
+    /// Quotas: a stream with many writes gets more superzones before its window has ended.
     pub early_quota: Rule,
-    /// A superzone is opened where the stream has none and least is going to be written, instead of
+    /// A superzone is opened on the dies where the stream has none and least will be written, not
     /// where fewest are open.
     pub open_by_load: Rule,
-    /// A stream continues with the superzone on whose dies least was written, instead of the next.
+    /// A stream continues with the superzone on the dies with the fewest writes, not with the next
+    /// one.
     pub weighed_turns: Rule,
     /// When a stream's next superzone is opened.
     pub superzones: SuperzoneTurn,
@@ -40,7 +41,7 @@ impl std::fmt::Debug for FsVariant {
     }
 }
 
-/// A rule of the product that a variant can do without.
+/// A rule of the product that a variant can leave out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
     /// As in the product.
@@ -66,24 +67,24 @@ impl Rule {
 /// How many superzones each log stream writes to at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamHeads {
-    /// As many as its share of what is written, decided each second (Z-LFS, section 4.2).
+    /// In proportion to its share of all writes, decided each second (Z-LFS, section 4.2).
     #[default]
     Quota,
-    /// The same number for each, 1 to 8, as far as the drive's active zones allow: the baselines.
+    /// The same number for each, 1 to 8, as far as the drive's active zones allow: for baselines.
     Fixed(u32),
-    /// So many, 1 to 8, for hot, warm and cold data and for hot, warm and cold nodes: a split
-    /// that somebody has decided beforehand. Where streams are folded, the first ones count.
+    /// These numbers, 1 to 8, for hot, warm and cold data and for hot, warm and cold nodes: a split
+    /// decided beforehand. Where streams are folded, the first ones count.
     Split([u8; 6]),
 }
 
 /// When the next superzone of a stream is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SuperzoneTurn {
-    /// After the writes of the one before, column by column.
+    /// After the writes of the previous one are answered, column by column.
     #[default]
     After,
-    /// While writes of the one before are in flight, as F2FS does: more zones are active then than
-    /// the engine accounts for. For measurements on drives that allow many.
+    /// While writes of the previous one are in flight, as F2FS does: more zones are then active
+    /// than the engine accounts for. For measurements on drives that allow many.
     Overlapping,
 }
 
@@ -93,25 +94,25 @@ pub enum Metadata {
     /// Through the delta log, which is merged into the tables in the background (Z-LFS).
     #[default]
     Log,
-    /// Each checkpoint appends every table page that changed to the tables, and all pages are
-    /// copied to other zones when there is no room: the plain pairs of zones that Z-LFS is compared
-    /// with. The delta log is not used. Meant for a file system made with table pages of one block.
-    /// Repair writes so, too: tables whole, not as changes to something damaged.
+    /// Each checkpoint appends every changed table page to the tables, and all pages are copied to
+    /// other zones when there is no space: the plain pairs of zones that Z-LFS is compared with.
+    /// The delta log is not used. Meant for a file system made with table pages of one block.
+    /// Repair writes this way too: whole tables, not changes to something damaged.
     Pair,
 }
 
 /// How large write commands are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Commands {
-    /// As large as the drive takes them.
+    /// As large as the drive allows.
     #[default]
     Largest,
-    /// Of so many blocks (4 KiB) at most, if that is less.
+    /// At most this many blocks (4 KiB).
     AtMost(u32),
 }
 
 impl Commands {
-    /// Most blocks of a write command, if there is another limit than the drive's.
+    /// The limit of a write command in blocks, if it is not the drive's.
     pub fn blocks(self) -> Option<u32> {
         match self {
             Commands::Largest => None,
@@ -120,12 +121,12 @@ impl Commands {
     }
 }
 
-/// How many commands writes that wait for a zone go in.
+/// How many commands queued writes of a zone are merged into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pieces {
-    /// Several where zones are large, one where they are small.
+    /// Several for large zones, one for small zones.
     #[default]
     ByZone,
-    /// Several, as is right for large zones.
+    /// Several, as suits large zones.
     Several,
 }

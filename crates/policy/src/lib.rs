@@ -1,17 +1,17 @@
-//! What only experiments and tests of tests may ask of an engine: other rules than the product's,
-//! to see what a rule is worth, and defects built in on purpose, which the tests must catch.
+//! Settings of engines that only experiments and tests of tests may use: rules other than the
+//! product's, to measure what a rule is worth, and built-in defects, which the tests must catch.
 //!
-//! Each engine takes a *variant* in its options; the default one is the product. Simulation and
-//! laboratory depend on this crate, the programs and libraries that are installed do not. Engines
-//! do not re-export names of it.
+//! Each engine takes a *variant* in its options; the default is the product. Simulation and
+//! laboratory depend on this crate, installed programs and libraries do not. Engines do not
+//! re-export names of it.
 //!
 //! Invariants
 //! - Every field of a variant is an enum of this crate whose default is the product's rule. So code
-//!   that cannot name this crate can neither write down another value nor compute one.
+//!   that cannot name this crate can neither write nor compute another value.
 //! - Nothing here reads a value from text, and no method makes one variant of another.
-//! - Nothing of the names of defects is in a program that does not name them: a variant prints
-//!   itself without them.
-//! - Asking for a defect is the comparison of one byte.
+//! - A program that does not name defects contains none of their names: a variant prints itself
+//!   without them.
+//! - A check for a defect compares one byte.
 
 mod defect;
 mod fs;
@@ -23,7 +23,7 @@ pub use fs::{Commands, FsVariant, Metadata, Pieces, Rule, StreamHeads, Superzone
 pub use raid::{AppendPieces, Appends, Join, RaidVariant, StripeTables, ZoneWrites};
 pub use store::StoreVariant;
 
-/// How a variant prints itself, without the names of what it may hold.
+/// How a variant prints itself, without the names of its values.
 fn print(f: &mut std::fmt::Formatter<'_>, is_product: bool) -> std::fmt::Result {
     f.write_str(if is_product { "the product" } else { "an experiment" })
 }

@@ -1,21 +1,21 @@
-//! Variants of the volume: ways in which chunks reach a drive, and what stripe tables keep.
+//! Variants of the volume: how chunks reach a drive, and what stripe tables record.
 
 use crate::RaidDefect;
 
-/// Which volume runs. The default is the product.
+/// A variant of the volume. The default is the product.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct RaidVariant {
     /// The defect built in, if any.
     pub defect: Option<RaidDefect>,
     /// How many writes of a zone may be in flight.
     pub writes: ZoneWrites,
-    /// What becomes of chunks that are written, wait for a zone and are adjacent.
+    /// How adjacent chunks that wait for a zone are written.
     pub join: Join,
-    /// How many commands appends that wait for a zone go in.
+    /// How many commands queued appends of a zone are merged into.
     pub append_pieces: AppendPieces,
     /// Which segments take Zone Appends.
     pub appends: Appends,
-    /// What stripe tables keep.
+    /// What stripe tables record.
     pub tables: StripeTables,
 }
 
@@ -36,52 +36,52 @@ impl std::fmt::Debug for RaidVariant {
 /// How many writes of a zone may be in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZoneWrites {
-    /// Many, also by Zone Append.
+    /// Several, also by Zone Append.
     #[default]
     Append,
-    /// One: all chunks go by Zone Write.
+    /// One: all chunks are written by Zone Write.
     Blocking,
 }
 
-/// What becomes of chunks that are written, wait for a zone and are adjacent.
+/// How adjacent chunks that wait for a zone are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Join {
-    /// They go in one command.
+    /// In one command.
     #[default]
     Adjacent,
-    /// Each is a command.
+    /// In one command each.
     Never,
 }
 
-/// How many commands appends that wait for a zone go in.
+/// How many commands queued appends of a zone are merged into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AppendPieces {
     /// As many as the product chooses.
     #[default]
     Chosen,
-    /// Each in one of its own, as published.
+    /// Each append is a command of its own, as published.
     Each,
-    /// So many, or fewer of 16 KiB.
+    /// This many, or fewer of 16 KiB.
     Fixed(u32),
 }
 
-/// Which segments of users' requests take Zone Appends.
+/// Which segments for users' requests take Zone Appends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Appends {
-    /// The first open one with small chunks.
+    /// The first open segment with small chunks.
     #[default]
     First,
-    /// Every open one.
+    /// Every open segment.
     All,
 }
 
-/// What stripe tables keep.
+/// What stripe tables record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StripeTables {
     /// The place of each stripe.
     #[default]
     Places,
-    /// The stripe of each place, as published: less is written down at once, but a chunk has to be
-    /// searched for in its group.
+    /// The stripe of each place, as published: tables are smaller, but a chunk has to be searched
+    /// in its group.
     Searched,
 }

@@ -2,7 +2,7 @@
 
 use crate::StoreDefect;
 
-/// Which file store runs. The default is the product.
+/// A variant of the file store. The default is the product.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreVariant {
     /// The defect built in, if any.
